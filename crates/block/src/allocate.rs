@@ -3,7 +3,7 @@
 //! Algorithm 1 finds the *missing intervals*: the request, rounded out to the smallest block, less
 //! the cached blocks. Algorithm 2 is the *greedy allocation*: each interval is filled from its
 //! start with the largest aligned block that fits the rest. As printed, Algorithm 1 rounds an
-//! aligned end up by one block too many and misses its end when a cached block reaches past it, and
+//! aligned end up by one block too many, and misses its end when a cached block reaches past it.
 //! Algorithm 2 never goes back to larger sizes. Here both do as the paper's text says.
 
 use crate::geometry::{BlockSizes, Class, Sectors};
@@ -11,7 +11,7 @@ use crate::geometry::{BlockSizes, Class, Sectors};
 /// Algorithm 1: appends to `missing` the intervals of `range`, rounded out to smallest blocks, that
 /// are not cached.
 ///
-/// `cached_until` is asked for positions in ascending order and answers with the end of the cached
+/// `cached_until` is called with positions in ascending order and returns the end of the cached
 /// block that covers the position, if there is one.
 pub(crate) fn missing_intervals(
     sizes: &BlockSizes,

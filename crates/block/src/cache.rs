@@ -405,8 +405,8 @@ impl BlockCache {
     /// Uses the cache device again, in this part, even when it was not degraded. The device must
     /// still hold every write it has acknowledged. Older cached data is used as it is, since data
     /// that has changed meanwhile was dropped. If the device may have lost some data, drop the
-    /// clean data first with [`BlockCache::forget_clean`]; lost dirty data cannot be told from
-    /// good.
+    /// clean data first with [`BlockCache::forget_clean`]; lost dirty data cannot be distinguished
+    /// from good data.
     ///
     /// A persistent cache whose journal could not be written stays degraded.
     pub fn restore(&mut self) {
@@ -423,9 +423,9 @@ impl BlockCache {
     }
 
     /// Sets the share of the hits on the cache device, from 0 to 1, that is read from the backing
-    /// device instead, as far as that has the newest data; 0 at first. The caller measures whether
-    /// that pays. Shares have a resolution of 2⁻³²; with a share of 1 one hit in so many is not
-    /// shed.
+    /// device instead. Dirty data is still read from the cache. The share is 0 at first. The caller
+    /// measures whether that pays. Shares have a resolution of 2⁻³²; with a share of 1 one hit in
+    /// so many is not shed.
     pub fn shed(&mut self, share: f64) {
         let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
         self.shards.iter_mut().for_each(|shard| shard.shed(share));

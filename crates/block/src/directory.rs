@@ -3,17 +3,18 @@
 //! The cache space is divided into *groups* as large as the largest block; a group holds blocks of
 //! one size, side by side (AdaCache, section III.C). A policy orders all blocks ([`order`]), and an
 //! LRU orders all groups: a touch is reported to the first and promotes the group in the second.
-//! Room for a block is found, in turn: in the open group of its size, in a free group, in place of
-//! the coldest block (the one the policy evicts) if that has the same size, or by emptying the
-//! coldest group (section III.D). The policy treats the blocks of an emptied group as removed: they
-//! leave no ghosts.
+//! Room for a block is taken in the open group of its size, or else in a free group. Without
+//! either, the block replaces the coldest one, which the policy evicts, if that has the same size.
+//! Otherwise the coldest group is emptied (section III.D). The policy treats the blocks of an
+//! emptied group as removed: they leave no ghosts.
 //!
 //! A block is removed only with its place: by replacement or with its whole group. Losing its data
 //! (a trim, a failed write) merely clears its valid bits, so groups never have holes.
 //!
-//! A block is a slot in flat arrays: 12 bytes here, with LRU 8 for its place in the order, 6 to 7
-//! in the hash index; a group is 4 bytes and 8 for its order; each sector has a valid and a dirty
-//! bit. With one block size no choice between groups is needed, and their order does not exist.
+//! A block is a slot in flat arrays: 12 bytes here, with LRU 8 for its place in the order, and 6 to
+//! 7 in the hash index. A group takes 4 bytes, and 8 for its order. Each sector has a valid and a
+//! dirty bit. With one block size no choice between groups is needed, and their order does not
+//! exist.
 //!
 //! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds
 //! exactly the blocks with dirty sectors.

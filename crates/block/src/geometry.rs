@@ -99,7 +99,7 @@ impl Extent {
         Self(Place::new(volume, 2 * start + sectors))
     }
 
-    /// All extents of a volume.
+    /// Returns all extents of a volume.
     pub(crate) fn all_of(volume: VolumeId) -> RangeInclusive<Extent> {
         let (first, last) = Place::all_of(volume).into_inner();
         Self(first)..=Self(last)
@@ -145,7 +145,7 @@ pub struct BlockSizes {
 }
 
 impl BlockSizes {
-    /// Block sizes from a list of bytes in any order.
+    /// Returns the block sizes from a list of bytes in any order.
     ///
     /// # Errors
     /// When the list is empty, names a size twice, or one that is no power of two from 4 KiB to 1
@@ -165,18 +165,18 @@ impl BlockSizes {
         if sectors.is_empty() { Err(BlockSizesError::None) } else { Ok(Self { sectors }) }
     }
 
-    /// The number of sizes.
+    /// Returns the number of sizes.
     #[inline]
     pub fn count(&self) -> usize {
         self.sectors.len()
     }
 
-    /// Every class, smallest first.
+    /// Returns every class, smallest first.
     pub fn classes(&self) -> impl DoubleEndedIterator<Item = Class> + use<> {
         (0..self.sectors.len() as u8).map(Class)
     }
 
-    /// Size of a class in sectors.
+    /// Returns the size of a class in sectors.
     #[inline]
     pub fn sectors(&self, class: Class) -> u64 {
         self.sectors[class.0 as usize]
@@ -195,18 +195,18 @@ impl BlockSizes {
         )
     }
 
-    /// Size of a class in bytes.
+    /// Returns the size of a class in bytes.
     pub fn bytes(&self, class: Class) -> u64 {
         self.sectors(class) * SECTOR_BYTES
     }
 
-    /// Size of the smallest block in sectors.
+    /// Returns the size of the smallest block in sectors.
     #[inline]
     pub fn smallest(&self) -> u64 {
         self.sectors[0]
     }
 
-    /// Size of the largest block, of a group and of a region, in sectors.
+    /// Returns the size of the largest block, of a group and of a region, in sectors.
     #[inline]
     pub fn largest(&self) -> u64 {
         self.sectors[self.sectors.len() - 1]
@@ -218,12 +218,12 @@ impl BlockSizes {
         Place::new(volume, sector & !(self.largest() - 1))
     }
 
-    /// Blocks of a class that fill a group.
+    /// Returns the number of blocks of a class that fill a group.
     pub fn per_group(&self, class: Class) -> u64 {
         self.largest() / self.sectors(class)
     }
 
-    /// The range rounded out to whole smallest blocks.
+    /// Returns the range rounded out to whole smallest blocks.
     #[inline]
     pub fn round_out(&self, range: &Sectors) -> Sectors {
         let unit = self.smallest();

@@ -35,7 +35,8 @@ pub(crate) struct Index {
     len: usize,
 }
 
-/// The highest bit of each byte that is zero. Bytes above the lowest zero may be marked wrongly.
+/// Returns the highest bit of each byte that is zero. Bytes above the lowest zero may be marked
+/// wrongly.
 fn zero_bytes(word: u64) -> u64 {
     const LOW: u64 = u64::from_ne_bytes([1; TOGETHER]);
     word.wrapping_sub(LOW) & !word & (LOW << 7)

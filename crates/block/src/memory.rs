@@ -262,8 +262,9 @@ impl fmt::Debug for MemoryTier {
     }
 }
 
-/// Returns the memory of an admission for each page: a hash, and a page's share of the admission's
-/// tables, measured with some thousand pages; doubled, because tables grow by leaps.
+/// Returns the memory of an admission for each page: a hash, and the page's share of the
+/// admission's tables. It is measured with some thousand pages, and doubled, because tables grow by
+/// leaps.
 fn asking_cost_bytes(admission: &Admissions) -> u64 {
     let pages = 1 << 14;
     let mut asked = admission.clone();

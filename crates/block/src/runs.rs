@@ -1,7 +1,7 @@
 //! The allocation of slots, in runs: the blocks of a group have neighbouring slots, so a group
 //! stores only the first.
 //!
-//! A buddy allocator: a run is a power of two long and aligned to its length, is split in halves
+//! A buddy allocator: a run is a power of two long and aligned to its length. It is split in halves
 //! when only a longer one is free, and joined with its other half when both are free. A group's run
 //! is freed as a whole, so fragments are joined again.
 //!

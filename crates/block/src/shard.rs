@@ -228,7 +228,7 @@ impl Shard {
         }
     }
 
-    /// The region of a sector, the unit of locking.
+    /// Returns the region of a sector, the unit of locking.
     fn region(&self, volume: VolumeId, sector: u64) -> Place {
         self.config.sizes.region(volume, sector)
     }
@@ -238,7 +238,7 @@ impl Shard {
         self.region(task.volume, task.range.start)
     }
 
-    /// Takes a lock, or leaves the task waiting for it.
+    /// Takes a lock, or leaves the task waiting for it; returns whether it was taken.
     fn lock(&mut self, id: TaskId, need: Need) -> bool {
         let region = self.task_region(id);
         self.locks.take(region, id, need)

@@ -184,7 +184,7 @@ impl Stats {
         Counts::add(&mut self.declined_blocks, &blocks.to_vec());
     }
 
-    /// Memory held for blocks, groups, bits and checksums.
+    /// Returns the memory held for blocks, groups, bits and checksums.
     pub fn metadata_bytes(&self) -> u64 {
         self.block_metadata_bytes + self.sector_metadata_bytes
     }
@@ -194,14 +194,15 @@ impl Stats {
         self.counters.blocks_allocated.iter().sum()
     }
 
-    /// Mean size in bytes of the blocks made since the start, 0 when there are none.
+    /// Returns the mean size in bytes of the blocks made since the start, 0 when there are none.
     pub fn mean_block_bytes(&self) -> f64 {
         let sizes = self.blocks.iter().zip(self.counters.blocks_allocated);
         let bytes: u64 = sizes.map(|((size, _), blocks)| size * blocks).sum();
         bytes as f64 / self.blocks_allocated().max(1) as f64
     }
 
-    /// Mean size in bytes of the reads and writes that were not hits, 0 when there are none.
+    /// Returns the mean size in bytes of the reads and writes that were not hits, 0 when there are
+    /// none.
     pub fn mean_missed_bytes(&self) -> f64 {
         let requests = &self.requests;
         let misses = requests.reads - requests.read_hits + requests.writes - requests.write_hits;

@@ -172,9 +172,9 @@ impl BlockCache {
     }
 
     /// Bypasses a cache whose journal cannot be written, in this part: the next start drops its
-    /// clean data, or cannot be told to. Dirty data is cleaned now, and writes that wait for that
-    /// continue. `stuck` says that some dirty data cannot be cleaned in some part, and that writes
-    /// to it are to be refused.
+    /// clean data, unless that could not be recorded. Dirty data is cleaned now, and writes that
+    /// wait for that continue. `stuck` says that some dirty data cannot be cleaned in some part,
+    /// and that writes to it are to be refused.
     ///
     /// To be called for all parts alike, including those that could write their logs.
     pub fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
@@ -217,8 +217,8 @@ impl BlockCache {
         self.commits.is_lost() && self.shards.iter().any(Shard::is_blocked)
     }
 
-    /// Returns the most bytes with refused requests: data of this part's shards that is lost,
-    /// unreadable, or cannot be replaced.
+    /// Returns an upper bound of the bytes with refused requests: data of this part's shards that
+    /// is lost, unreadable, or cannot be replaced.
     pub fn refused_bytes(&self) -> u64 {
         self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
     }

@@ -9,8 +9,8 @@ use crate::shard::VolumeSize;
 use crate::volumes::VolumeError;
 
 impl BlockCache {
-    /// Adds a volume of this many bytes; to be done in all parts alike, and only when every removal
-    /// has been done in all of them: the id is the lowest that is free.
+    /// Adds a volume of this many bytes under the lowest free id. To be done in all parts alike,
+    /// and only when every removal has been done in all of them.
     ///
     /// # Panics
     /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
@@ -44,6 +44,7 @@ impl BlockCache {
     /// Removes a volume with all its cached data, and frees its id. To be done in all parts alike,
     /// once the volume is idle in all of them. Walks all groups of the cache. With `discard`, dirty
     /// data is lost; without, a flush must come before.
+    ///
     /// # Errors
     /// When there is no such volume, something is under way for it in this part, or it has dirty
     /// data here that is not to be discarded.

@@ -31,7 +31,7 @@ const MARK: u64 = 0xfe << 56;
 /// Blocks that a checkpoint states between two polls of the devices.
 const STATED_AT_ONCE: usize = 64;
 
-/// Most write operations of a checkpoint under way.
+/// A checkpoint states more blocks only while fewer write operations are under way.
 const MOST_UNDER_WAY: usize = 16;
 
 /// Most pages that are written by one operation.
@@ -235,7 +235,7 @@ impl Journal {
 
     /// Verifies the data that an operation has read. A sector without a checksum gets one.
     ///
-    /// After a mismatch the data is read a second time: a device, or the path to it, may err once,
+    /// After a mismatch the data is read a second time. A device, or the path to it, may err once,
     /// but a sector that is called lost stays lost.
     pub(super) fn verify(&mut self, token: u64, result: &io::Result<()>) -> Verified {
         let Some(Reading { offset, to, before }) = self.reading.remove(&token) else {

@@ -1,12 +1,12 @@
 //! The I/O gate between a tier and the one below: there a tier is attached or detached while those
 //! above go on.
 //!
-//! A gate that is *shut* holds back this tier's operations below; data of this tier is served as
-//! always. A part whose gate is shut begins nothing below. Once nothing is under way there either
-//! ([`Driver::is_quiet_below`]), the part stays quiet until the gate is opened. When all parts are
-//! quiet, no request is below the gate. Then each part can exchange the tiers below by itself, in
-//! its own time: the parts that have done so exchange messages in the new tiers, the others are
-//! silent.
+//! An I/O gate that is *shut* holds back this tier's operations below; data of this tier is served
+//! as always. A part whose gate is shut begins nothing below. Once nothing is under way there
+//! either ([`Driver::is_quiet_below`]), the part stays quiet until the gate is opened. When all
+//! parts are quiet, no request is below the gate. Then each part can exchange the tiers below by
+//! itself, in its own time. The parts that have done so exchange messages in the new tiers; the
+//! others are silent.
 //!
 //! An attached tier is empty, so it has no old data. It treats the backing devices as unflushed:
 //! the tier above has written there, and its next flush ends at the new tier. A tier to be detached
@@ -26,7 +26,7 @@ use crate::request::{Fault, Kind, Request, RequestId};
 #[derive(Default)]
 pub(super) struct Seam {
     is_shut: bool,
-    /// Operations and relays to begin below, in order, once the gate is open.
+    /// Operations and relays to begin below, in order, once the I/O gate is open.
     held: VecDeque<Held>,
     /// Operations of backing devices under way; a tier below counts its own.
     under_way: usize,
@@ -48,7 +48,7 @@ impl Seam {
         !self.held.is_empty()
     }
 
-    /// Returns whether the gate is open and operations are held back.
+    /// Returns whether the I/O gate is open and operations are held back.
     pub(super) fn can_go_on(&self) -> bool {
         !self.is_shut && self.has_held()
     }
@@ -83,17 +83,17 @@ impl Driver {
         }
     }
 
-    /// Shuts the gate: nothing begins below this tier until it is opened.
+    /// Shuts the I/O gate: nothing begins below this tier until it is opened.
     pub fn shut_seam(&mut self) {
         self.seam.is_shut = true;
     }
 
-    /// Opens the gate: operations held back begin with the next [`Driver::advance`].
+    /// Opens the I/O gate: operations held back begin with the next [`Driver::advance`].
     pub fn open_seam(&mut self) {
         self.seam.is_shut = false;
     }
 
-    /// Begins the operations held back, if the gate is open.
+    /// Begins the operations held back, if the I/O gate is open.
     pub(super) fn begin_held(&mut self) {
         if self.seam.is_shut || self.seam.held.is_empty() {
             return;
@@ -113,8 +113,8 @@ impl Driver {
         self.seam.under_way == 0 && self.below.as_ref().is_none_or(|below| !below.is_waited_for())
     }
 
-    /// Drains one of this tier's volumes in the tier below only, durably, even through a shut gate.
-    /// [`Driver::take_drained`] reports the end by this number.
+    /// Drains one of this tier's volumes in the tier below only, durably, even through a shut I/O
+    /// gate. [`Driver::take_drained`] reports the end by this number.
     ///
     /// # Panics
     /// When there is no tier below.
@@ -130,12 +130,11 @@ impl Driver {
     }
 
     /// Attaches an empty tier below this one; `ids` has its id of each of this tier's volumes. To
-    /// be done in all parts alike, when the gate is shut in all and [quiet](Driver::is_quiet_below)
-    /// in all.
+    /// be done in all parts alike, when the I/O gate is shut in all and
+    /// [quiet](Driver::is_quiet_below) in all.
     ///
-    /// # Panics
-    /// When the gate is not shut and quiet here, an id is not free, or the new tier already has a
-    /// tier below.
+    /// # Panics When the I/O gate is not shut and quiet here, an id is not free, or the new tier
+    /// already has a tier below.
     pub fn put_below(&mut self, mut newcomer: Driver, ids: &[(VolumeId, VolumeId)]) {
         assert!(
             self.seam.is_shut && self.is_quiet_below(),
@@ -163,7 +162,7 @@ impl Driver {
     }
 
     /// Detaches the tier below: this tier then uses the tier or devices below that one. To be done
-    /// in all parts alike, when the gate is shut and quiet in all, and the tier below [at
+    /// in all parts alike, when the I/O gate is shut and quiet in all, and the tier below [at
     /// rest](Driver::is_at_rest) in all.
     ///
     /// # Panics

@@ -87,8 +87,8 @@ impl Driver {
     /// [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
     ///
     /// With tiers below, the volume is removed in the tier with this number, from 0 for this
-    /// driver, and by this driver's id. Remove it tier by tier, each in all parts before the next:
-    /// a part that still has the volume may send requests for it to any other part below.
+    /// driver, and by this driver's id. Remove it tier by tier, each in all parts before the next.
+    /// Otherwise a part that still has the volume may send requests for it to any other part below.
     ///
     /// # Errors
     /// As for `BlockCache::remove_volume`; the volume then stays in that tier.

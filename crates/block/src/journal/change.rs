@@ -96,7 +96,7 @@ fn can_be_mixed(standing: Standing) -> bool {
 
 #[cfg(test)]
 impl Change {
-    /// The block that it is about.
+    /// Returns the block that it is about.
     pub(crate) fn block(&self) -> &BlockAt {
         match self {
             Change::Run { block, .. } | Change::Mixed { block, .. } | Change::Dropped { block } => {

@@ -77,7 +77,7 @@ impl Pages {
         }
     }
 
-    /// The header of a checkpoint of these pages.
+    /// Returns the header of a checkpoint of these pages.
     pub(super) fn header(&self, start: u64) -> PageWrite {
         let mut bytes = blank();
         let summary = [self.count.to_le_bytes(), self.chain.to_le_bytes()];
@@ -93,14 +93,14 @@ impl Pages {
     }
 }
 
-/// The number of pages and their chain, from the payload of a header.
+/// Returns the number of pages and their chain, from the payload of a header.
 pub(super) fn summary(payload: &[u8]) -> Option<(u64, u64)> {
     let payload: &[u8; SUMMARY_BYTES] = payload.try_into().ok()?;
     let (numbers, _) = payload.as_chunks();
     Some((u64::from_le_bytes(numbers[0]), u64::from_le_bytes(numbers[1])))
 }
 
-/// The checksum of a dump's pages up to one, from that of the pages before it, 0 at first.
+/// Returns the checksum of a dump's pages up to one, from that of the pages before it, 0 at first.
 pub(super) fn chain(before: u64, page: u64) -> u64 {
     checksum([before.to_le_bytes(), page.to_le_bytes()].as_flattened())
 }

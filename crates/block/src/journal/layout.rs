@@ -17,7 +17,7 @@ use super::record::{BLOCK_BYTES, RUN_BYTES, SUM_BYTES};
 use super::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors};
 
-/// The shortest ring; where crashes are simulated one that is full sooner.
+/// The shortest ring; a shorter one where crashes are simulated, so that it fills sooner.
 const LEAST_RING_PAGES: u64 = if cfg!(floe_crash) { 16 } else { 64 };
 
 /// A dump has room for this share more than its longest, for blocks that change places while it is
@@ -55,7 +55,8 @@ pub(crate) fn fits_dump(changes: &[Change]) -> bool {
 }
 
 impl Layout {
-    /// The layout of a cache that takes at most `cache_bytes` of its device, its metadata included.
+    /// Returns the layout of a cache that takes at most `cache_bytes` of its device, its metadata
+    /// included.
     ///
     /// # Errors
     /// When there is no room for a group (of the largest block's size) in each shard, or the number
@@ -82,7 +83,7 @@ impl Layout {
         Ok(of(low))
     }
 
-    /// The layout of shards of so many sectors.
+    /// Returns the layout of shards of so many sectors.
     pub(super) fn of(sizes: &BlockSizes, shards: u64, shard_sectors: u64) -> Layout {
         let blocks = shard_sectors / sizes.smallest();
         let longest = blocks * (BLOCK_BYTES + RUN_BYTES) as u64 + shard_sectors * SUM_BYTES as u64;
@@ -102,10 +103,9 @@ impl Layout {
         layout
     }
 
-    /// The layout that a superblock states.
+    /// Checks and returns the layout that a superblock states.
     ///
-    /// # Errors
-    /// When it cannot be one; the text says what it says.
+    /// # Errors When the layout is impossible; the text has its values.
     pub(super) fn stated(self) -> Result<Layout, String> {
         let in_bounds = (1..=u64::from(u16::MAX)).contains(&self.shards)
             && (1..=MOST_SHARD_SECTORS).contains(&self.shard_sectors)
@@ -124,43 +124,43 @@ impl Layout {
         ))
     }
 
-    /// The block sizes.
+    /// Returns the block sizes.
     pub fn sizes(&self) -> &BlockSizes {
         &self.sizes
     }
 
-    /// The number of shards.
+    /// Returns the number of shards.
     pub fn shards(&self) -> u64 {
         self.shards
     }
 
-    /// Sectors of data of each shard, a multiple of the largest block's.
+    /// Returns the sectors of data of each shard, a multiple of the largest block's.
     pub fn shard_sectors(&self) -> u64 {
         self.shard_sectors
     }
 
-    /// Where on the device a shard's data begins, in bytes.
+    /// Returns the offset of a shard's data on the device, in bytes.
     pub fn data_offset_bytes(&self, shard: u64) -> u64 {
         self.data_start + shard * self.shard_sectors * SECTOR_BYTES
     }
 
-    /// The sectors of the device that hold a shard's data.
+    /// Returns the sectors of the device that hold a shard's data.
     pub fn data_sectors(&self, shard: u64) -> Sectors {
         let start = self.data_offset_bytes(shard) / SECTOR_BYTES;
         start..start + self.shard_sectors
     }
 
-    /// Bytes of data of all shards.
+    /// Returns the bytes of data of all shards.
     pub fn data_bytes(&self) -> u64 {
         self.shards * self.shard_sectors * SECTOR_BYTES
     }
 
-    /// Bytes that the cache takes: its end on the device.
+    /// Returns the bytes that the cache takes: its end on the device.
     pub fn end_bytes(&self) -> u64 {
         self.data_offset_bytes(self.shards)
     }
 
-    /// Bytes of a shard's two slots and its ring.
+    /// Returns the bytes of a shard's two slots and its ring.
     pub(super) fn journal_bytes(&self) -> u64 {
         (2 * self.slot_pages() + self.ring_pages) * PAGE_BYTES as u64
     }
@@ -173,7 +173,7 @@ impl Layout {
         self.slot_offset(self.shards, 0)
     }
 
-    /// Offset of a shard's checkpoint slot: the header, then its pages.
+    /// Returns the offset of a shard's checkpoint slot: the header, then its pages.
     pub(super) fn slot_offset(&self, shard: u64, slot: usize) -> u64 {
         let metadata_start = SUPERBLOCK_OFFSETS[1] + SUPERBLOCK_BYTES as u64;
         metadata_start
@@ -181,12 +181,12 @@ impl Layout {
             + slot as u64 * self.slot_pages() * PAGE_BYTES as u64
     }
 
-    /// Offsets of a shard's ring.
+    /// Returns the offsets of a shard's ring.
     pub(super) fn ring(&self, shard: u64) -> Range<u64> {
         self.slot_offset(shard, 2)..self.slot_offset(shard + 1, 0)
     }
 
-    /// Offset of the page of the log with this sequence number.
+    /// Returns the offset of the page of the log with this sequence number.
     pub(super) fn page_offset(&self, shard: u64, seq: u64) -> u64 {
         self.ring(shard).start + seq % self.ring_pages * PAGE_BYTES as u64
     }

@@ -3,8 +3,8 @@
 //! Flat arrays cover the shard's space. By smallest block they hold the block that begins there and
 //! the number of the last statement about it. By sector they hold a bit for each state, and a
 //! checksum. A statement says that its block stands at its place, so it removes everything that
-//! contradicts it: another block in that place, blocks of another size in its group, and blocks
-//! elsewhere that hold some of the same sectors of the volume.
+//! contradicts it. That is another block in that place, blocks of another size in its group, and
+//! blocks elsewhere that hold some of the same sectors of the volume.
 
 use zerocopy::little_endian::U64;
 

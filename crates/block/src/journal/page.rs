@@ -1,9 +1,9 @@
 //! The page: 4 KiB that name their owner and carry their own checksum.
 //!
 //! Log, dumps and the headers of checkpoints all consist of pages of one form. A page names its
-//! cache by an id that no two caches share, so pages left by an earlier cache are never read as
-//! those of a later one. A page is written once and never appended to. A torn page has a wrong
-//! checksum and is ignored.
+//! cache by an id that no two caches share. So a cache never takes the pages of an earlier one for
+//! its own. A page is written once and never appended to. A torn page has a wrong checksum and is
+//! ignored.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -105,7 +105,7 @@ impl Page<'_> {
     }
 }
 
-/// An empty page.
+/// Returns an empty page.
 pub(super) fn blank() -> PageBytes {
     Box::new([0; PAGE_BYTES])
 }

@@ -5,10 +5,10 @@
 //! form, and only changes not yet promised are missing. If a later page says that the missing page
 //! was durable once, promised changes were lost: the log is damaged (`salvage` handles that case).
 //!
-//! A checkpoint with an intact header and damaged pages has two possible causes: damage, or a slot
-//! that was reused after its header had failed to be written. In the second case the log still
-//! reaches from the older checkpoint to the start of this one, and both amount to the same state.
-//! In any other case recovery refuses.
+//! A checkpoint with an intact header and damaged pages has two possible causes: damage, or the
+//! reuse of the slot after a failed write of its header. In the second case the log still reaches
+//! from the older checkpoint to the start of this one, and both amount to the same state. In any
+//! other case recovery refuses.
 
 use super::checkpoint::{chain, summary};
 use super::error::StoreError;

@@ -2,7 +2,7 @@
 //!
 //! A damaged page is rebuilt from its batch's [parity](super::parity), or repaired by its checksum;
 //! then nothing is lost. Where that fails there is a gap, and statements from before it are
-//! suspect: the lost page may have said that a sector has been cleaned, overwritten, moved or
+//! suspect. The lost page may have said that a sector has been cleaned, overwritten, moved or
 //! dropped since. So after a gap
 //!
 //! - later statements of the log are trusted;

@@ -224,7 +224,7 @@ pub(crate) fn rewrite(io: &mut Io<'_>, shard: &mut Restored) -> Result<(), Store
     Ok(())
 }
 
-/// The superblock of the cache on a device; `None` when there is none.
+/// Returns the superblock of the cache on a device; `None` when there is none.
 ///
 /// # Errors
 /// When it cannot be read.

@@ -97,7 +97,7 @@ impl Door {
     }
 }
 
-/// The smallest blocks that a run touches, each with the part of the run that it holds.
+/// Returns the smallest blocks that a run touches, each with the part of the run that it holds.
 pub(super) fn units(run: &Sectors, unit: u64) -> impl Iterator<Item = (u64, Sectors)> + use<> {
     let run = run.clone();
     let starts = (run.start / unit * unit..run.end).step_by(unit as usize);
@@ -322,7 +322,7 @@ impl Shard {
         self.door.as_ref().map_or(&[], |door| door.admissions.declined())
     }
 
-    /// Bytes of memory that the admission takes.
+    /// Returns the bytes of memory that the admission takes.
     pub(crate) fn admission_bytes(&self) -> u64 {
         self.door
             .as_ref()

@@ -2,7 +2,7 @@
 //! must wait.
 //!
 //! The log keeps its last durable statements, and the next start of the server reads them. So a
-//! change of the backing device is safe in two cases: the log has no copy of the range, or a
+//! change of the backing device is safe in two cases. Either the log has no copy of the range, or a
 //! durable record outside the log says that its copies are void. The owner of all parts writes that
 //! record, and tells each shard how far it has come ([`LogState`]).
 //!
@@ -119,8 +119,8 @@ impl Shard {
         self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0
     }
 
-    /// Returns the most sectors with refused requests: writes that would have to wait for ever, and
-    /// reads of dirty data that the cache device does not return.
+    /// Returns an upper bound of the sectors with refused requests: writes that would have to wait
+    /// for ever, and reads of dirty data that the cache device does not return.
     pub(crate) fn refused_sectors(&self) -> u64 {
         let lost = self.lost.len() as u64;
         let stuck = match self.log.state {
@@ -173,8 +173,8 @@ impl Shard {
         self.is_bypassed() && self.directory.dirty_blocks(volume).next().is_some()
     }
 
-    /// Returns whether data that the log calls dirty must not be overwritten, as the log cannot be
-    /// told.
+    /// Returns whether data that the log calls dirty must not be overwritten, as the log cannot
+    /// record it.
     pub(super) fn is_bound_by_log(&self) -> bool {
         self.is_kept() && !matches!(self.log.state, LogState::Writable | LogState::Retired)
     }

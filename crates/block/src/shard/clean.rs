@@ -77,7 +77,7 @@ impl Rounds {
         }
     }
 
-    /// Returns unflushed runs to the round, to be written back one by one.
+    /// Puts unflushed runs back into the round, to be written back one by one.
     pub(super) fn take_back(
         &mut self,
         volume: VolumeId,
@@ -338,7 +338,7 @@ impl Shard {
         self.set_clean(id, false, orders);
     }
 
-    /// Marks a block clean that the backing device durably has, although the log cannot be told.
+    /// Marks a block clean that the backing device durably has, although the log cannot record it.
     pub(super) fn brought_down(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.set_clean(id, true, orders);
     }

@@ -27,7 +27,7 @@ pub(super) struct Cuts {
 }
 
 impl Cuts {
-    /// Registers a sub-request whose task has become two.
+    /// Registers a sub-request whose task has become two, and returns its number.
     fn begin(&mut self) -> u32 {
         let cut = Cut { unanswered: 2, unfinished: 2, result: Ok(()), hit: true };
         match self.free.pop() {

@@ -7,8 +7,8 @@
 //!
 //! Where the tier may *hold* writes, a write that is not to be durable ends here. Its sectors are
 //! held (unflushed): no tier below has their newest data. They are read from memory, and are
-//! released once data as new is below: by their own write-back (`sink`), by a later write that went
-//! there, or by a zeroing. A sector whose write-back fails is still held.
+//! released once data as new is below. That happens by their own write-back (`sink`), by a later
+//! write that went there, or by a zeroing. A sector whose write-back fails is still held.
 //!
 //! Invariants: a sector becomes held, or is released, only under an exclusive lock. A held sector
 //! is not lost, whatever happened to an older version of it.

@@ -1,7 +1,7 @@
 //! The shard's side of its journal: what is noted in the log, and in which order it must become
 //! durable.
 //!
-//! In a persistent cache, each change of the mapping is *noted*: it becomes a record in the shard's
+//! In a persistent cache, each change of the mapping is *noted*. It becomes a record in the shard's
 //! log, durable with the next *commit* of the part (`cache/commits.rs`). *Settlements*
 //! (`cache/commits.rs`) flush the backing device's own write cache. A task waits for either as for
 //! an operation of a device.

@@ -64,7 +64,7 @@ impl Shard {
         is_new
     }
 
-    /// Returns the sectors found to be lost since the last call.
+    /// Moves the sectors found to be lost since the last call into `out`.
     pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
         let places = std::mem::take(&mut self.newly_lost);
         extend_runs(out, places.into_iter(), usize::MAX);
@@ -126,7 +126,7 @@ impl Shard {
     }
 
     /// Divides a run of a dirty block into parts that the cache device has lost and parts that it
-    /// has not, whether memory has newer data or not.
+    /// has not. Newer data in memory does not count.
     pub(super) fn by_loss(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
         if self.lost.is_empty() && self.lost_below.is_empty() {
             return vec![(run.clone(), false)];

@@ -37,7 +37,7 @@ pub(super) struct Survey {
 }
 
 impl Shard {
-    /// Walks a task's range as Algorithm 1 does.
+    /// Walks a task's range as Algorithm 1 does, and returns its blocks and gaps.
     pub(super) fn survey(&mut self, id: TaskId) -> Survey {
         let mut survey = std::mem::take(&mut self.spare_survey);
         let Survey { blocks, missing, cached, fetches, offered } = &mut survey;

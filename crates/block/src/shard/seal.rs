@@ -6,9 +6,9 @@
 //! permit it (*unsealing*): otherwise a crash in between would leave a log that calls good data
 //! lost. Data that is not sealed yet may be overwritten at once, any number of times.
 //!
-//! For each sector of the shard's space the log says, or is about to say, one of three things: not
-//! dirty, dirty and *open*, or dirty and *sealed*. A *due* sector has been stored and waits for the
-//! next commit.
+//! For each sector of the shard's space the log has, or will have, one of three states: not dirty,
+//! dirty and *open*, or dirty and *sealed*. A *due* sector has been stored and waits for the next
+//! commit.
 
 use super::Shard;
 use super::task::{Part, Step, common};

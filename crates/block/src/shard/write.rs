@@ -1,10 +1,10 @@
 //! Writes, zeroing and trimming.
 //!
 //! A write that covers sectors in part first reads those (at most the first and the last) and
-//! completes them, so that everything after is whole sectors; nothing else is ever filled. The mode
-//! then decides: to the backing device and after the answer into the cache (through), to the
-//! backing device only (around, pass), or into the cache only (back, only). A durable write is
-//! written through in every mode.
+//! completes them, so that everything after is whole sectors. Nothing else is ever filled. The mode
+//! decides on the way of the data: to the backing device and after the answer into the cache
+//! (through), to the backing device only (around, pass), or into the cache only (back, only). A
+//! durable write is written through in every mode.
 //!
 //! After a failed backing write the content of the backing device is unknown there, so clean copies
 //! of it are dropped. Dirty ones are newer than the failed write's target, and stay. A degraded
