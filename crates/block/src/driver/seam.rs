@@ -133,8 +133,9 @@ impl Driver {
     /// be done in all parts alike, when the I/O gate is shut in all and
     /// [quiet](Driver::is_quiet_below) in all.
     ///
-    /// # Panics When the I/O gate is not shut and quiet here, an id is not free, or the new tier
-    /// already has a tier below.
+    /// # Panics
+    /// When the I/O gate is not shut and quiet here, an id is not free, or the new tier already has
+    /// a tier below.
     pub fn put_below(&mut self, mut newcomer: Driver, ids: &[(VolumeId, VolumeId)]) {
         assert!(
             self.seam.is_shut && self.is_quiet_below(),

@@ -105,7 +105,8 @@ impl Layout {
 
     /// Checks and returns the layout that a superblock states.
     ///
-    /// # Errors When the layout is impossible; the text has its values.
+    /// # Errors
+    /// When the layout is impossible; the text has its values.
     pub(super) fn stated(self) -> Result<Layout, String> {
         let in_bounds = (1..=u64::from(u16::MAX)).contains(&self.shards)
             && (1..=MOST_SHARD_SECTORS).contains(&self.shard_sectors)

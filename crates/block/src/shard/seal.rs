@@ -178,8 +178,8 @@ impl Shard {
         }
     }
 
-    /// Divides a dirty run of a block, without lost sectors, into parts whose checksums the log has
-    /// and parts whose it has not.
+    /// Divides a dirty run of a block, without lost sectors, into parts with a checksum in the log
+    /// and parts without.
     pub(super) fn by_seal(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
         let kept = self.directory.cache_sectors(block, run);
         let (from, to) = (kept.start, run.start);
