@@ -181,7 +181,7 @@ impl Directory {
         self.extents[block.index()].sectors()
     }
 
-    /// Returns the sectors of the cache device that hold a run of a block.
+    /// Returns the sectors of the shard's space on the cache device that hold a run of a block.
     #[inline]
     pub(crate) fn cache_sectors(&self, block: Block, run: &Sectors) -> Range<u64> {
         let (sectors, at) = (self.sectors(block), self.places[block.index()]);

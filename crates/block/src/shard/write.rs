@@ -1,10 +1,10 @@
 //! Writes, zeroing and trimming.
 //!
 //! A write that covers sectors in part first reads those (at most the first and the last) and
-//! completes them, so that everything after is whole sectors. Nothing else is ever filled. The mode
-//! decides on the way of the data: to the backing device and after the answer into the cache
-//! (through), to the backing device only (around, pass), or into the cache only (back, only). A
-//! durable write is written through in every mode.
+//! completes them, so that everything after is whole sectors. Nothing else is ever filled. The
+//! write mode decides where the data goes: to the backing device and after the answer into the
+//! cache (through), to the backing device only (around, pass), or into the cache only (back, only).
+//! A durable write is written through in every mode.
 //!
 //! After a failed backing write the content of the backing device is unknown there, so clean copies
 //! of it are dropped. Dirty ones are newer than the failed write's target, and stay. A degraded
@@ -183,7 +183,7 @@ impl Shard {
             return;
         }
         if !matches!(self.tasks[id as usize].work, Work::Sink) {
-            self.forget(id, orders); // a write-back has the data of the tier
+            self.forget(id, orders); // a write-back leaves the tier as it is
         }
         let keeps = self.mode().keeps_writes() && !self.tasks[id as usize].through;
         let may_stay = keeps && (self.is_kept() || !self.is_durable(id));
@@ -321,7 +321,7 @@ impl Shard {
         }
     }
 
-    /// Drops the cached copies of a task's range, `only_clean` or all.
+    /// Drops the cached copies of a task's range; with `only_clean`, only the clean ones.
     fn drop_copies(&mut self, id: TaskId, only_clean: bool, orders: &mut Vec<Order>) {
         let survey = self.survey(id);
         for (block, run) in &survey.blocks {
