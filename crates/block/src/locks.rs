@@ -140,7 +140,7 @@ impl Locks {
     }
 
     /// Divides the lock or the place in the queue of a task at a sector: `rest` gets the part from
-    /// there on, in equal turn.
+    /// there on, with the same turn.
     pub(crate) fn cut(&mut self, region: Place, task: TaskId, at: u64, rest: TaskId) {
         let Some(lane) = self.lanes.get_mut(&region) else { return };
         if let Some(held) = lane.held.iter_mut().find(|(holder, _)| *holder == task) {

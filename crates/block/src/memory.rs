@@ -276,7 +276,8 @@ fn asking_cost_bytes(admission: &Admissions) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Pages {
     tier: MemoryTier,
-    /// The number of each volume among all there ever were. All drivers add volumes in equal order.
+    /// The number of each volume among all there ever were. All drivers add volumes in the same
+    /// order.
     volumes: Vec<u32>,
     volumes_made: u32,
     held: HashMap<Place, Box<Page>, foldhash::fast::FixedState>,

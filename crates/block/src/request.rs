@@ -42,8 +42,8 @@ pub enum Kind {
     /// write mode or a failing cache device, it succeeds without doing anything.
     Prefetch,
     /// Report the sectors with data that the backing device lacks. The request's buffer, which is
-    /// zero before, has a byte for each sector that the range touches; those bytes become 1. The
-    /// range is at most [`MOST_MAPPED_BYTES`] long ([`Fault::OutOfRange`]).
+    /// zero before, has a byte for each sector that the range touches; the bytes of the reported
+    /// sectors become 1. The range is at most [`MOST_MAPPED_BYTES`] long ([`Fault::OutOfRange`]).
     ///
     /// Data moves from the cache to the backing device only. So a client that asks which data is
     /// allocated must ask the cache first and the backing device after the answer. In reverse order

@@ -96,8 +96,8 @@ impl Shard {
         (self.locks.take(region, id, need.cut(at).0), Some(rest))
     }
 
-    /// Cuts a task at a sector and returns the task for the rest, which holds or waits for an equal
-    /// lock there.
+    /// Cuts a task at a sector and returns the task for the rest, which holds or waits for the same
+    /// kind of lock there.
     pub(super) fn cut(&mut self, id: TaskId, at: u64) -> TaskId {
         let region = self.task_region(id);
         let number = match self.tasks[id as usize].cut {
