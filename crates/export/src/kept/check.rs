@@ -1,4 +1,4 @@
-//! Looking a cache over, and mending what can be mended without losing anything.
+//! Checks a cache on its device, and repairs damage that can be repaired without losing data.
 
 use std::sync::Arc;
 
@@ -9,45 +9,45 @@ use super::keeper::Keeper;
 use super::refusal::StartError;
 use crate::server::DeviceSource;
 
-/// What is on a cache device.
+/// The findings of a check of a cache device.
 #[derive(Debug)]
 pub struct Checked {
-    /// What superblocks and journals say.
+    /// The state of the superblocks and journals.
     pub report: Report,
-    /// Clean data that is not what was stored, for whatever reason; looked for only where the
-    /// journals are intact.
+    /// Clean data whose checksum does not match, for whatever reason. The check reads clean data
+    /// only where all journals are intact.
     pub rotten: Vec<Rotten>,
-    /// Runs of volumes that only the cache had, and that are lost; where a journal is damaged,
-    /// those that mending it gives up.
+    /// Runs of volumes of which only the cache had the data, and that are lost. Where a journal is
+    /// damaged, the runs that a repair gives up.
     pub lost: Vec<(VolumeId, Sectors)>,
 }
 
 impl Checked {
-    /// Whether anything is wrong. A device without a cache is not.
+    /// Returns whether the check found a problem. A device without a cache has none.
     pub fn has_problems(&self) -> bool {
         self.report.has_problems() || self.rotted().next().is_some()
     }
 
-    /// Whether mending the journals loses anything.
+    /// Returns whether a repair of the journals loses anything.
     pub fn gives_up(&self) -> bool {
         let mut salvages = self.report.shards.iter().filter_map(|shard| shard.salvage.as_ref());
         salvages.any(|salvage| !salvage.gone.is_empty())
     }
 
-    /// What has gone bad. Clean copies that a crash may have found half overwritten, in whatever
-    /// session, have not: they are not used.
+    /// Returns the clean copies that have rotted. Copies that a crash may have left half
+    /// overwritten are not among them: the cache never uses them.
     pub fn rotted(&self) -> impl Iterator<Item = &Rotten> {
         self.rotten.iter().filter(|rotten| !rotten.doubted)
     }
 
-    /// How many clean copies a crash found half overwritten.
+    /// Returns the number of clean copies that a crash may have left half overwritten.
     pub fn half_overwritten(&self) -> usize {
         self.rotten.iter().filter(|rotten| rotten.doubted).count()
     }
 }
 
-/// Reads everything and changes nothing. `progress` is told what is being done, the bytes read so
-/// far, and of how many.
+/// Reads the whole cache and changes nothing. `progress` receives the current step, the bytes read
+/// so far, and their total.
 ///
 /// # Errors
 /// When the device fails.
@@ -77,10 +77,11 @@ pub fn check(
     Ok(Checked { report, rotten, lost })
 }
 
-/// Mends what can be mended: a copy of the superblock is written anew from the other, rotten copies
-/// of what the volumes have are forgotten, and damaged journals are written anew with what of them
-/// can be trusted; [`Checked::lost`] is lost then, and reads as errors. Answers whether that was
-/// all that was wrong.
+/// Repairs the damage that `checked` found, as far as possible.
+///
+/// It rewrites a damaged copy of the superblock from the other copy and forgets rotten copies of
+/// data that the volumes have. It rewrites damaged journals from their trustworthy parts:
+/// [`Checked::lost`] is lost then, and reads as errors. Returns whether that was all the damage.
 ///
 /// # Errors
 /// When the device fails.
@@ -102,7 +103,7 @@ pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool,
         if was_clean {
             Keeper::new(Arc::clone(source), superblock, None).end(&[], None)?;
         }
-        // What is clean could not be looked over before.
+        // Clean data could not be verified before the journals were repaired.
         let again = check(source, &mut |_, _, _| {})?;
         return Ok(!again.has_problems() || repair(source, &again)?);
     }

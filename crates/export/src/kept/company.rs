@@ -1,17 +1,18 @@
-//! Tiers that were served together: whether one is missing that may hold what nothing else has.
+//! Checks peer tiers: finds a missing tier that may hold the only copy of some data.
 //!
-//! While a server runs, the superblock of each kept tier names the others that are kept and may
-//! hold what was written to the volumes and nothing else has: from before they get any of it until
-//! a clean end finds them without. So whoever is served again without one of them knows.
+//! While a server runs, the superblock of each persistent tier names its companions: the other
+//! persistent tiers that may hold dirty data. An entry is written before that tier accepts any, and
+//! stays until a clean shutdown finds none there. So a tier that is served without one of its
+//! companions detects it.
 //!
-//! It also says which of them are above it: what is nearer to clients answers first and is written
-//! last, so in another order old data would be read, and written over the new. Where no tier has
-//! anything of its own they hold the same, and any order will do.
+//! The entry also says which companions are above the tier. An upper tier answers first and is
+//! written back last. In another order a read would return old data, and old data would overwrite
+//! new data. Where no tier has dirty data all hold the same, and any order is safe.
 //!
-//! Every kept tier also has the number of the stack in which it was served last, a new one each
-//! time. Tiers with different numbers were apart: what is clean in any of them may be old. The
-//! number is announced in all of them before any takes it, so that a crash in between is not taken
-//! for that.
+//! Every persistent tier also has the number of the stack in which it was last served, a new one
+//! for each run. Tiers with different numbers were served apart: clean data in any of them may be
+//! old. The number is announced in all tiers before any of them takes it, so that a crash in
+//! between is not mistaken for that.
 
 use std::sync::Arc;
 
@@ -22,12 +23,12 @@ use super::refusal::{Difference, Refusal, StartError};
 use super::start::Consent;
 use crate::server::DeviceSource;
 
-/// Looks at the devices of all tiers that are kept, given from the top with their names: by tier,
-/// how what it has of the volumes may differ from what others have.
+/// Identifies the persistent tiers, given from the top with their names. Returns for each tier how
+/// its content may differ from that of its peers.
 ///
 /// # Errors
-/// By the tier that misses another one, is above one that it was below, or fails. Nothing has been
-/// changed.
+/// When a tier misses a companion, is above a tier that it was below, or fails. The number is that
+/// of the tier. Nothing has been changed.
 pub fn company(
     tiers: &[(String, Arc<dyn DeviceSource>)],
     consent: Consent,
@@ -65,20 +66,20 @@ pub fn company(
     Ok(differences)
 }
 
-/// In which order tiers are emptied.
+/// The order in which tiers are emptied.
 pub(super) struct Order {
-    /// Their places, the lowest first.
+    /// The tiers' positions in the given list, the lowest tier first.
     pub(super) order: Vec<usize>,
-    /// None is missing that was below one of them and may hold what nothing else has.
+    /// No tier is missing that was below one of these and may hold dirty data.
     pub(super) is_whole: bool,
 }
 
-/// Tiers that are to be emptied by themselves, by the places where they are given: the lowest
-/// first, so that what is newer is written later.
+/// Sorts tiers that are to be emptied, from the lowest to the highest, so that newer data is
+/// written later. Returns their positions in `tiers`.
 ///
 /// # Errors
-/// When one that was below another and may hold older data is not among them and that is not
-/// `accept`ed, or a device fails.
+/// When a tier is missing that was below another and may hold older data, unless `accept` is set,
+/// or when a device fails.
 pub(super) fn from_the_lowest(
     tiers: &[Arc<dyn DeviceSource>],
     accept: bool,
@@ -94,16 +95,16 @@ pub(super) fn from_the_lowest(
     Ok(Order { order: order(&known).into_iter().rev().collect(), is_whole: missing.is_none() })
 }
 
-/// Whether two tiers were served together the last time that either was.
+/// Returns whether two tiers were served together the last time that either was served.
 fn were_together(one: &Superblock, other: &Superblock) -> bool {
     // The announced number of one that has not taken it yet: nothing has been served under that.
     one.stack == other.stack || one.stack == other.next_stack || one.next_stack == other.stack
 }
 
-/// Whether one tier was above another when either may have got what the other has not.
+/// Returns whether `one` was above `other` when either may have got data that the other lacks.
 fn was_above(known: &[Option<Superblock>], one: usize, other: usize) -> bool {
     let (Some(one), Some(other)) = (&known[one], &known[other]) else { return false };
-    // What a tier says of one that was in another stack since is nothing to go by.
+    // A tier's entry for another one counts only while both are in the same stack.
     let says = |tier: &Superblock, of: &Superblock, above: bool| {
         tier.stack != 0
             && (tier.stack == of.stack || tier.stack == of.next_stack)
@@ -115,7 +116,7 @@ fn was_above(known: &[Option<Superblock>], one: usize, other: usize) -> bool {
     says(one, other, false) || says(other, one, true)
 }
 
-/// The tiers in the order in which they were served, as far as they say.
+/// Returns the tiers in the order in which they were served, as far as their superblocks say.
 fn order(known: &[Option<Superblock>]) -> Vec<usize> {
     let mut left: Vec<usize> = (0..known.len()).collect();
     let mut order = Vec::new();
@@ -127,7 +128,8 @@ fn order(known: &[Option<Superblock>]) -> Vec<usize> {
     order
 }
 
-/// The superblock on a device; what keeps it from being read is told when the tier is opened.
+/// Reads the superblock on a device. A damaged one counts as none here: opening the tier reports
+/// it.
 fn identify(source: &Arc<dyn DeviceSource>) -> Result<Option<Superblock>, StartError> {
     match Disk::open(source)?.with_io(KeptCache::identify) {
         Err(error @ StoreError::Io { .. }) => Err(error.into()),

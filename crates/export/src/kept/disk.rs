@@ -1,5 +1,5 @@
-//! A device on a ring of its own, used by one thread that waits for it: for what is done before a
-//! server begins, after it has ended, and seldom meanwhile.
+//! A device on a ring of its own, used by one thread that waits for each operation. It serves I/O
+//! before a server starts, after it has ended, and rarely in between.
 
 use std::io;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use crate::server::DeviceSource;
 /// Submissions its ring takes at a time: more than [`Io`] has in flight.
 const RING_ENTRIES: u32 = 64;
 
-/// Devices that imitate a medium say nothing to the ring when an operation's time has come.
+/// Devices that imitate a medium do not wake the ring when an operation becomes due.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
-/// Why a device cannot be used so.
+/// An error while opening a device for blocking use.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
     /// It cannot be opened.
@@ -28,7 +28,7 @@ pub enum DiskError {
     Ring(#[from] RingError),
 }
 
-/// A device, and what it takes to use it.
+/// A device with its ring and buffer pool.
 pub struct Disk {
     // Before the ring it is on.
     pub(super) device: Box<dyn Device>,
@@ -40,13 +40,13 @@ impl Disk {
     /// Opens the device.
     ///
     /// # Errors
-    /// What could not be had.
+    /// When the ring cannot be made or the device cannot be opened.
     pub fn open(source: &Arc<dyn DeviceSource>) -> Result<Self, DiskError> {
         let (ring, pool) = (Ring::new(RING_ENTRIES)?, Pool::new(0));
         Ok(Self { device: source.open(&ring, &pool)?, ring, pool })
     }
 
-    /// Lets something read and write a cache on it.
+    /// Runs `act` with access to the cache on the device.
     pub fn with_io<T>(&mut self, act: impl FnOnce(&mut Io<'_>) -> T) -> T {
         let Self { device, ring, pool } = self;
         let mut wait = || ring.wait(Some(LONGEST_WAIT)).map(drop);
@@ -73,8 +73,8 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// The first so many bytes, and the last so many from a sector on, as far as they are there and
-    /// do not overlap.
+    /// Reads the first `first` bytes and the last `last` bytes, rounded to a whole sector. The two
+    /// ranges are cut where the device is shorter and never overlap.
     pub(super) fn ends(&mut self, first: u64, last: u64) -> io::Result<[Vec<u8>; 2]> {
         let bytes = self.device.size_bytes();
         let first = first.min(bytes);

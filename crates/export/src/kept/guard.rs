@@ -1,14 +1,14 @@
-//! Samples of a volume that count after a crash: before a session changes a sampled sector for the
-//! first time, the superblocks forget its checksum, durably.
+//! Keeps the samples of a volume valid after a crash. Before a session first changes a sampled
+//! sector, all superblocks durably forget its checksum.
 //!
-//! A guard stands between the lowest tier and the volume's device, whichever tier that is. It holds
-//! a write back that touches a sample, has the superblocks of all persistent tiers written on a
-//! thread of its own, and then lets the write go. That happens once for each sample: at most
-//! [`MOST_SAMPLES`](floe_block::MOST_SAMPLES) times a session and volume. All other operations cost
-//! one load and, while samples are left, a search among so many numbers.
+//! A guard stands between the lowest tier and the volume's device, whichever tier that is. It
+//! delays a write that touches a sample, has the superblocks of all persistent tiers written on a
+//! separate thread, and then submits the write. That happens once for each sample: at most
+//! [`MOST_SAMPLES`](floe_block::MOST_SAMPLES) times per session and volume. All other operations
+//! cost one load and, while samples are left, a search among so many numbers.
 //!
-//! A superblock that cannot be written keeps no client waiting: the write goes on, and the next
-//! start may refuse a volume that is the right one.
+//! A superblock that cannot be written delays no client: the write goes on, and the next start may
+//! refuse a volume that is the right one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -24,31 +24,31 @@ use super::keeper::SampleWriter;
 use super::start::Parts;
 use crate::server::{DeviceSource, Volume};
 
-/// How often a device looks whether what it holds back may go on.
+/// Interval at which a device checks whether its delayed writes may go on.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// The samples of a volume that count.
+/// The valid samples of a volume.
 #[derive(Debug)]
 struct Guard {
     volume: String,
-    /// In order, at most 64.
+    /// Sorted, at most 64.
     sectors: Vec<u64>,
     writers: Vec<SampleWriter>,
-    /// A bit for each of them that is known no more, durably.
+    /// A bit for each sample that the superblocks have durably forgotten.
     forgotten: AtomicU64,
     wanted: Mutex<Wanted>,
 }
 
-/// What is to be forgotten.
+/// The samples that superblocks must still forget.
 #[derive(Debug, Default)]
 struct Wanted {
     samples: u64,
-    /// A thread is at it.
+    /// A thread is writing superblocks.
     under_way: bool,
 }
 
-/// Has changes of these volumes wait until the caches, given from the top, know that their samples
-/// of what changes do not count any more.
+/// Guards these volumes: a change of a sampled sector waits until all `caches`, given from the top,
+/// have durably forgotten the sample.
 pub(crate) fn guarded<'a>(
     volumes: Vec<Volume>,
     caches: impl Iterator<Item = &'a Parts> + Clone,
@@ -77,7 +77,7 @@ pub(crate) fn guarded<'a>(
 }
 
 impl Guard {
-    /// The samples that a change of a range waits for.
+    /// Returns the samples that a change of a range must wait for.
     fn touched(&self, offset: u64, len: u64) -> u64 {
         // Acquire pairs with the release after superblocks were written: a change is submitted
         // after them.
@@ -96,7 +96,7 @@ impl Guard {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to have samples forgotten.
+    /// Starts a thread that makes the superblocks forget these samples, unless one is running.
     fn forget(self: &Arc<Self>, samples: u64) {
         let mut wanted = self.wanted();
         wanted.samples |= samples;
@@ -111,7 +111,7 @@ impl Guard {
         }
     }
 
-    /// Has the superblocks written until nothing more is wanted.
+    /// Writes the superblocks until no sample is left to forget.
     fn write(&self) {
         loop {
             let mut wanted = self.wanted();
@@ -173,7 +173,7 @@ impl DeviceSource for GuardedSource {
     }
 }
 
-/// A thread's handle of it.
+/// A worker's handle of a guarded device.
 struct GuardedDevice {
     inner: Box<dyn Device>,
     guard: Arc<Guard>,
@@ -182,7 +182,7 @@ struct GuardedDevice {
 }
 
 impl GuardedDevice {
-    /// The samples that an operation waits for.
+    /// Returns the samples that an operation must wait for.
     fn touched(&self, operation: &Operation) -> u64 {
         let len = match &operation.action {
             Action::Write { from, .. } => from.len() as u64,

@@ -1,5 +1,5 @@
-//! The superblock of a cache that is being served: changed when volumes come, go or grow, before a
-//! sampled sector of a volume changes, and when all has come to its end.
+//! Writes the superblock of a cache that is being served: when a volume is added, removed or
+//! resized, before a sampled sector of a volume changes, and at a clean shutdown.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::SystemTime;
@@ -16,10 +16,11 @@ use super::state_dir::StateDir;
 use super::suit::known;
 use crate::server::{DeviceSource, Volume};
 
-/// How far the state noted of a cache is ahead of its superblock when that cannot be written.
+/// Added to the noted generation when the superblock cannot be written, so that the device's copy
+/// counts as old.
 const UNWRITTEN: u64 = 1 << 20;
 
-/// Writes the superblock of a cache.
+/// The superblock writer of one cache.
 #[derive(Debug)]
 pub(crate) struct Keeper(Arc<Mutex<Written>>);
 
@@ -28,14 +29,14 @@ pub(crate) struct Keeper(Arc<Mutex<Written>>);
 struct Written {
     cache: Arc<dyn DeviceSource>,
     superblock: Superblock,
-    /// Where its state is noted as well.
+    /// The state directory in which its starts are noted as well.
     state: Option<StateDir>,
-    /// The session has ended, or the tier has gone: nothing is written any more.
+    /// The session has ended, or the tier was detached: nothing is written any more.
     over: bool,
 }
 
-/// Has a superblock forget samples of a volume, from any thread, as long as its session goes on. A
-/// tier that has gone does not keep its device for it.
+/// Makes a superblock forget samples of a volume, from any thread, as long as its session goes on.
+/// It does not keep the device of a detached tier open.
 #[derive(Debug)]
 pub(super) struct SampleWriter {
     written: Weak<Mutex<Written>>,
@@ -43,7 +44,7 @@ pub(super) struct SampleWriter {
 }
 
 impl SampleWriter {
-    /// Writes down that nothing is known of these sectors any more.
+    /// Durably forgets the samples of these sectors.
     pub(super) fn forget(&self, sectors: &[u64]) -> Result<(), StartError> {
         let Some(written) = self.written.upgrade() else { return Ok(()) };
         let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,7 +63,7 @@ impl SampleWriter {
 }
 
 impl Keeper {
-    /// Of a cache of which a session has begun, or that no session uses.
+    /// Returns the writer for a cache whose session has begun, or that no session uses.
     pub(super) fn new(
         cache: Arc<dyn DeviceSource>,
         superblock: Superblock,
@@ -80,8 +81,8 @@ impl Keeper {
         self.written().change(change)
     }
 
-    /// The samples of a volume that count, and what has them forgotten; `None` where there are
-    /// none.
+    /// Returns the valid samples of a volume, and a handle that makes the superblock forget them.
+    /// `None` where there are none.
     pub(super) fn samples(&self, volume: VolumeId) -> Option<(Vec<u64>, SampleWriter)> {
         let written = self.written();
         let of = written.superblock.volumes.iter().find(|known| known.id == volume)?;
@@ -90,8 +91,8 @@ impl Keeper {
         (!sectors.is_empty()).then_some((sectors, writer))
     }
 
-    /// Writes down that nothing is known of the content of these volumes, before their backing
-    /// devices are changed in a way that this cache is not told of.
+    /// Forgets the content marker and samples of these volumes. Runs before their backing devices
+    /// are changed without this cache's knowledge.
     pub(super) fn forget_content(&mut self, ids: &[VolumeId]) -> Result<(), StartError> {
         self.change(|superblock| {
             let of = superblock.volumes.iter_mut().filter(|volume| ids.contains(&volume.id));
@@ -99,20 +100,20 @@ impl Keeper {
         })
     }
 
-    /// Counts the times the cache was opened.
+    /// Returns the number of times the cache was opened.
     pub(crate) fn session(&self) -> u64 {
         self.written().superblock.session
     }
 
-    /// What a tier below it is to know of this one, if it is called so.
+    /// Returns the entry for this tier, called `name`, in the superblocks of the tiers below it.
     pub(crate) fn as_companion(&self, name: &str) -> Companion {
         let superblock = &self.written().superblock;
         let session = superblock.session as u32;
         Companion { id: superblock.id, name: name.to_owned(), above: true, session }
     }
 
-    /// Writes down that the tier is about to be served as one of a stack. Whoever finds that knows
-    /// which tiers would have been.
+    /// Writes down that the tier is about to be served in a stack. After a crash the entry tells
+    /// which tiers were to be served together.
     pub(crate) fn announce(&mut self, stack: u32) -> Result<(), StartError> {
         let mut written = self.written();
         if [written.superblock.stack, written.superblock.next_stack].contains(&stack) {
@@ -121,8 +122,8 @@ impl Keeper {
         written.change(|superblock| superblock.next_stack = stack)
     }
 
-    /// Writes down that it is one of the stack, and which of the others may hold what nothing else
-    /// has. It has been announced in all of them.
+    /// Writes down that the tier is part of the stack, and which companions may hold dirty data.
+    /// The stack has been announced in all of its tiers.
     pub(crate) fn link(
         &mut self,
         stack: u32,
@@ -138,7 +139,7 @@ impl Keeper {
         })
     }
 
-    /// Writes down that another tier is not one of the stack any more.
+    /// Removes another tier from the companions: it is no longer part of the stack.
     pub(crate) fn forget_companion(&self, gone: &Keeper) -> Result<(), StartError> {
         let id = gone.written().superblock.id;
         let mut written = self.written();
@@ -148,14 +149,14 @@ impl Keeper {
         written.change(|superblock| superblock.companions.retain(|companion| companion.id != id))
     }
 
-    /// Writes down that it was used without the other tiers of its stack.
+    /// Writes down that the tier was used without its peer tiers.
     pub(crate) fn link_alone(&mut self, stack: u32) -> Result<(), StartError> {
         let companions = self.written().superblock.companions.clone();
         self.link(stack, companions)
     }
 
-    /// Writes down a volume that has come. What a volume of this number had before must be
-    /// forgotten durably.
+    /// Adds a volume to the superblock. The cache must have durably forgotten the content of an
+    /// earlier volume with this id.
     pub(crate) fn add(&mut self, id: VolumeId, volume: &Volume) -> Result<(), StartError> {
         self.change(|superblock| {
             superblock.volumes.push(known(id, volume));
@@ -163,7 +164,7 @@ impl Keeper {
         })
     }
 
-    /// Writes down that a volume has gone: whatever is still said of it does not count from now on.
+    /// Removes a volume from the superblock: journal records of it do not count from now on.
     pub(crate) fn remove(&mut self, id: VolumeId) -> Result<(), StartError> {
         self.change(|superblock| superblock.volumes.retain(|volume| volume.id != id))
     }
@@ -182,8 +183,8 @@ impl Keeper {
         })
     }
 
-    /// Writes down whether what the cache has as clean may be old, and whether nothing in it counts
-    /// any more.
+    /// Writes down whether clean data may be old (`void`), and whether the whole cache is invalid
+    /// (`retired`).
     pub(crate) fn set_void(&mut self, void: bool, retired: bool) -> Result<(), StartError> {
         let mut it = self.written();
         if (it.superblock.void, it.superblock.retired.is_some()) == (void, retired) {
@@ -196,14 +197,14 @@ impl Keeper {
             superblock.retired = retired.then_some(now);
         });
         if let (Err(_), true, Some(state)) = (&written, void, &it.state) {
-            // What is on the device counts as an old copy from now on, until it says so itself.
+            // The copy on the device counts as old from now on, until it can be marked void itself.
             let generation = it.superblock.generation + UNWRITTEN;
             let _ = state.note(&Superblock { generation, ..it.superblock.clone() });
         }
         written
     }
 
-    /// Whether the cache device takes what is written to it, and gives it back.
+    /// Writes the superblock and reads it back, to test whether the cache device works.
     pub(crate) fn try_device(&mut self) -> Result<(), StartError> {
         let mut written = self.written();
         written.write()?;
@@ -214,11 +215,10 @@ impl Keeper {
         }
     }
 
-    /// Writes down that all is in order, and what the ends of the backing devices look like.
-    /// Nothing writes to any device any more.
+    /// Writes down a clean shutdown, with the marker and samples of each backing device. Nothing
+    /// writes to any device any more.
     ///
-    /// `companions` are the tiers that hold what nothing else has; `None` where nothing is known of
-    /// that but what is written down.
+    /// `companions` are the tiers that hold dirty data; `None` leaves those that are written down.
     pub(crate) fn end(
         self,
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
@@ -228,13 +228,13 @@ impl Keeper {
         self.close(backings, companions)
     }
 
-    /// The same, where what it has as clean may still be old.
+    /// Writes down a clean shutdown, but leaves the void flag: clean data may still be old.
     pub(super) fn close(
         self,
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
         companions: Option<Vec<Companion>>,
     ) -> Result<(), StartError> {
-        // What cannot be read is not known.
+        // Content that cannot be read stays unknown.
         let content = |backing| {
             let mut disk = Disk::open(backing).ok()?;
             Some((marker::sample(&mut disk).ok()?, marker::samples(&mut disk).ok()?))
@@ -256,8 +256,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Leaves an empty cache of no volumes on the device, durably: what was there will be old as
-    /// soon as a volume is written to without it. Nothing uses the device any more.
+    /// Leaves a durably empty cache without volumes on the device: its content becomes old as soon
+    /// as a volume is written to without it. Nothing uses the device any more.
     pub(crate) fn vacate(self) -> Result<(), StartError> {
         let id = random_id()?;
         let mut written = self.written();
@@ -272,8 +272,8 @@ impl Keeper {
 }
 
 impl Written {
-    /// Changes the superblock, durably. If that fails, either the old or the new one counts on the
-    /// device, and the old one here.
+    /// Changes the superblock durably. If the write fails, the device has either the old or the new
+    /// one, and memory keeps the old one.
     fn change(&mut self, change: impl FnOnce(&mut Superblock)) -> Result<(), StartError> {
         let before = self.superblock.clone();
         change(&mut self.superblock);

@@ -1,16 +1,15 @@
-//! What tells by its content whether a backing device is the one that was there, and as it was
-//! left.
+//! Recognises a backing device, and its state, by its content.
 //!
-//! - The *marker*, a checksum of both ends, counts after an end in good order. Whoever mounts a
-//!   file system writes to its superblock, and partition tables and the metadata of RAID and LVM
-//!   are at the ends, too. It costs reading 192 KiB.
-//! - *Samples*, the checksums of some sectors, are taken when a session begins and when it ends. They
-//!   count after a crash as well: before a session changes one of these sectors, the superblock
-//!   forgets its checksum, durably (`guard`). They tell two disks apart whose ends are equal.
+//! - The *marker*, a checksum of both ends, counts after a clean shutdown. Mounting a file system
+//!   writes to its superblock there, and partition tables and the metadata of RAID and LVM are at
+//!   the ends, too. It costs reading 192 KiB.
+//! - *Samples*, the checksums of some sectors, are taken when a session begins and when it ends.
+//!   They count after a crash as well: before a session changes one of these sectors, the
+//!   superblock durably forgets its checksum (`guard`). They distinguish two disks with equal ends.
 //! - *Clean sectors* of the cache count after a crash as well. The journal states that the backing
-//!   device holds the same, and stops doing so, durably, before the device is changed there.
+//!   device holds the same data, and durably takes that back before the device is changed there.
 //!
-//! Content that changed anywhere else is not noticed.
+//! A change of any other content goes undetected.
 
 use std::io;
 use std::ops::Range;
@@ -24,16 +23,16 @@ use super::disk::Disk;
 const FIRST_BYTES: u64 = 128 << 10;
 const LAST_BYTES: u64 = 64 << 10;
 
-/// Clean sectors of a volume that are compared.
+/// Number of clean sectors of a volume that are compared.
 const MOST_CLEAN_SECTORS: usize = 32;
 
-/// The marker of what the device holds now; never 0, which stands for not known.
+/// Returns the marker of the device's content; never 0, which means unknown.
 pub(super) fn sample(disk: &mut Disk) -> io::Result<u64> {
     let ends = disk.ends(FIRST_BYTES, LAST_BYTES)?;
     Ok(crc_fast::crc64_nvme(&ends.concat()).max(1))
 }
 
-/// The samples of what the device holds now.
+/// Reads the samples of the device's content.
 pub(super) fn samples(disk: &mut Disk) -> io::Result<Samples> {
     let of_bytes = disk.device.size_bytes();
     let sum = |sector| Ok(sample_sum(&disk.read(bytes_of(sector, of_bytes))?));
@@ -41,7 +40,7 @@ pub(super) fn samples(disk: &mut Disk) -> io::Result<Samples> {
     Ok(Samples { of_bytes, sums })
 }
 
-/// The samples of what the device holds now, of which some are known to be right.
+/// Reads the samples of the device's content, but takes those in `known` from there.
 pub(super) fn samples_like(known: &Samples, disk: &mut Disk) -> io::Result<Samples> {
     let of_bytes = disk.device.size_bytes();
     if known.of_bytes != of_bytes {
@@ -55,8 +54,8 @@ pub(super) fn samples_like(known: &Samples, disk: &mut Disk) -> io::Result<Sampl
     Ok(Samples { of_bytes, sums: sectors.map(&mut sum).collect::<io::Result<_>>()? })
 }
 
-/// Whether the content of a device may be that of a volume the cache knows; with `clean`, also by
-/// what the cache has of it as clean.
+/// Compares a device's content with a known volume's samples and marker. With `clean`, it also
+/// compares the clean sectors of the cache.
 pub(super) fn is_like(
     kept: &KeptCache,
     known: &Known,
@@ -76,7 +75,7 @@ pub(super) fn is_like(
     let clean = if clean { kept.clean_sums(known.id, MOST_CLEAN_SECTORS) } else { Vec::new() };
     for (sector, sum) in clean {
         let range = bytes_of(sector, u64::MAX);
-        // What cannot be read differs from nothing: clients will be told.
+        // An unreadable sector is no difference: clients get the error.
         if range.end <= bytes && disk.read(range).is_ok_and(|found| sector_sum(&found) != sum) {
             return Ok(false);
         }
@@ -84,7 +83,7 @@ pub(super) fn is_like(
     Ok(true)
 }
 
-/// Whether there is anything to tell the volume by that is not found on most disks.
+/// Returns whether the volume has samples or clean sectors that tell it from most disks.
 pub(super) fn is_told_by_content(kept: &KeptCache, known: &Known) -> bool {
     known.samples.known().next().is_some() || !kept.clean_sums(known.id, 1).is_empty()
 }

@@ -1,11 +1,10 @@
-//! The cache on its device, which outlives the program: whether it can be used as it was found, and
-//! what is done with it outside of serving.
+//! Persistent caches: opens them for serving, and checks, repairs or empties them without a server.
 //!
-//! A cache belongs to the volumes it was used with. [`start()`] compares what it says of them with
-//! what is there (`suit`), and either makes a new one, brings the old one to life, or refuses and
-//! says why; nothing has been changed then. What would lose data, or could, takes a word of the
-//! user's, [`Consent`]. While a server runs, its `Keeper` writes down which volumes there are, and
-//! at the end that all is in order.
+//! A cache belongs to the volumes it was used with. [`start()`] compares its superblock with the
+//! given volumes (`suit`). It makes a new cache, opens the old one, or refuses with a reason and
+//! without a change. Steps that would or could lose data need the user's [`Consent`]. While a
+//! server runs, its `Keeper` records the volumes in the superblock, and at the end the clean
+//! shutdown.
 
 mod check;
 mod company;

@@ -1,9 +1,9 @@
-//! A cache that ends with its server, on a file or disk: whether it may be made there, and the mark
-//! by which the next one knows whose the leavings are.
+//! Volatile caches on a file or disk: decides whether one may be made there, and writes the marker
+//! by which the next server recognises its remains.
 //!
-//! What such a cache leaves looks like anything, often like the volume's own file system. So its
-//! data begins after a *mark*, which stands where partition tables, file systems and others that
-//! come after it have theirs: who makes one of those takes the mark away.
+//! A volatile cache may leave any content, often that of the volume's own file system. So its data
+//! begins after a *marker* in the place of partition tables and file system headers: writing one of
+//! those removes the marker.
 
 use std::sync::Arc;
 
@@ -14,23 +14,22 @@ use super::refusal::{Refusal, StartError};
 use super::start::{Consent, Found, look, refuse_kept};
 use crate::server::DeviceSource;
 
-/// What is written when the mark is: also where a kept cache would have the copies of its
-/// superblock.
+/// Length of the marker's area, which also covers both superblock copies of a persistent cache.
 const MARK_BYTES: usize = 64 << 10;
 
 const MAGIC: &[u8; 8] = b"FloeVol\n";
 
-/// Where the data of a cache that ends with its server begins on a file or disk, in bytes: the
-/// largest block keeps its alignment.
+/// Returns the byte at which the data of a volatile cache begins on a file or disk. The largest
+/// block keeps its alignment.
 pub fn volatile_data_start(sizes: &BlockSizes) -> u64 {
     (sizes.largest() * SECTOR_BYTES).max(MARK_BYTES as u64)
 }
 
-/// Makes a device one for a cache that ends with its server.
+/// Marks a device as that of a volatile cache.
 ///
 /// # Errors
-/// When it holds a kept cache, or data of somebody else's and the user has not allowed to overwrite
-/// that, in which case nothing was changed; or the device fails.
+/// When the device holds a persistent cache, or foreign data that the user has not allowed to
+/// overwrite: nothing was changed then. Also when the device fails.
 pub fn claim(source: &Arc<dyn DeviceSource>, consent: Consent) -> Result<(), StartError> {
     refuse_kept(source)?;
     let mut disk = Disk::open(source)?;
@@ -41,8 +40,8 @@ pub fn claim(source: &Arc<dyn DeviceSource>, consent: Consent) -> Result<(), Sta
     Ok(disk.with_io(|io| io.write_durably(0, &mark()))?)
 }
 
-/// Whether the device of a cache that ends with its server, with its data from so many bytes on,
-/// can be read, and written where the mark has room for it.
+/// Tests the device of a volatile cache whose data begins at `data_start`: reads it, and writes the
+/// marker where there is room.
 ///
 /// # Errors
 /// As the device says.
@@ -58,13 +57,13 @@ pub(crate) fn try_volatile(
     Ok(())
 }
 
-/// Whether the first bytes of a device say that a cache used it which ended with its server.
+/// Returns whether the first bytes of a device are the marker of a volatile cache.
 pub(super) fn is_marked(first: &[u8]) -> bool {
     let mark = mark();
     first.get(..SECTOR_BYTES as usize).is_some_and(|first| first == &mark[..first.len()])
 }
 
-/// The mark's sector, all of which counts, and zeros.
+/// Returns the marker's sector, all of which counts, followed by zeros.
 fn mark() -> Vec<u8> {
     let mut bytes = vec![0; MARK_BYTES];
     bytes[8..16].copy_from_slice(MAGIC);

@@ -1,5 +1,5 @@
-//! Why a cache is not used as it was found. Each is one line that says what was found and what can
-//! be done.
+//! Reasons for which a cache cannot be used as it was found. Each is one line with the finding and
+//! the possible remedies.
 
 use std::fmt;
 
@@ -8,48 +8,48 @@ use floe_block::{BeginError, LayoutError, StoreError, format_size};
 use super::disk::DiskError;
 use crate::server::Volume;
 
-/// Why a kept cache cannot serve.
+/// An error that keeps a persistent cache from serving.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// What is on the device is not used without a word from the user.
+    /// The content of the device needs a decision by the user.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A device.
+    /// A device could not be opened.
     #[error(transparent)]
     Disk(#[from] DiskError),
-    /// The cache's device, while the cache was read or written.
+    /// The cache device failed while the cache was read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// There is no room for a new cache.
     #[error("{0}")]
     Layout(#[from] LayoutError),
-    /// What was asked of the cache.
+    /// The cache cannot begin a session with these settings.
     #[error(transparent)]
     Begin(#[from] BeginError),
-    /// A backing device.
+    /// A backing device failed.
     #[error("backing device of volume {volume}: {doing}: {source}")]
     Backing {
-        /// Whose.
+        /// The volume's name.
         volume: String,
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Dirty data that could not be brought to its volume.
+    /// Dirty data could not be written to its volume.
     #[error(
         "writing back to volume {volume} failed: {fault}; {} are left in the cache",
         Bytes(*left_bytes)
     )]
     WriteBack {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// Why.
+        /// The fault of the device.
         fault: floe_block::Fault,
-        /// What is left.
+        /// Dirty bytes that remain in the cache.
         left_bytes: u64,
     },
-    /// The cache device does not keep what it is given.
+    /// The cache device does not return what was written to it.
     #[error("what was written to it is not there")]
     Forgets,
     /// The ring does not wait.
@@ -61,7 +61,7 @@ pub enum StartError {
 }
 
 impl StartError {
-    /// Whether something failed that may work another time, rather than the user having to decide.
+    /// Returns whether a retry may succeed, without a decision by the user.
     pub fn is_failure(&self) -> bool {
         match self {
             Self::Store(error) | Self::Begin(BeginError::Store(error)) => {
@@ -74,31 +74,31 @@ impl StartError {
     }
 }
 
-/// What is on a cache device, and why it is not used.
+/// A reason not to use the content of a cache device.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Somebody else's data.
+    /// The data is not a cache of Floe's.
     #[error(
         "the cache device holds data that is not a cache of floe's; if it may be overwritten, \
          give --initialise"
     )]
     Foreign,
-    /// A cache that cannot be read whole.
+    /// The cache cannot be read completely.
     #[error("the cache cannot be used: {0}; {way}", way = way_out(.0))]
     Unreadable(StoreError),
-    /// It would be replaced, and may hold the only copy of something.
+    /// A new cache would replace this one, which may hold dirty data.
     #[error(
         "a new cache would lose {} that were written and only the old one has; bring them back \
          first with floe export-dirty, or give --discard-dirty to lose them",
         AtLeast { bytes: *dirty_bytes, exact: *exact }
     )]
     WouldLose {
-        /// How much.
+        /// Dirty bytes found.
         dirty_bytes: u64,
-        /// Whether it is known to be no more.
+        /// All of the old cache was read, so that the number is exact.
         exact: bool,
     },
-    /// Another volume's cache.
+    /// The cache belongs to other volumes.
     #[error(
         "the cache belongs to {}, not to {wanted:?}; use another cache device, or give \
          --initialise to make a new one here",
@@ -118,44 +118,44 @@ pub enum Refusal {
         Bytes(*dirty_bytes)
     )]
     MissingVolume {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// What would be lost.
+        /// Dirty bytes that would be lost.
         dirty_bytes: u64,
     },
-    /// Another tier, which has something of the cache's volumes, is not to be served.
+    /// A companion that may hold dirty data is not to be served.
     #[error(
         "the cache was served together with the tier {tier}, which may hold what was written to \
          the volumes and nothing else has, and is not given: give it, too, or bring its data back \
          with floe export-dirty and give --accept-backing, which forgets what this cache has"
     )]
     MissingTier {
-        /// Its device and settings.
+        /// The tier's device and settings.
         tier: String,
     },
-    /// A tier would be emptied before one that was below it, which would then be written over it.
+    /// A companion below this tier is missing: its older data would later overwrite newer data.
     #[error(
         "the cache was served above the tier {tier}, which may hold older data that would be \
          written over its own later: give both, in any order, or --accept-backing if that one has \
          nothing any more"
     )]
     LowerTier {
-        /// Its device and settings.
+        /// The tier's device and settings.
         tier: String,
     },
     /// The last volume was removed.
     #[error("the cache has no volumes any more, and so nothing to write back")]
     NoVolumes,
-    /// Tiers in another order than before, of which one may hold what the others do not.
+    /// The tiers were in another order, and one of them may hold newer data than another.
     #[error(
         "it was served below {upper}, and one of them may hold newer data than the other: give \
          the tiers in the order {}; after floe flush and an end in good order another one will do",
         order.join(", ")
     )]
     Order {
-        /// Which tier was above it.
+        /// The tier that was above it.
         upper: String,
-        /// All those that are kept, from the top.
+        /// All persistent tiers, from the top.
         order: Vec<String>,
     },
     /// The backing device is not as the cache left it.
@@ -173,26 +173,26 @@ pub enum Refusal {
         }
     )]
     Changed {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// What was given for it.
+        /// The device given for the volume.
         device: Given,
-        /// What differs.
+        /// The difference found.
         difference: Difference,
-        /// What only the cache has.
+        /// Bytes of the volume that only the cache has.
         dirty_bytes: u64,
     },
-    /// Another volume's device.
+    /// The device has the data of another volume.
     #[error(
         "the device given for volume {volume:?}, {device}, has the data of volume {of:?}: give \
          each volume its own device"
     )]
     Swapped {
-        /// The volume it was given for.
+        /// The volume the device was given for.
         volume: String,
-        /// What was given for it.
+        /// The device given for the volume.
         device: Given,
-        /// The volume it is of.
+        /// The volume whose data the device has.
         of: String,
     },
     /// A newer state of the cache was served.
@@ -211,24 +211,24 @@ pub enum Refusal {
         }
     )]
     OldCache {
-        /// Of the cache.
+        /// The session of this cache.
         session: u64,
-        /// Of the cache as it was last.
+        /// The latest session of the cache.
         noted: u64,
-        /// Where that is noted.
+        /// The file in which that session is noted.
         witness: String,
-        /// What only it has.
+        /// Bytes that only this copy has.
         dirty_bytes: u64,
     },
-    /// Nothing can be noted of the cache outside it, though that was asked for.
+    /// The given state directory cannot be used.
     #[error("state-dir: {dir} cannot be used: {source}")]
     StateDir {
-        /// The folder.
+        /// The directory.
         dir: String,
-        /// Why not.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The same, accepted, without a word on what is to become of dirty data.
+    /// The user accepts a changed device but has not decided about dirty data.
     #[error(
         "volume {volume:?} is not as the cache knows it ({difference}), and the cache has {} that \
          were not written back: give --keep-dirty to write them to this device, or \
@@ -236,101 +236,101 @@ pub enum Refusal {
         Bytes(*dirty_bytes)
     )]
     Undecided {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// What differs.
+        /// The difference found.
         difference: Difference,
-        /// What only the cache has.
+        /// Bytes of the volume that only the cache has.
         dirty_bytes: u64,
     },
-    /// Dirty data beyond the end of its volume.
+    /// The cache has dirty data beyond the end of its volume.
     #[error(
         "volume {volume:?} has shrunk ({difference}), and the cache has {} that were not written \
          back: enlarge it again, or give --discard-dirty to lose them",
         Bytes(*dirty_bytes)
     )]
     Shrunk {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// What differs.
+        /// The difference found.
         difference: Difference,
-        /// What only the cache has.
+        /// Bytes of the volume that only the cache has.
         dirty_bytes: u64,
     },
-    /// Dirty data of a volume that must not be written to.
+    /// The cache has dirty data of a volume that must not be written to.
     #[error(
         "volume {volume:?} is read-only now, and the cache has {} that were not written back to \
          it: serve it writable, or bring them back with floe export-dirty",
         Bytes(*dirty_bytes)
     )]
     ReadOnly {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// What only the cache has.
+        /// Bytes of the volume that only the cache has.
         dirty_bytes: u64,
     },
-    /// A cache has the layout it was made with.
+    /// The cache has another layout than the one asked for. It keeps the layout it was made with.
     #[error(
         "the cache was made with {setting} = {has}, not {asked}: leave {setting} out, or give \
          --initialise to make a new one"
     )]
     Layout {
-        /// Which setting.
+        /// The name of the setting.
         setting: &'static str,
-        /// Of the cache.
+        /// The cache's value.
         has: String,
-        /// What was asked for.
+        /// The value asked for.
         asked: String,
     },
-    /// A thread needs a shard of its own.
+    /// The cache has fewer shards than there are threads, and each thread needs one.
     #[error(
         "the cache was made with {shards} shard(s), which {threads} threads cannot share; give \
          fewer --threads, or --initialise and --shards to make a new one"
     )]
     Threads {
-        /// Of the cache.
+        /// The number of shards of the cache.
         shards: u64,
-        /// What was asked for.
+        /// The number of threads asked for.
         threads: usize,
     },
-    /// A cache that a running server did not use.
+    /// The device holds a cache that the running server did not use.
     #[error(
         "the device holds a cache, and what that has of the volumes may be old by now; bring back \
          what only it has with floe export-dirty, if there is anything, and give --initialise to \
          make a new one in its place"
     )]
     Joins,
-    /// There is nothing to work on.
+    /// There is no cache on the device.
     #[error("there is no cache on the device")]
     NoCache,
-    /// Not the cache's.
+    /// The cache has no volume of this name.
     #[error("the cache has no volume {wanted:?}; it has {}", names(of))]
     NoVolume {
         /// The volumes it has.
         of: Vec<String>,
-        /// What was asked for.
+        /// The volume asked for.
         wanted: String,
     },
-    /// A device that data would be written back to.
+    /// The device is not the volume to which dirty data would be written back.
     #[error(
         "{device} is not volume {volume:?} as the cache knows it: {difference}; if it is the \
          right device, give --accept-backing"
     )]
     OtherTarget {
-        /// Its name.
+        /// The volume's name.
         volume: String,
-        /// What was given for it.
+        /// The device given for the volume.
         device: Given,
-        /// What differs.
+        /// The difference found.
         difference: Difference,
     },
-    /// Which volume a device is has to be said.
+    /// The cache has several volumes, and the command does not say to which one the device belongs.
     #[error("the cache has {}: say which one the device is, as NAME=SPEC", names(of))]
     WhichVolume {
         /// The volumes it has.
         of: Vec<String>,
     },
-    /// A volatile cache would overwrite a kept one.
+    /// A volatile cache would overwrite a persistent one.
     #[error(
         "the cache device holds a kept cache{}, which one that ends with the program would \
          overwrite; use another device for that",
@@ -341,12 +341,12 @@ pub enum Refusal {
         }
     )]
     Kept {
-        /// What only it has.
+        /// Bytes that only the persistent cache has.
         dirty_bytes: u64,
     },
 }
 
-/// How a backing device differs from what the cache knows of it.
+/// A difference between a backing device and the cache's knowledge of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
     /// Its size.
@@ -362,7 +362,7 @@ pub enum Difference {
     Content,
     /// The cache is an old copy, so what that has of it may be old.
     Old,
-    /// What a tier that is missing has of it, or had.
+    /// A companion is missing that may have newer data of it.
     Alone,
     /// It was served without this tier, or without others that are given now.
     Apart,
@@ -417,7 +417,7 @@ fn names(of: &[String]) -> String {
     format!("volume{} {}", if of.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
-/// What helps when a cache cannot be read.
+/// Returns the remedy for a cache that cannot be read.
 fn way_out(error: &StoreError) -> &'static str {
     match error {
         StoreError::Log { .. } | StoreError::Checkpoint { .. } => {
@@ -429,7 +429,7 @@ fn way_out(error: &StoreError) -> &'static str {
     }
 }
 
-/// Bytes, and in a unit where that says the same.
+/// Formats bytes, followed by a larger unit where that is exact.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {

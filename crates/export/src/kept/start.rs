@@ -1,4 +1,4 @@
-//! The beginning: what is on the cache device is used, replaced or left alone.
+//! Opens the cache on a device for serving: uses it, replaces it, or refuses to touch it.
 
 use std::io::Read;
 use std::sync::Arc;
@@ -18,52 +18,52 @@ use super::state_dir::StateDir;
 use super::suit::{Candidate, known, sampled, suit};
 use crate::server::{DeviceSource, Volume};
 
-/// Where file systems, partition tables, RAID and LVM have what tells them.
+/// File systems, partition tables, RAID and LVM have their signatures within these ends.
 const FIRST_BYTES: u64 = 1 << 20;
 const LAST_BYTES: u64 = 64 << 10;
 
-/// What stands in each copy of a superblock of ours, and where.
+/// The magic number of each superblock copy, and its positions.
 const MAGIC: &[u8] = b"FloeBlk\n";
 const MAGIC_AT: [usize; 2] = [8, (32 << 10) + 8];
 
-/// What the user allows to be done to data.
+/// The user's permissions to lose or overwrite data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Consent {
     /// Make a new cache, whatever is on the device.
     pub initialise: bool,
-    /// Lose what only the cache has of volumes, where it cannot be kept.
+    /// Lose dirty data of the cache that cannot be kept.
     pub discard_dirty: bool,
     /// Use backing devices that are not as the cache knows them.
     pub accept_backing: bool,
-    /// Keep what only the cache has of such devices.
+    /// Keep the cache's dirty data of such devices.
     pub keep_dirty: bool,
 }
 
-/// How a cache is to be, and to serve.
+/// The options for opening a cache.
 #[derive(Debug, Clone)]
 pub struct Wishes {
-    /// The block sizes, if they matter.
+    /// The block sizes; `None` accepts those of an existing cache.
     pub sizes: Option<BlockSizes>,
-    /// The number of shards, if it matters.
+    /// The number of shards; `None` accepts that of an existing cache.
     pub shards: Option<u64>,
-    /// What a new cache may take of its device, and its number of shards without a wish.
+    /// The device bytes that a new cache may take.
     pub cache_bytes: u64,
     /// The number of shards of a new cache.
     pub new_shards: u64,
-    /// How to serve.
+    /// The settings for serving it.
     pub serving: Serving,
-    /// Whether fewer threads will do, where the cache has not as many shards.
+    /// Use fewer threads if the cache has fewer shards.
     pub fewer_threads: bool,
-    /// How what it has of every volume may differ from what other tiers have: see
+    /// The possible difference between this tier and its peers, from
     /// [`company()`](super::company()).
     pub apart: Option<Difference>,
-    /// It joins a server that runs: what it has of the volumes may be old by now.
+    /// The cache joins a running server: its content of the volumes may be old by now.
     pub joins: bool,
-    /// No kept tier is below it.
+    /// No persistent tier is below it.
     pub lowest: bool,
-    /// Where its state is noted, so that an old copy is told from it.
+    /// The state directory, by which an old copy of the cache is detected.
     pub state: Option<StateDir>,
-    /// What may be done to data.
+    /// The user's permissions.
     pub consent: Consent,
 }
 
@@ -71,23 +71,23 @@ pub struct Wishes {
 #[derive(Debug)]
 pub struct Parts {
     pub(crate) parts: Vec<(BlockCache, Option<PartJournal>)>,
-    /// By volume, in their order: its number in the cache.
+    /// The cache's id of each volume, in the order of the volumes.
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) keeper: Option<Keeper>,
-    /// Where the data of one without a journal begins on its device, in bytes.
+    /// The byte of the device at which the data of a cache without a journal begins.
     pub(crate) data_start: u64,
-    /// Where that is bounded.
+    /// The limit of dirty bytes, if there is one.
     pub(crate) most_dirty_bytes: Option<u64>,
 }
 
 impl Parts {
-    /// Of a cache that ends with the program.
+    /// Makes the parts of a volatile cache.
     pub fn volatile(caches: Vec<BlockCache>) -> Self {
         let parts = caches.into_iter().map(|cache| (cache, None)).collect();
         Self { parts, ids: Vec::new(), keeper: None, data_start: 0, most_dirty_bytes: None }
     }
 
-    /// The same, with its data from so many bytes on: see [`claim()`](super::claim()).
+    /// Sets the byte at which the data begins: see [`claim()`](super::claim()).
     pub fn with_data_at(self, bytes: u64) -> Self {
         Self { data_start: bytes, ..self }
     }
@@ -99,45 +99,44 @@ impl Parts {
         self.parts.iter_mut().for_each(|(cache, _)| cache.limit_dirty(bytes));
     }
 
-    /// How many threads they are for.
+    /// Returns the number of threads that the parts are for.
     pub fn threads(&self) -> usize {
         self.parts.len()
     }
 
-    /// The number in the cache of the volume at this place in the list of volumes.
+    /// Returns the cache's id of the volume at this place in the list of volumes.
     pub(crate) fn id(&self, at: usize) -> VolumeId {
         self.ids.get(at).copied().unwrap_or(VolumeId(at as u16))
     }
 }
 
-/// What a device holds, for somebody who would write to it.
+/// The content of a device that is about to be overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// Nothing that can be seen: zeros where file systems and tables have what tells them.
+    /// Nothing visible: zeros in the places of file system signatures and partition tables.
     Nothing,
     /// Data that is not a cache's.
     Data,
-    /// A kept cache, whether it can be used or not.
+    /// A persistent cache, usable or not.
     Cache,
 }
 
-/// What is on a cache device.
+/// The content of a cache device.
 pub(super) enum Found {
-    /// Nothing but zeros where it matters.
+    /// Zeros in all places that matter.
     Nothing,
     Foreign,
     Cache(KeptCache),
-    /// A cache of which nothing counts any more.
+    /// A cache of which nothing is valid any more.
     Retired,
     Unreadable(StoreError),
 }
 
-/// Makes or opens the cache on a device and begins a session for these volumes. `progress` is told
-/// the bytes read so far, and of how many.
+/// Makes or opens the cache on a device and begins a session for these volumes. `progress` receives
+/// the bytes read so far and their total.
 ///
 /// # Errors
-/// When the user has to decide something first, or something fails. Up to a refusal nothing was
-/// changed.
+/// When the user has to decide something first, or something fails. A refusal changes nothing.
 pub fn start(
     source: &Arc<dyn DeviceSource>,
     volumes: &[Volume],
@@ -179,8 +178,8 @@ pub fn start(
     begin(source, cache, kept, volumes, wishes, begun_at.elapsed())
 }
 
-/// Opens the backing devices, and makes durable what was written to them before: what recovery
-/// builds on must not be lost later.
+/// Opens the backing devices and flushes them: recovery relies on data written to them earlier,
+/// which must not be lost later.
 pub(super) fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, StartError> {
     let candidate = |volume: &'_ Volume| -> Result<_, StartError> {
         let mut disk = Disk::open(&volume.backing)?;
@@ -197,7 +196,7 @@ pub(super) fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, Start
     volumes.iter().map(|volume| Ok(Candidate { volume, disk: candidate(volume)? })).collect()
 }
 
-/// Finds out what is on a cache device.
+/// Identifies the content of a cache device.
 pub(super) fn look(
     io: &mut Io<'_>,
     progress: &mut dyn FnMut(u64, u64),
@@ -219,7 +218,7 @@ pub(super) fn look(
     let is_ours = MAGIC_AT.iter().any(|&at| first.get(at..at + MAGIC.len()) == Some(MAGIC));
     let last = bytes.saturating_sub(LAST_BYTES) / SECTOR_BYTES * SECTOR_BYTES..bytes;
     let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-    // One of ours that cannot be opened and is not damaged is one whose making was interrupted.
+    // One of ours that is intact and cannot be opened: its creation was interrupted.
     Ok(if is_ours || is_blank(&first) && is_blank(&io.read(last)?) {
         Found::Nothing
     } else {
@@ -227,7 +226,7 @@ pub(super) fn look(
     })
 }
 
-/// The cache to go on with; `None` when a new one is to be made.
+/// Returns the cache to open; `None` when a new one is to be made.
 fn replacement(
     found: Found,
     cache: &mut Disk,
@@ -246,7 +245,7 @@ fn replacement(
         Found::Foreign if consent.initialise => (0, true),
         Found::Foreign => return Err(Refusal::Foreign.into()),
         Found::Cache(kept) if consent.initialise => (all_dirty_bytes(&kept), true),
-        // One that was taken out of a running server has none, and nothing else either.
+        // A cache that was detached from a running server holds nothing.
         Found::Cache(kept) if kept.superblock().volumes.is_empty() => return Ok(None),
         Found::Cache(_) if wishes.joins => return Err(Refusal::Joins.into()),
         Found::Cache(kept) => {
@@ -273,7 +272,7 @@ fn replacement(
     Ok(None)
 }
 
-/// Whether the cache is an old copy, though the user accepts it.
+/// Refuses an old copy of the cache. Returns [`Difference::Old`] if the user accepts it.
 pub(super) fn old_copy(
     kept: &KeptCache,
     state: Option<&StateDir>,
@@ -297,7 +296,7 @@ fn all_dirty_bytes(kept: &KeptCache) -> u64 {
     kept.superblock().volumes.iter().map(|volume| kept.dirty_bytes(volume.id)).sum()
 }
 
-/// What was asked for has to be what is there.
+/// Compares the cache's layout with the options.
 fn check_layout(kept: &KeptCache, wishes: &Wishes) -> Result<(), Refusal> {
     let layout = &kept.superblock().layout;
     if let Some(asked) = &wishes.sizes
@@ -319,7 +318,7 @@ fn check_layout(kept: &KeptCache, wishes: &Wishes) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// Brings the cache to life.
+/// Begins a session on the cache and builds its parts.
 fn begin(
     source: &Arc<dyn DeviceSource>,
     mut cache: Disk,
@@ -392,13 +391,13 @@ pub(super) fn random_id() -> Result<[u8; 16], StartError> {
     Ok(id)
 }
 
-/// A number that no other stack of tiers has; never 0.
+/// Returns a random number for a stack of tiers; never 0.
 pub(crate) fn random_stack() -> Result<u32, StartError> {
     let [a, b, c, d, ..] = random_id()?;
     Ok(u32::from_le_bytes([a, b, c, d]).max(1))
 }
 
-/// Refuses a device with a kept cache, which a volatile one would overwrite.
+/// Refuses a device with a persistent cache, which a volatile one would overwrite.
 ///
 /// # Errors
 /// When there is one, or the device fails.
@@ -413,7 +412,7 @@ pub fn refuse_kept(source: &Arc<dyn DeviceSource>) -> Result<(), StartError> {
     Err(Refusal::Kept { dirty_bytes }.into())
 }
 
-/// Looks what a device holds.
+/// Identifies the content of a device.
 ///
 /// # Errors
 /// When the device fails.
@@ -426,8 +425,8 @@ pub fn holds(source: &Arc<dyn DeviceSource>) -> Result<Holds, StartError> {
     })
 }
 
-/// Notes in the cache on a device what was measured of it, for those who serve it later. Nothing
-/// else of it changes.
+/// Stores calibration results in the cache on a device, for later servers. Nothing else of it
+/// changes.
 ///
 /// # Errors
 /// When there is no cache, it cannot be read, or the device fails.

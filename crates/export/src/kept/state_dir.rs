@@ -1,8 +1,8 @@
-//! What is noted of caches outside them, so that an old copy of one is told from the cache itself.
+//! A directory that records the latest state of each cache, to detect old copies of a cache.
 //!
-//! A folder has a file for each cache, called by its id: the session and the generation of the
-//! superblock that was written last. It is written after the superblock, so it never is ahead of
-//! the cache. Nothing is noticed where the folder is lost, or brought back together with the cache.
+//! It has a file for each cache, named by its id, with the session and the generation of the latest
+//! superblock. The file is written after the superblock, so it is never ahead of the cache. An old
+//! copy goes undetected where the directory is lost, or restored together with the cache.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -15,20 +15,20 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
 
-/// A superblock is written twice; the copy that was written last may be damaged.
+/// A superblock has two copies, and the later one may be damaged.
 const COPIES: u64 = 2;
 
-/// The folder with what is noted of caches. Clones are the same one.
+/// The state directory. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct StateDir {
     dir: PathBuf,
-    /// It was asked for, so that it has to work.
+    /// The user asked for the directory, so that an unusable one is an error.
     required: bool,
-    /// It was warned of. No other memory depends on it, so that relaxed operations do.
+    /// A warning has been logged. No other memory depends on it, so relaxed operations suffice.
     warned: Arc<AtomicBool>,
 }
 
-/// What is noted of a cache.
+/// The recorded state of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Noted {
     pub(super) session: u64,
@@ -36,8 +36,8 @@ pub(super) struct Noted {
 }
 
 impl StateDir {
-    /// A folder, which is made when something is to be noted. Where it is not `required`, one that
-    /// cannot be written is warned of.
+    /// Names a directory, which the first note creates. An unusable one is only warned of where it
+    /// is not `required`.
     pub fn new(dir: impl Into<PathBuf>, required: bool) -> Self {
         Self { dir: dir.into(), required, warned: Arc::default() }
     }
@@ -47,7 +47,7 @@ impl StateDir {
         self.dir.join(format!("cache-{digits}.json"))
     }
 
-    /// What is noted of a cache, and where, if that is of a later state than this one.
+    /// Returns the recorded state of a cache and its file, if it is later than this superblock.
     pub(super) fn later(&self, superblock: &Superblock) -> Option<(Noted, PathBuf)> {
         let file = self.file(&superblock.id);
         let noted = match std::fs::read(&file) {
@@ -66,7 +66,7 @@ impl StateDir {
         }
     }
 
-    /// Notes the state of a cache, durably, once its superblock is written.
+    /// Records the state of a cache, durably, after its superblock was written.
     pub(super) fn note(&self, superblock: &Superblock) -> Result<(), Refusal> {
         let Superblock { session, generation, .. } = *superblock;
         match self.write(&self.file(&superblock.id), &Noted { session, generation }) {
@@ -91,7 +91,7 @@ impl StateDir {
         }
     }
 
-    /// Forgets a cache that is no more.
+    /// Forgets a cache that no longer exists.
     pub(super) fn forget(&self, id: &[u8; 16]) {
         // what is left is of a cache that never comes back
         let _ = std::fs::remove_file(self.file(id));

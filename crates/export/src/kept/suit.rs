@@ -1,5 +1,4 @@
-//! Whether a cache suits the volumes that are to be served, and what is to become of what it has of
-//! others.
+//! Matches a cache with the volumes to be served, and decides about its content of other volumes.
 
 use floe_block::{KeptCache, MOST_VOLUMES, Samples, StoreError, Volume as Known, VolumeId};
 use floe_device::Likeness;
@@ -16,22 +15,22 @@ pub(super) struct Candidate<'a> {
     pub(super) disk: Disk,
 }
 
-/// What the cache is to know of a volume while it is used.
+/// Returns the superblock's entry of a volume while it is served: without marker and samples.
 pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
     let identity = volume.backing.identity();
     Known { identity, ..Known::new(id, volume.name.clone(), volume.backing.size_bytes()) }
 }
 
-/// The same, with samples of what its device holds, of which some may be known to be right. What
-/// cannot be read is not known.
+/// Returns a volume's entry with samples of its device's content. Samples in `right` are taken from
+/// there, and unreadable ones stay unknown.
 pub(super) fn sampled(id: VolumeId, candidate: &mut Candidate<'_>, right: &Samples) -> Known {
     let samples = marker::samples_like(right, &mut candidate.disk).unwrap_or_default();
     Known { samples, ..known(id, candidate.volume) }
 }
 
-/// What the cache begins to serve with: by volume, in their order. Forgets what may not be so any
-/// more, as is all of it when other tiers and this one were `apart`. With `lowest`, no kept tier is
-/// below it.
+/// Returns the volume entries with which the cache begins its session, in the order of
+/// `candidates`. Forgets content that may be old, which is all of it after the tiers were `apart`.
+/// `lowest` says that no persistent tier is below.
 ///
 /// # Errors
 /// When the user has to decide something first, or a device fails. The cache's device has not been
@@ -62,8 +61,7 @@ pub(super) fn suit(
         let valid_bytes = kept.valid_bytes(known.id);
         tracing::info!(volume = %known.name, valid_bytes, "a volume that is not served any more is forgotten");
     }
-    // An id that was another volume's is not given again before everything about that volume is
-    // forgotten durably.
+    // An id of a removed volume is not reused before its content is durably forgotten.
     let is_free =
         |id: &VolumeId| before.iter().all(|known| known.id != *id) && !kept.is_of_gone(*id);
     let free: Vec<_> = (0..MOST_VOLUMES as u16).map(VolumeId).filter(is_free).collect();
@@ -85,7 +83,7 @@ pub(super) fn suit(
             Some(difference) => Some(difference),
             None => other_content(kept, old, volume, lowest, disk)?,
         };
-        // Those of before have just been compared, unless something else differs.
+        // The old samples have just been compared, unless something else differs.
         let right = if differs.is_none() { old.samples.clone() } else { Samples::default() };
         let stays = match differs {
             Some(difference @ Difference::Apart) if dirty_bytes == 0 => {
@@ -116,7 +114,7 @@ pub(super) fn suit(
     Ok(volumes)
 }
 
-/// How a volume differs from what the cache knows of it.
+/// Compares a volume with the cache's knowledge of it.
 pub(super) fn difference(
     kept: &KeptCache,
     old: &Known,
@@ -130,7 +128,7 @@ pub(super) fn difference(
     }
 }
 
-/// How a volume's device differs from the one the cache knows.
+/// Compares the identity and size of a volume's device with those in the cache.
 fn other_device(old: &Known, volume: &Volume) -> Option<Difference> {
     let bytes = volume.backing.size_bytes();
     if bytes != old.bytes {
@@ -142,8 +140,8 @@ fn other_device(old: &Known, volume: &Volume) -> Option<Difference> {
     }
 }
 
-/// How its content does. What is clean in a tier above another one may be dirty in that, and what a
-/// device that was given up has as clean may be old: that says nothing of the volume.
+/// Compares a volume's content with the cache. Clean data of a tier may be dirty in one above it,
+/// and clean data of a retired device may be old: neither says anything of the volume.
 fn other_content(
     kept: &KeptCache,
     old: &Known,
@@ -165,7 +163,7 @@ fn unread(volume: &Volume, source: std::io::Error) -> StartError {
     }
 }
 
-/// Which other volume's data is on the device given for one, if that can be told.
+/// Finds the other volume whose data is on the device given for this one, if it is recognisable.
 fn whose(
     kept: &KeptCache,
     old: &Known,
@@ -187,8 +185,8 @@ fn whose(
     Ok(None)
 }
 
-/// What is to become of what the cache has of a volume that differs, as the user says: whether any
-/// of it stays.
+/// Applies the user's decision about the cache's content of a volume that differs. Returns whether
+/// any of it stays.
 fn accept(
     kept: &mut KeptCache,
     old: &Known,
@@ -223,7 +221,7 @@ fn accept(
     Ok(stays)
 }
 
-/// Says that dirty data is lost, if it is.
+/// Logs that dirty data is discarded, if there is any.
 pub(super) fn lost(volume: &str, dirty_bytes: u64) {
     if dirty_bytes > 0 {
         tracing::warn!(

@@ -1,14 +1,14 @@
-//! Bringing dirty data to its volumes without a server.
+//! Writes dirty data back to its volumes without a server.
 //!
-//! The cache is brought to life as for serving, by the same code, and each volume is drained: its
-//! dirty data is written, its device flushed, and the data noted as clean. What the cache has of
-//! other volumes stays as it is.
+//! The cache is opened by the same code as for serving, and each volume is drained: its dirty data
+//! is written, its device flushed, and the data marked clean. Content of other volumes stays as it
+//! is.
 //!
-//! Of several tiers the lowest is first. What each may find changed is written down before it is,
-//! so that the next start takes the tiers as they are wherever this was interrupted: no tier knows
-//! the content of the volumes any more before the first of them is written to, and what a lower
-//! tier has as clean may be old before the data of a higher one goes past it. At the end all know
-//! the content as it is then.
+//! Of several tiers the lowest is drained first. Every change is announced in the superblocks
+//! before it happens, so that an interrupted run can be repeated. All tiers forget the content of
+//! the volumes before the first volume is written to. A lower tier's clean data is marked as
+//! possibly old before data of a higher tier bypasses it. At the end all tiers note the content as
+//! it is then.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,44 +27,43 @@ use super::state_dir::StateDir;
 use super::suit::{difference, known};
 use crate::server::{DeviceSource, Volume};
 
-/// How often progress is told, and devices that imitate a medium are asked.
+/// Interval of progress reports, and of polls of devices that imitate a medium.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
 /// A backing device.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Of which volume; may be left out when the cache has only one.
+    /// The volume's name; may be left out when the cache has only one.
     pub volume: Option<String>,
     /// The device.
     pub backing: Arc<dyn DeviceSource>,
 }
 
-/// A volume that has everything now.
+/// A volume that has all of its data now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenBack {
-    /// Its name.
+    /// The volume's name.
     pub volume: String,
-    /// What only the cache had.
+    /// Bytes that only the cache had.
     pub bytes: u64,
-    /// Runs that only the cache had, and that are lost: the volume has something older there, or
-    /// nothing.
+    /// Runs that only the cache had, and that are lost: the volume has older data there, or none.
     pub lost: Vec<Sectors>,
 }
 
-/// A tier whose data has been brought back.
+/// A tier that has been drained.
 struct Done {
     keeper: Keeper,
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
 }
 
-/// Writes dirty data of these tiers, which were served together, back to these devices: that of the
-/// lowest first. With `accept`, also to a device that is not as a cache knows it, without a tier
-/// below that may hold older data, and from an old copy of a cache, as `state` may tell. `progress`
-/// is told the bytes of a tier written so far, and of how many.
+/// Writes the dirty data of peer tiers back to these devices, that of the lowest tier first. With
+/// `accept`, it also writes to a device that differs from the cache's knowledge, goes on without a
+/// missing lower tier, and uses an old copy of a cache, which `state` detects. `progress` receives
+/// the bytes of a tier written so far, and their total.
 ///
 /// # Errors
-/// When a cache cannot be used, one is missing, or a device is not its volume's, in which cases
-/// nothing has changed, or a device fails.
+/// When a cache cannot be used, a tier is missing, or a device is not its volume's: nothing has
+/// changed then. Also when a device fails.
 pub fn write_back(
     tiers: &[Arc<dyn DeviceSource>],
     targets: &[Target],
@@ -106,7 +105,7 @@ pub fn write_back(
     Ok(written)
 }
 
-/// Opens a cache that is there.
+/// Opens an existing cache.
 fn opened(source: &Arc<dyn DeviceSource>) -> Result<(Disk, KeptCache), StartError> {
     let mut cache = Disk::open(source)?;
     match cache.with_io(|io| look(io, &mut |_, _| {}))? {
@@ -159,7 +158,7 @@ fn write_back_one(
             driver.advance();
             driver.take_answers(&mut answers);
             if driver.cache().has_lost_journal() && !driver.cache().is_bypassed() {
-                // what was brought down cannot be noted: the drain fails, and may be repeated
+                // The journal cannot note clean data: the drain fails, and may be repeated.
                 driver.bypass(true);
             }
             if !driver.has_orders() && !driver.is_idle() {
@@ -186,7 +185,7 @@ fn write_back_one(
         ids.iter().zip(&volumes).map(|(id, volume)| (*id, Arc::clone(&volume.backing))).collect();
     let mut keeper = Keeper::new(Arc::clone(source), superblock, state.cloned());
     if !is_whole {
-        // A tier that this has gone past is not to be served with it as if it had not.
+        // A bypassed tier must not be served with this one as if nothing had happened.
         keeper.link_alone(random_stack()?)?;
     }
     below.push(Done { keeper, backings });
@@ -202,7 +201,7 @@ fn lost_sectors(lost: &[(VolumeId, Sectors)], volume: VolumeId) -> u64 {
     lost.iter().filter(|(of, _)| *of == volume).map(|(_, run)| run.end - run.start).sum()
 }
 
-/// Which of the cache's volumes the devices are.
+/// Matches the devices with the cache's volumes.
 fn matched(
     kept: &mut KeptCache,
     targets: &[Target],
@@ -250,7 +249,7 @@ fn matched(
     Ok((volumes, ids))
 }
 
-/// The volumes that the cache has from now on: those of before, as they are now.
+/// Returns the volume entries of the coming session: those of before, with their present devices.
 fn after(kept: &KeptCache, volumes: &[Volume], ids: &[VolumeId]) -> Vec<Known> {
     let now = |old: &Known| match ids.iter().position(|id| *id == old.id) {
         Some(at) => known(old.id, &volumes[at]),
