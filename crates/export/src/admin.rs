@@ -1,4 +1,4 @@
-//! The admin interface: HTTP on a Unix socket, and on TCP where that is asked for, with less power
+//! The admin interface: HTTP on a Unix socket, and optionally on TCP with fewer rights
 //! ([`AdminAddress`], `access`).
 //!
 //! | request | answer |
@@ -18,13 +18,13 @@
 //! | `POST /tiers` | adds the tier that a [`NewTier`] as JSON describes |
 //! | `DELETE /tiers/NUMBER` | takes a tier out, once what only it had is below it |
 //!
-//! What cannot be done is answered with a line that says why: 400 for what is wrong by itself, 403
-//! for what the client may not, 404 and 409 for what does not fit the volumes and tiers there are,
-//! 500 for what failed, 503 for what has no time left.
+//! A request that fails is answered with a line that gives the reason: 400 for an invalid request,
+//! 403 for a missing right, 404 and 409 for a conflict with the present volumes and tiers, 500 for
+//! a failure, 503 while the server ends or is busy.
 //!
 //! `Conversation` is the server's side of one connection, without I/O: bytes in, one `Command`, one
-//! `Reply`, and the connection closes. [`client`] is the other side, for `floe status` and its
-//! like.
+//! `Reply`, and the connection closes. [`client`] is the other side, for `floe status` and similar
+//! commands.
 
 mod access;
 mod address;

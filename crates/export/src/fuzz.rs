@@ -1,9 +1,9 @@
-//! What a client can send, driven through all that reads it, for the fuzzer and for the tests.
+//! Runs arbitrary client input through all code that parses it, for the fuzzer and for the tests.
 //!
-//! The first bytes of an input say how it is cut and when the server answers; the rest is what the
-//! client sends. Three things must hold, whatever that is: the same bytes cut into other pieces
-//! mean the same; a session's memory stays within its bounds; at the end everything taken from the
-//! budget is given back. `scripts/fuzz` runs it.
+//! The first bytes of an input decide how it is cut and when the server answers; the rest is the
+//! client's input. Three things must hold for any input: other cuts of the same bytes mean the
+//! same; a session's memory stays within its bounds; at the end the budget has everything back.
+//! `scripts/fuzz` runs it.
 
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -21,16 +21,16 @@ use crate::nbd::handshake::Tls;
 use crate::nbd::transmission::{Command, Request};
 use crate::session::{Budget, Common, Session, Want};
 
-/// Longest read or write: the bounds of memory are to be seen with short inputs.
+/// Longest read or write. Short inputs must be able to reach the memory bounds.
 const LONGEST_BYTES: u32 = 64 << 10;
 
-/// Bytes of an input that are not the client's.
+/// Bytes of an input before the client's own.
 const PREFIX_BYTES: usize = 9;
 
-/// Runs one input.
+/// Runs one input and checks the three properties.
 ///
 /// # Panics
-/// When something does not hold.
+/// When a property does not hold.
 pub fn run(input: &[u8]) {
     let Some((prefix, sent)) = input.split_at_checked(PREFIX_BYTES) else { return };
     let seed = u64::from_le_bytes(prefix[1..].try_into().expect("eight bytes"));
@@ -43,7 +43,7 @@ pub fn run(input: &[u8]) {
             answers(sent, &mut Cut { left: usize::MAX, random: Random(0) }, None);
         let (cut, cut_broken) = answers(sent, &mut Cut { left: 0, random: Random(seed) }, None);
         assert_eq!(broken, cut_broken);
-        // Who breaks the protocol may lose the last answers.
+        // A client that breaks the protocol may lose the last answers.
         let same = if broken { at_once.len().min(cut.len()) } else { at_once.len().max(cut.len()) };
         assert_eq!(
             at_once.get(..same),
@@ -54,7 +54,7 @@ pub fn run(input: &[u8]) {
     }
 }
 
-/// Inputs to begin with: conversations as clients have them, and some that break them off.
+/// Returns inputs to begin with: typical conversations, and some that break off.
 pub fn seeds() -> Vec<Vec<u8>> {
     let option = |number: u32, data: &[u8]| {
         [b"IHAVEOPT", &number.to_be_bytes()[..], &(data.len() as u32).to_be_bytes(), data].concat()
@@ -118,7 +118,7 @@ pub fn seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// How long the next piece is.
+/// The length of the next piece.
 struct Cut {
     left: usize,
     random: Random,
@@ -163,7 +163,7 @@ fn exports() -> Arc<Exports> {
     )
 }
 
-/// What a connection makes of some input.
+/// The events, payload and answers that a connection makes of some input.
 #[derive(Debug, PartialEq)]
 struct Meaning {
     events: Vec<Event>,
@@ -172,7 +172,8 @@ struct Meaning {
     end: Result<(), ProtocolError>,
 }
 
-/// With `direct`, payload is taken past the connection, as a socket would put it into its place.
+/// Parses some input. With `direct`, payload bypasses the connection, as from a socket into its
+/// buffer.
 fn meaning(sent: &[u8], tls: Tls, cut: &mut Cut, direct: bool) -> Meaning {
     let mut found =
         Meaning { events: Vec::new(), payload: Vec::new(), said: Vec::new(), end: Ok(()) };
@@ -196,7 +197,7 @@ fn meaning(sent: &[u8], tls: Tls, cut: &mut Cut, direct: bool) -> Meaning {
                         Event::Payload { here, .. } => {
                             take_payload(&mut connection, &mut piece, here, &mut found.payload);
                         }
-                        // What follows is for TLS.
+                        // The following bytes belong to TLS.
                         Event::StartTls => {
                             found.events.push(event);
                             break 'pieces;
@@ -236,19 +237,19 @@ fn take_payload(
     connection.payload_received(bytes);
 }
 
-/// A server of one client, on a disk whose bytes tell where they are.
+/// A server of one client, on a disk whose bytes encode their position.
 struct Host {
     session: Session,
     pool: Pool,
     budget: Rc<Budget>,
     said: Vec<u8>,
-    /// Requests not answered, and a send not finished, when answers take their time.
+    /// Unanswered requests and an unfinished send, where answers are delayed.
     open: Vec<(Request, Option<Buffer>)>,
     sending: bool,
 }
 
-/// What a session answers to some input, and whether that broke the protocol; with `delays`, in any
-/// order and late.
+/// Returns a session's answers to some input, and whether the input broke the protocol. With
+/// `delays`, the server answers late and in any order.
 fn answers(sent: &[u8], cut: &mut Cut, mut delays: Option<Random>) -> (Vec<u8>, bool) {
     let now = Instant::now();
     let pool = Pool::new(0);
@@ -316,7 +317,7 @@ impl Host {
         }
     }
 
-    /// Now and then the server's list changes, or the server has enough.
+    /// Rarely changes the server's list of exports, or ends the session.
     fn interfere(&mut self, random: &mut Random) {
         let sizes =
             |bytes| Export { maximum_block_bytes: LONGEST_BYTES, ..Export::new("disk", bytes) };
@@ -331,7 +332,8 @@ impl Host {
         self.session.exports_changed(&Arc::new(Exports::new(changed).expect("good exports")));
     }
 
-    /// Answers and sends what its time has come for; says whether there was anything to wait for.
+    /// Answers requests and sends replies that are due. Returns whether there was anything to wait
+    /// for.
     fn answer(&mut self, delays: Option<&mut Random>, now: Instant) -> bool {
         let mut next = match delays {
             None => 0,

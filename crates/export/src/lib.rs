@@ -1,7 +1,7 @@
-//! What clients connect to: NBD for data, HTTP for the people who run the server.
+//! The client interfaces: NBD for data, HTTP for operators.
 //!
-//! [`nbd`] is the protocol as state machines, `session` one client, [`server`] the thread that
-//! moves bytes between sockets, sessions and the block cache, [`admin`] the HTTP side.
+//! [`nbd`] is the protocol as state machines, `session` one client, and [`server`] the threads that
+//! move bytes between sockets, sessions and the block cache. [`admin`] is the HTTP side.
 
 pub mod admin;
 #[cfg(any(test, fuzzing))]

@@ -10,14 +10,14 @@ use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
 use crate::tls::TlsConfig;
 use crate::uri::{Address, Uri};
 
-/// How long an address in use is waited for. The kernel lets go of a killed process's sockets only
-/// when it has wound up its io_uring, which comes after its end.
+/// Time to wait for an address in use. The kernel releases a killed process's sockets only after it
+/// has wound up its io_uring, which comes after the process's end.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// How often it is tried meanwhile.
+/// Interval between the attempts.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// Why a URI cannot be listened on.
+/// An error while listening on a URI.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address cannot be bound.
@@ -25,7 +25,7 @@ pub enum ListenError {
     Bind {
         /// The address.
         uri: String,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The Unix socket cannot be bound.
@@ -33,10 +33,10 @@ pub enum ListenError {
     Socket {
         /// The address.
         uri: String,
-        /// Why not.
+        /// The reason.
         source: SocketError,
     },
-    /// Reachable from other machines, and nothing protects the data.
+    /// Other machines can reach the address, and nothing protects the data.
     #[error(
         "{uri} can be reached from other machines without encryption; listen on 127.0.0.1, give \
          --tls require, or --insecure if the network is trusted"
@@ -45,7 +45,7 @@ pub enum ListenError {
         /// The address.
         uri: String,
     },
-    /// Promises TLS, and the server does not keep to it.
+    /// The URI promises TLS, and the server is configured without it.
     #[error(
         "cannot listen on {uri} without TLS, which it promises: give --tls require and \
          --tls-certificates DIR"
@@ -54,7 +54,7 @@ pub enum ListenError {
         /// The address.
         uri: String,
     },
-    /// A URI names an export to a client; a server has its volumes' names.
+    /// The URI names an export; a server takes its volumes' names instead.
     #[error("{uri} names an export; the volume's name is set by --volume")]
     NamesExport {
         /// The address.
@@ -66,7 +66,7 @@ impl ListenError {
     fn is_in_use(&self) -> bool {
         match self {
             Self::Bind { source, .. } => source.kind() == io::ErrorKind::AddrInUse,
-            // A Unix socket has been waited for.
+            // Binding a Unix socket has waited already.
             Self::Socket { .. }
             | Self::Exposed { .. }
             | Self::NoTls { .. }
@@ -79,14 +79,14 @@ impl ListenError {
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: Rc<OwnedFd>,
-    /// What clients connect to, with the port that was bound.
+    /// The address clients connect to, with the bound port.
     pub(crate) uri: Uri,
     _file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Begins to listen. An address in use is waited for a little: it may be that of a program just
-    /// killed.
+    /// Begins to listen. It waits a little for an address in use, which may be that of a program
+    /// just killed.
     pub(crate) fn bind(
         uri: &Uri,
         tls: Option<&TlsConfig>,
@@ -130,7 +130,7 @@ impl Listener {
     }
 }
 
-/// Tries to take an address, which is waited for a little while it is in use.
+/// Repeats an attempt to take an address for a while, as long as the address is in use.
 pub(crate) fn patiently<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     is_in_use: impl Fn(&E) -> bool,

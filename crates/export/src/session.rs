@@ -1,19 +1,19 @@
-//! One NBD client: what it has sent, what it is owed, and when it may send more.
+//! One NBD client: its received bytes, its pending replies, and the bounds on its requests.
 //!
-//! A session receives into a buffer of its own and hands the bytes to [`Connection`], which says
-//! what they mean. A write's payload that has not arrived with its header is received straight into
-//! the request's buffer. Replies queue up and leave many at a time in one gathering send, payloads
-//! from where the devices put them (`outbox`). With TLS the bytes pass through a [`Channel`] on
-//! both ways instead, a bounded piece at a time.
+//! A session receives into its own buffer and hands the bytes to [`Connection`], which parses them.
+//! A write's payload that has not arrived with its header is received straight into the request's
+//! buffer. Replies queue up and many of them leave in one gathering send, payloads straight from
+//! the device's buffers (`outbox`). With TLS the bytes pass through a [`Channel`] in both
+//! directions, a bounded part at a time.
 //!
-//! Bounds: a session with [`MOST_REQUESTS`] in flight, replies not yet sent included, is not read
-//! from until it has fewer, nor while it waits for its turn at the memory all sessions share
-//! ([`Budget`]). While it is slow to take its replies ([`SLOW_TIME`]) it does not even stand in
-//! line. A session that holds memory others wait for, and does not move, is [`Overdue`]; so is one
-//! whose handshake takes too long.
+//! Bounds: the server stops reading from a session with [`MOST_REQUESTS`] in flight, unsent replies
+//! included, and from one that waits for the memory all sessions share ([`Budget`]). A session that
+//! is slow to take its replies ([`SLOW_TIME`]) does not even wait in line. A session that holds
+//! memory others wait for, and makes no progress, is [`Overdue`]; so is one whose handshake takes
+//! too long.
 //!
-//! Invariants: at most one receive and one send are under way; a session is gone only when neither
-//! is and no request of it is in flight; what it took from the budget it gives back.
+//! Invariants: at most one receive and one send are under way. A session ends only when neither is
+//! under way and no request of it is in flight. It returns all that it took from the budget.
 
 mod budget;
 mod ending;
@@ -42,7 +42,7 @@ pub(crate) use budget::Budget;
 use outbox::{Outbox, slice_of};
 use receiving::Incoming;
 
-/// What the session wants the server to do next.
+/// The action that the session wants from the server next.
 #[derive(Debug)]
 pub(crate) enum Want {
     /// Serve a request. A write comes back by [`Session::begin_payload`] and is served when it is
@@ -59,18 +59,18 @@ pub(crate) enum Want {
     End,
 }
 
-/// Why a session cannot go on.
+/// An error that ends a session.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     /// The client broke the NBD protocol.
     #[error(transparent)]
     Protocol(#[from] ProtocolError),
-    /// The client broke TLS, or its certificate is not good.
+    /// The client broke TLS, or its certificate is not valid.
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
 }
 
-/// What a client is late with.
+/// The action with which a client is late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Overdue {
     #[error("no export chosen in time")]
@@ -80,7 +80,7 @@ pub(crate) enum Overdue {
     Stalled,
 }
 
-/// What all sessions of a thread have in common.
+/// Resources that all sessions of a thread share.
 #[derive(Debug, Clone)]
 pub(crate) struct Common {
     pub(crate) pool: Pool,
@@ -94,7 +94,7 @@ pub(crate) struct Common {
 enum Turn {
     /// In line at the budget.
     Waiting(Request),
-    /// Not even in line, until the client has taken what is being sent.
+    /// Not in line, until the client has taken the send under way.
     SetAside(Request),
     Come(Request),
 }
@@ -102,42 +102,43 @@ enum Turn {
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) socket: Rc<OwnedFd>,
-    /// The session's name in the budget's line.
+    /// The session's key in the budget's line.
     key: u32,
     common: Common,
     connection: Connection,
     channel: Option<Box<Channel>>,
     receive_buffer: Option<Buffer>,
     receive_bytes: usize,
-    /// Bytes received (and decrypted), and how many of them are understood.
+    /// Bytes received and decrypted, of which the first `used` are parsed.
     input: Vec<u8>,
     used: usize,
     incoming: Option<Incoming>,
     receiving: bool,
     turn: Option<Turn>,
-    /// The last bytes in the clear, before TLS.
+    /// The last plaintext bytes, before TLS.
     clear: Vec<u8>,
     outbox: Outbox,
     sending: bool,
-    /// Requests given out and not replied to.
+    /// Requests handed to the server and not yet replied to.
     serving: usize,
-    /// Requests that were refused here and never given out, since the server last asked.
+    /// Requests refused in the session since the server last asked.
     refused: u64,
     begun: Instant,
-    /// When the send under way began.
+    /// Time at which the send under way began.
     sending_since: Instant,
-    /// The client will send nothing more, or is not to be listened to any more.
+    /// The client sends nothing more, or the server ignores what it sends.
     ended: bool,
-    /// The end of TLS was said.
+    /// The TLS close notification has been sent.
     closed: bool,
-    /// The client cannot be answered any more.
+    /// The client can no longer be answered.
     broken: bool,
-    /// Nothing at all leaves any more.
+    /// Nothing is sent any more.
     silent: bool,
 }
 
 impl Session {
-    /// A client that has just connected. `key` is the session's name in the budget's line.
+    /// Makes the session of a client that has just connected. `key` is its key in the budget's
+    /// line.
     pub(crate) fn new(
         key: u32,
         socket: OwnedFd,
@@ -179,7 +180,7 @@ impl Session {
         }
     }
 
-    /// What to do next; `None` while a receive is under way.
+    /// Returns the next action; `None` while a receive is under way.
     pub(crate) fn next(&mut self, now: Instant) -> Result<Option<Want>, SessionError> {
         if self.receiving {
             return Ok(None);
@@ -259,7 +260,7 @@ impl Session {
         self.push_reply(request, header, payload);
     }
 
-    /// Replies to a block status request: which extents lie in a row from its offset on.
+    /// Replies to a block status request with the consecutive extents from its offset on.
     pub(crate) fn reply_extents(&mut self, request: &Request, extents: &[Extent]) {
         let payload = extent::encode(request, extents);
         let header = ReplyHeader::block_status(request, payload.len());
@@ -277,13 +278,13 @@ impl Session {
         }
     }
 
-    /// Asks the budget for what a request takes.
+    /// Asks the budget for the memory of a request.
     fn line_up(&self, request: Request) -> Turn {
         let at_once = self.common.budget.take(self.key, bytes_of(&request));
         if at_once { Turn::Come(request) } else { Turn::Waiting(request) }
     }
 
-    /// A client that takes its replies slowly leaves the line to others.
+    /// Removes a client from the line if it takes its replies slowly.
     pub(crate) fn leave_the_line_if_slow(&mut self, now: Instant) {
         if let Some(Turn::Waiting(request)) = self.turn
             && self.is_slow(now)
@@ -309,7 +310,7 @@ impl Session {
         self.common.budget.give_back(self.key, bytes);
     }
 
-    /// The server's list of exports has changed. A session whose export is gone ends; one whose
+    /// Takes over the server's new list of exports. A session whose export is gone ends; one whose
     /// export has another size serves up to that.
     pub(crate) fn exports_changed(&mut self, exports: &Arc<Exports>) {
         if !self.connection.exports_changed(exports) {
@@ -317,12 +318,12 @@ impl Session {
         }
     }
 
-    /// The export the client has chosen; `None` while the handshake lasts.
+    /// Returns the export the client has chosen; `None` while the handshake lasts.
     pub(crate) fn export(&self) -> Option<&Export> {
         self.connection.export()
     }
 
-    /// How many requests were refused without the server seeing them, since this was last asked.
+    /// Returns the number of requests refused in the session since the last call, and resets it.
     pub(crate) fn take_refused(&mut self) -> u64 {
         std::mem::take(&mut self.refused)
     }
@@ -332,8 +333,9 @@ impl Session {
     }
 }
 
-/// What a request takes of the budget: its buffer, in whole sectors. That of a block status, a byte
-/// for each sector of its range, is gone before the reply is made, which fits a sector.
+/// Returns the memory a request takes of the budget: its buffer, in whole sectors. A block status
+/// takes a byte for each sector of its range. That is free again before the reply is made, which
+/// fits a sector.
 fn bytes_of(request: &Request) -> usize {
     let sectors = |most: u64| {
         let end = request.offset + u64::from(request.length).min(most);

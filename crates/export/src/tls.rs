@@ -1,9 +1,10 @@
-//! TLS for NBD: which certificates a server shows, and whose it asks for.
+//! TLS for NBD: loads the certificates of a server and the authorities that sign its clients'
+//! certificates.
 //!
 //! A folder holds the files under the names that qemu, nbdkit and libnbd use: `server-cert.pem`,
-//! `server-key.pem`, and to check clients `ca-cert.pem` and, when there is one, `ca-crl.pem`. TLS
-//! 1.2 and 1.3 are spoken, as proto.md, "TLS versions", asks. What happens to the bytes of one
-//! connection is in `channel`.
+//! `server-key.pem`, and to check clients `ca-cert.pem` and, when there is one, `ca-crl.pem`. The
+//! server speaks TLS 1.2 and 1.3, as proto.md, "TLS versions", asks. `channel` processes the bytes
+//! of one connection.
 
 mod channel;
 
@@ -19,7 +20,7 @@ use rustls::server::{ServerConfig, WebPkiClientVerifier};
 
 pub(crate) use channel::Channel;
 
-/// Whether connections are encrypted.
+/// The encryption of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
     /// Never.
@@ -27,7 +28,7 @@ pub enum TlsMode {
     Off,
     /// When the client asks for it.
     On,
-    /// Always: a client that does not ask for it gets nothing.
+    /// Always: a client without TLS gets no export.
     Require,
 }
 
@@ -44,45 +45,44 @@ impl FromStr for TlsMode {
     }
 }
 
-/// The certificates of a server, and whether its clients must use them. Clones share them, also
-/// when they are read again.
+/// The certificates of a server. Clones share them, also after a reload.
 #[derive(Debug, Clone)]
 pub struct TlsConfig {
     folder: PathBuf,
     verify_peer: bool,
-    /// Connections begin with it from now on; each keeps the one it has begun with.
+    /// Used by new connections; each connection keeps the one it began with.
     server: Arc<RwLock<Arc<ServerConfig>>>,
     required: bool,
 }
 
-/// Why there can be no TLS.
+/// An error while loading the TLS files.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or is not what its name says.
+    /// A file cannot be read, or has other content than its name says.
     #[error("cannot use {} for TLS: {problem}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem found.
         problem: String,
     },
-    /// Certificate and key, each good by itself, make no server.
+    /// Certificate and key are valid, but do not fit each other.
     #[error(
         "cannot use the server's certificate and key in {} for TLS: {source}",
         folder.display()
     )]
     Pair {
-        /// Where they are.
+        /// The folder of the files.
         folder: PathBuf,
-        /// What rustls said.
+        /// The error of rustls.
         source: rustls::Error,
     },
 }
 
 impl TlsConfig {
     /// Reads the certificates in `folder`. With `verify_peer` every client must show a certificate
-    /// that `ca-cert.pem` has signed; with `required` nothing but the request for TLS is answered
-    /// in the clear.
+    /// that `ca-cert.pem` has signed. With `required` the server answers only the request for TLS
+    /// in plaintext.
     ///
     /// # Errors
     /// When a file is missing, is not PEM, or does not fit the others.
@@ -94,25 +94,25 @@ impl TlsConfig {
     /// Reads the folder again, for connections that begin from now on.
     ///
     /// # Errors
-    /// As of [`TlsConfig::load`]; all stays as it was.
+    /// See [`TlsConfig::load`]; the old certificates stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         let server = read(&self.folder, self.verify_peer)?;
         *self.server.write().unwrap_or_else(PoisonError::into_inner) = server;
         Ok(())
     }
 
-    /// Whether a client must use TLS.
+    /// Returns whether a client must use TLS.
     pub fn required(&self) -> bool {
         self.required
     }
 
-    /// A server's end of one connection, before its first byte.
+    /// Makes the server's end of a connection, before its first byte.
     pub(crate) fn channel(&self) -> Channel {
         Channel::new(Arc::clone(&self.server.read().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-/// The server's end of TLS, from the files in the folder.
+/// Reads the server's configuration from the files in the folder.
 fn read(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(&folder.join("server-cert.pem"))?;
@@ -153,7 +153,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// The certificates that are no longer good; none when nobody keeps such a list.
+/// Reads the revocation list; empty where there is no such file.
 fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     if !path.exists() {
         return Ok(Vec::new());

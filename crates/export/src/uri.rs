@@ -1,13 +1,12 @@
 //! NBD URIs: `nbd://HOST[:PORT]/[EXPORT]` and `nbd+unix:///[EXPORT]?socket=PATH`, with `nbds` where
-//! TLS is a must.
+//! TLS is required.
 //!
-//! Parsed from text and printed back so that parsing the print gives the same value.
-//! Percent-encoding is undone everywhere; an IPv6 address stands in brackets; an abstract Unix
-//! socket begins with `%00`. Source: `doc/uri.md` of <https://github.com/NetworkBlockDevice/nbd>,
-//! RFC 3986.
+//! Printing a parsed URI and parsing it again gives the same value. Percent-encoding is undone
+//! everywhere; an IPv6 address stands in brackets; an abstract Unix socket begins with `%00`.
+//! Source: `doc/uri.md` of <https://github.com/NetworkBlockDevice/nbd>, RFC 3986.
 //!
-//! What is understood but not served is refused with its name: a client's TLS parameters, user
-//! names. Unknown parameters are diagnosed, not ignored.
+//! Features that are known but not supported are refused by name: a client's TLS parameters, user
+//! names. Unknown parameters are errors, not ignored.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -21,18 +20,18 @@ use crate::nbd::wire::STRING_MAX_BYTES;
 /// The port IANA assigned to NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 
-/// Where an export is.
+/// The address of an export.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Uri {
-    /// How to reach the server.
+    /// The server's address.
     pub address: Address,
     /// Name of the export; empty means the server's default.
     pub export: String,
-    /// Never without TLS.
+    /// TLS is required.
     pub tls: bool,
 }
 
-/// How to reach a server.
+/// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
     /// Over TCP.
@@ -46,17 +45,17 @@ pub enum Address {
     Unix(PathBuf),
 }
 
-/// Why a text is no NBD URI floe can use.
+/// An error in the text of an NBD URI.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{uri:?} is not a usable NBD URI: {problem}")]
 pub struct UriError {
     /// The text.
     pub uri: String,
-    /// What is wrong with it.
+    /// The problem found.
     pub problem: Problem,
 }
 
-/// What is wrong with a URI.
+/// A problem of a URI.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // each message says it
 pub enum Problem {
@@ -149,7 +148,8 @@ fn parse(text: &str) -> Result<Uri, Problem> {
     Ok(Uri { address, export, tls })
 }
 
-/// The `socket` parameter; any other is refused, and so is this one where it has no meaning.
+/// Returns the `socket` parameter. Any other parameter is an error, and so is this one without a
+/// Unix scheme.
 fn socket_parameter(query: &str, unix: bool) -> Result<Option<PathBuf>, Problem> {
     let mut socket = None;
     for parameter in query.split(['&', ';']).filter(|parameter| !parameter.is_empty()) {
@@ -200,7 +200,7 @@ fn tcp_address(authority: &str) -> Result<Address, Problem> {
     Ok(Address::Tcp { host, port })
 }
 
-/// Undoes percent-encoding.
+/// Decodes percent-encoding.
 pub(crate) fn decode(text: &str) -> Result<Vec<u8>, Problem> {
     let bad = || Problem::Encoding(text.to_owned());
     let mut bytes = Vec::with_capacity(text.len());
@@ -220,7 +220,7 @@ pub(crate) fn decode(text: &str) -> Result<Vec<u8>, Problem> {
     Ok(bytes)
 }
 
-/// Percent-encodes all but what is plain text in every part of a URI, and slashes.
+/// Percent-encodes all but slashes and the characters that are plain in every part of a URI.
 pub(crate) fn encode(bytes: &[u8]) -> String {
     use fmt::Write as _;
     let mut text = String::with_capacity(bytes.len());
@@ -235,7 +235,7 @@ pub(crate) fn encode(bytes: &[u8]) -> String {
 }
 
 impl Address {
-    /// The name of an abstract Unix socket, or `None` for all other addresses.
+    /// Returns the name of an abstract Unix socket, or `None` for all other addresses.
     pub fn abstract_name(&self) -> Option<&[u8]> {
         match self {
             Self::Unix(path) => OsStr::as_bytes(path.as_os_str()).strip_prefix(b"\0"),

@@ -1,4 +1,4 @@
-//! Asks a running server, blocking: what `floe status`, `floe volume` and their like do.
+//! A blocking client of the admin interface, for `floe status`, `floe volume` and similar commands.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -14,9 +14,9 @@ use crate::uri;
 /// A server to ask.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// Where its admin interface is.
+    /// The address of its admin interface.
     pub address: AdminAddress,
-    /// The secret that lets this client change something over TCP.
+    /// The token that lets this client change something over TCP.
     pub token: Option<Token>,
 }
 
@@ -32,10 +32,10 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Why a server could not be asked.
+/// An error while asking a server.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// Nobody answers.
+    /// No server answers.
     #[error(
         "no floe server answers on {address}: {source}; is it running, and is --admin the same?"
     )]
@@ -45,7 +45,7 @@ pub enum AdminError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The socket is not for this user.
+    /// This user may not open the socket.
     #[error(
         "{address} is not for this user: {source}; ask as the server's user, as root or as one of \
          its admin-group"
@@ -56,31 +56,31 @@ pub enum AdminError {
         /// The system's answer.
         source: io::Error,
     },
-    /// The answer is not of a floe server.
+    /// The answer is not that of a Floe server.
     #[error("{address} does not answer as a floe server does")]
     Strange {
         /// The address.
         address: String,
     },
-    /// What was asked for makes no sense, or does not fit what is there.
+    /// The request is invalid, or does not fit the volumes and tiers there are.
     #[error("the server on {address} refuses: {problem}")]
     Refused {
         /// The address.
         address: String,
-        /// What it said.
+        /// The server's answer.
         problem: String,
     },
-    /// The server could not do it.
+    /// The server failed to carry out the request.
     #[error("the server on {address} answers: {problem}")]
     Failed {
         /// The address.
         address: String,
-        /// What it said.
+        /// The server's answer.
         problem: String,
     },
 }
 
-/// The server's status.
+/// Returns the server's status.
 ///
 /// # Errors
 /// When no server answers, or not as expected.
@@ -88,7 +88,7 @@ pub fn status(server: &Endpoint) -> Result<Status, AdminError> {
     understood(server, &ask(server, "GET", "/status", "")?)
 }
 
-/// The server's metrics, in Prometheus' text format.
+/// Returns the server's metrics, in Prometheus' text format.
 ///
 /// # Errors
 /// When no server answers, or not as expected.
@@ -96,7 +96,7 @@ pub fn metrics(server: &Endpoint) -> Result<String, AdminError> {
     ask(server, "GET", "/metrics", "")
 }
 
-/// `ok`, or `degraded` when clients are served past a cache device that failed.
+/// Returns `ok`, or `degraded` while a failed cache device is bypassed.
 ///
 /// # Errors
 /// When no server answers, or it is about to end.
@@ -120,7 +120,7 @@ pub fn stop(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/stop", "").map(drop)
 }
 
-/// Tells the server to use a cache device again that it has given up.
+/// Tells the server to use a failed cache device again.
 ///
 /// # Errors
 /// When no server answers, or the device still fails.
@@ -128,7 +128,7 @@ pub fn restore(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/cache/restore", "").map(drop)
 }
 
-/// The volumes served, the default one first.
+/// Returns the volumes served, the default one first.
 ///
 /// # Errors
 /// When no server answers, or not as expected.
@@ -136,7 +136,7 @@ pub fn volumes(server: &Endpoint) -> Result<Vec<VolumeStatus>, AdminError> {
     understood(server, &ask(server, "GET", "/volumes", "")?)
 }
 
-/// Adds a volume; gives it as it is served.
+/// Adds a volume. Returns it as it is served.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot be added.
@@ -146,8 +146,8 @@ pub fn add_volume(server: &Endpoint, volume: &NewVolume) -> Result<VolumeStatus,
     served(server, &volume.name)
 }
 
-/// Takes a volume away; what was written to it is on its backing device then. With `force` clients
-/// that use it are hung up on.
+/// Removes a volume, after its dirty data is written back. With `force` the server disconnects
+/// clients that use it.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot be removed: without `force` also when a client uses
@@ -157,8 +157,8 @@ pub fn remove_volume(server: &Endpoint, name: &str, force: bool) -> Result<(), A
     ask(server, "DELETE", &format!("{}{query}", path_of(name)), "").map(drop)
 }
 
-/// Gives a volume another size, or with an empty [`Resize`] the one its backing device has by now;
-/// tells the volume as it is served.
+/// Resizes a volume, with an empty [`Resize`] to the present size of its backing device. Returns
+/// the volume as it is served.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot have that size.
@@ -172,7 +172,7 @@ pub fn resize_volume(
     served(server, name)
 }
 
-/// The tiers of the cache, from the top.
+/// Returns the tiers of the cache, from the top.
 ///
 /// # Errors
 /// When no server answers, or not as expected.
@@ -180,7 +180,7 @@ pub fn tiers(server: &Endpoint) -> Result<Vec<TierStatus>, AdminError> {
     understood(server, &ask(server, "GET", "/tiers", "")?)
 }
 
-/// Adds a tier, while clients go on; tells its number from the top, and how it is.
+/// Attaches a tier while clients go on. Returns its number from the top, and its status.
 ///
 /// # Errors
 /// When no server answers, or the tier cannot be added.
@@ -195,16 +195,16 @@ pub fn add_tier(server: &Endpoint, tier: &NewTier) -> Result<(usize, TierStatus)
     }
 }
 
-/// Takes the tier with this number from the top out, while clients go on; what only it had is below
-/// it then.
+/// Detaches the tier with this number from the top while clients go on. Its dirty data is in the
+/// tier below then.
 ///
 /// # Errors
-/// When no server answers, or the tier cannot be taken out.
+/// When no server answers, or the tier cannot be detached.
 pub fn remove_tier(server: &Endpoint, number: usize) -> Result<(), AdminError> {
     ask(server, "DELETE", &format!("/tiers/{number}"), "").map(drop)
 }
 
-/// A volume as it is served.
+/// Returns a volume as it is served.
 fn served(server: &Endpoint, name: &str) -> Result<VolumeStatus, AdminError> {
     let volume = volumes(server)?.into_iter().find(|volume| volume.name == name);
     volume.ok_or_else(|| AdminError::Strange { address: server.to_string() })
@@ -256,7 +256,8 @@ fn ask(server: &Endpoint, method: &str, path: &str, body: &str) -> Result<String
     }
 }
 
-/// Sends a request; everything that comes back. A server that refuses may not take all of it.
+/// Sends a request and returns all bytes of the answer. A server that refuses may not read all of
+/// the request.
 fn talk(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let sent = stream.write_all(request.as_bytes());

@@ -1,4 +1,4 @@
-//! What an admin client can ask for: a method, a path, and for some a body.
+//! The commands of an admin client: a method, a path, and for some a body.
 
 use floe_device::Spec;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::reply::{Reply, Trouble};
 use crate::uri;
 
-/// What an admin client asks for.
+/// A command of an admin client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Command {
     Status,
@@ -14,29 +14,29 @@ pub(crate) enum Command {
     Health,
     Flush,
     Stop,
-    /// Use a cache device again that was given up.
+    /// Use a failed cache device again.
     RestoreCache,
     ListVolumes,
     AddVolume(Box<Addition>),
     RemoveVolume {
         name: String,
-        /// Whoever uses it is hung up on.
+        /// Disconnect the clients that use it.
         force: bool,
     },
     ResizeVolume {
         name: String,
-        /// `None`: the size the backing device has by now.
+        /// `None`: the present size of the backing device.
         size_bytes: Option<u64>,
     },
     ListTiers,
     AddTier(NewTier),
     RemoveTier {
-        /// From the top.
+        /// Counted from the top.
         number: usize,
     },
 }
 
-/// A [`NewVolume`] whose device has been understood.
+/// A [`NewVolume`] whose device specification has been parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Addition {
     /// Not empty.
@@ -57,7 +57,7 @@ pub struct NewVolume {
     /// Refuse clients' writes.
     #[serde(default)]
     pub read_only: bool,
-    /// For people.
+    /// A description for users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
 }
@@ -66,7 +66,7 @@ pub struct NewVolume {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Resize {
-    /// In bytes; without it, the size the backing device has by now.
+    /// In bytes; without it, the present size of the backing device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
 }
@@ -83,13 +83,13 @@ pub struct NewTier {
     /// Make a new cache on its device, whatever is there.
     #[serde(default)]
     pub initialise: bool,
-    /// Lose what only a cache that is there has of volumes.
+    /// Lose dirty data of a cache on its device.
     #[serde(default)]
     pub discard_dirty: bool,
 }
 
 impl Command {
-    /// True of a command that changes nothing.
+    /// Returns whether the command changes nothing.
     pub(super) fn only_reads(&self) -> bool {
         matches!(
             self,
@@ -97,7 +97,7 @@ impl Command {
         )
     }
 
-    /// Understands a request whose body has arrived.
+    /// Parses a request whose body has arrived.
     ///
     /// # Errors
     /// The answer that refuses it.
@@ -156,7 +156,7 @@ fn json<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Reply> {
     })
 }
 
-/// A volume's name as it stands in a path.
+/// Decodes a volume's name from a path.
 fn named(text: &str) -> Result<String, Reply> {
     let bytes = uri::decode(text).ok();
     let name =
@@ -164,7 +164,7 @@ fn named(text: &str) -> Result<String, Reply> {
     name.ok_or_else(|| Reply::trouble(Trouble::Input, format!("{text:?} is no volume's name")))
 }
 
-/// A tier's number as it stands in a path.
+/// Parses a tier's number from a path.
 fn numbered(text: &str) -> Result<usize, Reply> {
     text.parse()
         .map_err(|_| Reply::trouble(Trouble::Input, format!("{text:?} is no number of a tier")))

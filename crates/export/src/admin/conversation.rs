@@ -1,4 +1,4 @@
-//! The server's side of one admin connection: bytes in until they are one request, of bounded
+//! The server's side of one admin connection: collects bytes until they form one request of bounded
 //! length.
 
 use std::sync::Arc;
@@ -9,21 +9,21 @@ use super::access::{Access, Trust, values};
 use super::command::Command;
 use super::reply::{Reply, Trouble};
 
-/// Longest request head that is read; ours are a few dozen bytes.
+/// Longest request head that is read; Floe's clients send a few dozen bytes.
 const HEAD_MAX_BYTES: usize = 8 << 10;
 
 /// Most header lines of a request.
 const HEADERS_MAX: usize = 64;
 
-/// Longest body; a name and the paths of a few devices are the most there is to say.
+/// Longest body; the longest valid one has a name and the paths of a few devices.
 const BODY_MAX_BYTES: usize = 64 << 10;
 
-/// What to do with a connection after it has sent something.
+/// The next action after a connection has sent bytes.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
     /// The request is not complete.
     More,
-    /// Carry it out and answer.
+    /// Carry out the command and answer.
     Command(Command),
     /// Answer this and hang up.
     Refusal(Reply),
@@ -37,7 +37,7 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// With a client that may do so much.
+    /// Begins a conversation with a client of these rights.
     pub(crate) fn new(access: Arc<Access>) -> Self {
         Self { received: Vec::new(), access }
     }
@@ -47,7 +47,7 @@ impl Conversation {
         &self.access
     }
 
-    /// Takes in what was received.
+    /// Takes in received bytes.
     pub(crate) fn hear(&mut self, bytes: &[u8]) -> Heard {
         self.received.extend_from_slice(bytes);
         match self.understand() {
@@ -92,7 +92,7 @@ impl Conversation {
     }
 }
 
-/// How long the body is.
+/// Returns the length of the body.
 fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
     if values(headers, "Transfer-Encoding").next().is_some() {
         return Err(Reply::trouble(Trouble::NoLength, "a body must come with its Content-Length"));

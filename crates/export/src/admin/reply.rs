@@ -1,4 +1,4 @@
-//! What an admin client is answered, and how that looks in HTTP.
+//! The answers of the admin interface, and their encoding in HTTP.
 
 use serde::Serialize;
 
@@ -7,42 +7,42 @@ use crate::metrics;
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// It is done; a word about it.
+    /// The command succeeded; a word about it.
     Done(&'static str),
-    /// What was asked for, as JSON.
+    /// The requested data, as JSON.
     Json(String),
-    /// What was asked for, as Prometheus wants it.
+    /// The requested data, in Prometheus' text format.
     Metrics(String),
-    /// It was not done, and why.
+    /// The command failed or was refused; the reason.
     Trouble(Trouble, String),
-    /// The path is there for this method only.
+    /// The path supports this method only.
     WrongMethod(&'static str),
 }
 
-/// Why something was not done.
+/// The kind of a refusal or failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// The request makes no sense.
+    /// The request is malformed.
     Input,
     /// The client has no right to it.
     Forbidden,
     /// There is no such thing.
     NotFound,
-    /// It does not fit what is there.
+    /// The request does not fit the volumes and tiers there are.
     Conflict,
     /// The body is too long.
     TooLong,
     /// The head of the request is too long.
     HeadTooLong,
-    /// The length of the body is not said.
+    /// The request does not say the length of its body.
     NoLength,
     /// A device failed.
     Failed,
-    /// Some requests of clients are refused.
+    /// Some requests of clients are being refused.
     Refusing,
-    /// The server ends.
+    /// The server is ending.
     Ending,
-    /// Too much is asked for at once.
+    /// Too many requests are under way.
     Busy,
 }
 
@@ -71,7 +71,7 @@ impl Reply {
         Self::Trouble(trouble, problem.into())
     }
 
-    /// The bytes to send before hanging up.
+    /// Encodes the answer for sending.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let text = "text/plain; charset=utf-8";
         match self {

@@ -1,5 +1,5 @@
-//! What Prometheus expects to know of every process, under the names all its clients use; read from
-//! `/proc`.
+//! The metrics that Prometheus expects of every process, under the names of its client libraries.
+//! They are read from `/proc`.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ use rustix::process::{Resource, getrlimit};
 
 use super::page::Page;
 
-/// Writes what can be found out.
+/// Writes the metrics that the system offers.
 pub(super) fn write(page: &mut Page, started: SystemTime) {
     if let Ok(started) = started.duration_since(UNIX_EPOCH) {
         let help = "Start of the server in seconds since 1970.";
@@ -24,7 +24,7 @@ pub(super) fn write(page: &mut Page, started: SystemTime) {
         page.gauge("process_resident_memory_bytes", "Resident memory.", bytes);
     }
     if let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") {
-        // The one that reads the folder is among them.
+        // The count includes the descriptor that reads the folder.
         page.gauge(
             "process_open_fds",
             "Open file descriptors.",

@@ -1,4 +1,4 @@
-//! What a server is told, and what can keep it from serving.
+//! The configuration of a server, and the errors that end it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,62 +18,63 @@ use crate::socket_file::SocketError;
 use crate::tls::TlsConfig;
 use crate::uri::Uri;
 
-/// What a server is told.
+/// The configuration of a server.
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    /// Where to listen.
+    /// The addresses to listen on.
     pub listen: Vec<Uri>,
     /// The admin interface.
     pub admin: AdminConfig,
-    /// Whether addresses that other machines can reach are allowed.
+    /// Allow addresses that other machines can reach.
     pub insecure: bool,
     /// Certificates, when connections may or must be encrypted.
     pub tls: Option<TlsConfig>,
-    /// How much clients can cost.
+    /// The bounds on clients' resources.
     pub limits: Limits,
-    /// How old dirty data gets before it is brought to the backing device, roughly.
+    /// Approximate age at which dirty data is written to the backing device.
     pub flush_interval: Duration,
     /// The tier in memory above the cache, if there is one. The cache was made for it: see
     /// [`MemoryTier::config`].
     pub memory: Option<MemoryTier>,
-    /// The most of the hits on the cache device, as a share, that may be read from the backing
-    /// devices instead, as far as that is found to pay; `None` for none.
+    /// The largest share of the cache device's hits that may be read from the backing devices
+    /// instead, as far as that pays; `None` for none.
     pub shed_most: Option<f64>,
-    /// What list operations take on this machine, for the advice in the status; the paper's times
-    /// without it.
+    /// The measured service times of list operations on this machine, for the advice in the status;
+    /// `None` uses the paper's times.
     pub service: Option<Arc<Service>>,
-    /// Who makes tiers that are added while the server runs; without anybody none can be.
+    /// The maker of tiers that are added while the server runs; `None` allows no additions.
     pub tiers: Option<Arc<dyn TierMaker>>,
-    /// Says how many lines of the log were dropped so far, for the metrics.
+    /// Returns the number of log lines dropped so far, for the metrics.
     pub log_lines_dropped: fn() -> u64,
 }
 
 /// Settings of the admin interface.
 #[derive(Debug, Clone, Default)]
 pub struct AdminConfig {
-    /// Where it listens.
+    /// The addresses it listens on.
     pub listen: Vec<AdminAddress>,
     /// The group that may use its Unix sockets, beside the server's user.
     pub group: Option<u32>,
-    /// With it a client may change something over TCP, too.
+    /// The token with which a client may change something over TCP, too.
     pub token: Option<Token>,
-    /// Names by which clients may call it over TCP, beside its own, `localhost` and addresses.
+    /// Host names by which clients may call it over TCP, besides its own, `localhost` and
+    /// addresses.
     pub hosts: Vec<String>,
-    /// Folders in which devices may be that clients name.
+    /// The folders in which devices named by clients must be.
     pub paths: Option<Vec<PathBuf>>,
-    /// The same where `paths` says nothing, for clients that may be others than the server's user:
-    /// over TCP, and of the group.
+    /// The folders that apply without `paths` to clients that may not be the server's user: over
+    /// TCP, and of the group.
     pub own_folders: Vec<PathBuf>,
 }
 
 impl AdminConfig {
-    /// The limit for clients that are not known to be the server's user.
+    /// Returns the limit for clients that are not known to be the server's user.
     pub(super) fn limited(&self) -> AllowedPaths {
         AllowedPaths::Within(self.paths.as_ref().unwrap_or(&self.own_folders).as_slice().into())
     }
 }
 
-/// Why a server could not begin, go on, or end well.
+/// An error that keeps a server from starting, running, or ending well.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// An address cannot be listened on.
@@ -84,7 +85,7 @@ pub enum ServeError {
     Admin {
         /// The address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The admin socket cannot be listened on.
@@ -92,10 +93,10 @@ pub enum ServeError {
     AdminSocket {
         /// The address.
         address: String,
-        /// Why not.
+        /// The reason.
         source: SocketError,
     },
-    /// Other machines could see what the server does, and read the token on its way.
+    /// Other machines could read the server's traffic, and the token in it.
     #[error(
         "admin address {address} can be reached from other machines without encryption; give one \
          on 127.0.0.1, --tls require, or --insecure if the network is trusted"
@@ -122,40 +123,40 @@ pub enum ServeError {
     /// Waiting for I/O failed.
     #[error("waiting for I/O failed: {0}")]
     Wait(std::io::Error),
-    /// A thread that serves ended in a panic, which has been reported.
+    /// A worker thread has panicked, and the panic has been reported.
     #[error(
         "thread {0} has panicked; what it served is lost to clients until the server is started \
          again"
     )]
     Panicked(usize),
-    /// A thread that serves does not end.
+    /// A worker thread does not end.
     #[error("thread {0} hangs, and what it has under way is not finished; it is as after a crash")]
     Hangs(usize),
-    /// The control thread ended in a panic, which has been reported.
+    /// The control thread has panicked, and the panic has been reported.
     #[error("the control thread has panicked; start the server again")]
     ControlPanicked,
-    /// The tiers could not be told of each other.
+    /// A superblock could not record the peer tiers.
     #[error("the superblock of a cache could not be written: {0}")]
     Link(StartError),
-    /// The cache could not be told that all is in order; everything that was flushed is there.
+    /// The superblock could not record the clean shutdown; all flushed data is there.
     #[error("the cache could not be closed: {0}; it is as after a crash")]
     Close(StartError),
-    /// All went as it should, but for data that nobody can read any more.
+    /// The server ended in good order, but some data is lost.
     #[error("the server has ended, but {0}")]
     DataLost(String),
     /// Dirty data is left at the end.
     #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes, *held_bytes))]
     LastFlush {
-        /// Why.
+        /// The reason.
         problem: String,
-        /// What is left in the cache.
+        /// Bytes left in the cache.
         dirty_bytes: u64,
-        /// What only memory had.
+        /// Bytes that only memory had.
         held_bytes: u64,
     },
 }
 
-/// What a failed last flush means for the user's data.
+/// Explains what a failed last flush means for the user's data.
 fn left_behind(dirty_bytes: u64, held_bytes: u64) -> String {
     if held_bytes > 0 {
         let cache = if dirty_bytes > 0 { format!(", {dirty_bytes} are") } else { String::new() };

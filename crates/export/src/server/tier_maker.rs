@@ -1,5 +1,4 @@
-//! Where tiers come from that are added to a running server: whoever began it makes them, in the
-//! same way as those of the start.
+//! Makes the tiers that are added to a running server, in the same way as those of the start.
 
 use std::fmt;
 
@@ -11,35 +10,35 @@ use crate::kept::Consent;
 /// A tier that is to be made for a running server.
 #[derive(Debug, Clone)]
 pub struct TierOrder {
-    /// Its device and settings, as people write them.
+    /// Its device and settings, as users write them.
     pub spec: String,
-    /// What may be done to what is on its device.
+    /// The user's permissions to lose or overwrite data on its device.
     pub consent: Consent,
-    /// Threads that serve: it needs as many parts.
+    /// Number of worker threads: it needs as many parts.
     pub threads: usize,
-    /// Bytes that what is above it holds.
+    /// Bytes that the tiers above it hold.
     pub above_bytes: u64,
-    /// Where files and devices may be that it names.
+    /// The limit on files and devices that it may name.
     pub paths: AllowedPaths,
-    /// The volumes. It numbers them in this order, or says how it does.
+    /// The volumes. The tier numbers them in this order, or returns its own numbers.
     pub volumes: Vec<Volume>,
 }
 
 /// Makes tiers.
 pub trait TierMaker: fmt::Debug + Send + Sync {
-    /// Opens the tier's device and makes its parts, empty. It is called on a thread of its own, and
-    /// may take its time.
+    /// Opens the tier's device and makes its parts, empty. The server calls it on a separate
+    /// thread, so that it may take long.
     ///
     /// # Errors
-    /// Why there can be no such tier.
+    /// The reason for which there can be no such tier.
     fn make(&self, order: &TierOrder) -> Result<Tier, TierRefused>;
 }
 
-/// Why there can be no such tier, in a line.
+/// The reason for which a tier cannot be made, in a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TierRefused {
     /// The line.
     pub problem: String,
-    /// Something failed that may work another time, rather than being wrong.
+    /// The cause is a failure, so that a retry may succeed, and not a wrong setting.
     pub is_failure: bool,
 }

@@ -1,9 +1,9 @@
-//! Load shedding: what all workers have served decides what share of the hits on the cache device
-//! each of them sheds.
+//! Load shedding: from the counts of all workers the shed controller decides the share of the cache
+//! device's hits that each worker sheds.
 //!
-//! Each worker says in every turn how many reads and writes it has answered, and what they took, in
-//! a line of memory of its own. The one that comes first after a decision is due takes it; none
-//! waits for another. Without requests nobody comes, and there is nothing to decide.
+//! In every turn each worker stores the number and total time of its reads and writes in a cache
+//! line of its own. The first worker after a decision is due takes it; none waits for another.
+//! Without requests no worker runs, and there is nothing to decide.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use floe_block::{Shedder, shedding_options};
 
 use crate::status::SheddingFacts;
 
-/// What a worker has served since the start.
+/// A worker's requests since the start.
 #[derive(Debug, Default)]
 #[repr(align(128))] // no line of it is another worker's, nor fetched along with one
 struct Served {
@@ -21,23 +21,23 @@ struct Served {
     time_ns: AtomicU64,
 }
 
-/// What is shed, and what decides that.
+/// The share to shed, and the controller that decides it.
 #[derive(Debug)]
 pub(super) struct Valve {
     most: f64,
     begun: Instant,
     /// The bits of the share.
     share: AtomicU64,
-    /// In nanoseconds since it began.
+    /// Time of the next decision, in nanoseconds since the start.
     due_ns: AtomicU64,
     served: Box<[Served]>,
     shedder: Mutex<Shedder>,
 }
 
-// All orderings are relaxed: these are numbers that nothing else goes by, and a moment late is
-// early enough.
+// All orderings are relaxed: no other memory depends on these numbers, and a short delay is
+// harmless.
 impl Valve {
-    /// Of so many workers; at most this share is shed.
+    /// Makes a controller for `workers` workers that sheds at most the share `most`.
     pub(super) fn new(most: f64, workers: usize, begun: Instant) -> Self {
         Self {
             most,
@@ -49,8 +49,8 @@ impl Valve {
         }
     }
 
-    /// A worker's turn: it has answered so many requests, which took so long together. Returns the
-    /// share that it is to shed.
+    /// Runs a worker's turn: stores its number of answered requests and their total time. Returns
+    /// the share that it is to shed.
     pub(super) fn turn(
         &self,
         worker: usize,
@@ -76,7 +76,7 @@ impl Valve {
         f64::from_bits(self.share.load(Ordering::Relaxed))
     }
 
-    /// What is told of it.
+    /// Returns the controller's state for the status.
     pub(super) fn facts(&self) -> SheddingFacts {
         // whole at any time
         let shedder = self.shedder.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,40 +1,40 @@
-//! What a server offers: volumes on backing devices that each of its threads opens for itself.
+//! The volumes of a server, on backing devices that each of its threads opens for itself.
 
 use std::fmt;
 use std::sync::Arc;
 
 use floe_device::{Device, Identity, OpenError, Pool, Ring, Source};
 
-/// A device that every thread of a server opens for itself; all handles are the same device.
+/// A device that every thread of a server opens for itself; all handles refer to one device.
 pub trait DeviceSource: fmt::Debug + Send + Sync {
-    /// Its size in bytes when it was last looked at.
+    /// Returns its size in bytes at the last [`DeviceSource::refresh`], or at the start.
     fn size_bytes(&self) -> u64;
 
-    /// What tells it from other devices, the same at every start of the program.
+    /// Returns the device's identity, which stays the same at every start of the program.
     fn identity(&self) -> Identity {
         Identity::default()
     }
 
-    /// What people know it by.
+    /// Returns the name by which users know it.
     fn name(&self) -> String {
         "the device given".to_owned()
     }
 
-    /// Whether that is a name which another disk may have after a boot.
+    /// Returns whether another disk may have this name after a boot.
     fn has_kernel_name(&self) -> bool {
         false
     }
 
-    /// Looks at its size again, and tells it.
+    /// Reads its size again and returns it.
     ///
     /// # Errors
-    /// When it cannot be found out, or never changes.
+    /// When the size cannot be read, or never changes.
     fn refresh(&self) -> std::io::Result<u64>;
 
-    /// A handle for the thread with this ring and pool.
+    /// Opens a handle for the thread with this ring and pool.
     ///
     /// # Errors
-    /// What could not be opened, and why.
+    /// When it cannot be opened.
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError>;
 }
 
@@ -67,9 +67,9 @@ impl DeviceSource for Source {
 /// A volume to offer.
 #[derive(Debug, Clone)]
 pub struct Volume {
-    /// What clients ask for.
+    /// The name clients ask for.
     pub name: String,
-    /// For people; may be empty.
+    /// A description for users; may be empty.
     pub description: String,
     /// The backing device.
     pub backing: Arc<dyn DeviceSource>,

@@ -1,15 +1,15 @@
-//! Warnings about clients, so many of a kind at a time: clients decide how often there is reason
-//! for one, and the log is the operator's.
+//! Rate-limits warnings about clients, by kind: clients can cause any number of them, and must not
+//! flood the operator's log.
 
 use std::time::{Duration, Instant};
 
-/// Warnings of a kind that are logged in one [`INTERVAL`]; more are counted.
+/// Warnings of a kind that are logged in one [`INTERVAL`]; later ones are only counted.
 pub(super) const BURST: u64 = 10;
 
-/// From the first warning of a kind until those that were only counted are told.
+/// Time from the first warning of a kind until the unlogged ones are reported.
 pub(super) const INTERVAL: Duration = Duration::from_secs(10);
 
-/// What a warning about a client is about.
+/// The kinds of warnings about clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Complaint {
     BrokeProtocol,
@@ -43,7 +43,7 @@ impl Complaint {
     }
 }
 
-/// What one thread has warned of lately.
+/// The recent warnings of one thread.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     lately: [Option<Lately>; Complaint::ALL.len()],
@@ -56,19 +56,19 @@ struct Lately {
 }
 
 impl Warnings {
-    /// Counts a warning; says whether it is to be logged.
+    /// Counts a warning. Returns whether it is to be logged.
     pub(super) fn count(&mut self, complaint: Complaint, now: Instant) -> bool {
         let lately = self.lately[complaint as usize].get_or_insert(Lately { since: now, count: 0 });
         lately.count += 1;
         lately.count <= BURST
     }
 
-    /// When [`Warnings::tell`] has something to say.
+    /// Returns the time at which [`Warnings::tell`] has something to report.
     pub(super) fn due(&self) -> Option<Instant> {
         self.lately.iter().flatten().map(|lately| lately.since + INTERVAL).min()
     }
 
-    /// Logs how many warnings of each kind were only counted, of kinds whose interval is over.
+    /// Logs the number of unlogged warnings of each kind whose interval is over.
     pub(super) fn tell(&mut self, now: Instant) {
         for (complaint, more) in self.over(now) {
             tracing::warn!(more, "{}: {more} more like it", complaint.text());
@@ -90,7 +90,7 @@ impl Warnings {
     }
 }
 
-/// At the end what was counted is told, too.
+/// Reports the unlogged warnings at the end, too.
 impl Drop for Warnings {
     fn drop(&mut self) {
         if let Some(last) = self.lately.iter().flatten().map(|lately| lately.since + INTERVAL).max()

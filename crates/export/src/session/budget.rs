@@ -1,51 +1,51 @@
 //! Memory for requests that all clients of a thread share.
 //!
 //! A session takes from the budget before a request gets a buffer, and gives back when the reply
-//! has left. Some of the memory is each client's own, a reserve that nobody else can take. The rest
-//! is common: what a client may hold of it is a sixth of it while it is free, and falls with the
-//! square of what is free ([`Budget::need`]). So n clients that take all they can get and never
+//! has left. Some of the memory is each client's own, a reserve that no other client can take. The
+//! rest is common: a client's share of it is a sixth while all of it is free, and falls with the
+//! square of the free part ([`Budget::need`]). So n clients that take all they can get and never
 //! give back leave about 1 / (1 + n / 6) of the common memory free, whatever order they come in.
 //! The idea is that of dynamic thresholds in packet switches (Choudhury and Hahne 1998), which fall
-//! linearly: queues there drain, while a client here may hold what it has for ever.
+//! linearly: queues there drain, while a client here may hold its memory for ever.
 //!
 //! Requests that find no room wait in line. The one that needs the least free memory is served
 //! first, which is a request of the client that holds the least; among equals, the one that came
 //! first. Such a line could pass over a large request for ever. So the oldest waiting request of a
-//! client that holds nothing has a *claim*: a quarter of what is free is kept from others, which so
-//! leave more free, until it finds room twice as large as itself. One request at a time may so be
-//! larger than its client's share. It is no more than a quarter, because what stalled clients hold
+//! client that holds nothing has a *claim*: a quarter of the free memory is kept from other
+//! clients, until the request finds twice as much room as it needs. One request at a time may so be
+//! larger than its client's share. The kept part is no more than a quarter, because stalled clients
 //! may never leave enough for the claim.
 //!
-//! Invariants: `used` is the sum of what clients hold beyond what is their own; it exceeds the
-//! common memory only by a request that alone is larger. What is a client's own is granted at once.
-//! A client stands in line once.
+//! Invariants: `used` is the sum of the clients' memory beyond their own; it exceeds the common
+//! memory only by a single request that is larger. A request within a client's own memory is
+//! granted at once. A client stands in line once.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::{COMMON_SHARE, OWN_BYTES_LEAST, OWN_PART};
 
-/// See the module.
+/// The memory budget of a thread's clients.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    /// What each client may hold whatever others do.
+    /// Bytes that each client may hold regardless of the others.
     own: usize,
-    /// What all share beyond that.
+    /// Bytes that all clients share beyond their own.
     common: usize,
     state: RefCell<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// By client.
+    /// Bytes each client holds, by client.
     held: Vec<usize>,
     used: usize,
     waiting: BTreeMap<u32, Waiting>,
-    /// Those that wait, by the free memory that each needs; then in the order in which they came.
+    /// The waiting clients, by the free memory that each needs, then by arrival.
     line: BTreeSet<(usize, u64, u32)>,
-    /// Those that wait and hold nothing, in the order in which they came.
+    /// The waiting clients that hold nothing, by arrival.
     claims: BTreeSet<(u64, u32)>,
-    /// The client whose request is larger than its share, and what of it was not given back.
+    /// The client whose request is larger than its share, and the bytes of it not yet given back.
     beyond: Option<(u32, usize)>,
     arrivals: u64,
 }
@@ -58,7 +58,7 @@ struct Waiting {
 }
 
 impl Budget {
-    /// Of so many bytes, for up to so many clients.
+    /// Makes a budget of `limit` bytes for up to `clients` clients.
     pub(crate) fn new(limit: usize, clients: usize) -> Self {
         let reserve = limit / OWN_PART;
         let own = (reserve / clients.max(1)).max(OWN_BYTES_LEAST);
@@ -99,7 +99,7 @@ impl Budget {
         is_own
     }
 
-    /// Gives back some of what a client holds.
+    /// Gives back part of a client's memory.
     pub(crate) fn give_back(&self, client: u32, bytes: usize) {
         if bytes == 0 {
             return;
@@ -121,7 +121,7 @@ impl Budget {
         }
     }
 
-    /// The client whose turn has come; what it wanted is taken.
+    /// Returns the client whose turn has come; its memory is taken.
     pub(crate) fn next_in_turn(&self) -> Option<u32> {
         let mut state = self.state.borrow_mut();
         let client = self.first_due(&state)?;
@@ -134,19 +134,19 @@ impl Budget {
         self.state.borrow_mut().leave(client);
     }
 
-    /// What a client holds.
+    /// Returns the bytes a client holds.
     #[cfg(test)]
     pub(crate) fn held(&self, client: u32) -> usize {
         self.state.borrow().held(client)
     }
 
-    /// Whether anybody stands in line.
+    /// Returns whether any client stands in line.
     pub(crate) fn is_waited_for(&self) -> bool {
         !self.state.borrow().line.is_empty()
     }
 
-    /// Whether others wait for what a client holds: more than half of the common memory is in use,
-    /// or the client's request is larger than its share.
+    /// Returns whether other clients wait for the memory of this one: more than half of the common
+    /// memory is in use, or the client's request is larger than its share.
     pub(crate) fn is_in_the_way(&self, client: u32) -> bool {
         let state = self.state.borrow();
         let others = state.line.len() > usize::from(state.waiting.contains_key(&client));
@@ -155,23 +155,24 @@ impl Budget {
         others && state.held(client) > 0 && (is_scarce || is_beyond)
     }
 
-    /// What a client may hold beyond its own while so much is free.
+    /// Returns the bytes a client may hold beyond its own while `free` bytes are free.
     #[cfg(test)]
     fn share(&self, free: usize) -> usize {
         let (free, common) = (free as u128, self.common as u128);
         ((self.common / COMMON_SHARE) as u128 * free * free / (common * common)) as usize
     }
 
-    /// Whether a client may hold so much beyond its own while so much is free; without the root
-    /// that [`Budget::need`] takes, for a busy client asks with every request.
+    /// Returns whether a client may hold `beyond_own` bytes beyond its own while `free` bytes are
+    /// free. It avoids the root that [`Budget::need`] takes, because every request of a busy client
+    /// asks.
     fn fits(&self, beyond_own: usize, free: usize) -> bool {
         let (free, common) = (free as u128, self.common as u128);
         (self.common / COMMON_SHARE) as u128 * free * free >= beyond_own as u128 * common * common
     }
 
-    /// The least free memory with which a client may hold so much beyond its own: a sixth of the
-    /// common memory times the square of the part that is free is its share. More than there is if
-    /// no share is so large.
+    /// Returns the least free memory with which a client may hold `beyond_own` bytes beyond its
+    /// own. A client's share is a sixth of the common memory times the square of the free part. If
+    /// no share is so large, the result is more than there is.
     fn need(&self, beyond_own: usize) -> usize {
         let most = self.common / COMMON_SHARE;
         if beyond_own > most {
@@ -183,7 +184,7 @@ impl Budget {
         (if root * root < square { root + 1 } else { root }) as usize
     }
 
-    /// The client to be served next, if any can be.
+    /// Returns the client to be served next, if any can be.
     fn first_due(&self, state: &State) -> Option<u32> {
         if let Some((client, claim)) = self.claim(state)
             && (claim <= self.free(state) || state.used == 0)
@@ -194,8 +195,8 @@ impl Budget {
         (need <= self.free_beside_claim(state)).then_some(client)
     }
 
-    /// The client that has a claim, and what is to be free for it: as much again as it takes stays
-    /// for others.
+    /// Returns the client that has a claim, and the free bytes it waits for: twice its request, so
+    /// that other clients keep as much again.
     fn claim(&self, state: &State) -> Option<(u32, usize)> {
         let (_, client) = *state.claims.first().filter(|_| state.beyond.is_none())?;
         Some((client, 2 * self.beyond_own(state.waiting[&client].bytes)))
@@ -211,7 +212,7 @@ impl Budget {
         free - claim.min(free / 4)
     }
 
-    /// Lets a client out of the line, with what it waited for.
+    /// Takes a client out of the line and gives it the memory it waited for.
     fn admit(&self, state: &mut State, client: u32) {
         let waiting = state.leave(client).expect("who is admitted has waited");
         if waiting.need > self.free(state) {

@@ -5,7 +5,7 @@ use std::time::Instant;
 use super::{Overdue, Session, Turn, bytes_of};
 
 impl Session {
-    /// Takes no further requests; those complete are answered.
+    /// Takes no further requests; complete ones are still answered.
     pub(crate) fn end(&mut self) {
         self.ended = true;
         if let Some(incoming) =
@@ -21,7 +21,7 @@ impl Session {
         }
     }
 
-    /// The client is not to be spoken to any more.
+    /// Stops sending anything to the client.
     pub(crate) fn break_off(&mut self) {
         self.drop_replies();
         self.silent = true;
@@ -35,7 +35,8 @@ impl Session {
         self.give_back(bytes);
     }
 
-    /// What the client is late with, if anything. Once that, [`Session::break_off`].
+    /// Returns the action with which the client is late, if any. The caller then calls
+    /// [`Session::break_off`].
     pub(crate) fn overdue(&self, now: Instant) -> Option<Overdue> {
         if self.is_in_handshake() {
             return (now >= self.begun + self.common.limits.handshake_time)
@@ -48,12 +49,12 @@ impl Session {
         (late && self.common.budget.is_in_the_way(self.key)).then_some(Overdue::Stalled)
     }
 
-    /// Whether no export is chosen yet.
+    /// The client has not chosen an export yet.
     pub(crate) fn is_in_handshake(&self) -> bool {
         self.connection.negotiated().is_none() && !self.silent
     }
 
-    /// Whether the client is owed nothing.
+    /// No request is in flight, no reply is pending and no send is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         let to_say =
             self.channel.as_ref().is_some_and(|channel| channel.wants_send() && !self.silent);
@@ -64,12 +65,12 @@ impl Session {
             && !to_say
     }
 
-    /// Whether nothing keeps the session but a receive that nobody waits for: shut the socket down.
+    /// The session only waits for a receive with no purpose: the caller shuts the socket down.
     pub(crate) fn is_done_listening(&self) -> bool {
         self.ended && self.receiving && self.is_quiet()
     }
 
-    /// Whether all has been said and nothing is under way.
+    /// All replies have been sent and nothing is under way.
     pub(crate) fn is_over(&self) -> bool {
         self.ended && !self.receiving && self.is_quiet()
     }

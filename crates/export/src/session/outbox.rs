@@ -1,7 +1,7 @@
-//! What a client is owed: answers of the handshake and replies, on their way into sends.
+//! The send queue of a client: answers of the handshake, and replies.
 //!
-//! Headers gather in one buffer and payloads leave from where the devices put them; a send is at
-//! most [`PIECE_BYTES`] long, so that a client that takes nothing is told from one that takes long.
+//! Headers gather in one buffer, and payloads leave straight from the device's buffers. A send is
+//! at most [`PIECE_BYTES`] long, so that a stalled client can be told from a slow one.
 
 use std::collections::VecDeque;
 
@@ -10,7 +10,7 @@ use floe_device::{Pool, Slice};
 use crate::limits::{PIECE_BYTES, SEND_HEADER_BYTES};
 use crate::nbd::reply::ReplyHeader;
 
-/// Replies that keep their place in an idle client's memory.
+/// Replies for which an idle client's queue keeps memory.
 const REPLIES_KEPT: usize = 8;
 
 /// A reply on its way out.
@@ -19,11 +19,11 @@ struct Reply {
     header: ReplyHeader,
     header_left: bool,
     payload: Option<Slice>,
-    /// What it counts against the session's and the server's bounds.
+    /// Bytes that it counts against the session's and the server's bounds.
     bytes: usize,
 }
 
-/// See the module.
+/// The queue of bytes to send.
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     /// Answers of the handshake, before all replies.
@@ -31,7 +31,7 @@ pub(super) struct Outbox {
     replies: VecDeque<Reply>,
     /// An empty list, for the next send.
     spare: Vec<Slice>,
-    /// Replies that end in the send under way, and their bytes.
+    /// Replies whose last byte is in the send under way, and their bytes.
     leaving: usize,
     leaving_bytes: usize,
 }
@@ -41,17 +41,17 @@ impl Outbox {
         self.replies.push_back(Reply { header, header_left: false, payload, bytes });
     }
 
-    /// Nothing waits to be sent.
+    /// Returns whether nothing waits to be sent.
     pub(super) fn is_empty(&self) -> bool {
         self.answers.is_empty() && self.replies.is_empty()
     }
 
-    /// Replies that have not left in whole.
+    /// Returns the number of replies that have not left completely.
     pub(super) fn len(&self) -> usize {
         self.replies.len() + self.leaving
     }
 
-    /// The next send, of about `most` bytes at most.
+    /// Gathers the next send, of about `most` bytes at most.
     pub(super) fn gather(&mut self, pool: &Pool, most: usize) -> Vec<Slice> {
         let mut room = most.min(PIECE_BYTES);
         let mut slices = std::mem::take(&mut self.spare);
@@ -104,19 +104,19 @@ impl Outbox {
         self.spare = list;
     }
 
-    /// What was gathered has left, or never will; gives how many bytes are free now.
+    /// Drops the gathered replies, sent or not. Returns the number of bytes freed.
     pub(super) fn left(&mut self) -> usize {
         self.leaving = 0;
         std::mem::take(&mut self.leaving_bytes)
     }
 
-    /// Drops what is not being sent; gives how many bytes are free now.
+    /// Drops all replies that are not being sent. Returns the number of bytes freed.
     pub(super) fn clear(&mut self) -> usize {
         self.answers.clear();
         self.replies.drain(..).map(|reply| reply.bytes).sum()
     }
 
-    /// Gives back memory that an idle client needs not.
+    /// Frees memory that an idle client does not need.
     pub(super) fn shrink(&mut self) {
         self.answers.shrink_to_fit();
         self.spare.shrink_to(2 * REPLIES_KEPT);
@@ -126,7 +126,7 @@ impl Outbox {
     }
 }
 
-/// A buffer of the pool that holds `bytes`.
+/// Returns a buffer of the pool that holds `bytes`.
 pub(super) fn slice_of(bytes: &[u8], pool: &Pool) -> Slice {
     let slice = pool.allocate(bytes.len()).slice(0..bytes.len());
     slice.copy_from(bytes);

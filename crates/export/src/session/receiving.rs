@@ -1,4 +1,4 @@
-//! What a client sends: into the session's buffer, through TLS, or straight into a request's
+//! The receiving side of a session: into its own buffer, through TLS, or straight into a request's
 //! buffer.
 
 use std::time::Instant;
@@ -16,9 +16,9 @@ pub(super) struct Incoming {
     pub(super) buffer: Buffer,
     pub(super) into: Slice,
     pub(super) received: usize,
-    /// How far the piece goes that the client is to send next.
+    /// End of the piece that the client is to send next.
     piece_end: usize,
-    /// Since when it can send that.
+    /// Time from which the client has been able to send it.
     pub(super) since: Option<Instant>,
 }
 
@@ -33,7 +33,7 @@ impl Incoming {
 }
 
 impl Session {
-    /// Receives more: of a payload straight into its place, unless it is encrypted.
+    /// Receives more bytes. Unencrypted payload goes straight into its request's buffer.
     pub(super) fn receive(&mut self, now: Instant) -> Want {
         self.receiving = true;
         if let Some(incoming) = &mut self.incoming {
@@ -61,11 +61,11 @@ impl Session {
         Want::Receive { into, whole: false }
     }
 
-    /// So many bytes arrived where the last [`Want::Receive`] said; none means the client hung up.
+    /// Takes in the bytes of the last [`Want::Receive`]; none means that the client hung up.
     pub(crate) fn received(&mut self, bytes: usize, now: Instant) -> Result<(), SessionError> {
         self.receiving = false;
         if self.ended {
-            // Nobody listens any more, also not to the payload of a write that `end` has dropped.
+            // Late bytes are ignored, also the payload of a write that `end` has dropped.
         } else if bytes == 0 {
             self.end();
             self.connection.end_of_input()?;
@@ -94,8 +94,8 @@ impl Session {
         Ok(())
     }
 
-    /// Decrypts what has arrived when all before it is understood; says whether there is something
-    /// new.
+    /// Decrypts received bytes once all earlier ones are parsed. Returns whether there are new
+    /// ones.
     pub(super) fn decrypt(&mut self) -> Result<bool, SessionError> {
         let Some(channel) = &mut self.channel else { return Ok(false) };
         debug_assert_eq!(self.used, self.input.len());
@@ -109,7 +109,7 @@ impl Session {
                 Ok(false)
             }
             Err(error) => {
-                // The client may still learn why: an alert waits in the channel.
+                // An alert in the channel may still tell the client the reason.
                 self.drop_replies();
                 self.closed = true;
                 Err(SessionError::Tls(error))
@@ -117,8 +117,8 @@ impl Session {
         }
     }
 
-    /// Takes what has arrived of a write's payload into its buffer; `into` is where in `buffer` it
-    /// belongs.
+    /// Moves the received part of a write's payload into its buffer; `into` is the payload's range
+    /// of `buffer`.
     pub(crate) fn begin_payload(&mut self, request: Request, buffer: Buffer, into: Slice) {
         let here = (self.input.len() - self.used).min(into.len());
         into.slice(0..here).copy_from(&self.input[self.used..self.used + here]);
@@ -134,7 +134,7 @@ impl Session {
         });
     }
 
-    /// Takes payload out of the input; says whether there was any.
+    /// Takes payload out of the input. Returns whether there was any.
     pub(super) fn take_payload(&mut self, now: Instant) -> bool {
         let Some(incoming) = &mut self.incoming else { return false };
         let here = (self.input.len() - self.used).min(incoming.into.len() - incoming.received);

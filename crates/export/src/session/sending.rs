@@ -1,4 +1,5 @@
-//! What a client is sent: straight from where it lies, or encrypted, a piece at a time.
+//! The sending side of a session: straight from the reply's buffers, or encrypted, a bounded part
+//! at a time.
 
 use std::time::Instant;
 
@@ -9,7 +10,7 @@ use super::{Session, Turn};
 use crate::limits::{PIECE_BYTES, SEND_TLS_BYTES};
 
 impl Session {
-    /// What to send now, if something is to be sent and nothing is being sent.
+    /// Returns the next send, if bytes are pending and no send is under way.
     pub(crate) fn next_send(&mut self, now: Instant) -> Option<Vec<Slice>> {
         if self.sending || self.silent {
             return None;
@@ -28,7 +29,7 @@ impl Session {
         Some(slices)
     }
 
-    /// The next send, encrypted.
+    /// Returns the next send, encrypted.
     fn encrypt(&mut self) -> Option<Vec<Slice>> {
         let channel = self.channel.as_mut()?;
         if !self.outbox.is_empty() {

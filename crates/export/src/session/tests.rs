@@ -297,7 +297,7 @@ fn who_sends_a_write_byte_by_byte_is_late_all_the_same() {
 struct Encrypted {
     session: Session,
     client: rustls::ClientConnection,
-    /// What the client has decrypted.
+    /// Bytes the client has decrypted.
     heard: Vec<u8>,
 }
 

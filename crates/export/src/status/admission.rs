@@ -1,24 +1,24 @@
-//! What a server tells of who comes into its cache and into memory.
+//! The status of admission to the cache and to memory.
 
 use floe_block::{AdmissionStats, Stats};
 use serde::{Deserialize, Serialize};
 
-/// What became of what was offered to the cache, in smallest blocks.
+/// Counts of the cache's admission, in smallest blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmissionStatus {
-    /// Who is asked, as for `--admit`.
+    /// The admission, as for `--admit`.
     pub admission: String,
-    /// Read or written, and not cached.
+    /// Blocks read or written that were not cached.
     pub offered_blocks: u64,
-    /// To come in.
+    /// Blocks admitted.
     pub admitted_blocks: u64,
-    /// To stay out.
+    /// Blocks rejected.
     pub bypassed_blocks: u64,
     /// Blocks of any size that were not made because nothing was to be evicted for them.
     pub stores_withheld: u64,
-    /// Ordered to be fetched.
+    /// Blocks ordered to be fetched.
     pub ordered_blocks: u64,
-    /// Memory held by who is asked.
+    /// Memory the admission holds.
     pub admission_bytes: u64,
 }
 
@@ -37,16 +37,16 @@ impl AdmissionStatus {
     }
 }
 
-/// What became of the pages that were offered to memory.
+/// Counts of the admission to memory, in pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryAdmissionStatus {
-    /// Who is asked, as for `--memory-admit`.
+    /// The admission, as for `--memory-admit`.
     pub admission: String,
-    /// Read or written, and not there.
+    /// Pages read or written that were not in memory.
     pub offered_pages: u64,
-    /// To come in.
+    /// Pages admitted.
     pub admitted_pages: u64,
-    /// To stay out.
+    /// Pages rejected.
     pub bypassed_pages: u64,
 }
 

@@ -1,13 +1,12 @@
-//! What limits the server's reads, and what would help: the model's word on what was counted
-//! lately.
+//! Advice on the server's reads: the model's bottleneck and possible gains, from recent counts.
 //!
-//! The tier in memory is the one place where threads wait for each other's hits, so it is what the
-//! model is asked about: with the hit ratio, the reads in flight and the latency of reads it did
-//! not have. Without it, lists belong to threads, no hit waits for another's, and what is left to
-//! say is how busy the threads are.
+//! The tier in memory is the only place where a thread's hits wait for another's, so the model
+//! describes that tier: its hit ratio, the reads in flight and the latency of its misses. Without
+//! it, each thread owns its lists and no hit waits. The advice then only says how busy the threads
+//! are.
 //!
-//! Counts since the start say little of a server that has run for months: [`Lately`] keeps two
-//! earlier counts, so that what is said is of the time since it was last asked, ten seconds ago or
+//! Counts since the start say little of a server that has run for months. [`Lately`] keeps two
+//! earlier counts, so that the advice covers the time since the last request for it, ten seconds or
 //! more.
 
 use std::sync::Arc;
@@ -21,46 +20,46 @@ use serde::{Deserialize, Serialize};
 use super::{Facts, MemoryFacts, Snapshot};
 use crate::status::Operation;
 
-/// A count is an earlier one after so long.
+/// Least time between two counts.
 const APART: Duration = Duration::from_secs(10);
 
-/// Reads in flight that the model is asked about at most: far more than threads, so that one more
+/// Most reads in flight for which the model is evaluated: far more than threads, so that one more
 /// makes no difference, and few enough for an answer in milliseconds.
 const IN_FLIGHT_MAX: f64 = 4096.0;
 
-/// What limits reads, and what would help. Shares are of 1.
+/// The bottleneck of reads, and possible gains. Shares are of 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AdviceStatus {
-    /// What it is about: `memory`, or `cache` without a tier in memory.
+    /// The tier described: `memory`, or `cache` without a tier in memory.
     pub tier: String,
-    /// Seconds in which what follows was counted.
+    /// Seconds over which the following numbers were counted.
     pub seconds: f64,
     /// The tier's hit ratio.
     pub hit_ratio: f64,
     /// Reads in flight, on average.
     pub in_flight: f64,
-    /// Latency of reads the tier did not have, on average; `None` where it is not measured apart,
-    /// or there were none.
+    /// Average latency of the tier's misses; `None` where it is not measured separately, or there
+    /// were none.
     pub miss_us: Option<f64>,
     /// Reads answered in a second.
     pub reads_per_second: f64,
-    /// The same by the model; `None` without a tier in memory.
+    /// The reads per second that the model predicts; `None` without a tier in memory.
     pub model_reads_per_second: Option<f64>,
-    /// What is busiest: a list operation, or `cores`.
+    /// The bottleneck: a list operation, or `cores`.
     pub bottleneck: Option<String>,
-    /// The share of time for which it is busy, 0 without one.
+    /// The share of time for which the bottleneck is busy, 0 without one.
     pub utilisation: f64,
     /// The hit ratio past which more hits cost throughput; 1 where they never do.
     pub p_star: f64,
-    /// Whether the hit ratio is past it.
+    /// The hit ratio is past `p_star`.
     pub past_p_star: bool,
-    /// What freezing all hits would give.
+    /// The gain from freezing all hits.
     pub frozen_gain: Option<f64>,
     /// The policy that would give most at the same hit ratio.
     pub other_policy: Option<String>,
-    /// What it would give.
+    /// The gain from that policy.
     pub other_gain: Option<f64>,
-    /// All of it in a sentence.
+    /// The advice in one sentence.
     pub text: String,
 }
 
@@ -88,7 +87,7 @@ counters! {
 }
 
 impl Counted {
-    /// What all threads have counted, `uptime` after the start.
+    /// Takes the sum of all threads' counts, `uptime` after the start.
     pub(crate) fn of(sum: &Snapshot, uptime: Duration, processor: Duration) -> Self {
         let latencies = sum.tally.latencies(Operation::Read);
         Self {
@@ -104,8 +103,8 @@ impl Counted {
         }
     }
 
-    /// Time it takes to clean so many bytes as fast as lately; `None` when nothing has been
-    /// cleaned.
+    /// Estimates the seconds to clean so many bytes at the recent rate; `None` when nothing has
+    /// been cleaned.
     pub(super) fn seconds_to_clean(&self, dirty_bytes: u64) -> Option<f64> {
         match (dirty_bytes, self.cleaned_bytes) {
             (0, _) => Some(0.0),
@@ -115,7 +114,7 @@ impl Counted {
     }
 }
 
-/// The stretch that advice is about.
+/// The interval that advice covers.
 #[derive(Debug, Default)]
 pub(crate) struct Lately {
     older: Counted,
@@ -123,8 +122,8 @@ pub(crate) struct Lately {
 }
 
 impl Lately {
-    /// What was counted between an earlier count, [`APART`] or more before this one unless the
-    /// server is younger, and this one.
+    /// Returns the counts since an earlier count, [`APART`] or more before this one unless the
+    /// server is younger.
     pub(crate) fn until(&mut self, now: Counted) -> Counted {
         if now.time.saturating_sub(self.newer.time) >= APART {
             self.older = std::mem::replace(&mut self.newer, now);
@@ -133,7 +132,7 @@ impl Lately {
     }
 }
 
-/// Service times, and whether they are this machine's.
+/// Service times, either measured on this machine or those of the paper.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceTimes {
     service: Arc<Service>,
@@ -141,7 +140,7 @@ pub(crate) struct ServiceTimes {
 }
 
 impl ServiceTimes {
-    /// The paper's, unless there are others.
+    /// Takes the measured times, or those of the paper where there are none.
     pub(crate) fn of(measured: Option<&Arc<Service>>) -> Self {
         match measured {
             Some(service) => Self { service: Arc::clone(service), is_measured: true },
@@ -151,7 +150,7 @@ impl ServiceTimes {
 }
 
 impl AdviceStatus {
-    /// Advice on what was counted; `None` where there were no reads.
+    /// Computes the advice; `None` where there were no reads.
     pub(crate) fn of(facts: &Facts, threads: usize, lately: &Counted) -> Option<Self> {
         if lately.reads == 0 || lately.time.is_zero() {
             return None;
@@ -189,8 +188,8 @@ impl AdviceStatus {
             },
             shards: u32::try_from(memory.usage.shards).ok()?,
         };
-        // The settings were refused where service times lack the policy; without them there is
-        // nothing to say.
+        // Settings are refused where service times lack the policy, so an error means that there is
+        // no advice.
         let advice: Advice = advise(&situation, &facts.service.service).ok()?;
         let times = if facts.service.is_measured { "measured" } else { "the paper's" };
         Some(Self {

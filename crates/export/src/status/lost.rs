@@ -1,4 +1,4 @@
-//! Dirty data of which the only copy is gone.
+//! Lost dirty data: its only copy is gone.
 
 use std::fmt;
 
@@ -7,26 +7,26 @@ use serde::{Deserialize, Serialize};
 
 use super::{Snapshot, VolumeFacts};
 
-/// Places that are named in a line.
+/// Places that a line names at most.
 const MOST_NAMED: usize = 4;
 
-/// How much was lost, and where.
+/// The amount of lost data, and its places.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostStatus {
     /// Bytes that read as errors until they are written anew.
     pub bytes: u64,
-    /// Where, of which not all need be here.
+    /// Lost places; the list may be incomplete.
     pub places: Vec<LostPlace>,
 }
 
-/// A run of a volume that is lost.
+/// A lost run of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostPlace {
     /// The volume.
     pub volume: String,
     /// Its first byte in the volume.
     pub offset: u64,
-    /// How long it is.
+    /// Its length in bytes.
     pub bytes: u64,
 }
 

@@ -1,16 +1,16 @@
-//! What a server tells of load shedding.
+//! The status of load shedding.
 
 use floe_block::SheddingDecision;
 use serde::{Deserialize, Serialize};
 
-/// How much of the hits on the cache device is read from the backing devices. Shares are of 1.
+/// The share of the cache device's hits that is read from the backing devices. Shares are of 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SheddingStatus {
-    /// No more is shed.
+    /// The largest share allowed.
     pub most: f64,
-    /// What was decided for.
+    /// The share that was decided on.
     pub share: f64,
-    /// What is shed at this moment: another share while that is tried.
+    /// The share at this moment: another one while that is tried.
     pub share_now: f64,
     /// Bytes of hits that were read from the backing devices.
     pub shed_bytes: u64,
@@ -18,18 +18,18 @@ pub struct SheddingStatus {
     pub decisions: Vec<SheddingDecisionStatus>,
 }
 
-/// A decision on what to shed.
+/// A decision on the share to shed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SheddingDecisionStatus {
-    /// When, since the start.
+    /// Time of the decision, in seconds since the start.
     pub seconds: f64,
     /// The share from then on.
     pub share: f64,
-    /// Why, in words and numbers.
+    /// The reason, in words and numbers.
     pub reason: String,
 }
 
-/// What decides how much is shed knows of itself.
+/// The state of the shed controller.
 #[derive(Debug, Clone)]
 pub(crate) struct SheddingFacts {
     pub(crate) most: f64,

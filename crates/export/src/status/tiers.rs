@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 
 use super::admission::AdmissionStatus;
 
-/// A tier of the cache. Its requests are the clients' in the first tier, and in each other what the
-/// one above it asked for: reads of what that misses, writes, and what it zeroes or forgets.
+/// A tier of the cache. The first tier gets the clients' requests. Every other tier gets those of
+/// the tier above: reads of its misses, its writes, and the ranges it zeroes or discards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierStatus {
     /// Its device and settings, as they were written.
@@ -14,31 +14,31 @@ pub struct TierStatus {
     pub name: String,
     /// `through`, `around`, `back`, `only` or `pass`.
     pub write_mode: String,
-    /// The policy that decides what leaves, as for `--evict`.
+    /// The eviction policy, as for `--evict`.
     pub evict: String,
-    /// Counts the times it was opened; `None` for one that ends with the server.
+    /// Number of times it was opened; `None` for a volatile tier.
     pub session: Option<u64>,
-    /// Its device, or a part of it, has failed and been given up.
+    /// Its device, or a part of it, has failed and is no longer used.
     pub degraded: bool,
     /// Its journal cannot be written.
     pub journal_lost: bool,
-    /// How far it is gone past since: `emptying` while what is dirty is written back, `stuck` when
-    /// some of it cannot be, `ended` when nothing in it counts any more, `ended-unnoted` when its
-    /// device could not be told so.
+    /// Progress of the bypass since then: `emptying` while dirty data is written back, `stuck` when
+    /// some of it cannot be, `ended` when the cache is retired, `ended-unnoted` when that could not
+    /// be written to its device.
     #[serde(default)]
     pub bypass: String,
-    /// Bytes of which some requests are refused, at most.
+    /// Upper bound of the bytes for which some requests are refused.
     #[serde(default)]
     pub refused_bytes: u64,
     /// Reads answered.
     pub read_requests: u64,
-    /// Reads that found everything cached.
+    /// Reads that found all of their data cached.
     pub read_hits: u64,
     /// Share of reads that were hits, 0 when there were none.
     pub read_hit_ratio: f64,
     /// Writes answered.
     pub write_requests: u64,
-    /// Writes that found a block for everything.
+    /// Writes that found a block for all of their data.
     pub write_hits: u64,
     /// Bytes read from its device.
     pub cache_read_bytes: u64,
@@ -46,30 +46,30 @@ pub struct TierStatus {
     pub cache_write_bytes: u64,
     /// Failed operations of its device.
     pub cache_errors: u64,
-    /// Bytes read from what it stands on: the tier below, or the backing devices.
+    /// Bytes read from the tier below, or the backing devices.
     pub below_read_bytes: u64,
-    /// Bytes written to that.
+    /// Bytes written to the tier below, or the backing devices.
     pub below_write_bytes: u64,
     /// Bytes it may hold.
     pub size_bytes: u64,
     /// Bytes of valid data in it.
     pub valid_bytes: u64,
-    /// Bytes in it that what it stands on does not have yet.
+    /// Dirty bytes, which the tier below or the backing devices do not have yet.
     pub dirty_bytes: u64,
     /// Memory for blocks, groups and bits.
     pub metadata_bytes: u64,
-    /// Smallest blocks fetched before they were asked for, because they came next in a stream.
+    /// Smallest blocks prefetched because they came next in a stream.
     pub prefetched_blocks: u64,
-    /// Their bytes.
+    /// Bytes of the prefetched blocks.
     pub prefetched_bytes: u64,
-    /// Those that were read before they left.
+    /// Prefetched blocks that were read before they were evicted.
     pub prefetched_used_blocks: u64,
-    /// What was offered to it and what came in; `None` where everything does.
+    /// Counts of the admission; `None` where everything is admitted.
     pub admission: Option<AdmissionStatus>,
 }
 
 impl TierStatus {
-    /// How it is with the tier, in a word; none where there is nothing to say.
+    /// Returns the tier's state as a word; an empty one where there is nothing to report.
     pub fn standing(&self) -> &'static str {
         match self {
             Self { refused_bytes: 1.., .. } => "REFUSING",
@@ -82,7 +82,7 @@ impl TierStatus {
     }
 }
 
-/// What all threads know alike of a tier.
+/// Properties of a tier that all threads share.
 #[derive(Debug, Clone)]
 pub(crate) struct TierFacts {
     pub(crate) name: String,
@@ -96,7 +96,7 @@ pub(crate) struct TierFacts {
 }
 
 impl TierFacts {
-    /// With what has been counted.
+    /// Combines the properties with the counters.
     pub(super) fn status(&self, (stats, cache_errors): (&Stats, u64)) -> TierStatus {
         let Stats { requests, counters, .. } = stats;
         TierStatus {

@@ -1,19 +1,20 @@
-//! TLS on one connection, between bytes of the socket and bytes of the protocol, all in memory.
+//! TLS on one connection: converts between bytes of the socket and bytes of the protocol, in
+//! memory.
 //!
-//! Received bytes are given to [`Channel::received`] and come out of [`Channel::read`]; what is to
-//! be sent is given to [`Channel::write`] and leaves by [`Channel::take`]. rustls decrypts record
-//! by record.
+//! Bytes from the socket go into [`Channel::received`] and come out of [`Channel::read`]. Bytes to
+//! send go into [`Channel::write`] and come out of [`Channel::take`]. rustls decrypts record by
+//! record.
 //!
-//! Invariants: what is kept unread is at most what one receive brought, and the plaintext of one
-//! record or a few more; what is kept unsent is what [`Channel::write`] was given since the last
-//! [`Channel::take`], and handshake messages.
+//! Invariants: unread bytes are at most those of one receive, and the plaintext of one record or a
+//! few more. Unsent bytes are those given to [`Channel::write`] since the last [`Channel::take`],
+//! and handshake messages.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
 use rustls::server::{ServerConfig, ServerConnection};
 
-/// What goes into rustls at once: it keeps at most 16 KiB of plaintext unread, and refuses more
+/// Bytes given to rustls at once: it keeps at most 16 KiB of plaintext unread, and refuses more
 /// bytes until that is read.
 const FEED_BYTES: usize = 4 << 10;
 
@@ -40,8 +41,7 @@ impl Channel {
         Self { tls, encrypted: Vec::new(), fed: 0 }
     }
 
-    /// Takes what came from the socket. To be called once [`Channel::read`] has given all there
-    /// was.
+    /// Takes in bytes of the socket, once [`Channel::read`] has returned all earlier ones.
     pub(crate) fn received(&mut self, bytes: usize, copy: impl FnOnce(&mut [u8])) {
         debug_assert_eq!(self.fed, self.encrypted.len(), "all that came before is read");
         self.fed = 0;
@@ -50,8 +50,8 @@ impl Channel {
         copy(&mut self.encrypted);
     }
 
-    /// Appends what is decrypted to `plain`, one record or a few more at once; nothing when more
-    /// must be received.
+    /// Appends decrypted bytes to `plain`, one record or a few more at once; nothing when more must
+    /// be received.
     ///
     /// # Errors
     /// When the client broke TLS, or closed it: [`io::ErrorKind::UnexpectedEof`]. An alert may wait
@@ -85,19 +85,19 @@ impl Channel {
         self.tls.writer().write_all(plain).expect("rustls has no limit set, and writes to memory");
     }
 
-    /// Whether something is to be sent.
+    /// Returns whether bytes wait to be sent.
     pub(crate) fn wants_send(&self) -> bool {
         self.tls.wants_write()
     }
 
-    /// Appends all that is to be sent.
+    /// Appends all bytes that wait to be sent.
     pub(crate) fn take(&mut self, encrypted: &mut Vec<u8>) {
         while self.tls.wants_write() {
             self.tls.write_tls(encrypted).expect("memory takes all");
         }
     }
 
-    /// Says goodbye; nothing is written afterwards.
+    /// Sends the close notification; nothing is written afterwards.
     pub(crate) fn close(&mut self) {
         self.tls.send_close_notify();
     }
