@@ -130,7 +130,7 @@ fn histogram(page: &mut Page, name: &str, operation: &str, latencies: &Latencies
     page.sample(&format!("{name}_count"), &labels, latencies.count());
 }
 
-/// Of a server into whose cache not everything comes.
+/// Writes the admission's metrics, for a server whose cache does not admit everything.
 fn admission(page: &mut Page, report: &Report) {
     let Some(admission) = &report.facts.top().admission else { return };
     let counters = &report.sum.stats.counters;

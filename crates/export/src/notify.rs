@@ -1,6 +1,6 @@
-//! Tells the service manager how far the server is, by systemd's protocol: a datagram of
-//! `NAME=value` lines to the socket that `NOTIFY_SOCKET` names. Without a service manager nothing
-//! is told. Source: `sd_notify(3)`.
+//! Reports the server's state to the service manager, by systemd's protocol: a datagram of
+//! `NAME=value` lines to the socket that `NOTIFY_SOCKET` names. Without a service manager it does
+//! nothing. Source: `sd_notify(3)`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -13,7 +13,7 @@ pub fn ready() {
     tell("READY=1");
 }
 
-/// The end has begun; what is dirty is brought to the backing devices.
+/// Reports the beginning of the end, before dirty data is written to the backing devices.
 pub fn stopping() {
     tell("STOPPING=1");
 }

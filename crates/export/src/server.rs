@@ -69,7 +69,7 @@ pub use volume::{DeviceSource, Volume};
 
 /// A server whose devices are open and whose threads wait for clients.
 pub struct Server {
-    // Dropped in this order: threads that speak to workers end before them.
+    // Dropped in this order: threads that send to workers end before them.
     acceptor: Acceptor,
     control: Control,
     team: Team,
@@ -89,8 +89,8 @@ impl Server {
         self.acceptor.admin_listeners.iter().map(|listener| &listener.address)
     }
 
-    /// Serves until it is told to end, then flushes, and says on the cache device that all is in
-    /// order.
+    /// Serves until it is told to end, then flushes, and records the clean shutdown on the cache
+    /// devices.
     ///
     /// # Errors
     /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was

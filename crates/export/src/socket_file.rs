@@ -1,9 +1,9 @@
-//! Unix sockets in the file system: made with their permissions, and taken over only from a server
-//! of the same user that is gone.
+//! Unix sockets in the file system: creates them with their permissions, and replaces only a stale
+//! one of the same user.
 //!
-//! A socket's file never has more permissions than it is to have: those of the socket are set
-//! before it is bound, which Linux then gives the file, and a group gets its own before anybody can
-//! connect. Two servers that begin at once take turns, by a lock on the folder, so that neither
+//! A socket's file never has more permissions than intended. The socket's permissions are set
+//! before it is bound, which Linux then gives the file, and a group gets its own before any client
+//! can connect. Two servers that begin at once take turns, by a lock on the folder, so that neither
 //! takes the other's fresh socket for a stale one.
 
 use std::fs::File;
@@ -28,7 +28,7 @@ pub(crate) const BACKLOG: i32 = 1024;
 pub(crate) enum Permitted {
     /// All that the umask does not keep out.
     ByUmask,
-    /// Nobody.
+    /// No other user.
     Nobody,
     /// This group.
     Group(u32),
@@ -40,7 +40,7 @@ pub enum SocketError {
     /// A program answers on it.
     #[error("another program serves {}", .0.display())]
     Taken(PathBuf),
-    /// Another user's, and nobody answers.
+    /// A stale socket of another user.
     #[error(
         "{} is a stale socket of another user (uid {owner}), which is left alone; remove it or \
          choose another path",
@@ -138,8 +138,9 @@ pub(crate) fn listen_on(
     patiently(attempt, SocketError::is_in_use)
 }
 
-/// Keeps other servers from looking for a stale socket in this folder, and from making their own.
-/// Without it, as when somebody holds on to it, only two servers that begin at once could meet.
+/// Locks the folder, so that no other server looks for a stale socket there or makes its own.
+/// Without the lock, as when another process holds it, only two servers that begin at once could
+/// collide.
 fn turn(path: &Path) -> Option<File> {
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -167,7 +168,7 @@ fn attempt(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), S
     Ok((socket, file))
 }
 
-/// A socket with its file, to which nobody can connect so far. Unless the umask decides, only its
+/// Binds a socket with its file; no client can connect yet. Unless the umask decides, only its
 /// owner has any permission.
 fn bound(path: &Path, permitted: Permitted) -> Result<OwnedFd, SocketError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -129,8 +129,8 @@ pub struct DeviceStatus {
     pub blocks: Vec<BlockCount>,
 }
 
-/// Everything `floe status` prints. Where a cache has several tiers, the cache's figures are the
-/// first one's, and backing devices are those that the last one stands on; `tiers` has each.
+/// All that `floe status` prints. With several tiers, the figures of the cache are those of the
+/// first tier, and backing devices are those below the last one. `tiers` has each tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The volumes, the default one first.
@@ -140,8 +140,8 @@ pub struct Status {
     /// The tiers of the cache, from the top.
     #[serde(default)]
     pub tiers: Vec<TierStatus>,
-    /// The cache device of some tier, or a part of it, has failed and been given up: what was
-    /// cached there is passed through.
+    /// The cache device of some tier, or a part of it, has failed: requests for data cached there
+    /// bypass it.
     pub degraded: bool,
     /// The journal of some tier cannot be written: nothing is cached there any more.
     pub journal_lost: bool,
@@ -158,8 +158,8 @@ pub struct Status {
     /// Devices and the cache's content.
     #[serde(flatten)]
     pub devices: DeviceStatus,
-    /// Counters of the cache. What is refused, lost or corrupt is so in any tier; bytes of backing
-    /// devices are the last tier's.
+    /// Counters of the cache. Refused, lost and corrupt data is counted for all tiers; bytes of
+    /// backing devices are the last tier's.
     #[serde(flatten)]
     pub cache: Published<Stats>,
     /// Counters of connections.
@@ -211,7 +211,7 @@ pub(crate) struct MemoryFacts {
     pub(crate) freezing: Option<FreezeStats>,
 }
 
-/// Everything known about a server at a moment: what [`Status`] and metrics are made from.
+/// A snapshot of a server, from which [`Status`] and the metrics are made.
 pub(crate) struct Report {
     pub(crate) facts: Facts,
     /// Counts by thread.

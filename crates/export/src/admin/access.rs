@@ -1,10 +1,10 @@
 //! Rights of the admin interface's clients, by the address through which they come.
 //!
-//! A client that can open the Unix socket may do everything: the socket's permissions say who that
-//! is. TCP asks for no user, so that everybody on the machine, and every page in a browser on it,
-//! can talk to it: there a client reads, and changes something only with the token. Pages of others
-//! are told by what browsers send: `Origin`, and in `Host` the name by which they have found the
-//! server (DNS rebinding).
+//! A client that can open the Unix socket may do everything: the socket's permissions decide that.
+//! TCP has no user, so that all users of the machine, and every page in a browser on it, can
+//! connect. A TCP client may read, and changes something only with the token. Foreign pages are
+//! recognised by two headers of the browser: `Origin`, and `Host`, the name by which the browser
+//! found the server (DNS rebinding).
 
 use std::net::IpAddr;
 
@@ -50,10 +50,10 @@ impl Access {
         self.network.as_ref().is_some_and(|rules| rules.encrypted_only)
     }
 
-    /// Looks at who asks, by the head of the request.
+    /// Returns the client's rights, by the head of its request.
     ///
     /// # Errors
-    /// The refusal of one that a foreign page has sent.
+    /// The refusal of a request that a foreign page has sent.
     pub(super) fn judge(&self, headers: &[Header<'_>]) -> Result<Trust, Reply> {
         let Some(rules) = &self.network else { return Ok(Trust::Everything) };
         rules.refuse_foreign(headers)?;
@@ -92,7 +92,7 @@ impl NetworkRules {
     fn refuse_foreign(&self, headers: &[Header<'_>]) -> Result<(), Reply> {
         let refuse = |problem: String| Err(Reply::trouble(Trouble::Forbidden, problem));
         let hosts: Vec<&[u8]> = values(headers, "Host").collect();
-        // Every browser says whom it asks; a program that does not is none.
+        // Every browser sends `Host`; a program that does not is none.
         if let Some(host) = hosts.iter().find(|host| !self.knows(host)) {
             let host = String::from_utf8_lossy(host);
             return refuse(format!(

@@ -69,7 +69,7 @@ impl fmt::Display for AdminAddress {
 }
 
 impl AdminAddress {
-    /// Where a server listens that is told nothing else.
+    /// Returns the address on which a server listens by default.
     ///
     /// # Errors
     /// When the user has no folder for sockets.
@@ -77,8 +77,8 @@ impl AdminAddress {
         Surroundings::here().candidates().into_iter().next().map(Self::Unix).ok_or(NoDefaultAddress)
     }
 
-    /// Where a client asks that is told nothing else: the first socket that is there, of those a
-    /// server may have by default.
+    /// Returns the address that a client asks by default: the first socket that exists, of a
+    /// server's default ones.
     ///
     /// # Errors
     /// When there is no place to look.
@@ -92,7 +92,8 @@ impl AdminAddress {
         Ok(Self::Unix(candidates.swap_remove(there)))
     }
 
-    /// True of the default address of this user's server, whose folder is made if it is missing.
+    /// Returns whether this is the default address of this user's server. Its folder is made if it
+    /// is missing.
     pub(crate) fn is_default(&self) -> bool {
         Self::of_server().as_ref() == Ok(self)
     }

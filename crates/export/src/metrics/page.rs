@@ -4,7 +4,7 @@ use std::fmt::{Display, Write};
 
 use floe_block::{CounterType, Counts, Declaration};
 
-/// Said of a whole, whose fields have declarations of their own.
+/// The declaration of a whole whose fields have their own.
 const WHOLE: &Declaration = &Declaration::internal("");
 
 /// The type of a family.

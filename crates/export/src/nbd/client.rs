@@ -1,13 +1,13 @@
 //! A blocking NBD client over TCP or a Unix socket.
 //!
 //! One call, one answer: [`Client::read`], [`Client::write`], [`Client::flush`] and so on. Or many
-//! in flight on one connection: `submit_*` gives a [`Cookie`], [`Client::next_reply`] the next
-//! finished request in whatever order the server finishes them; both styles mix. A submission never
-//! deadlocks against a server that is itself waiting to send: while the socket takes no more,
-//! replies are received and kept. Source: proto.md, client's side throughout.
+//! requests in flight on one connection: `submit_*` returns a [`Cookie`], and
+//! [`Client::next_reply`] the next finished request in the order of the server. Both styles mix. A
+//! submission never deadlocks against a server that is itself waiting to send: while the socket is
+//! full, the client receives and stores replies. Source: proto.md, client's side throughout.
 //!
-//! Invariants: what is kept is bounded by what the caller submitted and has not fetched; an error
-//! of the connection (not of a request) is final, every later call fails.
+//! Invariants: stored replies are bounded by the requests that the caller submitted and has not
+//! fetched. An error of the connection (not of a request) is final: every later call fails.
 
 mod negotiate;
 mod replies;

@@ -1,7 +1,7 @@
-//! One client's connection: what the bytes it sends mean, from the first to the last.
+//! Parses one client's connection, from the first byte to the last.
 //!
-//! The driver sends what [`Connection::new`] put into `out`, then feeds whatever it received to
-//! [`Connection::advance`], in pieces of any size, until it wants more:
+//! The driver sends the bytes that [`Connection::new`] put into `out`. It then feeds received bytes
+//! to [`Connection::advance`], in pieces of any size, until the connection needs more:
 //!
 //! ```text
 //! bytes ──> advance ──> Answered            send `out`, go on with the rest of the input
@@ -14,16 +14,16 @@
 //!                       NeedMore            receive more
 //! ```
 //!
-//! A write is given out before its payload has arrived, so that the payload can be received
-//! straight into the request's own buffer: copy what is already in the input, receive
-//! [`Connection::payload_remaining`] more bytes wherever they belong, and report both with
-//! [`Connection::payload_received`]. A driver that prefers one buffer for all just goes on with
-//! `advance` and gets a `Payload` for each piece. Requests given out have passed [`check`]; the
-//! payload of a refused write is skipped here, and it is refused once that is done.
+//! A write is returned before its payload has arrived, so that the payload can be received straight
+//! into the request's own buffer. The driver copies the part that is in the input, receives
+//! [`Connection::payload_remaining`] more bytes wherever they belong, and reports both with
+//! [`Connection::payload_received`]. A driver that prefers one buffer for all calls `advance` and
+//! gets a `Payload` for each piece. Returned requests have passed [`check`]. The payload of a
+//! refused write is skipped here, and the refusal follows it.
 //!
-//! No byte may follow a request for TLS before it is granted: what stands there in the clear may
-//! have been put in by somebody on the way, so it costs the connection. And what was agreed in the
-//! clear is forgotten.
+//! No byte may follow a request for TLS before it is granted: an attacker on the network may have
+//! inserted plaintext there, so it ends the connection. Everything negotiated in plaintext is
+//! forgotten.
 //!
 //! Invariants: no allocation after the handshake; at most one header (28 bytes) is kept between
 //! calls; after an error every further call gives the same error. Source: proto.md, "Transmission",

@@ -86,8 +86,8 @@ impl NbdError {
 }
 
 impl From<&io::Error> for NbdError {
-    /// The code nearest to what the operating system said; what the protocol has no code for is an
-    /// I/O error.
+    /// Returns the code nearest to the system's error. Errors without a code in the protocol become
+    /// I/O errors.
     fn from(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EPERM | libc::EACCES | libc::EROFS) => {
@@ -148,7 +148,7 @@ pub enum Violation {
     /// requires TLS.
     #[error("an export is asked for without TLS, which this server requires")]
     TlsRequired,
-    /// Bytes followed a request for TLS before it was granted: they may be somebody else's.
+    /// Bytes followed a request for TLS before it was granted: an attacker may have inserted them.
     #[error("{0} bytes in the clear behind the request for TLS")]
     ClearBehindStartTls(usize),
     /// A request did not start with its magic number: the stream is out of step.

@@ -1,14 +1,14 @@
 //! Server side of the fixed newstyle handshake: bytes in, answers out, ending in transmission or
 //! goodbye.
 //!
-//! The server greets; the client answers with flags and then haggles with options, one at a time,
+//! The server greets; the client answers with flags and then negotiates options, one at a time,
 //! until `GO` or `EXPORT_NAME` chooses an export or `ABORT` ends the session. Bytes may arrive in
-//! any pieces: what is incomplete is gathered here, and nothing beyond the handshake is consumed.
+//! any pieces: incomplete options are gathered here, and nothing beyond the handshake is consumed.
 //! Source: proto.md, "Fixed newstyle negotiation", "Option types", "Option reply types".
 //!
-//! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are gathered, and only as they arrive; longer data
-//! is skipped without being kept; options are counted; one call answers at most one option, so
-//! `out` grows by one answer; before TLS, where it is required, nothing is told of any export.
+//! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are gathered, and only as they arrive. Longer data
+//! is skipped and not stored. Options are counted. One call answers at most one option, so `out`
+//! grows by one answer. Where TLS is required, no answer before it tells of any export.
 
 mod answers;
 
@@ -61,8 +61,8 @@ pub enum Progress {
     NeedMore,
     /// `out` holds a complete answer; send it before feeding the rest of the input.
     Answered,
-    /// Send `out`, then speak TLS. The handshake goes on with what TLS decrypts; what was agreed
-    /// before is forgotten.
+    /// Send `out`, then speak TLS. The handshake goes on with the decrypted bytes; everything
+    /// negotiated before is forgotten.
     StartTls,
     /// The handshake is over. Send `out`; the rest of the input are requests.
     Transmission(Negotiated),

@@ -1,10 +1,10 @@
-//! Metadata contexts: what clients may ask of a range beyond its data. There is one,
-//! `base:allocation`.
+//! Metadata contexts: properties of a range that clients may ask for besides its data. There is
+//! one, `base:allocation`.
 //!
 //! Clients list and select contexts by queries, each a namespace, a colon and the rest. Source:
-//! proto.md, "Metadata querying", `NBD_OPT_LIST_META_CONTEXT`, `NBD_OPT_SET_META_CONTEXT`.
-//! Namespaces nobody here knows select nothing, which is no error. `base:` alone stands for the
-//! whole namespace in a listing, and for nothing in a selection.
+//! proto.md, "Metadata querying", `NBD_OPT_LIST_META_CONTEXT`, `NBD_OPT_SET_META_CONTEXT`. Unknown
+//! namespaces select nothing, which is no error. `base:` alone means the whole namespace in a
+//! listing, and nothing in a selection.
 
 use super::wire::{STRING_MAX_BYTES, u32_at};
 

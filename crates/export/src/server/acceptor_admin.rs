@@ -27,13 +27,13 @@ use crate::status::{Report, Snapshot};
 /// Bytes received at once.
 const RECEIVE_BYTES: usize = 4096;
 
-/// Connections over Unix sockets, and as many over TCP, so that neither keep the others out. Beyond
-/// that the oldest of which no request is carried out is hung up on; each has
+/// Most connections over Unix sockets, and as many over TCP, so that neither keep the others out.
+/// Beyond that the oldest without a request under way is disconnected. Each has
 /// [`admin_time`](crate::limits::Limits::admin_time) and no longer.
 const MOST_CONNECTIONS: usize = 32;
 
-/// Those of them whose requests wait for workers. The rest is a reserve: for questions after the
-/// health, which are answered at once.
+/// Admin sessions whose requests may wait for workers. The rest is reserved for requests that are
+/// answered at once, such as health checks.
 const MOST_WAITING: usize = 24;
 
 impl Acceptor {
@@ -102,7 +102,7 @@ impl Acceptor {
         indices.filter_map(|index| self.admin_sessions[index].until).min()
     }
 
-    /// Hangs up on admin clients that are late: what is under way on their sockets ends.
+    /// Disconnects late admin clients: the operations under way on their sockets end.
     pub(super) fn hang_up_on_late_admins(&mut self) {
         let now = Instant::now();
         for index in self.admin_sessions.indices() {

@@ -48,8 +48,8 @@ impl AdminListener {
         if let Some(folder) =
             path.parent().filter(|folder| address.is_default() && !folder.exists())
         {
-            // Whoever may use the socket has to get to it, also with a strict umask; that its
-            // folder can be looked into does no harm.
+            // Every permitted user has to reach the socket, also with a strict umask. A readable
+            // folder does no harm.
             let made = std::fs::create_dir(folder)
                 .and_then(|()| std::fs::set_permissions(folder, PermissionsExt::from_mode(0o755)));
             made.map_err(|source| ServeError::Admin { address: address.to_string(), source })?;
@@ -57,7 +57,7 @@ impl AdminListener {
         let permitted = config.group.map_or(Permitted::Nobody, Permitted::Group);
         let (socket, file) = listen_on(path, permitted)
             .map_err(|source| ServeError::AdminSocket { address: address.to_string(), source })?;
-        // Without a group it is only for those who can open all that the server can.
+        // Without a group, only users that can open all of the server's files may connect.
         let paths = match (&config.paths, config.group) {
             (None, None) => AllowedPaths::All,
             _ => config.limited(),
@@ -81,7 +81,7 @@ impl AdminListener {
         }
         let in_use = |error: &std::io::Error| error.kind() == std::io::ErrorKind::AddrInUse;
         let listener = patiently(|| TcpListener::bind(&addresses[..]), in_use).map_err(refused)?;
-        // As long a queue as of a Unix socket: a crowd must not keep out whoever comes after it.
+        // A queue as long as that of a Unix socket: a crowd must not keep later clients out.
         rustix::net::listen(&listener, BACKLOG).map_err(|error| refused(error.into()))?;
         let bound = listener.local_addr().map_err(refused)?;
         let own_name = rustix::system::uname().nodename().to_string_lossy().into_owned();

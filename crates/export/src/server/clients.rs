@@ -256,7 +256,7 @@ impl Worker {
         self.origins[number] = Some(origin);
     }
 
-    /// Gives an answer of the cache to whoever asked.
+    /// Passes an answer of the cache to the origin of its request.
     pub(super) fn hand_out(&mut self, answer: Answer) {
         let origin = self.origins[answer.request.number()].take();
         match origin.expect("an answer belongs to a request under way") {
@@ -290,8 +290,7 @@ impl Worker {
         }
     }
 
-    /// Answers what is allocated: what the backing device says, and what is dirty in the cache, by
-    /// `map`.
+    /// Answers a block status from the backing device's allocation and the cache's dirty `map`.
     fn reply_extents(&mut self, index: u32, request: &NbdRequest, map: Option<Slice>) {
         let wanted = self.cache_request(index, request, Kind::DirtyMap);
         let range = wanted.offset..wanted.offset + wanted.len;

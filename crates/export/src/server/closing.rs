@@ -10,8 +10,8 @@ use super::offer::Offered;
 use super::volume::DeviceSource;
 use crate::kept::{Keeper, StartError};
 
-/// The last step, once all workers have stopped: it is written down of the tiers that are in order
-/// that they are.
+/// The last step, once all workers have stopped: it records the clean shutdown of each tier that is
+/// in order.
 pub(super) struct Closing {
     in_order: Vec<InOrder>,
     lost: Option<String>,
@@ -21,7 +21,7 @@ pub(super) struct Closing {
 struct InOrder {
     keeper: Keeper,
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
-    /// Tiers that hold what nothing else has.
+    /// Peer tiers that hold dirty data.
     companions: Vec<Companion>,
 }
 
@@ -49,10 +49,10 @@ impl Closing {
         self.lost.clone()
     }
 
-    /// Writes down that the tiers are in order.
+    /// Writes the clean shutdown to the tiers' superblocks.
     ///
     /// # Errors
-    /// The first failure of a device; the other tiers are told all the same.
+    /// The first failure of a device; the other tiers' superblocks are written all the same.
     pub(super) fn finish(self) -> Result<(), StartError> {
         let ended = self.in_order.into_iter().map(|InOrder { keeper, backings, companions }| {
             keeper.end(&backings, Some(companions))

@@ -131,7 +131,7 @@ impl KnownTier {
 
 /// Records in each persistent tier's superblock which peer tiers may hold dirty data, and that they
 /// are served together. Runs before a tier accepts dirty data and after it has been cleaned. The
-/// tiers are given from the top; one whose device is given up is left out.
+/// tiers are given from the top; those whose device has failed are left out.
 ///
 /// # Errors
 /// The first failure of a device.

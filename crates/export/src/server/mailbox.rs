@@ -35,7 +35,7 @@ impl<T> Mailbox<T> {
         messages.queue.push_back(message);
         messages.since.get_or_insert_with(Instant::now);
         // Set under the lock, so that it is never unset over a message. The wake-up's fence orders
-        // it before the look at who sleeps.
+        // it before the check for sleepers.
         self.any.store(true, Ordering::Relaxed);
         drop(messages);
         self.wake_up.ring();

@@ -69,7 +69,7 @@ pub(super) enum Command {
     CloseVolume { name: String },
     /// Add the volume whose device was opened.
     AddVolume { name: String },
-    /// Wait until no client uses a volume that is not offered any more.
+    /// Wait until no client uses a volume that is no longer offered.
     RetireVolume(VolumeId),
     /// Forget a volume that no client uses and that is clean, in one tier.
     RemoveVolume { tier: usize, volume: VolumeId },
@@ -90,7 +90,7 @@ pub(super) enum Command {
     End,
 }
 
-/// A step of attaching or detaching a tier; its place is told by the tier above it.
+/// A step of attaching or detaching a tier, which is named by the tier above it.
 #[derive(Debug, Clone)]
 pub(super) enum TierCommand {
     /// Shut the I/O gate below this tier, and wait until nothing is under way there.
@@ -155,9 +155,9 @@ pub(super) enum TierEvent {
     Degraded,
     /// The journal cannot be written.
     JournalLost,
-    /// Nothing is dirty any more in a worker's part of a tier whose journal cannot be written.
+    /// A worker's part of a tier whose journal cannot be written has no dirty data any more.
     Emptied { worker: usize },
-    /// Some of it could not be brought down.
+    /// Some of the dirty data could not be written back.
     Blocked,
     /// A worker begins to refuse requests for what its part has, or no longer does.
     Refusing { worker: usize, refusing: bool },
@@ -165,7 +165,7 @@ pub(super) enum TierEvent {
     DataLost { volume: VolumeId, run: Range<u64> },
 }
 
-/// An admin operation, and the client that is told of its end.
+/// An admin operation, and the client that waits for its end.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) admin: u32,
@@ -190,7 +190,7 @@ pub(super) enum Notice {
     Replied(WorkerReply),
     /// A job is done, or could not be.
     JobDone { admin: u32, reply: Reply },
-    /// The server has ended, as the clients that asked for it are told.
+    /// The server has ended; the reply for the clients that asked for that.
     Ended(Reply),
     /// A thread cannot go on.
     Died(ServeError),
@@ -217,7 +217,7 @@ pub(super) enum Problem {
 }
 
 impl Problem {
-    /// The problem as an admin client is told.
+    /// Converts the problem into the reply for an admin client.
     pub(super) fn into_reply(self) -> Reply {
         let trouble = match self {
             Self::Ending => Trouble::Ending,

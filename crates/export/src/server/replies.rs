@@ -6,7 +6,7 @@ use crate::status::Snapshot;
 /// Replies that have come, and workers whose replies have not.
 #[derive(Debug)]
 pub(super) struct Replies {
-    /// A worker stands here once for each reply it owes.
+    /// Contains a worker once for each reply it owes.
     missing: Vec<usize>,
     come: Vec<(usize, Done)>,
     /// The first problem reported.

@@ -79,7 +79,7 @@ impl Team {
 fn serve(beginning: Beginning, ready: &mpsc::Sender<Result<(), ServeError>>) {
     let outbox = beginning.outbox.clone();
     let mut watch = Watch { outbox, ready, over: false };
-    // Nobody listens any more when another worker could not begin.
+    // The receiver is gone when another worker could not begin.
     let ended = match Worker::begin(beginning) {
         Ok(worker) => {
             let _ = ready.send(Ok(()));
@@ -107,7 +107,7 @@ struct Watch<'a> {
 impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if !self.over {
-            // nobody listens any more once all have begun
+            // The receiver is gone once all workers have begun.
             let _ = self.ready.send(Err(ServeError::Panicked(self.outbox.worker)));
             self.outbox.died(ServeError::Panicked(self.outbox.worker));
         }

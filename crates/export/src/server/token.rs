@@ -1,4 +1,4 @@
-//! Names of socket operations: whose it is and what it does, in one number.
+//! Tokens of socket operations: the owner and the use of each, in one number.
 
 /// The use of one of a worker's socket operations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

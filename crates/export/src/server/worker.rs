@@ -92,7 +92,7 @@ pub(super) struct Worker {
     /// The share that is being shed.
     shed: f64,
     clean_at: Instant,
-    /// Nothing is begun any more that nobody asks for.
+    /// The worker begins no work of its own any more, such as cleaning.
     resting: bool,
     stopped: bool,
 }
@@ -163,7 +163,7 @@ impl Worker {
         })
     }
 
-    /// Serves until it is told that all is over.
+    /// Serves until the server ends.
     ///
     /// # Errors
     /// When the ring fails.
@@ -180,8 +180,8 @@ impl Worker {
             answers.drain(..).for_each(|answer| self.hand_out(answer));
             self.pump_touched();
             self.watch_the_clock();
-            // All that has arrived is dealt with. What clients were let do after the cache advanced
-            // is not begun yet.
+            // All arrivals are processed. Requests admitted after the cache advanced have not begun
+            // yet.
             if !self.stopped && !self.driver.has_orders() {
                 self.wait()?;
             }

@@ -1,7 +1,7 @@
-//! A worker's part in the tiers it stands on: attaching and detaching one, a step for each command.
+//! A worker's part in attaching and detaching a tier: one step for each command.
 //!
-//! While the I/O gate is shut, the worker begins nothing that no client asks for, so that nothing
-//! comes under way below it.
+//! While the I/O gate is shut, the worker begins no work but clients' requests, so that no
+//! operation starts below the gate.
 
 use floe_block::Driver;
 
@@ -107,8 +107,8 @@ impl Worker {
         self.driver.tier_mut(at).expect("workers have all tiers")
     }
 
-    /// Goes on after a tier was attached or detached, or stays as it was. A step of which nobody
-    /// awaits the end any more is forgotten.
+    /// Opens the gate after a tier was attached or detached, or after a cancelled change. The end
+    /// of an abandoned step is no longer awaited.
     fn open_gate(&mut self, above: TierKey) {
         self.tier_change.is_shut = false;
         self.tier_change.emptied.clear();

@@ -332,7 +332,7 @@ impl Encrypted {
         encrypted
     }
 
-    /// Sends what the client has to say and `plain`, until nobody has anything left to say.
+    /// Sends the client's pending bytes and `plain`, until neither side has bytes left to send.
     fn say(&mut self, plain: &[u8]) {
         std::io::Write::write_all(&mut self.client.writer(), plain).unwrap();
         while self.client.wants_write() {
@@ -354,7 +354,7 @@ impl Encrypted {
     }
 }
 
-/// Feeds a session as a server does that carries out everything at once; what it sends.
+/// Feeds a session like a server that carries out everything at once. Returns the bytes sent.
 fn give(session: &mut Session, mut bytes: &[u8]) -> Vec<u8> {
     let mut sent = Vec::new();
     loop {

@@ -7,7 +7,7 @@ use floe_block::{Counts, Declaration};
 use serde::de::{Deserialize, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-/// Said of a whole, whose fields have declarations of their own.
+/// The declaration of a whole whose fields have their own.
 const WHOLE: &Declaration = &Declaration::internal("");
 
 /// Counters whose published fields are fields of a JSON object; the others are not in it.

@@ -178,7 +178,7 @@ impl Tally {
         self.latencies[operation as usize].record(latency);
     }
 
-    /// Begins anew for a volume whose number was another's before.
+    /// Resets the counts of a volume's number when another volume gets it.
     pub(crate) fn forget(&mut self, volume: VolumeId) {
         if let Some(tally) = self.volumes.get_mut(usize::from(volume.0)) {
             *tally = VolumeTally::default();
@@ -263,7 +263,7 @@ impl Snapshot {
         std::iter::once((&self.stats, self.cache_errors)).chain(below)
     }
 
-    /// Counters of the tier that stands on the backing devices.
+    /// Returns the counters of the tier just above the backing devices.
     pub(crate) fn lowest(&self) -> &Stats {
         self.below.last().map_or(&self.stats, |(stats, _)| stats)
     }

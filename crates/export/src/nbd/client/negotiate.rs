@@ -1,7 +1,7 @@
 //! Client side of the handshake: structured replies if wanted, then `GO`, or `EXPORT_NAME` with
 //! older servers.
 //!
-//! Source: proto.md, "Fixed newstyle negotiation", "Option types". What the server sends is
+//! Source: proto.md, "Fixed newstyle negotiation", "Option types". The server's answers are
 //! bounded: an option reply longer than [`REPLY_MAX_BYTES`] and more than [`REPLIES_MAX`] replies
 //! to one option are refused.
 

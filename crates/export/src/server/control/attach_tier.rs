@@ -68,15 +68,15 @@ pub(super) fn attach_tier(
         return Err(dismiss(control, above, problem));
     }
 
-    // Before it has any data that nothing else has, the others know of it. From here on its device
-    // may be found failing.
+    // The peer tiers record it before it may hold dirty data. From here on its device may be found
+    // failing.
     let ids: Arc<[(VolumeId, VolumeId)]> = {
         let volumes = control.offer.all().iter().zip(&new_ids);
         volumes.map(|(offered, new)| (offered.ids[at - 1], *new)).collect()
     };
     control.tiers.insert(at, known);
     if let Err(error) = link(control.stack, control.tiers.iter_mut()) {
-        // Undo: those that were told of it are told otherwise.
+        // Undo: remove it from the peer tiers' records.
         let known = control.tiers.remove(at);
         if let Err(error) = link(control.stack, control.tiers.iter_mut()) {
             tracing::error!(

@@ -81,12 +81,13 @@ fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem)
     )
 }
 
-/// Leaves nothing on the device of a persistent tier: what is written without it will be newer.
+/// Empties the device of a detached persistent tier: later writes bypass it and make its content
+/// old.
 fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     let Some(keeper) = control.tiers[number].keeper.take() else { return Ok(()) };
-    // The others expect it no more before its device is anybody's.
+    // The peer tiers forget it before its device may be reused.
     let linked = link(control.stack, control.tiers.iter_mut());
-    // A tier whose device was given up may still take its superblock.
+    // A tier whose device has failed may still accept its superblock.
     let given_up = control.tiers.iter().filter(|tier| tier.failing.degraded);
     let peers = given_up.filter_map(|tier| tier.keeper.as_ref());
     let forgotten = peers.map(|peer| peer.forget_companion(&keeper)).fold(Ok(()), Result::and);

@@ -67,8 +67,7 @@ impl Control {
         self.workers.tell_all(|| Message::Bypass { tier: key, stuck: false });
     }
 
-    /// Some dirty data of a tier without a journal could not be brought down: what would replace it
-    /// is refused.
+    /// Refuses requests for dirty data of a tier without a journal that could not be written back.
     fn block_tier(&mut self, tier: usize) {
         let key = self.tiers[tier].key;
         let failing = &mut self.tiers[tier].failing;
@@ -83,8 +82,7 @@ impl Control {
         self.workers.tell_all(|| Message::Bypass { tier: key, stuck: true });
     }
 
-    /// Nothing is dirty any more in a worker's part of a tier without a journal. After the last,
-    /// nothing of the tier counts.
+    /// The part of one worker is clean. After the last part the tier is retired.
     fn tier_emptied(&mut self, worker: usize, tier: usize) {
         let key = self.tiers[tier].key;
         let workers = self.workers.len();

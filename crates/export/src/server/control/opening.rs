@@ -25,7 +25,7 @@ pub(super) fn beside<T: Send + 'static>(
     let sender = control.inbox.sender.clone();
     let run = move || {
         let done = catch_unwind(AssertUnwindSafe(work));
-        // Nobody waits any more when the server ends.
+        // The receiver is gone when the server ends.
         let _ = result.send(done);
         let _ = sender.send(Event::WorkDone);
     };
