@@ -1,5 +1,5 @@
-//! `floe calibrate`: how writes slow the reads of a device, and what an admission should make of
-//! it.
+//! `floe calibrate`: measures the slowdown of a device's reads by writes, and derives parameters of
+//! an admission.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,9 +26,9 @@ use crate::{OrFail, output};
 /// Longest round, and most of them.
 const SECONDS_MAX: f64 = 60.0;
 const ROUNDS_MAX: usize = 1000;
-/// Operations that the scratch range has room for at least.
+/// Least number of operations in the scratch range.
 const BLOCKS_LEAST: u64 = 16;
-/// The largest operation: what the largest block may be.
+/// The largest operation: that of the largest block.
 const BLOCK_BYTES_MAX: u64 = 1 << 20;
 
 const EXAMPLES: &str = "\
@@ -134,7 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     };
     let mut bed = bed.map_err(refused)?;
     let points = observe(&mut bed, &plan, "calibrating", &interrupted);
-    // Also after a failure.
+    // Restored after a failure, too.
     let restored = bed.restore().map_err(refused);
     let points = points?;
     restored?;
@@ -160,7 +160,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.json { print_json(&calibration).or_failure() } else { print(&calibration) }
 }
 
-/// Refuses a device without a cache before anything is measured for it.
+/// Refuses a device without a cache before the measurement.
 fn expect_cache(cache: &Spec) -> Result<(), CliError> {
     match holds(&check::open(cache, true)?).map_err(check::refused)? {
         Holds::Cache => Ok(()),
@@ -168,7 +168,7 @@ fn expect_cache(cache: &Spec) -> Result<(), CliError> {
     }
 }
 
-/// What to measure, as far as it can be.
+/// Checks the arguments and returns the plan of the measurement.
 fn plan(arguments: &Arguments) -> Result<Plan, CliError> {
     let Bytes(block) = arguments.block;
     if !block.is_multiple_of(SECTOR_BYTES) || block > BLOCK_BYTES_MAX {
@@ -205,7 +205,7 @@ fn plan(arguments: &Arguments) -> Result<Plan, CliError> {
     Ok(Plan { block_bytes, write_shares, depth, rounds, round })
 }
 
-/// Measures with a bar.
+/// Measures with a progress bar.
 fn observe(
     bed: &mut TestBed,
     plan: &Plan,
@@ -215,7 +215,7 @@ fn observe(
     let bar = output::progress(plan.rounds_all() as u64, what);
     let points = measure(bed, plan, |ended| {
         bar.set_position(ended as u64);
-        // Relaxed: nothing else is read by it.
+        // Relaxed: no other memory depends on it.
         !interrupted.load(Ordering::Relaxed)
     });
     bar.finish_and_clear();
@@ -241,7 +241,7 @@ fn keep(file: &Path, calibration: &Calibration) -> Result<(), CliError> {
         .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
 }
 
-/// What was kept in a file.
+/// Reads a calibration from a file.
 pub(crate) fn read(file: &Path) -> Result<Calibration, String> {
     let text = std::fs::read_to_string(file)
         .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
@@ -257,7 +257,7 @@ pub(crate) fn read(file: &Path) -> Result<Calibration, String> {
     }
 }
 
-/// A line of JSON: whose it is, and what.
+/// A line of JSON: the device, and its result.
 #[derive(Serialize)]
 struct Line<'a, T> {
     device: &'a str,
@@ -265,7 +265,7 @@ struct Line<'a, T> {
     of: T,
 }
 
-/// What follows at a size.
+/// The conclusion for a block size.
 #[derive(Serialize)]
 struct Verdict {
     block_bytes: u64,

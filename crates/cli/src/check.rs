@@ -1,4 +1,4 @@
-//! `floe check`: a cache looked over, and mended as far as that loses nothing.
+//! `floe check`: checks a cache, and repairs damage that can be repaired without loss.
 
 use std::sync::Arc;
 
@@ -37,28 +37,29 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// What is printed as JSON.
+/// The JSON output.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    /// Whether there is a cache.
+    /// The device has a cache.
     cache: bool,
     session: u64,
-    /// The last session ended in good order.
+    /// The last session ended with a clean shutdown.
     clean: bool,
     shards: u64,
     block_sizes: String,
-    /// What floe calibrate noted.
+    /// The noted result of floe calibrate.
     calibration: Option<OfCalibration>,
     volumes: Vec<OfVolume>,
-    /// Other tiers that may hold what nothing else has.
+    /// Peer tiers that may hold dirty data.
     companions: Vec<String>,
     blocks: u64,
     valid_bytes: u64,
     dirty_bytes: u64,
     log_pages: u64,
-    /// Clean copies that a crash found half overwritten: they are not used.
+    /// Clean copies that a crash left half overwritten: the cache does not use them.
     half_overwritten: usize,
-    /// Data that only the cache had, and that is lost, or will be once the journal is mended.
+    /// Lost data of which only the cache had a copy. With a damaged journal, the data that a repair
+    /// gives up.
     lost: Vec<Lost>,
     problems: Vec<String>,
     repaired: bool,
@@ -97,7 +98,7 @@ impl Range {
     }
 }
 
-/// A cache device as text: a path alone is a file or block device.
+/// Parses a cache device: a path alone is a file or block device.
 pub(crate) fn cache(text: &str) -> Result<Spec, String> {
     let text = if text.contains(':') { text.to_owned() } else { format!("file:{text}") };
     let spec: Spec = text.parse().map_err(|error: floe_device::SpecError| error.to_string())?;
@@ -110,7 +111,7 @@ pub(crate) fn cache(text: &str) -> Result<Spec, String> {
     }
 }
 
-/// Opens a cache device that is there.
+/// Opens an existing cache device.
 pub(crate) fn open(cache: &Spec, read_only: bool) -> Result<Arc<dyn DeviceSource>, CliError> {
     Ok(Arc::new(cache.prepare(Role::Backing { read_only }).or_usage()?))
 }

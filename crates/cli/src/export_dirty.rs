@@ -1,4 +1,4 @@
-//! `floe export-dirty`: what only a cache has, brought to its volumes without a server.
+//! `floe export-dirty`: writes dirty data back to its volumes without a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
 struct Row<'a> {
     volume: &'a str,
     written_bytes: u64,
-    /// What only the cache had and has no more.
+    /// Lost runs, of which only the cache had the data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<Range>,
 }
@@ -89,7 +89,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// A device that is there, and which volume it is, if that is said: the name ends before the
+/// Opens a backing device, with the name of its volume if that is given: the name ends before the
 /// device's kind.
 fn target(text: &str) -> Result<Target, CliError> {
     let kind = text.find(':').unwrap_or(text.len());

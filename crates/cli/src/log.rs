@@ -1,7 +1,7 @@
 //! The log of a server: events on standard error, a line each, for people or as JSON.
 //!
-//! Once it has begun, nothing but its own thread writes to standard error: no other thread, and
-//! neither a panic nor the end of the program, waits for a reader that takes nothing.
+//! Once it has begun, only its own thread writes to standard error: no other thread, and neither a
+//! panic nor the end of the program, waits for a stalled reader.
 
 mod queue;
 
@@ -19,19 +19,19 @@ use crate::OrFail;
 use crate::error::CliError;
 use queue::Queue;
 
-/// Of this process, from [`begin`] on.
+/// The queue of this process, from [`begin`] on.
 static QUEUE: OnceLock<Queue> = OnceLock::new();
 
-/// How long the end of the program waits for what is still to be written.
+/// Longest wait at the end of the program for lines still to be written.
 const END: Duration = Duration::from_secs(5);
 
-/// The variable that says which events are wanted.
+/// The environment variable that selects the logged events.
 const FILTER: &str = "FLOE_LOG";
 
-/// From nothing to everything.
+/// All levels, from nothing to everything.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
-/// How events look.
+/// The format of logged events.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people, with colours on a terminal
@@ -77,7 +77,7 @@ pub(crate) fn begin(format: Format) -> Result<(), CliError> {
 
 /// Starts the thread that writes to standard error.
 fn write_out(queue: &'static Queue) -> Result<(), CliError> {
-    // A descriptor of its own, past the lock that `std::io::stderr` holds while a write waits.
+    // A separate descriptor avoids the lock that `std::io::stderr` holds while a write waits.
     let mut stderr =
         StandardError(std::io::stderr().as_fd().try_clone_to_owned().or_failure()?.into());
     let tell =
@@ -87,7 +87,7 @@ fn write_out(queue: &'static Queue) -> Result<(), CliError> {
     started.map(drop).map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
 }
 
-/// Says the program's last line and waits for the log's end, for a bounded time; `false` where no
+/// Logs the program's last line and waits for the log's end, for a bounded time; `false` where no
 /// log has begun.
 pub(crate) fn end_with(line: &str) -> bool {
     let Some(queue) = QUEUE.get() else { return false };
@@ -96,19 +96,19 @@ pub(crate) fn end_with(line: &str) -> bool {
     true
 }
 
-/// Waits for what is logged to be written, for a bounded time.
+/// Waits for logged lines to be written, for a bounded time.
 pub(crate) fn end() {
     if let Some(queue) = QUEUE.get() {
         queue.drain(END);
     }
 }
 
-/// Lines that were dropped so far because nobody read them in time.
+/// Returns the number of lines dropped so far because the reader was too slow.
 pub(crate) fn dropped_lines() -> u64 {
     QUEUE.get().map_or(0, Queue::dropped)
 }
 
-/// Standard error, perhaps made non-blocking by another program at the same terminal or pipe.
+/// Standard error, which another program at the same terminal or pipe may have made non-blocking.
 struct StandardError(File);
 
 impl Write for StandardError {
@@ -128,8 +128,8 @@ impl Write for StandardError {
     }
 }
 
-/// The first word of a filter that would be taken for the name of a part, of which everything and
-/// beside which nothing is logged, and is not floe's.
+/// Returns the first word of a filter that is neither a level nor a part of Floe. It would be taken
+/// for the name of a part, and no other part would be logged.
 fn not_a_level(filter: &str) -> Option<&str> {
     let is_meant = |word: &&str| {
         let is_level = LEVELS.iter().any(|level| level.eq_ignore_ascii_case(word));

@@ -1,5 +1,5 @@
-//! `floe man` and `floe completions`, for those who package the program: manual pages and shell
-//! completions from the definition of the command line, so that they cannot differ from it.
+//! `floe man` and `floe completions`: manual pages and shell completions for packagers, made from
+//! the definition of the command line so that they cannot differ from it.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -62,8 +62,7 @@ fn write_pages(command: &clap::Command, folder: &Path) -> std::io::Result<()> {
     let man = man.source(concat!("floe ", env!("CARGO_PKG_VERSION"))).manual("Floe");
     let mut page = Vec::new();
     man.render(&mut page)?;
-    // The generator would set what stands below the help as running text; its lines are to stay
-    // lines.
+    // The generator would set the text below the help as running text; its lines must stay lines.
     for (heading, text) in sections(&help) {
         let mut section = Roff::default();
         section.control("SH", [heading]).control("nf", []).text([roman(text)]).control("fi", []);
@@ -72,7 +71,7 @@ fn write_pages(command: &clap::Command, folder: &Path) -> std::io::Result<()> {
     std::fs::write(folder.join(man.get_filename()), page)
 }
 
-/// What stands below a command's help: examples under their heading, and notes before and after
+/// Splits the text below a command's help: examples under their heading, and notes before and after
 /// them.
 fn sections(help: &str) -> Vec<(&'static str, String)> {
     let (before, examples) = help.split_once("Examples:\n").unwrap_or((help, ""));

@@ -1,4 +1,4 @@
-//! How results look: tables for people, one JSON object a line for programs, progress on standard
+//! Prints results: tables for users, one JSON object a line for programs, progress on standard
 //! error.
 
 use std::io::Write;
@@ -16,7 +16,8 @@ pub(crate) fn json_line(value: &impl Serialize) -> std::io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// A table with these columns, the first ones left and the others right aligned.
+/// Makes a table with these columns, the first `left_aligned` to the left and the others to the
+/// right.
 pub(crate) fn table(columns: &[&str], left_aligned: usize) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::NOTHING);
@@ -40,7 +41,7 @@ pub(crate) fn align_left(table: &mut Table, column: usize) {
     }
 }
 
-/// Prints a line for people; a reader who has seen enough and closed the pipe is no error.
+/// Prints a line for users. A reader that has closed the pipe is no error.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -49,12 +50,12 @@ macro_rules! say {
 }
 pub(crate) use say;
 
-/// Prints a table; a reader who has seen enough and closed the pipe is no error.
+/// Prints a table. A reader that has closed the pipe is no error.
 pub(crate) fn print_table(table: &Table) {
     let _ = writeln!(std::io::stdout(), "{table}");
 }
 
-/// Bytes for people: exact where a unit divides them, else with one decimal.
+/// Formats bytes for users: exact where a unit divides them, else with one decimal.
 pub(crate) fn bytes(bytes: u64) -> String {
     let exact = format_size(bytes);
     if bytes < 1024 || exact.len() < 8 && exact.ends_with('B') {
@@ -65,12 +66,12 @@ pub(crate) fn bytes(bytes: u64) -> String {
     format!("{:.1} {}", bytes as f64 / (1u64 << (10 * power)) as f64, units[power - 1])
 }
 
-/// A share in percent.
+/// Formats a share in percent.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.1} %", 100.0 * share)
 }
 
-/// A time in microseconds, in the unit that fits.
+/// Formats a time in microseconds, in the unit that fits.
 pub(crate) fn microseconds(us: f64) -> String {
     match us {
         us if us >= 1e6 => format!("{:.2} s", us / 1e6),
@@ -79,7 +80,7 @@ pub(crate) fn microseconds(us: f64) -> String {
     }
 }
 
-/// A bar on standard error, drawn only when that is a terminal.
+/// Makes a bar on standard error, drawn only when that is a terminal.
 pub(crate) fn progress(length: u64, what: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
     let style = ProgressStyle::with_template(
@@ -91,7 +92,7 @@ pub(crate) fn progress(length: u64, what: &str) -> ProgressBar {
     bar
 }
 
-/// A sign of life on standard error for work whose length is not known.
+/// Makes a spinner on standard error for work of unknown length.
 pub(crate) fn spinner(what: &str) -> ProgressBar {
     let spinner = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     spinner.set_message(what.to_owned());

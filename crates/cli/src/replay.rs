@@ -1,4 +1,4 @@
-//! `floe replay`: a trace through the cache that a configuration describes, on its devices or on
+//! `floe replay`: replays a trace through the cache of a configuration, on its devices or on
 //! simulated ones.
 
 mod price;
@@ -26,8 +26,7 @@ use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::{OrFail, output};
 use price::TierPrice;
 
-/// Most requests in flight at recorded times, unless told otherwise: as many as a server takes from
-/// one client.
+/// Default bound of requests in flight at recorded times: that of a server for one client.
 const IN_FLIGHT_RECORDED: u32 = 256;
 
 const EXAMPLES: &str = "\
@@ -147,13 +146,13 @@ impl FromStr for Speed {
     }
 }
 
-/// A number of requests, of which there is one at least.
+/// Parses a number of requests, at least one.
 fn count(text: &str) -> Result<u64, String> {
     let count = text.parse().ok().filter(|&count: &u64| count > 0);
     count.ok_or_else(|| format!("`{text}` is not a number of requests; write 1 or more"))
 }
 
-/// How much of a trace does not count.
+/// The part of a trace that does not count.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Warmup {
     Requests(u64),
@@ -223,7 +222,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let volumes = volumes
         .map(|volume| Volume { name: volume.name, spec: volume.backing, read_only })
         .collect();
-    // Tiers end with the replay, whatever they would be in a server.
+    // Tiers end with the replay, even if a server would keep them.
     let mut above_bytes = 0;
     let tier = |tier: TierPlan| {
         let config = Config { kept: false, ..tier.config(Memory::None, above_bytes) };
@@ -275,7 +274,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// The command without the settings of `floe serve` that say how clients reach it.
+/// Removes the settings of `floe serve` that concern clients from the command.
 pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
     let of_server = [
         "volume",
@@ -305,7 +304,7 @@ pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
     })
 }
 
-/// A replay's cache ends with it, and must not be made where one is kept.
+/// Refuses a device with a persistent cache, which the replay's cache would overwrite.
 fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
     for Tier { config, cache, .. } in &plan.tiers {
         let paths = cache.paths();
@@ -319,7 +318,7 @@ fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Reads the trace once, to know what it asks for.
+/// Reads the trace once, to learn its volumes and sizes.
 fn survey(trace: &str, open: &TraceArguments, limit: Option<u64>) -> Result<Survey, CliError> {
     if std::fs::metadata(trace).is_ok_and(|file| !file.is_file() && !file.is_dir()) {
         let problem = "a trace is read twice, which takes a file";

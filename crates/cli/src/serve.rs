@@ -1,4 +1,4 @@
-//! `floe serve`: addresses bound, devices opened, the server run.
+//! `floe serve`: binds addresses, opens devices, and runs the server.
 
 mod cache;
 mod signals;
@@ -108,8 +108,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     server.run().or_failure()
 }
 
-/// Prints the addresses on a thread of its own: a reader of standard output that stalls, a pipe
-/// still full of the log of the server before, say, keeps no client waiting.
+/// Prints the addresses on a separate thread. A stalled reader of standard output, such as a pipe
+/// full of an earlier server's log, delays no client.
 fn print(uris: String) -> Result<(), CliError> {
     let print = move || {
         let mut out = std::io::stdout();
@@ -124,10 +124,10 @@ fn print(uris: String) -> Result<(), CliError> {
         .map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
 }
 
-/// Binds addresses and opens devices; the server, and what of it can be read again. `signals`
-/// becomes readable when the server is to end.
+/// Binds addresses and opens devices. Returns the server, and the parts of it that can be reloaded.
+/// `signals` becomes readable when the server is to end.
 ///
-/// What can fail without a trace comes first: opening devices may create files.
+/// Steps that can fail without a trace come first: opening devices may create files.
 pub(crate) fn prepare(
     plan: Plan,
     consent: Consent,

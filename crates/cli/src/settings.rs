@@ -1,10 +1,9 @@
-//! What a run of the cache is told: on the command line or in a file such as floe.toml.
+//! The settings of a run of the cache, from the command line or a file such as floe.toml.
 //!
-//! Both have the same settings. The command line speaks of one volume, `--backing`, `--volume` and
-//! `--read-only`, and of tiers below the first one in a line each; a file has a `[[volume]]` and a
-//! `[[tier]]` table for each. What is given is understood in one step, [`Settings::plan`], before
-//! anything is opened; what is wrong comes out as one line with the setting, and in a file also
-//! with its line.
+//! Both have the same settings. The command line describes one volume by `--backing`, `--volume`
+//! and `--read-only`, and each tier below the first one in a line. A file has a `[[volume]]` and a
+//! `[[tier]]` table for each. [`Settings::plan`] validates all settings in one step, before
+//! anything is opened. An error is one line with the setting, and in a file also with its line.
 
 mod place;
 mod plan;
@@ -161,7 +160,7 @@ pub(crate) struct Settings {
     pub(crate) volume: Vec<VolumeTable>,
 }
 
-/// A list of texts, of which one may stand alone.
+/// Reads a list of texts; a single text may stand alone.
 fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a string or a list of strings")]
@@ -223,7 +222,7 @@ impl std::fmt::Display for Wrong {
 }
 
 impl Source {
-    /// The settings understood, wherever they were given.
+    /// Validates the settings, wherever they were given.
     pub(crate) fn plan(self) -> Result<Plan, CliError> {
         match self.config {
             Some(file) => Plan::from_file(&file),
@@ -245,7 +244,7 @@ impl Source {
 }
 
 impl Plan {
-    /// The settings in a file, understood.
+    /// Validates the settings in a file.
     pub(crate) fn from_file(file: &Path) -> Result<Self, CliError> {
         let refuse = |problem: &str| CliError::usage(format!("{}: {problem}", file.display()));
         let at = |line: Option<usize>, problem: &str| match line {

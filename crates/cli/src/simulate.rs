@@ -1,4 +1,4 @@
-//! `floe simulate`: traces through the caches' own code, without devices.
+//! `floe simulate`: runs traces through the caches' own code, without devices.
 
 mod blocks;
 mod objects;
@@ -111,7 +111,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.blocks.is_empty() { objects::run(arguments) } else { blocks::run(arguments) }
 }
 
-/// Who decides what comes in, in each run; `unit` is what a weight counts.
+/// Returns the admissions of each run; `unit` is the unit of their weights.
 fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, CliError> {
     let chosen = |text: &String| {
         let choices = choices(text).or_usage()?;
@@ -127,7 +127,7 @@ fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, Cli
     arguments.admit.iter().map(chosen).collect()
 }
 
-/// Writes what was asked for of a report, which is made from the command line if need be.
+/// Writes the requested reports, which are built from the command line on demand.
 fn write_report(
     arguments: &Arguments,
     report: impl FnOnce(&str) -> Report,
@@ -148,7 +148,7 @@ fn write_report(
     Ok(())
 }
 
-/// Maps a list on as many threads as there are cores, keeping its order.
+/// Maps a list on all cores, keeping its order.
 pub(crate) fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());

@@ -1,4 +1,4 @@
-//! `floe trace`: what traces hold.
+//! `floe trace`: inspects and converts traces.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,7 +24,7 @@ pub(crate) enum Command {
     Formats(FormatsArguments),
 }
 
-/// Requests between two looks at the progress.
+/// Requests between two updates of the progress.
 pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
 
 /// How to open a trace; shared by every command that reads one.
@@ -42,7 +42,7 @@ pub(crate) struct TraceArguments {
 }
 
 impl TraceArguments {
-    /// Whether anything is said about a trace.
+    /// Returns whether any option for opening a trace is given.
     pub(crate) fn is_told(&self) -> bool {
         self.format.is_some() || self.columns.is_some() || self.skip_bad
     }
@@ -54,7 +54,7 @@ impl TraceArguments {
         Trace::open_source(path, &options).or_usage()
     }
 
-    /// Opens a trace of disk I/O, which is what `whose` needs.
+    /// Opens a trace of disk I/O, which the command `whose` needs.
     pub(crate) fn open_disk(&self, path: &str, whose: &str) -> Result<Trace, CliError> {
         let trace = self.open(path, true)?;
         if trace.kind() != Kind::Block {
@@ -138,7 +138,7 @@ pub(crate) struct FormatsArguments {
     json: bool,
 }
 
-/// What `floe trace formats` tells of a format.
+/// A format in the output of `floe trace formats`.
 #[derive(Serialize)]
 struct FormatLine {
     format: &'static str,
@@ -147,7 +147,7 @@ struct FormatLine {
     origin: &'static str,
 }
 
-/// What `floe trace info` tells of a trace.
+/// A trace in the output of `floe trace info`.
 #[derive(Serialize)]
 struct Line {
     #[serde(flatten)]
@@ -156,7 +156,7 @@ struct Line {
     reuse: Option<Reuse>,
 }
 
-/// What `floe trace convert` tells.
+/// The output of `floe trace convert`.
 #[derive(Serialize)]
 struct Converted<'a> {
     trace: &'a str,
@@ -186,7 +186,7 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
         columns.extend(REUSE_COLUMNS);
     }
     let mut table = output::table(&columns, 2);
-    // Those that are no traces do not keep from what the others hold.
+    // Unreadable traces do not stop the others.
     let mut refused = Vec::new();
     for file in &arguments.files {
         let line = match info(file, arguments) {

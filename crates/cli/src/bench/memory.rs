@@ -1,4 +1,4 @@
-//! `floe bench memory`: the cache in memory under a closed loop of clients.
+//! `floe bench memory`: measures the cache in memory under a closed loop of clients.
 
 mod calibrate;
 mod capacities;
@@ -24,10 +24,10 @@ use crate::{OrFail, output};
 use capacities::Capacities;
 use plan::Configuration;
 
-/// What block traces are cut into.
+/// Size of the blocks into which block traces are cut.
 const BLOCK_BYTES: u64 = 4096;
 
-/// How caches at work are measured, if nothing else is said.
+/// The default plan for measurements of caches under load.
 const PLAN: Plan = Plan { repetitions: 5, seconds: 1.0, warm_up_seconds_max: 60.0 };
 
 /// Most repetitions, and the longest one.
@@ -62,7 +62,7 @@ has tried to freeze.
 operations under their lock, by one thread and by several. It writes the file that floe model reads
 with --service.";
 
-/// How long the emulated disk takes.
+/// The distribution of the emulated disk's times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DiskTimes {
     /// Always the same
@@ -210,7 +210,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// How to measure, where something is not said as in `default`.
+/// Returns the plan of the measurement, with `default` for missing settings.
 fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
     let &Arguments { repetitions, seconds, warm_up, writes, .. } = arguments;
     let (repetitions, seconds) =
@@ -233,11 +233,10 @@ fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
     Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up })
 }
 
-/// Fewest requests by Zipf's law.
+/// Least number of requests by Zipf's law.
 const REQUESTS_MIN: u64 = 1_000_000;
 
-/// Reads what is asked for; without a trace, ten times as many requests as keys, and no fewer than
-/// so many.
+/// Reads the trace; without one, ten times as many requests as keys, and at least `requests_min`.
 fn read(arguments: &Arguments, requests_min: u64) -> Result<Stream, CliError> {
     let zipf = |keys: u64| {
         format!(
@@ -265,7 +264,7 @@ fn read(arguments: &Arguments, requests_min: u64) -> Result<Stream, CliError> {
     builder.finish().or_usage()
 }
 
-/// The caches of a point, and who they are.
+/// The caches of a point, with their identities.
 struct Point {
     identities: Vec<Identity>,
     contestants: Vec<Box<dyn Contestant>>,

@@ -1,16 +1,16 @@
-//! Lines on their way to standard error: a bounded queue, and the one thread that writes them.
+//! A bounded queue of log lines, and the one thread that writes them to standard error.
 //!
 //! A thread that logs copies its line into the queue and goes on; no write to standard error
-//! happens under the lock. A reader that stalls therefore stops the log and nothing else: the queue
-//! fills, further lines are dropped and counted, and the log says how many as soon as it moves
-//! again.
+//! happens under the lock. A stalled reader therefore stops the log and nothing else: the queue
+//! fills, further lines are dropped and counted, and the log reports their number as soon as it
+//! moves again.
 //!
 //! The writer of tracing-appender does not fit: it bounds the number of lines, not their bytes, its
 //! wait at the end is fixed at one second, and it reports that on standard output, which carries
 //! the addresses of `floe serve`.
 //!
-//! Invariants: the queue holds at most [`MOST_BYTES`] and what [`Queue::push_last`] and the log's
-//! own notice add; lines leave in the order in which they came; only [`Queue::write_out`] writes.
+//! Invariants: the queue holds at most [`MOST_BYTES`], the lines of [`Queue::push_last`] and the
+//! log's own notice. Lines leave in the order in which they came. Only [`Queue::write_out`] writes.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -18,12 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Bytes of lines that wait: some thousand lines.
+/// Bytes of lines that may wait: some thousand lines.
 pub(super) const MOST_BYTES: usize = 1 << 20;
 
 thread_local! {
-    /// Whether this is the thread that writes: its notice of dropped lines finds room in a queue
-    /// that is full again.
+    /// This thread is the writer: its notice of dropped lines finds room even in a full queue.
     static WRITES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -41,16 +40,16 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Lines that wait, one behind the other.
+    /// Waiting lines, one behind the other.
     waiting: Vec<u8>,
-    /// Some are being written.
+    /// The writer is writing lines.
     writing: bool,
-    /// Lines dropped that the log has not told of.
+    /// Dropped lines that the log has not reported.
     untold: u64,
 }
 
 impl Queue {
-    /// Puts a line behind the others, or drops it where there is no room.
+    /// Appends a line, or drops it where there is no room.
     pub(super) fn push(&self, line: &[u8]) {
         let most = if WRITES.get() { 2 * MOST_BYTES } else { MOST_BYTES };
         let mut state = self.lock();
@@ -64,18 +63,18 @@ impl Queue {
         self.0.changed.notify_all();
     }
 
-    /// Puts the last line behind the others, room or not.
+    /// Appends the last line, even without room.
     pub(super) fn push_last(&self, line: &[u8]) {
         self.lock().waiting.extend_from_slice(line);
         self.0.changed.notify_all();
     }
 
-    /// Lines dropped so far: for want of room, or because they could not be written.
+    /// Returns the number of lines dropped so far: for lack of room, or after a failed write.
     pub(super) fn dropped(&self) -> u64 {
         self.0.dropped.load(Ordering::Relaxed) // a count; nothing is ordered by it
     }
 
-    /// Waits until all lines are written, but not for longer than that; says whether they are.
+    /// Waits for at most `within` until all lines are written. Returns whether they are.
     pub(super) fn drain(&self, within: Duration) -> bool {
         let end = Instant::now() + within;
         let mut state = self.lock();
@@ -90,8 +89,7 @@ impl Queue {
         true
     }
 
-    /// Writes lines as they come, for ever. `tell` logs how many were dropped; it is called where
-    /// they are missing.
+    /// Writes lines as they come, for ever. `tell` logs the number of dropped lines at their place.
     pub(super) fn write_out(&self, to: &mut impl Write, tell: impl Fn(u64)) -> ! {
         WRITES.set(true);
         let mut lines = Vec::new();
@@ -114,8 +112,8 @@ impl Queue {
             tell(untold); // to the queue, behind what has just left it
         }
         if to.write_all(lines).is_err() {
-            // No reader, or no room on a disk. What is lost is counted; where it could be told
-            // there is nobody to tell.
+            // The reader is gone, or the disk is full. Lost lines are counted, but the notice has
+            // no reader.
             let lost = lines.iter().filter(|byte| **byte == b'\n').count() as u64;
             self.0.dropped.fetch_add(lost, Ordering::Relaxed); // a count; nothing is ordered by it
         }

@@ -1,4 +1,5 @@
-//! `floe model --trace`: the operations of the policies' own code over a trace, as networks.
+//! `floe model --trace`: counts the operations of each policy's code over a trace and models them
+//! as networks.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use crate::simulate::{on_all_cores, read_stream};
 use crate::size::{CacheSize, Sizes};
 use crate::{OrFail, output};
 
-/// Sizes that lead through most hit ratios.
+/// Sizes that cover most hit ratios.
 const SIZES: &str =
     "0.1%,0.3%,1%,2%,4%,7%,10%,15%,20%,30%,40%,50%,60%,70%,80%,90%,95%,98%,99%,100%";
 
@@ -46,7 +47,7 @@ pub(super) fn run(arguments: &Arguments, trace: &str) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Every load and every way to lock.
+/// Returns every combination of load and locking.
 fn conditions(arguments: &Arguments) -> Result<Vec<Conditions>, CliError> {
     let service =
         Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
@@ -68,7 +69,7 @@ fn conditions(arguments: &Arguments) -> Result<Vec<Conditions>, CliError> {
     Ok(all)
 }
 
-/// Sizes in entries, each once.
+/// Returns the distinct sizes in entries.
 fn sizes(arguments: &Arguments, footprint: u64) -> Result<Vec<u64>, CliError> {
     let usual = || SIZES.parse::<Sizes>().expect("the usual sizes are sizes");
     let Sizes(given) = arguments.size.clone().unwrap_or_else(usual);
@@ -83,7 +84,7 @@ fn sizes(arguments: &Arguments, footprint: u64) -> Result<Vec<u64>, CliError> {
     Ok(sizes)
 }
 
-/// What each candidate does at each size.
+/// Counts each candidate's operations at each size.
 fn count(candidates: &[Candidate], stream: &Stream, sizes: &[u64]) -> Vec<Vec<(u64, Operations)>> {
     let runs: Vec<(&Candidate, u64)> = candidates
         .iter()

@@ -1,4 +1,4 @@
-//! Curves as tables.
+//! Prints curves as tables.
 
 use floe_lab::classes::{self, Point, Verdict};
 use floe_lab::model::{Answer, Identity, Line, Star};
@@ -6,7 +6,7 @@ use floe_model::Locks;
 
 use crate::output;
 
-/// A table for a curve, and what to take home from it.
+/// Prints a table for a curve, and its conclusion.
 pub(super) fn curve(lines: &[Line], star: &Star) {
     output::say!("{}", heading(&star.identity));
     let (rate, time) = (|mrps: f64| format!("{mrps:.4}"), |us: f64| format!("{us:.2}"));
@@ -51,7 +51,7 @@ fn heading(identity: &Identity) -> String {
     format!("{policy}{q}{}{mpl}{arrivals}{cores} · disk {disk_us} µs", option("frozen", *frozen))
 }
 
-/// The line that says what to take home.
+/// Returns the conclusion in one line.
 fn verdict(star: &Star) -> String {
     let Star { p_star, peak_mrps, all_hits_mrps, classification, bottleneck, .. } = star;
     let rate =
@@ -66,7 +66,7 @@ fn verdict(star: &Star) -> String {
     }
 }
 
-/// What was counted of a policy over a trace, and what comes out.
+/// Prints the operations counted of a policy over a trace, and the resulting curve.
 pub(super) fn counted(points: &[Point], verdict: &Verdict) {
     let classes::Identity { policy, mpl, cores, disk_us, locks, .. } = &verdict.identity;
     let cores = cores.map_or(String::new(), |cores| format!(" · {cores} cores (mva approximate)"));

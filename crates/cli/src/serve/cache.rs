@@ -1,4 +1,4 @@
-//! The tiers of the cache of `floe serve`: each kept on its device, or made anew.
+//! Opens the tiers of the cache of `floe serve`: persistent ones from their devices, others anew.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,16 +15,16 @@ use crate::error::CliError;
 use crate::settings::{Plan, TierPlan};
 use crate::{OrFail, output};
 
-/// A new cache that is large gets shards for so many threads: it may be served by more than those
-/// it was made with.
+/// A large new cache gets shards for so many threads: later servers may have more threads than the
+/// one that made it.
 const THREADS_SOME_DAY: usize = 8;
 
-/// Groups that keep a shard useful, and those of one that is large enough for others beside it that
-/// no thread needs yet.
+/// Least groups of a useful shard, and the groups of a shard that is large enough for the cache to
+/// have shards in reserve.
 const GROUPS_A_SHARD: u64 = 16;
 const GROUPS_A_LARGE_SHARD: u64 = 64;
 
-/// Progress is shown of what takes longer.
+/// Operations that take longer show progress.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// What the user allows to be done to data, which no file says: it is for one start.
@@ -51,8 +51,7 @@ impl From<Allowed> for Consent {
     }
 }
 
-/// The tiers of a cache that could be made, from the top: what can be known before devices are
-/// opened has been checked.
+/// The tiers of a cache, from the top, checked as far as possible without opening devices.
 pub(super) struct Prepared {
     tiers: Vec<(TierPlan, How)>,
     consent: Consent,
@@ -62,7 +61,7 @@ enum How {
     Kept(Box<Wishes>),
     Volatile {
         caches: Vec<BlockCache>,
-        /// On a file or disk: where the data begins, in bytes.
+        /// The byte of a file or disk at which the data begins.
         data_start: u64,
         consent: Consent,
     },
@@ -83,12 +82,12 @@ impl Prepared {
         }
         let above =
             plan.memory.as_ref().map_or(Memory::None, |memory| MemoryTier::config(&memory.tier));
-        // Memory is above the first tier only; what is above another answers before it, too.
+        // Memory is above the first tier only; the tier above a lower one holds data for it, too.
         let memories = std::iter::once(above).chain(std::iter::repeat(Memory::None));
         let mut above_bytes =
             plan.memory.as_ref().map_or(0, |memory| memory.tier.usage().size_bytes);
         let several = plan.tiers.len() > 1;
-        // With several tiers all have to have shards for as many.
+        // With several tiers all need shards for the same number of threads.
         let fewer_threads = !plan.threads_given && !several;
         let lowest = plan.tiers.iter().rposition(TierPlan::is_kept);
         let tier = |(at, (tier, memory)): (usize, (&TierPlan, Memory))| {
@@ -203,7 +202,7 @@ impl How {
 /// Makes the tiers that are added while the server runs.
 #[derive(Debug)]
 pub(super) struct Newcomers {
-    /// Where the state of those that are kept is noted.
+    /// The state directory of the persistent tiers.
     pub(super) state: Option<StateDir>,
 }
 
@@ -226,19 +225,19 @@ impl TierMaker for Newcomers {
     }
 }
 
-/// A tier's device, made if it is to be.
+/// Opens a tier's device, which is made if necessary.
 fn device(plan: &TierPlan) -> Result<Arc<dyn DeviceSource>, CliError> {
     let role = Role::Cache { size: plan.cache_bytes };
     Ok(Arc::new(plan.cache.prepare(role).or_usage()?))
 }
 
-/// The same with the tier it is about, where there are several.
+/// Adds the tier to the error, where there are several tiers.
 fn in_tier(error: CliError, tier: &TierPlan, several: bool) -> CliError {
     if several { error.about(&format!("tier {}", tier.cache)) } else { error }
 }
 
-/// The number of shards of a new cache: several for each of its threads, and more where that leaves
-/// them large.
+/// Returns the number of shards of a new cache: several for each of its threads, and more where
+/// that leaves them large.
 fn new_shards(config: &Config, threads: usize) -> u64 {
     let groups_a_shard = |shards| {
         let layout = Layout::new(&config.sizes, config.cache_bytes, shards);
@@ -254,7 +253,7 @@ fn new_shards(config: &Config, threads: usize) -> u64 {
     most(threads, GROUPS_A_SHARD).max(most(THREADS_SOME_DAY.max(threads), GROUPS_A_LARGE_SHARD))
 }
 
-/// Shows progress of something that takes its time.
+/// Runs an operation and shows its progress if it takes long.
 fn watched<T>(act: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
     let begun = Instant::now();
     let mut bar = None;

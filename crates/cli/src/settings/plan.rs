@@ -1,5 +1,5 @@
-//! Settings understood: devices named, numbers checked against each other, defaults filled in.
-//! Nothing is opened.
+//! Validates settings: parses devices, checks numbers against each other, fills in defaults. It
+//! opens nothing.
 
 mod admin;
 mod tiers;
@@ -30,29 +30,29 @@ use admin::AdminPlan;
 pub(crate) use tiers::TierPlan;
 use tiers::{same_file, threads};
 
-/// An admission that memory cannot have, a tier can.
+/// The error for an admission that a tier can have but memory cannot.
 const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier \
                                memory:SIZE,write=back,volatile,admit=fussy:tune=1 instead";
 
-/// Where clients are awaited unless told otherwise.
+/// The default address for clients.
 const LISTEN: &str = "nbd://127.0.0.1:10809";
 
-/// Clients that can be served at a time at most, whatever is asked for.
+/// The largest number of connections that a setting may allow.
 const CONNECTIONS_MAX: u64 = 65536;
 
-/// The settings understood.
+/// The validated settings.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// At least one; the first is the default one of clients. Names are unique.
+    /// At least one; the first is the clients' default. Names are unique.
     pub(crate) volumes: Vec<VolumePlan>,
     /// At least one; from the top. No two are on one device.
     pub(crate) tiers: Vec<TierPlan>,
-    /// Above the first tier. Takes memory once it is used.
+    /// The tier above the first one. Takes memory once it is used.
     pub(crate) memory: Option<MemoryPlan>,
-    /// The most of the hits that may be shed.
+    /// The largest share of hits that may be shed.
     pub(crate) shed: Option<Percent>,
     pub(crate) threads: usize,
-    /// They were asked for; otherwise fewer will do.
+    /// The number of threads is a setting; otherwise fewer will do.
     pub(crate) threads_given: bool,
     pub(crate) listen: Vec<Uri>,
     pub(crate) max_connections: usize,
@@ -60,7 +60,7 @@ pub(crate) struct Plan {
     pub(crate) admin: AdminPlan,
     pub(crate) flush_interval: Duration,
     pub(crate) insecure: bool,
-    /// Where the state of kept caches is noted, if that is said.
+    /// The state directory of persistent caches, if one is given.
     pub(crate) state_dir: Option<PathBuf>,
 }
 
@@ -68,7 +68,7 @@ pub(crate) struct Plan {
 #[derive(Debug, Clone)]
 pub(crate) struct VolumePlan {
     pub(crate) name: String,
-    /// For people; may be empty.
+    /// A description for users; may be empty.
     pub(crate) description: String,
     pub(crate) backing: Spec,
     pub(crate) read_only: bool,
@@ -84,7 +84,7 @@ pub(crate) struct MemoryPlan {
     pub(crate) service: Option<ServicePlan>,
 }
 
-/// What list operations take on this machine.
+/// The service times of list operations on this machine.
 #[derive(Debug, Clone)]
 pub(crate) struct ServicePlan {
     file: PathBuf,
@@ -92,7 +92,7 @@ pub(crate) struct ServicePlan {
 }
 
 impl ServicePlan {
-    /// Reads the times, which must be of the tier's policy, too.
+    /// Reads the times, which must include those of the tier's policy.
     fn read(file: PathBuf, tier: &MemoryTier) -> Result<Self, Wrong> {
         let times = named("service", crate::model::read(&file))?;
         let policy = named("service", Policy::alike(tier.usage().policy))?;
@@ -102,7 +102,7 @@ impl ServicePlan {
     }
 }
 
-/// Whether the hottest pages are frozen.
+/// The freezing of the hottest pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Freeze {
     #[default]
@@ -122,7 +122,7 @@ impl FromStr for Freeze {
     }
 }
 
-/// How connections are encrypted.
+/// The encryption of connections.
 #[derive(Debug, Clone)]
 pub(crate) struct TlsPlan {
     /// The folder with the certificates.
@@ -133,12 +133,12 @@ pub(crate) struct TlsPlan {
     pub(crate) verify_peer: bool,
 }
 
-/// A setting of the whole run, or of the volume with this number.
+/// Makes the error of a setting of the whole run, or of the volume with this number.
 fn wrong(volume: Option<usize>, setting: &'static str, problem: impl Into<String>) -> Wrong {
     Wrong { place: Place { table: volume.map(Table::Volume), setting }, problem: problem.into() }
 }
 
-/// The value of a setting, or what is wrong with it after its name.
+/// Returns the value of a setting, or the error with the setting's name.
 fn named<T>(setting: &'static str, value: Result<T, impl Display>) -> Result<T, Wrong> {
     value.map_err(|error| wrong(None, setting, format!("{setting}: {error}")))
 }
@@ -155,7 +155,7 @@ fn missing(volume: Option<usize>, setting: &'static str) -> Wrong {
 }
 
 impl Settings {
-    /// Understands the settings.
+    /// Validates the settings.
     pub(crate) fn plan(self) -> Result<Plan, Wrong> {
         let volumes = self.volumes()?;
         let tiers = self.tiers()?;
@@ -230,7 +230,7 @@ impl Settings {
 }
 
 impl Plan {
-    /// The same as settings, with what was left to defaults.
+    /// Returns the plan as settings, with all defaults filled in.
     pub(crate) fn settings(&self) -> Settings {
         let volume = |plan: &VolumePlan| VolumeTable {
             name: Some(plan.name.clone()),
@@ -294,7 +294,7 @@ impl Plan {
         settings
     }
 
-    /// Says in the log what is served.
+    /// Logs the served devices and settings.
     pub(crate) fn log(&self) {
         tracing::info!(
             version = env!("CARGO_PKG_VERSION"),
@@ -372,13 +372,13 @@ fn tls(
     }
 }
 
-/// Whether writes may be answered before the backing device has them.
+/// Returns whether writes may be answered before the backing device has them.
 fn keeps_writes(tiers: &[TierPlan], memory: Option<&MemoryPlan>) -> bool {
     tiers.iter().any(|tier| tier.mode.keeps_writes())
         || memory.is_some_and(|memory| memory.tier.write() == MemoryWrite::Back)
 }
 
-/// The tier in memory, if one is asked for.
+/// Parses the tier in memory, if there is one.
 fn memory(
     size: Option<Bytes>,
     write: Option<MemoryWrite>,
@@ -425,7 +425,7 @@ fn memory(
     Ok(Some(MemoryPlan { bytes, admit, freeze, tier, service }))
 }
 
-/// Who decides what comes into memory.
+/// Parses the admission to memory.
 fn memory_admit(text: Option<&str>) -> Result<Admissions, Wrong> {
     let choices = named("memory-admit", choices(text.unwrap_or("always")))?;
     if choices.iter().any(|choice| choice.name() == SmallBypass::ABOUT.name) {
@@ -436,7 +436,7 @@ fn memory_admit(text: Option<&str>) -> Result<Admissions, Wrong> {
     Ok(Admissions::new(&choices))
 }
 
-/// How much may be shed, if anything.
+/// Parses the largest share to shed, if there is one.
 fn shed(text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
     let most = parsed("shed", text)?;
     if most.is_some() && mode == WriteMode::Pass {

@@ -1,15 +1,15 @@
-//! A tier of the cache as it is written: a `[[tier]]` of a file, or the text after `--tier`.
+//! A tier of the cache as written by the user: a `[[tier]]` of a file, or the text after `--tier`.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// What a tier has of its own beside what its device has, for messages.
+/// The settings of a tier besides those of its device, for messages.
 pub(super) const OF_A_TIER: &str = "write=MODE, admit=ADMISSION, evict=POLICY, calibration=FILE, \
                                     block-sizes=SIZE+SIZE, dirty-max=SHARE, shards=N and volatile";
 
-/// A tier below those before it. The settings are named as those of the whole run, which are of the
-/// first tier.
+/// A tier below those before it. The settings have the names of those of the whole run, which
+/// belong to the first tier.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields, default)]
 pub(crate) struct TierTable {
@@ -27,10 +27,10 @@ pub(crate) struct TierTable {
 }
 
 impl TierTable {
-    /// The text of a device, with settings of the tier among those of the device.
+    /// Parses the text of a device that also contains settings of the tier.
     ///
     /// # Errors
-    /// What is wrong with the settings of the tier; the device is not looked at.
+    /// The error in the settings of the tier; those of the device are not checked.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut table = Self::default();
         let mut parts = text.split(',');

@@ -1,4 +1,4 @@
-//! `floe simulate --policy`: policies against each other.
+//! `floe simulate --policy`: compares policies.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::size::CacheSize;
 use crate::trace::{PROGRESS_EVERY, tell_skipped};
 use crate::{OrFail, output};
 
-/// What a hit takes when only the time of a miss is given: a lookup in memory and a copy.
+/// Default time of a hit when only that of a miss is given: a lookup in memory and a copy.
 const DEFAULT_HIT_US: f64 = 1.0;
 
-/// What block traces are cut into.
+/// Size of the blocks into which block traces are cut.
 const BLOCK_BYTES: u64 = 4096;
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
@@ -70,7 +70,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// What hits and misses take, where the arguments say.
+/// Returns the times of hits and misses, if the arguments give them.
 fn latency(arguments: &Arguments) -> Result<Option<Latency>, CliError> {
     let of_medium = |name: &String| -> Result<f64, CliError> {
         let medium = Medium::named(name).ok_or_else(|| {
@@ -94,10 +94,10 @@ fn latency(arguments: &Arguments) -> Result<Option<Latency>, CliError> {
     }
 }
 
-/// Mean time of a 4 KiB read on an idle medium, from its model.
+/// Returns the mean time of a 4 KiB read on an idle medium, from its model.
 fn mean_read_us(medium: Medium) -> f64 {
     const READS: u64 = 1000;
-    /// Reads far enough apart not to meet.
+    /// Time between reads that keeps them from overlapping.
     const APART_NS: u64 = 1_000_000_000;
     let mut model = Model::new(medium, 1);
     let total_ns: u64 = (0..READS)
@@ -109,8 +109,8 @@ fn mean_read_us(medium: Medium) -> f64 {
     total_ns as f64 / READS as f64 / 1e3
 }
 
-/// Reads the trace, and how many bytes a unit of its sizes is: blocks are all alike and need no
-/// sizes, but where an admission may have been told bytes.
+/// Reads the trace. Returns it with the number of bytes in a unit of its sizes. Blocks are equal
+/// and need no sizes, except for an admission with byte parameters.
 fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u64), CliError> {
     let trace = arguments.open.open(&arguments.trace, false)?;
     let blocks = trace.kind() == Kind::Block;
@@ -125,7 +125,7 @@ fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u6
     Ok((stream, if in_bytes && !sizes { BLOCK_BYTES } else { 1 }))
 }
 
-/// Reads a trace, disk I/O as its blocks.
+/// Reads a trace; disk I/O is converted to blocks.
 pub(crate) fn read_stream(path: &str, mut trace: Trace, keep: Keep) -> Result<Stream, CliError> {
     let mut builder = Builder::new(trace.kind(), keep, BLOCK_BYTES);
     let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
@@ -150,7 +150,7 @@ fn simulate_all(
     let bar = output::progress((stream.keys.len() * runs.len()) as u64, "simulating");
     let (done, ended) = (AtomicU64::new(0), AtomicBool::new(false));
     let outcomes = std::thread::scope(|scope| {
-        // The flag and the count are for the eye only: nothing else is read by them.
+        // The flag and the count are only displayed: no other memory depends on them.
         scope.spawn(|| {
             while !ended.load(Relaxed) {
                 bar.set_position(done.load(Relaxed));
@@ -166,7 +166,7 @@ fn simulate_all(
     outcomes
 }
 
-/// Best first at each size, by latency where that is known.
+/// Prints the outcomes at each size, best first, by latency where that is known.
 fn print(mut outcomes: Vec<Outcome>, size: impl Fn(u64) -> String) {
     let rank = |outcome: &Outcome| outcome.mean_latency_us.unwrap_or(outcome.miss_ratio);
     outcomes.sort_by(|a, b| a.size.cmp(&b.size).then(rank(a).total_cmp(&rank(b))));

@@ -1,4 +1,4 @@
-//! `--calibrate`: service times for `floe model`.
+//! `--calibrate`: measures service times for `floe model`.
 
 use std::path::Path;
 
@@ -10,8 +10,8 @@ use super::{Arguments, plan};
 use crate::error::CliError;
 use crate::{OrFail, output};
 
-/// How operations are measured, if nothing else is said: short runs, many of them, as the times of
-/// all are compared.
+/// The default plan for measurements of operations: many short runs, because the times of all are
+/// compared.
 const PLAN: Plan = Plan { repetitions: 21, seconds: 0.05, warm_up_seconds_max: 60.0 };
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let what = Calibrate { load: &load, policies: &policies, threads, value_bytes, plan: how };
     what.check().or_usage()?;
     if let Some(file) = &arguments.service_out {
-        // Not to find out only after all the measuring that it cannot be written.
+        // Opened before the measurement, so that an unwritable file is found early.
         std::fs::OpenOptions::new().append(true).create(true).open(file).map_err(refused(file))?;
     }
     let bar = output::progress(0, "calibrating");

@@ -1,4 +1,4 @@
-//! How large a cache is: as its arguments say, or as simulations find for a hit ratio.
+//! Capacities of caches: from the arguments, or from simulations for a hit ratio.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,7 @@ use indicatif::ProgressBar;
 use super::plan::{Capacity, Configuration};
 use crate::error::CliError;
 
-/// A hit ratio this far from the one asked for is worth a word.
+/// Difference to the requested hit ratio that is worth a message.
 const FAR: f64 = 0.01;
 
 /// Capacities of caches on a load.
@@ -17,7 +17,7 @@ pub(super) struct Capacities<'a> {
     looped: Option<Looped>,
     stream: &'a Stream,
     order: Order,
-    /// Of each policy.
+    /// The curve of each policy.
     known: HashMap<String, Curve>,
 }
 
@@ -26,7 +26,7 @@ impl<'a> Capacities<'a> {
         Self { looped: None, stream, order, known: HashMap::new() }
     }
 
-    /// How many entries a cache shall hold.
+    /// Returns the number of entries for a cache.
     pub(super) fn of(&mut self, cache: &Configuration, bar: &ProgressBar) -> Result<u64, CliError> {
         let capacity = match cache.capacity {
             Capacity::Size(size) => size.of(self.stream.distinct as u64),

@@ -1,4 +1,4 @@
-//! How a measurement went over time, as pictures.
+//! Charts of a measurement over time.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use floe_lab::report::{Report, Section, png};
 use crate::OrFail;
 use crate::error::CliError;
 
-/// The caches of a point.
+/// Makes the section of a point, with a timeline for each of its caches.
 pub(super) fn section(identities: &[Identity], measured: &[Measured]) -> Section {
     let timeline = |(identity, measured): (&Identity, &Measured)| Timeline {
         name: format!("{}, frozen {}", identity.policy, identity.freezing.frozen),
@@ -26,7 +26,7 @@ pub(super) fn section(identities: &[Identity], measured: &[Measured]) -> Section
     drawn(&heading, &timelines)
 }
 
-/// Writes the pictures of all points beside the stem.
+/// Writes the charts of all points beside the stem.
 pub(super) fn write(sections: Vec<Section>, stem: &Path) -> Result<(), CliError> {
     let report = Report { sections, ..Report::default() };
     png::write_all(&report, stem).or_failure()?;

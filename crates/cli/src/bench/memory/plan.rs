@@ -1,7 +1,7 @@
-//! From arguments to what is measured: points, and at each the caches that run in turn.
+//! Turns arguments into the measurement's points, and for each the caches that run in turn.
 //!
-//! A point is one of each list but that of policies. Its caches are one for each policy, and one
-//! for each `--vs`, which is the first of them with some things changed.
+//! A point is one combination of all lists but that of policies. Its caches are one for each
+//! policy, and one for each `--vs`, which is the first of them with some changes.
 
 use floe_lab::bench::{Cache, Disk, Freezing, Setup};
 use floe_policy::admission::Admissions;
@@ -11,10 +11,10 @@ use super::{Arguments, DiskTimes};
 use crate::error::CliError;
 use crate::size::{Bytes, CacheSize};
 
-/// The policy that is measured by default.
+/// The default policy.
 const POLICY: &str = "qd-clock";
 
-/// A value begins with its key, by which a hit is checked.
+/// A value begins with its key, which verifies a hit.
 const VALUE_BYTES_MIN: u64 = 8;
 
 /// Larger values measure the memory allocator.
@@ -29,12 +29,12 @@ const THREADS_MAX: usize = 1024;
 /// Most clients: each is a place in a list.
 const MPL_MAX: usize = 1 << 20;
 
-/// How large a cache is.
+/// The capacity of a cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Capacity {
     /// Entries, or a share of the keys.
     Size(CacheSize),
-    /// As large as it takes to hit this often.
+    /// The capacity that gives this hit ratio.
     HitRatio(f64),
 }
 
@@ -42,14 +42,14 @@ pub(super) enum Capacity {
 #[derive(Debug, Clone)]
 pub(super) struct Configuration {
     pub(super) policy: Choice,
-    /// Who comes in; everything without.
+    /// The admission; without one everything is admitted.
     pub(super) admission: Option<Admissions>,
     pub(super) shards: Option<usize>,
     pub(super) capacity: Capacity,
     pub(super) value_bytes: usize,
     pub(super) freezing: Freezing,
     threads: usize,
-    /// As many as threads when not given.
+    /// The number of clients; the default is one for each thread.
     mpl: Option<usize>,
     disk_us: f64,
     exponential: bool,
@@ -67,7 +67,7 @@ impl Configuration {
         }
     }
 
-    /// Refuses what cannot be, in the words of the option that says it.
+    /// Refuses impossible values, in the words of the option that sets them.
     fn check(&self) -> Result<(), String> {
         let Setup { threads, mpl, .. } = self.setup();
         check_threads(threads)?;
@@ -99,7 +99,7 @@ impl Configuration {
             );
         }
         check_value(self.value_bytes)?;
-        // A small one, to see whether there could be a large one.
+        // A small cache tests whether a large one is possible.
         let cache = Cache {
             policy: &self.policy,
             admission: self.admission.as_ref(),
@@ -112,7 +112,7 @@ impl Configuration {
         Ok(())
     }
 
-    /// Changes what a `--vs` says.
+    /// Applies the changes of a `--vs`.
     fn change(&mut self, text: &str) -> Result<(), String> {
         for part in text.split(',') {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
@@ -160,7 +160,7 @@ pub(super) fn check_value(bytes: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// The policies asked for, or else those of a list.
+/// Returns the policies given, or else those of a default list.
 pub(super) fn policies(arguments: &Arguments, default: &str) -> Result<Vec<Choice>, CliError> {
     let parsed = |policy: &str| {
         policy.parse().map_err(|error| CliError::usage(format!("--policy: {error}")))
@@ -171,7 +171,7 @@ pub(super) fn policies(arguments: &Arguments, default: &str) -> Result<Vec<Choic
     }
 }
 
-/// The admission of a text, unless it is `off`.
+/// Parses an admission, unless the text is `off`.
 fn admission(text: &str) -> Result<Option<Admissions>, String> {
     if text == "off" {
         return Ok(None);
@@ -179,12 +179,12 @@ fn admission(text: &str) -> Result<Option<Admissions>, String> {
     text.parse().map(Some).map_err(|error| format!("{error}"))
 }
 
-/// How many threads can run side by side.
+/// Returns the number of threads that can run in parallel.
 pub(super) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// All points in the order of the lists, the caches of each together.
+/// Returns all points in the order of the lists, the caches of each together.
 pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, CliError> {
     let policies = policies(arguments, POLICY)?;
     let admission = admission(&arguments.admit)
@@ -227,7 +227,7 @@ pub(super) fn points(arguments: &Arguments) -> Result<Vec<Vec<Configuration>>, C
     Ok(points)
 }
 
-/// The caches of a point.
+/// Returns the caches of a point.
 fn caches(mut caches: Vec<Configuration>, vs: &[String]) -> Result<Vec<Configuration>, CliError> {
     for cache in &caches {
         cache.check().map_err(CliError::usage)?;

@@ -1,4 +1,4 @@
-//! How a measurement looks to people.
+//! Prints measurements for users.
 
 use floe_lab::bench::{Decided, Outcome, Park, Ratio, SAMPLED};
 
@@ -23,7 +23,7 @@ const COLUMNS: [&str; 16] = [
     "idle",
 ];
 
-/// A table, a line for each cache, and how to read it.
+/// Prints a table with a line for each cache, and an explanation.
 pub(super) fn print(outcomes: &[Outcome]) {
     let mut table = output::table(&COLUMNS, 1);
     for outcome in outcomes {
@@ -79,7 +79,7 @@ pub(super) fn print(outcomes: &[Outcome]) {
     }
 }
 
-/// How many of the entries were frozen, and how many of the hits were on them.
+/// Formats the share of frozen entries, and the share of hits on them.
 fn frozen(outcome: &Outcome) -> String {
     if !outcome.frozen {
         return "–".to_owned();
@@ -88,7 +88,7 @@ fn frozen(outcome: &Outcome) -> String {
     format!("{}: {ratio}, {share}", outcome.freezing)
 }
 
-/// What the controllers decided and why, if there were any.
+/// Prints the controllers' decisions with their reasons, if there were any.
 pub(super) fn print_decisions(decisions: &[Decided]) {
     if decisions.is_empty() {
         return;
@@ -113,7 +113,7 @@ pub(super) fn print_decisions(decisions: &[Decided]) {
     output::print_table(&table);
 }
 
-/// Two latencies, if there were any.
+/// Formats two latencies, if there were any.
 fn pair(half: Option<f64>, most: Option<f64>, digits: usize, unit: &str) -> String {
     match (half, most) {
         (Some(half), Some(most)) => format!("{half:.digits$}, {most:.digits$} {unit}"),

@@ -1,4 +1,4 @@
-//! The tiers of the cache, understood: each with its device, its size and its way of writing.
+//! Parses the tiers of the cache: the device, size, write mode and policies of each.
 
 use std::fmt::Display;
 use std::str::FromStr;
@@ -17,11 +17,10 @@ use super::super::{Settings, Wrong};
 use crate::calibrate;
 use crate::size::{Bytes, Percent};
 
-/// Most threads that serve.
+/// Most worker threads.
 const THREADS_MAX: u64 = 64;
 
-/// A thread is started by itself only if its shards can hold so many groups; smaller shards choose
-/// badly whom to evict.
+/// Groups a thread needs to be started by default; smaller shards choose their victims badly.
 const GROUPS_A_THREAD: u64 = 16;
 
 /// A tier of the cache.
@@ -29,28 +28,28 @@ const GROUPS_A_THREAD: u64 = 16;
 pub(crate) struct TierPlan {
     pub(crate) cache: Spec,
     pub(crate) cache_bytes: u64,
-    /// It ends with the program.
+    /// Its content ends with the program.
     pub(crate) volatile: bool,
     pub(crate) mode: WriteMode,
-    /// Who decides what comes in.
+    /// The admission.
     pub(crate) admit: Admissions,
-    /// Who decides what leaves.
+    /// The eviction policy.
     pub(crate) evict: Evict,
-    /// `None` leaves them to the cache that is there, or are the default ones.
+    /// The block sizes; `None` takes those of an existing cache, or the default ones.
     pub(crate) sizes: Option<BlockSizes>,
-    /// How much of it may be dirty, with write-back.
+    /// The share of it that may be dirty, with write-back.
     pub(crate) dirty_max: Option<Percent>,
-    /// At least as many as threads; `None` leaves the number to the cache.
+    /// The number of shards, at least one for each thread; `None` leaves it to the cache.
     pub(crate) shards: Option<u64>,
 }
 
 impl TierPlan {
-    /// A tier by itself, as `--tier` takes it, with others above it, for somebody who may name
-    /// these paths.
+    /// Parses a single tier, in the text of `--tier`, that will have others above it. `paths`
+    /// limits the files it may name.
     ///
     /// # Errors
-    /// Says in a line what is wrong with it, or not allowed. Looks at no file before all that it
-    /// names are allowed.
+    /// A line that names the error, or the path that is not allowed. No file is opened before all
+    /// paths are allowed.
     pub(crate) fn of(text: &str, paths: &AllowedPaths) -> Result<Self, String> {
         let table = TierTable::parse(text)?;
         let cache = table.cache.as_deref().and_then(|cache| cache.parse().ok());
@@ -61,7 +60,7 @@ impl TierPlan {
         Where::Alone.plan(&table, true).map_err(|wrong| wrong.to_string())
     }
 
-    /// As `--tier` takes it.
+    /// Returns the tier in the text of `--tier`.
     pub(crate) fn name(&self) -> String {
         let mut name = format!("{},write={}", self.cache, self.mode);
         let mut say = |setting: &str, value: Option<String>| {
@@ -81,12 +80,13 @@ impl TierPlan {
         name + if self.volatile { ",volatile" } else { "" }
     }
 
-    /// Whether it goes on with what is on its device.
+    /// Returns whether its content outlasts the server.
     pub(crate) fn is_kept(&self) -> bool {
         !self.volatile && !self.cache.paths().is_empty()
     }
 
-    /// How it is made where nothing is there, with this above it, which holds so many bytes.
+    /// Returns the configuration of a new cache, with `memory` above it, and `above_bytes` in all
+    /// tiers above.
     pub(crate) fn config(&self, memory: Memory, above_bytes: u64) -> Config {
         Config {
             sizes: self.sizes.clone().unwrap_or_default(),
@@ -100,12 +100,12 @@ impl TierPlan {
         }
     }
 
-    /// Bytes of it that may be dirty, where that is bounded.
+    /// Returns the bytes of it that may be dirty, where that is bounded.
     pub(crate) fn most_dirty_bytes(&self) -> Option<u64> {
         self.dirty_max.map(|most| (most.share() * self.cache_bytes as f64) as u64)
     }
 
-    /// As settings, with what was left to defaults.
+    /// Returns the tier as settings, with all defaults filled in.
     pub(super) fn table(&self) -> TierTable {
         TierTable {
             cache: Some(self.cache.to_string()),
@@ -121,7 +121,7 @@ impl TierPlan {
         }
     }
 
-    /// Threads that it has useful shards for.
+    /// Returns the number of threads for which it has useful shards.
     fn useful_threads(&self) -> u64 {
         let sizes = self.sizes.clone().unwrap_or_default();
         self.shards.unwrap_or(self.cache_bytes / (sizes.largest() * SECTOR_BYTES) / GROUPS_A_THREAD)
@@ -129,7 +129,7 @@ impl TierPlan {
 }
 
 impl Settings {
-    /// The tiers, from the top: that of `cache`, if it is given, then those that have tables of
+    /// Returns the tiers from the top: that of `cache`, if it is given, then those with tables of
     /// their own.
     pub(super) fn tiers(&self) -> Result<Vec<TierPlan>, Wrong> {
         let first = TierTable {
@@ -152,7 +152,7 @@ impl Settings {
             return Err(Where::Settings.wrong(setting, problem));
         }
         for (index, table) in self.tier.iter().enumerate() {
-            // other tiers are memory to it
+            // An upper tier holds data for this one like memory.
             let has_above = self.memory.is_some() || !tiers.is_empty();
             let tier = Where::Table(index).plan(table, has_above)?;
             if let Some(other) = tiers.iter().find(|other| same_file(&other.cache, &tier.cache)) {
@@ -166,7 +166,7 @@ impl Settings {
 }
 
 impl TierTable {
-    /// The first setting that is given.
+    /// Returns the first setting that is given.
     fn given(&self) -> Option<&'static str> {
         let given = [
             ("cache-size", self.cache_size.is_some()),
@@ -183,14 +183,14 @@ impl TierTable {
     }
 }
 
-/// Where a tier is described.
+/// The place in which a tier is described.
 #[derive(Debug, Clone, Copy)]
 enum Where {
     /// In the settings of the whole run.
     Settings,
     /// In the table with this number.
     Table(usize),
-    /// In a text of its own.
+    /// In the text of `--tier` or of an admin request.
     Alone,
 }
 
@@ -241,7 +241,8 @@ impl Where {
         Ok(TierPlan { cache, cache_bytes, volatile, mode, admit, evict, sizes, dirty_max, shards })
     }
 
-    /// The size of a tier: what was asked for, what the spec says, or what is there.
+    /// Returns the size of a tier: the setting, the size in the spec, or that of the existing
+    /// device.
     fn cache_bytes(self, cache: &Spec, asked: Option<u64>) -> Result<u64, Wrong> {
         let there = cache.size_found();
         match (asked, there) {
@@ -260,7 +261,7 @@ impl Where {
         }
     }
 
-    /// Who decides what comes in, where anything may.
+    /// Parses the admission, which needs a write mode that caches.
     fn admit(
         self,
         table: &TierTable,
@@ -294,7 +295,7 @@ impl Where {
         Ok(admit)
     }
 
-    /// Who decides what leaves, where anything comes in.
+    /// Parses the eviction policy, which needs a write mode that caches.
     fn evict(self, table: &TierTable, mode: WriteMode) -> Result<Evict, Wrong> {
         let evict = self.parsed("evict", table.evict.as_deref())?.unwrap_or_default();
         if mode == WriteMode::Pass && evict != Evict::default() {
@@ -306,7 +307,7 @@ impl Where {
         Ok(evict)
     }
 
-    /// How much may be dirty, where anything may.
+    /// Parses the dirty share, which needs a write mode with dirty data.
     fn dirty_max(self, text: Option<&str>, mode: WriteMode) -> Result<Option<Percent>, Wrong> {
         let most = self.parsed("dirty-max", text)?;
         match most {
@@ -321,7 +322,8 @@ impl Where {
     }
 }
 
-/// As many threads as asked for, or as there are cores and useful shards for in every tier.
+/// Returns the number of threads: the setting, or the number of cores that have useful shards in
+/// every tier.
 pub(super) fn threads(asked: Option<u64>, tiers: &[TierPlan]) -> Result<usize, Wrong> {
     match asked {
         Some(asked) if !(1..=THREADS_MAX).contains(&asked) => Err(Where::Settings
@@ -340,12 +342,12 @@ pub(super) fn threads(asked: Option<u64>, tiers: &[TierPlan]) -> Result<usize, W
     }
 }
 
-/// How many cores this process may run on.
+/// Returns the number of cores this process may run on.
 fn cores() -> u64 {
     std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
 }
 
-/// Whether two devices are on one file.
+/// Returns whether two devices are on one file.
 pub(super) fn same_file(one: &Spec, other: &Spec) -> bool {
     one.paths().iter().any(|path| other.paths().contains(path))
 }
