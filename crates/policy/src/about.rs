@@ -10,7 +10,7 @@ use crate::Eviction;
 /// Orders without room are templates: [`Default`] gives one with the registry's parameters, and
 /// [`Clone`] gives one that shares nothing with the first, for a cache that keeps an order per
 /// shard. A clone of an order *with* room has its own lists but may share its marks, which are
-/// handles ([`Marks`](crate::Marks)); nobody should use both.
+/// handles ([`Marks`](crate::Marks)); an owner must not use both.
 pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
     /// Its name, idea, source and parameters.
     const ABOUT: About;

@@ -1,10 +1,10 @@
 //! Belady's MIN: the entry whose next use is furthest away leaves. No policy misses less.
 //!
 //! It needs the future, so it only runs over recorded traces: each [`Access`] says when its key
-//! comes next, and owners report hits through [`Eviction::hit`]. What it leaves is the gap that any
-//! other policy could still close (Belady, "A study of replacement algorithms for virtual-storage
-//! computer", IBM Systems Journal, 1966). With entries of different weight it is no longer the
-//! optimum, which nobody can compute.
+//! comes next, and owners report hits through [`Eviction::hit`]. Its hit ratio bounds that of any
+//! other policy (Belady, "A study of replacement algorithms for virtual-storage computer", IBM
+//! Systems Journal, 1966). With entries of different weight it is no longer the optimum, whose
+//! computation is infeasible.
 
 use crate::heap::{Heap, ordered_by_heap};
 use crate::{About, Access, Eviction, NoMarks, Parameters, Policy, Slot};

@@ -8,7 +8,7 @@
 //! at which it does (Rodriguez et al., "Learning Cache Replacement with CACHEUS", FAST '21).
 //!
 //! Constants, the first learning rate, its random jumps and the length of the histories, half the
-//! number of entries each, are those of the authors' code. What differs from it: S is full at its
+//! number of entries each, are those of the authors' code. Differences from it: S is full at its
 //! limit, not one below; an entry that was hit is no longer new; a key that returns has been used
 //! once more than when it left; the rate starts to climb when the cache is full.
 //!

@@ -4,7 +4,7 @@
 //! One list holds all slots, and for each frequency the newest slot is known: a slot hit once more
 //! goes right above the newest of its new frequency (Shah, Mitra, Matani, "An O(1) algorithm for
 //! implementing the LFU cache eviction scheme", 2010, with an array for their list of frequencies).
-//! Frequencies stop at a limit: who is that popular is not about to leave. Ten bytes a slot.
+//! Frequencies stop at a limit: so popular a slot is not about to leave. Ten bytes a slot.
 
 use crate::{Cursor, Lists, Slot};
 
@@ -135,7 +135,7 @@ impl FrequencyList {
         let head = self.order.head(0).map_or(0, |head| self.frequencies[head.index()]);
         let mut below = head;
         for slot in self.order.frozen().rev() {
-            // What was frozen in several steps may not be sorted any more.
+            // Slots frozen in several steps may no longer be sorted.
             let boosted = self.frequencies[slot.index()]
                 .saturating_add(head)
                 .clamp(below, FREQUENCY_MAX as u16);

@@ -5,7 +5,7 @@
 //! its tag belongs to: a cache line, of which there are enough for all ghosts. A queue forgets its
 //! oldest by moving `oldest` past it, which touches no bucket: places whose number is before
 //! `oldest` are free. So a ghost costs one cache line when it comes and one when it is asked for,
-//! none when it goes. One bit per number tells who was taken out of the middle.
+//! none when it goes. One bit per number marks ghosts taken out of the middle.
 //!
 //! Invariants: each ghost's bit is set and one place holds its number; a ghost that does not fit
 //! into its bucket is in the first after it that had room, and every bucket on the way knows the

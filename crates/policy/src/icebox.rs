@@ -1,8 +1,8 @@
 //! The slots that are frozen, in the order in which they were: for orders that give them back best
 //! first.
 //!
-//! Each frozen slot knows its place here, so that one that leaves or moves meanwhile is told at
-//! once, and what is held stays in proportion to what is frozen. Whoever owns it keeps the places.
+//! Each frozen slot knows its place here, so that one that leaves or moves meanwhile is noted at
+//! once, and memory stays in proportion to the number of frozen slots. The owner keeps the places.
 
 use crate::Slot;
 

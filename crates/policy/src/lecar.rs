@@ -1,7 +1,7 @@
 //! LeCaR: LRU and LFU take turns with probabilities that regret adjusts.
 //!
-//! Each eviction follows one of two experts, drawn by their weights. Who is evicted is remembered
-//! in that expert's ghost list; a miss found there says that the expert was wrong, the more so the
+//! Each eviction follows one of two experts, drawn by their weights. The evicted key is remembered
+//! in that expert's ghost list. A miss found there means that the expert was wrong, the more so the
 //! shorter ago it was, and its weight falls (Vietri et al., "Driving Cache Replacement with
 //! ML-based LeCaR", HotStorage '18).
 //!

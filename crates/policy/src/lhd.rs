@@ -6,7 +6,7 @@
 //! one with the lowest such density for its weight leaves (Beckmann, Chen, Cidon, "LHD: Improving
 //! Cache Hit Rate by Maximizing Hit Density", NSDI '18).
 //!
-//! Sample size and decay are those of the authors' code. What differs from it: entries hit 0, 1,
+//! Sample size and decay are those of the authors' code. Differences from it: entries hit 0, 1,
 //! 2–3, … times are kept apart as classes, instead of 16 classes of last two hit ages for each of
 //! 16 applications; densities are computed anew once per entry inserted, not per 2^20 requests; the
 //! last eight admitted are not candidates besides the sample, and no explorers (1 % of the room

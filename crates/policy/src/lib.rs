@@ -4,9 +4,9 @@
 //! never sees keys, values, locks or clocks, and so the same code runs in the simulator, in the
 //! memory cache and in the block cache: what you simulate is what you run.
 //!
-//! A policy comes in two halves: [`Marks`], what a hit may note from any thread without exclusive
-//! access, and [`Eviction`], the order itself, which one owner changes. Which policies are
-//! FIFO-like and which LRU-like is in [`Marks::KIND`] and, for all of them, in [`registry::table`].
+//! A policy comes in two halves: [`Marks`], which hits set from any thread without exclusive
+//! access, and [`Eviction`], the order itself, which one owner changes. [`Marks::KIND`] tells
+//! FIFO-like from LRU-like policies, and [`registry::table`] lists all of them.
 //!
 //! A type that can be chosen by name is a [`Policy`]; [`AnyPolicy`] is any of them, chosen at run
 //! time. A cache that takes either is generic over [`Replacement`] and clones the value it is given
@@ -61,13 +61,13 @@ macro_rules! with_policies {
     };
 }
 
-// Who comes in.
+// Admissions.
 pub mod admission;
 
-// What is asked for in turn.
+// Sequential streams.
 pub mod streams;
 
-// What policies are made of.
+// The parts of policies.
 mod about;
 mod any;
 mod bag;

@@ -39,7 +39,7 @@ impl Marks for AlwaysPromote {
     }
 }
 
-/// Marks of policies that move an entry on a hit if nobody else is at the list.
+/// Marks of policies that move an entry on a hit if no other thread is at the list.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TryPromote;
 

@@ -48,8 +48,8 @@ pub struct Access {
     pub in_a_row: u64,
     /// True if it was not requested but [fetched ahead](Eviction::fetches_ahead).
     pub ahead: bool,
-    /// When the same key is asked for next, as any increasing count of requests; [`Access::NEVER`]
-    /// if it is not or nobody knows. Only Belady looks.
+    /// The time of the next request for the same key, as any increasing count of requests;
+    /// [`Access::NEVER`] if there is none or it is unknown. Only Belady uses it.
     pub next_use: u64,
 }
 
@@ -83,7 +83,7 @@ impl Default for Access {
 pub enum Touch {
     /// Nothing: the mark was all.
     Noted,
-    /// A call of [`Eviction::promote`], by whoever owns the order.
+    /// A call of [`Eviction::promote`], by the owner of the order.
     Promote,
     /// A call of [`Eviction::promote`] if the order can be had without waiting, otherwise nothing.
     TryPromote,
@@ -101,8 +101,8 @@ pub enum Kind {
 /// Marks that hits set concurrently, from any thread.
 ///
 /// Marks are a handle: clones share one set of marks, so hits on other threads need not borrow the
-/// order. A [`Eviction::reserve`] that grows leaves handles taken before it behind; who shares
-/// marks reserves first.
+/// order. An [`Eviction::reserve`] that grows leaves earlier handles behind; owners that share
+/// marks reserve first.
 ///
 /// The marks of this crate ([`NoMarks`](crate::NoMarks), [`Counters`](crate::Counters), …) cost a
 /// hit least. Those of a crate of your own may do anything, this cache included, so a hit protects

@@ -1,7 +1,7 @@
 //! QDLP: a small queue demotes quickly, the main one promotes lazily.
 //!
-//! New entries go to a small FIFO. What was hit there moves on to the main queue, a CLOCK with two
-//! bits; the rest leaves and is remembered as a ghost, and a ghost that comes back enters
+//! New entries go to a small FIFO. Entries that were hit there move on to the main queue, a CLOCK
+//! with two bits; the rest leaves and is remembered as a ghost, and a ghost that comes back enters
 //! the main queue at once (Yang et al., "FIFO can be Better than LRU: the Power of Lazy Promotion
 //! and Quick Demotion", HotOS '23). The predecessor of S3-FIFO, which asks for two hits.
 //!

@@ -1,9 +1,9 @@
 //! S3-FIFO: a small queue filters out what is asked for once before it reaches the main one.
 //!
-//! New entries go to a small FIFO. What was hit there more than once moves on to the main FIFO, the
-//! rest leaves and is remembered as a ghost; a ghost that comes back enters the main queue
-//! at once. The main queue is a CLOCK with two bits (Yang et al., "FIFO Queues are All You Need for
-//! Cache Eviction", SOSP '23).
+//! New entries go to a small FIFO. Entries that were hit there more than once move on to the main
+//! FIFO, the rest leaves and is remembered as a ghost; a ghost that comes back enters the main
+//! queue at once. The main queue is a CLOCK with two bits (Yang et al., "FIFO Queues are All You
+//! Need for Cache Eviction", SOSP '23).
 //!
 //! The queues share the cache by weight; ghosts count one each, in proportion to the slots
 //! reserved.

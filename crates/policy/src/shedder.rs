@@ -5,9 +5,9 @@
 //! flight: in a closed loop these are as many with one share as with another, and where requests
 //! come at a pace of their own, shedding changes nothing of it and does not pay.
 //!
-//! What says that the world has changed is the same mean, while a share is shed that was decided
-//! for. While nothing is shed, a trial waits its turn whatever happens: each costs something, and
-//! loads that change all the time would have them all the time.
+//! A change of the load is detected by the same mean, while a share is shed that was decided on.
+//! While nothing is shed, a trial waits its turn in any case: each costs something, and loads that
+//! change all the time would have them all the time.
 
 use std::time::Duration;
 

@@ -1,12 +1,11 @@
 //! Load shedding: past p*, a share of the requests goes straight to the disk.
 //!
 //! Where hits wait for each other's list operations more than a miss waits for the disk, each
-//! request that passes the cache by makes room for the others, and throughput stays where it was
-//! highest instead of falling ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 5.2).
-//! Where they do not, it costs a disk access for nothing. Which of the two it is, [`Shedding`]
-//! finds out as freezing does: it never goes by a model, but [tries](crate::trial) the next share
-//! beside the present one, in windows that take turns, and takes what has less mean time for a
-//! request.
+//! request that bypasses the cache makes room for the others, and throughput stays at its peak
+//! instead of falling ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 5.2). Where
+//! they do not, it costs a disk access for nothing. [`Shedding`] distinguishes the two as freezing
+//! does: it never goes by a model, but [tries](crate::trial) the next share beside the present one,
+//! in windows that take turns, and takes the one with less mean time for a request.
 //!
 //! The shares are rungs of a ladder. One more is taken if it is better by more than the error and a
 //! margin; the one that is stood on has to prove its gain over the one below again and again, and
@@ -126,7 +125,7 @@ impl Shedding {
         assert!((0.0..=1.0).contains(&options.max), "a share is from 0 to 1");
         Self {
             options,
-            // What is short of a rung by rounding is one.
+            // A share that is short of a rung by rounding is one.
             rungs: (options.max / options.step + 1e-9) as u32,
             rung: 0,
             state: State::Resting { next: Duration::ZERO, side: Side::Above },

@@ -1,15 +1,14 @@
 //! Streams: positions that are asked for one after the other.
 //!
-//! They are followed by whoever owns a cache, above all that it is divided into: a shard that sees
-//! some regions of a volume would lose a stream at the end of each. What the owner finds goes to
-//! policies and admissions with each access ([`Access::in_a_row`](crate::Access::in_a_row)), and if
-//! a policy makes use of what is fetched before it is asked for
-//! ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead)), the owner fetches what
-//! [`Streams::ahead`] says.
+//! The owner of a cache follows them, above its division into shards: a shard that sees some
+//! regions of a volume would lose a stream at the end of each. The owner passes its findings to
+//! policies and admissions with each access ([`Access::in_a_row`](crate::Access::in_a_row)). If a
+//! policy uses prefetched blocks ([`Eviction::fetches_ahead`](crate::Eviction::fetches_ahead)), the
+//! owner fetches those of [`Streams::ahead`].
 //!
-//! Several streams are followed at once, and the one idle for longest is given up. What is ordered
-//! at once is fixed, as in SARC (Gill and Modha, ATC '05), but no less than what the stream's
-//! requests ask for at once.
+//! Several streams are followed at once, and the one idle for longest is given up. The length of a
+//! prefetch is fixed, as in SARC (Gill and Modha, ATC '05), but no less than a request of the
+//! stream.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! W-TinyLFU: a newcomer replaces the main list's victim only if it was asked for more often.
+//! W-TinyLFU: a candidate replaces the main list's victim only if it was asked for more often.
 //!
 //! New entries enter a small LRU window. An entry that falls out of it competes with the coldest
 //! entry of the main part, a segmented LRU, by the frequencies in a sketch that also remembers keys
@@ -6,7 +6,7 @@
 //! Friedman, Manes, "TinyLFU", TOS '17; Einziger, Eytan, Friedman, Manes, "Adaptive Software Cache
 //! Management", Middleware '18).
 //!
-//! Constants are Caffeine's. What differs from it: hits in the window are not counted, as in
+//! Constants are Caffeine's. Differences from it: hits in the window are not counted, as in
 //! libCacheSim, because several in a row say little about later (`window-hits=1` counts them; on
 //! the trace P3 with 200,000 entries that alone takes the miss ratio from 0.448 to 0.462); no
 //! candidate is admitted by chance; the climb starts upwards, where Caffeine's first step makes a

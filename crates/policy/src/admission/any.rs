@@ -37,8 +37,8 @@ macro_rules! each {
     };
 }
 
-/// One or several admissions, chosen by a text such as `small-bypass + obp:target=0.2`. What all of
-/// them admit comes in; the first victim named leaves.
+/// One or several admissions, chosen by a text such as `small-bypass + obp:target=0.2`. A candidate
+/// must be admitted by all of them; the first victim named leaves.
 #[derive(Clone)]
 pub struct Admissions {
     parts: Vec<Part>,

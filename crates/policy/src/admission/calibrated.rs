@@ -59,7 +59,7 @@ mod tests {
             let admissions: Admissions = given.parse().expect("admissions");
             let found = admissions.calibrated(&CALIBRATED);
             assert_eq!(found.to_string(), tuned);
-            // What is printed is what it does.
+            // The printed text gives the same admissions.
             let printed: Admissions = tuned.parse().expect("admissions");
             assert_eq!(format!("{found:?}"), format!("{printed:?}"));
         }

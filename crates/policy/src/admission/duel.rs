@@ -3,9 +3,10 @@
 //! A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger,
 //! Friedman, Manes, "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
 //!
-//! Not to be used by owners that tell no hits: what is hit all the time then seems to be used
-//! never. Nor where nobody says who would leave ([`Eviction::victim`](crate::Eviction::victim), or
-//! [`PendingVictims`](crate::PendingVictims) over policies that do not): everything comes in then.
+//! Not to be used by owners that report no hits: entries hit all the time then seem never used. Nor
+//! where no victim is named ([`Eviction::victim`](crate::Eviction::victim), or
+//! [`PendingVictims`](crate::PendingVictims) over policies that do not): everything is admitted
+//! then.
 
 use super::{Admission, Choosable, Needs, Room, Verdict, Victim};
 use crate::index::Tag;

@@ -1,10 +1,10 @@
 //! Estimates the amount of distinct data touched lately, in eight kilobytes of memory.
 //!
 //! A HyperLogLog (Flajolet et al., AofA '07) for the current window and one for the window before;
-//! what is asked for is the union. A window ends after a given weight of accesses. Whether an
-//! access raises a register depends on nothing but the hash, so those that do are a fair sample of
-//! the distinct blocks, and their mean weight times the number of distinct blocks is the weight
-//! touched: the blocks need not be of one size, and those used often count no more than others.
+//! the estimate is of the union. A window ends after a given weight of accesses. An access raises a
+//! register or not by its hash alone, so those that do are a fair sample of the distinct blocks.
+//! Their mean weight times the number of distinct blocks is the weight touched: the blocks need not
+//! be of one size, and those used often count no more than others.
 
 use crate::random::mix;
 

@@ -11,11 +11,11 @@
 //! IV.A; the defaults are the paper's).
 //!
 //! The text is followed where the printed algorithm differs from it: ratios are of intervals, not
-//! since the start; it is a *fall* that counts; popular is who reached the threshold; checks go on
+//! since the start; it is a *fall* that counts; a block is popular at the threshold; checks go on
 //! in the plain mode. The text's third way back, the hit ratio having risen `patience` times in a
 //! row, can never come before `patience` checks have passed, so it needs no code. Left open by the
 //! text, decided here: a block that returns from the cache to the table counts one access; the
-//! table is sized for what missed in the warm-up, times `popular`, so that a block which comes back
+//! table is sized for the misses of the warm-up, times `popular`, so that a block which comes back
 //! as rarely as once in a warm-up has the time to become popular.
 //!
 //! With `tune=1`, which is recommended, the threshold follows from measured times and counts, reads

@@ -41,7 +41,7 @@ macro_rules! with_admissions {
     };
 }
 
-// What they are made of.
+// The parts of admissions.
 mod any;
 mod calibrated;
 mod footprint;
@@ -68,7 +68,7 @@ pub use window::{Times, Traffic, Window};
 /// The decision about an offer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It comes in; where room is needed, the order of eviction says who leaves.
+    /// It comes in; where room is needed, the order of eviction names the victim.
     Admit,
     /// It comes in, and this one leaves for it if room is needed.
     Replace(Slot),
@@ -103,7 +103,7 @@ pub struct Room {
     pub above: u64,
 }
 
-/// A block worth fetching into the cache, though nobody waits for it.
+/// A block worth fetching into the cache, though no request waits for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fetch {
     /// The hash of its key, as in [`Access::hash`].
@@ -131,8 +131,8 @@ pub struct Needs {
     pub streams: bool,
     /// That what it [orders](Orders::fetch) to be fetched is: it lets nothing in otherwise.
     pub fetches: bool,
-    /// The [`Victim`], whenever somebody would have to leave: where nobody is named, it admits as
-    /// if there were room.
+    /// The [`Victim`], whenever an entry would have to leave; where none is named, it admits as if
+    /// there were room.
     pub victims: bool,
     /// [`Room::above`]: what memory above holds.
     pub above: bool,
@@ -149,9 +149,9 @@ pub trait Admission {
         Needs::default()
     }
 
-    /// It becomes the one with the number `part`, from 0, of so many that share the keys of a cache
-    /// evenly, and sees a part of what happens there. What it was told in operations or in weight
-    /// is for all of them together. Before it has room.
+    /// Makes it the part with the number `part`, from 0, of so many that share the keys of a cache
+    /// evenly, and each see a part of its accesses. Its parameters in operations or in weight are
+    /// for all parts together. Called before it has room.
     fn split(&mut self, _part: usize, _parts: usize) {}
 
     /// Tells how large the cache is, and makes room for what is remembered of it. Never shrinks.
@@ -168,12 +168,12 @@ pub trait Admission {
     /// Returns its own verdict and notes the offer; [`settle`](Self::settle) follows.
     fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict;
 
-    /// Takes in what was decided about the offer just judged, by all who were asked.
+    /// Takes in the joint decision of all admissions about the offer just judged.
     fn settle(&mut self, _: &Access, _: Verdict) {}
 
     /// Decides about a block that is not held and was read from below, or is written. `victim` is
-    /// who would have to leave, `None` while there is room, and where nobody knows before somebody
-    /// is evicted.
+    /// the entry that would have to leave; `None` while there is room, and where the victim is only
+    /// known at the eviction.
     fn admit(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
         let verdict = self.judge(offer, victim);
         self.settle(offer, verdict);

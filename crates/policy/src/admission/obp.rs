@@ -6,11 +6,12 @@
 //! 5 to 30 % acceptable, more where writes hurt reads less). Removals count too, by invalidation as
 //! much as by eviction: freeing writes. So what is removed all the time is not admitted for long.
 //!
-//! The published counters run since the start, so that a workload that changes is noticed after
-//! hours. Here they decay: what is `half-life` operations ago counts half. With `bytes=1` the ratio
-//! is of bytes, those written weighed by what they cost in bytes read (`write-cost`; untold it is
-//! 1, or more if [`Times::write_cost`](super::Times::write_cost) is). What was admitted since the
-//! last window counts at once, so that a burst cannot slip in between two of them.
+//! The published counters run since the start, so that a change of the workload is noticed after
+//! hours. Here they decay: the weight of a count halves every `half-life` operations. With
+//! `bytes=1` the ratio is of bytes, and bytes written are weighed by their cost in bytes read
+//! (`write-cost`; by default 1, or more if [`Times::write_cost`](super::Times::write_cost) is).
+//! Admissions since the last window count at once, so that a burst cannot slip in between two of
+//! them.
 //!
 //! Two things are written whatever is decided, and are not counted ([`Window::replaced`], `fill`):
 //! newer data of what the cache holds, which in the paper's engine is another block that can be
@@ -157,7 +158,7 @@ impl Admission for Obp {
         if !self.counts_replaced {
             self.exempt += self.amount(window.replaced);
         }
-        // What was admitted or replaced may be written a window later, and never if the device
+        // An admitted or replaced block may be written a window later, and never if the device
         // fails.
         let exempt = self.exempt.min(written);
         self.exempt = (self.exempt - exempt) * kept;
@@ -187,7 +188,7 @@ impl Admission for Obp {
     }
 
     fn evicted(&mut self, _: &Access) {
-        // How many bytes that writes, the next window tells.
+        // The next window brings the number of bytes written.
         self.pending += if self.in_bytes { 0.0 } else { 1.0 };
     }
 

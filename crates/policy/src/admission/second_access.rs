@@ -1,8 +1,8 @@
 //! Admits a block when it is offered for the second time.
 //!
-//! A ghost list remembers what stayed out. Who returns while it is remembered has shown that it
-//! returns. Not to be used where blocks come back after more other blocks than the list remembers:
-//! then nothing ever comes in.
+//! A ghost list remembers rejected blocks. A block that returns while it is remembered has shown
+//! that it returns. Not to be used where blocks come back after more other blocks than the list
+//! remembers: then nothing is ever admitted.
 
 use super::{Admission, Choosable, Room, Verdict, Victim};
 use crate::ghost::Ghosts;

@@ -47,7 +47,7 @@ pub struct Window {
     /// Blocks taken out, by eviction and by invalidation. The bytes are those *written* for it,
     /// which may be few.
     pub removed: Traffic,
-    /// Of both, what was due to newer data of blocks that were held: nobody was asked about it. The
+    /// Of both, the traffic of newer data of held blocks, about which no admission was asked. The
     /// bytes are those put in.
     pub replaced: Traffic,
     /// Entries held at the end.

@@ -4,7 +4,7 @@
 //! their number suggests. The units here are the means of windows, which are nearly independent.
 //! Extremes are cut off: a fifth of the windows at each end does not count, so that a stall of
 //! milliseconds in a few of them changes nothing (Yuen, "The two-sample trimmed t for unequal
-//! population variances", Biometrika 1974). What is rarer than that, a variant may do unpunished.
+//! population variances", Biometrika 1974). So rarer effects of a variant go unnoticed.
 
 use super::Mode;
 
@@ -33,9 +33,9 @@ pub struct Difference {
 }
 
 impl Difference {
-    /// From rounds: the mean of a window in the baseline, and the one in the variant beside it.
-    /// What changes slowly cancels. `risk` is the chance to be wrong about the error, such as 0.01.
-    /// `None` for too few rounds.
+    /// Compares rounds: the mean of a window in the baseline, and the one in the variant beside it.
+    /// Slow changes cancel. `risk` is the chance to be wrong about the error, such as 0.01. `None`
+    /// for too few rounds.
     pub fn paired(rounds: &[(f64, f64)], risk: f64) -> Option<Self> {
         let baseline = Trimmed::of(rounds.iter().map(|round| round.0))?;
         let gain = Trimmed::of(rounds.iter().map(|(baseline, variant)| baseline - variant))?;

@@ -330,7 +330,7 @@ impl Trial {
         if changed || found.is_some_and(|found| !found.is_open()) {
             self.undecided.clear();
         }
-        // What speaks for a change without proving it is followed up at once.
+        // Evidence for a change that proves nothing yet is followed up at once.
         let may_change =
             found.is_some_and(|found| found.would_choose(mode, self.options.margin) != mode);
         if changed {

@@ -1,11 +1,11 @@
 //! Plain LRU and two ways to be fussy, side by side in miniature: what each would have saved.
 //!
-//! A cache shows only what the way does that it is run in, and what one leaves in it serves the
-//! next for as long as it takes to fill it anew; so they cannot take turns, as a
+//! A cache shows only the effect of its present mode, and the content that one mode leaves serves
+//! the next for as long as it takes to fill it anew. So modes cannot take turns, as a
 //! [`Trial`](crate::trial::Trial) would have them. Instead an LRU list of every mode is kept beside
 //! the cache, without data, and of one hash in so many where the cache is large (Waldspurger et
-//! al., "Cache Modeling and Optimization using Miniature Simulations", ATC '17). What a mode saves
-//! is what its hits do, less what its insertions cost.
+//! al., "Cache Modeling and Optimization using Miniature Simulations", ATC '17). A mode saves the
+//! cost of its hits, less that of its insertions.
 
 use crate::admission::Fetch;
 use crate::admission::metadata::Metadata;

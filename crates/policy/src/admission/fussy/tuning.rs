@@ -1,9 +1,9 @@
 //! FussyCache tuned by measurements: the threshold of popularity, and the mode.
 //!
 //! *Popular*: fetching a block costs a read below and an insertion ([`Prices`]), and it displaces
-//! another. What that one was worth is counted, not guessed: how often blocks that left the cache
-//! were accessed again while the table remembered them. A block whose own accesses in that time are
-//! worth no less than both together is popular.
+//! another. The value of the displaced block is counted, not guessed: the accesses to evicted
+//! blocks while the table remembers them. A block whose own accesses in that time are worth no less
+//! than both together is popular.
 //!
 //! *Fussy or plain*: what either would have saved is known at every check ([`Miniatures`]), and so
 //! it is for being twice as fussy, since what displaces little one by one may be too much together.
@@ -114,7 +114,7 @@ impl Tuning {
     /// Accesses from which a block is popular, after an interval; `untold` while nothing was
     /// measured.
     pub(super) fn threshold(&mut self, seen: Seen, untold: usize) -> usize {
-        // What happened before as many evictions as the table has blocks is of another time.
+        // Evictions more than a table's length ago say nothing of the present.
         let kept = (-(seen.evicted as f64) / self.blocks.max(1) as f64).exp2();
         self.evicted = self.evicted * kept + seen.evicted as f64;
         self.returns = self.returns * kept + seen.returns as f64;
