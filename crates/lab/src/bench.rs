@@ -7,9 +7,10 @@
 //! warms caches up and runs them in turn, and [`capacity_for`] finds the capacity that gives a hit
 //! ratio. [`calibrate()`] measures what single operations take, for the model of all this.
 //!
-//! [`Cache`] is Floe's own cache as a [`Subject`]; whatever can be looked up in may take part. What
-//! decides is without clock and threads: who is parked ([`Clients`]), when to look at the clock
-//! ([`Looks`]), when a cache is warm ([`WarmUp`]), what a median is worth ([`Estimate`]).
+//! [`Cache`] is Floe's own cache as a [`Subject`]; any cache with lookups can take part. The
+//! deciding parts are without clock and threads: the parked clients ([`Clients`]), the time of the
+//! next look at the clock ([`Looks`]), the end of the warm-up ([`WarmUp`]), the error of a median
+//! ([`Estimate`]).
 
 mod cache;
 mod calibrate;

@@ -144,8 +144,8 @@ impl Conditions {
         operations: &Operations,
     ) -> Result<Point, ModelError> {
         let Operations { counted, hits_promoting } = operations;
-        // Nobody has measured most of these policies: what moves entries on hits is like LRU, what
-        // does not is like CLOCK.
+        // Most of these policies have not been measured: those that move entries on hits count like
+        // LRU, the others like CLOCK.
         let like = if candidate.promotes() { "lru" } else { "clock" };
         let times = self.service.times_like(candidate.name(), like)?;
         let drawn: Drawn = counted.network(&times, self.locks, self.disk_us)?;

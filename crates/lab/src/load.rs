@@ -1,9 +1,9 @@
 //! A load of random requests on an NBD export: what `floe demo` shows a cache with.
 //!
 //! A closed loop: one connection keeps a number of requests in flight, and each reply is followed
-//! by the next request. Which part of the volume is asked for follows a Zipf distribution over
-//! extents scattered at random, so that some are hot and neighbours are not; within its extent a
-//! request is uniform.
+//! by the next request. The requested part of the volume follows a Zipf distribution over extents
+//! scattered at random, so that some are hot and neighbours are not; within its extent a request is
+//! uniform.
 
 use std::time::{Duration, Instant};
 

@@ -6,15 +6,15 @@
 //! misses), by the loop that measures them at work. A miss parks its client there; but the disk is
 //! so quick, and clients are so many, that none is waited for. Caches take turns at being run
 //!
-//! - by one thread: what an operation takes that nobody else is at, nor ever was;
-//! - by several, *together*: what it takes while others want it;
-//! - by several, *apart*: each computes for a while after each request, so that they seldom meet.
-//!   What a visit to the list takes then is mostly fetching what another processor has written.
+//! - by one thread: the time of an operation on data that no other thread uses or has used;
+//! - by several, *together*: its time while other threads want the same;
+//! - by several, *apart*: each computes for a while after each request, so that they seldom meet. A
+//!   visit to the list then mostly fetches data that another processor has written.
 //!
-//! What a request takes beyond that of FIFO, whose hits do nothing but look up, and beyond what
-//! parking takes without a cache, is its policy's. What a miss costs besides, as hits of other
-//! threads find lines of the index changed, is seen where a part of the requests hits: in one such
-//! run, of FIFO. How a change of the list divides into delink, head and tail is seen on the order
+//! A policy's time is that of a request beyond two others: that of FIFO, whose hits only look up,
+//! and that of parking without a cache. The further cost of a miss, since hits of other threads
+//! find changed lines of the index, is measured in one run of FIFO in which a part of the requests
+//! hits. The division of a list operation into delink, head and tail is measured on the order
 //! alone, without lock and cache.
 //!
 //! Times of the list are those with which a closed network of the threads, each computing and
@@ -292,7 +292,7 @@ struct Mixed {
     misses: f64,
 }
 
-/// No cache: always the same answer. What remains is what clients do.
+/// No cache: always the same answer. The measured time is that of the clients.
 struct Nobody {
     hits: bool,
 }

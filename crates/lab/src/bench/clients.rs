@@ -39,7 +39,7 @@ impl Clients {
         self.ready
     }
 
-    /// When the disk answers next, if anybody waits for it.
+    /// Returns the time of the disk's next answer, if any client waits for it.
     pub fn next_due(&self) -> Option<u64> {
         self.parked.front().map(|parked| parked.due_ns)
     }
@@ -50,7 +50,7 @@ impl Clients {
     /// When none could.
     pub fn park(&mut self, parked: Parked) {
         self.ready = self.ready.checked_sub(1).expect("only a client that could go on can miss");
-        // Where the disk always takes as long, the newest is due last and nobody is passed.
+        // Where the disk's times are equal, the newest client is due last and passes none.
         let after =
             self.parked.iter().rev().take_while(|other| other.due_ns > parked.due_ns).count();
         self.parked.insert(self.parked.len() - after, parked);

@@ -11,7 +11,7 @@ const OVERSLEEP_NS: u64 = 100_000;
 /// Shorter sleeps are not worth the call.
 const NAP_NS: u64 = 50_000;
 
-/// A sleep is at most so long, so that whoever waits is heard of now and then.
+/// The longest sleep, so that other waiting clients are checked now and then.
 const SLEEP_NS_MAX: u64 = 5_000_000;
 
 /// Readings from which the cost of one is taken.
@@ -35,10 +35,9 @@ impl Clock {
         self.start.elapsed().as_nanos() as u64
     }
 
-    /// Waits for a moment, and gives the moment it is then. What is far away is slept for in part,
-    /// at most some milliseconds, and is to be waited for again; what is near is waited for
-    /// precisely, by looking at the clock again and again. With `yielding` the processor is left to
-    /// other threads between two looks.
+    /// Waits for a moment, and returns the time it is then. It sleeps for a part of a long wait, at
+    /// most some milliseconds, and the caller waits again. A short wait is precise, by reading the
+    /// clock again and again. With `yielding` other threads get the processor between two reads.
     pub(super) fn wait_towards(self, due_ns: u64, yielding: bool) -> u64 {
         let mut now = self.now();
         let left_ns = due_ns.saturating_sub(now);

@@ -34,7 +34,8 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// Lookups to do before the next look, when somebody is due at a moment.
+    /// Returns the number of lookups before the next look at the clock, when a client is due at a
+    /// moment.
     pub fn lookups(&self, now_ns: u64, due_ns: Option<u64>) -> u32 {
         due_ns.map_or(MOST, |due| {
             ((due.saturating_sub(now_ns)) as f64 / self.lookup_ns)

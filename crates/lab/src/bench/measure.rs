@@ -238,7 +238,7 @@ impl<S: Subject> Contestant for Contender<S> {
         let filled_by = if has_disk { began + (end - began) / 2 } else { end };
         let mut settled = self.settle(load, Disk::NONE, span, window, filled_by, !has_disk);
         if has_disk {
-            // What it has found out so far is of misses that cost nothing.
+            // Its results so far are of misses that cost nothing.
             self.subject.forget();
             self.watch.borrow_mut().forget();
             settled &= self.settle(load, self.setup.disk, Span::ANY, window, end, true);

@@ -1,11 +1,11 @@
 //! When a cache is warm: its hit ratio and throughput no longer drift.
 //!
 //! Ten windows are compared, the earlier five with the later five: hit ratio and throughput must
-//! agree up to a small bound, or up to what chance alone makes of them. What matters is how much
-//! the windows hold, for a large cache settles so slowly that it looks steady for a while: after a
-//! first pass over the load, in five of them the cache takes in as many entries as it holds, or is
-//! asked for everything there is, and each holds enough operations that chance hides no drift.
-//! Loads that never settle, and machines, are what the caller's limit of time is for.
+//! agree up to a small bound, or up to chance. The windows must be long enough, because a large
+//! cache settles so slowly that it looks steady for a while. After a first pass over the load, in
+//! five of them the cache takes in as many entries as it holds, or gets requests for all there is.
+//! Each holds enough operations that chance hides no drift. The caller's limit of time ends loads
+//! and machines that never settle.
 
 use std::collections::VecDeque;
 

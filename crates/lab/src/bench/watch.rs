@@ -106,8 +106,8 @@ impl Run<'_> {
         self.watch.has_concluded || self.freezes.is_none()
     }
 
-    /// Takes in how far it is: hits, misses and writes of this run, and what freezing says.
-    /// Whether there was anything new.
+    /// Takes in the progress of the run: its hits, misses and writes, and the state of freezing.
+    /// Returns whether there was anything new.
     pub(super) fn look(&mut self, done: [u64; 3], freezes: Option<Freezes>) -> bool {
         let now = Instant::now();
         let span = (now - self.at).as_secs_f64();

@@ -257,9 +257,9 @@ impl<S: Subject> Worker<'_, S> {
         }
     }
 
-    /// Lets those go on for whom the disk has answered at a look at the clock; what time it is
-    /// then. Parked is who has not been seen to be due: that one then waits for others who are is
-    /// the processor's doing, not the disk's.
+    /// Resumes the clients to which the disk has answered by a look at the clock, and returns the
+    /// time then. Clients not seen to be due are parked: their wait for other due clients is the
+    /// processor's doing, not the disk's.
     fn answer(&mut self, look_ns: u64) -> u64 {
         let mut has_answered = false;
         while let Some(parked) = self.clients.wake(look_ns) {
@@ -350,7 +350,7 @@ impl<S: Subject> Worker<'_, S> {
 }
 
 impl<S> Drop for Worker<'_, S> {
-    /// Nobody waits for a thread that has ended, also by a panic of its subject.
+    /// No thread may wait for one that has ended, also by a panic of its subject.
     fn drop(&mut self) {
         self.job.board.counters[self.job.thread].phase.store(STOP, Relaxed);
     }

@@ -1,8 +1,9 @@
 //! A closed loop on a device: so many operations in flight, some of which write.
 //!
-//! Which of them write is spread evenly, not drawn, so that a share of 2 % is one even among few
-//! operations; where they go is drawn. What is in flight when a round begins comes from before it,
-//! what ends within it counts. A round in which the device hardly answers goes on until it has.
+//! The writes are spread evenly over the operations, not drawn, so that a share of 2 % is exact
+//! even among few operations. Their positions are drawn. Operations in flight when a round begins
+//! come from before it; those that end within it count. A round in which the device hardly answers
+//! goes on until it has.
 
 use std::io;
 use std::time::{Duration, Instant};

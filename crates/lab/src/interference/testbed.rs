@@ -101,9 +101,9 @@ pub struct TestBed {
 }
 
 impl TestBed {
-    /// A device of which up to `scratch_bytes` are written, `least_bytes` at least. What does not
-    /// exist is made, and removed again at once; what exists must hold nothing, or `overwrite` be
-    /// said.
+    /// Opens a device of which up to `scratch_bytes` are written, `least_bytes` at least. A missing
+    /// file is made, and removed again at once; an existing device must be empty, unless
+    /// `overwrite` is set.
     ///
     /// # Errors
     /// When the device holds something, has too little room, or fails.

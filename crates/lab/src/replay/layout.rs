@@ -93,7 +93,7 @@ impl Layout {
             }
         }
         for (index, (&wanted_bytes, &there_bytes)) in ends.iter().zip(sizes).enumerate() {
-            // What folds must be able to hold its longest request.
+            // A folded volume must be able to hold its longest request.
             let wanted_bytes =
                 if fit.wrap { wanted_bytes.min(survey.longest_bytes) } else { wanted_bytes };
             if wanted_bytes > there_bytes {

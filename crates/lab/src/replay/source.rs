@@ -77,7 +77,7 @@ impl Feed {
                     .map_while(|request| request.map_err(|error| failed = Some(error)).ok());
                 let batch: Vec<Request> = sound.take(BATCH_REQUESTS).collect();
                 let last = batch.len() < BATCH_REQUESTS;
-                // Nobody listens any more when the replay has failed.
+                // The receiver is gone when the replay has failed.
                 if tell.send((batch, failed)).is_err() || last {
                     return;
                 }

@@ -6,8 +6,8 @@
 //! while it was under way. When several versions are possible and a read has seen one with no write
 //! near, that one it stays: a cache may not change its mind about it.
 //!
-//! Bytes that nobody has written are checked where the volume was known to be zero, and what a trim
-//! left is not checked at all.
+//! Bytes never written are checked where the volume was known to be zero. Trimmed ranges are not
+//! checked at all.
 
 mod pattern;
 mod spans;
@@ -28,7 +28,7 @@ pub(super) type Ticket = u64;
 pub enum Content {
     /// Zeros.
     Zero,
-    /// Nobody knows.
+    /// Unknown content.
     Unknown,
 }
 

@@ -9,7 +9,7 @@ use crate::simulate::blocks::Outcome;
 /// A chart's name, its title, how to read it, its unit, and what it shows of an outcome.
 type View = (&'static str, &'static str, &'static str, Unit, fn(&Outcome) -> Option<f64>);
 
-/// Most telling first. What nothing is known of is not drawn.
+/// Most telling first. A view without data is not drawn.
 const VIEWS: [View; 4] = [
     (
         "read-miss-ratio",

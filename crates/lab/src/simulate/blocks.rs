@@ -1,8 +1,8 @@
 //! The block cache over a trace: the server's own state machines, on devices that answer at once.
 //!
 //! Each request ends before the next begins, and the clock is the trace's: dirty data is cleaned
-//! every [`Setup::clean_every_ns`] of it and at the end. What comes out is exact in hits, bytes and
-//! memory; how long things take is for replay.
+//! every [`Setup::clean_every_ns`] of it and at the end. The results are exact in hits, bytes and
+//! memory; `floe replay` measures times.
 
 use std::time::Instant;
 

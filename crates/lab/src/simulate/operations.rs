@@ -1,8 +1,8 @@
 //! Counts the list operations of policies over a trace by the outcome of each request.
 //!
 //! The loop of [`super::objects`] over the same policy code, compiled once more with counters in
-//! its lists (`floe-policy-counted`). The trace is run twice and counted the second time: what
-//! fills an empty cache takes nobody's place, and is over by then. So hit ratios reach 1 when
+//! its lists (`floe-policy-counted`). The trace is run twice and counted the second time:
+//! insertions into an empty cache evict nothing, and are over by then. So hit ratios reach 1 when
 //! everything fits.
 
 use std::collections::BTreeMap;

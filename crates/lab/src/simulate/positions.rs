@@ -47,8 +47,8 @@ impl<'a> Positions<'a> {
         position + 1 - streams.follow(&(position..position + 1))
     }
 
-    /// The keys that are to be fetched after the request followed last. What the trace never asks
-    /// for is not known, and not fetched.
+    /// Returns the keys to be fetched after the last request. Keys that the trace never asks for
+    /// are unknown, and not fetched.
     #[inline]
     pub(super) fn ahead(&mut self) -> impl Iterator<Item = u32> + use<> {
         let ahead = self.streams.as_mut().and_then(|streams| streams.ahead(self.fetches_from));

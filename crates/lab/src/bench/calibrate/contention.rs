@@ -1,13 +1,12 @@
-//! From throughputs to service times: how long a visit to the list takes, with nobody else there
-//! and with others.
+//! Derives service times from throughputs: the time of a visit to the list, alone and with other
+//! threads.
 //!
-//! Threads that do the same again and again are a closed network: each computes for a while by
-//! itself and then visits the list. Two runs of the same threads leave two times free, and so find
-//! them. In one they compute for long between two visits, so that they seldom meet; it has the time
-//! of a visit with nobody else there, by a thread that finds the list as another one has left it,
-//! in that one's memory. In the other they compute for as short as can be, so that they meet all
-//! the time. The model is solved for both, so that what it is told in the end is what gives back
-//! the throughputs.
+//! Threads that repeat the same operations are a closed network: each computes for a while by
+//! itself and then visits the list. Two runs of the same threads have two unknown times, and so
+//! determine them. In one run they compute for long between two visits, so that they seldom meet.
+//! It gives the time of a visit without contention, by a thread that finds the list in another
+//! processor's memory. In the other they compute as briefly as possible, so that they meet all the
+//! time. The model is solved for both, so that its inputs give back the measured throughputs.
 
 use floe_model::{Load, ModelError, Network, Outcome, Station, Step, Time, Visit, mva};
 

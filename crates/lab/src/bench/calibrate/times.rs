@@ -73,7 +73,7 @@ fn visits(requests: &ByPace, compute: &ByPace) -> Result<ByPace, ModelError> {
         paces.into_iter().filter(|&pace| pace != apart && pace.threads() > 1).collect();
     for at in 0..requests.0[&apart].len() {
         let runs: Vec<Meeting> = together.iter().map(|&pace| meeting(pace, at)).collect();
-        // What others have written is not quicker to reach than what nobody has.
+        // Data written by other threads is not quicker to reach than unshared data.
         let time = visit(&meeting(apart, at), &runs, visits.0[&Pace::Together(1)][at])?;
         for &pace in together.iter().chain([&apart]) {
             let queue = if pace == apart { 1 } else { pace.threads() as u32 };

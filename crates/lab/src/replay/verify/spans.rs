@@ -1,7 +1,7 @@
 //! The versions that each byte of a volume may have: a map from ranges to candidates.
 //!
-//! Ranges nobody has written hold the volume's first version and take no memory. A range that one
-//! write has settled is one span again, so there are never more than two spans for each write.
+//! Ranges never written hold the volume's first version and take no memory. A range that one write
+//! has settled is one span again, so there are never more than two spans for each write.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
