@@ -1,5 +1,5 @@
-//! File descriptors: each client takes one, and the server keeps some for itself, so that whoever
-//! runs it always gets through to the admin interface.
+//! File descriptors: each client takes one, and the server keeps a reserve, so that operators
+//! always get through to the admin interface.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -12,10 +12,11 @@ const KEPT: usize = 128;
 /// Kept for each thread, beside its handles of the devices: its ring and what wakes it.
 const KEPT_A_THREAD: usize = 4;
 
-/// Makes room for this many clients, as far as the system allows; how many there is room for.
+/// Raises the limit of descriptors for this many clients, as far as the system allows. Returns the
+/// number of clients there is room for.
 ///
 /// # Errors
-/// When there is room for none.
+/// When there is no room for a single client.
 pub(crate) fn make_room(clients: usize, threads: usize, devices: usize) -> Result<usize, CliError> {
     let kept = KEPT + threads * (KEPT_A_THREAD + devices);
     let limit = getrlimit(Resource::Nofile);

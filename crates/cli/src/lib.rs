@@ -1,7 +1,6 @@
 //! The `floe` program: arguments in, tables or JSON out.
 //!
-//! All of it but `main`, so that its documentation does not stand where that of the library `floe`
-//! belongs.
+//! All of it but `main`, so that its documentation does not replace that of the library `floe`.
 
 mod admin;
 mod bench;
@@ -106,8 +105,8 @@ enum Command {
     Completions(man::CompletionsArguments),
 }
 
-/// The command line: what it is derived from, less what a command shares with another and has no
-/// use for.
+/// Returns the command line: the derived one without the arguments that a command shares with
+/// another and does not use.
 fn command() -> clap::Command {
     Cli::command().mut_subcommand("replay", replay::without_clients)
 }

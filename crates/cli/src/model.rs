@@ -1,4 +1,4 @@
-//! `floe model`: what a hit ratio is worth in throughput, from queueing networks.
+//! `floe model`: computes throughput over hit ratios, from queueing networks.
 
 mod counted;
 mod print;

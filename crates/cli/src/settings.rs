@@ -174,7 +174,7 @@ fn one_or_more<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>
     })
 }
 
-/// What a file has tables for, on the command line: one volume, and tiers.
+/// The settings for which a file has tables: one volume, and tiers.
 #[derive(Debug, Args)]
 struct Tables {
     // Not a doc comment: rustdoc would see links in it.

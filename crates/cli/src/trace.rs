@@ -27,7 +27,7 @@ pub(crate) enum Command {
 /// Requests between two updates of the progress.
 pub(crate) const PROGRESS_EVERY: u64 = 1 << 16;
 
-/// How to open a trace; shared by every command that reads one.
+/// Options for opening a trace, shared by all commands that read one.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct TraceArguments {
     #[arg(long, value_name = "NAME", help = format_help())]

@@ -1,4 +1,4 @@
-//! `--price tier0=1,tier1=0.38`: what a byte of each tier costs beside a byte of DRAM.
+//! `--price tier0=1,tier1=0.38`: the price of a byte in each tier, relative to DRAM.
 
 use std::str::FromStr;
 
@@ -25,7 +25,7 @@ impl FromStr for TierPrice {
     }
 }
 
-/// The prices of so many tiers, from the top; `None` where none is told.
+/// Returns the prices of all tiers, from the top; `None` where none is given.
 pub(super) fn of_all(told: &[TierPrice], tiers: usize) -> Result<Option<Vec<f64>>, CliError> {
     if told.is_empty() {
         return Ok(None);

@@ -27,7 +27,7 @@ const GROUPS_A_LARGE_SHARD: u64 = 64;
 /// Operations that take longer show progress.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What the user allows to be done to data, which no file says: it is for one start.
+/// The user's permissions to lose or overwrite data. No file has them: they are for one start.
 #[derive(Debug, Clone, Copy, Default, Args)]
 pub(crate) struct Allowed {
     /// Make a new cache, whatever the cache device holds

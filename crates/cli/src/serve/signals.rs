@@ -27,8 +27,8 @@ pub(crate) struct Reloadable {
     pub(super) token: Option<Token>,
 }
 
-/// Catches the signals from now on. What is given first becomes readable when the server is to end,
-/// the other when it is to reload.
+/// Catches the signals from now on. The first of the results becomes readable when the server is to
+/// end, the other when it is to reload.
 pub(super) fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
     let (end, ended) = UnixStream::pair().or_failure()?;
     let (reload, reloading) = UnixStream::pair().or_failure()?;

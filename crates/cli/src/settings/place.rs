@@ -38,7 +38,7 @@ impl Place {
     }
 }
 
-/// The setting whose value a byte of a file belongs to.
+/// Returns the setting to whose value a byte of a file belongs.
 pub(super) fn setting_at(text: &str, byte: usize) -> Option<String> {
     fn find<'a>(table: &'a DeTable<'_>, byte: usize) -> Option<&'a str> {
         table.iter().find_map(|(key, value)| match value.get_ref() {

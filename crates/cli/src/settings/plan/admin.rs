@@ -12,7 +12,7 @@ use super::{named, wrong};
 /// The admin interface's settings, understood.
 #[derive(Debug, Clone)]
 pub(crate) struct AdminPlan {
-    /// Without one, at the default address, which depends on who runs the server.
+    /// Empty for the default address, which depends on the server's user.
     listen: Vec<AdminAddress>,
     group: Option<Group>,
     token_file: Option<PathBuf>,
@@ -78,7 +78,7 @@ impl AdminPlan {
         self.listen.is_empty() || self.listen.iter().any(|address| !is_tcp(address))
     }
 
-    /// True if nobody can change anything while the server runs.
+    /// Returns whether no client can change anything while the server runs.
     pub(crate) fn only_tells(&self) -> bool {
         !self.is_on_a_socket() && self.token_file.is_none()
     }
