@@ -10,13 +10,14 @@
 //! known from the measured shares. Two bounds on s give the most that i may be:
 //!
 //! 1. *Any insertion may be useless*: its value is unknown before the block is asked for again. So
-//!   writes may take no more of the reads' speed than [a third](LOSS_MAX): 1 − r/r₀ ≤ x, or s ≤ x /
-//!   (1 − x). 2. *Insertions must pay*: a hit saves a read from the backing device, which is g =
-//!   r₀/b − 1 reads longer, where b is that device's rate of reads in the same loop. With h of the
-//!   lookups hits, admission gains h·g a lookup. Of that the writes may take half, so s ≤ h·g / 2.
-//!   The future hit ratio is unknown; half is that of the paper's caches on data larger than they
-//!   are (44 to 48 %). Where the backing device is no slower than the tier, nothing pays and the
-//!   target is 0.
+//!    writes may take no more of the reads' speed than [a third](LOSS_MAX): 1 − r/r₀ ≤ x, or
+//!    s ≤ x / (1 − x).
+//! 2. *Insertions must pay*: a hit saves a read from the backing device, which is g = r₀/b − 1
+//!    reads longer, where b is that device's rate of reads in the same loop. With h of the lookups
+//!    hits, admission gains h·g a lookup. Of that the writes may take half, so s ≤ h·g / 2. The
+//!    future hit ratio is unknown; half is that of the paper's caches on data larger than they are
+//!    (44 to 48 %). Where the backing device is no slower than the tier, nothing pays and the
+//!    target is 0.
 //!
 //! OBP counts insertions and removals, and in a full cache each insertion is a removal too, so the
 //! target is 2·i. The third was chosen so that on the paper's medium the first bound gives what the
