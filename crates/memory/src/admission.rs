@@ -1,22 +1,20 @@
 //! The admission of each shard, where the cache has one, and what it is told.
 //!
-//! To insert a key that is not there is an *offer*. The admission of its shard is asked under the
-//! lock that the insertion has taken anyway (`Owner::offer`); what it does not admit never gets a
-//! place. Each shard has an admission of its own, which shares nothing with the others and knows
-//! that it is one of so many ([`Admission::split`]).
+//! Inserting a key that is absent is an *offer*. The shard's admission decides about it under the
+//! lock that the insertion has taken anyway (`Owner::offer`); a rejected entry never gets a place.
+//! Each shard has an admission of its own, which shares nothing with the others and knows that it
+//! is one of so many ([`Admission::split`]).
 //!
-//! The admission is told, and when:
+//! The owner tells the admission:
 //!
-//! - at once, under the lock: offers with who would leave for them, evictions, and what is written
-//!   in the place of another;
-//! - a hit at once, where it takes that lock anyway: in an LRU-like order, where it promotes. Hits
-//!   of a FIFO-like policy, and those on frozen entries, write nothing that is shared, and no
+//! - at once, under the lock: offers with their victims, evictions, and replacements of entries;
+//! - hits at once, where they take that lock anyway: in an LRU-like order, with each promotion.
+//!   Hits of a FIFO-like policy, and those on frozen entries, write nothing that is shared, and no
 //!   admission hears of them one by one;
-//! - counts, in a window that ends with every [`WINDOW_OFFERS`]th offer of the shard. Lookups and
-//!   hits are what threads have counted in their records meanwhile, of which the shard takes its
-//!   part as if keys fell evenly: so a hit does nothing for it, and the parts add up. That a value
-//!   was looked up says nothing of its weight, so there it counts what entries weigh on average.
-//!   Removals write nothing.
+//! - counts, in a window that ends with every [`WINDOW_OFFERS`]th offer of the shard. Threads count
+//!   lookups and hits in their records, and the shard takes its part as if keys fell evenly. So a
+//!   hit does no work for the admission, and the parts add up. A lookup of a value says nothing of
+//!   its weight, so the average weight of entries counts there. Removals write nothing.
 //!
 //! Nothing is fetched for an admission, and blocks have no position: those that need either are
 //! refused when the cache is built.
@@ -136,21 +134,21 @@ impl Gate {
         (self.offered, self.bypassed)
     }
 
-    /// Returns whether an offer comes in. `victim` is who would leave for it, where it needs that
-    /// and it is known.
+    /// Returns whether an offer is admitted. `victim` is the slot that would leave for it, where
+    /// the admission needs that and it is known.
     pub(crate) fn admits(&mut self, offer: &Access, fits: bool, victim: Option<Slot>) -> bool {
         self.offered += 1;
         let victim = victim.map(|slot| Victim { slot, hash: self.hashes[slot.index()] });
         let verdict = self.admission.judge(offer, victim.as_ref());
         let is_held = self.orders.hold && !fits;
-        // Whom it would have leave is whom the order evicts next.
+        // A victim of the admission is the one that the order evicts next.
         let verdict = if is_held { Verdict::Bypass } else { verdict };
         self.admission.settle(offer, verdict);
         self.bypassed += u64::from(!verdict.admits());
         verdict.admits()
     }
 
-    /// An entry has taken a slot that was nobody's.
+    /// An entry has taken a free slot.
     pub(crate) fn came_in(&mut self, slot: u32, access: &Access) {
         let slot = slot as usize;
         if slot >= self.hashes.len() {

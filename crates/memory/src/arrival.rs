@@ -1,5 +1,5 @@
-//! Insertion into a shard: in the place of its predecessor, of one that is evicted for it, or of
-//! nobody. What is usual is short; the rest is functions of its own.
+//! Insertion into a shard: in place of the predecessor, of an evicted entry, or in a free slot. The
+//! usual path is short; the rest is in separate functions.
 
 use floe_policy::{Access, Eviction, Slot};
 
@@ -13,12 +13,12 @@ use crate::shard::Shard;
 use crate::sync::Ordering;
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
-    /// Puts an entry in, in the place of one with the same key if there is one. Takes it out of
+    /// Inserts an entry, in place of one with the same key if there is one. Takes it out of
     /// `newcomer`, where it can be large, only when it has its place.
     ///
     /// # Errors
-    /// What room it lacks, when the shard cannot make that alone, or with `asks_others` need not.
-    /// What the shard held under the key is gone then.
+    /// The room it lacks, when the shard alone cannot make it, or with `asks_others` need not. The
+    /// shard has dropped its entry of that key then.
     #[inline(always)]
     pub(crate) fn insert(
         &mut self,
@@ -69,9 +69,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// [`insert`](Self::insert) of a key that is not there, into a shard with an admission. What
-    /// that does not admit is dropped with the newcomer, or passes through for those who are to see
-    /// it.
+    /// [`insert`](Self::insert) of an absent key into a shard with an admission. A rejected
+    /// candidate is dropped, or passes through to the callers that wait for it.
     #[cold] // for those without one: nothing of it weighs on their way
     #[inline(never)]
     fn offer(
@@ -129,7 +128,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 return self.offer(shard, budget, newcomer, asks_others, gone);
             }
         } else if newcomer.guard.is_some() {
-            // What came while this was loaded is newer.
+            // A value inserted during the load is newer.
             self.pass_through(newcomer, Cause::Rejected, gone);
             return Ok(());
         } else if tenant.pinned && budget.is_exceeded() {
@@ -305,7 +304,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let index = shard.table().index_of(era != self.era);
         let replace = || index.replace(lane, after);
         if frozen {
-            // SAFETY: just made, and known to nobody yet.
+            // SAFETY: just made, and not shared yet.
             unsafe { &*placed.entry }.set_frozen(true);
         }
         match self.frozen_index.as_deref().filter(|_| frozen) {
@@ -346,12 +345,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Puts an entry into memory that nobody looks at; its lane is still to be found.
+    /// Puts an entry into unused memory; its lane is still to be found.
     #[inline(always)]
     fn place(&mut self, slot: u32, newcomer: &mut Newcomer<'_, K, V>) -> Tenant<K, V> {
         let entry = self.slab.take();
         if let Some(guard) = newcomer.guard {
-            // as in `hazard`; and nobody else knows it yet
+            // as in `hazard`; and the entry is not shared yet
             guard.store(entry.expose_provenance(), Ordering::Release);
         }
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.

@@ -1,12 +1,12 @@
 //! A fence between two threads for which only the rare side pays.
 //!
-//! A reader stores what it is about to look at and then loads whether that is still there; a
-//! reclaimer stores that it is gone and then loads who looks. One of the two must see the other,
-//! for which each needs a full fence between its store and its load (Dekker's handshake). The
-//! reader would pay for it on each hit, and worse, a fence keeps the processor from working on the
-//! next lookup meanwhile. So the reader only keeps the compiler from reordering ([`light`]), and
-//! the reclaimer makes every thread of the process pass a fence ([`heavy`]; `membarrier(2)`, once
-//! for a whole batch of entries).
+//! A reader stores the address that it is about to read and then loads whether that is still valid;
+//! a reclaimer stores that it is gone and then loads which addresses readers have stored. One of
+//! the two must see the other, for which each needs a full fence between its store and its load
+//! (Dekker's handshake). The reader would pay for it on each hit, and worse, a fence keeps the
+//! processor from working on the next lookup meanwhile. So the reader only keeps the compiler from
+//! reordering ([`light`]), and the reclaimer makes every thread of the process pass a fence
+//! ([`heavy`]; `membarrier(2)`, once for a whole batch of entries).
 //!
 //! Where there is no such call, or it is not allowed, readers do fence. That is settled before the
 //! first reader runs.
@@ -59,8 +59,8 @@ pub(crate) fn is_asymmetric() -> bool {
     KIND.load(Ordering::Relaxed) == ASYMMETRIC
 }
 
-/// The reader's half: what it stored before is seen by whoever calls [`heavy`] afterwards, or it
-/// sees what they stored.
+/// The reader's half: a thread that calls [`heavy`] afterwards sees the reader's earlier stores, or
+/// the reader sees that thread's.
 #[inline(always)]
 pub(crate) fn light() {
     // Relaxed: settled before the first reader, and either kind of reader is served (see above).
@@ -71,8 +71,8 @@ pub(crate) fn light() {
     }
 }
 
-/// [`light`] for whoever has just found that the barrier [is asymmetric](is_asymmetric), and has
-/// run no code of the user's since.
+/// [`light`] for a reader that has just found that the barrier [is asymmetric](is_asymmetric), and
+/// has run no user code since.
 #[inline(always)]
 pub(crate) fn light_if_asymmetric() {
     compiler_fence(Ordering::SeqCst);

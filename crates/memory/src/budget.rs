@@ -5,11 +5,11 @@
 //! the limits, always.
 //!
 //! - While the budget has something left, a shard takes room from it as it grows, beyond its share
-//!   as well. So a cache holds as many entries as was said, however unevenly keys fall.
-//! - Then a shard that has its share evicts its own entries for a newcomer. It keeps what that
-//!   leaves over, which is less than one entry: the next newcomer fills it. What is removed,
-//!   expires, or is replaced by something lighter goes back to the budget.
-//! - A shard whose room would stay within its share with the newcomer evicts nothing: it gets the
+//!   as well. So a cache holds as many entries as its limit says, however unevenly keys fall.
+//! - Then a shard that has its share evicts its own entries for a candidate. It keeps the remaining
+//!   room, which is less than one entry: the next candidate fills it. Entries that are removed,
+//!   expire, or are replaced by lighter ones return their room to the budget.
+//! - A shard whose room would stay within its share with the candidate evicts nothing: it gets the
 //!   room of a shard that has more than its share. There is one then, because the rooms make up the
 //!   limits.
 //! - An entry that weighs a sixteenth of a share or more is *heavy*: all shards make room for it
@@ -273,8 +273,7 @@ impl Budget {
         self.weight.give(amount.weight);
     }
 
-    /// Returns what nobody has; less than nothing while a cache that was made smaller still
-    /// shrinks.
+    /// Returns the unassigned room; negative while a cache that was made smaller still shrinks.
     #[inline(always)]
     pub(crate) fn left(&self) -> Amount {
         // See `Purse::take`.

@@ -24,8 +24,8 @@ use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize,
 use crate::upkeep::Upkeep;
 
 /// The hasher of keys unless another is [given](Builder::hasher): foldhash, fast and seeded at
-/// random, so that whoever chooses keys does not know which collide. Against an attacker who can
-/// watch hashes or time many lookups, give SipHash.
+/// random, so that an attacker that chooses keys does not know which collide. Against an attacker
+/// that can watch hashes or time many lookups, give SipHash.
 pub type DefaultHasher = foldhash::fast::RandomState;
 
 /// Entries that a shard is to have at least: smaller ones decide worse which leave. On the traces
@@ -138,7 +138,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// outside of locks, and with no order promised between threads. It may use the cache. It is
     /// not told of what is in the cache when that is dropped.
     ///
-    /// If it panics, so does the call, once it has been told of the others who left.
+    /// If it panics, so does the call, after the listener has got the other entries that left.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -227,30 +227,31 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// everything comes in, and such a cache does nothing for this. The one given is a template,
     /// without room; each shard has its own.
     ///
-    /// A key that is not admitted is not kept: `insert` returns, the value is dropped, and the
+    /// A rejected key is not kept: `insert` returns, the value is dropped, and the
     /// [listener](Self::listener) is told with [`Cause::Bypassed`]. `get_or_insert_with` and its
-    /// sisters hand out what was loaded all the same, to all who waited. A value inserted under a
-    /// key that is there replaces the other without a question, and pinned entries always come in.
+    /// sisters return the loaded value all the same, to all waiting callers. A value inserted under
+    /// a key that is there replaces the other without a question, and pinned entries always come
+    /// in.
     ///
-    /// - [`Duel`](floe_policy::admission::Duel) compares with who would leave, so it needs a policy
-    ///   that [says](floe_policy::Eviction::victim) who that is: fifo, lru, relaxed-lru, prob-lru,
-    ///   clock, slru, 2q, s3-fifo, sieve, lfu, qdlp, qd-clock. With others it admits everything.
-    /// - An admission hears of hits in LRU-like orders, with each that promotes; of hits that
-    ///   change no order (those of FIFO-like policies, and on frozen entries) only how many there
-    ///   were. So with a FIFO-like policy `duel` compares how often keys were *inserted*, and
-    ///   `small-bypass` does not see what is only hit.
+    /// - [`Duel`](floe_policy::admission::Duel) compares with the victim, so it needs a policy that
+    ///   [names](floe_policy::Eviction::victim) it: fifo, lru, relaxed-lru, prob-lru, clock, slru,
+    ///   2q, s3-fifo, sieve, lfu, qdlp, qd-clock. With others it admits everything.
+    /// - An admission hears of hits in LRU-like orders, with each promotion. Of hits that change no
+    ///   order (those of FIFO-like policies, and on frozen entries) it only gets the count. So with
+    ///   a FIFO-like policy `duel` compares how often keys were *inserted*, and `small-bypass` does
+    ///   not see keys that are only hit.
     /// - [`Obp`](floe_policy::admission::Obp) keeps insertions and removals to a share of lookups
-    ///   with `get` and its sisters; an insertion looks nothing up. While nothing is to be evicted
-    ///   ([`Orders::hold`](floe_policy::admission::Orders::hold)), nothing comes in for which
-    ///   somebody would have to leave.
-    /// - Those that need the position of blocks (`sequential`), or that fetch what they let in
+    ///   with `get` and its sisters; an insertion looks nothing up. While it forbids evictions
+    ///   ([`Orders::hold`](floe_policy::admission::Orders::hold)), it rejects all keys that would
+    ///   need one.
+    /// - Admissions that need the position of blocks (`sequential`), or that fetch admitted blocks
     ///   (`fussy`), are refused when the cache is built.
     ///
     /// ```
     /// # use floe_memory as floe;
     /// use floe::{Cache, policy::Lru, policy::admission::Duel};
     ///
-    /// // TinyLFU: who comes in must have been asked for more often than who would leave.
+    /// // TinyLFU: a candidate must have been asked for more often than the victim.
     /// let cache = Cache::builder().capacity(2).shards(1).policy(Lru::default()).admission(Duel::default()).build();
     /// for key in ["a", "b"] {
     ///     cache.insert(key, 1);
@@ -286,8 +287,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.admission(admission))
     }
 
-    /// Sets the hasher of keys. Any hasher will do, for its result is mixed once more; one that can
-    /// be foreseen, such as an identity, lets whoever chooses keys make lookups slow.
+    /// Sets the hasher of keys. Any hasher will do, because its result is mixed once more; but with
+    /// a predictable one, such as an identity, an attacker that chooses keys can make lookups slow.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -330,7 +331,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
 
     /// Sets the time after its insertion at which an entry expires: at that time or up to 25 ms
     /// later. It is not found from then on, and freed within a second or two, by a thread of the
-    /// library's; where the system has no thread to give, by those who insert. Times over 124 days
+    /// library's; where the system has no thread to give, by inserting threads. Times over 124 days
     /// count as 124 days.
     ///
     /// ```

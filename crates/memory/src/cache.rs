@@ -25,7 +25,7 @@ use crate::sync::{Arc, lock};
 /// them its values are dropped; where entries expire or freeze, perhaps a moment later, by a thread
 /// of the library's.
 ///
-/// `P` is the policy: who leaves when room is needed. `S` hashes keys.
+/// `P` is the policy, which chooses the victims. `S` hashes keys.
 ///
 /// Keys are compared while a part of the cache is locked: a [`Eq`] of the user's that uses the same
 /// cache waits for ever.
@@ -124,7 +124,7 @@ where
         self.read(key, V::clone)
     }
 
-    /// Looks a key up and hands the value to a closure. Slow closures hold nobody up.
+    /// Looks a key up and passes the value to a closure. Slow closures delay no other thread.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -177,8 +177,8 @@ where
         found
     }
 
-    /// Returns whether a key is there. No hit is counted, the policy does not learn of it, and an
-    /// entry with a time to idle expires as if nobody had asked.
+    /// Returns whether a key is there. No hit is counted, the policy does not learn of it, and it
+    /// does not delay the expiry of an entry with a time to idle.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -231,11 +231,10 @@ where
         Some(Held::new(NonNull::from(&found.entry.value), hold))
     }
 
-    /// Inserts a value, in the place of the one that is there under the key, if any. What has to
-    /// leave for it is up to the policy, and whether a new key comes in at all, to the
-    /// [admission](Builder::admission), if there is one. An entry that weighs more than the cache
-    /// may hold does not come in, and what was there leaves; nor does one for which only pinned
-    /// entries could make room.
+    /// Inserts a value, in place of the one that is there under the key, if any. The policy chooses
+    /// the victims. The [admission](Builder::admission), if there is one, decides about a new key.
+    /// An entry that weighs more than the cache may hold does not come in, and the key's old entry
+    /// leaves; nor does one for which only pinned entries could make room.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -273,7 +272,7 @@ where
         inner.note_insertion(hash);
     }
 
-    /// A newcomer that takes over key and value.
+    /// A candidate that takes over key and value.
     #[inline(always)]
     pub(crate) fn newcomer<'a>(
         &self,
@@ -329,8 +328,8 @@ where
         })
     }
 
-    /// Removes everything, pinned entries too. What is inserted meanwhile by others may stay. Loads
-    /// under way will not enter the cache.
+    /// Removes everything, pinned entries too. Entries that other threads insert meanwhile may
+    /// stay. Loads under way will not enter the cache.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -404,9 +403,9 @@ where
     }
 
     /// Freezes the share of the entries that is most worth keeping: they are not evicted, and hits
-    /// on them take the shortest way, until the cache is [thawed](Self::thaw) or frozen again. What
-    /// is frozen can be replaced and removed, and expires, as ever. With a share of 1 nothing new
-    /// comes in.
+    /// on them take the shortest way, until the cache is [thawed](Self::thaw) or frozen again.
+    /// Frozen entries can be replaced and removed, and expire, as ever. With a share of 1 no new
+    /// key comes in.
     ///
     /// For caches that are filled once, and for experiments; a cache made with
     /// [`freezing`](crate::Builder::freezing) sees to it by itself, and freezes and thaws as it
@@ -499,9 +498,9 @@ where
         found
     }
 
-    /// Goes through the entries, in no particular order. What stays in the cache meanwhile is
-    /// yielded once; what comes or leaves may be. Takes a lock for each entry, holds none in
-    /// between, and counts no hits.
+    /// Iterates over the entries, in no particular order. An entry that stays in the cache
+    /// meanwhile is yielded once; one that comes or leaves may be. Takes a lock for each entry,
+    /// holds none in between, and counts no hits.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -550,10 +549,10 @@ where
         self.inner.stats()
     }
 
-    /// Drops, now, what has left the cache and nobody looks at any more, and takes out what has
-    /// expired. Otherwise some entries that left wait for others that do, so that they can be freed
-    /// together: of those without guards at most 1/16 of the capacity, or 32 a shard if that is
-    /// more, 64 where keys and values need no drop.
+    /// Drops, now, the entries that have left the cache and that no thread reads, and removes
+    /// expired ones. Otherwise some entries that left wait for others that do, so that they can be
+    /// freed together: of those without guards at most 1/16 of the capacity, or 32 a shard if that
+    /// is more, 64 where keys and values need no drop.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -127,7 +127,7 @@ impl Clock {
     }
 
     /// A clock that stands still until it is [advanced](Self::advance): for tests and simulations.
-    /// What has expired by it is not found, and leaves when its key is inserted or removed, or by
+    /// Entries expired by it are not found, and leave when their key is inserted or removed, or by
     /// [`Cache::reclaim`](crate::Cache::reclaim).
     pub fn manual() -> Self {
         Self(Source::Manual(Arc::default()))

@@ -55,7 +55,7 @@ impl Expiry {
         self.is_set() && self.has_expired(clock.now())
     }
 
-    /// After how many ticks it expires, if nobody uses it.
+    /// Returns the ticks until it expires without further use.
     pub(crate) fn left(&self, now: Ticks) -> Option<u32> {
         let next = self.next.load(Ordering::Relaxed); // as in `is_set`
         (next != 0).then(|| next.wrapping_sub(now.0))

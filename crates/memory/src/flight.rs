@@ -1,8 +1,8 @@
-//! One load per key: whoever asks for what is being loaded waits for that load, as a thread or as a
-//! future.
+//! One load per key: callers that ask for a key under load wait for that load, as threads or as
+//! futures.
 //!
 //! A flight is attached to its key until it lands or the key is removed, inserted or cleared: then
-//! what it brings may be out of date. It is still handed to those who wait for it, as they asked
+//! its value may be out of date. It still goes to the callers that wait for it, as they asked
 //! before, but does not enter the cache.
 
 use std::any::Any;
@@ -86,7 +86,7 @@ struct Brought<K, V> {
     _hold: Hold,
 }
 
-/// Holds what a load failed with, for all who waited for it, if they can have it.
+/// The error of a failed load, for all waiting callers that can have it.
 pub(crate) type Failure = Option<Arc<dyn Any + Send + Sync>>;
 
 /// Futures that wait, each by its number.
@@ -123,7 +123,7 @@ pub(crate) struct Aboard(usize);
 impl Aboard {
     pub(crate) fn new<K, V>(flight: &Arc<Flight<K, V>>) -> Self {
         let flight = Arc::as_ptr(flight) as usize;
-        // A thread that is about to end may have no list any more; then nobody warns it.
+        // A thread that is about to end may have no list any more; then it gets no warning.
         _ = ABOARD.try_with(|aboard| aboard.borrow_mut().push(flight));
         Self(flight)
     }
@@ -140,8 +140,8 @@ impl Drop for Aboard {
     }
 }
 
-// SAFETY: what is brought is shared by reference, as from any other guard; the pointer stays valid
-// while the hold is there and the cache is borrowed, which whoever has a flight does.
+// SAFETY: the value is shared by reference, as from any other guard; the pointer stays valid while
+// the hold is there and the cache is borrowed, which every owner of a flight does.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Flight<K, V> {}
 // SAFETY: as above.
 unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Flight<K, V> {}
@@ -165,7 +165,7 @@ impl<K, V> Flight<K, V> {
         self.end(State::Landed(Brought { entry: NonNull::from(entry), _hold: hold }));
     }
 
-    /// Ends it with nothing but what is to be told to those who wait.
+    /// Ends it without a value, with only the failure for the waiting callers.
     pub(crate) fn fail(&self, failure: Failure) {
         self.end(State::Failed(failure));
     }

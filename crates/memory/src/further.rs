@@ -1,10 +1,10 @@
 //! Cells of a thread that holds more guards than its record has cells for, at a constant cost each.
 //!
-//! They come in chunks of a fixed size. A list says which were free when that was last looked at;
-//! only the thread that owns the record takes cells, so they still are. When the list is empty the
-//! thread looks at all cells, and adds so many that half of them are free. Dropping a guard clears
-//! its cell and touches nothing else. Whoever reclaims goes through the cells in any case, and
-//! gives chunks back that have no guard any more.
+//! They come in chunks of a fixed size. A list names those that were free at the last scan; only
+//! the thread that owns the record takes cells, so they still are. When the list is empty the
+//! thread scans all cells, and adds so many that half of them are free. Dropping a guard clears its
+//! cell and touches nothing else. A reclaimer goes through the cells in any case, and gives chunks
+//! back that have no guard any more.
 
 use crate::hazard::Cell;
 use crate::sync::Ordering;
@@ -15,7 +15,7 @@ const CHUNK: usize = 64;
 const RESERVED: usize = 1;
 
 /// The further cells of a record, under a lock of its own: of the thread that owns it, and of
-/// whoever reclaims.
+/// reclaimers.
 #[derive(Debug, Default)]
 pub(crate) struct Further {
     /// Given back where there is none; the last one is there.

@@ -1,12 +1,12 @@
-//! Knowing without a heavy barrier that nobody is about to look at what was taken out.
+//! Detects without a heavy barrier that no thread can still read removed entries.
 //!
-//! A thread that takes entries out and wants to free them *asks*: rounds of asking are numbered.
-//! Whoever uses the cache by way of a lock anyway, to insert or remove, *answers* in passing:
+//! A thread that takes entries out and wants to free them *asks*: rounds of asking are numbered. A
+//! thread that takes a lock of the cache anyway, to insert or remove, *answers* in passing: it
 //! stores the number of the last round in its record (quiescent states; McKenney and Slingwine,
-//! PDCS '98). Who has answered has seen all that was taken out before the round was asked, so it
-//! will look at none of it again; and what it looks at still was in its cells before. Only for
-//! threads that have not answered when the entries are to be freed, as they have only looked keys
-//! up since, is the [barrier](crate::barrier) needed.
+//! PDCS '98). A thread that has answered has seen all removals from before the round was asked, so
+//! it will read none of the removed entries again; those that it still reads were in its cells
+//! before. The [barrier](crate::barrier) is needed only for threads that have not answered when the
+//! entries are to be freed, because they have only looked keys up since.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -14,7 +14,7 @@ use crate::sync::{AtomicU64, Ordering};
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Round(u64);
 
-/// The last round that a thread has answered. Nobody else writes it.
+/// The last round that a thread has answered. No other thread writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Answer(AtomicU64);
 
@@ -38,7 +38,7 @@ pub(crate) struct Grace {
 impl Grace {
     /// Asks, after something was taken out.
     pub(crate) fn ask(&self) -> Round {
-        // Release: who sees the round sees what was taken out before; Acquire: and so what was
+        // Release: a thread that sees the round sees the earlier removals; Acquire: and so those
         // before earlier rounds.
         Round(self.asked.fetch_add(1, Ordering::AcqRel) + 1)
     }

@@ -21,8 +21,8 @@ impl<'a> Keep<'a> {
         Self(cell)
     }
 
-    /// Has the cell name an entry or a table, which is kept from then on if nobody can have taken
-    /// it out before, and nothing of what it named before.
+    /// Makes the cell name an entry or a table, which is kept from then on if it cannot have been
+    /// taken out before, and nothing of the cell's earlier target.
     #[inline(always)]
     pub(crate) fn name(&self, address: usize) {
         self.0.store(address, Ordering::Release); // as in `drop`; and see `Record::looked_at`
@@ -47,9 +47,9 @@ impl Drop for Keep<'_> {
 
 /// A value in a cache: derefs to it.
 ///
-/// As long as this is there, the value stays in memory, whatever happens to the entry meanwhile;
-/// nothing else does, and nobody waits. No reference count is touched. It belongs to its thread;
-/// [`Cache::hold`](crate::Cache::hold) makes one that may travel and outlive the cache.
+/// As long as this is there, the value stays in memory, even after the entry was removed. It keeps
+/// nothing else, and no thread waits for it. No reference count is touched. It belongs to its
+/// thread; [`Cache::hold`](crate::Cache::hold) makes one that may travel and outlive the cache.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -141,8 +141,8 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Item<'_, K, V> {
 /// and dropping one takes a lock.
 ///
 /// It keeps its entry, not the cache: when that is dropped, so is everything else that was in it,
-/// and the memory of entries goes back to the system but for the pages of those that are held. The
-/// last of those who hold an entry drops it then.
+/// and the memory of entries goes back to the system but for the pages of held ones. The last
+/// holder of an entry drops it then.
 ///
 /// ```
 /// # use floe_memory as floe;

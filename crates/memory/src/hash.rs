@@ -1,4 +1,4 @@
-//! The hash of a key, and who looks at which of its bits.
+//! The hash of a key, and the uses of its bits.
 
 use floe_policy::{Access, mix};
 

@@ -1,16 +1,16 @@
 //! Hazard records: the words in which each thread says which memory must not be freed under it.
 //!
 //! Every thread that uses a cache has a [`Record`] there: one word for the table it probes and a
-//! *cell* for each entry it looks at. Nobody else fills them, so publishing is a plain store to a
+//! *cell* for each entry it reads. No other thread fills them, so publishing is a plain store to a
 //! line the thread owns. A guard is a cell that stays filled; dropping it clears the cell. So a
 //! guard held for ever keeps one entry, not the cache (hazard pointers; Michael, IEEE TPDS '04),
 //! and the barrier between readers and reclaimers is [`barrier`](crate::barrier)'s.
 //!
 //! The protocol: a reader reads a place, stores its address in a cell, passes
-//! [`barrier::light`](crate::barrier::light) and reads the place again. If it is still the same,
-//! whoever takes it out later sees the cell. A reclaimer takes entries out, passes
-//! [`barrier::heavy`](crate::barrier::heavy), and frees those that no cell names. The records of a
-//! cache, and who goes through them, are [`records`](crate::records)'s.
+//! [`barrier::light`](crate::barrier::light) and reads the place again. If it is unchanged, a
+//! thread that takes the entry out later sees the cell. A reclaimer takes entries out, passes
+//! [`barrier::heavy`](crate::barrier::heavy), and frees those that no cell names.
+//! [`records`](crate::records) keeps the records of a cache and goes through them.
 
 use crate::frozen::timing::Timings;
 use crate::further::Further;
@@ -82,7 +82,7 @@ pub(crate) struct Record {
     pub(crate) dynamic_hits: Count,
     /// Promotions given up because the order was busy.
     pub(crate) promotions_skipped: Count,
-    /// Tells what the thread has answered to those who want to free something.
+    /// The thread's answer to threads that want to free entries.
     pub(crate) answer: Answer,
     /// Cells of a thread that holds many guards.
     further: Mutex<Further>,
@@ -105,7 +105,7 @@ impl Record {
     /// [keep](Self::another_cell) their table by a cell.
     #[inline(always)]
     pub(crate) fn probe(&self, table: usize) {
-        // Release, as with cells: who sees this has seen the end of the probe before.
+        // Release, as with cells: a thread that sees this has seen the end of the probe before.
         self.table.store(table, Ordering::Release);
     }
 
@@ -209,7 +209,7 @@ impl Record {
 
     /// Returns whether no guard is left, after the thread has given the record up.
     pub(crate) fn is_idle(&self) -> bool {
-        // Acquire: whoever has the record next goes on after what was done under the guards.
+        // Acquire: the record's next owner continues after all reads under the guards.
         self.cells.iter().all(is_free) && self.more.load(Ordering::Acquire) == 0
     }
 }
@@ -218,7 +218,7 @@ impl Record {
 #[inline(always)]
 fn is_free(cell: &Cell) -> bool {
     // Acquire: a guard that outlives its thread's use of the record is cleared by that thread,
-    // under the next owner. What was read under it comes before what is said with the cell from now
-    // on, and so before what a reclaimer does who sees that.
+    // under the next owner. Reads under it come before the cell's next use, and so before the
+    // actions of a reclaimer that sees that.
     cell.load(Ordering::Acquire) == 0
 }

@@ -1,9 +1,9 @@
 //! Entries held by guards that may travel between threads and outlive the cache: a table of
 //! addresses under one lock.
 //!
-//! A [`Hold`] is made while a guard names the entry, and whoever reclaims reads this table after
-//! all cells: so a guard can become a hold, and the entry is seen in one place or the other. The
-//! way back is [`Records::adopt`](crate::records::Records::adopt)'s.
+//! A [`Hold`] is made while a guard names the entry, and a reclaimer reads this table after all
+//! cells: so a guard can become a hold, and the entry is seen in one place or the other. The way
+//! back is [`Records::adopt`](crate::records::Records::adopt)'s.
 //!
 //! A cache that ends leaves what is held to its holders (an [`Estate`]): the last hold of an entry
 //! drops it, and the last of all gives the memory back.
@@ -49,8 +49,8 @@ impl Holds {
         table.counts.len()
     }
 
-    /// Leaves what is held to those who hold it, and says what that is, in order. The cache drops
-    /// none of it from here on.
+    /// Leaves the held entries to their holders, and returns them in order. The cache drops none of
+    /// them from here on.
     pub(crate) fn leave(&self, estate: &Arc<Estate>) -> Vec<usize> {
         let mut table = lock(&self.0);
         let mut held: Vec<_> = table.counts.keys().copied().collect();
@@ -101,8 +101,8 @@ impl Estate {
     /// Of some memory that has entries in it.
     ///
     /// # Safety
-    /// The entries that are [left](Holds::leave) with it are valid, lie in that memory, and nobody
-    /// else drops them. They and the memory may be dropped by any thread and at any time.
+    /// The entries that are [left](Holds::leave) with it are valid, lie in that memory, and are
+    /// dropped by no other code. They and the memory may be dropped by any thread and at any time.
     pub(crate) unsafe fn new<E, M>(memory: M) -> Arc<Self> {
         /// # Safety
         /// The address is that of an entry to be dropped.
@@ -123,7 +123,7 @@ impl Estate {
 
 impl Drop for Estate {
     fn drop(&mut self) {
-        // SAFETY: nobody is left who could use it.
+        // SAFETY: no user of it is left.
         unsafe { (self.free)(self.memory) };
     }
 }

@@ -17,7 +17,7 @@ pub(crate) fn prefer<T>(memory: *mut T, bytes: usize) {
 /// Gives the pages of some memory back to the system, but for those of what is `kept`, in order.
 ///
 /// # Safety
-/// The memory is the caller's, and its contents are of no use to anybody but for what is kept.
+/// The memory is the caller's, and none of its contents are needed but those of `kept`.
 pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) {
     let first = kept.partition_point(|kept| kept.end <= memory.start);
     let mut begin = memory.start;
@@ -38,7 +38,7 @@ mod system {
     use rustix::mm::{Advice, madvise};
 
     /// # Safety
-    /// The contents of the memory are of no use to anybody.
+    /// The contents of the memory are not needed any more.
     pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) {
         // SAFETY: the caller says so.
         unsafe { advise(memory, bytes, Advice::LinuxDontNeed) };

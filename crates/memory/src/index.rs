@@ -1,16 +1,16 @@
 //! From a key's hash to the address of its entry: read by any thread without locks, changed by one
 //! owner.
 //!
-//! Buckets of one cache line each: seven addresses, a tag of seven bits for each, and how many keys
-//! *passed by* because the bucket was full when they came (as in F14: Bronson and Shi,
+//! Buckets of one cache line each: seven addresses, a tag of seven bits for each, and the number of
+//! keys that *passed by* because the bucket was full when they came (as in F14: Bronson and Shi,
 //! "Open-sourcing F14", 2019). Tags and count are one word. A key stays in its lane until it is
-//! removed, so a reader that goes from bucket to bucket as long as somebody passed by finds every
-//! key that is there all the while. All tags of a bucket are compared at once and without a branch:
-//! a mispredicted branch on memory that has yet to arrive would stop the processor from working on
+//! removed, so a reader that goes from bucket to bucket as long as a key passed by finds every key
+//! that is there all the while. All tags of a bucket are compared at once and without a branch: a
+//! mispredicted branch on memory that has yet to arrive would stop the processor from working on
 //! the next lookup.
 //!
 //! A reader may rely on this: *an address that stands in a lane is that of a live entry*. It is
-//! cleared before the entry goes. Tags are hints; whoever follows one compares the key.
+//! cleared before the entry goes. Tags are hints; a reader that follows one compares the key.
 
 use std::sync::Arc; // not that of the models: what keeps an index is the table that has it
 
@@ -25,9 +25,9 @@ pub(crate) const NOWHERE: usize = 0;
 
 /// One in each byte.
 const ONES: u64 = 0x0101_0101_0101_0101;
-/// The highest bit of each byte that is a tag: all but the last, which counts who passed by.
+/// The highest bit of each byte that is a tag: all but the last, which counts keys that passed by.
 const HIGHEST: u64 = 0x0080_8080_8080_8080;
-/// Where the count of those who passed by begins.
+/// The position of the count of keys that passed by.
 const PASSED_BY_SHIFT: u32 = 56;
 /// So many and more are not counted: the count stays then, and readers look further than they need
 /// to.
@@ -53,7 +53,7 @@ pub(crate) struct Bucket {
     entries: [AtomicUsize; LANES],
 }
 
-/// The tags of a bucket at one moment, and who passed by.
+/// The tags of a bucket at one moment, and the number of keys that passed by.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Tags(u64);
 
@@ -135,9 +135,9 @@ impl Bucket {
     /// The tags.
     #[inline(always)]
     pub(crate) fn tags(&self) -> Tags {
-        // Acquire: a tag is stored after its address, and a count goes down after the lane of who
-        // passed by was emptied. A tag that is not yet seen belongs to a key that was inserted just
-        // now, or after this.
+        // Acquire: a tag is stored after its address, and a count goes down after the lane of the
+        // key that passed by was emptied. A tag that is not yet seen belongs to a key that was
+        // inserted just now, or after this.
         Tags(self.tags.load(Ordering::Acquire))
     }
 
@@ -148,7 +148,7 @@ impl Bucket {
         self.entries[lane].load(Ordering::Acquire)
     }
 
-    /// For the owner, who alone changes tags.
+    /// Changes the tags; only the owner may.
     fn change_tags(&self, change: impl FnOnce(Tags) -> Tags) {
         let before = Tags(self.tags.load(Ordering::Relaxed)); // the owner stored them
         self.tags.store(change(before).0, Ordering::Release); // see `tags`

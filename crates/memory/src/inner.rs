@@ -33,7 +33,7 @@ pub(crate) const SLOTS_PER_LOCK: u32 = 256;
 
 /// Weighs an entry.
 pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
-/// Is told who leaves.
+/// Is told of each entry that leaves.
 pub(crate) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
 
 /// The cache itself.
@@ -63,7 +63,7 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) about: &'static About,
     /// The name of the admission, if there is one.
     pub(crate) admission: Option<String>,
-    /// True if entries can expire, so that somebody has to see to it.
+    /// Entries can expire, so that a thread has to sweep them.
     pub(crate) expires: AtomicBool,
     /// Tells what the library's threads do for it.
     pub(crate) upkeep: Upkeep,
@@ -98,8 +98,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         shape::<K, V>(&self.budget, self.weigher.is_some(), self.shards.len())
     }
 
-    /// When an entry made now with these options expires, if it does, and when somebody has to see
-    /// to that.
+    /// Returns the expiry of an entry made now with these options, if it expires, and the time of
+    /// the sweep for it.
     #[inline(always)]
     pub(crate) fn expiry(
         self: &Arc<Self>,
@@ -207,8 +207,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// before this.
     ///
     /// A thread that loads is counted under the same lock before it reads anything (see
-    /// `Cache::turn`). So where nobody is counted, whoever loads the key takes the lock after this,
-    /// and the lock says that it reads what is new.
+    /// `Cache::turn`). So where no thread is counted, any load of the key takes the lock after
+    /// this, and the lock orders its reads after the new data.
     #[inline(always)]
     pub(crate) fn owner_past_loads<'a, Q>(
         &self,
@@ -224,8 +224,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         if shard.is_loading() { self.detach(shard, owner, hash, key) } else { owner }
     }
 
-    /// Detaches the load of a key and takes the lock again. What is attached in between begins
-    /// after this.
+    /// Detaches the load of a key and takes the lock again. A load attached in between begins after
+    /// this.
     #[cold]
     fn detach<'a, Q>(
         &self,
@@ -280,8 +280,8 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
         let share = entries.div_ceil(shards);
         if shards == 1 { share } else { share + 4 * share.isqrt() + 8 }.min(entries) as usize
     });
-    // Freeing has a price of its own for each batch. Entries that own nothing may wait a little
-    // longer in small shards: they hold up nobody's memory but the cache's own.
+    // Freeing has a cost for each batch. Entries that own nothing may wait a little longer in small
+    // shards: they occupy only the cache's own memory.
     let batch_min = if std::mem::needs_drop::<Entry<K, V>>() { 16 } else { 32 };
     let batch =
         entries.map_or(256, |entries| (entries / shards / 32).clamp(batch_min, 4096)) as usize;

@@ -1,22 +1,21 @@
 //! Maintenance: takes out what has expired and steps freezing, on threads of
 //! the library's.
 //!
-//! Nobody depends on them for the time, which whoever needs it reads from the system
-//! ([`clock`](crate::clock)): what has expired is not found, whatever these threads do. They sleep
-//! until something is due. A cache in which nothing expires or freezes is not in the list,
+//! No other thread depends on them for the time, which each reads from the system
+//! ([`clock`](crate::clock)): expired entries are not found, regardless of these threads. They
+//! sleep until something is due. A cache in which nothing expires or freezes is not in the list,
 //! and one in which nothing is due costs nothing.
 //!
-//! One thread *leads*: it waits for what is due. Ticks run no code of the user's, and it does them
-//! itself. A sweep does, destructors and the listener, as does letting a cache go, of which that
-//! may be the last handle. Before either, the thread wakes or starts another one that leads
-//! instead. That one takes on the next sweep only if the one before is over or takes long: so
-//! sweeps are done one by one, and a listener that never returns keeps its own thread, and nobody
-//! else.
+//! One thread *leads*: it waits for the next due time. Ticks run no user code, and it does them
+//! itself. A sweep runs destructors and the listener. So does letting a cache go, which may drop
+//! its last handle. Before either, the thread wakes or starts another one that leads instead. That
+//! one takes on the next sweep only if the one before is over or takes long. So sweeps run one by
+//! one, and a listener that never returns blocks only its own thread.
 //!
-//! Where no thread can be started, whoever inserts does the sweeps of that cache when they are due
-//! (`Inner::see_to_it`), and tries again to start one; freezing is refused when the
-//! cache is built. A forked process has none of these threads and starts its own with the first
-//! insertion into a cache that is in the list ([`quiet`](crate::quiet)).
+//! Where no thread can be started, inserting threads do the sweeps of that cache when they are due
+//! (`Inner::see_to_it`), and try again to start one; freezing is refused when the cache is built. A
+//! forked process has none of these threads and starts its own with the first insertion into a
+//! cache that is in the list ([`quiet`](crate::quiet)).
 
 use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,11 +52,11 @@ struct Kept {
     tick_due: Option<u64>,
     tick_us: u64,
     sweep_due: Option<u64>,
-    /// A thread is at it. What comes to be due meanwhile waits for its end.
+    /// A thread is sweeping it. Entries that become due meanwhile wait for its end.
     is_swept: bool,
 }
 
-/// The list, and who works on it.
+/// The list of caches, and the state of the maintenance threads.
 #[derive(Default)]
 struct Keeper {
     caches: HashMap<u64, Kept, foldhash::fast::RandomState>,
@@ -170,8 +169,7 @@ pub(crate) fn sweep_at(number: u64, at: u64) {
     keeper().schedule_sweep(number, at);
 }
 
-/// Returns whether caches are in the list and nobody is there to see to them, as far as that is
-/// known.
+/// Returns whether caches are in the list and no thread maintains them, as far as that is known.
 #[inline]
 pub(crate) fn is_alone() -> bool {
     IS_ALONE.load(Ordering::Relaxed) // late by a moment does no harm
@@ -230,7 +228,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// In a forked process: nobody works on the list, and what somebody was at is due.
+    /// Restarts in a forked process: no thread works on the list, and interrupted sweeps are due.
     fn begin_again(&mut self) {
         (self.is_led, self.waiting, self.sweeping, self.threads, self.retry_at) =
             (false, 0, 0, 0, 0);

@@ -104,8 +104,8 @@ pub fn without_threads(without: bool) {
     keeper::without_threads(without);
 }
 
-/// For tests: hides what is frozen from readers, who then find it like everything else, or shows it
-/// again, as the controller of freezing does to see what the frozen index is worth.
+/// For tests: hides frozen entries from readers, which then find them like all others, or shows
+/// them again. The controller of freezing does that to measure the worth of the frozen index.
 #[doc(hidden)]
 pub fn bypass<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>, bypass: bool) {
     cache.inner.publish(&sync::lock(&cache.inner.freezer), !bypass);

@@ -1,9 +1,9 @@
 //! Entries on their way out: taken out of the index, perhaps still looked at.
 //!
-//! They wait in batches, because making sure that nobody looks at them takes looking at all
-//! threads, or even a heavy barrier, however many they are. Two batches wait: by the time the
-//! younger one is full, most threads have [answered](crate::grace) for the older one, or some other
-//! shard has passed the barrier.
+//! They wait in batches, because a check that no thread reads them takes a look at all threads, or
+//! even a heavy barrier, regardless of their number. Two batches wait: by the time the younger one
+//! is full, most threads have [answered](crate::grace) for the older one, or some other shard has
+//! passed the barrier.
 
 use crate::grace::Round;
 use crate::records::Records;
@@ -27,7 +27,7 @@ pub(crate) struct Limbo<E, T> {
     held: Vec<Retired<E>>,
     /// Tables that were replaced.
     tables: Vec<*mut T>,
-    /// Those that somebody had last probed, when that was looked at: they wait for the next batch.
+    /// Tables that a thread was probing at the last check: they wait for the next batch.
     tables_probed: Vec<*mut T>,
     /// Memory for the next batch.
     spare: Vec<Retired<E>>,
@@ -35,7 +35,7 @@ pub(crate) struct Limbo<E, T> {
     batch_weight: u64,
 }
 
-/// Holds what is to be freed now, if nobody looks at it.
+/// Entries and tables to be freed now, unless a thread reads them.
 #[derive(Debug)]
 pub(crate) struct Batch<E, T> {
     pub(crate) entries: Vec<Retired<E>>,

@@ -27,7 +27,7 @@ const RESERVED: usize = 1;
 /// queue.
 const WAITS: u32 = 2;
 
-/// Tells how an error gets from whoever loads to those who wait.
+/// The passing of an error from the loading caller to the waiting ones.
 struct Sharing<E> {
     share: fn(&E) -> Failure,
     receive: fn(Failure) -> Option<E>,
@@ -48,7 +48,7 @@ impl<E: Send + Sync + 'static> Sharing<Arc<E>> {
     }
 }
 
-/// Holds what whoever asks for a key that is not there is to do.
+/// The next action of a caller that asks for an absent key.
 enum Turn<'a, K, V, P, S>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -77,7 +77,7 @@ where
     hash: KeyHash,
     flight: Arc<Flight<K, V>>,
     finished: bool,
-    /// Told to those who wait if it is not finished.
+    /// The failure for the waiting callers if it is not finished.
     failure: Failure,
 }
 
@@ -88,12 +88,12 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Fails, and tells those who wait why.
+    /// Fails, and passes the failure to the waiting callers.
     fn fail(mut self, failure: Failure) {
         self.failure = failure;
     }
 
-    /// Hands the value to the cache and to all who wait for it. `key` is for the case that the key
+    /// Hands the value to the cache and to all waiting callers. `key` is for the case that the key
     /// was removed meanwhile.
     fn finish(mut self, key: impl FnOnce() -> K, value: V) -> Ref<'a, V> {
         let inner = &*self.cache.inner;
@@ -109,7 +109,7 @@ where
         let mut afters = Vec::new();
         let boarded;
         {
-            // Until the entry is in, nobody may find that the flight has gone.
+            // Until the entry is in, no caller may find that the flight has gone.
             let mut flights = lock(&shard.flights);
             boarded = flights.land(self.hash.whole(), &self.flight);
             if boarded.is_some() {
@@ -128,7 +128,7 @@ where
         // and keeps it.
         let entry = unsafe { &*entry };
         if Arc::strong_count(&self.flight) > 1 {
-            // Whoever waits still has its flight; nobody can join any more.
+            // Waiting callers still have their flight; no caller can join any more.
             self.flight.land(entry, inner.threads.records.hold(&raw const *entry as usize));
         }
         self.finished = true;
@@ -169,10 +169,10 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Looks a key up and, if it is not there, loads it, once however many threads ask at the same
-    /// time: the others wait for that load and get what it brings. One that fails or panics wakes
-    /// them, and the next of them tries. A caller waits for two loads that fail at most, and then
-    /// loads beside others; [`try_get_with`](Self::try_get_with) has all who wait fail with the
+    /// Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
+    /// time: the others wait for that load and get its value. One that fails or panics wakes them,
+    /// and the next of them tries. A caller waits for two loads that fail at most, and then loads
+    /// beside others; with [`try_get_with`](Self::try_get_with) all waiting callers fail with the
     /// first.
     ///
     /// A loaded value is handed out even where the cache does not take it. If the key is removed or
@@ -180,7 +180,7 @@ where
     /// and does not enter the cache.
     ///
     /// # Errors
-    /// What `load` fails with, to the caller whose `load` it was.
+    /// The error of `load`, for the caller that ran it.
     ///
     /// # Panics
     /// When `load` asks for its own key: it would wait for itself. And when `load` panics.
@@ -206,15 +206,15 @@ where
         self.get_or_load_once(key, load, &Sharing::none())
     }
 
-    /// [`get_or_insert_with`](Self::get_or_insert_with) where those who wait for a load that fails
-    /// get its error, too. A source that does not answer is asked once for all of them. Who comes
-    /// later asks again: errors are not kept.
+    /// [`get_or_insert_with`](Self::get_or_insert_with) in which callers that wait for a failing
+    /// load get its error, too. A source that does not answer is asked once for all of them. Later
+    /// callers ask again: errors are not kept.
     ///
-    /// Those who wait with another type of error than the one who loads try for themselves, as do
-    /// those who wait for a load that panics.
+    /// Waiting callers with another error type than the loading one try for themselves, as do those
+    /// that wait for a load that panics.
     ///
     /// # Errors
-    /// What `load` fails with, be it the caller's or that for which it waited.
+    /// The error of `load`, be it the caller's or that for which it waited.
     ///
     /// # Panics
     /// As `get_or_insert_with`.
@@ -285,14 +285,14 @@ where
     }
 
     /// [`get_or_insert_with`](Self::get_or_insert_with) for a future: the value if it is there, or
-    /// else what the first of those who ask loads. Needs no runtime. When the future of the one who
-    /// loads is dropped, the next one loads.
+    /// else the one that the first asking caller loads. Needs no runtime. When the loading caller's
+    /// future is dropped, the next one loads.
     ///
     /// The guard belongs to the thread that polled last; to hold a value across an `await`, clone
     /// it or [`hold`](Self::hold) it.
     ///
     /// # Errors
-    /// What `load` fails with, to the caller whose `load` it was.
+    /// The error of `load`, for the caller that ran it.
     ///
     /// # Panics
     /// When `load`, as it is polled, asks for its own key: it would wait for itself. It is not
@@ -328,7 +328,7 @@ where
     /// [`get_or_insert_async`](Self::get_or_insert_async) otherwise.
     ///
     /// # Errors
-    /// What `load` fails with, be it the caller's or that for which it waited.
+    /// The error of `load`, be it the caller's or that for which it waited.
     ///
     /// # Panics
     /// As `get_or_insert_async`.
@@ -400,8 +400,8 @@ where
         }
     }
 
-    /// Decides whose turn it is to load a key that was not there: the caller's, if nobody else
-    /// loads it or it does not wait.
+    /// Decides which caller loads an absent key: this one, if no other loads it or it does not
+    /// wait.
     ///
     /// # Panics
     /// When it would wait for itself.

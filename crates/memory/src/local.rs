@@ -5,8 +5,8 @@
 //! do for a while ([`rest`]), it releases them.
 //!
 //! A thread that ends drops its thread-locals, and those of the user's may use a cache after this
-//! module's has gone. What they take is released at the very end (`system`), where the system has a
-//! way to be told of it.
+//! module's has gone. The records they take are released at the very end (`system`), where the
+//! system offers a hook for it.
 
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -107,16 +107,16 @@ pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
     unsafe { &*record }
 }
 
-/// Gives all records of the calling thread back, which has nothing to do with any cache for a
-/// while. A thread that keeps a record and does nothing answers nobody: whoever frees anything
-/// needs the heavy [barrier](crate::barrier) for it, batch by batch.
+/// Gives all records of the calling thread back, which will not use any cache for a while. An idle
+/// thread that keeps a record does not answer: a reclaimer then needs the heavy
+/// [barrier](crate::barrier), batch by batch.
 pub(crate) fn rest() {
     let mine = MINE.replace(std::ptr::null_mut());
     if !mine.is_null() {
         LAST_RECORD.set((0, std::ptr::null()));
         RECENT_RECORDS
             .with(|recent| recent.iter().for_each(|entry| entry.set((0, std::ptr::null()))));
-        // SAFETY: from `Box::into_raw`, and nobody knows it any more.
+        // SAFETY: from `Box::into_raw`, and no reference to it is left.
         drop(unsafe { Box::from_raw(mine) });
     }
 }
@@ -174,7 +174,7 @@ mod system {
     pub(super) fn at_the_very_end() {
         static KEY: OnceLock<Option<libc::pthread_key_t>> = OnceLock::new();
         if let Some(key) = KEY.get_or_init(make_key) {
-            // SAFETY: the key was made. What is set is not null, so that the system calls the
+            // SAFETY: the key was made. The value is not null, so that the system calls the
             // function, and never used.
             unsafe { libc::pthread_setspecific(*key, std::ptr::dangling()) };
         }

@@ -17,8 +17,8 @@ pub(crate) struct Newcomer<'a, K, V> {
     is_placed: bool,
     pub(crate) weight: u32,
     pub(crate) expiry: Expiry,
-    /// When it can expire first, in microseconds of the system's clock, where somebody is to see to
-    /// that.
+    /// The earliest time at which it can expire, in microseconds of the system's clock, where a
+    /// sweep is needed.
     pub(crate) due: Option<NonZeroU64>,
     pub(crate) pinned: bool,
     /// No admission is to be asked about it: one has admitted it, or it succeeds another.

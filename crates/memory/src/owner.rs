@@ -86,7 +86,7 @@ type Departures<K, V> = Vec<(RetiredOf<K, V>, Cause)>;
 /// in limbo at once.
 #[derive(Debug)]
 pub(crate) struct Gone<K, V> {
-    // Boxed for the sake of those who have none: it is handed around on every insertion.
+    // Boxed for the sake of caches without a listener: it is handed around on every insertion.
     to_tell: Option<Box<Departures<K, V>>>,
 }
 
@@ -263,8 +263,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.gate.as_ref().map_or(0, |gate| gate.memory_bytes())
     }
 
-    /// The shard's share of the limits has changed. What is to spare goes back, as the limits may
-    /// be lower.
+    /// The shard's share of the limits has changed. Spare room goes back, as the limits may be
+    /// lower.
     pub(crate) fn reshape(&mut self, budget: &Budget, shape: Shape) {
         self.order.set_capacity(shape.capacity.max(1));
         (self.capacity, self.slots) = (shape.capacity, shape.slots);
@@ -310,7 +310,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         table.indexes().find_map(|index| index.find(hash, is_key))
     }
 
-    /// The entry in a slot, for whoever goes through all of them.
+    /// Returns the entry in a slot, for walks over all of them.
     pub(crate) fn tenant(&self, slot: u32) -> Option<*mut Entry<K, V>> {
         Some(self.tenants.get(slot as usize)?.entry).filter(|entry| !entry.is_null())
     }

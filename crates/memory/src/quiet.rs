@@ -1,8 +1,8 @@
 //! A fork finds no lock of a cache taken by the library's threads, which the child does not have.
 //!
-//! These threads are in a *section* while they have such locks, and whoever forks waits until none
-//! is. The user's code never runs in one. It can hold one up all the same, by comparing keys under
-//! a lock that the section waits for: so the wait for sections has an end, and sections do not wait
+//! These threads are in a *section* while they have such locks, and a forking thread waits until
+//! none is. User code never runs in one. It can delay one all the same, by comparing keys under a
+//! lock that the section waits for: so the wait for sections has an end, and sections do not wait
 //! for each other.
 
 use std::cell::Cell;
@@ -43,8 +43,8 @@ pub(crate) fn may_be_quiet() {
     MAY_BE_QUIET.set(true);
 }
 
-/// For whoever takes locks of a cache and runs no code of the user's under them: a section, if this
-/// thread is one of the library's.
+/// Makes a section, if this thread is one of the library's. For code that takes locks of a cache
+/// and runs no user code under them.
 #[inline]
 pub(crate) fn quiet() -> Option<Quiet> {
     MAY_BE_QUIET.replace(false).then(|| {

@@ -1,5 +1,4 @@
-//! Finishes the departure of entries: the listener is told, and memory is freed once nobody looks
-//! at it.
+//! Finishes the departure of entries: tells the listener, and frees memory once no thread reads it.
 //!
 //! Both are the user's code, which may use the cache, take its time or panic: so they come after
 //! the lock of the shard, and what they were not done for waits in [limbo](crate::limbo) like
@@ -71,8 +70,8 @@ impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
 }
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Changes a shard whose lock the caller has taken and releases that. What is left to do then
-    /// is for [`settle`](Self::settle).
+    /// Changes a shard whose lock the caller has taken and releases that. [`settle`](Self::settle)
+    /// does the remaining work.
     #[inline(always)]
     pub(crate) fn change<'a, R>(
         &self,
@@ -97,8 +96,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.threads.records.answer(self.record());
     }
 
-    /// Returns what is to be freed after the lock. Where nothing is to be done but to give places
-    /// back, and nobody need be waited for, that is done here.
+    /// Returns the memory to be freed after the lock. Where places only have to be given back,
+    /// without waiting for any thread, that is done here.
     #[inline(never)]
     fn due(&self, owner: &mut Owner<K, V, P>) -> Option<Box<BatchOf<K, V, P>>> {
         let records = &self.threads.records;
@@ -120,8 +119,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         Some(Box::new(batch))
     }
 
-    /// Tells the listener who left, and frees those that nobody looks at when there are enough of
-    /// them.
+    /// Tells the listener of the entries that left, and frees those that no thread reads when there
+    /// are enough of them.
     #[inline(always)]
     pub(crate) fn settle(&self, after: After<'_, K, V, P>) {
         if self.listener.is_some() || after.batch.is_some() {
@@ -168,7 +167,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         result
     }
 
-    /// Drops the entries and tables of a batch that nobody looks at; the others go back to limbo.
+    /// Drops the entries and tables of a batch that no thread reads; the others go back to limbo.
     #[cold]
     fn free(&self, shard: &Shard<K, V, P>, batch: BatchOf<K, V, P>) {
         let quiet = crate::quiet::quiet();

@@ -1,5 +1,5 @@
-//! The records of a cache's threads: given out, taken back, and gone through by whoever wants to
-//! free something.
+//! The records of a cache's threads: hands them out, takes them back, and goes through them for
+//! reclaimers.
 //!
 //! The cost of that is bounded by the threads there are, not by those there were: records stand in
 //! the order *owned* by threads, *left* with a guard still alive, and *free*. The first two are
@@ -19,7 +19,7 @@ use crate::sync::{Arc, Mutex, Ordering, lock};
 /// Something whose address stays the same while the list it is in grows.
 type Fixed<T> = Box<T>;
 
-/// Holds what threads have counted, as far as anybody asks often.
+/// The counts of threads, as far as they are often read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     pub(crate) lookups: u64,
@@ -58,8 +58,7 @@ struct List {
     live: usize,
     /// Tells what was counted in the others.
     free: Counted,
-    /// Records, cells and holds that were looked at by whoever freed something, since the cache was
-    /// made.
+    /// Records, cells and holds that reclaimers have visited since the cache was made.
     visited: u64,
 }
 
@@ -158,8 +157,8 @@ impl Records {
         self.grace.ask()
     }
 
-    /// Answers those who have asked. `own` is the caller's record, and the caller is not about to
-    /// look at anything that it has found but not yet published in a cell.
+    /// Answers the threads that have asked. `own` is the caller's record, and the caller must not
+    /// be about to read anything that it has found but not yet published in a cell.
     #[inline(always)]
     pub(crate) fn answer(&self, own: &Record) {
         self.grace.answer(&own.answer);
@@ -195,7 +194,7 @@ impl Records {
         if self.grace.has_passed(round) {
             return true;
         }
-        // Whoever comes new takes the lock after this, and sees what was taken out.
+        // A new thread takes the lock after this, and sees the removals.
         let is_silent =
             |record: &Fixed<Record>| !std::ptr::eq(&**record, own) && !record.answer.is_past(round);
         list.visited += list.owned as u64;
@@ -223,8 +222,8 @@ impl Records {
         addresses
     }
 
-    /// Records, cells and holds that were looked at since the cache was made, by whoever freed
-    /// something or needed a cell.
+    /// Returns the number of records, cells and holds visited since the cache was made, by
+    /// reclaimers and by threads that needed a cell.
     pub(crate) fn visited(&self) -> u64 {
         let list = lock(&self.list);
         list.visited + list.records.iter().map(|record| record.searched()).sum::<u64>()
@@ -242,8 +241,8 @@ impl Records {
 
     /// A cell of the caller's own record that names an entry which a hold keeps meanwhile.
     pub(crate) fn adopt<'a>(&self, own: &'a Record, address: usize) -> &'a Cell {
-        // Who goes through cells and holds has this lock meanwhile: it sees the hold, or comes
-        // later and sees the cell.
+        // A reclaimer that goes through cells and holds has this lock meanwhile: it sees the hold,
+        // or comes later and sees the cell.
         let list = lock(&self.list);
         let cell = own.cell();
         cell.store(address, Ordering::Release); // as `Record::probe`

@@ -29,7 +29,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     ) where
         K: Eq,
     {
-        // Where all is frozen nobody can make room.
+        // Where all is frozen no shard can make room.
         let all_frozen = self.all_frozen.load(Ordering::Relaxed); // late by a moment does no harm
         let asks_others = self.shards.len() > 1 && !all_frozen;
         // at the end, after it came in: see `Upkeep`
@@ -51,7 +51,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     where
         K: Eq,
     {
-        // What was loaded has no load of its key to outdate any more, and its caller has the
+        // A loaded value has no load of its key to outdate any more, and its caller has the
         // flights' lock.
         let owner = match newcomer.guard {
             Some(_) => shard.owner(),
@@ -142,8 +142,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         made
     }
 
-    /// Evicts until the limits are kept, after they were lowered: first where there is more than a
-    /// share. What is pinned stays.
+    /// Evicts until the limits are kept, after they were lowered: first from shards with more than
+    /// a share. Pinned entries stay.
     pub(crate) fn shrink(&self) {
         let mut panicked = None;
         let (mut evicted, mut beyond) = (true, true);

@@ -79,13 +79,13 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         lock(&self.owner.0.owner)
     }
 
-    /// The owner, for whoever has the shard alone.
+    /// Returns the owner, for code that has the shard exclusively.
     pub(crate) fn owner_mut(&mut self) -> &mut Owner<K, V, P> {
         // see `sync::lock`
         self.owner.0.owner.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner)
     }
 
-    /// Takes the lock if nobody has it.
+    /// Takes the lock if it is free.
     pub(crate) fn try_owner(&self) -> Option<MutexGuard<'_, Owner<K, V, P>>> {
         match self.owner.0.owner.try_lock() {
             Ok(owner) => Some(owner),
@@ -110,7 +110,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
 
     /// A load has brought in what it brings, or never will.
     pub(crate) fn ends_loading(&self) {
-        // seen late, somebody looks for flights in vain
+        // seen late, a thread only looks for flights in vain
         self.owner.0.loading.fetch_sub(1, Ordering::Relaxed);
     }
 
@@ -121,9 +121,9 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         unsafe { &*self.table.0.load(Ordering::Relaxed) }
     }
 
-    /// For the owner: publishes another table. The old one may be freed once nobody probes it.
+    /// For the owner: publishes another table. The old one may be freed once no thread probes it.
     pub(crate) fn replace_table(&self, table: TableOf<P>) -> *mut TableOf<P> {
-        // Release: who sees the table sees it whole.
+        // Release: a thread that sees the table sees it whole.
         self.table.0.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel)
     }
 
@@ -305,8 +305,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                         if bucket.entry(lane) != entry {
                             continue 'again;
                         }
-                        // SAFETY: the address is in the index after the cell names the entry, so
-                        // whoever takes it out later will see the cell and not free it.
+                        // SAFETY: the address is in the index after the cell names the entry, so a
+                        // thread that takes it out later will see the cell and not free it.
                         let entry =
                             unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
                         if entry.key.borrow() == key {
@@ -358,7 +358,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
 
 impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
     fn drop(&mut self) {
-        // SAFETY: nobody else is left, so the table and the tables and entries that wait may be
+        // SAFETY: no other user is left, so the table and the tables and entries that wait may be
         // freed: guards borrow the cache or keep it alive.
         unsafe {
             drop(Box::from_raw(self.table.0.load(Ordering::Relaxed))); // nobody else is left
@@ -373,7 +373,7 @@ impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
 /// Drops entries in place. Goes on when the user's code panics; twice aborts, as for a vector.
 ///
 /// # Safety
-/// They are valid, come once each, and nobody uses them afterwards.
+/// They are valid, come once each, and are not used afterwards.
 pub(crate) unsafe fn drop_all<T>(entries: impl Iterator<Item = *mut T>) {
     struct Rest<T, I: Iterator<Item = *mut T>>(I);
     impl<T, I: Iterator<Item = *mut T>> Drop for Rest<T, I> {

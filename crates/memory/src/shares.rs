@@ -92,7 +92,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     }
 }
 
-/// Room on its way from one shard to another. What does not arrive goes to the budget.
+/// Room on its way from one shard to another. Room that does not arrive goes to the budget.
 #[derive(Debug)]
 pub(crate) struct Lent<'a> {
     budget: &'a Budget,

@@ -10,8 +10,8 @@ const CHUNK_BYTES: usize = 16 << 20;
 /// Bytes in the first chunk where the entries to expect are too many for an arena; each further one
 /// is as large as all before.
 const CHUNK_FIRST_BYTES: usize = 64 << 10;
-/// Entries in the first chunk where nobody knows how many there will be; each further one is as
-/// large as all before.
+/// Entries in the first chunk where their number is unknown; each further one is as large as all
+/// before.
 const ENTRIES_FIRST: usize = 64;
 /// Beyond what is expected, chunks are this part of all before.
 const BEYOND_SHARE: usize = 8;
@@ -53,7 +53,7 @@ impl<E> Drop for Arena<E> {
     }
 }
 
-/// Memory for entries. It knows nothing of what is in it; whoever has it drops that.
+/// Memory for entries. It knows nothing of their type; the owner of the slab drops them.
 #[derive(Debug)]
 pub(crate) struct Slab<E> {
     /// From boxes. Not kept as such: addresses in them are in use while others are given out.
@@ -68,7 +68,7 @@ pub(crate) struct Slab<E> {
 }
 
 impl<E> Slab<E> {
-    /// For so many entries, perhaps a few more; `None` if nobody knows.
+    /// Makes a slab for so many entries, perhaps a few more; `None` if the number is unknown.
     pub(crate) fn new(expected: Option<usize>) -> Self {
         Self { chunks: Vec::new(), begun: 0, free: Vec::new(), expected, arena: None }
     }
@@ -122,7 +122,7 @@ impl<E> Slab<E> {
         entry
     }
 
-    /// Takes memory back in which nothing lives any more and at which nobody looks.
+    /// Takes memory back in which nothing lives any more and that no thread reads.
     pub(crate) fn give_back(&mut self, entries: impl Iterator<Item = *mut E>) {
         self.free.extend(entries);
     }
@@ -176,7 +176,7 @@ impl<E> Slab<E> {
 impl<E> Drop for Slab<E> {
     fn drop(&mut self) {
         for &chunk in &self.chunks[usize::from(self.arena.is_some())..] {
-            // SAFETY: from `Box::into_raw`, and nobody has memory of a slab that is no more.
+            // SAFETY: from `Box::into_raw`, and no memory of a dropped slab is in use.
             drop(unsafe { Box::from_raw(chunk) });
         }
     }

@@ -15,8 +15,8 @@ pub(crate) const ATOMICS_ARE_PLAIN: bool = true;
 /// True if an atomic of 0 is memory of zeros: not so in the model checker.
 pub(crate) const ZERO_IS_NEW: bool = true;
 
-/// Locks. What is under the locks of this crate is whole whenever code of the user's can panic, so
-/// a lock that was held by a thread that panicked is as good as any.
+/// Locks. Data under the locks of this crate is consistent whenever user code can panic, so a lock
+/// that was held by a thread that panicked is as good as any.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The thread sanitizer does not see what a lock puts in order when it is waited for within the
     // standard library.

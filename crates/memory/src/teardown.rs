@@ -10,8 +10,8 @@ use crate::slab::Slab;
 use crate::sync::Arc;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Drops all entries that nobody holds, where anything is held. Otherwise the shards drop
-    /// theirs in a moment.
+    /// Drops all entries without a holder, if any entry is held. Otherwise the shards drop theirs
+    /// in a moment.
     pub(crate) fn leave_held(&mut self) {
         let holds = Arc::clone(self.threads.records.holds());
         let mut held = Vec::new();

@@ -12,8 +12,8 @@ fn lookups_are_timed_in_batches_and_after_them() {
     let keys: Vec<u64> = (0..100).collect();
     keys.iter().for_each(|key| cache.insert(*key, *key));
     assert_eq!(cache.freeze(1.0).entries, 100);
-    // Whether the index is still published is the controller's affair, and that of other tests in
-    // this process, which may do without the barrier that a published one needs.
+    // The controller decides whether the index is still published, as do other tests in this
+    // process, which may do without the barrier that a published one needs.
     let timed = || {
         cache.inner.threads.records.fold(0, |sum, record| {
             let latencies = record.timings.latencies();
@@ -216,7 +216,7 @@ fn the_library_s_thread_rests_between_ticks() {
     assert_eq!(free.take(10).count(), 10);
 }
 
-/// Addresses of entries, at which nobody looks here.
+/// Addresses of entries, which are never read here.
 const ADDRESSES: [usize; 2] = [1 << 12, 2 << 12];
 
 fn index_of_one() -> (FrozenIndex<u64, u64>, crate::index::Hash32) {
@@ -232,7 +232,7 @@ fn a_frozen_index_that_is_given_up_while_a_value_is_replaced_holds_nothing_after
     let (mut before, mut after) = (0, 0);
     for round in 0..if cfg!(miri) { 10 } else { 3000 } {
         let (index, hash) = index_of_one();
-        // That of the shard, which whoever gives an index up takes once it is poisoned.
+        // The lock of the shard, which a thread that gives an index up takes once it is poisoned.
         let owner = Mutex::new(());
         let start = std::sync::Barrier::new(2);
         std::thread::scope(|scope| {

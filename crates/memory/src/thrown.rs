@@ -1,5 +1,5 @@
-//! Panics of the user's code that are caught so that something else is done first. What was thrown
-//! is the user's, too: its destructor may panic in turn.
+//! Panics of user code, caught so that other work is done first. The payload is the user's, too:
+//! its destructor may panic in turn.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};

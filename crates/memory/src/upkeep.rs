@@ -2,8 +2,8 @@
 //!
 //! A thread that inserts an entry that expires says so after it has come in. Most expire later than
 //! something else that is in, and then that is a look at a number. A sweep forgets the number
-//! before it looks at the first shard: so it either sees an entry, under the shard's lock, or
-//! whoever has inserted it sees that the number was forgotten, and asks for a sweep anew.
+//! before it looks at the first shard: so it either sees an entry, under the shard's lock, or the
+//! inserting thread sees that the number was forgotten, and asks for a sweep anew.
 
 use std::num::NonZeroU64;
 
@@ -45,8 +45,8 @@ impl Upkeep {
     /// Puts the cache into the list.
     pub(crate) fn keep(&self, cache: Weak<dyn Sweep>, ticks: bool) {
         let number = keeper::keep(cache, ticks);
-        // Sequentially consistent, here and in `ask`: who asks sees the number, or is seen to have
-        // asked.
+        // Sequentially consistent, here and in `ask`: a thread that asks sees the number, or its
+        // request is seen.
         self.number.store(number, Ordering::SeqCst);
         let at = self.sweep_at.load(Ordering::SeqCst); // as above
         if at != NEVER {
@@ -72,8 +72,8 @@ impl Upkeep {
     /// An entry has come in that can expire at a time.
     #[inline]
     fn expires_at(&self, at: NonZeroU64) {
-        // Relaxed: numbers. What is forgotten by a sweep before it looks at a shard is, after that
-        // shard's lock.
+        // Relaxed: numbers. A sweep resets them before it takes a shard's lock, so a thread that has
+        // the lock afterwards sees that.
         let at = at.get().max(self.pause_to.load(Ordering::Relaxed));
         if at < self.sweep_at.load(Ordering::Relaxed) {
             self.ask(at);

@@ -82,7 +82,7 @@ impl Drift {
         }
     }
 
-    /// Another phase begins. What was seen of those before counts less and less.
+    /// Begins another phase. The observations of earlier phases count less and less.
     pub(super) fn begin(&mut self) {
         self.frozen.fade();
         self.hits.fade();

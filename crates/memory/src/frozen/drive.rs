@@ -20,7 +20,7 @@ const STEPS_AT_ONCE: usize = 16;
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Steps the controller if it is time to; does what it asks for.
     pub(crate) fn drive(&self) {
-        // Busy: somebody freezes or thaws by hand.
+        // Busy: a caller is freezing or thawing the cache.
         let Ok(mut freezer) = self.freezer.try_lock() else { return };
         self.free_retired(&mut freezer);
         let Some(mut driver) = freezer.driver.take() else { return };

@@ -45,7 +45,7 @@ impl Driver {
         }
     }
 
-    /// Begins anew, after somebody else has frozen or thawed.
+    /// Begins anew, after a caller has frozen or thawed the cache.
     pub(crate) fn restart(&mut self) {
         *self = Self { seen: self.seen, by_hand: true, ..Self::new(self.options) };
     }

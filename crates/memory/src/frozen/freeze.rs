@@ -3,7 +3,7 @@
 //!
 //! To freeze, entries are taken out of the reach of eviction shard by shard, a batch under each
 //! lock, and put into a frozen index that only their owners see; then it is published by one
-//! pointer. From the first entry on, whoever takes one out or replaces it does so in that index,
+//! pointer. From the first entry on, an owner that removes or replaces one does so in that index,
 //! too.
 //!
 //! To thaw, the index is unpublished and [poisoned](FrozenIndex::poison), so that a reader that is
@@ -65,14 +65,15 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 }
                 from = owner.freeze_best(goal, from);
                 if from == Cursor::END && owner.frozen() > before {
-                    // Who moved meanwhile was passed over.
+                    // Entries that moved meanwhile were passed over.
                     (from, before) = (Cursor::START, owner.frozen());
                 }
             }
         }
     }
 
-    /// Publishes the index, or hides it from readers, who then find frozen entries where all are.
+    /// Publishes the index, or hides it from readers, which then find frozen entries in the index
+    /// of all entries.
     pub(crate) fn publish(&self, freezer: &Freezer<K, V>, publish: bool) {
         // Where each hit passes a fence, the shorter way is not worth another test on the way
         // there; that frozen entries are not promoted remains.
@@ -96,7 +97,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
     }
 
-    /// Unpublishes the index for ever, and frees those that nobody looks at any more.
+    /// Unpublishes the index for ever, and frees retired ones that no thread reads.
     fn retire_index(&self, freezer: &mut Freezer<K, V>) {
         self.publish(freezer, false);
         if let Some(index) = freezer.index.take() {
@@ -111,7 +112,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         self.free_retired(freezer);
     }
 
-    /// Frees indexes that were in use and that nobody looks at any more.
+    /// Frees retired indexes that no thread reads any more.
     pub(crate) fn free_retired(&self, freezer: &mut Freezer<K, V>) {
         if freezer.retired.is_empty() {
             return;

@@ -45,7 +45,7 @@ impl<K, V> Freezer<K, V> {
         }
     }
 
-    /// Somebody freezes or thaws by hand.
+    /// A caller freezes or thaws the cache.
     pub(crate) fn by_hand(&mut self) -> &mut Self {
         if let Some(driver) = &mut self.driver {
             driver.restart();

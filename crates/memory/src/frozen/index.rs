@@ -6,11 +6,11 @@
 //! its address is cleared, and from then on the key is what its shard says.
 //!
 //! Buckets of one cache line: a tag of eight bits and 32 bits of address for each of twelve keys,
-//! and whether somebody passed by because the bucket was full when he came. Addresses are counted
-//! from the lowest entry, in units of an entry's alignment, which reaches over 16 GiB or more;
-//! entries that lie beyond are not frozen. At the filling here that is 7.6 bytes a key, so twice as
-//! many keys as in the index of a shard fit into the processor's caches. All tags are compared at
-//! once and without a branch.
+//! and whether a key passed by because the bucket was full when it came. Addresses are counted from
+//! the lowest entry, in units of an entry's alignment, which reaches over 16 GiB or more; entries
+//! that lie beyond are not frozen. At the filling here that is 7.6 bytes a key, so twice as many
+//! keys as in the index of a shard fit into the processor's caches. All tags are compared at once
+//! and without a branch.
 //!
 //! A reader may rely on the same as in [`index`](crate::index): *an address that stands here is
 //! that of a live entry*.
@@ -38,15 +38,15 @@ const REPLACING: u32 = 1;
 /// The first number that stands for an address.
 const FIRST: u32 = 2;
 
-/// The byte of the tags' second word that says whether somebody passed by.
+/// The byte of the tags' second word that says whether a key passed by.
 const PASSED_BY_SHIFT: u32 = 56;
 
 /// Keys of a cache line.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Bucket {
-    /// Eight tags, then four and the byte for who passed by. Empty lanes have tags, too, but no
-    /// address.
+    /// Eight tags, then four and the byte for keys that passed by. Empty lanes have tags, too, but
+    /// no address.
     tags: [AtomicU64; 2],
     entries: [AtomicU32; LANES],
 }
@@ -99,7 +99,7 @@ impl Bucket {
                 _mm_cmpeq_epi8, _mm_load_si128, _mm_movemask_epi8, _mm_set1_epi8,
             };
             // SAFETY: SSE2 is part of x86_64; the tags are 16 bytes at the beginning of a cache
-            // line, and nobody writes them once the index is published.
+            // line, and no thread writes them once the index is published.
             let bits = unsafe {
                 let tags = _mm_load_si128((&raw const self.tags).cast());
                 _mm_movemask_epi8(_mm_cmpeq_epi8(tags, _mm_set1_epi8(tag as i8)))
@@ -143,8 +143,8 @@ pub(crate) struct FrozenIndex<K, V> {
 /// Computed whenever this is compiled, for 32 bits too.
 const _: usize = FrozenIndex::<u64, u64>::REACH;
 
-/// A word of the index and the number that stood there when somebody looked: where to find an entry
-/// without another search.
+/// A word of the index and the number it had when it was read: the place of an entry without
+/// another search.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Likely<'a> {
     word: &'a AtomicU32,
@@ -249,7 +249,7 @@ impl<K, V> FrozenIndex<K, V> {
     }
 
     /// For the builder: puts a live entry in, if there is room and it can be reached; it need not
-    /// be here. Whoever owns the entry must not take it out meanwhile.
+    /// be here. The entry's owner must not take it out meanwhile.
     pub(crate) fn insert(&self, hash: Hash32, address: usize) {
         let Some(entry) = self.number(address) else { return };
         let len = self.len.load(Ordering::Relaxed); // the builder alone writes it
@@ -267,8 +267,8 @@ impl<K, V> FrozenIndex<K, V> {
             if let Some(lane) = free {
                 let (word, shift) = (lane / 8, 8 * (lane % 8));
                 let tagged = tags[word] & !(0xff << shift) | u64::from(tag(hash)) << shift;
-                // Relaxed: seen by who sees the index published, or has the entry from who put it
-                // in; the builder alone writes them.
+                // Relaxed: a thread that reads it sees the index published, or has the entry from
+                // the builder; the builder alone writes them.
                 bucket.tags[word].store(tagged, Ordering::Relaxed);
                 bucket.entries[lane].store(entry, Ordering::Release); // the entry was made before
                 return;
@@ -281,14 +281,15 @@ impl<K, V> FrozenIndex<K, V> {
     /// The word in which an entry stands.
     fn word(&self, hash: Hash32, address: usize) -> Option<&AtomicU32> {
         let number = self.number(address)?;
-        // Relaxed: whoever asks owns the entry, so nobody else changes the word but to end its use.
+        // Relaxed: the caller owns the entry, so no other thread changes the word but to end its
+        // use.
         let is_it = |(bucket, lane): &(&Bucket, usize)| {
             bucket.entries[*lane].load(Ordering::Relaxed) == number
         };
         self.candidates(hash).find(is_it).map(|(bucket, lane)| &bucket.entries[lane])
     }
 
-    /// For the owner of an entry: it leaves, and is found by nobody from now on.
+    /// For the owner of an entry: it leaves, and no lookup finds it from now on.
     pub(crate) fn take_out(&self, hash: Hash32, address: usize) {
         if let Some(word) = self.word(hash, address) {
             word.store(GONE, Ordering::Release); // before the entry goes, by the barrier in between
@@ -393,9 +394,9 @@ impl<K, V> FrozenIndex<K, V> {
         }
         // SAFETY: numbers stand for addresses above the base.
         unsafe { std::hint::assert_unchecked(address != 0) };
-        // SAFETY: the address is in the index after the cell names the entry, so whoever takes it
-        // out later will see the cell and not free it. Nobody frees what a filled cell names, and
-        // the cell stays filled as long as `keep` is there.
+        // SAFETY: the address is in the index after the cell names the entry, so an owner that
+        // takes it out later will see the cell and not free it. No thread frees an entry that a
+        // filled cell names, and the cell stays filled as long as `keep` is there.
         Some((unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(address) }, keep))
     }
 

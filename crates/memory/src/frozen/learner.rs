@@ -4,10 +4,10 @@
 //! FrozenHot learns with a marker that sinks through a list, and with a threshold of frequency for
 //! LFU. Here the entries that the policy ranks first really are frozen, step by step, without an
 //! index: they keep their places and are not promoted, others are, and come in and leave as always.
-//! That is what freezing this share would do, for any policy that can rank its slots: orders of
-//! recency name those promoted since the last step first, as the marker does, orders of frequency
-//! the most frequent. What is not seen yet is the index; [`Worth`] says by how much it makes frozen
-//! hits faster and others slower.
+//! Freezing this share would do the same, for any policy that can rank its slots: orders of recency
+//! name those promoted since the last step first, as the marker does, orders of frequency the most
+//! frequent. Only the index is not seen yet; [`Worth`] says by how much it makes frozen hits faster
+//! and others slower.
 //!
 //! Equation 1 charges each kind of hit its own latency. But colder entries are slower wherever they
 //! are found, and a larger frozen part has colder ones. So the latency of *all* hits at a stop is
@@ -74,7 +74,7 @@ pub(super) enum Lesson {
     },
     /// Nothing more.
     Over,
-    /// There is nobody to learn from.
+    /// There are no requests to learn from.
     Idle,
 }
 
@@ -275,7 +275,7 @@ impl Learner {
         let hit_before = baseline.hit_ns().filter(|_| before.hits() > 0);
         let hit = typical(tallies(), Tally::hit_latencies).filter(|_| here.hits() > 0);
         let (hit_before, hit) = (hit_before.or(hit)?, hit.or(hit_before)?);
-        // Where nobody inserts, nothing is known but the lookup.
+        // Without insertions, only the cost of the lookup is known.
         let (miss_before, miss) = (miss_before.unwrap_or(hit_before), miss.unwrap_or(hit));
 
         let frozen = here.frozen_hits as f64 / here.lookups() as f64;
@@ -322,6 +322,6 @@ fn squared_error(means: &[f64]) -> f64 {
     let (low, high) = (sorted[cut], sorted[sorted.len() - 1 - cut]);
     let mut sums = Sums::default();
     sorted.iter().for_each(|mean| sums.add(mean.clamp(low, high)));
-    // What is pulled in makes up for what is cut off: 0.6 is left of the windows.
+    // Values pulled in make up for those cut off: 0.6 is left of the windows.
     sums.deviation().map_or(0.0, |deviation| (deviation / 0.6).powi(2) / sums.count as f64)
 }

@@ -2,8 +2,8 @@
 //!
 //! Blocks of windows are compared with the baseline, each block once. A phase ends only when
 //! several blocks in a row are slower by more than the error of the comparison and a margin: a
-//! stall, or a busy minute of another program, is over by then. What an index loses by its hits
-//! alone, as it grows old, is counted and known much sooner.
+//! stall, or a busy minute of another program, is over by then. The loss of an ageing index by its
+//! hits alone is counted and known much sooner.
 //!
 //! It is no `Trial` of the policy crate: a trial has both modes take turns, and the baseline here is
 //! a measurement from before. To thaw for it again and again would cost what freezing gains.

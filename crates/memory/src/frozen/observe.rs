@@ -99,12 +99,12 @@ impl Observations {
 pub(crate) enum Action {
     /// Nothing.
     Keep,
-    /// Everything back into the order (`Eviction::thaw`), the index unpublished and freed when
-    /// nobody reads it.
+    /// Everything back into the order (`Eviction::thaw`), the index unpublished and freed when no
+    /// thread reads it.
     Thaw,
     /// Of each shard, freeze the entries that `Eviction::rank` names first until the frozen ones
-    /// are this share of its entries, in bounded batches under the lock and without an index. What
-    /// is frozen already counts, and stays.
+    /// are this share of its entries, in bounded batches under the lock and without an index.
+    /// Entries already frozen count, and stay.
     Extend {
         /// From 0 to 1.
         to: f64,
@@ -120,10 +120,9 @@ pub(crate) enum Action {
     /// are skipped from the publication on until the next [`Action::Thaw`] or [`Action::Freeze`].
     FreezeAll,
     /// Unpublish the index and keep it. Frozen entries stay frozen and are found by the index of
-    /// everything. Takes effect within a moment and is not reported. What differs from the merged
-    /// cache: hits on frozen entries are not promoted, and what is dynamic is smaller. So this
-    /// tells what the *index* is worth, cheaply; what freezing is worth is told by the merged
-    /// cache.
+    /// everything. Takes effect within a moment and is not reported. Differences from the merged
+    /// cache: hits on frozen entries are not promoted, and the dynamic part is smaller. So this
+    /// shows the worth of the *index*, cheaply; the merged cache shows the worth of freezing.
     Bypass,
     /// Publish again the index that is bypassed. Takes effect within a moment and is not reported.
     Resume,

@@ -1,9 +1,9 @@
 //! Computes the worth of shares of hits at given prices.
 //!
-//! Latencies are noisy, and a machine changes its pace while they are compared. How many requests
-//! hit, and how many of the hits were on frozen entries, is counted exactly. So where what differs
-//! is mostly hits, a single window tells: what is lost by entries that should have left, or by an
-//! index that has grown old, is seen within a fraction of a second.
+//! Latencies are noisy, and a machine changes its pace while they are compared. The number of hits,
+//! and of those on frozen entries, is counted exactly. So where the difference is mostly hits, a
+//! single window suffices: the loss by entries that should have left, or by an index that has grown
+//! old, is seen within a fraction of a second.
 
 use floe_policy::trial::Difference;
 

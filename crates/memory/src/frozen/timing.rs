@@ -29,8 +29,7 @@ impl Total {
 
 /// Longer times than so many typical ones and so many nanoseconds count as these: then the thread
 /// was put aside, which says nothing of the cache, and one such time would outweigh ten thousand
-/// others. What the cache does once in a while itself, such as freeing a batch of entries, is
-/// shorter.
+/// others. The cache's own occasional work, such as freeing a batch of entries, is shorter.
 const STALL: f64 = 4.0;
 const STALL_NS: f64 = 16_000.0;
 /// Times over which the typical one is smoothed. It follows a real change within some dozens.

@@ -99,7 +99,7 @@ impl Tally {
         let kinds = [
             (self.frozen_hits, latencies.frozen, elsewhere.frozen.or(elsewhere.dynamic)),
             (self.dynamic_hits, latencies.dynamic, elsewhere.dynamic.or(elsewhere.frozen)),
-            // Where nobody inserts what was missed, nothing is known but the lookup.
+            // Where misses are not inserted, only the cost of the lookup is known.
             (
                 self.misses,
                 latencies.miss,
@@ -209,8 +209,8 @@ impl Windows {
         typical(self.closed.iter(), Tally::hit_latencies)
     }
 
-    /// The mean latency of each window in nanoseconds. What was sampled in none of them costs what
-    /// it does `elsewhere`.
+    /// Returns the mean latency of each window in nanoseconds. Operations sampled in no window cost
+    /// as much as `elsewhere`.
     pub(super) fn means(&self, elsewhere: &Costs) -> Vec<f64> {
         let costs = self.costs().or(elsewhere);
         self.closed.iter().filter_map(|window| window.mean(&costs)).collect()

@@ -11,24 +11,24 @@
 //!        └──── refresh, or another look at the baseline ───────────────┴─┴────────────────────┘
 //! ```
 //!
-//! The phases are FrozenHot's (section 3.2). What differs, and why:
+//! The phases are FrozenHot's (section 3.2). The differences, with their reasons:
 //! - It learns by freezing step by step, see [`super::learner`], so one learner serves every
 //!   policy.
-//! - 100 % is tried with an index, and there the index is bypassed by turns, which tells what it is
-//!   worth ([`super::worth`]): before anything was ever frozen, what a frozen hit costs is not
-//!   known, and is not guessed.
-//! - What was learned is a prediction, made of latencies of different moments. Before it is relied
-//!   upon it is seen at work for short windows, beside a merged cache that has warmed up, and must
-//!   be a gain beyond doubt ([`super::proof`]).
+//! - 100 % is tried with an index, and there the index is bypassed by turns, which shows its worth
+//!   ([`super::worth`]): before the first freeze, the cost of a frozen hit is unknown, and is not
+//!   guessed.
+//! - The learned values are a prediction, made of latencies of different moments. Before the
+//!   controller relies on it, it sees it at work for short windows, beside a merged cache that has
+//!   warmed up, and it must be a gain beyond doubt ([`super::proof`]).
 //! - Every comparison has an error, and a frozen phase ends only on a difference larger than that,
 //!   several times in a row. Then the baseline is measured afresh before anything is concluded: if
-//!   it is as slow, it was the world that became slower, and the same ratio is frozen again. The
+//!   it is as slow, the load or the machine became slower, and the same ratio is frozen again. The
 //!   authors' code ended most frozen phases on noise, and waited 16 s.
 //! - Warming up and learning are bounded by lookups and time; nothing waits for an eviction, which
 //!   near a hit ratio of 1 never comes. An idle cache is left as it is.
-//! - What thaws comes back as if just used, so whoever froze again at once would freeze the same
-//!   entries for ever. So a refresh first lets a few lookups per entry show what is still asked
-//!   for, and costs are reckoned with that.
+//! - Thawed entries come back as if just used, so an immediate freeze would take the same entries
+//!   for ever. So a refresh first lets a few lookups per entry show which are still asked for, and
+//!   costs are reckoned with that.
 //! - The baseline is measured anew on some refreshes, always of a cache that has warmed up: less
 //!   often the longer it agrees. The lifetime follows from the measured drift ([`super::drift`]);
 //!   an index that has lost so many hits that it does harm for these alone is replaced at once
@@ -77,7 +77,7 @@ const WAIT_PER_LEARNING: u32 = 10;
 const LASTING: u32 = 20;
 const LASTING_MIN: Duration = Duration::from_secs(10);
 /// Samples in a window that are enough: with more of them, fewer requests are timed, down to one
-/// part in so many. While it waits nobody looks at latencies at all, but threads must learn of it
+/// part in so many. A waiting controller reads no latencies at all, but threads must learn of it
 /// when that changes.
 const SAMPLES_ENOUGH: f64 = 300.0;
 const SPARSER: f64 = 20.0;
