@@ -1,8 +1,8 @@
 //! The metrics of a server for Prometheus: the text format, version 0.0.4, rendered from a
 //! [`Report`].
 //!
-//! Counters of one value are written from their declarations ([`floe_block::counters!`]). What is
-//! here has labels, or is not counted.
+//! Counters of one value are written from their declarations ([`floe_block::counters!`]). The
+//! metrics here have labels, or are not counted.
 //!
 //! Names follow Prometheus' rules: base units (seconds, bytes), `_total` on what only grows, labels
 //! instead of names that differ in a word. Source:
