@@ -151,7 +151,7 @@ fn admission(page: &mut Page, report: &Report) {
     page.sample(name, &[("result", "bypassed")], bypassed);
 }
 
-/// Of a server that may shed.
+/// Writes the metrics of load shedding, where it is enabled.
 fn shedding(page: &mut Page, report: &Report) {
     let Some(facts) = &report.facts.shedding else { return };
     let help = "The share of hits on the cache device that was decided to be read from the \
@@ -164,7 +164,7 @@ fn shedding(page: &mut Page, report: &Report) {
     );
 }
 
-/// Of a server with a tier in memory.
+/// Writes the metrics of the tier in memory, where there is one.
 fn memory(page: &mut Page, report: &Report) {
     let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
     page.family("floe_memory_write_mode_info", Kind::Gauge, "The write mode of memory; always 1.");

@@ -84,7 +84,7 @@ impl Server {
         })
     }
 
-    /// Where the admin interface listens.
+    /// Returns the addresses of the admin interface.
     pub fn admin_addresses(&self) -> impl Iterator<Item = &AdminAddress> {
         self.acceptor.admin_listeners.iter().map(|listener| &listener.address)
     }

@@ -53,9 +53,9 @@ pub(crate) enum Want {
     /// Receive at least one byte, or if possible all of it, into the slice, and report to
     /// [`Session::received`].
     Receive { into: Slice, whole: bool },
-    /// Nothing until replies have left, or the session's turn at the budget has come.
+    /// Wait until replies have left, or the session's turn at the budget has come.
     Pause,
-    /// Nothing more will come from this client.
+    /// End: the client sends nothing more.
     End,
 }
 
@@ -75,7 +75,7 @@ pub(crate) enum SessionError {
 pub(crate) enum Overdue {
     #[error("no export chosen in time")]
     Handshake,
-    /// It takes no replies, or sends no more of a write.
+    /// The client takes no replies, or sends no more of a write.
     #[error("it neither takes nor gives, and others wait for the memory")]
     Stalled,
 }

@@ -82,7 +82,8 @@ pub enum SocketError {
 }
 
 impl SocketError {
-    /// True if it may be free in a moment, when the program that has it is being killed.
+    /// Returns whether the address may be free in a moment, when the program that has it is being
+    /// killed.
     pub(crate) fn is_in_use(&self) -> bool {
         match self {
             Self::Taken(_) => true,

@@ -179,7 +179,7 @@ pub struct Status {
 #[derive(Debug, Clone)]
 pub(crate) struct VolumeFacts {
     pub(crate) id: VolumeId,
-    /// By tier, from the top.
+    /// Its id in each tier, from the top.
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) name: String,
     pub(crate) bytes: u64,
@@ -191,7 +191,7 @@ pub(crate) struct VolumeFacts {
 pub(crate) struct Facts {
     /// The default one first.
     pub(crate) volumes: Vec<VolumeFacts>,
-    /// At least one; from the top.
+    /// The tiers, at least one, from the top.
     pub(crate) tiers: Vec<TierFacts>,
     pub(crate) started: SystemTime,
     pub(crate) uptime: Duration,

@@ -72,8 +72,8 @@ impl Upkeep {
     /// An entry has come in that can expire at a time.
     #[inline]
     fn expires_at(&self, at: NonZeroU64) {
-        // Relaxed: numbers. A sweep resets them before it takes a shard's lock, so a thread with the
-        // lock afterwards sees that.
+        // Relaxed: numbers. A sweep resets them before it takes a shard's lock, so a thread with
+        // the lock afterwards sees that.
         let at = at.get().max(self.pause_to.load(Ordering::Relaxed));
         if at < self.sweep_at.load(Ordering::Relaxed) {
             self.ask(at);

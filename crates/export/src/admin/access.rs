@@ -17,7 +17,7 @@ use super::token::Token;
 /// Rights of the clients of one address.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
-    /// Of TCP; a Unix socket has no such rules.
+    /// The rules for clients over TCP; a Unix socket has none.
     pub(crate) network: Option<NetworkRules>,
     /// The files and devices they may have opened.
     pub(crate) paths: AllowedPaths,
@@ -45,7 +45,7 @@ pub(super) enum Trust {
 }
 
 impl Access {
-    /// True if clients have to encrypt.
+    /// Returns whether clients have to encrypt.
     pub(crate) fn encrypted_only(&self) -> bool {
         self.network.as_ref().is_some_and(|rules| rules.encrypted_only)
     }
@@ -112,7 +112,7 @@ impl NetworkRules {
         Ok(())
     }
 
-    /// True if the server may be called so.
+    /// Returns whether a client may call the server by this name.
     fn knows(&self, host: &[u8]) -> bool {
         std::str::from_utf8(host).is_ok_and(|host| {
             let name = name_in(host);

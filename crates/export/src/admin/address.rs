@@ -15,7 +15,7 @@ const SYSTEM_FOLDER: &str = "/run/floe";
 /// The socket's name in its folder.
 const SOCKET_NAME: &str = "admin.sock";
 
-/// Where an admin interface is.
+/// The address of an admin interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminAddress {
     /// A Unix socket.

@@ -66,7 +66,7 @@ pub struct NewVolume {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Resize {
-    /// In bytes; without it, the present size of the backing device.
+    /// The size in bytes; without it, the present size of the backing device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
 }

@@ -15,14 +15,14 @@ pub enum AllowedPaths {
     /// All that the server can open.
     #[default]
     All,
-    /// Those in these folders, or below.
+    /// Paths in these folders, or below.
     Within(Arc<[PathBuf]>),
 }
 
 /// A path that an admin client may not have opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefused {
-    /// It is somewhere else.
+    /// The path is in none of the folders.
     #[error(
         "{} is in none of the folders that admin-paths allows{}",
         path.display(), leads(path, place)
@@ -33,7 +33,7 @@ pub enum PathRefused {
         /// The place it leads to.
         place: PathBuf,
     },
-    /// It leads nowhere.
+    /// The path cannot be resolved.
     #[error("{}: {problem}", path.display())]
     Unknown {
         /// The path.

@@ -20,7 +20,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1);
 /// An error while opening a device for blocking use.
 #[derive(Debug, thiserror::Error)]
 pub enum DiskError {
-    /// It cannot be opened.
+    /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// There is no ring for it.

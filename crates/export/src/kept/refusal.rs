@@ -356,7 +356,7 @@ pub enum Difference {
         /// Now.
         is: u64,
     },
-    /// It is another file or disk.
+    /// The device is another file or disk.
     Identity,
     /// Its content, where that is known.
     Content,
@@ -364,7 +364,7 @@ pub enum Difference {
     Old,
     /// A companion is missing that may have newer data of it.
     Alone,
-    /// It was served without this tier, or without others that are given now.
+    /// The volume was served without this tier, or without others that are given now.
     Apart,
 }
 

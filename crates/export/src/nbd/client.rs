@@ -50,17 +50,17 @@ pub struct Info {
     pub preferred_block_bytes: u32,
     /// Longest read or write; 32 MiB when the server said nothing.
     pub maximum_block_bytes: u32,
-    /// True if structured replies were negotiated.
+    /// Structured replies were negotiated.
     pub structured_replies: bool,
 }
 
 impl Info {
-    /// True if all these [`transmission_flag`]s are set.
+    /// Returns whether all these [`transmission_flag`]s are set.
     pub fn has(&self, flags: u16) -> bool {
         self.flags & flags == flags
     }
 
-    /// True if the export refuses writes.
+    /// Returns whether the export refuses writes.
     pub fn read_only(&self) -> bool {
         self.has(transmission_flag::READ_ONLY)
     }
@@ -106,7 +106,7 @@ pub enum ClientError {
     /// No connection.
     #[error("cannot connect to {uri}: {source}")]
     Connect {
-        /// Where to.
+        /// The server's address.
         uri: String,
         /// The system's error.
         source: std::io::Error,
@@ -128,7 +128,7 @@ pub enum ClientError {
     /// The server hung up.
     #[error("the NBD server hung up")]
     HungUp,
-    /// Nothing moved for as long as [`Options::timeout`].
+    /// No byte moved for as long as [`Options::timeout`].
     #[error("the NBD server did not answer in time")]
     Timeout,
     /// The connection had failed before.
@@ -316,10 +316,11 @@ impl Client {
         self.requests.recycle(data);
     }
 
-    /// Says goodbye. Requests still in flight are carried out, but their replies are lost.
+    /// Disconnects in good order. The server carries out requests still in flight, but their
+    /// replies are lost.
     ///
     /// # Errors
-    /// When the goodbye cannot be sent.
+    /// When the disconnect request cannot be sent.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         let header = request_header(command::DISC, 0, 0, 0, 0);
         self.guard(|client| client.socket.send_all(&header))

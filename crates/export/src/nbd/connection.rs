@@ -75,7 +75,7 @@ pub enum Event {
 pub struct Connection {
     state: State,
     consumed_bytes: u64,
-    /// Where the message being received began.
+    /// The position at which the present message began.
     message_at: u64,
     /// The result of the handshake; `None` while it lasts.
     negotiated: Option<Negotiated>,

@@ -110,7 +110,7 @@ impl From<&io::Error> for NbdError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{violation}, in the message at byte {at} from the client")]
 pub struct ProtocolError {
-    /// Where the offending message began: bytes the client had sent before it.
+    /// The position of the offending message: the number of bytes the client had sent before it.
     pub at: u64,
     /// The rule that it broke.
     pub violation: Violation,

@@ -23,7 +23,7 @@ pub struct Export {
     pub volume: u16,
     /// Name clients ask for.
     pub name: String,
-    /// For people; may be empty.
+    /// A description for users; may be empty.
     pub description: String,
     /// Size of the disk.
     pub size_bytes: u64,
@@ -151,7 +151,7 @@ impl Exports {
         self.0.len()
     }
 
-    /// True if there are none.
+    /// Returns whether there are no exports.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -34,23 +34,22 @@ pub const OPTIONS_MAX_PER_EXPORT: u32 = 8;
 pub struct Negotiated {
     /// The export the client chose, as it was then.
     pub export: Arc<Export>,
-    /// True if reads must be answered with structured replies.
+    /// Reads must be answered with structured replies.
     pub structured_replies: bool,
-    /// True if the client selected the metadata context `base:allocation`, and so may ask for block
-    /// status.
+    /// The client selected the metadata context `base:allocation`, and so may ask for block status.
     pub base_allocation: bool,
 }
 
-/// Where a connection stands with TLS.
+/// The state of TLS on a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
     /// Not to be had.
     Off,
-    /// To be had.
+    /// TLS is available.
     Offered,
-    /// Nothing is to be had without.
+    /// TLS is required: without it the client gets nothing.
     Required,
-    /// In use.
+    /// TLS is in use.
     Active,
 }
 
@@ -78,7 +77,7 @@ pub struct Handshake {
     /// The incomplete message, as far as it arrived.
     gathered: Vec<u8>,
     consumed_bytes: u64,
-    /// Where the message being received began.
+    /// The position at which the present message began.
     message_at: u64,
     options: u32,
     fixed_newstyle: bool,
@@ -185,7 +184,7 @@ impl Handshake {
         self.gathered.capacity()
     }
 
-    /// Where the message being received began, and whether part of it has arrived.
+    /// Returns the position at which the present message began, and whether part of it has arrived.
     pub(crate) fn message_in_progress(&self) -> (u64, bool) {
         (self.message_at, self.consumed_bytes > self.message_at)
     }

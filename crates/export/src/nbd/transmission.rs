@@ -57,22 +57,22 @@ pub struct Request {
 }
 
 impl Request {
-    /// True if the answer has to wait until the effect is durable.
+    /// Returns whether the answer has to wait until the effect is durable.
     pub fn fua(&self) -> bool {
         self.flags & command_flag::FUA != 0
     }
 
-    /// True if zeroes may be unmapped rather than written.
+    /// Returns whether zeroes may be unmapped rather than written.
     pub fn may_unmap(&self) -> bool {
         self.flags & command_flag::NO_HOLE == 0
     }
 
-    /// True if zeroing has to fail with `ENOTSUP` rather than be as slow as writing.
+    /// Returns whether zeroing has to fail with `ENOTSUP` rather than be as slow as writing.
     pub fn only_if_fast(&self) -> bool {
         self.command == Command::WriteZeroes && self.flags & command_flag::FAST_ZERO != 0
     }
 
-    /// True if one extent suffices as a block status.
+    /// Returns whether one extent suffices as a block status.
     pub fn one_extent(&self) -> bool {
         self.flags & command_flag::REQ_ONE != 0
     }

@@ -256,8 +256,8 @@ impl Acceptor {
         }
     }
 
-    /// Has workers take no more requests, and the control thread end the server; tells the end to
-    /// clients that ask for it after that.
+    /// Stops workers from taking requests, and makes the control thread end the server. Clients
+    /// that ask for the end later are told, too.
     pub(super) fn end(&mut self) {
         match self.phase {
             Phase::Serving => {

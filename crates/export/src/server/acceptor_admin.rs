@@ -87,7 +87,7 @@ impl Acceptor {
         }
     }
 
-    /// True if one more request of such clients may wait for workers.
+    /// Returns whether one more request of such clients may wait for workers.
     fn may_wait(&self, is_remote: bool) -> bool {
         let sessions =
             self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
@@ -96,7 +96,7 @@ impl Acceptor {
         alike.filter(|session| session.until.is_none()).count() < MOST_WAITING
     }
 
-    /// When the next admin client is late.
+    /// Returns the time at which the next admin client is late.
     pub(super) fn admin_due(&self) -> Option<Instant> {
         let indices = self.admin_sessions.indices().into_iter();
         indices.filter_map(|index| self.admin_sessions[index].until).min()
@@ -359,8 +359,8 @@ impl Acceptor {
         self.reporting.report(config, &state, &self.entrance.tally, snapshots(replies))
     }
 
-    /// Tells all that asked for the end how it went, once it has come, and hangs up on clients that
-    /// have asked for nothing yet.
+    /// Sends the server's last result to all clients that asked for the end, and disconnects
+    /// clients that have sent no request.
     pub(super) fn tell_stopped(&mut self) {
         let Phase::Telling = self.phase else { return };
         let reply = self.ended.clone().expect("the control thread has ended");

@@ -17,7 +17,7 @@ use crate::tls::TlsConfig;
 #[derive(Debug)]
 pub(super) struct AdminListener {
     pub(super) socket: Rc<OwnedFd>,
-    /// With the port that was bound.
+    /// The address, with the bound port.
     pub(super) address: AdminAddress,
     pub(super) access: Arc<Access>,
     _file: Option<SocketFile>,

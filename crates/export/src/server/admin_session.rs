@@ -20,23 +20,24 @@ pub(super) struct AdminSession {
     pub(super) listening: bool,
     /// A send is under way.
     pub(super) sending: bool,
-    /// To be sent after that.
+    /// Bytes to be sent next.
     pub(super) outgoing: Vec<u8>,
     /// The answer is given, or the connection broken: nothing is listened to any more.
     pub(super) is_over: bool,
-    /// To be told when the server has ended.
+    /// The client waits for the end of the server.
     pub(super) stopping: bool,
-    /// When it must have asked, or taken its answer; `None` while the server works on that.
+    /// Time by which it must have sent its request, or taken its answer; `None` while the server
+    /// works on it.
     pub(super) until: Option<Instant>,
     pub(super) since: Instant,
-    /// It came over TCP.
+    /// The client came over TCP.
     pub(super) is_remote: bool,
-    /// It was hung up on, and will soon be gone.
+    /// The client was disconnected, and the session will end soon.
     pub(super) is_dropped: bool,
 }
 
 impl AdminSession {
-    /// Where devices may be that it names.
+    /// Returns the limit on devices that the client may name.
     pub(super) fn paths(&self) -> AllowedPaths {
         self.conversation.access().paths.clone()
     }

@@ -14,7 +14,7 @@ const HANDSHAKE_RECORD: u8 = 22;
 pub(super) enum Encryption {
     /// The client has sent nothing so far.
     Undecided {
-        /// For clients that ask for it.
+        /// The certificates, for clients that ask for TLS.
         tls: Option<TlsConfig>,
         /// Others get nothing.
         required: bool,
@@ -26,9 +26,9 @@ pub(super) enum Encryption {
 /// A client whose bytes cannot be taken.
 #[derive(Debug)]
 pub(super) enum Undecipherable {
-    /// It has to encrypt here.
+    /// The client must encrypt here.
     InTheClear,
-    /// It breaks TLS, or has ended it.
+    /// The client broke TLS, or has ended it.
     Broken(io::Error),
 }
 

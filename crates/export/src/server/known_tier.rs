@@ -23,7 +23,7 @@ pub(super) struct Failing {
     pub(super) journal_lost: bool,
     /// Some dirty data could not be brought down since.
     pub(super) stuck: bool,
-    /// Nothing that the cache has counts any more.
+    /// The cache is retired: nothing in it is valid any more.
     pub(super) retired: bool,
     /// The superblock does not say so yet.
     pub(super) unnoted: bool,
@@ -59,13 +59,13 @@ pub(super) struct KnownTier {
     /// The eviction policy.
     pub(super) evict: String,
     pub(super) cache_bytes: u64,
-    /// It may hold what nothing below it has.
+    /// The tier may hold dirty data.
     may_be_dirty: bool,
     /// The superblock writer, of a persistent tier.
     pub(super) keeper: Option<Keeper>,
     /// Its cache device.
     pub(super) source: Arc<dyn DeviceSource>,
-    /// Where its data begins on it, of one that ends with the program, in bytes.
+    /// The byte of the device at which a volatile tier's data begins.
     pub(super) data_start: u64,
     pub(super) failing: Failing,
     /// Places of which it was said that the only copy of data is gone.

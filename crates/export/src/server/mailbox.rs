@@ -12,7 +12,7 @@ use floe_block::Bell;
 #[derive(Debug)]
 pub(super) struct Mailbox<T> {
     messages: Mutex<Messages<T>>,
-    /// True if there are any: spares the thread the lock at every turn of its loop.
+    /// There are messages: spares the thread the lock at every turn of its loop.
     any: AtomicBool,
     wake_up: Arc<Bell>,
 }
@@ -20,7 +20,7 @@ pub(super) struct Mailbox<T> {
 #[derive(Debug)]
 struct Messages<T> {
     queue: VecDeque<T>,
-    /// When the first of them came.
+    /// Time at which the first of them came.
     since: Option<Instant>,
 }
 
@@ -41,8 +41,8 @@ impl<T> Mailbox<T> {
         self.wake_up.ring();
     }
 
-    /// True if there is nothing to take, as far as the thread can know: the wake-up's fence makes
-    /// it sure.
+    /// Returns whether there is nothing to take, as far as the thread can know: the wake-up's fence
+    /// makes it sure.
     pub(super) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Relaxed)
     }

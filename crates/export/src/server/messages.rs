@@ -15,7 +15,7 @@ use crate::admin::{Addition, AllowedPaths, NewTier, PathRefused, Reply, Trouble}
 use crate::nbd::export::Exports;
 use crate::status::Snapshot;
 
-/// To a worker.
+/// A message to a worker.
 #[derive(Debug)]
 pub(super) enum Message {
     /// Serve this client.
@@ -32,11 +32,11 @@ pub(super) enum Message {
         /// Some of its dirty data cannot be brought down.
         stuck: bool,
     },
-    /// Nothing that a tier has counts any more: go on past it altogether.
+    /// Nothing in a tier is valid any more: bypass it altogether.
     Retire { tier: TierKey },
     /// Take no more requests of clients.
     End,
-    /// Nothing: a worker that does not take even this hangs.
+    /// An empty command: a worker that does not take even this hangs.
     Probe,
     /// Everything has come to its end.
     Stop,
@@ -131,7 +131,7 @@ pub(super) enum Done {
     Numbered(Vec<VolumeId>),
 }
 
-/// To the control thread.
+/// A message to the control thread.
 #[derive(Debug)]
 pub(super) enum Event {
     /// A worker has carried out a command, or cannot.
@@ -183,7 +183,7 @@ pub(super) enum Operation {
     DetachTier { number: usize },
 }
 
-/// To the acceptor.
+/// A message to the acceptor.
 #[derive(Debug)]
 pub(super) enum Notice {
     /// A worker has answered a question.

@@ -12,9 +12,9 @@ use crate::status::VolumeFacts;
 /// A volume with its number in the cache.
 #[derive(Debug, Clone)]
 pub(super) struct Offered {
-    /// In the tier at the top, for which requests are.
+    /// Its id in the tier at the top, which requests use.
     pub(super) id: VolumeId,
-    /// In each tier, from the top.
+    /// Its id in each tier, from the top.
     pub(super) ids: Vec<VolumeId>,
     pub(super) volume: Volume,
     pub(super) bytes: u64,

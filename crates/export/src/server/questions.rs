@@ -43,7 +43,7 @@ pub(super) enum Purpose {
 pub(super) struct Questions {
     asked: Vec<(u32, Question)>,
     last_number: u32,
-    /// When to look for workers that do not answer.
+    /// Time of the next check for workers that do not answer.
     look: Option<Instant>,
 }
 
@@ -66,7 +66,8 @@ impl Questions {
         replies.missing().is_empty().then(|| self.asked.swap_remove(at).1)
     }
 
-    /// When to look for workers that do not answer, if any question is under way.
+    /// Returns the time of the next check for workers that do not answer, if any question is under
+    /// way.
     pub(super) fn due(&mut self, patience: Duration) -> Option<Instant> {
         match self.asked.is_empty() {
             true => self.look = None,

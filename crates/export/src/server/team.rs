@@ -96,8 +96,8 @@ fn serve(beginning: Beginning, ready: &mpsc::Sender<Result<(), ServeError>>) {
     }
 }
 
-/// Tells the acceptor, or the thread that waits for workers to begin, when a worker's thread
-/// unwinds.
+/// Reports a worker's thread that unwinds to the acceptor, or to the thread that waits for workers
+/// to begin.
 struct Watch<'a> {
     outbox: WorkerOutbox,
     ready: &'a mpsc::Sender<Result<(), ServeError>>,

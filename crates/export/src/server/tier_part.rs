@@ -14,9 +14,9 @@ use super::volume::DeviceSource;
 pub(super) struct TierPart {
     pub(super) key: TierKey,
     pub(super) cache: BlockCache,
-    /// Of a persistent tier.
+    /// The journal of a persistent tier.
     pub(super) journal: Option<PartJournal>,
-    /// Where the data begins on the device otherwise, in bytes.
+    /// The byte of the device at which the data of other tiers begins.
     pub(super) data_start: u64,
     pub(super) exchange: Exchange,
     pub(super) source: Arc<dyn DeviceSource>,

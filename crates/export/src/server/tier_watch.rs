@@ -11,7 +11,7 @@ pub(super) struct TierWatch {
     pub(super) key: TierKey,
     pub(super) degraded: bool,
     pub(super) journal_lost: bool,
-    /// Without a journal: nothing is dirty, or some of it could not be brought down.
+    /// A tier without a journal has no dirty data any more, or some that could not be written back.
     emptied: bool,
     blocked: bool,
     /// Some requests are refused.

@@ -41,7 +41,7 @@ pub(super) const RING_ENTRIES: u32 = 512;
 pub(super) struct Beginning {
     pub(super) number: usize,
     pub(super) config: Arc<ServerConfig>,
-    /// From the top.
+    /// The parts of the tiers, from the top.
     pub(super) tiers: Vec<TierPart>,
     pub(super) seed: Seed,
     pub(super) volumes: Vec<Offered>,
@@ -68,7 +68,7 @@ pub(super) struct Worker {
     pub(super) looked_for: LookedFor,
     /// Sessions that may have something to do.
     pub(super) touched: Vec<u32>,
-    /// When to look for clients that are late, if any can be.
+    /// Time of the next check for late clients, if any can be late.
     pub(super) watch_at: Option<Instant>,
     pub(super) tally: Tally,
     pub(super) warnings: Warnings,
@@ -84,7 +84,7 @@ pub(super) struct Worker {
     opened: HashMap<String, Box<dyn Device>>,
     pub(super) awaited: Vec<(Ticket, Awaited)>,
     pub(super) tier_change: TierChange,
-    /// By tier, from the top.
+    /// The watch of each tier, from the top.
     pub(super) watches: Vec<TierWatch>,
     /// Empty but for its memory.
     newly_lost: Vec<(VolumeId, Sectors)>,
@@ -369,7 +369,7 @@ impl Worker {
         self.warnings.tell(now);
     }
 
-    /// Says what was served, and sheds as much as that was found to be good for.
+    /// Reports the served requests, and sheds the share that the shed controller decides.
     fn shed(&mut self, now: Instant) {
         let Some(valve) = &self.valve else { return };
         let share = valve.turn(self.number, self.tally.served(), now);
@@ -447,13 +447,13 @@ impl Worker {
         None
     }
 
-    /// True if nothing is to be begun that no client asks for: at the end, and while the I/O gate
-    /// is shut.
+    /// Returns whether the worker begins no work of its own: at the end, and while the I/O gate is
+    /// shut.
     fn is_resting(&self) -> bool {
         self.resting || self.tier_change.is_shut
     }
 
-    /// When to look at the clock again; `None` when only I/O can bring news.
+    /// Returns the time of the next look at the clock; `None` when only I/O can bring news.
     fn next_due(&self) -> Option<Instant> {
         let to_clean = self.driver.has_dirty_data() || self.driver.has_unlogged();
         let clean = (to_clean && !self.is_resting()).then_some(self.clean_at);
@@ -472,7 +472,7 @@ impl Worker {
     }
 }
 
-/// True if a volume cannot be changed just now, but soon.
+/// Returns whether a volume cannot be changed just now, but soon.
 fn is_busy(error: &io::Error) -> bool {
     error.get_ref().and_then(|error| error.downcast_ref()) == Some(&VolumeError::Busy)
 }

@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Where a tier is that is there, from the top.
+    /// Returns the position of an attached tier, from the top.
     fn place(&self, key: TierKey) -> usize {
         self.watches.iter().position(|watch| watch.key == key).expect("the tier is there")
     }

@@ -38,7 +38,7 @@ struct Place {
     data: Vec<u8>,
 }
 
-/// Where a read's data goes when not into its own buffer.
+/// The destination of a read's data, unless that is the reply's own buffer.
 type Direct<'a> = Option<(Cookie, &'a mut [u8])>;
 
 impl Requests {
@@ -194,7 +194,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Where the bytes of a read's content chunk go, checked to lie inside the request.
+    /// Returns the destination of a read's content chunk, checked to lie inside the request.
     fn target<'a>(
         &'a mut self,
         cookie: Cookie,

@@ -30,9 +30,9 @@ pub(in crate::server) struct Control {
     pub(in crate::server) config: Arc<ServerConfig>,
     pub(in crate::server) workers: Workers,
     pub(in crate::server) offer: Offer,
-    /// From the top.
+    /// The tiers, from the top.
     pub(in crate::server) tiers: Vec<KnownTier>,
-    /// Tells those that are served together from others, whenever they were.
+    /// The random number of the tiers served together.
     pub(in crate::server) stack: u32,
     /// The number of tiers there have been.
     pub(in crate::server) keys_given: u32,
@@ -47,7 +47,7 @@ pub(in crate::server) struct Control {
     pub(in crate::server) abandoned: bool,
     /// The number of the last command.
     pub(in crate::server) last_number: u32,
-    /// When to try again to write down what became of a cache.
+    /// Time of the next attempt to write a tier's state to its superblock.
     pub(in crate::server) note_again: Option<Instant>,
 }
 
@@ -117,11 +117,11 @@ impl Control {
         }
     }
 
-    /// Has each of these workers carry out a command, and waits for all replies.
+    /// Makes these workers carry out a command, and waits for all replies.
     ///
     /// # Errors
-    /// The first problem that a worker reports, once all have replied; or why not all are waited
-    /// for. Replies that come later are dropped.
+    /// The first problem that a worker reports, once all have replied; or the reason for which the
+    /// wait ends early. Later replies are dropped.
     pub(in crate::server) fn ask(
         &mut self,
         wait: Wait,
@@ -170,7 +170,7 @@ impl Control {
         replies.finish()
     }
 
-    /// Has all workers carry out a command, and waits for all replies.
+    /// Makes all workers carry out a command, and waits for all replies.
     ///
     /// # Errors
     /// As [`Control::ask`].
@@ -205,7 +205,7 @@ impl Control {
         self.board.publish(&self.offer, &self.tiers);
     }
 
-    /// Tells an admin client how its job went.
+    /// Sends the result of a job to its admin client.
     pub(in crate::server) fn answer(&self, admin: u32, reply: Reply) {
         self.publish();
         self.acceptor.post(Notice::JobDone { admin, reply });
@@ -235,12 +235,12 @@ impl Control {
         self.workers.tell_all(|| Message::Offer(Arc::clone(self.offer.exports())));
     }
 
-    /// True if some tier is persistent.
+    /// Returns whether some tier is persistent.
     pub(in crate::server) fn is_persistent(&self) -> bool {
         self.tiers.iter().any(|tier| tier.keeper.is_some())
     }
 
-    /// Where a tier is, from the top; one that has gone is nowhere.
+    /// Returns the position of a tier, from the top; `None` once it is detached.
     pub(in crate::server) fn at(&self, key: TierKey) -> Option<usize> {
         self.tiers.iter().position(|tier| tier.key == key)
     }

@@ -9,8 +9,8 @@ use super::attach_tier::GATE_TIME;
 use super::core::{Control, Wait};
 use crate::admin::{Reply, Trouble};
 
-/// Has a tier bring down its dirty data, for the most part while clients go on as ever, and takes
-/// it out while nothing is under way there. A tier that cannot be cleaned stays.
+/// Cleans a tier, for the most part while clients go on, and detaches it while nothing is under way
+/// there. A tier that cannot be cleaned stays.
 pub(super) fn detach_tier(control: &mut Control, number: usize) -> Result<Reply, Reply> {
     if number == 0 {
         let problem = "the first tier stays: clients, memory and shedding depend on it";
@@ -59,8 +59,8 @@ fn clean(
     control.ask_all(gate, || Command::Tier(TierCommand::Rest { above })).map(drop)
 }
 
-/// Has a tier bring down its dirty data of all volumes, by their numbers in the tier above it. Any
-/// worker can ask for it, as for a flush.
+/// Makes a worker clean a tier's dirty data of all volumes, by their numbers in the tier above it.
+/// Any worker can do it, as for a flush.
 fn empty(control: &mut Control, wait: Wait, number: usize, above: TierKey) -> Result<(), Problem> {
     let ids = control.offer.all().iter().map(|offered| offered.ids[number - 1]);
     let volumes: Vec<VolumeId> = ids.collect();

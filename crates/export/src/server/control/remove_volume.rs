@@ -70,7 +70,7 @@ pub(super) fn remove_volume(
     }
 }
 
-/// Has a volume forgotten in one tier by all workers.
+/// Makes all workers forget a volume in one tier.
 pub(super) fn forget(control: &mut Control, tier: usize, volume: VolumeId) -> Result<(), Problem> {
     control.ask_all(Wait::Long, || Command::RemoveVolume { tier, volume }).map(drop)
 }
