@@ -23,7 +23,7 @@ impl CliError {
         Self { line: line.into(), code: FAILURE }
     }
 
-    /// The same, with what it is about before it.
+    /// Puts the subject in front of the error's line.
     pub(crate) fn about(self, what: &str) -> Self {
         Self { line: format!("{what}: {}", self.line), ..self }
     }

@@ -29,7 +29,7 @@ impl Percent {
     /// 50 %.
     pub(crate) const HALF: Self = Self(50.0);
 
-    /// Of 1.
+    /// Returns the share of 1.
     pub(crate) fn share(self) -> f64 {
         self.0 / 100.0
     }

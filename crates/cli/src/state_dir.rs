@@ -1,14 +1,14 @@
-//! The folder where the state of caches is noted outside them.
+//! The directory that records the state of caches.
 
 use std::path::{Path, PathBuf};
 
 use floe_export::kept::StateDir;
 
-/// Where it is for the super-user, unless systemd says.
+/// The default for the super-user without systemd.
 const OF_ROOT: &str = "/var/lib/floe";
 
-/// The folder that is given; or else the one that systemd gives a service, or that is the user's.
-/// It has to work only where it is given.
+/// Returns the given directory, or else that of systemd for a service, or that of the user. Only a
+/// given directory has to be usable.
 pub(crate) fn state_dir(given: Option<&Path>) -> Option<StateDir> {
     match given {
         Some(dir) => Some(StateDir::new(dir, true)),

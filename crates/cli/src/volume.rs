@@ -146,7 +146,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
     }
 }
 
-/// Says what became of a volume.
+/// Prints the result of a change of a volume.
 fn tell(what: &str, of: &str, volume: &VolumeStatus, json: bool) -> Result<(), CliError> {
     if json {
         return output::json_line(volume).or_failure();

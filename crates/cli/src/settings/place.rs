@@ -1,4 +1,4 @@
-//! Where in a file a setting stands.
+//! Finds the place of a setting in a file.
 
 use toml::de::{DeTable, DeValue};
 

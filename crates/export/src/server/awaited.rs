@@ -1,4 +1,4 @@
-//! Commands that a worker has begun and will reply to when something has come to its end.
+//! Commands that a worker has begun and will reply to later.
 
 use std::time::Instant;
 
@@ -6,13 +6,13 @@ use floe_block::{Driver, Fault, VolumeId};
 
 use super::tier::TierKey;
 
-/// The end of a command that takes its time.
+/// The condition for the reply to a command.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited {
-    /// All clients have their answers. The worker breaks off with clients that do not take them
-    /// until then; `None` when that is done.
+    /// All clients have their answers. At this time the worker disconnects clients that do not take
+    /// them; `None` when that is done.
     Quiet { until: Option<Instant> },
-    /// No client uses the volume; the worker breaks off with those that still do then.
+    /// No client uses the volume. At this time the worker disconnects those that still do.
     Unused { volume: VolumeId, until: Option<Instant> },
     /// Nothing is under way for the volume in a tier: it can be removed there.
     Idle { tier: usize, volume: VolumeId },
@@ -20,10 +20,10 @@ pub(super) enum Awaited {
     Grown { volume: VolumeId, bytes: u64 },
     /// Nothing is under way at all.
     Rest,
-    /// Nothing is under way at all; and the checksums of what is dirty are noted once they have
-    /// been `begun` to be.
+    /// Nothing is under way at all, and the checksums of dirty data are noted, once that has
+    /// `begun`.
     Noted { begun: bool },
-    /// A tier that is attached or detached has come so far.
+    /// A step of attaching or detaching a tier.
     Tier(TierAwaited),
 }
 
@@ -40,12 +40,12 @@ impl Awaited {
     }
 }
 
-/// The end of a step of attaching or detaching a tier.
+/// The condition for the end of a step of attaching or detaching a tier.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum TierAwaited {
     /// Nothing is under way below this tier.
     Quiet { above: TierKey },
-    /// The tier below this one has brought down all it had of a volume.
+    /// The tier below this one has written back all its dirty data of a volume.
     Emptied { above: TierKey },
     /// Nothing is under way in the tier below this one.
     Rest { above: TierKey },

@@ -1,6 +1,6 @@
 //! The tiers of a server as its control thread knows them.
 //!
-//! Tiers are counted from the top. A failing device or a lost journal of one is nothing to the
+//! Tiers are counted from the top. A failing device or a lost journal of one does not affect the
 //! others: each goes on as far as it can, and the one above it sees its answers.
 
 use std::collections::BTreeSet;
@@ -17,19 +17,19 @@ use crate::status::TierFacts;
 /// The failures of a tier.
 #[derive(Debug, Default)]
 pub(super) struct Failing {
-    /// The cache device has been given up.
+    /// The cache device has failed and is no longer used.
     pub(super) degraded: bool,
     /// The journal cannot be written.
     pub(super) journal_lost: bool,
-    /// Some dirty data could not be brought down since.
+    /// Some dirty data could not be written back since.
     pub(super) stuck: bool,
     /// The cache is retired: nothing in it is valid any more.
     pub(super) retired: bool,
     /// The superblock does not say so yet.
     pub(super) unnoted: bool,
-    /// Workers in which nothing of it is dirty any more.
+    /// Workers whose part of it has no dirty data any more.
     pub(super) emptied: BTreeSet<usize>,
-    /// Workers that refuse requests for what they have of it.
+    /// Workers that refuse requests for data in their part.
     pub(super) refusing: BTreeSet<usize>,
 }
 
@@ -68,11 +68,12 @@ pub(super) struct KnownTier {
     /// The byte of the device at which a volatile tier's data begins.
     pub(super) data_start: u64,
     pub(super) failing: Failing,
-    /// Places of which it was said that the only copy of data is gone.
+    /// Places already reported as lost.
     pub(super) lost_places: u32,
 }
 
-/// A tier as the control thread knows it, and each thread's part, for their ends of its queues.
+/// Splits a tier into the control thread's part and one for each worker, for their ends of its
+/// queues.
 ///
 /// # Panics
 /// When it does not have a part for each thread.
@@ -110,7 +111,8 @@ pub(super) fn in_threads(
 }
 
 impl KnownTier {
-    /// The tier as its peers are to know it, if it is persistent and `may` hold what they lack.
+    /// Returns the tier's entry for its peers, if it is persistent and `may` hold data that they
+    /// lack.
     pub(super) fn companion(&self, may: bool) -> Option<Companion> {
         self.keeper.as_ref().filter(|_| may).map(|keeper| keeper.as_companion(&self.name))
     }
@@ -152,7 +154,7 @@ pub(super) fn link<'a>(
     keepers(&mut tiers, &|at, keeper| keeper.link(stack, others(&all, at)))
 }
 
-/// All but the one at this place, as it is to know them.
+/// Returns the entries of all peers of the tier at this place.
 pub(super) fn others(companions: &[Option<Companion>], at: usize) -> Vec<Companion> {
     let others = companions.iter().enumerate().filter(|(other, _)| *other != at);
     let seen = |(other, companion): (usize, &Option<Companion>)| {
@@ -162,13 +164,13 @@ pub(super) fn others(companions: &[Option<Companion>], at: usize) -> Vec<Compani
 }
 
 impl KnownTier {
-    /// Writes down how much of its data may be old.
+    /// Records in the superblock how much of its data may be old.
     pub(super) fn note(&mut self) -> Result<(), StartError> {
         let Self { keeper: Some(keeper), failing, .. } = self else { return Ok(()) };
         keeper.set_void(failing.degraded, failing.retired)
     }
 
-    /// Fails unless its cache device takes what is written to it, and gives it back.
+    /// Fails unless its cache device stores and returns data.
     pub(super) fn try_device(&mut self) -> Result<(), StartError> {
         match &mut self.keeper {
             Some(keeper) => keeper.try_device(),

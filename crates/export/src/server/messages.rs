@@ -26,10 +26,10 @@ pub(super) enum Message {
     Ask { ticket: Ticket, command: Command },
     /// Another worker has found the cache device of a tier failing: stop using it.
     Degrade { tier: TierKey },
-    /// The journal of a tier cannot be written: go on past it.
+    /// The journal of a tier cannot be written: bypass the tier.
     Bypass {
         tier: TierKey,
-        /// Some of its dirty data cannot be brought down.
+        /// Some of its dirty data cannot be written back.
         stuck: bool,
     },
     /// Nothing in a tier is valid any more: bypass it altogether.
@@ -38,7 +38,7 @@ pub(super) enum Message {
     End,
     /// An empty command: a worker that does not take even this hangs.
     Probe,
-    /// Everything has come to its end.
+    /// The server has ended.
     Stop,
 }
 
@@ -79,11 +79,11 @@ pub(super) enum Command {
     Restore,
     /// Open the device of a tier to come.
     OpenTier(Box<TierPart>),
-    /// Take a step with a tier that is attached or detached.
+    /// Take a step of attaching or detaching a tier.
     Tier(TierCommand),
-    /// Begin nothing that no client asks for any more, and wait until nothing is under way.
+    /// Begin no work but clients' requests, and wait until nothing is under way.
     Rest,
-    /// Note the checksums of what is dirty, and wait until that is done: nothing is under way
+    /// Note the checksums of dirty data, and wait until that is done: nothing is under way
     /// anywhere.
     NoteRest,
     /// Take no more requests of clients, and wait until those under way are answered.
@@ -100,17 +100,17 @@ pub(super) enum TierCommand {
     PutIn { above: TierKey, ids: Arc<[(VolumeId, VolumeId)]> },
     /// Close that device again, and open the gate.
     Dismiss { above: TierKey },
-    /// Let so much of a tier be dirty.
+    /// Set the limit of a tier's dirty bytes.
     LimitDirty { tier: TierKey, bytes: u64 },
-    /// Have the tier below this one bring down all it has of a volume, which this one has by this
-    /// id.
+    /// Make the tier below this one write back all dirty data of a volume, which this one has by
+    /// this id.
     Empty { above: TierKey, volume: VolumeId },
-    /// Wait until nothing is under way in the tier below this one, and see that it has nothing to
-    /// bring down.
+    /// Wait until nothing is under way in the tier below this one, and check that it has no dirty
+    /// data.
     Rest { above: TierKey },
     /// Take out the tier below this one, and open the gate.
     TakeOut { above: TierKey },
-    /// Keep the tier below this one, let so much of it be dirty again, and open the gate.
+    /// Keep the tier below this one, restore its limit of dirty bytes, and open the gate.
     Keep { above: TierKey, bytes: u64 },
 }
 
@@ -136,9 +136,9 @@ pub(super) enum Done {
 pub(super) enum Event {
     /// A worker has carried out a command, or cannot.
     Replied(WorkerReply),
-    /// A worker has found something of a tier.
+    /// A worker has observed an event of a tier.
     Tier(TierKey, TierEvent),
-    /// Work on a thread of its own is done.
+    /// The work of an extra thread is done.
     WorkDone,
     /// An admin client wants this done.
     Job(Job),
@@ -151,7 +151,7 @@ pub(super) enum Event {
 /// A worker's observation of a tier.
 #[derive(Debug)]
 pub(super) enum TierEvent {
-    /// The cache device is failing and has been given up.
+    /// The cache device has failed and is no longer used.
     Degraded,
     /// The journal cannot be written.
     JournalLost,
@@ -196,7 +196,7 @@ pub(super) enum Notice {
     Died(ServeError),
 }
 
-/// Why a command could not be carried out.
+/// The reason for which a command could not be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Problem {
     #[error("{0}")]

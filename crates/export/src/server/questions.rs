@@ -48,7 +48,7 @@ pub(super) struct Questions {
 }
 
 impl Questions {
-    /// Puts a question to these workers; its number is to be theirs to reply under.
+    /// Sends a question to these workers, which reply under its number.
     pub(super) fn insert(&mut self, purpose: Purpose, workers: impl Iterator<Item = usize>) -> u32 {
         self.last_number = self.last_number.wrapping_add(1);
         let question = Question { purpose, replies: Replies::of(workers) };
@@ -56,10 +56,10 @@ impl Questions {
         self.last_number
     }
 
-    /// Takes a reply in; the question, if that was the last one.
+    /// Takes a reply in. Returns the question if that was the last one.
     pub(super) fn replied(&mut self, reply: WorkerReply) -> Option<Question> {
         let number = reply.number;
-        // The last replies to a question that was given up are nothing.
+        // Later replies to an abandoned question are dropped.
         let at = self.asked.iter().position(|(asked, _)| *asked == number)?;
         let replies = &mut self.asked[at].1.replies;
         replies.take(reply);
@@ -76,7 +76,7 @@ impl Questions {
         self.look
     }
 
-    /// Gives up all questions once a worker has taken no message for as long as `patience`.
+    /// Abandons all questions once a worker has taken no message for as long as `patience`.
     pub(super) fn give_up(
         &mut self,
         workers: &Workers,

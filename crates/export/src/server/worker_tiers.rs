@@ -22,7 +22,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a step with a tier, or tells what has to happen before it is done.
+    /// Takes a step with a tier, or returns the condition for its end.
     pub(super) fn step_with_tier(
         &mut self,
         number: u32,
@@ -101,7 +101,7 @@ impl Worker {
         self.watches.iter().position(|watch| watch.key == key).expect("the tier is there")
     }
 
-    /// A tier that is there.
+    /// Returns an attached tier.
     pub(super) fn tier(&mut self, key: TierKey) -> &mut Driver {
         let at = self.place(key);
         self.driver.tier_mut(at).expect("workers have all tiers")

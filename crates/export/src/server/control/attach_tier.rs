@@ -17,12 +17,12 @@ use super::opening::beside;
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
 use crate::kept::Consent;
 
-/// The longest that requests of clients wait at the I/O gate for those below it: then attaching or
-/// detaching a tier there is given up.
+/// The longest that requests of clients wait at the I/O gate for those below it. Attaching or
+/// detaching a tier fails after that.
 pub(super) const GATE_TIME: Duration = Duration::from_secs(60);
 
-/// Opens the device of a tier, puts it in below another one while nothing is under way there, and
-/// has the persistent tiers know of each other before it has any data.
+/// Opens the device of a tier, attaches it below another one while nothing is under way there, and
+/// records it in the peer tiers before it has any data.
 pub(super) fn attach_tier(
     control: &mut Control,
     wanted: NewTier,
@@ -62,7 +62,7 @@ pub(super) fn attach_tier(
         return Err(dismiss(control, above, problem));
     }
 
-    // Nothing is under way where it is to be.
+    // Nothing is under way at its place.
     let quiesce = || Command::Tier(TierCommand::Quiesce { above });
     if let Err(problem) = control.ask_all(Wait::AtMost(GATE_TIME), quiesce) {
         return Err(dismiss(control, above, problem));

@@ -1,4 +1,4 @@
-//! The control thread's state, and how it asks the workers.
+//! The control thread's state, and its commands to the workers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::admin::Reply;
 use crate::kept::{Keeper, StartError};
 use crate::status::Snapshot;
 
-/// Looks at silent workers in the time that one may be silent.
+/// Number of checks for silent workers within the time that one may be silent.
 const LOOKS: u32 = 4;
 
 /// The control thread's state. Operations are functions of it, one file each.
@@ -34,7 +34,7 @@ pub(in crate::server) struct Control {
     pub(in crate::server) tiers: Vec<KnownTier>,
     /// The random number of the tiers served together.
     pub(in crate::server) stack: u32,
-    /// The number of tiers there have been.
+    /// The number of tiers ever attached.
     pub(in crate::server) keys_given: u32,
     pub(in crate::server) board: Arc<Board>,
     pub(in crate::server) inbox: Inbox,
@@ -57,15 +57,14 @@ pub(in crate::server) struct Inbox {
     pub(in crate::server) sender: Sender<Event>,
 }
 
-/// The time that replies to a command are waited for. In any case a worker that takes no messages
-/// is given up.
+/// The bound of a wait for replies. The wait for a worker that takes no messages ends in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::server) enum Wait {
-    /// Until they have come.
+    /// Until all have come.
     Long,
-    /// Not when the server is to end.
+    /// Until all have come, or the server is to end.
     UntilEnd,
-    /// So long: requests of clients wait meanwhile.
+    /// At most so long, because requests of clients wait meanwhile.
     AtMost(Duration),
 }
 
@@ -74,7 +73,7 @@ pub(in crate::server) enum Next {
     Replied(WorkerReply),
     /// Work is done, a job has come, or the end is due.
     Woken,
-    /// The time has come that was waited for.
+    /// The bound of the wait has passed.
     Due,
 }
 
@@ -183,7 +182,7 @@ impl Control {
         self.ask(wait, commands)
     }
 
-    /// The counters of all workers.
+    /// Returns the counters of all workers.
     pub(in crate::server) fn snapshots(&mut self, wait: Wait) -> Result<Vec<Snapshot>, Problem> {
         self.ask_all(wait, || Command::Snapshot).map(snapshots)
     }
@@ -211,7 +210,7 @@ impl Control {
         self.acceptor.post(Notice::JobDone { admin, reply });
     }
 
-    /// Changes the volume of this number, and lets all workers know what is offered now.
+    /// Changes the volume of this number, and tells all workers the new offer.
     pub(in crate::server) fn change_volume(
         &mut self,
         id: VolumeId,
@@ -230,7 +229,7 @@ impl Control {
         changed.expect("what is offered stays the same");
     }
 
-    /// Lets all workers know what is offered now.
+    /// Tells all workers the present offer.
     pub(in crate::server) fn announce(&self) {
         self.workers.tell_all(|| Message::Offer(Arc::clone(self.offer.exports())));
     }
@@ -245,14 +244,14 @@ impl Control {
         self.tiers.iter().position(|tier| tier.key == key)
     }
 
-    /// Changes what the persistent tiers know of their volumes, by the number each has for one;
-    /// returns the first failure.
+    /// Changes the volumes in the superblocks of all persistent tiers, by each tier's id of the
+    /// volume. Returns the first failure.
     pub(in crate::server) fn write_down(
         &mut self,
         ids: &[VolumeId],
         change: impl Fn(&mut Keeper, VolumeId) -> Result<(), StartError>,
     ) -> Result<(), String> {
-        // A tier that is not to be used again need not know.
+        // A tier with a lost journal is not used again, so its superblock can stay.
         let used = self.tiers.iter_mut().zip(ids).filter(|(tier, _)| !tier.failing.journal_lost);
         let keepers = used.filter_map(|(tier, id)| Some((tier.keeper.as_mut()?, *id)));
         let failed = keepers.filter_map(|(keeper, id)| change(keeper, id).err());

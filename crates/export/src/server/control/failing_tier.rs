@@ -1,11 +1,10 @@
-//! A cache device that fails: the control thread writes it down and tells the workers.
+//! Failing cache devices: the control thread records the failure and tells the workers.
 //!
-//! A device that was only given up is used again by `restore`. A *journal* that could not
-//! be written is another matter: it keeps saying what it said last. So before clients change what
-//! it speaks of, it is written down that it does not count, first of what is clean, then, when all
-//! that was dirty has been brought down, of everything. Each step is tried in the cache's own
-//! superblock. A note that cannot be written is tried again later; requests go past the cache all
-//! the same, and status, log and `/healthz` say what the next start must not do.
+//! `restore` makes a device that only failed usable again. A *journal* that could not be written is
+//! worse: its last state remains on the device. So before clients change data it describes, its
+//! superblock records that it is invalid: first its clean data, then, when all dirty data has been
+//! written back, all of it. A note that cannot be written is tried again later. Requests bypass the
+//! cache all the same, and status, log and `/healthz` say what the next start must not do.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -23,7 +22,7 @@ const NOTE_AGAIN: Duration = Duration::from_secs(10);
 const MOST_LOST_LINES: u32 = 32;
 
 impl Control {
-    /// A worker has found something of a tier; one that has gone does not matter any more.
+    /// Handles a worker's event of a tier; events of a detached one are ignored.
     pub(super) fn tier_event(&mut self, key: TierKey, event: TierEvent) {
         let Some(tier) = self.at(key) else { return };
         match event {
@@ -36,7 +35,7 @@ impl Control {
         }
     }
 
-    /// A worker has found a cache device failing: none uses it from now on.
+    /// Stops all workers from using a cache device that one has found failing.
     fn degrade(&mut self, tier: usize) {
         let key = self.tiers[tier].key;
         if !std::mem::replace(&mut self.tiers[tier].failing.degraded, true) {
@@ -50,8 +49,7 @@ impl Control {
         self.note(tier);
     }
 
-    /// A worker could not write a journal: requests go past the cache, and what is dirty in it is
-    /// brought down.
+    /// Bypasses a cache whose journal a worker could not write, and writes its dirty data back.
     fn lose_journal(&mut self, tier: usize) {
         let key = self.tiers[tier].key;
         if std::mem::replace(&mut self.tiers[tier].failing.journal_lost, true) {
@@ -145,7 +143,7 @@ impl Control {
         }
     }
 
-    /// Writes down how much of a tier's data may be old, if that is still possible.
+    /// Records in the superblock how much of a tier's data may be old, if that is still possible.
     pub(super) fn note(&mut self, tier: usize) {
         let written = self.tiers[tier].note();
         let failing = &mut self.tiers[tier].failing;
@@ -170,14 +168,14 @@ impl Control {
         self.note_again = unnoted.then(|| Instant::now() + NOTE_AGAIN);
     }
 
-    /// Tries again what could not be written down, when that is due.
+    /// Retries failed notes that are due.
     pub(super) fn note_when_due(&mut self) {
         if self.note_again.take_if(|due| *due <= Instant::now()).is_some() {
             self.note_unnoted();
         }
     }
 
-    /// Tries again what could not be written down.
+    /// Retries failed notes.
     pub(super) fn note_unnoted(&mut self) {
         let unnoted = |tier: &usize| self.tiers[*tier].failing.unnoted;
         let unnoted: Vec<usize> = (0..self.tiers.len()).filter(unnoted).collect();

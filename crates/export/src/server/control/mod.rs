@@ -1,11 +1,11 @@
-//! The control thread: runs admin operations one after the other, each as straight code in a
-//! function of its own, and acts on what workers find of failing tiers.
+//! The control thread: runs admin operations one after the other, each as straight code in its own
+//! function, and acts on the workers' events of failing tiers.
 //!
 //! An operation broadcasts a command to the workers and waits for their replies; its undo stands
-//! beside each step. Workers never wait for the control thread. One that takes no messages for
-//! [`Limits::reply_time`](crate::limits::Limits::reply_time) is given up, and the operation fails
-//! with its number. Health, status and metrics are answered by the acceptor meanwhile, from the
-//! `board`.
+//! beside each step. Workers never wait for the control thread. The control thread stops waiting
+//! for a worker that takes no messages for
+//! [`Limits::reply_time`](crate::limits::Limits::reply_time), and the operation fails with the
+//! worker's number. Meanwhile the acceptor answers health, status and metrics from the `board`.
 
 mod add_volume;
 mod attach_tier;

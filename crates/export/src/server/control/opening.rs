@@ -1,9 +1,8 @@
-//! Work that may take its time and concerns no worker, such as opening a device: it runs on a
-//! thread of its own, and the control thread waits for it and acts on events meanwhile.
+//! Runs work that may take long and concerns no worker, such as opening a device, on an extra
+//! thread. Meanwhile the control thread acts on events.
 //!
-//! Opening a device can take as long as the device likes. When the server is to end meanwhile, the
-//! job ends at once, and the result of the work is dropped. A cache device can be restored
-//! meanwhile.
+//! Opening a device may take any time. When the server is to end meanwhile, the job ends at once,
+//! and the result of the work is dropped. A cache device can be restored meanwhile.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, TryRecvError};
@@ -13,7 +12,7 @@ use super::super::messages::{Event, Job, Operation, Problem};
 use super::core::Control;
 use super::restore::restore;
 
-/// Does the work on a thread of its own, and waits for it.
+/// Runs the work on an extra thread, and waits for it.
 ///
 /// # Errors
 /// When the server is to end first, the work panics, or there is no thread for it.

@@ -1,4 +1,4 @@
-//! Uses cache devices again that were given up.
+//! Restores failed cache devices.
 
 use floe_block::Kind;
 
@@ -6,8 +6,8 @@ use super::super::messages::{Command, Message};
 use super::core::{Control, Wait};
 use crate::admin::{Reply, Trouble};
 
-/// Tries the cache devices that were given up, has all workers use them again, and shows by a flush
-/// that persistent ones take what is written.
+/// Tests the failed cache devices, makes all workers use them again, and tests by a flush that
+/// persistent ones accept writes.
 pub(super) fn restore(control: &mut Control) -> Result<Reply, Reply> {
     let refuse = |at: usize, problem: &dyn std::fmt::Display| {
         Err(Reply::trouble(Trouble::Failed, format!("tier {at} is not restored: {problem}")))
