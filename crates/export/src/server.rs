@@ -1,5 +1,6 @@
-//! The server: threads that serve (`worker`, `clients`, `worker_tiers`), an acceptor to which clients
-//! come first (`acceptor`), and a control thread that runs admin operations (`control`).
+//! The server: worker threads that serve clients (`worker`, `clients`, `worker_tiers`), an acceptor
+//! to which clients come first (`acceptor`), and a control thread that runs admin operations
+//! (`control`).
 //!
 //! ```text
 //!             accept, admin, signals         questions, replies        its clients, its shards,
