@@ -106,9 +106,10 @@ fn rooms_make_up_the_limit_and_no_insertion_takes_from_a_share() {
         Cache::builder().weight_capacity(LIMIT).weigher(|_, weight| *weight).shards(8).build();
     let mut random = rand::rngs::SmallRng::seed_from_u64(1);
     let lacking = |cache| rooms(cache).iter().map(|(_, lacking)| lacking).sum::<i64>();
-    let mut step = |removes: bool| {
-        let key = random.random_range(0..1000);
-        if removes && random.random_ratio(1, 10) {
+    let mut step = |key: Option<u32>| {
+        let removes = key.is_none() && random.random_ratio(1, 10);
+        let key = key.unwrap_or_else(|| random.random_range(0..1000));
+        if removes {
             cache.remove(&key);
         } else {
             let (before, is_new) = (lacking(&cache), !cache.contains_key(&key));
@@ -121,12 +122,13 @@ fn rooms_make_up_the_limit_and_no_insertion_takes_from_a_share() {
             cache.inner.budget.weight_limit().unwrap() as i64
         );
     };
-    (0..5000).for_each(|_| step(true));
+    (0..5000).for_each(|_| step(None));
     cache.resize_weight(LIMIT / 2);
-    (0..5000).for_each(|_| step(true));
+    (0..5000).for_each(|_| step(None));
     cache.resize_weight(LIMIT);
-    (0..5000).for_each(|_| step(true));
-    (0..5000).for_each(|_| step(false));
+    (0..5000).for_each(|_| step(None));
+    // New keys only: what a lighter value gives back, any shard may take.
+    (1000..6000).for_each(|key| step(Some(key)));
     for (room, lacking) in rooms(&cache) {
         assert!(
             lacking <= i64::from(HEAVIEST),
