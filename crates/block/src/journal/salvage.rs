@@ -55,7 +55,7 @@ impl Reader<'_> {
     /// # Errors
     /// When the device fails.
     pub(super) fn salvage(&self, io: &mut Io<'_>) -> Result<Salvaged, StoreError> {
-        let (mut mended, mut gone) = (Vec::new(), Vec::new());
+        let mut mended = Vec::new();
         let mut headers = Vec::new();
         for slot in 0..2 {
             if let Some(complete) = self.header(io, slot)? {
@@ -65,18 +65,41 @@ impl Reader<'_> {
                 headers.push(complete);
             }
         }
-        let newest = headers.into_iter().max_by_key(|complete| complete.generation);
+        headers.sort_unstable_by_key(|complete| std::cmp::Reverse(complete.generation));
+        let generation = headers.first().map_or(0, |newest| newest.generation);
+        let reached = headers.iter().map(|complete| complete.start).max().unwrap_or(FIRST_SEQ);
+        let mut first = None;
+        for candidate in headers.into_iter().map(Some).chain([None]) {
+            let mut salvaged = self.salvage_from(io, candidate, generation)?;
+            salvaged.mended.splice(0..0, mended.iter().cloned());
+            // As in recovery: the slot of the newest one may have been in use again, and the log
+            // then reaches from an older one up to where that begins.
+            if salvaged.gone.is_empty() && salvaged.resume.next >= reached {
+                return Ok(salvaged);
+            }
+            first.get_or_insert(salvaged);
+        }
+        Ok(first.expect("there still is the log without any checkpoint"))
+    }
+
+    /// Takes in what is left of a checkpoint, or of none, and of the log after it.
+    fn salvage_from(
+        &self,
+        io: &mut Io<'_>,
+        checkpoint: Option<Complete>,
+        generation: u64,
+    ) -> Result<Salvaged, StoreError> {
+        let (mut mended, mut gone) = (Vec::new(), Vec::new());
         let mut map = Map::new(&self.layout.sizes, self.layout.shard_sectors);
-        if let Some(complete) = &newest {
+        if let Some(complete) = &checkpoint {
             self.salvage_dump(io, complete, &mut map, &mut mended, &mut gone)?;
         }
         let (start, session) =
-            newest.map_or((FIRST_SEQ, 0), |complete| (complete.start, complete.session));
+            checkpoint.map_or((FIRST_SEQ, 0), |complete| (complete.start, complete.session));
         let (next, session) =
             self.salvage_log(io, start, session, &mut map, &mut mended, &mut gone)?;
         let lost = map.condemn();
-        let (good_slot, generation) =
-            newest.map_or((1, 0), |complete| (complete.slot, complete.generation));
+        let good_slot = checkpoint.map_or(1, |complete| complete.slot);
         let resume = Resume { first: next, next, good_slot, generation };
         Ok(Salvaged { map, resume, session, mended, gone, lost })
     }

@@ -358,3 +358,22 @@ fn a_slot_may_be_used_again_after_its_header_seemed_to_fail() {
     used.journal.checkpoint_written();
     assert_eq!(found(&mut used.disk).unwrap().sectors(), used.model.sectors());
 }
+
+#[test]
+fn salvage_uses_the_older_checkpoint_while_the_slot_of_the_newer_is_written_again() {
+    let mut used = Used::new();
+    used.log(10);
+    used.checkpoint();
+    used.log(10);
+    let header = used.dump();
+    assert!(used.disk.write(std::slice::from_ref(&header)) && used.disk.flush());
+    used.journal.abandon_checkpoint();
+    used.log(5);
+    used.dump();
+    // A page that has parity, between the older checkpoint and the newer one.
+    used.disk.memory.write_at(layout(GROUPS, 1).page_offset(0, 31), &[0; 4096]);
+    found(&mut used.disk).unwrap_err();
+    let (model, salvage) = salvaged(&mut used.disk);
+    assert_eq!((salvage.gone, salvage.lost), (vec![], vec![]));
+    assert_eq!(model.sectors(), used.model.sectors());
+}
