@@ -73,6 +73,24 @@ fn an_index_grows_by_a_few_keys_an_insertion() {
 }
 
 #[test]
+fn keys_have_moved_before_the_index_grows_again_though_a_limit_rises_by_one_at_a_time() {
+    let cache: Cache<u32, u32> = Cache::builder().capacity(2000).shards(1).build();
+    (0..2000).for_each(|key| cache.insert(key, key));
+    for key in 2000..4000 {
+        cache.resize(key as usize + 1);
+        let (was_moving, moved) = {
+            let owner = cache.inner.shards[0].owner();
+            (owner.is_moving, owner.moved)
+        };
+        cache.insert(key, key);
+        let owner = cache.inner.shards[0].owner();
+        assert!(!(was_moving && owner.is_moving) || owner.moved > moved, "at {key}");
+    }
+    assert_eq!(cache.stats().entries, 4000);
+    assert!((0..4000).all(|key| cache.get(&key).as_deref() == Some(&key)));
+}
+
+#[test]
 fn a_capacity_that_is_not_used_costs_next_to_nothing() {
     for shards in [1, 64] {
         let cache: Cache<u32, u32> =
