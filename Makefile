@@ -23,7 +23,7 @@ test: ## every test, also those with real NBD clients
 
 # What a change needs before it is committed: no other programs, no guests, no crash simulator.
 .PHONY: check
-check: ## format, clippy, unit and model tests, in three minutes
+check: ## format, clippy, unit and model tests, before a commit
 	@scripts/require build lint
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
