@@ -2,9 +2,11 @@
 //!
 //! A superblock is always written twice, each time durably: first over the older copy, then over
 //! the other. So both copies agree except in the moment between. A failure in that moment leaves
-//! one copy intact, with the old or the new content.
+//! one copy intact, with the old or the new content. Where the device refuses the older copy and
+//! leaves it intact, the other is written.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::change::{Change, NO_SUM, mix};
 use super::error::StoreError;
@@ -263,7 +265,11 @@ pub(crate) fn clear_torn_pages(
     io.flush()
 }
 
-/// Writes a changed superblock, durably.
+/// Writes a changed superblock, durably: into the older copy, then into the other. Succeeds if the
+/// device takes either, since the newer copy is valid.
+///
+/// A superblock that says clean vouches for the checksums of all data, so the data becomes durable
+/// first: it may still be in the device's write cache.
 ///
 /// # Errors
 /// When a volume does not fit, in which case nothing was written. When the device fails; then
@@ -272,12 +278,32 @@ pub(crate) fn write_superblock(
     io: &mut Io<'_>,
     superblock: &mut Superblock,
 ) -> Result<(), StoreError> {
-    for _ in 0..2 {
-        superblock.generation += 1;
-        let bytes = superblock.encode()?;
-        io.write(superblock.offset(), &bytes, true)?;
+    if superblock.clean {
+        io.flush()?;
     }
-    Ok(())
+    let Err(refused) = write_next_copy(io, superblock) else {
+        if write_next_copy(io, superblock).is_err() {
+            superblock.generation -= 1; // the next write begins with the copy that failed
+        }
+        return Ok(());
+    };
+    // A crash may tear the copy being written, so the other has to be intact.
+    let older = io.read(copy_range(superblock.offset()));
+    if let Ok(Copy::Good(_)) = older.map(|bytes| Superblock::decode(&bytes)) {
+        return write_next_copy(io, superblock).map_err(|_| refused);
+    }
+    superblock.generation += 1; // the next write begins with the same copy
+    Err(refused)
+}
+
+fn write_next_copy(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
+    superblock.generation += 1;
+    let bytes = superblock.encode()?;
+    io.write(superblock.offset(), &bytes, true)
+}
+
+fn copy_range(offset: u64) -> Range<u64> {
+    offset..offset + SUPERBLOCK_BYTES as u64
 }
 
 pub(super) fn owner(superblock: &Superblock, shard: u64) -> Owner {
@@ -311,7 +337,7 @@ pub(super) fn read_shard(
 /// Reads both copies of the superblock.
 pub(super) fn read_copies(io: &mut Io<'_>) -> Result<[Copy; 2], StoreError> {
     let mut read = |offset| {
-        let bytes = io.read(offset..offset + SUPERBLOCK_BYTES as u64)?;
+        let bytes = io.read(copy_range(offset))?;
         Ok(Superblock::decode(&bytes))
     };
     Ok([read(SUPERBLOCK_OFFSETS[0])?, read(SUPERBLOCK_OFFSETS[1])?])

@@ -15,6 +15,7 @@ mod replacement;
 mod shedding;
 mod sleepers;
 mod streams;
+mod superblock;
 mod threads;
 mod tiers;
 mod volumes;

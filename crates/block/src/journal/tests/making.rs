@@ -113,6 +113,23 @@ fn two_caches_on_a_device_need_two_ids() {
 }
 
 #[test]
+fn a_cache_that_is_clean_has_all_its_data_after_a_power_cut() {
+    for seed in 0..8 {
+        let mut disk = before(Before::Cache);
+        let mut superblock = disk.open().unwrap().unwrap().superblock;
+        let offset = superblock.layout.data_offset_bytes(0);
+        let data = vec![7; SECTOR_BYTES as usize];
+        disk.io(|io| io.write(offset, &data, false)).unwrap();
+        superblock.clean = true;
+        disk.io(|io| write_superblock(io, &mut superblock)).unwrap();
+        disk.crash(seed);
+        let found = disk.open().unwrap().unwrap();
+        assert!(found.superblock.clean);
+        assert_eq!(disk.io(|io| io.read(offset..offset + SECTOR_BYTES)).unwrap(), data);
+    }
+}
+
+#[test]
 fn what_is_written_into_the_superblock_is_found_there() {
     let mut disk = before(Before::Cache);
     let mut superblock = disk.open().unwrap().unwrap().superblock;

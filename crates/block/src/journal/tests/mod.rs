@@ -15,7 +15,7 @@ use floe_device::fault::{FaultDevice, FaultPlan, Faults};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 
 use super::*;
-use crate::geometry::{BlockSizes, VolumeId};
+use crate::geometry::{BlockSizes, SECTOR_BYTES, VolumeId};
 
 const SIZES: [u64; 3] = [4096, 8192, 16384];
 
