@@ -51,8 +51,22 @@ impl Arc {
             } else {
                 (self.once_target - step * (b1 / b2).max(1.0)).max(0.0)
             };
+            debug_assert!(self.once_target >= 0.0, "p is a size");
         }
         seen
+    }
+
+    /// Case IV, once L1 has room for a new key: lets B2 go so that all four lists have.
+    #[inline]
+    fn shrink_b2(&mut self, capacity: u64) {
+        let (t1, t2, b1) =
+            (self.cached.size(ONCE), self.cached.size(AGAIN), self.ghosts.size(ONCE));
+        self.ghosts.shrink(AGAIN, (2 * capacity).saturating_sub(t1 + t2 + b1 + 1));
+        // Entries that exceed the bounds by themselves, after the capacity was lowered, have no
+        // ghosts beside them.
+        debug_assert!(b1 == 0 || t1 + b1 < capacity, "L1 keeps to c");
+        let b2 = self.ghosts.size(AGAIN);
+        debug_assert!(b2 == 0 || t1 + t2 + b1 + b2 < 2 * capacity, "all lists keep to 2c");
     }
 
     /// REPLACE: the tail of T1 or T2 leaves for its ghost list.
@@ -133,18 +147,17 @@ impl Listed for Arc {
         if seen.is_none() {
             // Case IV: a new key. L1 = T1 + B1 keeps to c, all four lists together to 2c.
             let capacity = self.cached.capacity();
-            let (t1, t2) = (self.cached.size(ONCE), self.cached.size(AGAIN));
-            if t1 + self.ghosts.size(ONCE) >= capacity {
+            let (t1, b1) = (self.cached.size(ONCE), self.ghosts.size(ONCE));
+            if t1 + b1 >= capacity {
+                self.ghosts.shrink(ONCE, capacity.saturating_sub(t1 + 1));
                 if t1 >= capacity
                     && let Some(slot) = self.cached.pop_tail(ONCE)
                 {
+                    self.shrink_b2(capacity);
                     return Some(slot);
                 }
-                self.ghosts.shrink(ONCE, capacity.saturating_sub(t1 + 1));
-            } else {
-                let spoken_for = t1 + t2 + self.ghosts.size(ONCE);
-                self.ghosts.shrink(AGAIN, (2 * capacity).saturating_sub(spoken_for + 1));
             }
+            self.shrink_b2(capacity);
         }
         self.replace(seen)
     }
@@ -152,6 +165,7 @@ impl Listed for Arc {
     fn hottest_first(&self) -> impl AsRef<[usize]> {
         [AGAIN, ONCE]
     }
+
     fn resized(&mut self) {
         let slots = self.cached.slots();
         self.tags.resize(slots, Tag::default());
@@ -164,5 +178,91 @@ impl Listed for Arc {
 
     fn other_memory_bytes(&self) -> usize {
         self.tags.capacity() * size_of::<Tag>() + self.ghosts.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::{AGAIN, Arc, ONCE};
+    use crate::{Access, Eviction, Slot, mix};
+
+    proptest! {
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
+
+        /// A.1 to A.5 of the paper's section III.A, and the range of p. They hold while entries
+        /// weigh 1 and leave only when room is needed.
+        #[test]
+        fn the_lists_keep_to_the_papers_bounds(
+            keys in proptest::collection::vec(prop_oneof![0..6u64, 0..24u64, 0..60u64], 0..400),
+            size in 1..16usize,
+        ) {
+            let mut order = Arc::default();
+            order.reserve(size);
+            let mut slots: HashMap<u64, Slot> = HashMap::new();
+            for key in keys {
+                let access = Access::new(mix(key));
+                if let Some(&slot) = slots.get(&key) {
+                    order.access(slot);
+                } else {
+                    let slot = if slots.len() < size {
+                        Slot(slots.len() as u32)
+                    } else {
+                        order.evict(Some(&access)).expect("a full cache has a victim")
+                    };
+                    slots.retain(|_, &mut used| used != slot);
+                    order.insert(slot, &access);
+                    slots.insert(key, slot);
+                }
+                let c = size as u64;
+                let [t1, t2] = [ONCE, AGAIN].map(|list| order.cached.size(list));
+                let [b1, b2] = [ONCE, AGAIN].map(|list| order.ghosts.size(list));
+                prop_assert!(t1 + t2 <= c);
+                prop_assert!(t1 + b1 <= c && t2 + b2 <= 2 * c && t1 + t2 + b1 + b2 <= 2 * c);
+                prop_assert!(t1 + t2 == c || b1 + b2 == 0);
+                prop_assert!((0.0..=c as f64).contains(&order.once_target));
+            }
+        }
+
+        /// Removals and a lower capacity break the bounds; the next new keys restore them.
+        #[test]
+        fn the_bounds_come_back_after_removals(
+            steps in proptest::collection::vec((0..40u64, 0..8u8), 0..300),
+            size in 2..16usize,
+        ) {
+            let mut order = Arc::default();
+            order.reserve(size);
+            let mut slots: HashMap<u64, Slot> = HashMap::new();
+            let mut free: Vec<Slot> = (0..size as u32).map(Slot).collect();
+            for (key, what) in steps {
+                let access = Access::new(mix(key));
+                match (slots.get(&key).copied(), what) {
+                    (Some(slot), 0) => {
+                        order.remove(slot);
+                        slots.remove(&key);
+                        free.push(slot);
+                    }
+                    (Some(slot), _) => order.access(slot),
+                    (None, 1) => order.set_capacity((size as u64 / 2).max(1)),
+                    (None, 2) => order.set_capacity(size as u64),
+                    (None, _) => {
+                        // Asserts has_room_for_new_key.
+                        if let Some(victim) = order.evict(Some(&access)) {
+                            slots.retain(|_, &mut used| used != victim);
+                            free.push(victim);
+                        }
+                        let slot = free.pop().expect("an eviction left a free slot");
+                        order.insert(slot, &access);
+                        slots.insert(key, slot);
+                    }
+                }
+            }
+        }
     }
 }

@@ -173,6 +173,7 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
     fn hits(&self) -> Option<&Counters> {
         Some(&self.hits)
     }
+
     fn resized(&mut self) {
         let slots = self.queues.slots();
         self.hits.reserve(slots);

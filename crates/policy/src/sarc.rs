@@ -149,6 +149,7 @@ impl Listed for Sarc {
     fn hottest_first(&self) -> impl AsRef<[usize]> {
         [RANDOM, SEQUENTIAL, RANDOM_BOTTOM]
     }
+
     fn resized(&mut self) {
         self.bottom_size = ((self.lists.capacity() as f64 * BOTTOM_SHARE) as u64).max(1);
     }

@@ -95,6 +95,10 @@ impl Listed for Slru {
         let segment = (segment + 1).min(self.top);
         self.segments.move_to_head(segment, slot);
         self.spill(segment);
+        debug_assert!(
+            segment == 0 || self.segments.size(segment) <= self.segment_size,
+            "a segment above the lowest keeps to its size"
+        );
     }
 
     #[inline]
@@ -115,6 +119,7 @@ impl Listed for Slru {
     fn hottest_first(&self) -> impl AsRef<[usize]> {
         [7, 6, 5, 4, 3, 2, 1, 0]
     }
+
     fn resized(&mut self) {
         self.segment_size = self.segments.capacity() / (self.top as u64 + 1);
     }

@@ -31,8 +31,6 @@ pub struct TwoQ {
     out_limit: u64,
 }
 
-impl TwoQ {}
-
 impl Policy for TwoQ {
     const ABOUT: About = About::new(
         "2q",
@@ -98,6 +96,10 @@ impl Listed for TwoQ {
         {
             return Some(coldest);
         }
+        debug_assert!(
+            self.queues.size(A1IN) > self.in_target || self.queues.size(AM) == 0,
+            "A1in gives room only when it is past its target, or alone"
+        );
         let oldest = self.queues.pop_tail(A1IN);
         match oldest {
             Some(slot) => {
@@ -120,6 +122,7 @@ impl Listed for TwoQ {
     fn hottest_first(&self) -> impl AsRef<[usize]> {
         [AM, A1IN]
     }
+
     fn resized(&mut self) {
         let slots = self.queues.slots();
         self.tags.resize(slots, Tag::default());
