@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The caches of others have a workspace of their own; what is built of it goes with the rest.
 RIVALS = --manifest-path rivals/Cargo.toml --target-dir "$${CARGO_TARGET_DIR:-target}"
 # The crates whose integration tests are quick and need no other programs.
-MODELLED = policy model trace device block
+MODELLED = policy model trace device nbd block
 .DEFAULT_GOAL := help
 
 .PHONY: help

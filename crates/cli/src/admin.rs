@@ -3,8 +3,8 @@
 use clap::Args;
 use std::path::PathBuf;
 
-use floe_export::admin::client::{self, Endpoint};
-use floe_export::admin::{AdminAddress, Token};
+use floe_server::admin::client::{self, Endpoint};
+use floe_server::admin::{AdminAddress, Token};
 
 use crate::OrFail;
 use crate::error::CliError;

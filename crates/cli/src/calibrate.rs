@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use floe_device::{SECTOR_BYTES, Spec};
-use floe_export::kept::{Holds, holds, note_calibration};
 use floe_lab::interference::{
     Backing, Calibration, Circumstances, Derived, MeasureError, Plan, Point, TestBed, TestBedError,
     measure,
 };
 use floe_lab::report::{interference, png};
+use floe_server::kept::{Holds, holds, note_calibration};
 use serde::Serialize;
 
 use crate::check::{self, cache};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use clap::Args;
 use floe_block::{Calibrated, SECTOR_BYTES, Salvage, Sectors};
 use floe_device::{Role, Spec};
-use floe_export::kept::{Checked, Holds, StartError, check, holds, repair};
-use floe_export::server::DeviceSource;
+use floe_server::DeviceSource;
+use floe_server::kept::{Checked, Holds, StartError, check, holds, repair};
 use serde::Serialize;
 
 use crate::error::CliError;

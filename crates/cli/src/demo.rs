@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use clap::Args;
 use floe_block::{WriteMode, format_size};
-use floe_export::admin::client::{self, Endpoint};
-use floe_export::kept::Consent;
-use floe_export::server::ServeError;
-use floe_export::status::Status;
-use floe_export::uri::Uri;
 use floe_lab::load::{self, Load, LoadError, Measured};
+use floe_nbd::uri::Uri;
+use floe_server::ServeError;
+use floe_server::admin::client::{self, Endpoint};
+use floe_server::kept::Consent;
+use floe_server::status::Status;
 use serde::Serialize;
 
 use crate::error::CliError;

@@ -1,6 +1,6 @@
 //! An error of the program: one line, and the exit code it ends in.
 
-use floe_export::admin::client::AdminError;
+use floe_server::admin::client::AdminError;
 
 /// Bad arguments or bad input.
 pub(crate) const USAGE: u8 = 2;

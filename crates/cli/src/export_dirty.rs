@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use clap::Args;
 use floe_device::{Role, Spec};
-use floe_export::kept::{Target, WrittenBack, write_back};
-use floe_export::server::DeviceSource;
+use floe_server::DeviceSource;
+use floe_server::kept::{Target, WrittenBack, write_back};
 use serde::Serialize;
 
 use crate::check::{Range, cache, open, refused};

@@ -49,7 +49,7 @@ pub(crate) fn begin(format: Format) -> Result<(), CliError> {
             if let Some(word) = not_a_level(&text) {
                 return Err(refuse(format!(
                     "`{word}` is not a level; levels are {}, and of a part of floe such as \
-                     floe_export=debug",
+                     floe_server=debug",
                     LEVELS.join(", ")
                 )));
             }
@@ -147,15 +147,15 @@ mod tests {
         for good in [
             "info",
             "WARN",
-            "floe_export=debug,warn",
+            "floe_server=debug,warn",
             "floe_block",
             "",
             "off",
-            "floe_export=debug, warn",
+            "floe_server=debug, warn",
         ] {
             assert_eq!(not_a_level(good), None, "{good}");
         }
         assert_eq!(not_a_level("warning"), Some("warning"));
-        assert_eq!(not_a_level("floe_export=debug,loud"), Some("loud"));
+        assert_eq!(not_a_level("floe_server=debug,loud"), Some("loud"));
     }
 }

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use floe_block::{Config, Memory};
 use floe_device::Role;
-use floe_export::kept::refuse_kept;
-use floe_export::server::DeviceSource;
 use floe_lab::replay::{
     Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Tier, Volume,
     run as replay,
 };
 use floe_lab::report::{html, latencies};
+use floe_server::DeviceSource;
+use floe_server::kept::refuse_kept;
 
 use crate::error::CliError;
 use crate::settings::{Source, TierPlan};

@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 use clap::Args;
 use floe_device::{OpenError, Role};
-use floe_export::kept::{Consent, StateDir};
-use floe_export::limits::Limits;
-use floe_export::notify;
-use floe_export::server::{Bound, ServeError, Server, ServerConfig, Volume};
-use floe_export::tls::TlsConfig;
+use floe_server::kept::{Consent, StateDir};
+use floe_server::limits::Limits;
+use floe_server::notify;
+use floe_server::tls::TlsConfig;
+use floe_server::{Bound, ServeError, Server, ServerConfig, Volume};
 
 use crate::OrFail;
 use crate::descriptors;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use floe_export::kept::StateDir;
+use floe_server::kept::StateDir;
 
 /// The default for the super-user without systemd.
 const OF_ROOT: &str = "/var/lib/floe";

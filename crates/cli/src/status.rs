@@ -1,8 +1,8 @@
 //! `floe status`: the state and the counters of a running server.
 
 use clap::Args;
-use floe_export::admin::client;
-use floe_export::status::{
+use floe_server::admin::client;
+use floe_server::status::{
     AdmissionStatus, FreezingStatus, Latency, MemoryStatus, SheddingStatus, Status, ThreadStatus,
     TierStatus,
 };

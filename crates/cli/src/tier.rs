@@ -1,8 +1,8 @@
 //! `floe tier`: the tiers of a running server's cache.
 
 use clap::{Args, Subcommand};
-use floe_export::admin::{NewTier, client};
-use floe_export::status::TierStatus;
+use floe_server::admin::{NewTier, client};
+use floe_server::status::TierStatus;
 
 use crate::admin::Server;
 use crate::error::CliError;

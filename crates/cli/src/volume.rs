@@ -2,8 +2,8 @@
 
 use clap::{Args, Subcommand};
 use floe_device::Spec;
-use floe_export::admin::{NewVolume, Resize, client};
-use floe_export::status::VolumeStatus;
+use floe_server::admin::{NewVolume, Resize, client};
+use floe_server::status::VolumeStatus;
 
 use crate::admin::Server;
 use crate::error::CliError;

@@ -7,8 +7,8 @@
 
 use std::time::{Duration, Instant};
 
-use floe_export::nbd::client::{Client, ClientError, Cookie};
-use floe_export::uri::Uri;
+use floe_nbd::uri::Uri;
+use floe_server::nbd_client::{Client, ClientError, Cookie};
 use hdrhistogram::Histogram;
 use rand::distr::{Distribution, Uniform};
 use rand::rngs::SmallRng;

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier, Serving};
 use floe_device::Role;
-use floe_export::kept::{
+use floe_server::kept::{
     Consent, Parts, StartError, StateDir, Wishes, claim, company, start, volatile_data_start,
 };
-use floe_export::server::{DeviceSource, Tier, TierMaker, TierOrder, TierRefused, Volume};
+use floe_server::{DeviceSource, Tier, TierMaker, TierOrder, TierRefused, Volume};
 
 use crate::error::CliError;
 use crate::settings::{Plan, TierPlan};

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::Builder;
 
-use floe_export::admin::Token;
-use floe_export::tls::TlsConfig;
+use floe_server::admin::Token;
+use floe_server::tls::TlsConfig;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
 use signal_hook::low_level::pipe;

@@ -15,12 +15,12 @@ use floe_block::{
     format_size,
 };
 use floe_device::Spec;
-use floe_export::limits::MOST_CONNECTIONS;
-use floe_export::tls::TlsMode;
-use floe_export::uri::Uri;
 use floe_model::{Policy, Service, Setting};
+use floe_nbd::uri::Uri;
 use floe_policy::admission::registry::choices;
 use floe_policy::admission::{Choosable, SmallBypass};
+use floe_server::limits::MOST_CONNECTIONS;
+use floe_server::tls::TlsMode;
 
 use super::place::{Place, Table};
 use super::tier::TierTable;

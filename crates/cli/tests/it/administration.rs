@@ -329,7 +329,7 @@ fn a_device_that_takes_its_time_to_open_delays_nobody() {
             .expect("floe runs");
         lease.says("asked"); // by the server, which waits
         let client =
-            || floe_export::nbd::client::Client::connect(&server.unix.parse().expect("a URI"));
+            || floe_server::nbd_client::Client::connect(&server.unix.parse().expect("a URI"));
         let mut client = client().expect("clients are taken on");
         client.write(0, &noise(10, 4096), false).expect("a write");
         client.read(0, &mut [0; 4096]).expect("a read");
@@ -371,9 +371,8 @@ fn sighup_has_the_token_read_again_and_ends_nothing() {
     let volume = volume.with(&["--admin", "127.0.0.1:0", "--admin-token-file", &file]);
     let server = volume.serve();
     let tcp = tcp_of(&server);
-    let mut client =
-        floe_export::nbd::client::Client::connect(&server.unix.parse().expect("a URI"))
-            .expect("a client");
+    let mut client = floe_server::nbd_client::Client::connect(&server.unix.parse().expect("a URI"))
+        .expect("a client");
     client.write(0, &noise(12, 4096), false).expect("a write");
     let flush = || floe(&["flush", "--admin", &tcp, "--admin-token-file", &file]);
     assert!(flush().status.success());

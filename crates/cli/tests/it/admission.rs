@@ -1,7 +1,7 @@
 //! `--admit` as a user gives it: in replays, in servers, on the command line and in files.
 
 use crate::common::{Volume, assert_same, floe_ok, noise, text};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 use serde_json::Value;
 
 const ZIPF: &str = "zipf:keys=5000,theta=0.9,read=0.7,block=4KiB,requests=20000";

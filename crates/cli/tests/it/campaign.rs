@@ -18,7 +18,7 @@ use std::time::Duration;
 use crate::common::{Server, Volume, floe, text};
 use crate::kills::load::{Done, Load};
 use crate::kills::model::{Model, SECTOR};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

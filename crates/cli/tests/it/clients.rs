@@ -13,7 +13,7 @@ use crate::common::{
     SETUPS, Server, Volume, assert_same, floe, floe_ok, http, installed, noise, run, text,
     wait_for, wait_until,
 };
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 
 const MIB: usize = 1 << 20;
 

@@ -2,7 +2,7 @@
 //! volumes.
 
 use crate::common::{SETUPS, Server, Volume, assert_same, installed, noise, run, text};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Deserialize;

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::common::{
     SETUPS, Server, Volume, assert_same, floe_ok, installed, noise, run, text, wait_for, wait_until,
 };
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 

@@ -2,7 +2,7 @@
 //! and in files.
 
 use crate::common::{Server, Volume, assert_same, floe_ok, noise, text};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 use serde_json::Value;
 
 /// Popular blocks, and now and then a scan.

@@ -2,7 +2,7 @@
 //! itself is so.
 
 use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, wait_until};
-use floe_export::nbd::client::{Client, ClientError};
+use floe_server::nbd_client::{Client, ClientError};
 
 const MIB: usize = 1 << 20;
 const PIECE: usize = 16 << 10;

@@ -2,7 +2,7 @@
 //! refuses.
 
 use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 
 const MIB: usize = 1 << 20;
 

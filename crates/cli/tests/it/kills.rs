@@ -14,7 +14,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::common::{Server, Volume, installed, run, wait_for};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 use load::{Done, Load};
 use model::{Model, SECTOR};
 use rand::rngs::SmallRng;

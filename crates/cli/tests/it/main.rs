@@ -6,7 +6,7 @@ mod bad_input;
 mod bench;
 mod calibrate;
 mod campaign;
-#[path = "../../../export/tests/it/certificates.rs"]
+#[path = "../../../server/tests/it/certificates.rs"]
 mod certificates;
 mod clients;
 mod clients_map;

@@ -115,7 +115,7 @@ fn the_service_manager_is_told_when_clients_are_served_and_when_the_end_begins()
     let nbd = format!("nbd+unix:///?socket={}", folder.path().join("nbd").display());
     let mut child = serve(&path, &nbd);
     assert_eq!(heard(&socket), "READY=1");
-    let client = floe_export::nbd::client::Client::connect(&nbd.parse().expect("a URI"));
+    let client = floe_server::nbd_client::Client::connect(&nbd.parse().expect("a URI"));
     assert!(client.is_ok(), "ready means that clients are served");
     drop(client);
     let pid = rustix::process::Pid::from_child(&child);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
 use crate::kills::load::Load;
 use crate::kills::model::{Model, SECTOR};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
 use crate::common::{floe_ok, noise, wait_for, wait_until};
-use floe_export::admin::AdminAddress;
-use floe_export::admin::client as admin;
-use floe_export::nbd::client::Client;
+use floe_server::admin::AdminAddress;
+use floe_server::admin::client as admin;
+use floe_server::nbd_client::Client;
 use serde_json::Value;
 
 /// A server with a log of which nothing has been read.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::common::{Server, assert_same, floe, floe_ok, noise, text};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 
 const MIB: usize = 1 << 20;
 const VOLUMES: [&str; 2] = ["alpha", "beta"];

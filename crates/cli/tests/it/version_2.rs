@@ -10,7 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::common::{Server, assert_same, floe, floe_ok, text};
-use floe_export::nbd::client::Client;
+use floe_server::nbd_client::Client;
 
 const SECTORS: u64 = 512;
 const SECTOR: usize = 4096;

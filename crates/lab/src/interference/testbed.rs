@@ -11,8 +11,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use floe_device::{Action, Device, OpenError, Operation, Pool, Ring, RingError, Role, Slice, Spec};
-use floe_export::kept::{Holds, StartError, holds};
-use floe_export::server::DeviceSource;
+use floe_server::DeviceSource;
+use floe_server::kept::{Holds, StartError, holds};
 
 use crate::replay::{Clock, StageError, VirtualClock, simulated};
 

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use floe_device::Spec;
-use floe_export::admin::{AdminAddress, NoDefaultAddress, Token};
-use floe_export::server::AdminConfig;
+use floe_server::AdminConfig;
+use floe_server::admin::{AdminAddress, NoDefaultAddress, Token};
 
 use super::super::{Settings, Wrong};
 use super::{named, wrong};

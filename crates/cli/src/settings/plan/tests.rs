@@ -1,7 +1,7 @@
 //! Settings as text, and what is made of them.
 
 use floe_block::{Admissions, Evict};
-use floe_export::admin::AllowedPaths;
+use floe_server::admin::AllowedPaths;
 
 use super::*;
 

@@ -7,9 +7,9 @@ use floe_block::{
     Admissions, BlockSizes, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size,
 };
 use floe_device::{Spec, SpecError};
-use floe_export::admin::AllowedPaths;
 use floe_policy::admission::Admission;
 use floe_policy::admission::registry::choices;
+use floe_server::admin::AllowedPaths;
 
 use super::super::place::{Place, Table};
 use super::super::tier::{OF_A_TIER, TierTable};

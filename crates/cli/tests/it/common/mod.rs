@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use floe_export::status::Status;
+use floe_server::status::Status;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

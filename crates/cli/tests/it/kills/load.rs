@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use floe_export::nbd::client::{Client, ClientError, Cookie};
+use floe_server::nbd_client::{Client, ClientError, Cookie};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

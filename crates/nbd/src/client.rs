@@ -1,0 +1,397 @@
+//! A blocking NBD client over any [`Transport`].
+//!
+//! One call, one answer: [`Client::read`], [`Client::write`], [`Client::flush`] and so on. Or many
+//! requests in flight on one connection: `submit_*` returns a [`Cookie`], and
+//! [`Client::next_reply`] the next finished request in the order of the server. Both styles mix. A
+//! submission never deadlocks against a server that is itself waiting to send: while the socket is
+//! full, the client receives and stores replies. Source: proto.md, client's side throughout.
+//!
+//! Invariants: stored replies are bounded by the requests that the caller submitted and has not
+//! fetched. An error of the connection (not of a request) is final: every later call fails.
+
+mod negotiate;
+mod replies;
+mod transport;
+
+use std::time::Duration;
+
+use crate::error::ErrorCode;
+use crate::uri::Uri;
+use crate::wire::{REQUEST_BYTES, REQUEST_MAGIC, command, command_flag, transmission_flag};
+use replies::Requests;
+pub use transport::Transport;
+
+/// Options of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Ask for structured replies.
+    pub structured_replies: bool,
+    /// Give up when connecting, or a wait for the server in which nothing moves, takes longer.
+    /// `None` waits for ever.
+    pub timeout: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { structured_replies: true, timeout: None }
+    }
+}
+
+/// The server's description of the export.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Info {
+    /// Size of the disk.
+    pub size_bytes: u64,
+    /// [`transmission_flag`]s.
+    pub flags: u16,
+    /// Alignment of requests; 1 when the server said nothing.
+    pub minimum_block_bytes: u32,
+    /// Alignment at which requests are fast; 4096 when the server said nothing.
+    pub preferred_block_bytes: u32,
+    /// Longest read or write; 32 MiB when the server said nothing.
+    pub maximum_block_bytes: u32,
+    /// Structured replies were negotiated.
+    pub structured_replies: bool,
+}
+
+impl Info {
+    /// Returns whether all these [`transmission_flag`]s are set.
+    pub fn has(&self, flags: u16) -> bool {
+        self.flags & flags == flags
+    }
+
+    /// Returns whether the export refuses writes.
+    pub fn read_only(&self) -> bool {
+        self.has(transmission_flag::READ_ONLY)
+    }
+}
+
+/// Names a request in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Cookie(u64);
+
+/// A finished request.
+#[derive(Debug)]
+pub struct Reply {
+    /// The request's cookie.
+    pub cookie: Cookie,
+    /// Its result.
+    pub outcome: Result<(), RequestError>,
+    /// A successful read's data; give it back with [`Client::recycle`] to save allocations.
+    pub data: Vec<u8>,
+}
+
+/// The server's refusal of one request; the connection goes on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "server failed {command} of {length} bytes at offset {offset}: {code}{}{message}",
+    if .message.is_empty() { "" } else { ": " }
+)]
+pub struct RequestError {
+    /// The command of the request.
+    pub command: &'static str,
+    /// First byte of the range.
+    pub offset: u64,
+    /// Length of the range in bytes.
+    pub length: u32,
+    /// The server's error code.
+    pub code: ErrorCode,
+    /// The server's words; may be empty.
+    pub message: String,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// No connection.
+    #[error("cannot connect to {uri}: {source}")]
+    Connect {
+        /// The server's address.
+        uri: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The server did not grant the export.
+    #[error("server refused export {export:?}: {reason}")]
+    Refused {
+        /// The export asked for.
+        export: String,
+        /// The server's reason.
+        reason: String,
+    },
+    /// The server broke the protocol.
+    #[error("server broke the NBD protocol: {0}")]
+    Protocol(String),
+    /// Reading from or writing to the socket failed.
+    #[error("connection to the NBD server failed: {0}")]
+    Io(#[from] std::io::Error),
+    /// The server hung up.
+    #[error("the NBD server hung up")]
+    HungUp,
+    /// No byte moved for as long as [`Options::timeout`].
+    #[error("the NBD server did not answer in time")]
+    Timeout,
+    /// The connection had failed before.
+    #[error("the NBD connection had failed before")]
+    Failed,
+    /// The server failed one request; the connection goes on.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+}
+
+/// A connection to one export.
+#[derive(Debug)]
+pub struct Client<T> {
+    transport: T,
+    requests: Requests,
+    info: Info,
+    failed: bool,
+}
+
+impl<T: Transport> Client<T> {
+    /// Connects with default [`Options`].
+    ///
+    /// # Errors
+    /// When the server cannot be reached or does not grant the export.
+    pub fn connect(uri: &Uri) -> Result<Self, ClientError> {
+        Self::connect_with(uri, &Options::default())
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    /// When the server cannot be reached or does not grant the export.
+    pub fn connect_with(uri: &Uri, options: &Options) -> Result<Self, ClientError> {
+        let mut transport = T::connect(uri, options.timeout)?;
+        let info = negotiate::negotiate(&mut transport, &uri.export, options.structured_replies)?;
+        Ok(Self { transport, requests: Requests::default(), info, failed: false })
+    }
+
+    /// The server's description of the export.
+    pub fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// The number of requests that are submitted and not fetched yet.
+    pub fn in_flight(&self) -> usize {
+        self.requests.in_flight()
+    }
+
+    /// Fills `data` from `offset` on, in pieces no longer than the server's maximum.
+    ///
+    /// # Errors
+    /// As every call: the server's refusal, or a failed connection.
+    pub fn read(&mut self, offset: u64, data: &mut [u8]) -> Result<(), ClientError> {
+        let mut at = offset;
+        for piece in data.chunks_mut(self.info.maximum_block_bytes as usize) {
+            let cookie = self.submit_read(at, piece.len() as u32)?;
+            at += piece.len() as u64;
+            self.wait(cookie, piece)?;
+        }
+        Ok(())
+    }
+
+    /// Writes `data` at `offset`, in pieces no longer than the server's maximum; with `fua` it is
+    /// durable afterwards.
+    ///
+    /// # Errors
+    /// See [`Client::read`].
+    pub fn write(&mut self, offset: u64, data: &[u8], fua: bool) -> Result<(), ClientError> {
+        let mut at = offset;
+        for piece in data.chunks(self.info.maximum_block_bytes as usize) {
+            let cookie = self.submit_write(at, piece, fua)?;
+            at += piece.len() as u64;
+            self.wait(cookie, &mut [])?;
+        }
+        Ok(())
+    }
+
+    /// Makes every write answered so far durable.
+    ///
+    /// # Errors
+    /// See [`Client::read`].
+    pub fn flush(&mut self) -> Result<(), ClientError> {
+        let cookie = self.submit_flush()?;
+        self.wait(cookie, &mut [])
+    }
+
+    /// Tells the server that a range is no longer needed.
+    ///
+    /// # Errors
+    /// See [`Client::read`].
+    pub fn trim(&mut self, offset: u64, length: u32) -> Result<(), ClientError> {
+        let cookie = self.submit_trim(offset, length)?;
+        self.wait(cookie, &mut [])
+    }
+
+    /// Makes a range read as zeroes; with `may_unmap` its space may be given back.
+    ///
+    /// # Errors
+    /// See [`Client::read`].
+    pub fn write_zeroes(
+        &mut self,
+        offset: u64,
+        length: u32,
+        may_unmap: bool,
+    ) -> Result<(), ClientError> {
+        let cookie = self.submit_write_zeroes(offset, length, may_unmap)?;
+        self.wait(cookie, &mut [])
+    }
+
+    /// Sends a read; its reply carries the data.
+    ///
+    /// # Errors
+    /// When the connection failed, as for every `submit_*`.
+    pub fn submit_read(&mut self, offset: u64, length: u32) -> Result<Cookie, ClientError> {
+        self.submit(command::READ, 0, offset, length, &[])
+    }
+
+    /// Sends a write.
+    ///
+    /// # Errors
+    /// See [`Client::submit_read`].
+    ///
+    /// # Panics
+    /// When `data` is longer than a request's 32-bit length can say.
+    pub fn submit_write(
+        &mut self,
+        offset: u64,
+        data: &[u8],
+        fua: bool,
+    ) -> Result<Cookie, ClientError> {
+        let flags = if fua { command_flag::FUA } else { 0 };
+        let length = u32::try_from(data.len()).expect("a write is shorter than 4 GiB");
+        self.submit(command::WRITE, flags, offset, length, data)
+    }
+
+    /// Sends a flush.
+    ///
+    /// # Errors
+    /// See [`Client::submit_read`].
+    pub fn submit_flush(&mut self) -> Result<Cookie, ClientError> {
+        self.submit(command::FLUSH, 0, 0, 0, &[])
+    }
+
+    /// Sends a trim.
+    ///
+    /// # Errors
+    /// See [`Client::submit_read`].
+    pub fn submit_trim(&mut self, offset: u64, length: u32) -> Result<Cookie, ClientError> {
+        self.submit(command::TRIM, 0, offset, length, &[])
+    }
+
+    /// Sends a write of zeroes.
+    ///
+    /// # Errors
+    /// See [`Client::submit_read`].
+    pub fn submit_write_zeroes(
+        &mut self,
+        offset: u64,
+        length: u32,
+        may_unmap: bool,
+    ) -> Result<Cookie, ClientError> {
+        let flags = if may_unmap { 0 } else { command_flag::NO_HOLE };
+        self.submit(command::WRITE_ZEROES, flags, offset, length, &[])
+    }
+
+    /// The next finished request, or `None` when none is in flight. A request's failure is in
+    /// [`Reply::outcome`].
+    ///
+    /// # Errors
+    /// When the connection failed.
+    pub fn next_reply(&mut self) -> Result<Option<Reply>, ClientError> {
+        self.guard(|client| {
+            while client.requests.in_flight() > 0 {
+                if let Some(reply) = client.requests.next_finished() {
+                    return Ok(Some(reply));
+                }
+                client.requests.receive(&mut client.transport, &client.info, None)?;
+            }
+            Ok(None)
+        })
+    }
+
+    /// Takes back a reply's memory for later reads.
+    pub fn recycle(&mut self, data: Vec<u8>) {
+        self.requests.recycle(data);
+    }
+
+    /// Disconnects in good order. The server carries out requests still in flight, but their
+    /// replies are lost.
+    ///
+    /// # Errors
+    /// When the disconnect request cannot be sent.
+    pub fn disconnect(mut self) -> Result<(), ClientError> {
+        let header = request_header(command::DISC, 0, 0, 0, 0);
+        self.guard(|client| client.transport.send_all(&header))
+    }
+
+    fn submit(
+        &mut self,
+        command: u16,
+        flags: u16,
+        offset: u64,
+        length: u32,
+        payload: &[u8],
+    ) -> Result<Cookie, ClientError> {
+        self.guard(|client| {
+            let cookie = client.requests.begin(command, offset, length);
+            let header = request_header(command, flags, cookie.0, offset, length);
+            let mut sent = 0;
+            while sent < header.len() + payload.len() {
+                match client.transport.send_some(&header, payload, sent)? {
+                    0 if client.transport.wait_to_send_or_receive()? => {
+                        client.requests.receive(&mut client.transport, &client.info, None)?;
+                    }
+                    bytes => sent += bytes,
+                }
+            }
+            Ok(cookie)
+        })
+    }
+
+    /// Waits for one request; a read's data goes straight into `data`.
+    fn wait(&mut self, cookie: Cookie, data: &mut [u8]) -> Result<(), ClientError> {
+        let outcome = self.guard(|client| {
+            while !client.requests.finished(cookie) {
+                client.requests.receive(
+                    &mut client.transport,
+                    &client.info,
+                    Some((cookie, &mut *data)),
+                )?;
+            }
+            Ok(client.requests.take(cookie).outcome)
+        })?;
+        Ok(outcome?)
+    }
+
+    /// Runs what may fail the connection, and remembers when it did.
+    fn guard<R>(
+        &mut self,
+        act: impl FnOnce(&mut Self) -> Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
+        if self.failed {
+            return Err(ClientError::Failed);
+        }
+        let result = act(self);
+        self.failed = result.is_err();
+        result
+    }
+}
+
+fn request_header(
+    command: u16,
+    flags: u16,
+    cookie: u64,
+    offset: u64,
+    length: u32,
+) -> [u8; REQUEST_BYTES] {
+    let mut header = [0; REQUEST_BYTES];
+    header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    header[4..6].copy_from_slice(&flags.to_be_bytes());
+    header[6..8].copy_from_slice(&command.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.to_be_bytes());
+    header[16..24].copy_from_slice(&offset.to_be_bytes());
+    header[24..].copy_from_slice(&length.to_be_bytes());
+    header
+}

@@ -1,0 +1,269 @@
+//! A blocking client of the admin interface, for `floe status`, `floe volume` and similar commands.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use floe_nbd::uri;
+use serde::Deserialize;
+
+use super::{AdminAddress, NewTier, NewVolume, Resize, Token};
+use crate::status::{Status, TierStatus, VolumeStatus};
+
+/// A server to ask.
+#[derive(Debug, Clone)]
+pub struct Endpoint {
+    /// The address of its admin interface.
+    pub address: AdminAddress,
+    /// The token that lets this client change something over TCP.
+    pub token: Option<Token>,
+}
+
+impl From<AdminAddress> for Endpoint {
+    fn from(address: AdminAddress) -> Self {
+        Self { address, token: None }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.address.fmt(f)
+    }
+}
+
+/// An error while asking a server.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// No server answers.
+    #[error(
+        "no floe server answers on {address}: {source}; is it running, and is --admin the same?"
+    )]
+    Unreachable {
+        /// The address.
+        address: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// This user may not open the socket.
+    #[error(
+        "{address} is not for this user: {source}; ask as the server's user, as root or as one of \
+         its admin-group"
+    )]
+    Denied {
+        /// The address.
+        address: String,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The answer is not that of a Floe server.
+    #[error("{address} does not answer as a floe server does")]
+    Strange {
+        /// The address.
+        address: String,
+    },
+    /// The request is invalid, or does not fit the volumes and tiers there are.
+    #[error("the server on {address} refuses: {problem}")]
+    Refused {
+        /// The address.
+        address: String,
+        /// The server's answer.
+        problem: String,
+    },
+    /// The server failed to carry out the request.
+    #[error("the server on {address} answers: {problem}")]
+    Failed {
+        /// The address.
+        address: String,
+        /// The server's answer.
+        problem: String,
+    },
+}
+
+/// Returns the server's status.
+///
+/// # Errors
+/// When no server answers, or not as expected.
+pub fn status(server: &Endpoint) -> Result<Status, AdminError> {
+    understood(server, &ask(server, "GET", "/status", "")?)
+}
+
+/// Returns the server's metrics, in Prometheus' text format.
+///
+/// # Errors
+/// When no server answers, or not as expected.
+pub fn metrics(server: &Endpoint) -> Result<String, AdminError> {
+    ask(server, "GET", "/metrics", "")
+}
+
+/// Returns `ok`, or `degraded` while a failed cache device is bypassed.
+///
+/// # Errors
+/// When no server answers, or it is about to end.
+pub fn health(server: &Endpoint) -> Result<String, AdminError> {
+    ask(server, "GET", "/healthz", "").map(|word| word.trim().to_owned())
+}
+
+/// Waits until everything written so far is on the backing devices.
+///
+/// # Errors
+/// When no server answers, or it could not.
+pub fn flush(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/flush", "").map(drop)
+}
+
+/// Tells the server to flush and end, and waits until it has flushed.
+///
+/// # Errors
+/// When no server answers, or it leaves dirty data behind.
+pub fn stop(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/stop", "").map(drop)
+}
+
+/// Tells the server to use a failed cache device again.
+///
+/// # Errors
+/// When no server answers, or the device still fails.
+pub fn restore(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/cache/restore", "").map(drop)
+}
+
+/// Returns the volumes served, the default one first.
+///
+/// # Errors
+/// When no server answers, or not as expected.
+pub fn volumes(server: &Endpoint) -> Result<Vec<VolumeStatus>, AdminError> {
+    understood(server, &ask(server, "GET", "/volumes", "")?)
+}
+
+/// Adds a volume. Returns it as it is served.
+///
+/// # Errors
+/// When no server answers, or the volume cannot be added.
+pub fn add_volume(server: &Endpoint, volume: &NewVolume) -> Result<VolumeStatus, AdminError> {
+    let body = serde_json::to_string(volume).expect("a volume is plain data");
+    ask(server, "POST", "/volumes", &body)?;
+    served(server, &volume.name)
+}
+
+/// Removes a volume, after its dirty data is written back. With `force` the server disconnects
+/// clients that use it.
+///
+/// # Errors
+/// When no server answers, or the volume cannot be removed: without `force` also when a client uses
+/// it.
+pub fn remove_volume(server: &Endpoint, name: &str, force: bool) -> Result<(), AdminError> {
+    let query = if force { "?force" } else { "" };
+    ask(server, "DELETE", &format!("{}{query}", path_of(name)), "").map(drop)
+}
+
+/// Resizes a volume, with an empty [`Resize`] to the present size of its backing device. Returns
+/// the volume as it is served.
+///
+/// # Errors
+/// When no server answers, or the volume cannot have that size.
+pub fn resize_volume(
+    server: &Endpoint,
+    name: &str,
+    resize: &Resize,
+) -> Result<VolumeStatus, AdminError> {
+    let body = serde_json::to_string(resize).expect("a size is plain data");
+    ask(server, "POST", &format!("{}/resize", path_of(name)), &body)?;
+    served(server, name)
+}
+
+/// Returns the tiers of the cache, from the top.
+///
+/// # Errors
+/// When no server answers, or not as expected.
+pub fn tiers(server: &Endpoint) -> Result<Vec<TierStatus>, AdminError> {
+    understood(server, &ask(server, "GET", "/tiers", "")?)
+}
+
+/// Attaches a tier while clients go on. Returns its number from the top, and its status.
+///
+/// # Errors
+/// When no server answers, or the tier cannot be added.
+pub fn add_tier(server: &Endpoint, tier: &NewTier) -> Result<(usize, TierStatus), AdminError> {
+    let body = serde_json::to_string(tier).expect("a tier is plain data");
+    ask(server, "POST", "/tiers", &body)?;
+    let mut tiers = tiers(server)?;
+    let number = tier.at.unwrap_or(tiers.len().saturating_sub(1));
+    match number < tiers.len() {
+        true => Ok((number, tiers.swap_remove(number))),
+        false => Err(AdminError::Strange { address: server.to_string() }),
+    }
+}
+
+/// Detaches the tier with this number from the top while clients go on. Its dirty data is in the
+/// tier below then.
+///
+/// # Errors
+/// When no server answers, or the tier cannot be detached.
+pub fn remove_tier(server: &Endpoint, number: usize) -> Result<(), AdminError> {
+    ask(server, "DELETE", &format!("/tiers/{number}"), "").map(drop)
+}
+
+/// Returns a volume as it is served.
+fn served(server: &Endpoint, name: &str) -> Result<VolumeStatus, AdminError> {
+    let volume = volumes(server)?.into_iter().find(|volume| volume.name == name);
+    volume.ok_or_else(|| AdminError::Strange { address: server.to_string() })
+}
+
+fn path_of(name: &str) -> String {
+    format!("/volumes/{}", uri::encode(name.as_bytes()).replace('/', "%2F"))
+}
+
+fn understood<T: for<'a> Deserialize<'a>>(server: &Endpoint, body: &str) -> Result<T, AdminError> {
+    serde_json::from_str(body).map_err(|_| AdminError::Strange { address: server.to_string() })
+}
+
+fn ask(server: &Endpoint, method: &str, path: &str, body: &str) -> Result<String, AdminError> {
+    let unreachable = |source: io::Error| match source.kind() {
+        io::ErrorKind::PermissionDenied => {
+            AdminError::Denied { address: server.to_string(), source }
+        }
+        _ => AdminError::Unreachable { address: server.to_string(), source },
+    };
+    let strange = || AdminError::Strange { address: server.to_string() };
+    let token = server.token.as_ref();
+    let token = token
+        .map_or(String::new(), |token| format!("Authorization: Bearer {}\r\n", token.secret()));
+    let host = match &server.address {
+        AdminAddress::Unix(_) => "localhost",
+        AdminAddress::Tcp(address) => address,
+    };
+    let length = body.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{token}Content-Length: {length}\r\n\r\n{body}"
+    );
+    let answer = match &server.address {
+        AdminAddress::Unix(path) => {
+            UnixStream::connect(path).and_then(|stream| talk(stream, &request))
+        }
+        AdminAddress::Tcp(address) => {
+            TcpStream::connect(address).and_then(|stream| talk(stream, &request))
+        }
+    };
+    let answer = String::from_utf8(answer.map_err(unreachable)?).map_err(|_| strange())?;
+    let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(strange)?;
+    let (address, problem) = (server.to_string(), || body.trim().to_owned());
+    match head.split(' ').nth(1).and_then(|code| code.bytes().next()) {
+        Some(b'2') => Ok(body.to_owned()),
+        Some(b'4') => Err(AdminError::Refused { address, problem: problem() }),
+        Some(_) => Err(AdminError::Failed { address, problem: problem() }),
+        None => Err(strange()),
+    }
+}
+
+/// Sends a request and returns all bytes of the answer. A server that refuses may not read all of
+/// the request.
+fn talk(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    let sent = stream.write_all(request.as_bytes());
+    let read = stream.read_to_end(&mut answer);
+    if answer.is_empty() {
+        sent.and(read)?;
+    }
+    Ok(answer)
+}

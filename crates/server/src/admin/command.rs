@@ -1,0 +1,171 @@
+//! The commands of an admin client: a method, a path, and for some a body.
+
+use floe_device::Spec;
+use floe_nbd::uri;
+use serde::{Deserialize, Serialize};
+
+use super::reply::{Reply, Trouble};
+
+/// A command of an admin client.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Command {
+    Status,
+    Metrics,
+    Health,
+    Flush,
+    Stop,
+    /// Use a failed cache device again.
+    RestoreCache,
+    ListVolumes,
+    AddVolume(Box<Addition>),
+    RemoveVolume {
+        name: String,
+        /// Disconnect the clients that use it.
+        force: bool,
+    },
+    ResizeVolume {
+        name: String,
+        /// `None`: the present size of the backing device.
+        size_bytes: Option<u64>,
+    },
+    ListTiers,
+    AddTier(NewTier),
+    RemoveTier {
+        /// Counted from the top.
+        number: usize,
+    },
+}
+
+/// A [`NewVolume`] whose device specification has been parsed.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Addition {
+    /// Not empty.
+    pub(crate) name: String,
+    pub(crate) backing: Spec,
+    pub(crate) read_only: bool,
+    pub(crate) description: String,
+}
+
+/// A volume to be added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewVolume {
+    /// The name clients ask for.
+    pub name: String,
+    /// The backing device, as on the command line.
+    pub backing: String,
+    /// Refuse clients' writes.
+    #[serde(default)]
+    pub read_only: bool,
+    /// A description for users.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub description: String,
+}
+
+/// A volume's new size.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Resize {
+    /// The size in bytes; without it, the present size of the backing device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub size_bytes: Option<u64>,
+}
+
+/// A tier to be added.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NewTier {
+    /// Its device and settings, as on the command line.
+    pub tier: String,
+    /// The number it is to have from the top; without it, it is put below all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub at: Option<usize>,
+    /// Make a new cache on its device, whatever is there.
+    #[serde(default)]
+    pub initialise: bool,
+    /// Lose dirty data of a cache on its device.
+    #[serde(default)]
+    pub discard_dirty: bool,
+}
+
+impl Command {
+    /// Returns whether the command changes nothing.
+    pub(super) fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Self::Status | Self::Metrics | Self::Health | Self::ListVolumes | Self::ListTiers
+        )
+    }
+
+    /// Parses a request whose body has arrived.
+    ///
+    /// # Errors
+    /// The answer that refuses it.
+    pub(super) fn understand(method: &str, target: &str, body: &[u8]) -> Result<Self, Reply> {
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        let names: Vec<&str> = path.split('/').skip(1).collect();
+        let (wanted, command) = match names.as_slice() {
+            ["status"] => ("GET", Ok(Self::Status)),
+            ["metrics"] => ("GET", Ok(Self::Metrics)),
+            ["healthz"] => ("GET", Ok(Self::Health)),
+            ["flush"] => ("POST", Ok(Self::Flush)),
+            ["stop"] => ("POST", Ok(Self::Stop)),
+            ["cache", "restore"] => ("POST", Ok(Self::RestoreCache)),
+            ["volumes"] if method == "POST" => ("POST", Self::add(body)),
+            ["volumes"] => ("GET", Ok(Self::ListVolumes)),
+            ["volumes", name] => ("DELETE", {
+                let force = query.split('&').any(|word| word == "force");
+                named(name).map(|name| Self::RemoveVolume { name, force })
+            }),
+            ["volumes", name, "resize"] => {
+                ("POST", named(name).and_then(|name| Self::resize(name, body)))
+            }
+            ["tiers"] if method == "POST" => ("POST", json(body).map(Self::AddTier)),
+            ["tiers"] => ("GET", Ok(Self::ListTiers)),
+            ["tiers", number] => {
+                ("DELETE", numbered(number).map(|number| Self::RemoveTier { number }))
+            }
+            _ => return Err(Reply::trouble(Trouble::NotFound, format!("there is no {path} here"))),
+        };
+        if method != wanted {
+            return Err(Reply::WrongMethod(wanted));
+        }
+        command
+    }
+
+    fn add(body: &[u8]) -> Result<Self, Reply> {
+        let NewVolume { name, backing, read_only, description } = json(body)?;
+        if name.is_empty() {
+            return Err(Reply::trouble(Trouble::Input, "a volume needs a name"));
+        }
+        let backing = backing.parse();
+        let backing =
+            backing.map_err(|error| Reply::trouble(Trouble::Input, format!("backing: {error}")))?;
+        Ok(Self::AddVolume(Box::new(Addition { name, backing, read_only, description })))
+    }
+
+    fn resize(name: String, body: &[u8]) -> Result<Self, Reply> {
+        let Resize { size_bytes } = if body.is_empty() { Resize::default() } else { json(body)? };
+        Ok(Self::ResizeVolume { name, size_bytes })
+    }
+}
+
+fn json<T: for<'a> Deserialize<'a>>(body: &[u8]) -> Result<T, Reply> {
+    serde_json::from_slice(body).map_err(|error| {
+        Reply::trouble(Trouble::Input, format!("the body is not as expected: {error}"))
+    })
+}
+
+/// Decodes a volume's name from a path.
+fn named(text: &str) -> Result<String, Reply> {
+    let bytes = uri::decode(text).ok();
+    let name =
+        bytes.and_then(|bytes| String::from_utf8(bytes).ok()).filter(|name| !name.is_empty());
+    name.ok_or_else(|| Reply::trouble(Trouble::Input, format!("{text:?} is no volume's name")))
+}
+
+/// Parses a tier's number from a path.
+fn numbered(text: &str) -> Result<usize, Reply> {
+    text.parse()
+        .map_err(|_| Reply::trouble(Trouble::Input, format!("{text:?} is no number of a tier")))
+}

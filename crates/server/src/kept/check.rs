@@ -1,0 +1,125 @@
+//! Checks a cache on its device, and repairs damage that can be repaired without losing data.
+
+use std::sync::Arc;
+
+use floe_block::{KeptCache, Report, Rotten, Sectors, VolumeId, scan, write_superblock};
+
+use super::disk::Disk;
+use super::keeper::Keeper;
+use super::refusal::StartError;
+use crate::threads::DeviceSource;
+
+/// The findings of a check of a cache device.
+#[derive(Debug)]
+pub struct Checked {
+    /// The state of the superblocks and journals.
+    pub report: Report,
+    /// Clean data whose checksum does not match, for whatever reason. The check reads clean data
+    /// only where all journals are intact.
+    pub rotten: Vec<Rotten>,
+    /// Runs of volumes of which only the cache had the data, and that are lost. Where a journal is
+    /// damaged, the runs that a repair gives up.
+    pub lost: Vec<(VolumeId, Sectors)>,
+}
+
+impl Checked {
+    /// Returns whether the check found a problem. A device without a cache has none.
+    pub fn has_problems(&self) -> bool {
+        self.report.has_problems() || self.rotted().next().is_some()
+    }
+
+    /// Returns whether a repair of the journals loses anything.
+    pub fn gives_up(&self) -> bool {
+        let mut salvages = self.report.shards.iter().filter_map(|shard| shard.salvage.as_ref());
+        salvages.any(|salvage| !salvage.gone.is_empty())
+    }
+
+    /// Returns the clean copies that have rotted. Copies that a crash may have left half
+    /// overwritten are not among them: the cache never uses them.
+    pub fn rotted(&self) -> impl Iterator<Item = &Rotten> {
+        self.rotten.iter().filter(|rotten| !rotten.doubted)
+    }
+
+    /// Returns the number of clean copies that a crash may have left half overwritten.
+    pub fn half_overwritten(&self) -> usize {
+        self.rotten.iter().filter(|rotten| rotten.doubted).count()
+    }
+}
+
+/// Reads the whole cache and changes nothing. `progress` receives the current step, the bytes read
+/// so far, and their total.
+///
+/// # Errors
+/// When the device fails.
+pub fn check(
+    source: &Arc<dyn DeviceSource>,
+    progress: &mut dyn FnMut(&'static str, u64, u64),
+) -> Result<Checked, StartError> {
+    let mut cache = Disk::open(source)?;
+    let report = cache
+        .with_io(|io| scan(io, &mut |read, all| progress("reading the journal", read, all)))?;
+    let is_whole =
+        report.superblock.is_some() && report.shards.iter().all(|shard| shard.problems.is_empty());
+    let mut rotten = Vec::new();
+    let salvages = report.shards.iter().filter_map(|shard| shard.salvage.as_ref());
+    let mut lost: Vec<(VolumeId, Sectors)> =
+        salvages.flat_map(|salvage| salvage.lost.iter().cloned()).collect();
+    if is_whole && !report.shards.is_empty() {
+        rotten = cache.with_io(|io| {
+            let Some(kept) = KeptCache::open(io, &mut |_, _| {})? else { return Ok(Vec::new()) };
+            for volume in &kept.superblock().volumes {
+                lost.extend(kept.lost_runs(volume.id).into_iter().map(|run| (volume.id, run)));
+            }
+            kept.verify(io, &mut |read, all| progress("reading what is clean", read, all))
+        })?;
+    }
+    lost.sort_unstable_by_key(|(volume, run)| (volume.0, run.start));
+    Ok(Checked { report, rotten, lost })
+}
+
+/// Repairs the damage that `checked` found, as far as possible.
+///
+/// It rewrites a damaged copy of the superblock from the other copy and forgets rotten copies of
+/// data that the volumes have. It rewrites damaged journals from their trustworthy parts:
+/// [`Checked::lost`] is lost then, and reads as errors. Returns whether that was all the damage.
+///
+/// # Errors
+/// When the device fails.
+pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool, StartError> {
+    let Some(superblock) = &checked.report.superblock else { return Ok(false) };
+    if checked.report.shards.is_empty() {
+        return Ok(false);
+    }
+    let mut cache = Disk::open(source)?;
+    let mut superblock = superblock.clone();
+    if checked.report.shards.iter().any(|shard| shard.salvage.is_some()) {
+        let was_clean = superblock.clean;
+        let rewritten = cache.with_io(|io| match KeptCache::salvage(io)? {
+            Some((kept, salvages)) => kept.rewrite(io, &salvages),
+            None => Ok(None),
+        })?;
+        drop(cache);
+        let Some(superblock) = rewritten else { return Ok(false) };
+        if was_clean {
+            Keeper::new(Arc::clone(source), superblock, None).end(&[], None)?;
+        }
+        // Clean data could not be verified before the journals were repaired.
+        let again = check(source, &mut |_, _, _| {})?;
+        return Ok(!again.has_problems() || repair(source, &again)?);
+    }
+    if checked.rotten.is_empty() {
+        cache.with_io(|io| write_superblock(io, &mut superblock))?;
+        return Ok(true);
+    }
+    let was_clean = superblock.clean;
+    let forgotten = cache.with_io(|io| match KeptCache::open(io, &mut |_, _| {})? {
+        Some(kept) => kept.forget(io, &checked.rotten),
+        None => Ok(None),
+    })?;
+    let Some(superblock) = forgotten else { return Ok(false) };
+    if was_clean {
+        drop(cache);
+        Keeper::new(Arc::clone(source), superblock, None).end(&[], None)?;
+    }
+    Ok(true)
+}

@@ -1,0 +1,367 @@
+//! Keeps the samples of a volume valid after a crash. Before a session first changes a sampled
+//! sector, all superblocks durably forget its checksum.
+//!
+//! A guard stands between the lowest tier and the volume's device, whichever tier that is. It
+//! delays a write that touches a sample, has the superblocks of all persistent tiers written on a
+//! separate thread, and then submits the write. That happens once for each sample: at most
+//! [`MOST_SAMPLES`](floe_block::MOST_SAMPLES) times per session and volume. All other operations
+//! cost one load and, while samples are left, a search among so many numbers.
+//!
+//! A superblock that cannot be written delays no client: the write goes on, and the next start may
+//! refuse a volume that is the right one.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use floe_block::SECTOR_BYTES;
+use floe_device::{Action, Completion, Device, Extent, Identity, OpenError, Operation, Pool, Ring};
+
+use super::keeper::SampleWriter;
+use super::start::Parts;
+use crate::threads::{DeviceSource, Volume};
+
+/// Interval at which a device checks whether its delayed writes may go on.
+const LOOK: Duration = Duration::from_micros(200);
+
+/// The valid samples of a volume.
+#[derive(Debug)]
+struct Guard {
+    volume: String,
+    /// Sorted, at most 64.
+    sectors: Vec<u64>,
+    writers: Vec<SampleWriter>,
+    /// A bit for each sample that the superblocks have durably forgotten.
+    forgotten: AtomicU64,
+    wanted: Mutex<Wanted>,
+}
+
+/// The samples that superblocks must still forget.
+#[derive(Debug, Default)]
+struct Wanted {
+    samples: u64,
+    /// A thread is writing superblocks.
+    under_way: bool,
+}
+
+/// Guards these volumes: a change of a sampled sector waits until all `caches`, given from the top,
+/// have durably forgotten the sample.
+pub(crate) fn guarded<'a>(
+    volumes: Vec<Volume>,
+    caches: impl Iterator<Item = &'a Parts> + Clone,
+) -> Vec<Volume> {
+    let guard = |(at, volume): (usize, Volume)| {
+        let of = |parts: &Parts| parts.keeper.as_ref()?.samples(parts.id(at));
+        let (sectors, writers): (Vec<_>, Vec<_>) = caches.clone().filter_map(of).unzip();
+        let mut sectors = sectors.concat();
+        sectors.sort_unstable();
+        sectors.dedup();
+        assert!(sectors.len() <= 64, "tiers sample the same sectors of a volume");
+        if sectors.is_empty() {
+            return volume;
+        }
+        let guard = Guard {
+            volume: volume.name.clone(),
+            sectors,
+            writers,
+            forgotten: AtomicU64::new(0),
+            wanted: Mutex::default(),
+        };
+        let backing = GuardedSource { inner: volume.backing, guard: Arc::new(guard) };
+        Volume { backing: Arc::new(backing), ..volume }
+    };
+    volumes.into_iter().enumerate().map(guard).collect()
+}
+
+impl Guard {
+    /// Returns the samples that a change of a range must wait for.
+    fn touched(&self, offset: u64, len: u64) -> u64 {
+        // Acquire pairs with the release after superblocks were written: a change is submitted
+        // after them.
+        let left = !self.forgotten.load(Ordering::Acquire);
+        if left << (64 - self.sectors.len()) == 0 {
+            return 0;
+        }
+        let range = offset / SECTOR_BYTES..(offset + len).div_ceil(SECTOR_BYTES);
+        let first = self.sectors.partition_point(|sector| *sector < range.start);
+        let touched = self.sectors[first..].iter().take_while(|sector| **sector < range.end);
+        let bits = (first..first + touched.count()).fold(0, |bits, at| bits | 1 << at);
+        bits & left
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, Wanted> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts a thread that makes the superblocks forget these samples, unless one is running.
+    fn forget(self: &Arc<Self>, samples: u64) {
+        let mut wanted = self.wanted();
+        wanted.samples |= samples;
+        if std::mem::replace(&mut wanted.under_way, true) {
+            return;
+        }
+        drop(wanted);
+        let guard = Arc::clone(self);
+        let begun = Builder::new().name("floe-samples".to_owned()).spawn(move || guard.write());
+        if begun.is_err() {
+            self.write(); // slower for this worker, and right
+        }
+    }
+
+    /// Writes the superblocks until no sample is left to forget.
+    fn write(&self) {
+        loop {
+            let mut wanted = self.wanted();
+            let samples = std::mem::take(&mut wanted.samples);
+            if samples == 0 {
+                wanted.under_way = false;
+                return;
+            }
+            drop(wanted);
+            let is_one = |at: &usize| samples >> at & 1 == 1;
+            let at = (0..self.sectors.len()).filter(is_one);
+            let sectors: Vec<u64> = at.map(|at| self.sectors[at]).collect();
+            for writer in &self.writers {
+                if let Err(error) = writer.forget(&sectors) {
+                    let volume = &self.volume;
+                    tracing::warn!(
+                        volume, %error,
+                        "the superblock of a cache could not be written before a sector changes \
+                         by which it tells the volume: the next start may refuse the volume"
+                    );
+                }
+            }
+            self.forgotten.fetch_or(samples, Ordering::Release);
+        }
+    }
+}
+
+/// A volume's device, with its guard.
+#[derive(Debug)]
+struct GuardedSource {
+    inner: Arc<dyn DeviceSource>,
+    guard: Arc<Guard>,
+}
+
+impl DeviceSource for GuardedSource {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn identity(&self) -> Identity {
+        self.inner.identity()
+    }
+
+    fn name(&self) -> String {
+        self.inner.name()
+    }
+
+    fn has_kernel_name(&self) -> bool {
+        self.inner.has_kernel_name()
+    }
+
+    fn refresh(&self) -> std::io::Result<u64> {
+        self.inner.refresh()
+    }
+
+    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        let (inner, guard) = (self.inner.open(ring, pool)?, Arc::clone(&self.guard));
+        Ok(Box::new(GuardedDevice { inner, guard, held: VecDeque::new() }))
+    }
+}
+
+/// A worker's handle of a guarded device.
+struct GuardedDevice {
+    inner: Box<dyn Device>,
+    guard: Arc<Guard>,
+    /// Changes that wait for a superblock.
+    held: VecDeque<Operation>,
+}
+
+impl GuardedDevice {
+    /// Returns the samples that an operation must wait for.
+    fn touched(&self, operation: &Operation) -> u64 {
+        let len = match &operation.action {
+            Action::Write { from, .. } => from.len() as u64,
+            Action::Zero { len, .. } | Action::Discard { len } => *len,
+            Action::Read(_) | Action::Flush => return 0,
+        };
+        self.guard.touched(operation.offset, len)
+    }
+}
+
+impl Device for GuardedDevice {
+    fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        match self.touched(&operation) {
+            0 => self.inner.submit(operation),
+            samples => {
+                self.guard.forget(samples);
+                self.held.push_back(operation);
+            }
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        for operation in std::mem::take(&mut self.held) {
+            match self.touched(&operation) {
+                0 => self.inner.submit(operation),
+                _ => self.held.push_back(operation),
+            }
+        }
+        self.inner.poll(done);
+    }
+
+    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
+        self.inner.set_size(bytes)
+    }
+
+    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
+        self.inner.allocation(range, extents);
+    }
+
+    fn spun(&self) -> Duration {
+        self.inner.spun()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let look = (!self.held.is_empty()).then(|| Instant::now() + LOOK);
+        self.inner.next_due().into_iter().chain(look).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_block::{
+        BlockSizes, KeptCache, Layout, NewCache, Samples, Volume as Known, VolumeId,
+        sampled_sectors,
+    };
+    use floe_device::MemoryDevice;
+
+    use super::super::disk::Disk;
+    use super::super::keeper::Keeper;
+    use super::*;
+
+    const BYTES: u64 = 1 << 20;
+
+    /// A device in memory; one of a volume also knows the device of its cache.
+    #[derive(Debug)]
+    struct Memory {
+        device: MemoryDevice,
+        cache: Option<Arc<dyn DeviceSource>>,
+    }
+
+    impl DeviceSource for Memory {
+        fn size_bytes(&self) -> u64 {
+            self.device.size_bytes()
+        }
+
+        fn refresh(&self) -> std::io::Result<u64> {
+            Ok(self.device.size_bytes())
+        }
+
+        fn open(&self, _: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
+            let device = self.device.clone();
+            Ok(match self.cache.clone() {
+                Some(cache) => Box::new(Suspicious { device, cache }),
+                None => Box::new(device),
+            })
+        }
+    }
+
+    /// A volume's device that looks at each change whether the cache has forgotten its samples.
+    struct Suspicious {
+        device: MemoryDevice,
+        cache: Arc<dyn DeviceSource>,
+    }
+
+    fn known_samples(cache: &Arc<dyn DeviceSource>) -> Vec<u64> {
+        let found = Disk::open(cache).expect("a device").with_io(KeptCache::identify);
+        let superblock = found.expect("it can be read").expect("there is a cache");
+        superblock.volumes[0].samples.known().map(|(sector, _)| sector).collect()
+    }
+
+    impl Device for Suspicious {
+        fn size_bytes(&self) -> u64 {
+            self.device.size_bytes()
+        }
+
+        fn submit(&mut self, operation: Operation) {
+            let len = match &operation.action {
+                Action::Write { from, .. } => from.len() as u64,
+                Action::Zero { len, .. } | Action::Discard { len } => *len,
+                Action::Read(_) | Action::Flush => 0,
+            };
+            let end = (operation.offset + len).div_ceil(SECTOR_BYTES);
+            let changed = operation.offset / SECTOR_BYTES..end;
+            let known = known_samples(&self.cache);
+            assert!(
+                len == 0 || !known.iter().any(|sector| changed.contains(sector)),
+                "{changed:?}"
+            );
+            self.device.submit(operation);
+        }
+
+        fn poll(&mut self, done: &mut Vec<Completion>) {
+            self.device.poll(done);
+        }
+    }
+
+    #[test]
+    fn a_sector_changes_when_the_superblock_has_forgotten_its_sample() {
+        let memory = |bytes, cache| -> Arc<dyn DeviceSource> {
+            Arc::new(Memory { device: MemoryDevice::new(bytes), cache })
+        };
+        let cache = memory(4 << 20, None);
+        let sizes: BlockSizes = "4KiB,16KiB".parse().expect("sizes");
+        let layout = Layout::new(&sizes, 4 << 20, 1).expect("there is room");
+        let sums = vec![1; sampled_sectors(BYTES).len()];
+        let samples = Samples { of_bytes: BYTES, sums };
+        let volumes = vec![Known { samples, ..Known::new(VolumeId(0), "v", BYTES) }];
+        let new = NewCache { id: [1; 16], layout, volumes };
+        let made = Disk::open(&cache).expect("a device").with_io(|io| KeptCache::create(io, new));
+        let superblock = made.expect("there is room").superblock().clone();
+        let keeper = Keeper::new(Arc::clone(&cache), superblock, None);
+        let parts = Parts {
+            parts: Vec::new(),
+            ids: vec![VolumeId(0)],
+            keeper: Some(keeper),
+            data_start: 0,
+            most_dirty_bytes: None,
+        };
+        let volume = Volume {
+            name: "v".into(),
+            description: String::new(),
+            backing: memory(BYTES, Some(Arc::clone(&cache))),
+            read_only: false,
+        };
+        let volumes = guarded(vec![volume], std::iter::once(&parts));
+        let (ring, pool) = (Ring::new(1).expect("a ring"), Pool::new(0));
+        let mut device = volumes[0].backing.open(&ring, &pool).expect("a device");
+
+        let sectors = sampled_sectors(BYTES);
+        let before = known_samples(&cache).len();
+        let zero = |len| Action::Zero { len, may_unmap: false, fast: false };
+        let mut changes = vec![(0, zero(SECTOR_BYTES)), (0, Action::Discard { len: SECTOR_BYTES })];
+        changes.push((BYTES / 2, zero(BYTES / 2)));
+        for (token, (offset, action)) in (0..).zip(changes) {
+            device.submit(Operation { token, offset, action });
+            let mut done = Vec::new();
+            while done.is_empty() {
+                device.poll(&mut done);
+            }
+            assert!(done[0].result.is_ok());
+            let left = known_samples(&cache);
+            assert!(!left.contains(&0), "what has changed is known no more");
+            let untouched = |sector: &&u64| token < 2 && **sector != 0 || **sector < 128;
+            let untouched = sectors.iter().filter(untouched).filter(|sector| **sector != 0);
+            assert_eq!(left.len(), untouched.count(), "of {before}, after {token}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Volatile caches on a file or disk: decides whether one may be made there, and writes the marker
+//! by which the next server recognises its remains.
+//!
+//! A volatile cache may leave any content, often that of the volume's own file system. So its data
+//! begins after a *marker* in the place of partition tables and file system headers: writing one of
+//! those removes the marker.
+
+use std::sync::Arc;
+
+use floe_block::{BlockSizes, SECTOR_BYTES};
+
+use super::disk::Disk;
+use super::refusal::{Refusal, StartError};
+use super::start::{Consent, Found, look, refuse_kept};
+use crate::threads::DeviceSource;
+
+/// Length of the marker's area, which also covers both superblock copies of a persistent cache.
+const MARK_BYTES: usize = 64 << 10;
+
+const MAGIC: &[u8; 8] = b"FloeVol\n";
+
+/// Returns the byte at which the data of a volatile cache begins on a file or disk. The largest
+/// block keeps its alignment.
+pub fn volatile_data_start(sizes: &BlockSizes) -> u64 {
+    (sizes.largest() * SECTOR_BYTES).max(MARK_BYTES as u64)
+}
+
+/// Marks a device as that of a volatile cache.
+///
+/// # Errors
+/// When the device holds a persistent cache, or foreign data that the user has not allowed to
+/// overwrite: nothing was changed then. Also when the device fails.
+pub fn claim(source: &Arc<dyn DeviceSource>, consent: Consent) -> Result<(), StartError> {
+    refuse_kept(source)?;
+    let mut disk = Disk::open(source)?;
+    if !consent.initialise && matches!(disk.with_io(|io| look(io, &mut |_, _| {}))?, Found::Foreign)
+    {
+        return Err(Refusal::Foreign.into());
+    }
+    Ok(disk.with_io(|io| io.write_durably(0, &mark()))?)
+}
+
+/// Tests the device of a volatile cache whose data begins at `data_start`: reads it, and writes the
+/// marker where there is room.
+///
+/// # Errors
+/// As the device says.
+pub(crate) fn try_volatile(
+    source: &Arc<dyn DeviceSource>,
+    data_start: u64,
+) -> Result<(), StartError> {
+    let mut disk = Disk::open(source)?;
+    if data_start > 0 {
+        disk.with_io(|io| io.write_durably(0, &mark()))?;
+    }
+    disk.with_io(|io| io.read(data_start..data_start + SECTOR_BYTES)).map(drop)?;
+    Ok(())
+}
+
+/// Returns whether the first bytes of a device are the marker of a volatile cache.
+pub(super) fn is_marked(first: &[u8]) -> bool {
+    let mark = mark();
+    first.get(..SECTOR_BYTES as usize).is_some_and(|first| first == &mark[..first.len()])
+}
+
+/// Returns the marker's sector, all of which counts, followed by zeros.
+fn mark() -> Vec<u8> {
+    let mut bytes = vec![0; MARK_BYTES];
+    bytes[8..16].copy_from_slice(MAGIC);
+    let sum = crc_fast::crc64_nvme(&bytes[8..SECTOR_BYTES as usize]);
+    bytes[..8].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}

@@ -1,0 +1,233 @@
+//! Matches a cache with the volumes to be served, and decides about its content of other volumes.
+
+use floe_block::{KeptCache, MOST_VOLUMES, Samples, StoreError, Volume as Known, VolumeId};
+use floe_device::Likeness;
+
+use super::disk::Disk;
+use super::marker;
+use super::refusal::{Bytes, Difference, Given, Refusal, StartError};
+use super::start::Consent;
+use crate::threads::Volume;
+
+/// A volume to be served, with its device.
+pub(super) struct Candidate<'a> {
+    pub(super) volume: &'a Volume,
+    pub(super) disk: Disk,
+}
+
+/// Returns the superblock's entry of a volume while it is served: without marker and samples.
+pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
+    let identity = volume.backing.identity();
+    Known { identity, ..Known::new(id, volume.name.clone(), volume.backing.size_bytes()) }
+}
+
+/// Returns a volume's entry with samples of its device's content. Samples in `right` are taken from
+/// there, and unreadable ones stay unknown.
+pub(super) fn sampled(id: VolumeId, candidate: &mut Candidate<'_>, right: &Samples) -> Known {
+    let samples = marker::samples_like(right, &mut candidate.disk).unwrap_or_default();
+    Known { samples, ..known(id, candidate.volume) }
+}
+
+/// Returns the volume entries with which the cache begins its session, in the order of
+/// `candidates`. Forgets content that may be old, which is all of it after the tiers were `apart`.
+/// `lowest` says that no persistent tier is below.
+///
+/// # Errors
+/// When the user has to decide something first, or a device fails. The cache's device has not been
+/// changed.
+pub(super) fn suit(
+    kept: &mut KeptCache,
+    candidates: &mut [Candidate<'_>],
+    apart: Option<Difference>,
+    lowest: bool,
+    consent: Consent,
+) -> Result<Vec<Known>, StartError> {
+    let before = kept.superblock().volumes.clone();
+    let is_wanted =
+        |known: &Known| candidates.iter().any(|candidate| candidate.volume.name == known.name);
+    if let Some(first) = candidates.first()
+        && !before.is_empty()
+        && !before.iter().any(is_wanted)
+    {
+        let of = before.into_iter().map(|known| known.name).collect();
+        return Err(Refusal::OtherVolume { of, wanted: first.volume.name.clone() }.into());
+    }
+    for known in before.iter().filter(|known| !is_wanted(known)) {
+        let dirty_bytes = kept.dirty_bytes(known.id);
+        if dirty_bytes > 0 && !consent.discard_dirty {
+            return Err(Refusal::MissingVolume { volume: known.name.clone(), dirty_bytes }.into());
+        }
+        lost(&known.name, dirty_bytes);
+        let valid_bytes = kept.valid_bytes(known.id);
+        tracing::info!(volume = %known.name, valid_bytes, "a volume that is not served any more is forgotten");
+    }
+    // An id of a removed volume is not reused before its content is durably forgotten.
+    let is_free =
+        |id: &VolumeId| before.iter().all(|known| known.id != *id) && !kept.is_of_gone(*id);
+    let free: Vec<_> = (0..MOST_VOLUMES as u16).map(VolumeId).filter(is_free).collect();
+    let mut free = free.into_iter();
+    let mut volumes = Vec::new();
+    for candidate in candidates {
+        let Candidate { volume, disk } = candidate;
+        let mut new = |volume| {
+            let id = free.next().ok_or_else(|| StoreError::Volume(format!("volume {volume:?}")))?;
+            Ok::<_, StartError>(id)
+        };
+        let Some(old) = before.iter().find(|known| known.name == volume.name) else {
+            let id = new(&volume.name)?;
+            volumes.push(sampled(id, candidate, &Samples::default()));
+            continue;
+        };
+        let dirty_bytes = kept.dirty_bytes(old.id);
+        let differs = match other_device(old, volume).or(apart) {
+            Some(difference) => Some(difference),
+            None => other_content(kept, old, volume, lowest, disk)?,
+        };
+        // The old samples have just been compared, unless something else differs.
+        let right = if differs.is_none() { old.samples.clone() } else { Samples::default() };
+        let stays = match differs {
+            Some(difference @ Difference::Apart) if dirty_bytes == 0 => {
+                tracing::warn!(volume = %volume.name, %difference, "what the cache had of it is forgotten");
+                false
+            }
+            None => true,
+            Some(difference) => {
+                let swapped = match difference {
+                    Difference::Identity | Difference::Content if !consent.accept_backing => {
+                        whose(kept, old, volume, disk)?
+                    }
+                    _ => None,
+                };
+                if let Some(of) = swapped {
+                    let (device, volume) = (Given::of(volume), volume.name.clone());
+                    return Err(Refusal::Swapped { volume, device, of }.into());
+                }
+                accept(kept, old, volume, difference, consent)?
+            }
+        };
+        if stays && volume.read_only && dirty_bytes > 0 {
+            return Err(Refusal::ReadOnly { volume: volume.name.clone(), dirty_bytes }.into());
+        }
+        let id = if stays { old.id } else { new(&volume.name)? };
+        volumes.push(sampled(id, candidate, &right));
+    }
+    Ok(volumes)
+}
+
+/// Compares a volume with the cache's knowledge of it.
+pub(super) fn difference(
+    kept: &KeptCache,
+    old: &Known,
+    volume: &Volume,
+    lowest: bool,
+    disk: &mut Disk,
+) -> Result<Option<Difference>, StartError> {
+    match other_device(old, volume) {
+        None => other_content(kept, old, volume, lowest, disk),
+        difference => Ok(difference),
+    }
+}
+
+/// Compares the identity and size of a volume's device with those in the cache.
+fn other_device(old: &Known, volume: &Volume) -> Option<Difference> {
+    let bytes = volume.backing.size_bytes();
+    if bytes != old.bytes {
+        return Some(Difference::Size { was: old.bytes, is: bytes });
+    }
+    match old.identity.compare(&volume.backing.identity()) {
+        Likeness::Same | Likeness::Unknown => None,
+        Likeness::Other(_) | Likeness::OtherClass => Some(Difference::Identity),
+    }
+}
+
+/// Compares a volume's content with the cache. Clean data of a tier may be dirty in one above it,
+/// and clean data of a retired device may be old: neither says anything of the volume.
+fn other_content(
+    kept: &KeptCache,
+    old: &Known,
+    volume: &Volume,
+    lowest: bool,
+    disk: &mut Disk,
+) -> Result<Option<Difference>, StartError> {
+    let clean = lowest && !kept.superblock().void;
+    let is_like =
+        marker::is_like(kept, old, clean, disk).map_err(|source| unread(volume, source))?;
+    Ok((!is_like).then_some(Difference::Content))
+}
+
+fn unread(volume: &Volume, source: std::io::Error) -> StartError {
+    StartError::Backing {
+        volume: volume.name.clone(),
+        doing: "reading some of its sectors",
+        source,
+    }
+}
+
+/// Finds the other volume whose data is on the device given for this one, if it is recognisable.
+fn whose(
+    kept: &KeptCache,
+    old: &Known,
+    volume: &Volume,
+    disk: &mut Disk,
+) -> Result<Option<String>, StartError> {
+    let (bytes, identity) = (volume.backing.size_bytes(), volume.backing.identity());
+    let others = kept.superblock().volumes.iter().filter(|other| other.id != old.id);
+    for other in others.filter(|other| other.bytes == bytes) {
+        // Its data may be on another device than it was.
+        let is_it = other.identity.compare(&identity) == Likeness::Same
+            || marker::is_told_by_content(kept, other)
+                && marker::is_like(kept, other, true, disk)
+                    .map_err(|source| unread(volume, source))?;
+        if is_it {
+            return Ok(Some(other.name.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// Applies the user's decision about the cache's content of a volume that differs. Returns whether
+/// any of it stays.
+fn accept(
+    kept: &mut KeptCache,
+    old: &Known,
+    volume: &Volume,
+    difference: Difference,
+    consent: Consent,
+) -> Result<bool, StartError> {
+    let (name, dirty_bytes) = (volume.name.clone(), kept.dirty_bytes(old.id));
+    let stays = match (consent.accept_backing, dirty_bytes > 0) {
+        (false, _) => {
+            let device = Given::of(volume);
+            return Err(Refusal::Changed { volume: name, device, difference, dirty_bytes }.into());
+        }
+        (true, false) => false,
+        (true, true) if consent.discard_dirty => {
+            lost(&name, dirty_bytes);
+            false
+        }
+        (true, true) if volume.backing.size_bytes() < old.bytes => {
+            return Err(Refusal::Shrunk { volume: name, difference, dirty_bytes }.into());
+        }
+        (true, true) if consent.keep_dirty => {
+            kept.forget_clean(old.id);
+            true
+        }
+        (true, true) => {
+            return Err(Refusal::Undecided { volume: name, difference, dirty_bytes }.into());
+        }
+    };
+    let kept_bytes = if stays { dirty_bytes } else { 0 };
+    tracing::warn!(volume = %name, %difference, kept_bytes, "accepted as it is; what the cache had of it is forgotten");
+    Ok(stays)
+}
+
+/// Logs that dirty data is discarded, if there is any.
+pub(super) fn lost(volume: &str, dirty_bytes: u64) {
+    if dirty_bytes > 0 {
+        tracing::warn!(
+            volume,
+            "{} that only the cache had are discarded, as --discard-dirty says",
+            Bytes(dirty_bytes)
+        );
+    }
+}

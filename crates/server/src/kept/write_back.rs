@@ -1,0 +1,260 @@
+//! Writes dirty data back to its volumes without a server.
+//!
+//! The cache is opened by the same code as for serving, and each volume is drained: its dirty data
+//! is written, its device flushed, and the data marked clean. Content of other volumes stays as it
+//! is.
+//!
+//! Of several tiers the lowest is drained first. Every change is announced in the superblocks
+//! before it happens, so that an interrupted run can be repeated. All tiers forget the content of
+//! the volumes before the first volume is written to. A lower tier's clean data is marked as
+//! possibly old before data of a higher tier bypasses it. At the end all tiers note the content as
+//! it is then.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use floe_block::{
+    Answer, Begun, Driver, Evict, Fault, Gate, KeptCache, Kind, Memory, Request, SECTOR_BYTES,
+    Sectors, Serving, Volume as Known, VolumeId, WriteMode,
+};
+
+use super::company::{Order, from_the_lowest};
+use super::disk::Disk;
+use super::keeper::Keeper;
+use super::refusal::{Given, Refusal, StartError};
+use super::start::{Consent, Found, candidates, look, old_copy, random_stack};
+use super::state_dir::StateDir;
+use super::suit::{difference, known};
+use crate::threads::{DeviceSource, Volume};
+
+/// Interval of progress reports, and of polls of devices that imitate a medium.
+const LONGEST_WAIT: Duration = Duration::from_millis(1);
+
+/// A backing device.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// The volume's name; may be left out when the cache has only one.
+    pub volume: Option<String>,
+    /// The device.
+    pub backing: Arc<dyn DeviceSource>,
+}
+
+/// A volume that has all of its data now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrittenBack {
+    /// The volume's name.
+    pub volume: String,
+    /// Bytes that only the cache had.
+    pub bytes: u64,
+    /// Runs that only the cache had, and that are lost: the volume has older data there, or none.
+    pub lost: Vec<Sectors>,
+}
+
+/// A tier that has been drained.
+struct Done {
+    keeper: Keeper,
+    backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
+}
+
+/// Writes the dirty data of peer tiers back to these devices, that of the lowest tier first. With
+/// `accept`, it also writes to a device that differs from the cache's knowledge, goes on without a
+/// missing lower tier, and uses an old copy of a cache, which `state` detects. `progress` receives
+/// the bytes of a tier written so far, and their total.
+///
+/// # Errors
+/// When a cache cannot be used, a tier is missing, or a device is not its volume's: nothing has
+/// changed then. Also when a device fails.
+pub fn write_back(
+    tiers: &[Arc<dyn DeviceSource>],
+    targets: &[Target],
+    accept: bool,
+    state: Option<&StateDir>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<WrittenBack>, StartError> {
+    let Order { order, is_whole } = from_the_lowest(tiers, accept)?;
+    let consent = Consent { accept_backing: accept, ..Consent::default() };
+    let mut known = Vec::new();
+    for (place, at) in order.iter().enumerate() {
+        let (_, mut kept) = opened(&tiers[*at])?;
+        old_copy(&kept, state, consent)?;
+        let lowest = place == 0 && is_whole;
+        let (_, ids) = matched(&mut kept, targets, accept, lowest)?;
+        known.push((&tiers[*at], kept.superblock().clone(), ids));
+    }
+    for (tier, superblock, ids) in known {
+        Keeper::new(Arc::clone(tier), superblock, state.cloned()).forget_content(&ids)?;
+    }
+    let mut written: Vec<WrittenBack> = Vec::new();
+    let mut done: Vec<Done> = Vec::new();
+    for at in order {
+        for WrittenBack { volume, bytes, lost } in
+            write_back_one(&tiers[at], targets, accept, is_whole, state, &mut done, progress)?
+        {
+            match written.iter_mut().find(|other| other.volume == volume) {
+                Some(before) => {
+                    before.bytes += bytes;
+                    before.lost.extend(lost);
+                }
+                None => written.push(WrittenBack { volume, bytes, lost }),
+            }
+        }
+    }
+    for Done { keeper, backings } in done {
+        keeper.close(&backings, None)?;
+    }
+    Ok(written)
+}
+
+/// Opens an existing cache.
+fn opened(source: &Arc<dyn DeviceSource>) -> Result<(Disk, KeptCache), StartError> {
+    let mut cache = Disk::open(source)?;
+    match cache.with_io(|io| look(io, &mut |_, _| {}))? {
+        Found::Cache(kept) => Ok((cache, kept)),
+        Found::Unreadable(error) => Err(Refusal::Unreadable(error).into()),
+        Found::Nothing | Found::Foreign | Found::Retired => Err(Refusal::NoCache.into()),
+    }
+}
+
+fn write_back_one(
+    source: &Arc<dyn DeviceSource>,
+    targets: &[Target],
+    accept: bool,
+    is_whole: bool,
+    state: Option<&StateDir>,
+    below: &mut Vec<Done>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<WrittenBack>, StartError> {
+    let (mut cache, mut kept) = opened(source)?;
+    // Its content was compared before anything was written.
+    let (volumes, ids) = matched(&mut kept, targets, accept, false)?;
+    let dirty: Vec<u64> = ids.iter().map(|id| kept.dirty_bytes(*id)).collect();
+    if dirty.iter().any(|bytes| *bytes > 0) {
+        below.iter_mut().try_for_each(|lower| lower.keeper.set_void(true, false))?;
+    }
+    let after = after(&kept, &volumes, &ids);
+    let serving = Serving {
+        mode: WriteMode::Back,
+        gate: Gate::default(),
+        evict: Evict::default(),
+        memory: Memory::None,
+        parts: 1,
+    };
+    let begun: Begun = cache.with_io(|io| kept.begin(io, after, &serving))?;
+    let Begun { superblock, parts } = begun;
+    let Disk { device, ring, pool } = cache;
+    let (cache, journal) = parts.into_iter().next().expect("a part was asked for");
+    let mut driver = Driver::new(cache, device, pool.clone()).with_journal(Some(journal));
+    for (volume, id) in volumes.iter().zip(&ids) {
+        let backing = volume.backing.open(&ring, &pool).map_err(super::DiskError::Open)?;
+        driver.add_volume_at(*id, &volume.name, backing);
+    }
+    let all = dirty.iter().sum();
+    let mut lost: Vec<(VolumeId, Sectors)> = Vec::new();
+    let mut stays = driver.stats().dirty_bytes;
+    for ((volume, id), bytes) in volumes.iter().zip(&ids).zip(&dirty) {
+        driver.submit(Request { volume: *id, kind: Kind::Drain, offset: 0, len: 0 }, None);
+        let mut answers: Vec<Answer> = Vec::new();
+        while answers.is_empty() || !driver.is_idle() {
+            driver.advance();
+            driver.take_answers(&mut answers);
+            if driver.cache().has_lost_journal() && !driver.cache().is_bypassed() {
+                // The journal cannot note clean data: the drain fails, and may be repeated.
+                driver.bypass(true);
+            }
+            if !driver.has_orders() && !driver.is_idle() {
+                ring.wait_until(Some(Instant::now() + LONGEST_WAIT)).map_err(StartError::Wait)?;
+            }
+            progress(all - driver.stats().dirty_bytes.min(all), all);
+        }
+        driver.take_newly_lost(&mut lost);
+        stays -= bytes - lost_sectors(&lost, *id) * SECTOR_BYTES;
+        let left_bytes = driver.stats().dirty_bytes;
+        let without_journal = driver.cache().has_lost_journal();
+        let drained = match answers.pop().map_or(Ok(()), |answer| answer.result) {
+            Ok(()) if without_journal => Err(Fault::Io), // what was brought down cannot be noted
+            drained => drained,
+        };
+        if let Err(fault) = drained
+            && (without_journal || left_bytes != stays)
+        {
+            return Err(StartError::WriteBack { volume: volume.name.clone(), fault, left_bytes });
+        }
+    }
+    drop(driver);
+    let backings: Vec<_> =
+        ids.iter().zip(&volumes).map(|(id, volume)| (*id, Arc::clone(&volume.backing))).collect();
+    let mut keeper = Keeper::new(Arc::clone(source), superblock, state.cloned());
+    if !is_whole {
+        // A bypassed tier must not be served with this one as if nothing had happened.
+        keeper.link_alone(random_stack()?)?;
+    }
+    below.push(Done { keeper, backings });
+    let written = |((volume, id), bytes): ((Volume, VolumeId), u64)| WrittenBack {
+        volume: volume.name,
+        bytes: bytes - lost_sectors(&lost, id) * SECTOR_BYTES,
+        lost: lost.iter().filter(|(of, _)| *of == id).map(|(_, run)| run.clone()).collect(),
+    };
+    Ok(volumes.into_iter().zip(ids).zip(dirty).map(written).collect())
+}
+
+fn lost_sectors(lost: &[(VolumeId, Sectors)], volume: VolumeId) -> u64 {
+    lost.iter().filter(|(of, _)| *of == volume).map(|(_, run)| run.end - run.start).sum()
+}
+
+/// Matches the devices with the cache's volumes.
+fn matched(
+    kept: &mut KeptCache,
+    targets: &[Target],
+    accept: bool,
+    lowest: bool,
+) -> Result<(Vec<Volume>, Vec<VolumeId>), StartError> {
+    let before = kept.superblock().volumes.clone();
+    let names = || before.iter().map(|known| known.name.clone()).collect();
+    let mut volumes = Vec::new();
+    for Target { volume, backing } in targets {
+        let name = match (volume, before.as_slice()) {
+            (Some(name), _) => name.clone(),
+            (None, [only]) => only.name.clone(),
+            (None, []) => return Err(Refusal::NoVolumes.into()),
+            (None, _) => return Err(Refusal::WhichVolume { of: names() }.into()),
+        };
+        let backing = Arc::clone(backing);
+        volumes.push(Volume { name, description: String::new(), backing, read_only: false });
+    }
+    let mut ids = Vec::new();
+    for candidate in &mut candidates(&volumes)? {
+        let volume = candidate.volume;
+        let old = before.iter().find(|known| known.name == volume.name);
+        let old =
+            old.ok_or_else(|| Refusal::NoVolume { of: names(), wanted: volume.name.clone() })?;
+        let dirty_bytes = kept.dirty_bytes(old.id);
+        match difference(kept, old, volume, lowest, &mut candidate.disk)? {
+            None => {}
+            Some(difference) if volume.backing.size_bytes() < old.bytes => {
+                return Err(Refusal::Shrunk {
+                    volume: volume.name.clone(),
+                    difference,
+                    dirty_bytes,
+                }
+                .into());
+            }
+            Some(_) if accept => kept.forget_clean(old.id),
+            Some(difference) => {
+                let (device, volume) = (Given::of(volume), volume.name.clone());
+                return Err(Refusal::OtherTarget { volume, device, difference }.into());
+            }
+        }
+        ids.push(old.id);
+    }
+    Ok((volumes, ids))
+}
+
+/// Returns the volume entries of the coming session: those of before, with their present devices.
+fn after(kept: &KeptCache, volumes: &[Volume], ids: &[VolumeId]) -> Vec<Known> {
+    let now = |old: &Known| match ids.iter().position(|id| *id == old.id) {
+        Some(at) => known(old.id, &volumes[at]),
+        None if kept.superblock().clean => old.clone(),
+        None => Known { marker: 0, ..old.clone() },
+    };
+    kept.superblock().volumes.iter().map(now).collect()
+}

@@ -1,0 +1,27 @@
+//! The server: NBD for data, HTTP for operators.
+//!
+//! `session` is one client, whose protocol [`floe_nbd`] speaks; `threads` move bytes between
+//! sockets, sessions and the block cache: [`Server`]. [`admin`] is the HTTP side. [`nbd_client`]
+//! connects to a server.
+
+pub mod admin;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
+pub mod kept;
+pub mod limits;
+mod listener;
+mod metrics;
+pub mod nbd_client;
+pub mod notify;
+mod session;
+mod socket_file;
+pub mod status;
+mod threads;
+pub mod tls;
+
+pub use listener::ListenError;
+pub use socket_file::SocketError;
+pub use threads::{
+    AdminConfig, Bound, DeviceSource, ServeError, Server, ServerConfig, Tier, TierMaker, TierOrder,
+    TierRefused, Volume,
+};

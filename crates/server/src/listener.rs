@@ -1,0 +1,224 @@
+//! Listening sockets for NBD URIs.
+
+use std::io;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use floe_nbd::uri::{Address, Uri};
+
+use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
+use crate::tls::TlsConfig;
+
+/// Time to wait for an address in use. The kernel releases a killed process's sockets only after it
+/// has wound up its io_uring, which comes after the process's end.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Interval between the attempts.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// An error while listening on a URI.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// The address cannot be bound.
+    #[error("cannot listen on {uri}: {source}")]
+    Bind {
+        /// The address.
+        uri: String,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The Unix socket cannot be bound.
+    #[error("cannot listen on {uri}: {source}")]
+    Socket {
+        /// The address.
+        uri: String,
+        /// The reason.
+        source: SocketError,
+    },
+    /// Other machines can reach the address, and nothing protects the data.
+    #[error(
+        "{uri} can be reached from other machines without encryption; listen on 127.0.0.1, give \
+         --tls require, or --insecure if the network is trusted"
+    )]
+    Exposed {
+        /// The address.
+        uri: String,
+    },
+    /// The URI promises TLS, and the server is configured without it.
+    #[error(
+        "cannot listen on {uri} without TLS, which it promises: give --tls require and \
+         --tls-certificates DIR"
+    )]
+    NoTls {
+        /// The address.
+        uri: String,
+    },
+    /// The URI names an export; a server takes its volumes' names instead.
+    #[error("{uri} names an export; the volume's name is set by --volume")]
+    NamesExport {
+        /// The address.
+        uri: String,
+    },
+}
+
+impl ListenError {
+    fn is_in_use(&self) -> bool {
+        match self {
+            Self::Bind { source, .. } => source.kind() == io::ErrorKind::AddrInUse,
+            // Binding a Unix socket has waited already.
+            Self::Socket { .. }
+            | Self::Exposed { .. }
+            | Self::NoTls { .. }
+            | Self::NamesExport { .. } => false,
+        }
+    }
+}
+
+/// A listening socket. A Unix socket's file is removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Listener {
+    pub(crate) socket: Rc<OwnedFd>,
+    /// The address clients connect to, with the bound port.
+    pub(crate) uri: Uri,
+    _file: Option<SocketFile>,
+}
+
+impl Listener {
+    /// Begins to listen. It waits a little for an address in use, which may be that of a program
+    /// just killed.
+    pub(crate) fn bind(
+        uri: &Uri,
+        tls: Option<&TlsConfig>,
+        insecure: bool,
+    ) -> Result<Self, ListenError> {
+        patiently(|| Self::attempt(uri, tls, insecure), ListenError::is_in_use)
+    }
+
+    fn attempt(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
+        let encrypted = tls.is_some_and(TlsConfig::required);
+        if uri.tls && !encrypted {
+            return Err(ListenError::NoTls { uri: uri.to_string() });
+        }
+        if !uri.export.is_empty() {
+            return Err(ListenError::NamesExport { uri: uri.to_string() });
+        }
+        let failed = |source| ListenError::Bind { uri: uri.to_string(), source };
+        match &uri.address {
+            Address::Tcp { host, port } => {
+                let addresses: Vec<_> =
+                    (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
+                if !insecure
+                    && !encrypted
+                    && addresses.iter().any(|address| !address.ip().is_loopback())
+                {
+                    return Err(ListenError::Exposed { uri: uri.to_string() });
+                }
+                let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+                let port = listener.local_addr().map_err(failed)?.port();
+                let address = Address::Tcp { host: host.clone(), port };
+                let uri = Uri { address, tls: encrypted, ..uri.clone() };
+                Ok(Self { socket: Rc::new(listener.into()), uri, _file: None })
+            }
+            Address::Unix(path) => {
+                let failed = |source| ListenError::Socket { uri: uri.to_string(), source };
+                let (socket, file) = listen_on(path, Permitted::ByUmask).map_err(failed)?;
+                let uri = Uri { tls: encrypted, ..uri.clone() };
+                Ok(Self { socket: Rc::new(socket), uri, _file: Some(file) })
+            }
+        }
+    }
+}
+
+/// Repeats an attempt to take an address for a while, as long as the address is in use.
+pub(crate) fn patiently<T, E>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+    is_in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(AGAIN)
+            }
+            result => return result,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bind(uri: &str) -> Result<Listener, ListenError> {
+        Listener::bind(&uri.parse().unwrap(), None, false)
+    }
+
+    #[test]
+    fn the_uri_to_connect_to_has_the_bound_port() {
+        let listener = bind("nbd://127.0.0.1:0").unwrap();
+        let Address::Tcp { port, .. } = listener.uri.address else { panic!("{:?}", listener.uri) };
+        assert_ne!(port, 0);
+        assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
+    }
+
+    #[test]
+    fn an_address_in_use_is_tried_again_and_nothing_else_is() {
+        let mut tries = 0;
+        let mut attempt = |fails: &'static str| {
+            tries += 1;
+            if tries % 3 == 0 { Ok(tries) } else { Err(fails) }
+        };
+        assert_eq!(patiently(|| attempt("in use"), |error| *error == "in use"), Ok(3));
+        assert_eq!(
+            patiently(|| attempt("no such host"), |error| *error == "in use"),
+            Err("no such host")
+        );
+    }
+
+    #[test]
+    fn other_machines_are_kept_out_unless_they_are_asked_in() {
+        let error = bind("nbd://0.0.0.0:0").unwrap_err().to_string();
+        assert!(
+            error.starts_with("nbd://0.0.0.0:0/ can be reached from other machines"),
+            "{error}"
+        );
+        assert!(Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), None, true).is_ok());
+    }
+
+    #[test]
+    fn what_promises_tls_is_not_served_without() {
+        let error = bind("nbds://127.0.0.1:0").unwrap_err().to_string();
+        assert!(error.contains("--tls require"), "{error}");
+        let encrypted =
+            Listener::bind(&"nbds://0.0.0.0:0".parse().unwrap(), Some(&tls(true)), false).unwrap();
+        assert!(encrypted.uri.to_string().starts_with("nbds://0.0.0.0:"), "{}", encrypted.uri);
+        let error = Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), Some(&tls(false)), false)
+            .unwrap_err();
+        assert!(
+            matches!(error, ListenError::Exposed { .. }),
+            "a client may still do without: {error}"
+        );
+    }
+
+    fn tls(required: bool) -> TlsConfig {
+        let folder = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(folder.path().join("server-cert.pem"), made.cert.pem()).unwrap();
+        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem())
+            .unwrap();
+        TlsConfig::load(folder.path(), false, required).unwrap()
+    }
+
+    #[test]
+    fn a_socket_that_is_served_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("floe.sock");
+        let uri = format!("nbd+unix:///?socket={}", path.display());
+        let listener = bind(&uri).unwrap();
+        assert!(bind(&uri).unwrap_err().to_string().contains("another program serves"));
+        drop(listener);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,134 @@
+//! The send queue of a client: answers of the handshake, and replies.
+//!
+//! Headers gather in one buffer, and payloads leave straight from the device's buffers. A send is
+//! at most [`PIECE_BYTES`] long, so that a stalled client can be told from a slow one.
+
+use std::collections::VecDeque;
+
+use floe_device::{Pool, Slice};
+use floe_nbd::reply::ReplyHeader;
+
+use crate::limits::{PIECE_BYTES, SEND_HEADER_BYTES};
+
+/// Replies for which an idle client's queue keeps memory.
+const REPLIES_KEPT: usize = 8;
+
+/// A reply on its way out.
+#[derive(Debug)]
+struct Reply {
+    header: ReplyHeader,
+    header_left: bool,
+    payload: Option<Slice>,
+    /// Bytes that it counts against the session's and the server's bounds.
+    bytes: usize,
+}
+
+/// The queue of bytes to send.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    /// Answers of the handshake, before all replies.
+    pub(super) answers: Vec<u8>,
+    replies: VecDeque<Reply>,
+    /// An empty list, for the next send.
+    spare: Vec<Slice>,
+    /// Replies whose last byte is in the send under way, and their bytes.
+    leaving: usize,
+    leaving_bytes: usize,
+}
+
+impl Outbox {
+    pub(super) fn push(&mut self, header: ReplyHeader, payload: Option<Slice>, bytes: usize) {
+        self.replies.push_back(Reply { header, header_left: false, payload, bytes });
+    }
+
+    /// Returns whether nothing waits to be sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.replies.is_empty()
+    }
+
+    /// Returns the number of replies that have not left completely.
+    pub(super) fn len(&self) -> usize {
+        self.replies.len() + self.leaving
+    }
+
+    /// Gathers the next send, of about `most` bytes at most.
+    pub(super) fn gather(&mut self, pool: &Pool, most: usize) -> Vec<Slice> {
+        let mut room = most.min(PIECE_BYTES);
+        let mut slices = std::mem::take(&mut self.spare);
+        if !self.answers.is_empty() {
+            slices.push(slice_of(&self.answers, pool));
+            self.answers.clear();
+        }
+        // Headers lie side by side in one buffer; those without payloads between them leave as one
+        // slice.
+        let headers = pool.allocate(SEND_HEADER_BYTES);
+        let (mut begun, mut end) = (0, 0);
+        while room > 0
+            && let Some(reply) = self.replies.front_mut()
+        {
+            if !reply.header_left {
+                let header = reply.header.as_bytes();
+                if end + header.len() > SEND_HEADER_BYTES {
+                    break;
+                }
+                headers.slice(end..end + header.len()).copy_from(header);
+                end += header.len();
+                reply.header_left = true;
+            }
+            if let Some(payload) = reply.payload.take() {
+                if begun < end {
+                    slices.push(headers.slice(begun..end));
+                    begun = end;
+                }
+                let now = payload.len().min(room);
+                room -= now;
+                slices.push(payload.slice(0..now));
+                if now < payload.len() {
+                    reply.payload = Some(payload.slice(now..payload.len()));
+                    break;
+                }
+            }
+            self.leaving += 1;
+            self.leaving_bytes += reply.bytes;
+            self.replies.pop_front();
+        }
+        if begun < end {
+            slices.push(headers.slice(begun..end));
+        }
+        slices
+    }
+
+    /// Keeps an empty list for the next send.
+    pub(super) fn keep(&mut self, list: Vec<Slice>) {
+        debug_assert!(list.is_empty());
+        self.spare = list;
+    }
+
+    /// Drops the gathered replies, sent or not. Returns the number of bytes freed.
+    pub(super) fn left(&mut self) -> usize {
+        self.leaving = 0;
+        std::mem::take(&mut self.leaving_bytes)
+    }
+
+    /// Drops all replies that are not being sent. Returns the number of bytes freed.
+    pub(super) fn clear(&mut self) -> usize {
+        self.answers.clear();
+        self.replies.drain(..).map(|reply| reply.bytes).sum()
+    }
+
+    /// Frees memory that an idle client does not need.
+    pub(super) fn shrink(&mut self) {
+        self.answers.shrink_to_fit();
+        self.spare.shrink_to(2 * REPLIES_KEPT);
+        if self.replies.is_empty() && self.replies.capacity() > REPLIES_KEPT {
+            self.replies.shrink_to(REPLIES_KEPT);
+        }
+    }
+}
+
+/// Returns a buffer of the pool that holds `bytes`.
+pub(super) fn slice_of(bytes: &[u8], pool: &Pool) -> Slice {
+    let slice = pool.allocate(bytes.len()).slice(0..bytes.len());
+    slice.copy_from(bytes);
+    slice
+}

@@ -1,0 +1,148 @@
+//! The receiving side of a session: into its own buffer, through TLS, or straight into a request's
+//! buffer.
+
+use std::time::Instant;
+
+use floe_device::{Buffer, Slice};
+use floe_nbd::transmission::Request;
+
+use super::{Session, SessionError, Want};
+use crate::limits::{PIECE_BYTES, RECEIVE_BUSY_BYTES, RECEIVE_IDLE_BYTES};
+
+/// A write whose payload is being received.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    pub(super) request: Request,
+    pub(super) buffer: Buffer,
+    pub(super) into: Slice,
+    pub(super) received: usize,
+    /// End of the piece that the client is to send next.
+    piece_end: usize,
+    /// Time from which the client has been able to send it.
+    pub(super) since: Option<Instant>,
+}
+
+impl Incoming {
+    fn advance(&mut self, bytes: usize, now: Instant) {
+        self.received += bytes;
+        if self.received >= self.piece_end {
+            self.piece_end = self.received + PIECE_BYTES;
+            self.since = Some(now);
+        }
+    }
+}
+
+impl Session {
+    /// Receives more bytes. Unencrypted payload goes straight into its request's buffer.
+    pub(super) fn receive(&mut self, now: Instant) -> Want {
+        self.receiving = true;
+        if let Some(incoming) = &mut self.incoming {
+            incoming.since.get_or_insert(now);
+        }
+        if let (Some(incoming), None) = (&self.incoming, &self.channel) {
+            let end = incoming.into.len().min(incoming.piece_end);
+            return Want::Receive {
+                into: incoming.into.slice(incoming.received..end),
+                whole: true,
+            };
+        }
+        if self.receive_bytes == RECEIVE_IDLE_BYTES && self.used == self.input.len() {
+            self.input.clear();
+            self.input.shrink_to(RECEIVE_IDLE_BYTES);
+            self.used = 0;
+            self.outbox.shrink();
+        }
+        let buffer = match self.receive_buffer.take() {
+            Some(buffer) if buffer.len() == self.receive_bytes => buffer,
+            _ => self.common.pool.allocate(self.receive_bytes),
+        };
+        let into = buffer.whole();
+        self.receive_buffer = Some(buffer);
+        Want::Receive { into, whole: false }
+    }
+
+    /// Takes in the bytes of the last [`Want::Receive`]; none means that the client hung up.
+    pub(crate) fn received(&mut self, bytes: usize, now: Instant) -> Result<(), SessionError> {
+        self.receiving = false;
+        if self.ended {
+            // Late bytes are ignored, also the payload of a write that `end` has dropped.
+        } else if bytes == 0 {
+            self.end();
+            self.connection.end_of_input()?;
+        } else if let (Some(incoming), None) = (&mut self.incoming, &self.channel) {
+            // Less than all of it is no end yet: kernels before 5.19 may give up waiting for the
+            // rest.
+            incoming.advance(bytes, now);
+            self.connection.payload_received(bytes);
+        } else {
+            let buffer = self.receive_buffer.as_ref().expect("what was received is somewhere");
+            self.receive_bytes = match bytes {
+                _ if bytes == buffer.len() => RECEIVE_BUSY_BYTES,
+                ..RECEIVE_IDLE_BYTES => RECEIVE_IDLE_BYTES,
+                _ => self.receive_bytes,
+            };
+            let from = buffer.slice(0..bytes);
+            match &mut self.channel {
+                Some(channel) => channel.received(bytes, |into| from.copy_to(into)),
+                None => {
+                    self.used = 0;
+                    self.input.resize(bytes, 0);
+                    from.copy_to(&mut self.input);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Decrypts received bytes once all earlier ones are parsed. Returns whether there are new
+    /// ones.
+    pub(super) fn decrypt(&mut self) -> Result<bool, SessionError> {
+        let Some(channel) = &mut self.channel else { return Ok(false) };
+        debug_assert_eq!(self.used, self.input.len());
+        self.used = 0;
+        self.input.clear();
+        match channel.read(&mut self.input) {
+            Ok(()) => Ok(!self.input.is_empty()),
+            Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
+                self.end();
+                self.connection.end_of_input()?;
+                Ok(false)
+            }
+            Err(error) => {
+                // An alert in the channel may still tell the client the reason.
+                self.drop_replies();
+                self.closed = true;
+                Err(SessionError::Tls(error))
+            }
+        }
+    }
+
+    /// Moves the received part of a write's payload into its buffer; `into` is the payload's range
+    /// of `buffer`.
+    pub(crate) fn begin_payload(&mut self, request: Request, buffer: Buffer, into: Slice) {
+        let here = (self.input.len() - self.used).min(into.len());
+        into.slice(0..here).copy_from(&self.input[self.used..self.used + here]);
+        self.used += here;
+        self.connection.payload_received(here);
+        self.incoming = Some(Incoming {
+            request,
+            buffer,
+            into,
+            received: here,
+            piece_end: here + PIECE_BYTES,
+            since: None,
+        });
+    }
+
+    /// Takes payload out of the input. Returns whether there was any.
+    pub(super) fn take_payload(&mut self, now: Instant) -> bool {
+        let Some(incoming) = &mut self.incoming else { return false };
+        let here = (self.input.len() - self.used).min(incoming.into.len() - incoming.received);
+        let place = incoming.into.slice(incoming.received..incoming.received + here);
+        place.copy_from(&self.input[self.used..self.used + here]);
+        self.used += here;
+        incoming.advance(here, now);
+        self.connection.payload_received(here);
+        here > 0
+    }
+}

@@ -1,0 +1,347 @@
+//! Counts of one thread while it serves, and the sum of all threads'.
+//!
+//! A thread keeps a [`Tally`] that no other touches; on request it hands in a [`Snapshot`]. The server's counts are the sum of its threads' snapshots.
+
+use std::ops::AddAssign;
+use std::time::Duration;
+
+use floe_block::{Stats, Traffic, VolumeId, counters};
+use floe_nbd::transmission::Command;
+use hdrhistogram::Histogram;
+
+use super::Latency;
+
+/// Longest latency kept apart, in nanoseconds: a minute.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Kinds of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operation {
+    Read,
+    Write,
+    Flush,
+    Trim,
+    Zero,
+    Prefetch,
+    BlockStatus,
+}
+
+impl Operation {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Read,
+        Self::Write,
+        Self::Flush,
+        Self::Trim,
+        Self::Zero,
+        Self::Prefetch,
+        Self::BlockStatus,
+    ];
+
+    /// As it is called in metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Flush => "flush",
+            Self::Trim => "trim",
+            Self::Zero => "zero",
+            Self::Prefetch => "prefetch",
+            Self::BlockStatus => "block_status",
+        }
+    }
+
+    /// Returns the kind of an NBD command; `None` for those that are not answered.
+    pub(crate) fn of(command: Command) -> Option<Self> {
+        match command {
+            Command::Read => Some(Self::Read),
+            Command::Write => Some(Self::Write),
+            Command::Flush => Some(Self::Flush),
+            Command::Trim => Some(Self::Trim),
+            Command::WriteZeroes => Some(Self::Zero),
+            Command::Cache => Some(Self::Prefetch),
+            Command::BlockStatus => Some(Self::BlockStatus),
+            Command::Disconnect | Command::Unknown(_) => None,
+        }
+    }
+}
+
+/// Latencies of requests, from the arrival of the whole request to its reply being queued.
+#[derive(Debug, Clone)]
+pub(crate) struct Latencies {
+    histogram: Histogram<u64>,
+    sum: Duration,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        let histogram =
+            Histogram::new_with_bounds(1, LONGEST_NS, 2).expect("the bounds are in order");
+        Self { histogram, sum: Duration::ZERO }
+    }
+}
+
+impl Latencies {
+    fn record(&mut self, latency: Duration) {
+        self.histogram.saturating_record(latency.as_nanos() as u64);
+        self.sum += latency;
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    pub(crate) fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// Number of requests that took so long or less, to the two digits that are kept apart.
+    pub(crate) fn within(&self, latency: Duration) -> u64 {
+        self.histogram.count_between(0, latency.as_nanos() as u64)
+    }
+
+    pub(super) fn summary(&self) -> Latency {
+        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1000.0;
+        let mean_us = self.sum.as_secs_f64() * 1e6 / self.count().max(1) as f64;
+        Latency { mean_us, p50_us: us(0.5), p99_us: us(0.99), p999_us: us(0.999) }
+    }
+}
+
+counters! {
+    /// Requests of one kind to one volume.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) struct Answered {
+        /// Requests answered, with errors or without.
+        pub(crate) requests: u64 = Counter { metric: "floe_requests_total" },
+        /// Requests answered with an error.
+        pub(crate) errors: u64 = Counter { metric: "floe_request_errors_total" },
+        /// Bytes of requests answered without an error.
+        pub(crate) bytes: u64 = Counter { metric: "floe_request_bytes_total" },
+    }
+}
+
+/// Requests to one volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct VolumeTally {
+    /// By `Operation as usize`.
+    pub(crate) answered: [Answered; Operation::ALL.len()],
+}
+
+counters! {
+    /// Connections and requests that never came to the cache.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub struct ClientCounts {
+        /// Connections taken.
+        pub connections_taken: u64 = Counter { metric: "floe_connections_total" },
+        /// Connections sent away because there were too many.
+        pub connections_refused: u64 = Counter { metric: "floe_connections_refused_total" },
+        /// Clients hung up on for what they sent, or for being too slow.
+        pub clients_hung_up_on: u64 = Counter { metric: "floe_clients_hung_up_on_total" },
+        /// Requests that were refused before they came to the cache.
+        pub requests_refused: u64 = Counter { metric: "floe_requests_refused_total" },
+    }
+}
+
+/// Counts of a thread.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tally {
+    /// By number of the volume; shorter when the last ones were not asked for anything.
+    volumes: Vec<VolumeTally>,
+    /// By `Operation as usize`.
+    latencies: [Latencies; Operation::ALL.len()],
+    /// Of the latencies of reads, those of reads answered from memory, added up.
+    pub(crate) from_memory: Duration,
+    /// Connections, and requests that never came to the cache.
+    pub(crate) clients: ClientCounts,
+}
+
+impl Tally {
+    /// Notes an answer given to a client.
+    pub(crate) fn answered(
+        &mut self,
+        volume: VolumeId,
+        operation: Operation,
+        bytes: u64,
+        latency: Duration,
+        well: bool,
+    ) {
+        let volume = usize::from(volume.0);
+        if self.volumes.len() <= volume {
+            self.volumes.resize_with(volume + 1, VolumeTally::default);
+        }
+        let answered = &mut self.volumes[volume].answered[operation as usize];
+        answered.requests += 1;
+        if well {
+            answered.bytes += bytes;
+        } else {
+            answered.errors += 1;
+        }
+        self.latencies[operation as usize].record(latency);
+    }
+
+    /// Resets the counts of a volume's number when another volume gets it.
+    pub(crate) fn forget(&mut self, volume: VolumeId) {
+        if let Some(tally) = self.volumes.get_mut(usize::from(volume.0)) {
+            *tally = VolumeTally::default();
+        }
+    }
+
+    pub(crate) fn volume(&self, volume: VolumeId) -> VolumeTally {
+        self.volumes.get(usize::from(volume.0)).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn latencies(&self, operation: Operation) -> &Latencies {
+        &self.latencies[operation as usize]
+    }
+
+    /// Reads and writes answered, and what they took together.
+    pub(crate) fn served(&self) -> (u64, Duration) {
+        let both = [Operation::Read, Operation::Write].map(|operation| self.latencies(operation));
+        (both.iter().map(|it| it.count()).sum(), both.iter().map(|it| it.sum()).sum())
+    }
+
+    /// Requests answered.
+    pub(crate) fn requests(&self) -> u64 {
+        self.latencies.iter().map(Latencies::count).sum()
+    }
+}
+
+impl AddAssign<&Tally> for Tally {
+    fn add_assign(&mut self, other: &Tally) {
+        let longer = self.volumes.len().max(other.volumes.len());
+        self.volumes.resize_with(longer, VolumeTally::default);
+        for (sum, part) in self.volumes.iter_mut().zip(&other.volumes) {
+            for (sum, part) in sum.answered.iter_mut().zip(part.answered) {
+                *sum += &part;
+            }
+        }
+        for (sum, part) in self.latencies.iter_mut().zip(&other.latencies) {
+            sum.histogram += &part.histogram;
+            sum.sum += part.sum;
+        }
+        self.from_memory += other.from_memory;
+        self.clients += &other.clients;
+    }
+}
+
+/// Counts and state of a thread, or the sum of all.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) tally: Tally,
+    /// Of this thread's part of the cache, in the tier at the top.
+    pub(crate) stats: Stats,
+    /// Clients connected, by number of the volume they use.
+    pub(crate) connections: Vec<u64>,
+    /// Clients that have not chosen a volume yet.
+    pub(crate) newcomers: u64,
+    /// The same of the tiers below the first, with the failed operations of their cache devices.
+    pub(crate) below: Vec<(Stats, u64)>,
+    /// Failed operations of the cache device.
+    pub(crate) cache_errors: u64,
+    /// Failed operations of the backing devices.
+    pub(crate) backing_errors: u64,
+    /// Processor time burnt in imitating fast media.
+    pub(crate) spun: Duration,
+    /// Messages to other threads.
+    pub(crate) traffic: Traffic,
+}
+
+impl Snapshot {
+    /// Counts a client that is connected, to this volume if it has chosen one.
+    pub(crate) fn connected(&mut self, volume: Option<VolumeId>) {
+        let Some(VolumeId(volume)) = volume else {
+            self.newcomers += 1;
+            return;
+        };
+        let volume = usize::from(volume);
+        self.connections.resize(self.connections.len().max(volume + 1), 0);
+        self.connections[volume] += 1;
+    }
+
+    /// Counters of the tiers, and failed operations of their cache devices, from the top.
+    pub(crate) fn tiers(&self) -> impl Iterator<Item = (&Stats, u64)> {
+        let below = self.below.iter().map(|(stats, errors)| (stats, *errors));
+        std::iter::once((&self.stats, self.cache_errors)).chain(below)
+    }
+
+    /// Returns the counters of the tier just above the backing devices.
+    pub(crate) fn lowest(&self) -> &Stats {
+        self.below.last().map_or(&self.stats, |(stats, _)| stats)
+    }
+
+    /// Clients connected, whatever they do.
+    pub(crate) fn clients(&self) -> u64 {
+        self.connections.iter().sum::<u64>() + self.newcomers
+    }
+}
+
+impl AddAssign<&Snapshot> for Snapshot {
+    fn add_assign(&mut self, other: &Snapshot) {
+        self.tally += &other.tally;
+        self.stats += &other.stats;
+        self.below.resize_with(self.below.len().max(other.below.len()), Default::default);
+        for (sum, part) in self.below.iter_mut().zip(&other.below) {
+            sum.0 += &part.0;
+            sum.1 += part.1;
+        }
+        let longer = self.connections.len().max(other.connections.len());
+        self.connections.resize(longer, 0);
+        for (sum, part) in self.connections.iter_mut().zip(&other.connections) {
+            *sum += part;
+        }
+        self.newcomers += other.newcomers;
+        self.cache_errors += other.cache_errors;
+        self.backing_errors += other.backing_errors;
+        self.spun += other.spun;
+        self.traffic.messages += other.traffic.messages;
+        self.traffic.wakes += other.traffic.wakes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sum_of_two_threads_is_what_one_would_have_counted() {
+        let answers = [
+            (0, Operation::Read, 4096, 100, true),
+            (2, Operation::Write, 512, 2000, true),
+            (0, Operation::Read, 8192, 70, false),
+            (2, Operation::Flush, 0, 9_000_000, true),
+        ];
+        let mut threads = [Snapshot::default(), Snapshot::default()];
+        let mut one = Tally::default();
+        for (at, (volume, operation, bytes, us, well)) in answers.into_iter().enumerate() {
+            let latency = Duration::from_micros(us);
+            one.answered(VolumeId(volume), operation, bytes, latency, well);
+            threads[at % 2].tally.answered(VolumeId(volume), operation, bytes, latency, well);
+        }
+        threads[0].connected(Some(VolumeId(0)));
+        [Some(VolumeId(2)), None, Some(VolumeId(2))]
+            .into_iter()
+            .for_each(|it| threads[1].connected(it));
+        let mut sum = Snapshot::default();
+        threads.iter().for_each(|thread| sum += thread);
+        for volume in [0, 1, 2, 3].map(VolumeId) {
+            assert_eq!(sum.tally.volume(volume), one.volume(volume));
+        }
+        for operation in Operation::ALL {
+            let (sum, one) = (sum.tally.latencies(operation), one.latencies(operation));
+            assert_eq!(sum.summary(), one.summary());
+        }
+        assert_eq!(
+            one.volume(VolumeId(0)).answered[0],
+            Answered { requests: 2, bytes: 4096, errors: 1 }
+        );
+        assert_eq!((sum.connections.as_slice(), sum.clients()), ([1, 0, 2].as_slice(), 4));
+    }
+
+    #[test]
+    fn latencies_are_counted_up_to_a_bound() {
+        let mut latencies = Latencies::default();
+        [9, 10, 11, 5000].into_iter().for_each(|us| latencies.record(Duration::from_micros(us)));
+        assert_eq!(latencies.within(Duration::from_micros(10)), 2);
+        assert_eq!(latencies.within(Duration::from_secs(10)), 4);
+        assert_eq!(latencies.sum(), Duration::from_micros(5030));
+    }
+}

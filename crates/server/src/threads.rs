@@ -1,0 +1,125 @@
+//! The server: worker threads that serve clients (`worker`, `clients`, `worker_tiers`), an acceptor
+//! to which clients come first (`acceptor`), and a control thread that runs admin operations
+//! (`control`).
+//!
+//! ```text
+//!             accept, admin, signals         questions, replies        its clients, its shards,
+//! clients ──> acceptor (mostly asleep) <────────────────────> worker   its devices, one ring
+//!                  │ jobs    ^ state                          │ ^  │ ^
+//!                  v         │          commands, replies     │ │  v │
+//!             control thread (idle)  <────────────────────────┘ │ worker …
+//!                                         events of tiers       bounded queues of sub-requests
+//! ```
+//!
+//! Each client is assigned to one worker. A sub-request for a shard owned by another worker is
+//! forwarded to it, and the reply is sent back ([`floe_block::Exchange`]). Nothing on this path is
+//! locked. Volumes and tiers that come and go, and the end, are operations of the control thread.
+
+mod acceptor;
+mod acceptor_admin;
+mod admin_listener;
+mod admin_session;
+mod admin_tls;
+mod awaited;
+mod board;
+mod bound;
+mod clients;
+mod closing;
+mod config;
+mod control;
+mod dirty;
+mod entrance;
+mod known_tier;
+mod mailbox;
+mod messages;
+mod offer;
+mod origin;
+mod questions;
+mod replies;
+mod reporting;
+mod slots;
+mod team;
+mod tier;
+mod tier_maker;
+mod tier_part;
+mod tier_watch;
+mod token;
+mod valve;
+mod volume;
+mod warnings;
+mod worker;
+mod worker_handle;
+mod worker_outbox;
+mod worker_tiers;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread::Builder;
+
+use floe_nbd::uri::Uri;
+
+use crate::admin::AdminAddress;
+use acceptor::Acceptor;
+pub use bound::Bound;
+pub use config::{AdminConfig, ServeError, ServerConfig};
+use control::Control;
+use messages::{Event, Notice};
+use team::Team;
+pub use tier::Tier;
+pub use tier_maker::{TierMaker, TierOrder, TierRefused};
+pub use volume::{DeviceSource, Volume};
+
+/// A server whose devices are open and whose threads wait for clients.
+pub struct Server {
+    // Dropped in this order: threads that send to workers end before them.
+    acceptor: Acceptor,
+    control: Control,
+    team: Team,
+}
+
+impl Server {
+    /// The addresses that clients connect to, one for each volume and address.
+    pub fn uris(&self) -> impl Iterator<Item = Uri> + '_ {
+        self.control.offer.exports().iter().flat_map(|export| {
+            let listeners = self.acceptor.listeners.iter();
+            listeners.map(|it| Uri { export: export.name.clone(), ..it.uri.clone() })
+        })
+    }
+
+    /// Returns the addresses of the admin interface.
+    pub fn admin_addresses(&self) -> impl Iterator<Item = &AdminAddress> {
+        self.acceptor.admin_listeners.iter().map(|listener| &listener.address)
+    }
+
+    /// Serves until it is told to end, then flushes, and records the clean shutdown on the cache
+    /// devices.
+    ///
+    /// # Errors
+    /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was
+    /// lost.
+    pub fn run(self) -> Result<(), ServeError> {
+        let Self { acceptor, control, team } = self;
+        let (events, notices) = (control.inbox.sender.clone(), Arc::clone(&control.acceptor));
+        let run = move || {
+            let ended = catch_unwind(AssertUnwindSafe(|| control::run(control)));
+            ended.unwrap_or_else(|_| {
+                notices.post(Notice::Died(ServeError::ControlPanicked));
+                Err(ServeError::ControlPanicked)
+            })
+        };
+        let control = Builder::new().name("floe-control".to_owned()).spawn(run);
+        let control = control.map_err(ServeError::Thread)?;
+        let accepted = acceptor.run();
+        if accepted.is_err() {
+            let _ = events.send(Event::Abandon); // it may have ended
+        }
+        let ended = control.join().expect("a panic of it is caught");
+        let stopped = team.end();
+        accepted?;
+        let closing = ended?;
+        stopped?; // or the caches would say that all is in order
+        let lost = closing.lost();
+        closing.finish().map_err(ServeError::Close)?;
+        lost.map_or(Ok(()), |lost| Err(ServeError::DataLost(lost)))
+    }
+}

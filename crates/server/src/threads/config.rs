@@ -1,0 +1,189 @@
+//! The configuration of a server, and the errors that end it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use floe_block::MemoryTier;
+use floe_device::{OpenError, RingError};
+use floe_model::Service;
+use floe_nbd::export::ExportsError;
+use floe_nbd::uri::Uri;
+
+use super::tier_maker::TierMaker;
+use crate::admin::{AdminAddress, AllowedPaths, Token};
+use crate::kept::StartError;
+use crate::limits::Limits;
+use crate::listener::ListenError;
+use crate::socket_file::SocketError;
+use crate::tls::TlsConfig;
+
+/// The configuration of a server.
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    /// The addresses to listen on.
+    pub listen: Vec<Uri>,
+    /// The admin interface.
+    pub admin: AdminConfig,
+    /// Allow addresses that other machines can reach.
+    pub insecure: bool,
+    /// Certificates, when connections may or must be encrypted.
+    pub tls: Option<TlsConfig>,
+    /// The bounds on clients' resources.
+    pub limits: Limits,
+    /// Approximate age at which dirty data is written to the backing device.
+    pub flush_interval: Duration,
+    /// The tier in memory above the cache, if there is one. The cache was made for it: see
+    /// [`MemoryTier::config`].
+    pub memory: Option<MemoryTier>,
+    /// The largest share of the cache device's hits that may be read from the backing devices
+    /// instead, as far as that pays; `None` for none.
+    pub shed_most: Option<f64>,
+    /// The measured service times of list operations on this machine, for the advice in the status;
+    /// `None` uses the paper's times.
+    pub service: Option<Arc<Service>>,
+    /// The maker of tiers that are added while the server runs; `None` allows no additions.
+    pub tiers: Option<Arc<dyn TierMaker>>,
+    /// Returns the number of log lines dropped so far, for the metrics.
+    pub log_lines_dropped: fn() -> u64,
+}
+
+/// Settings of the admin interface.
+#[derive(Debug, Clone, Default)]
+pub struct AdminConfig {
+    /// The addresses it listens on.
+    pub listen: Vec<AdminAddress>,
+    /// The group that may use its Unix sockets, beside the server's user.
+    pub group: Option<u32>,
+    /// The token with which a client may change something over TCP, too.
+    pub token: Option<Token>,
+    /// Host names by which clients may call it over TCP, besides its own, `localhost` and
+    /// addresses.
+    pub hosts: Vec<String>,
+    /// The folders in which devices named by clients must be.
+    pub paths: Option<Vec<PathBuf>>,
+    /// The folders that apply without `paths` to clients that may not be the server's user: over
+    /// TCP, and of the group.
+    pub own_folders: Vec<PathBuf>,
+}
+
+impl AdminConfig {
+    /// Returns the limit for clients that are not known to be the server's user.
+    pub(super) fn limited(&self) -> AllowedPaths {
+        AllowedPaths::Within(self.paths.as_ref().unwrap_or(&self.own_folders).as_slice().into())
+    }
+}
+
+/// An error that keeps a server from starting, running, or ending well.
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    /// An address cannot be listened on.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// The admin address cannot be listened on.
+    #[error("cannot listen on admin address {address}: {source}; give another with --admin")]
+    Admin {
+        /// The address.
+        address: String,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// The admin socket cannot be listened on.
+    #[error("cannot listen on admin address {address}: {source}")]
+    AdminSocket {
+        /// The address.
+        address: String,
+        /// The reason.
+        source: SocketError,
+    },
+    /// Other machines could read the server's traffic, and the token in it.
+    #[error(
+        "admin address {address} can be reached from other machines without encryption; give one \
+         on 127.0.0.1, --tls require, or --insecure if the network is trusted"
+    )]
+    AdminExposed {
+        /// The address.
+        address: String,
+    },
+    /// The volume cannot be offered.
+    #[error(transparent)]
+    Export(#[from] ExportsError),
+    /// A device cannot be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// There is no ring for a thread.
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    /// Threads could not wake each other.
+    #[error("cannot set up how threads wake each other: {0}")]
+    Wake(std::io::Error),
+    /// A thread cannot be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// Waiting for I/O failed.
+    #[error("waiting for I/O failed: {0}")]
+    Wait(std::io::Error),
+    /// A worker thread has panicked, and the panic has been reported.
+    #[error(
+        "thread {0} has panicked; what it served is lost to clients until the server is started \
+         again"
+    )]
+    Panicked(usize),
+    /// A worker thread does not end.
+    #[error("thread {0} hangs, and what it has under way is not finished; it is as after a crash")]
+    Hangs(usize),
+    /// The control thread has panicked, and the panic has been reported.
+    #[error("the control thread has panicked; start the server again")]
+    ControlPanicked,
+    /// A superblock could not record the peer tiers.
+    #[error("the superblock of a cache could not be written: {0}")]
+    Link(StartError),
+    /// The superblock could not record the clean shutdown; all flushed data is there.
+    #[error("the cache could not be closed: {0}; it is as after a crash")]
+    Close(StartError),
+    /// The server ended in good order, but some data is lost.
+    #[error("the server has ended, but {0}")]
+    DataLost(String),
+    /// Dirty data is left at the end.
+    #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes, *held_bytes))]
+    LastFlush {
+        /// The reason.
+        problem: String,
+        /// Bytes left in the cache.
+        dirty_bytes: u64,
+        /// Bytes that only memory had.
+        held_bytes: u64,
+    },
+}
+
+/// Explains what a failed last flush means for the user's data.
+fn left_behind(dirty_bytes: u64, held_bytes: u64) -> String {
+    if held_bytes > 0 {
+        let cache = if dirty_bytes > 0 { format!(", {dirty_bytes} are") } else { String::new() };
+        let place = if dirty_bytes > 0 { " on the cache device only" } else { "" };
+        format!("{held_bytes} bytes were in memory only and are lost{cache}{place}")
+    } else if dirty_bytes == 0 {
+        "the backing device has everything, but may lose what was written lately if power fails"
+            .to_owned()
+    } else {
+        format!("{dirty_bytes} bytes are on the cache device only")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_last_flush_says_what_is_at_stake() {
+        let line_with = |dirty_bytes, held_bytes| {
+            ServeError::LastFlush { problem: "input/output error".into(), dirty_bytes, held_bytes }
+                .to_string()
+        };
+        let line = |dirty_bytes| line_with(dirty_bytes, 0);
+        assert!(line_with(0, 8192).ends_with("8192 bytes were in memory only and are lost"));
+        assert!(line_with(4096, 8192).ends_with("are lost, 4096 are on the cache device only"));
+        assert!(line(4096).ends_with("4096 bytes are on the cache device only"), "{}", line(4096));
+        assert!(line(0).contains("the backing device has everything"), "{}", line(0));
+    }
+}

@@ -1,0 +1,229 @@
+//! Messages between the server's threads: commands of the control thread and questions of the
+//! acceptor to workers, replies and events of workers, jobs.
+
+use std::ops::Range;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use floe_block::{Fault, Kind, VolumeId};
+use floe_nbd::export::Exports;
+
+use super::config::ServeError;
+use super::tier::TierKey;
+use super::tier_part::TierPart;
+use super::volume::DeviceSource;
+use crate::admin::{Addition, AllowedPaths, NewTier, PathRefused, Reply, Trouble};
+use crate::status::Snapshot;
+
+/// A message to a worker.
+#[derive(Debug)]
+pub(super) enum Message {
+    /// Serve this client.
+    Serve(OwnedFd),
+    /// These exports are offered now: new clients see them, and clients of others are sent away.
+    Offer(Arc<Exports>),
+    /// Carry out the command, and reply under the ticket.
+    Ask { ticket: Ticket, command: Command },
+    /// Another worker has found the cache device of a tier failing: stop using it.
+    Degrade { tier: TierKey },
+    /// The journal of a tier cannot be written: bypass the tier.
+    Bypass {
+        tier: TierKey,
+        /// Some of its dirty data cannot be written back.
+        stuck: bool,
+    },
+    /// Nothing in a tier is valid any more: bypass it altogether.
+    Retire { tier: TierKey },
+    /// Take no more requests of clients.
+    End,
+    /// An empty command: a worker that does not take even this hangs.
+    Probe,
+    /// The server has ended.
+    Stop,
+}
+
+/// The name of a question or a command, for its replies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket {
+    pub(super) asker: Asker,
+    pub(super) number: u32,
+}
+
+/// The thread that takes a reply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asker {
+    Control,
+    Acceptor,
+}
+
+/// A worker is asked for this, and replies when it is done.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Hand in all counters.
+    Snapshot,
+    /// Flush or drain a volume, all parts of it.
+    Flush(VolumeId, Kind),
+    /// Open the backing device of a volume to come.
+    OpenVolume { name: String, source: Arc<dyn DeviceSource> },
+    /// Close that device again.
+    CloseVolume { name: String },
+    /// Add the volume whose device was opened.
+    AddVolume { name: String },
+    /// Wait until no client uses a volume that is no longer offered.
+    RetireVolume(VolumeId),
+    /// Forget a volume that no client uses and that is clean, in one tier.
+    RemoveVolume { tier: usize, volume: VolumeId },
+    /// A volume has grown to so many bytes.
+    ResizeVolume(VolumeId, u64),
+    /// Use the cache devices again.
+    Restore,
+    /// Open the device of a tier to come.
+    OpenTier(Box<TierPart>),
+    /// Take a step of attaching or detaching a tier.
+    Tier(TierCommand),
+    /// Begin no work but clients' requests, and wait until nothing is under way.
+    Rest,
+    /// Note the checksums of dirty data, and wait until that is done: nothing is under way
+    /// anywhere.
+    NoteRest,
+    /// Take no more requests of clients, and wait until those under way are answered.
+    End,
+}
+
+/// A step of attaching or detaching a tier, which is named by the tier above it.
+#[derive(Debug, Clone)]
+pub(super) enum TierCommand {
+    /// Shut the I/O gate below this tier, and wait until nothing is under way there.
+    Quiesce { above: TierKey },
+    /// Put the tier below this one whose device is open, with the volumes by both tiers' ids, and
+    /// open the gate.
+    PutIn { above: TierKey, ids: Arc<[(VolumeId, VolumeId)]> },
+    /// Close that device again, and open the gate.
+    Dismiss { above: TierKey },
+    /// Set the limit of a tier's dirty bytes.
+    LimitDirty { tier: TierKey, bytes: u64 },
+    /// Make the tier below this one write back all dirty data of a volume, which this one has by
+    /// this id.
+    Empty { above: TierKey, volume: VolumeId },
+    /// Wait until nothing is under way in the tier below this one, and check that it has no dirty
+    /// data.
+    Rest { above: TierKey },
+    /// Take out the tier below this one, and open the gate.
+    TakeOut { above: TierKey },
+    /// Keep the tier below this one, restore its limit of dirty bytes, and open the gate.
+    Keep { above: TierKey, bytes: u64 },
+}
+
+/// A worker's reply to a question or a command.
+#[derive(Debug)]
+pub(super) struct WorkerReply {
+    pub(super) worker: usize,
+    pub(super) number: u32,
+    pub(super) result: Result<Done, Problem>,
+}
+
+/// The result of a command.
+#[derive(Debug)]
+pub(super) enum Done {
+    Nothing,
+    Snapshot(Box<Snapshot>),
+    /// The numbers of a volume in the tiers, from the top.
+    Numbered(Vec<VolumeId>),
+}
+
+/// A message to the control thread.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A worker has carried out a command, or cannot.
+    Replied(WorkerReply),
+    /// A worker has observed an event of a tier.
+    Tier(TierKey, TierEvent),
+    /// The work of an extra thread is done.
+    WorkDone,
+    /// An admin client wants this done.
+    Job(Job),
+    /// The server is to end.
+    End,
+    /// The server has failed: nothing is waited for any more.
+    Abandon,
+}
+
+/// A worker's observation of a tier.
+#[derive(Debug)]
+pub(super) enum TierEvent {
+    /// The cache device has failed and is no longer used.
+    Degraded,
+    /// The journal cannot be written.
+    JournalLost,
+    /// A worker's part of a tier whose journal cannot be written has no dirty data any more.
+    Emptied { worker: usize },
+    /// Some of the dirty data could not be written back.
+    Blocked,
+    /// A worker begins to refuse requests for what its part has, or no longer does.
+    Refusing { worker: usize, refusing: bool },
+    /// The only copy of a run of a volume, by the tier's id of it, is gone.
+    DataLost { volume: VolumeId, run: Range<u64> },
+}
+
+/// An admin operation, and the client that waits for its end.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) admin: u32,
+    pub(super) operation: Operation,
+}
+
+/// An admin operation of the control thread.
+#[derive(Debug)]
+pub(super) enum Operation {
+    Restore,
+    AddVolume { addition: Box<Addition>, paths: AllowedPaths },
+    RemoveVolume { name: String, force: bool },
+    ResizeVolume { name: String, size_bytes: Option<u64> },
+    AttachTier { wanted: NewTier, paths: AllowedPaths },
+    DetachTier { number: usize },
+}
+
+/// A message to the acceptor.
+#[derive(Debug)]
+pub(super) enum Notice {
+    /// A worker has answered a question.
+    Replied(WorkerReply),
+    /// A job is done, or could not be.
+    JobDone { admin: u32, reply: Reply },
+    /// The server has ended; the reply for the clients that asked for that.
+    Ended(Reply),
+    /// A thread cannot go on.
+    Died(ServeError),
+}
+
+/// The reason for which a command could not be carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Problem {
+    #[error("{0}")]
+    Fault(#[from] Fault),
+    #[error("{0}")]
+    Path(#[from] PathRefused),
+    #[error("the server is ending")]
+    Ending,
+    #[error(
+        "thread {worker} has not answered for {seconds} s, and what it serves hangs: its log lines \
+         and stack say why"
+    )]
+    Silent { worker: usize, seconds: u64 },
+    #[error("requests in or below it are still under way after {seconds} s")]
+    Late { seconds: u64 },
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Problem {
+    /// Converts the problem into the reply for an admin client.
+    pub(super) fn into_reply(self) -> Reply {
+        let trouble = match self {
+            Self::Ending => Trouble::Ending,
+            Self::Path(_) => Trouble::Forbidden,
+            _ => Trouble::Failed,
+        };
+        Reply::trouble(trouble, self.to_string())
+    }
+}

@@ -1,0 +1,40 @@
+//! Requests of a worker's cache that are under way or about to be, and their askers.
+
+use std::time::Instant;
+
+use floe_block::Request;
+use floe_device::{Buffer, Slice};
+use floe_nbd::transmission::Request as NbdRequest;
+
+use super::messages::Ticket;
+
+/// Reads that are looked for in memory together: enough for the processor, and few enough that none
+/// waits for long.
+const LOOKED_FOR_AT_ONCE: usize = 16;
+
+/// The asker of a request of the cache.
+#[derive(Debug)]
+pub(super) enum Origin {
+    Session { index: u32, request: NbdRequest, payload: Option<Slice>, begun: Instant },
+    Command(Ticket),
+}
+
+/// Reads of one client that memory may have. They came in one go, and are looked for together.
+#[derive(Debug, Default)]
+pub(super) struct LookedFor {
+    pub(super) requests: Vec<NbdRequest>,
+    pub(super) reads: Vec<(Request, Buffer)>,
+    /// As many while they are looked for; empty otherwise.
+    pub(super) hits: Vec<bool>,
+}
+
+impl LookedFor {
+    pub(super) fn push(&mut self, request: NbdRequest, wanted: Request, buffer: Buffer) {
+        self.requests.push(request);
+        self.reads.push((wanted, buffer));
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.reads.len() >= LOOKED_FOR_AT_ONCE
+    }
+}
