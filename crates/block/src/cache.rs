@@ -17,7 +17,6 @@ mod volumes;
 use floe_policy::Slot;
 use floe_policy::admission::Times;
 
-use crate::driver::Bad;
 use crate::evict::Evict;
 use crate::gate::Gate;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId, format_size};
@@ -25,7 +24,7 @@ use crate::join::{Join, Settled};
 use crate::journal::{Change, RestoredBlock};
 use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
 use crate::mode::WriteMode;
-use crate::order::{BufferId, DeviceId, OpId, Order};
+use crate::order::{Bad, BufferId, DeviceId, OpId, Order};
 use crate::part::{ForeignPiece, Message, PartId};
 use crate::piece::Piece;
 use crate::request::{Fault, Kind, Request, RequestId};

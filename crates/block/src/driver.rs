@@ -32,7 +32,6 @@ use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::stats::Stats;
 use below::{Below, Relay};
-pub(crate) use journal::Bad;
 pub use journal::PartJournal;
 use journal::{Journal, Verified};
 use seam::Seam;

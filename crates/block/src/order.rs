@@ -41,6 +41,15 @@ pub enum BufferId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Noted(pub(crate) Change);
 
+/// A sector whose content differs from the data that was stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Bad {
+    /// Its number within the read.
+    pub(crate) number: u64,
+    /// A crash may have left it half overwritten, in which case the device is not at fault.
+    pub(crate) doubted: bool,
+}
+
 /// A part of a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {

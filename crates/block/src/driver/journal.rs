@@ -21,7 +21,7 @@ use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::{
     Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, Standing, fits_dump, mix, sum_of,
 };
-use crate::order::{OpId, Order};
+use crate::order::{Bad, OpId, Order};
 use crate::request::Fault;
 
 /// Mark of the tokens of the journal's own operations, above those of any shard and below the
@@ -98,15 +98,6 @@ pub(super) enum Verified {
     Unsteady,
     /// These sectors differ from the stored data.
     Corrupt(Vec<Bad>),
-}
-
-/// A sector whose content differs from the data that was stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bad {
-    /// Its number within the read.
-    pub(crate) number: u64,
-    /// A crash may have left it half overwritten, in which case the device is not at fault.
-    pub(crate) doubted: bool,
 }
 
 /// The journal of a part's shards, on its way to the part's thread.

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use super::superblock::VERSION;
+use super::layout::VERSION;
 use crate::geometry::format_size;
 
 /// The reason for which a cache cannot be created, opened or changed. Each message is one line that
@@ -91,31 +91,4 @@ pub enum StoreError {
     /// second's.
     #[error("the cache on the device has the same id as the new one")]
     SameId,
-}
-
-/// The reason for which a cache cannot be laid out.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum LayoutError {
-    /// None, or more than a page can name.
-    #[error("shards = {0} is not between 1 and 65535")]
-    Shards(u64),
-    /// No room for a group in each shard.
-    #[error(
-        "a cache of {} is too small: with its metadata it needs {}",
-        format_size(*cache_bytes), format_size(*least_bytes)
-    )]
-    TooSmall {
-        /// The size that was given.
-        cache_bytes: u64,
-        /// The least size that would do.
-        least_bytes: u64,
-    },
-    /// More than a shard can count.
-    #[error("shards of {} are too large: give more than {shards}", format_size(*shard_bytes))]
-    ShardTooLarge {
-        /// The number of shards.
-        shards: u64,
-        /// The size that each would have.
-        shard_bytes: u64,
-    },
 }

@@ -11,11 +11,18 @@
 use std::ops::Range;
 
 use super::change::Change;
-use super::error::LayoutError;
 use super::page::{PAGE_BYTES, PAYLOAD_BYTES};
 use super::record::{BLOCK_BYTES, RUN_BYTES, SUM_BYTES};
-use super::superblock::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
-use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors};
+use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, format_size};
+
+/// The version of the format.
+pub(super) const VERSION: u32 = 3;
+
+/// Size of a copy of the superblock.
+pub(super) const SUPERBLOCK_BYTES: usize = 32 << 10;
+
+/// Offsets of the copies of the superblock: those of even and of odd generations.
+pub(super) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
 
 /// The shortest ring; a shorter one where crashes are simulated, so that it fills sooner.
 const LEAST_RING_PAGES: u64 = if cfg!(floe_crash) { 16 } else { 64 };
@@ -52,6 +59,33 @@ pub(crate) fn fits_dump(changes: &[Change]) -> bool {
             + (block.sectors.end - block.sectors.start) as usize * SUM_BYTES;
     }
     taken <= room
+}
+
+/// The reason for which a cache cannot be laid out.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum LayoutError {
+    /// None, or more than a page can name.
+    #[error("shards = {0} is not between 1 and 65535")]
+    Shards(u64),
+    /// No room for a group in each shard.
+    #[error(
+        "a cache of {} is too small: with its metadata it needs {}",
+        format_size(*cache_bytes), format_size(*least_bytes)
+    )]
+    TooSmall {
+        /// The size that was given.
+        cache_bytes: u64,
+        /// The least size that would do.
+        least_bytes: u64,
+    },
+    /// More than a shard can count.
+    #[error("shards of {} are too large: give more than {shards}", format_size(*shard_bytes))]
+    ShardTooLarge {
+        /// The number of shards.
+        shards: u64,
+        /// The size that each would have.
+        shard_bytes: u64,
+    },
 }
 
 impl Layout {

@@ -30,10 +30,10 @@ mod tests;
 mod writer;
 
 pub(crate) use change::{BlockAt, Change, NO_SUM, Standing, mix};
-pub use error::{LayoutError, StoreError};
+pub use error::StoreError;
 pub use io::Io;
-pub use layout::Layout;
 pub(crate) use layout::fits_dump;
+pub use layout::{Layout, LayoutError};
 pub(crate) use map::RestoredBlock;
 pub(crate) use page::PageWrite;
 pub use scan::{Report, ShardReport, scan};

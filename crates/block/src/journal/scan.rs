@@ -3,8 +3,9 @@
 
 use super::error::StoreError;
 use super::io::Io;
+use super::layout::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use super::store::{Salvage, newest, read_copies, read_shard, reader};
-use super::superblock::{Copy, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, Superblock};
+use super::superblock::{Copy, Superblock};
 
 /// The content of a cache device.
 #[derive(Debug)]

@@ -10,24 +10,15 @@ use zerocopy::little_endian::{F64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::error::StoreError;
-use super::layout::Layout;
+use super::layout::{Layout, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, VERSION};
 use super::sum::checksum;
 use crate::geometry::{BlockSizes, SECTOR_BYTES};
 
 pub use volumes::{MOST_NAME_BYTES, MOST_VOLUMES, Volume};
 
-/// The version of the format.
-pub(super) const VERSION: u32 = 3;
-
 /// The previous version, which can be read. Its volume records differ; fields that were zero there
 /// have no meaning.
 const VERSION_BEFORE: u32 = 2;
-
-/// Size of a copy.
-pub(super) const SUPERBLOCK_BYTES: usize = 32 << 10;
-
-/// Offsets of the copies: those of even and of odd generations.
-pub(super) const SUPERBLOCK_OFFSETS: [u64; 2] = [0, SUPERBLOCK_BYTES as u64];
 
 /// Most other tiers that a superblock can name.
 const MOST_COMPANIONS: usize = 15;

@@ -25,7 +25,7 @@ use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic
 use floe_policy::{Access, Direction, Tick, mix};
 
 use super::fetch::Fetches;
-use super::task::{Offer, common};
+use super::task::{Offer, common, units};
 use super::{Shard, ShardConfig};
 use crate::directory::Block;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
@@ -95,13 +95,6 @@ impl Door {
             fetches.order(place.volume(), place.sector(), sizes);
         }
     }
-}
-
-/// Returns the smallest blocks that a run touches, each with the part of the run that it holds.
-pub(super) fn units(run: &Sectors, unit: u64) -> impl Iterator<Item = (u64, Sectors)> + use<> {
-    let run = run.clone();
-    let starts = (run.start / unit * unit..run.end).step_by(unit as usize);
-    starts.map(move |start| (start, common(&(start..start + unit), &run)))
 }
 
 impl Shard {

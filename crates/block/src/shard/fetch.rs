@@ -11,8 +11,7 @@
 use std::collections::VecDeque;
 
 use super::Shard;
-use super::admission::units;
-use super::task::{Offer, Work};
+use super::task::{Offer, Work, units};
 use crate::directory::Block;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;

@@ -9,11 +9,10 @@ use super::Shard;
 use super::operations::part_of;
 use super::task::{Part, Step};
 use crate::directory::Block;
-use crate::driver::Bad;
 use crate::geometry::{Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::Standing;
 use crate::locks::TaskId;
-use crate::order::{OpId, Order};
+use crate::order::{Bad, OpId, Order};
 use crate::request::Fault;
 
 impl Shard {

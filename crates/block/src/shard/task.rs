@@ -228,3 +228,10 @@ pub(super) fn common(run: &Sectors, other: &Sectors) -> Sectors {
     let start = run.start.max(other.start);
     start..run.end.min(other.end).max(start)
 }
+
+/// Returns the smallest blocks that a run touches, each with the part of the run that it holds.
+pub(super) fn units(run: &Sectors, unit: u64) -> impl Iterator<Item = (u64, Sectors)> + use<> {
+    let run = run.clone();
+    let starts = (run.start / unit * unit..run.end).step_by(unit as usize);
+    starts.map(move |start| (start, common(&(start..start + unit), &run)))
+}
