@@ -368,7 +368,7 @@ impl BlockCache {
         if !std::mem::take(&mut self.has_newly_lost) {
             return;
         }
-        self.shards.iter_mut().for_each(|shard| shard.take_newly_lost(out));
+        self.shards.iter_mut().for_each(|shard| shard.lost.report(out));
     }
 
     /// Notes the checksums of dirty data. To be called when nothing is under way, just before the
@@ -427,7 +427,7 @@ impl BlockCache {
     /// so many is not shed.
     pub fn shed(&mut self, share: f64) {
         let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
-        self.shards.iter_mut().for_each(|shard| shard.shed(share));
+        self.shards.iter_mut().for_each(|shard| shard.shed.set(share));
     }
 
     /// Passes the current latencies to the admission: see [`floe_policy::admission::Times`]. To be
@@ -441,7 +441,7 @@ impl BlockCache {
     /// the bound is.
     pub fn limit_dirty(&mut self, bytes: u64) {
         let sectors = (bytes / SECTOR_BYTES / self.all_shards).max(1);
-        self.shards.iter_mut().for_each(|shard| shard.limit_dirty(sectors));
+        self.shards.iter_mut().for_each(|shard| shard.dirt.limit(sectors));
     }
 
     /// Begins to clean this part's dirty data, where no round is doing so. To be called now and
@@ -485,10 +485,11 @@ impl BlockCache {
             stats.valid_bytes += directory.valid_sectors() * SECTOR_BYTES;
             stats.dirty_bytes += directory.dirty_sectors() * SECTOR_BYTES;
             stats.held_bytes += shard.held.len() * SECTOR_BYTES;
-            stats.lost_bytes += shard.lost_bytes();
-            shard.lost_runs(MOST_LOST_RUNS, &mut stats.lost_runs);
+            stats.lost_bytes += shard.lost.len() * SECTOR_BYTES;
+            shard.lost.runs(MOST_LOST_RUNS, &mut stats.lost_runs);
             stats.block_metadata_bytes += directory.block_metadata_bytes();
-            stats.sector_metadata_bytes += directory.sector_metadata_bytes() + shard.seal_bytes();
+            stats.sector_metadata_bytes +=
+                directory.sector_metadata_bytes() + shard.seals.memory_bytes();
             stats.admission_bytes += shard.admission_bytes();
             stats.decline(shard.declined());
             stats.degraded_shards += u64::from(shard.is_degraded());
@@ -512,7 +513,7 @@ impl BlockCache {
         for block in blocks {
             self.shards[shard].restore_seals(block);
             self.has_newly_lost |= !block.lost.is_empty();
-            block.lost.iter().for_each(|run| self.shards[shard].restore_lost(block.at.volume, run));
+            block.lost.iter().for_each(|run| self.shards[shard].lost.restore(block.at.volume, run));
         }
     }
 

@@ -52,6 +52,12 @@ impl Place {
         Self::new(volume, 0)..=Self::new(volume, (1 << SECTOR_BITS) - 1)
     }
 
+    /// Returns the places of a run of a volume.
+    #[inline]
+    pub(crate) fn run(volume: VolumeId, run: &Sectors) -> Range<Place> {
+        Self::new(volume, run.start)..Self::new(volume, run.end)
+    }
+
     #[inline]
     pub(crate) fn volume(self) -> VolumeId {
         VolumeId((self.0 >> SECTOR_BITS) as u16)

@@ -50,6 +50,7 @@ mod join;
 mod journal;
 mod kept;
 mod locks;
+mod mapping;
 mod memory;
 mod mode;
 mod order;

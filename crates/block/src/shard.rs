@@ -18,7 +18,6 @@ mod admission;
 mod bypass;
 mod clean;
 mod cut;
-mod dirt;
 mod fetch;
 mod health;
 mod held;
@@ -35,13 +34,14 @@ mod task;
 mod volumes;
 mod write;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 
 use crate::directory::{Block, Directory};
 use crate::evict::Evict;
 use crate::gate::Gate;
 use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
 use crate::locks::{Locks, Need, TaskId};
+use crate::mapping::{Dirt, Held, Lost, Seals};
 use crate::memory::Memory;
 use crate::mode::WriteMode;
 use crate::order::{BufferId, OpId, Order};
@@ -52,10 +52,8 @@ use admission::Door;
 use bypass::Bypass;
 use clean::Rounds;
 use cut::Cuts;
-use dirt::Dirt;
 use fetch::Fetches;
 use health::Health;
-use held::Held;
 use log::Log;
 use read::Survey;
 use shed::Shed;
@@ -105,23 +103,18 @@ pub(crate) struct Shard {
     ready: VecDeque<TaskId>,
     rounds: Rounds,
     health: Health,
-    shed: Shed,
+    pub(crate) shed: Shed,
     /// The admission; `None` where everything is admitted.
     door: Option<Box<Door>>,
     fetches: Fetches,
     /// Spare vectors, empty but for their memory.
     spare_survey: Survey,
     spare_waiting: Vec<TaskId>,
-    /// Sectors whose only copy the cache device has lost. They read as errors, not as the older
-    /// data of the backing device, until they are written again.
-    lost: BTreeSet<Place>,
-    /// Lost sectors of which only memory has newer data.
-    lost_below: BTreeSet<Place>,
-    /// Lost sectors not reported yet, in the order in which they were found.
-    newly_lost: Vec<Place>,
+    pub(crate) lost: Lost,
+    pub(crate) seals: Seals,
     log: Log,
     bypass: Bypass,
-    dirt: Dirt,
+    pub(crate) dirt: Dirt,
     pub(crate) events: Vec<Event>,
     pub(crate) counters: Counters,
 }
@@ -135,7 +128,8 @@ impl Shard {
                 &config.evict,
             ),
             held: Held::new(config.memory),
-            log: Log::new(config.kept, config.cache.end - config.cache.start),
+            seals: Seals::new(if config.kept { config.cache.end - config.cache.start } else { 0 }),
+            log: Log::new(config.kept),
             bypass: Bypass::default(),
             dirt: Dirt::default(),
             door: Door::new(&config),
@@ -153,9 +147,7 @@ impl Shard {
             shed: Shed::default(),
             spare_survey: Survey::default(),
             spare_waiting: Vec::new(),
-            lost: BTreeSet::new(),
-            lost_below: BTreeSet::new(),
-            newly_lost: Vec::new(),
+            lost: Lost::default(),
             events: Vec::new(),
             counters: Counters::default(),
         }

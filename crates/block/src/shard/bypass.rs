@@ -122,7 +122,7 @@ impl Shard {
     /// Returns an upper bound of the sectors with refused requests: writes that would have to wait
     /// for ever, and reads of dirty data that the cache device does not return.
     pub(crate) fn refused_sectors(&self) -> u64 {
-        let lost = self.lost.len() as u64;
+        let lost = self.lost.len();
         let stuck = match self.log.state {
             LogState::Bypassed { stuck: true } => {
                 let brought_down = self.bypass.brought_down.iter();

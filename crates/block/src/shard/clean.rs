@@ -13,13 +13,11 @@ use std::collections::VecDeque;
 use super::Shard;
 use super::task::{Because, Data, Event, Part, Step, Task, Work};
 use crate::directory::Block;
-use crate::geometry::{Place, Sectors, VolumeId};
+use crate::geometry::{Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
+use crate::mapping::CLEANED_AT_ONCE;
 use crate::order::{BufferId, Order};
 use crate::request::Fault;
-
-/// Blocks cleaned at once by all rounds together, though each has at least one.
-pub(super) const CLEANED_AT_ONCE: usize = 32;
 
 /// The rounds under way, at most one a volume.
 #[derive(Debug, Default)]
@@ -118,7 +116,7 @@ impl Shard {
         // The loss in a persistent cache concerns data that had been flushed: a later flush need
         // not fail for it.
         let has_to_go = to_backing || !self.is_kept();
-        let lost = has_to_go && self.lost.range(Place::all_of(volume)).next().is_some();
+        let lost = has_to_go && self.lost.has_any_of(volume);
         let drain = Drain { number, lost, to_backing };
         if !to_backing && self.held.count(volume) == 0 {
             let result = if lost { Err(Fault::Io) } else { Ok(()) };
@@ -147,6 +145,13 @@ impl Shard {
                 self.begin_round(volume, Vec::new(), false);
                 self.run_round(volume, orders);
             }
+        }
+    }
+
+    /// Begins to clean once half of the bound is dirty.
+    pub(super) fn clean_in_time(&mut self, orders: &mut Vec<Order>) {
+        if self.dirt.is_time_to_clean(self.directory.dirty_sectors()) {
+            self.begin_rounds(orders);
         }
     }
 
@@ -182,11 +187,11 @@ impl Shard {
     /// begins the next if one is wanted.
     pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
         loop {
-            let (most, yielding) = (CLEANED_AT_ONCE, self.cleaned_at_once());
+            let yielding = self.dirt.cleaned_at_once(self.directory.dirty_sectors());
             let rounds = self.rounds.0.len().max(1);
             let Some(round) = self.rounds.of(volume) else { return };
             let is_awaited = !round.serving.is_empty() || !round.waiting.is_empty();
-            let at_once = (if is_awaited { most } else { yielding } / rounds).max(1);
+            let at_once = (if is_awaited { CLEANED_AT_ONCE } else { yielding } / rounds).max(1);
             if round.under_way < at_once
                 && let Some(run) = round.left.pop_front()
             {
@@ -253,7 +258,7 @@ impl Shard {
         }
         match because {
             Because::Room(task) => self.victim_cleaned(task, fault.is_none(), orders),
-            _ => self.cleaned_ahead(),
+            _ => self.dirt.cleaned_ahead(),
         }
     }
 

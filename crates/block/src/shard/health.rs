@@ -33,6 +33,29 @@ pub(super) struct Health {
 }
 
 impl Health {
+    /// Returns whether the device is given up.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Gives the device up.
+    pub(super) fn degrade(&mut self) {
+        self.degraded = true;
+    }
+
+    /// Records the result of an operation of the cache device, perhaps a read of dirty data.
+    #[inline]
+    fn note(&mut self, ok: bool, reads_dirty: bool) {
+        if ok {
+            self.failures = 0;
+        } else {
+            self.unreadable |= reads_dirty;
+            self.failures += 1;
+            self.degraded |= self.failures >= FAILURES_IN_A_ROW;
+        }
+    }
+
+    /// Returns whether the device has failed to give dirty data back.
     pub(super) fn is_unreadable(&self) -> bool {
         self.unreadable
     }
@@ -51,12 +74,12 @@ impl Health {
 impl Shard {
     /// Returns whether the shard is degraded.
     pub(crate) fn is_degraded(&self) -> bool {
-        self.health.degraded
+        self.health.is_degraded()
     }
 
     /// Degrades the shard. Operations under way end as they began.
     pub(crate) fn degrade(&mut self) {
-        self.health.degraded = true;
+        self.health.degrade();
     }
 
     /// Uses the cache device again. It must still hold every write it has acknowledged; data that
@@ -87,25 +110,39 @@ impl Shard {
             Part::Uncached | Part::Shed | Part::Fetch | Part::Around | Part::Whole => false,
             Part::Noted | Part::Unlogged | Part::Settled => false,
         };
-        if on_cache && ok {
-            self.health.failures = 0;
-        } else if on_cache {
-            self.health.unreadable |= matches!(part, Part::Dirty(_));
-            self.health.failures += 1;
-            self.health.degraded |= self.health.failures >= FAILURES_IN_A_ROW;
+        if on_cache {
+            self.health.note(ok, matches!(part, Part::Dirty(_)));
         }
     }
 
     /// Returns the write mode in force.
     #[inline]
     pub(super) fn mode(&self) -> WriteMode {
-        if self.health.degraded { WriteMode::Pass } else { self.config.mode }
+        if self.health.is_degraded() { WriteMode::Pass } else { self.config.mode }
     }
 
     /// Counts bytes that bypass the cache because of its device.
     pub(super) fn note_bypass(&mut self, range: &Sectors) {
-        if self.health.degraded {
+        if self.health.is_degraded() {
             self.counters.bypassed_bytes += (range.end - range.start) * SECTOR_BYTES;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_given_up_after_failures_in_a_row() {
+        let mut health = Health::default();
+        (1..FAILURES_IN_A_ROW).for_each(|_| health.note(false, false));
+        health.note(true, false);
+        (1..FAILURES_IN_A_ROW).for_each(|_| health.note(false, false));
+        assert!(!health.is_degraded() && !health.is_unreadable());
+        health.note(false, true);
+        assert!(health.is_degraded() && health.is_unreadable());
+        health.note_readable();
+        assert!(health.is_degraded() && !health.is_unreadable());
     }
 }

@@ -33,7 +33,6 @@ use super::Shard;
 use super::admission::Removal;
 use super::bypass::LogState;
 use super::operations::part_of;
-use super::seal::Seals;
 use super::task::{Event, Part, Step, Work, common};
 use crate::directory::Block;
 use crate::geometry::{Place, Sectors, VolumeId};
@@ -59,8 +58,6 @@ pub(super) struct Log {
     noted_dirty: bool,
     /// The commit under way makes data dirty.
     committing_dirty: bool,
-    /// The seals of dirty data.
-    pub(super) seals: Seals,
     waiting: Vec<(u64, OpId)>,
     /// Changes that were noted where no order could be emitted.
     late: Vec<Order>,
@@ -81,8 +78,8 @@ struct Backing {
 }
 
 impl Log {
-    /// Creates the log state of a shard of so many sectors.
-    pub(super) fn new(kept: bool, sectors: u64) -> Self {
+    /// Creates the log state of a shard.
+    pub(super) fn new(kept: bool) -> Self {
         Self {
             kept,
             state: LogState::default(),
@@ -90,7 +87,6 @@ impl Log {
             noted: false,
             noted_dirty: false,
             committing_dirty: false,
-            seals: Seals::new(if kept { sectors } else { 0 }),
             waiting: Vec::new(),
             late: Vec::new(),
             gone: HashMap::default(),
@@ -171,7 +167,7 @@ impl Shard {
         if standing != Standing::Clean && !self.log.deferred.is_empty() {
             self.log.forget_deferred(at.volume, run);
         }
-        self.log.seals.note(self.directory.cache_sectors(block, run), standing);
+        self.seals.note(self.directory.cache_sectors(block, run), standing);
         self.change(Change::Run { block: at, run: run.clone(), standing }, orders);
     }
 
@@ -219,7 +215,7 @@ impl Shard {
             let at = self.block_at(block);
             self.note_gone(at.volume, &at.sectors);
             if self.is_logging() {
-                self.log.seals.forget(self.directory.cache_sectors(block, &at.sectors));
+                self.seals.forget(self.directory.cache_sectors(block, &at.sectors));
                 self.change(Change::Dropped { block: at }, orders);
             }
         }
@@ -497,7 +493,7 @@ impl Shard {
             }
             for (run, dirty) in self.directory.dirtiness(block, &run) {
                 if dirty {
-                    let each = self.by_loss(block, &run).into_iter();
+                    let each = self.lost.by_loss(at.volume, &run).into_iter();
                     for (run, lost) in each {
                         let parts =
                             if lost { vec![(run, false)] } else { self.by_seal(block, &run) };

@@ -1,15 +1,10 @@
-//! Lost sectors: a failed write overwrote their only copy, or the cache device returns other data
-//! than was stored.
-//!
-//! They read as errors, not as the older data of the backing device, until they are written again,
-//! and are not cleaned. In a persistent cache they keep their place and are dirty, and the log says
-//! that they are lost.
+//! Handling of data that the cache device does not return as it was stored.
 
 use super::Shard;
 use super::operations::part_of;
 use super::task::{Part, Step};
 use crate::directory::Block;
-use crate::geometry::{Place, SECTOR_BYTES, Sectors, VolumeId};
+use crate::geometry::{Place, Sectors};
 use crate::journal::Standing;
 use crate::locks::TaskId;
 use crate::order::{Bad, OpId, Order};
@@ -51,116 +46,25 @@ impl Shard {
         found
     }
 
+    /// Returns whether a task's range includes a lost sector.
+    pub(super) fn is_lost(&self, id: TaskId) -> bool {
+        self.lost.has_any(self.tasks[id as usize].volume, &self.tasks[id as usize].range)
+    }
+
     /// Marks a sector as lost. Returns whether it was not lost before.
     fn lose(&mut self, block: Block, place: Place, orders: &mut Vec<Order>) -> bool {
-        let is_new = self.lost.insert(place);
+        let is_new = self.lost.find(place);
         if is_new {
             let run = place.sector()..place.sector() + 1;
             self.rounds.note_loss(place.volume());
             self.note(block, &run, Standing::Lost, orders);
-            self.newly_lost.push(place);
         }
         is_new
-    }
-
-    /// Moves the sectors found to be lost since the last call into `out`.
-    pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
-        let places = std::mem::take(&mut self.newly_lost);
-        extend_runs(out, places.into_iter(), usize::MAX);
-    }
-
-    /// Adds the first lost runs, until `out` has `most` runs.
-    pub(crate) fn lost_runs(&self, most: usize, out: &mut Vec<(VolumeId, Sectors)>) {
-        extend_runs(out, self.lost.iter().copied(), most);
-    }
-
-    /// Returns the bytes whose only copy is gone.
-    pub(crate) fn lost_bytes(&self) -> u64 {
-        self.lost.len() as u64 * SECTOR_BYTES
-    }
-
-    /// Registers a run of a volume that was found to be lost when the cache was opened.
-    pub(crate) fn restore_lost(&mut self, volume: VolumeId, run: &Sectors) {
-        let places = run.clone().map(|sector| Place::new(volume, sector));
-        self.newly_lost.extend(places.clone());
-        self.lost.extend(places);
-    }
-
-    /// Returns whether a task's range includes a lost sector.
-    pub(super) fn is_lost(&self, id: TaskId) -> bool {
-        self.is_lost_in(self.tasks[id as usize].volume, &self.tasks[id as usize].range)
-    }
-
-    /// Returns whether a run of a volume includes a lost sector.
-    pub(super) fn is_lost_in(&self, volume: VolumeId, run: &Sectors) -> bool {
-        !self.lost.is_empty() && self.lost_in(volume, run).next().is_some()
-    }
-
-    fn lost_in(&self, volume: VolumeId, run: &Sectors) -> impl Iterator<Item = u64> {
-        self.lost
-            .range(Place::new(volume, run.start)..Place::new(volume, run.end))
-            .map(|place| place.sector())
     }
 
     /// Returns the dirty runs of a block within a range, without lost sectors.
     pub(super) fn dirty_there(&self, block: Block, range: &Sectors) -> Vec<Sectors> {
         let dirty = self.directory.dirty_runs_in(block, range);
-        if self.lost.is_empty() {
-            return dirty.collect();
-        }
-        let (volume, mut there) = (self.directory.volume(block), Vec::new());
-        for run in dirty {
-            let mut start = run.start;
-            for lost in self.lost_in(volume, &run) {
-                if start < lost {
-                    there.push(start..lost);
-                }
-                start = lost + 1;
-            }
-            if start < run.end {
-                there.push(start..run.end);
-            }
-        }
-        there
-    }
-
-    /// Divides a run of a dirty block into parts that the cache device has lost and parts that it
-    /// has not. Newer data in memory does not count.
-    pub(super) fn by_loss(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
-        if self.lost.is_empty() && self.lost_below.is_empty() {
-            return vec![(run.clone(), false)];
-        }
-        let volume = self.directory.volume(block);
-        let is_lost = |sector: u64| {
-            let place = Place::new(volume, sector);
-            self.lost.contains(&place) || self.lost_below.contains(&place)
-        };
-        let mut parts: Vec<(Sectors, bool)> = Vec::new();
-        for sector in run.clone() {
-            let lost = is_lost(sector);
-            match parts.last_mut() {
-                Some((part, of)) if *of == lost => part.end = sector + 1,
-                _ => parts.push((sector..sector + 1, lost)),
-            }
-        }
-        parts
-    }
-}
-
-/// Appends places to a list of runs, up to `most` runs.
-fn extend_runs(
-    out: &mut Vec<(VolumeId, Sectors)>,
-    places: impl Iterator<Item = Place>,
-    most: usize,
-) {
-    for place in places {
-        let count = out.len();
-        match out.last_mut() {
-            Some((volume, run)) if *volume == place.volume() && run.end == place.sector() => {
-                run.end += 1
-            }
-            _ if count >= most => return,
-            _ => out.push((place.volume(), place.sector()..place.sector() + 1)),
-        }
+        self.lost.without(self.directory.volume(block), dirty)
     }
 }

@@ -7,7 +7,7 @@
 
 use super::Shard;
 use super::task::Work;
-use crate::geometry::{Place, Sectors};
+use crate::geometry::Sectors;
 use crate::locks::TaskId;
 use crate::order::{BufferId, Order, Span};
 use crate::piece::Piece;
@@ -34,8 +34,7 @@ impl Shard {
             self.spare_survey = survey;
         }
         orders.extend(self.held.runs(volume, &sectors).into_iter().map(mark));
-        let places = Place::new(volume, sectors.start)..Place::new(volume, sectors.end);
-        orders.extend(self.lost.range(places).map(|lost| mark(lost.sector()..lost.sector() + 1)));
+        orders.extend(self.lost.of(volume, &sectors).map(|lost| mark(lost..lost + 1)));
         self.finish(id, orders);
     }
 }

@@ -1,7 +1,7 @@
 //! The ids of a task's operations, and their orders to devices.
 
 use super::Shard;
-use super::task::Part;
+use super::task::{Part, Work};
 use crate::directory::Block;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
@@ -47,6 +47,15 @@ impl Shard {
                 | u64::from(id) << PART_BITS
                 | number,
         )
+    }
+
+    /// Notes that a client begins to wait for a backing device, or no longer does.
+    pub(super) fn note_awaited(&mut self, id: TaskId, part: Part, begins: bool) {
+        let on_backing =
+            matches!(part, Part::Uncached | Part::Shed | Part::Fetch | Part::Around | Part::Whole);
+        if on_backing && matches!(self.tasks[id as usize].work, Work::Piece(_)) {
+            if begins { self.dirt.wait_began() } else { self.dirt.wait_ended() }
+        }
     }
 
     pub(super) fn order_cache_read(

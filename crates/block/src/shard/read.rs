@@ -195,7 +195,7 @@ impl Shard {
             self.tasks[id as usize].hit = true;
             self.note_read_hit(id);
             let range = self.tasks[id as usize].range.clone();
-            let shed = to.is_some() && self.is_shed();
+            let shed = to.is_some() && self.shed.draw();
             for (block, run) in overlapping(blocks, &range) {
                 self.directory.touch(*block);
                 if to.is_some() {
@@ -352,7 +352,7 @@ impl Shard {
             return;
         }
         for (run, dirty) in alike {
-            if dirty && self.is_lost_in(self.directory.volume(block), &run) {
+            if dirty && self.lost.has_any(self.directory.volume(block), &run) {
                 self.tasks[id as usize].fault = Some(fault);
             } else if dirty {
                 self.order_cache_read(id, Part::Cached(block), block, &run, to.span(&run), orders);

@@ -1,78 +1,17 @@
-//! Seals: checksums of dirty data in a persistent cache.
-//!
-//! A commit *seals* all data that has been stored as dirty since the one before: it notes the data
-//! with its checksums. The flush before the log is written covers the data. From then on the log
-//! states the content of that place. Before other data is written there, the log must durably
-//! permit it (*unsealing*): otherwise a crash in between would leave a log that calls good data
-//! lost. Data that is not sealed yet may be overwritten at once, any number of times.
-//!
-//! For each sector of the shard's space the log has, or will have, one of three states: not dirty,
-//! dirty and *open*, or dirty and *sealed*. A *due* sector has been stored and waits for the next
-//! commit.
+//! Sealing: which dirty data a commit notes with its checksums, and the permission to overwrite it
+//! ([`crate::mapping::Seals`]).
 
 use super::Shard;
 use super::task::{Part, Step, common};
-use crate::bits::Bits;
 use crate::directory::Block;
 use crate::geometry::Sectors;
 use crate::journal::{RestoredBlock, Standing};
 use crate::locks::TaskId;
 use crate::order::Order;
 
-/// The log's statements on dirty data, by sector of the shard's space.
-#[derive(Debug)]
-pub(super) struct Seals {
-    open: Bits,
-    sealed: Bits,
-    due: Bits,
-    /// Blocks with due sectors, some of them more than once.
-    blocks: Vec<Block>,
-}
-
-impl Seals {
-    /// Creates the seals of a shard of so many sectors.
-    pub(super) fn new(sectors: u64) -> Self {
-        let [open, sealed, due] = [(); 3].map(|()| Bits::new(sectors));
-        Self { open, sealed, due, blocks: Vec::new() }
-    }
-
-    /// Records the state of a run of places that the log has, or is about to have. A sealed run
-    /// that is noted as no longer dirty stays sealed until that is durable and it is
-    /// [forgotten](Self::forget): a checkpoint taken before must include the checksum.
-    pub(super) fn note(&mut self, kept: Sectors, standing: Standing) {
-        let is_sealed = standing == Standing::Sealed;
-        set(&mut self.open, kept.clone(), standing.is_dirty() && !is_sealed);
-        set(&mut self.due, kept.clone(), false);
-        if standing.is_dirty() {
-            set(&mut self.sealed, kept, is_sealed);
-        }
-    }
-
-    /// Records that nothing in a run of places is dirty any more.
-    pub(super) fn forget(&mut self, kept: Sectors) {
-        for bits in [&mut self.open, &mut self.sealed, &mut self.due] {
-            set(bits, kept.clone(), false);
-        }
-    }
-}
-
-fn set(bits: &mut Bits, range: Sectors, value: bool) {
-    if value {
-        bits.set(range);
-    } else if bits.ones() > 0 {
-        bits.clear(range);
-    }
-}
-
-/// Returns the parts of a run of a block for whose places a bit is set.
-fn parts<'a>(
-    bits: &'a Bits,
-    kept: &Sectors,
-    run: &Sectors,
-) -> impl Iterator<Item = Sectors> + use<'a> {
-    let (from, to) = (kept.start, run.start);
-    bits.runs(kept.clone())
-        .filter_map(move |(at, bit)| bit.then_some(at.start - from + to..at.end - from + to))
+/// Moves a run from one start to another: places of a block to its sectors, or back.
+fn moved(run: &Sectors, from: u64, to: u64) -> Sectors {
+    run.start - from + to..run.end - from + to
 }
 
 impl Shard {
@@ -82,11 +21,7 @@ impl Shard {
         if !self.is_logging() {
             return;
         }
-        let kept = self.directory.cache_sectors(block, run);
-        self.log.seals.due.set(kept);
-        if self.log.seals.blocks.last() != Some(&block) {
-            self.log.seals.blocks.push(block);
-        }
+        self.seals.seal_later(block, self.directory.cache_sectors(block, run));
     }
 
     /// Prepares a write of dirty data to a run, none of which is sealed. Data stored there before,
@@ -97,34 +32,23 @@ impl Shard {
         run: &Sectors,
         orders: &mut Vec<Order>,
     ) {
-        if self.log.seals.due.ones() == 0 {
-            return;
-        }
         let kept = self.directory.cache_sectors(block, run);
-        if !self.log.seals.due.any(kept.clone()) {
-            return;
-        }
-        let due: Vec<Sectors> = parts(&self.log.seals.due, &kept, run).collect();
-        self.log.seals.due.clear(kept);
-        for run in due {
-            let kept = self.directory.cache_sectors(block, &run);
-            if !self.log.seals.open.all(kept) {
-                self.note(block, &run, Standing::Dirty, orders);
-            }
+        for due in self.seals.overwrite(kept.clone()) {
+            self.note(block, &moved(&due, kept.start, run.start), Standing::Dirty, orders);
         }
     }
 
     /// Seals the due sectors, for the commit that begins.
     pub(super) fn seal(&mut self, orders: &mut Vec<Order>) {
-        let mut blocks = std::mem::take(&mut self.log.seals.blocks);
+        let mut blocks = self.seals.take_blocks();
         for block in blocks.drain(..) {
-            if self.log.seals.due.ones() == 0 || !self.directory.is_live(block) {
+            if !self.seals.has_due() || !self.directory.is_live(block) {
                 continue; // it has been cleaned, and perhaps replaced
             }
             let sectors = self.directory.sectors(block);
             let kept = self.directory.cache_sectors(block, &sectors);
-            let due: Vec<Sectors> = parts(&self.log.seals.due, &kept, &sectors).collect();
-            for run in due {
+            for due in self.seals.due(kept.clone()) {
+                let run = moved(&due, kept.start, sectors.start);
                 let standing = match () {
                     () if planted!(LostDirtyBit) => Standing::Clean,
                     () if planted!(NeverSealed) => Standing::Dirty,
@@ -133,14 +57,12 @@ impl Shard {
                 self.note(block, &run, standing, orders);
             }
         }
-        self.log.seals.blocks = blocks;
+        self.seals.reuse(blocks);
     }
 
     /// Returns whether a sealed sector prevents a task from storing into a run of a block.
     pub(super) fn is_sealed(&self, block: Block, run: &Sectors) -> bool {
-        let sealed = &self.log.seals.sealed;
-        sealed.ones() > 0
-            && sealed.any(self.directory.cache_sectors(block, run))
+        self.seals.has_sealed(|| self.directory.cache_sectors(block, run))
             && !planted!(SealedOverwritten)
     }
 
@@ -156,9 +78,11 @@ impl Shard {
             if run.is_empty() {
                 continue;
             }
-            let kept = self.directory.cache_sectors(*block, &run);
-            let sealed: Vec<Sectors> = parts(&self.log.seals.sealed, &kept, &run).collect();
-            sealed.iter().for_each(|run| self.note(*block, run, Standing::Dirty, orders));
+            for (run, sealed) in self.by_seal(*block, &run) {
+                if sealed {
+                    self.note(*block, &run, Standing::Dirty, orders);
+                }
+            }
             // or the commit that is to come would seal it
             self.note_overwriting(*block, &run, orders);
         }
@@ -183,30 +107,20 @@ impl Shard {
     pub(super) fn by_seal(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
         let kept = self.directory.cache_sectors(block, run);
         let (from, to) = (kept.start, run.start);
-        let runs = self.log.seals.sealed.runs(kept);
-        runs.map(|(at, bit)| (at.start - from + to..at.end - from + to, bit)).collect()
-    }
-
-    /// Returns the bytes of memory held for seals.
-    pub(crate) fn seal_bytes(&self) -> u64 {
-        let Seals { open, sealed, due, .. } = &self.log.seals;
-        [open, sealed, due].map(|bits| bits.memory_bytes() as u64).iter().sum()
+        self.seals.by_seal(kept).map(|(at, sealed)| (moved(&at, from, to), sealed)).collect()
     }
 
     /// Forgets the seals of a run that is durably no longer dirty.
     pub(super) fn forget_seals(&mut self, block: Block, run: &Sectors) {
         if self.is_kept() {
-            self.log.seals.forget(self.directory.cache_sectors(block, run));
+            self.seals.forget(self.directory.cache_sectors(block, run));
         }
     }
 
     /// Restores the seals of a block from the log.
     pub(crate) fn restore_seals(&mut self, block: &RestoredBlock) {
-        let kept = |run: &Sectors| {
-            let start = block.at.place + run.start - block.at.sectors.start;
-            start..start + (run.end - run.start)
-        };
-        block.dirty.iter().for_each(|run| self.log.seals.note(kept(run), Standing::Dirty));
-        block.sealed.iter().for_each(|run| self.log.seals.note(kept(run), Standing::Sealed));
+        let kept = |run: &Sectors| moved(run, block.at.sectors.start, block.at.place);
+        block.dirty.iter().for_each(|run| self.seals.note(kept(run), Standing::Dirty));
+        block.sealed.iter().for_each(|run| self.seals.note(kept(run), Standing::Sealed));
     }
 }

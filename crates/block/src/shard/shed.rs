@@ -20,14 +20,20 @@ use crate::request::Fault;
 
 /// Draws the hits that are shed: one each time the sum of the shares reaches another whole.
 #[derive(Debug, Default)]
-pub(super) struct Shed {
+pub(crate) struct Shed {
     /// The share, in units of 1/2³².
     share: u32,
     sum: u32,
 }
 
 impl Shed {
-    fn draw(&mut self) -> bool {
+    /// Sets the share of the hits on the cache device that are to be shed, in parts of 2³².
+    pub(crate) fn set(&mut self, share: u32) {
+        self.share = share;
+    }
+
+    /// Returns whether the next hit is to be read from the backing device.
+    pub(super) fn draw(&mut self) -> bool {
         let is_whole;
         (self.sum, is_whole) = self.sum.overflowing_add(self.share);
         is_whole
@@ -35,16 +41,6 @@ impl Shed {
 }
 
 impl Shard {
-    /// Sets the share of the hits on the cache device that are to be shed, in parts of 2³².
-    pub(crate) fn shed(&mut self, share: u32) {
-        self.shed.share = share;
-    }
-
-    /// Returns whether the next hit is to be read from the backing device.
-    pub(super) fn is_shed(&mut self) -> bool {
-        self.shed.share > 0 && self.shed.draw()
-    }
-
     /// Reads a task's range, all of it valid in its `blocks`, from the backing device, except dirty
     /// sectors.
     pub(super) fn read_shed(
@@ -86,5 +82,20 @@ impl Shard {
             }
         }
         self.spare_survey = survey;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_drawn_by_their_share() {
+        let mut shed = Shed::default();
+        let mut drawn = |share| {
+            shed.set(share);
+            (0..16).filter(|_| shed.draw()).count()
+        };
+        assert_eq!([0, 1 << 30, 1 << 31].map(&mut drawn), [0, 4, 8]);
     }
 }

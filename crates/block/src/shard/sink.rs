@@ -10,7 +10,7 @@ use super::Shard;
 use super::task::{Data, Task, Work};
 use crate::geometry::{Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
-use crate::order::{BufferId, Order, Paging};
+use crate::order::{BufferId, Order};
 
 impl Shard {
     /// Starts the write-back of the held sectors of a run within a region.
@@ -33,8 +33,7 @@ impl Shard {
         let scratch = self.new_scratch(id, run.end - run.start, orders);
         let data = Data { buffer: BufferId::Scratch(scratch), sector: run.start, offset: 0 };
         self.tasks[id as usize].data = data;
-        let deed = Paging::Recall { to: data.span(&run) };
-        orders.push(Order::Memory { volume, sectors: run, deed });
+        self.held.recall(volume, run.clone(), data.span(&run), orders);
         self.write_below(id, orders);
     }
 

@@ -8,15 +8,13 @@
 //! admitted (`admission`), or finds all cold blocks in use, is not cached. It goes to the backing
 //! device if it would be lost otherwise.
 
-use std::ops::Range;
-
 use super::Shard;
 use super::admission::Removal;
 use super::operations::part_of;
 use super::task::{Because, Part, Step, Work, common};
 use crate::allocate::largest_fitting;
 use crate::directory::{Block, Origin, Room};
-use crate::geometry::{Place, Sectors, VolumeId};
+use crate::geometry::{Place, Sectors};
 use crate::locks::TaskId;
 use crate::order::{OpId, Order};
 
@@ -209,7 +207,7 @@ impl Shard {
                 self.counters.stores_without_room += 1;
                 return Placed::Nowhere;
             }
-            let ahead = self.clean_ahead(dirty.len());
+            let ahead = self.dirt.clean_ahead(dirty.len(), self.directory.len());
             if !ahead {
                 self.tasks[id as usize].step = Step::Room;
                 self.tasks[id as usize].cleaning = dirty.len() as u32;
@@ -312,23 +310,7 @@ impl Shard {
     /// Handles new content of a run: it is no longer lost, nor held in memory.
     pub(super) fn found(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
         let volume = self.tasks[id as usize].volume;
-        self.let_go(volume, run, orders);
-        self.found_in_memory(volume, run);
-        while let Some(&place) = self.lost_below.range(places(volume, run)).next() {
-            self.lost_below.remove(&place);
-        }
+        self.held.let_go(volume, run, orders);
+        self.lost.written(volume, run);
     }
-
-    /// Handles new content of a run in memory: it is no longer lost, except for the log, which
-    /// outlives memory.
-    pub(super) fn found_in_memory(&mut self, volume: VolumeId, run: &Sectors) {
-        while let Some(&place) = self.lost.range(places(volume, run)).next() {
-            self.lost.remove(&place);
-            self.lost_below.insert(place);
-        }
-    }
-}
-
-fn places(volume: VolumeId, run: &Sectors) -> Range<Place> {
-    Place::new(volume, run.start)..Place::new(volume, run.end)
 }

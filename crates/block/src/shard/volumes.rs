@@ -2,7 +2,7 @@
 
 use super::task::Step;
 use super::{Shard, VolumeSize};
-use crate::geometry::{Place, SECTOR_BYTES, VolumeId};
+use crate::geometry::{SECTOR_BYTES, VolumeId};
 
 impl Shard {
     /// Adds a volume, or changes the size of one.
@@ -41,9 +41,7 @@ impl Shard {
         }
         self.held.remove_volume(id);
         self.forget_round(id);
-        let places = Place::all_of(id);
-        self.lost.retain(|place| !places.contains(place));
-        self.lost_below.retain(|place| !places.contains(place));
+        self.lost.remove_volume(id);
         // fetches ordered for the volume become void
         self.set_volume(id, VolumeSize { sectors: 0 });
     }

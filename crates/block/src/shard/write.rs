@@ -123,12 +123,13 @@ impl Shard {
     }
 
     fn read_edge(&mut self, id: TaskId, sector: u64, orders: &mut Vec<Order>) {
-        if self.recall_edge(id, sector, orders) {
-            return;
-        }
         let run = sector..sector + 1;
-        let to = self.tasks[id as usize].data.span(&run);
-        let block = self.directory.find(self.tasks[id as usize].volume, sector);
+        let task = &self.tasks[id as usize];
+        let (volume, to) = (task.volume, task.data.span(&run));
+        if self.held.has_any(volume, &run) {
+            return self.held.recall(volume, run, to, orders);
+        }
+        let block = self.directory.find(volume, sector);
         let usable = |block: &Block| match self.is_degraded() {
             true => self.directory.is_dirty_in(*block, &run),
             false => self.directory.is_valid(*block, &run),
@@ -183,7 +184,8 @@ impl Shard {
             return;
         }
         if !matches!(self.tasks[id as usize].work, Work::Sink) {
-            self.forget(id, orders); // a write-back leaves the tier as it is
+            // a write-back leaves the tier as it is
+            self.held.forget(self.tasks[id as usize].volume, range.clone(), orders);
         }
         let keeps = self.mode().keeps_writes() && !self.tasks[id as usize].through;
         let may_stay = keeps && (self.is_kept() || !self.is_durable(id));
@@ -194,6 +196,22 @@ impl Shard {
         if !self.unlog(id, orders) {
             self.write_backing(id, orders);
         }
+    }
+
+    /// Returns whether the data of a task's write may stay in the cache only.
+    fn may_be_dirty(&mut self, id: TaskId) -> bool {
+        let range = self.tasks[id as usize].range.clone();
+        let len = range.end - range.start;
+        if self.dirt.allows(self.directory.dirty_sectors() + len) {
+            return true;
+        }
+        // An overwrite of dirty sectors does not increase their number.
+        let survey = self.survey(id);
+        let runs =
+            survey.blocks.iter().flat_map(|(block, run)| self.directory.dirty_runs_in(*block, run));
+        let dirty: u64 = runs.map(|run| run.end - run.start).sum();
+        self.spare_survey = survey;
+        dirty == len
     }
 
     /// Continues once no clean copy of a task's range would come back: its backing device may
@@ -229,7 +247,7 @@ impl Shard {
         if !self.lock(id, Need::exclusive(range.clone())) {
             return;
         }
-        self.forget(id, orders);
+        self.held.forget(self.tasks[id as usize].volume, range, orders);
         if !self.may_change(id, orders) {
             return;
         }
