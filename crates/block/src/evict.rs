@@ -27,17 +27,17 @@ pub enum EvictError {
 
 /// Returns whether a policy needs no knowledge of future requests.
 fn serves(entry: &&Entry) -> bool {
-    !entry.about.next_uses
+    !entry.info.next_uses
 }
 
 fn known() -> Vec<&'static str> {
-    POLICIES.iter().filter(serves).map(|entry| entry.about.name).collect()
+    POLICIES.iter().filter(serves).map(|entry| entry.info.name).collect()
 }
 
 impl Evict {
     /// Returns every policy that a block cache can have, with its defaults.
     pub fn all() -> impl Iterator<Item = Self> {
-        POLICIES.iter().filter(serves).map(|entry| Self(Choice::of(&entry.about)))
+        POLICIES.iter().filter(serves).map(|entry| Self(Choice::of(&entry.info)))
     }
 
     /// Returns the policy and its parameters.
@@ -53,13 +53,13 @@ impl Evict {
 
     /// Returns whether the policy is LRU.
     pub fn is_lru(&self) -> bool {
-        self.0.name() == Lru::ABOUT.name
+        self.0.name() == Lru::INFO.name
     }
 }
 
 impl Default for Evict {
     fn default() -> Self {
-        Self(Choice::of(&Lru::ABOUT))
+        Self(Choice::of(&Lru::INFO))
     }
 }
 
@@ -75,7 +75,7 @@ impl FromStr for Evict {
     /// Reads a [`Choice`], such as `s3-fifo:small=0.2`.
     fn from_str(text: &str) -> Result<Self, EvictError> {
         let choice: Choice = text.parse()?;
-        let entry = POLICIES.iter().find(|entry| entry.about.name == choice.name());
+        let entry = POLICIES.iter().find(|entry| entry.info.name == choice.name());
         match entry.filter(serves) {
             Some(_) => Ok(Self(choice)),
             None => Err(EvictError::Future { name: choice.name() }),

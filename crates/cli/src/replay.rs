@@ -12,7 +12,7 @@ use clap::{Args, ValueEnum};
 use floe_block::{Config, Memory};
 use floe_device::Role;
 use floe_lab::replay::{
-    Feed, Fit, Layout, Outcome, Pace, Plan, ReplayError, Setup, Stage, Survey, Tier, Volume,
+    Feed, Fit, Layout, Pace, Plan, ReplayError, ReplayResult, Setup, Stage, Survey, Tier, Volume,
     run as replay,
 };
 use floe_lab::report::{html, latencies};
@@ -358,7 +358,7 @@ fn pace(at: At, speed: Speed, in_flight: Option<u32>, survey: &Survey) -> Result
     }
 }
 
-fn write_report(file: &Path, outcome: &Outcome) -> Result<(), CliError> {
+fn write_report(file: &Path, outcome: &ReplayResult) -> Result<(), CliError> {
     let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
     std::fs::write(file, html(&latencies::report(&command, outcome)))
         .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))

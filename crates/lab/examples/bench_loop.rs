@@ -3,7 +3,9 @@
 //!
 //! `cargo run --release -p floe-lab --example bench_loop`
 
-use floe_lab::bench::{Contender, Contestant, Disk, Load, Order, Plan, Setup, Subject, measure};
+use floe_lab::bench::{
+    CacheCompetitor, Competitor, Disk, Load, PassOrder, Plan, Setup, Subject, measure,
+};
 use floe_lab::simulate::stream::{Builder, Keep};
 use floe_trace::{GeneratorSpec, Trace};
 
@@ -32,7 +34,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     trace.by_ref().try_for_each(|request| -> Result<(), Box<dyn std::error::Error>> {
         Ok(builder.add(&request?)?)
     })?;
-    let load = Load::new(&builder.finish()?, None, Order::Drawn)?;
+    let load = Load::new(&builder.finish()?, None, PassOrder::Drawn)?;
     let disk = |us: u64| Disk { mean_ns: us * 1000, exponential: false };
     let rows = [
         ("a hit", true, 1, disk(0)),
@@ -44,8 +46,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let plan = Plan { repetitions: 11, seconds: 0.2, warm_up_seconds_max: 2.0 };
     for (what, hits, mpl, disk) in rows {
         let setup = Setup { threads: 1, mpl, disk };
-        let contestant: Box<dyn Contestant> = Box::new(Contender::new(Nothing { hits }, 1, setup));
-        let measured = &measure(&load, &[contestant], &plan, |_| {})[0];
+        let competitor: Box<dyn Competitor> =
+            Box::new(CacheCompetitor::new(Nothing { hits }, 1, setup));
+        let measured = &measure(&load, &[competitor], &plan, |_| {})[0];
         let mut times: Vec<f64> =
             measured.repetitions.iter().map(|repetition| repetition.cpu_ns_per_op).collect();
         times.sort_unstable_by(f64::total_cmp);

@@ -40,10 +40,10 @@ pub use freezing::{Freezing, Frozen, Lifetime};
 pub use load::{Feed, Load, LoadError, Operation};
 pub use look::Looks;
 pub use measure::{
-    Contender, Contestant, Measured, Plan, Repetition, Setup, Step, Warmed, measure,
+    CacheCompetitor, Competitor, MeasureStep, Measured, Plan, Repetition, Setup, Warmed, measure,
 };
-pub use order::Order;
-pub use outcome::{Admitted, Decided, Freeze, Identity, Outcome, Park, Ratio, Write, decided};
+pub use order::PassOrder;
+pub use outcome::{Admitted, BenchResult, Decided, Freeze, Identity, Park, Ratio, Write, decided};
 pub use statistics::Estimate;
 pub use subject::{Freezes, Subject};
 pub use tally::Tally;

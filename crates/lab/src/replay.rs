@@ -25,7 +25,7 @@ pub use clock::{Clock, VirtualClock};
 pub use cost::CostOutcome;
 pub use engine::{ReplayError, Setup, run};
 pub use layout::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};
-pub use outcome::{Latencies, Outcome, Step};
+pub use outcome::{Latencies, LatencyStep, ReplayResult};
 pub use pace::Pace;
 pub use shed::{ShedDecision, ShedOutcome};
 pub use simulated::SimulatedDevice;

@@ -20,7 +20,7 @@
 //! refused when the cache is built.
 
 use floe_policy::admission::{
-    Admission, Admittance, Needs, Orders, Room, Traffic, Verdict, Victim, Window,
+    Admission, AdmissionFactory, Needs, Orders, Room, Traffic, Verdict, Victim, Window,
 };
 use floe_policy::{Access, Slot, Tick};
 
@@ -46,9 +46,9 @@ pub(crate) trait Template: Send + Sync {
     fn make(&self, shard: usize, shards: usize) -> Box<dyn Admission + Send>;
 }
 
-impl<A: Admittance> Template for A {
+impl<A: AdmissionFactory> Template for A {
     fn name(&self) -> String {
-        Admittance::name(self)
+        AdmissionFactory::name(self)
     }
 
     fn is_refused(&self) -> Option<&'static str> {

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
-use floe_policy::admission::{Admissions, Admittance};
+use floe_policy::admission::{AdmissionFactory, Admissions};
 use floe_policy::registry::ChoiceError;
 use floe_policy::{AnyPolicy, QdClock, Replacement};
 
@@ -262,7 +262,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// let admission = cache.stats().admission.unwrap();
     /// assert_eq!((admission.offered, admission.admitted, admission.bypassed), (3, 2, 1));
     /// ```
-    pub fn admission(self, admission: impl Admittance) -> Self {
+    pub fn admission(self, admission: impl AdmissionFactory) -> Self {
         Self { admission: Some(Box::new(admission)), ..self }
     }
 
@@ -460,7 +460,7 @@ where
             (cores * SHARDS_PER_CORE).next_power_of_two().min(1 << most.min(16)).min(SHARDS_MAX)
         });
         let shape = shape::<K, V>(&budget, weighed, shards);
-        let about = self.policy.about();
+        let about = self.policy.info();
         let threads = Threads::new(Records::new(self.freezing.is_some()));
         // A loop, and no chain of iterators: their frames are deep in a debug build, and loom's
         // threads have a small stack.
@@ -535,7 +535,7 @@ where
         {
             return Err(BuildError::Admission { admission: template.name(), needs });
         }
-        let about = self.policy.about();
+        let about = self.policy.info();
         let needs = match (about.next_uses, about.streams) {
             (true, _) => "needs to know the future",
             (_, true) => "goes by the position of blocks and fetches ahead",

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-use floe_policy::{About, Replacement};
+use floe_policy::{PolicyInfo, Replacement};
 
 use crate::budget::Budget;
 use crate::cause::Cause;
@@ -60,7 +60,7 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) clock: Clock,
     pub(crate) live: Option<Duration>,
     pub(crate) idle: Option<Duration>,
-    pub(crate) about: &'static About,
+    pub(crate) about: &'static PolicyInfo,
     /// The name of the admission, if there is one.
     pub(crate) admission: Option<String>,
     /// Entries can expire, so that a thread has to sweep them.

@@ -4,7 +4,7 @@ use std::any::TypeId;
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
-use floe_policy::{Kind, Marks, Replacement, Slot, Touch};
+use floe_policy::{HitKind, Marks, Replacement, Slot, Touch};
 
 use crate::barrier;
 use crate::builder::DefaultHasher;
@@ -52,7 +52,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         } else {
             Self::touch_with_care(record, found, marks, slot)
         };
-        if <P::Marks as Marks>::KIND == Kind::LruLike && touch != Touch::Noted {
+        if <P::Marks as Marks>::KIND == HitKind::LruLike && touch != Touch::Noted {
             self.promote(shard, record, found.entry, touch);
         }
     }

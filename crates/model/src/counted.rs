@@ -10,7 +10,8 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    Locks, ModelError, Network, Operation, Outcome, Service, Station, Step, Time, Times, Visit,
+    Locks, ModelError, Network, Operation, RequestOutcome, RouteStep, Service, Station, Time,
+    Times, Visit,
 };
 
 /// The counted operations of requests.
@@ -119,7 +120,7 @@ impl Counted {
         let all = self.requests() as f64;
         let mut outcomes = Vec::new();
         for counts in &self.outcomes {
-            outcomes.push(Outcome {
+            outcomes.push(RequestOutcome {
                 name: counts.outcome,
                 probability: counts.requests as f64 / all,
                 is_miss: counts.is_miss,
@@ -145,7 +146,7 @@ impl Drawing<'_> {
             .ok_or(ModelError::NoTime { policy: "this policy", operation })
     }
 
-    fn steps(&mut self, counts: &Counts, disk_us: f64) -> Result<Vec<Step>, ModelError> {
+    fn steps(&mut self, counts: &Counts, disk_us: f64) -> Result<Vec<RouteStep>, ModelError> {
         let optional =
             |operation| self.times.times.get(&operation).map_or(0.0, |time| time.alone_us);
         let mut computes_us = self.time(Operation::Lookup)?.alone_us;
@@ -182,9 +183,9 @@ impl Drawing<'_> {
                 None => visits.push(Visit { station, time, is_limit: false }),
             }
         }
-        let mut steps = vec![Step::Compute(computes_us)];
-        steps.extend(counts.is_miss.then_some(Step::Disk(disk_us)));
-        steps.extend(visits.into_iter().map(Step::Visit));
+        let mut steps = vec![RouteStep::Compute(computes_us)];
+        steps.extend(counts.is_miss.then_some(RouteStep::Disk(disk_us)));
+        steps.extend(visits.into_iter().map(RouteStep::Visit));
         Ok(steps)
     }
 

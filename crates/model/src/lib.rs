@@ -20,7 +20,7 @@ mod student;
 
 pub use advice::{Advice, Situation};
 pub use error::ModelError;
-pub use network::{Network, Outcome, Station, Step, Visit};
+pub use network::{Network, RequestOutcome, RouteStep, Station, Visit};
 pub use operation::Operation;
 pub use policies::{Policy, Setting};
 pub use service::{Locks, Service, Time, Times};

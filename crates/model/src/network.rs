@@ -25,7 +25,7 @@ pub struct Station {
 
 /// Part of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Step {
+pub enum RouteStep {
     /// Work that holds a core and nothing else, in microseconds.
     Compute(f64),
     /// Waiting for the backing device, which holds nothing and has room for all, in microseconds.
@@ -48,7 +48,7 @@ pub struct Visit {
 
 /// The possible outcomes of a request.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outcome {
+pub struct RequestOutcome {
     /// Its name: `hit`.
     pub name: &'static str,
     /// Its probability.
@@ -56,14 +56,14 @@ pub struct Outcome {
     /// True for a miss.
     pub is_miss: bool,
     /// Its steps, in order.
-    pub steps: Vec<Step>,
+    pub steps: Vec<RouteStep>,
 }
 
 /// A cache under load; see the module.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Network {
     stations: Vec<Station>,
-    outcomes: Vec<Outcome>,
+    outcomes: Vec<RequestOutcome>,
 }
 
 impl Network {
@@ -71,13 +71,13 @@ impl Network {
     ///
     /// # Errors
     /// What of the module's invariants does not hold.
-    pub fn new(stations: Vec<Station>, outcomes: Vec<Outcome>) -> Result<Self, ModelError> {
+    pub fn new(stations: Vec<Station>, outcomes: Vec<RequestOutcome>) -> Result<Self, ModelError> {
         for outcome in &outcomes {
             share(outcome.name, outcome.probability)?;
             for step in &outcome.steps {
                 match step {
-                    Step::Compute(us) | Step::Disk(us) => time(outcome.name, *us)?,
-                    Step::Visit(visit) => {
+                    RouteStep::Compute(us) | RouteStep::Disk(us) => time(outcome.name, *us)?,
+                    RouteStep::Visit(visit) => {
                         let station = stations.get(visit.station);
                         let station =
                             station.ok_or(ModelError::NoStation { outcome: outcome.name })?;
@@ -104,18 +104,18 @@ impl Network {
     }
 
     /// The possible outcomes of a request.
-    pub fn outcomes(&self) -> &[Outcome] {
+    pub fn outcomes(&self) -> &[RequestOutcome] {
         &self.outcomes
     }
 
     /// Mean time a request computes outside all stations, in microseconds.
     pub fn compute_us(&self) -> f64 {
-        self.mean(|step| if let Step::Compute(us) = step { *us } else { 0.0 })
+        self.mean(|step| if let RouteStep::Compute(us) = step { *us } else { 0.0 })
     }
 
     /// Mean time a request waits for the disk, in microseconds.
     pub fn disk_us(&self) -> f64 {
-        self.mean(|step| if let Step::Disk(us) = step { *us } else { 0.0 })
+        self.mean(|step| if let RouteStep::Disk(us) = step { *us } else { 0.0 })
     }
 
     /// Mean time a request needs of a station, all its copies together, with `queue` requests
@@ -131,8 +131,8 @@ impl Network {
 
     /// The queue length from which on a station's times stay the same.
     pub(crate) fn steady_from(&self, station: usize) -> u32 {
-        let length = |step: &Step| match step {
-            Step::Visit(visit) if visit.station == station => {
+        let length = |step: &RouteStep| match step {
+            RouteStep::Visit(visit) if visit.station == station => {
                 visit.time.contended.last().map(|last| last.0)
             }
             _ => None,
@@ -173,14 +173,15 @@ impl Network {
 
     fn at(&self, station: usize, us: impl Fn(&Visit) -> f64) -> f64 {
         self.mean(|step| match step {
-            Step::Visit(visit) if visit.station == station => us(visit),
+            RouteStep::Visit(visit) if visit.station == station => us(visit),
             _ => 0.0,
         })
     }
 
-    fn mean(&self, us: impl Fn(&Step) -> f64) -> f64 {
-        let of =
-            |outcome: &Outcome| outcome.probability * outcome.steps.iter().map(&us).sum::<f64>();
+    fn mean(&self, us: impl Fn(&RouteStep) -> f64) -> f64 {
+        let of = |outcome: &RequestOutcome| {
+            outcome.probability * outcome.steps.iter().map(&us).sum::<f64>()
+        };
         self.outcomes.iter().map(of).sum()
     }
 }

@@ -8,7 +8,10 @@
 
 use crate::check::{share, time};
 use crate::service::{Locks, Times};
-use crate::{ModelError, Network, Operation, Outcome, Service, Shares, Station, Step, Time, Visit};
+use crate::{
+    ModelError, Network, Operation, RequestOutcome, RouteStep, Service, Shares, Station, Time,
+    Visit,
+};
 
 mod route;
 

@@ -45,7 +45,7 @@ impl Visitor for Speed<'_> {
             let mut cache = Cache::new(make(), size, self.trace);
             let mut hits = 0u64;
             let start = cpu_time();
-            if P::ABOUT.next_uses {
+            if P::INFO.next_uses {
                 for (&key, &next_use) in self.trace.keys.iter().zip(self.next_uses) {
                     hits += u64::from(cache.request(key, next_use));
                 }

@@ -11,21 +11,21 @@ use std::str::FromStr;
 use crate::lhd::AgedHits;
 use crate::registry::{Choice, ChoiceError};
 use crate::{
-    About, Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, Kind, LastUses, Marks,
-    NoMarks, Plain, Policy, Replacement, Slot, Stamps, Touch, TryPromote,
+    Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, HitKind, LastUses, Marks, NoMarks,
+    Plain, Policy, PolicyInfo, Replacement, Slot, Stamps, Touch, TryPromote,
 };
 
 macro_rules! define_order {
     (() $($module:ident::$Policy:ident,)*) => {
         #[derive(Debug, Clone)]
-        enum Order {
+        enum AnyOrder {
             $($Policy(Box<crate::$Policy>),)*
         }
 
-        impl Order {
+        impl AnyOrder {
             fn of(choice: &Choice) -> Self {
                 $(
-                    if choice.name() == <crate::$Policy as Policy>::ABOUT.name {
+                    if choice.name() == <crate::$Policy as Policy>::INFO.name {
                         return Self::$Policy(Box::new(Policy::new(&choice.parameters)));
                     }
                 )*
@@ -40,7 +40,7 @@ with_policies!(define_order);
 macro_rules! each {
     (($any:expr, |$order:ident| $does:expr) $($module:ident::$Policy:ident,)*) => {
         match $any {
-            $(Order::$Policy($order) => $does,)*
+            $(AnyOrder::$Policy($order) => $does,)*
         }
     };
 }
@@ -58,19 +58,19 @@ macro_rules! each {
 /// ```
 #[derive(Clone)]
 pub struct AnyPolicy {
-    order: Order,
+    order: AnyOrder,
     marks: AnyMarks,
 }
 
 impl AnyPolicy {
     /// An empty order without room.
     pub fn new(choice: &Choice) -> Self {
-        let order = Order::of(choice);
+        let order = AnyOrder::of(choice);
         Self { marks: marks_of(&order), order }
     }
 }
 
-fn marks_of(order: &Order) -> AnyMarks {
+fn marks_of(order: &AnyOrder) -> AnyMarks {
     fn of(order: &impl Eviction<Marks: Into<AnyMarks>>) -> AnyMarks {
         order.marks().clone().into()
     }
@@ -93,8 +93,8 @@ impl fmt::Debug for AnyPolicy {
 }
 
 impl Replacement for AnyPolicy {
-    fn about(&self) -> &'static About {
-        with_policies!(each & self.order, |order| order.about())
+    fn info(&self) -> &'static PolicyInfo {
+        with_policies!(each & self.order, |order| order.info())
     }
 }
 
@@ -198,7 +198,7 @@ macro_rules! any_marks {
 
         impl Marks for AnyMarks {
             /// They can owe a promotion; whether they ever do is in [`POLICIES`](crate::POLICIES).
-            const KIND: Kind = Kind::LruLike;
+            const KIND: HitKind = HitKind::LruLike;
             const PLAIN: Option<Plain<Self>> = Plain::YES;
 
             #[inline]

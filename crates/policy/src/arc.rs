@@ -13,7 +13,7 @@
 use crate::ghost_queues::GhostQueues;
 use crate::index::Tag;
 use crate::listed::Listed;
-use crate::{About, Access, AlwaysPromote, Lists, Parameters, Policy, Slot};
+use crate::{Access, AlwaysPromote, Lists, Parameters, Policy, PolicyInfo, Slot};
 
 /// T1 and B1: seen once.
 const ONCE: usize = 0;
@@ -87,7 +87,7 @@ impl Arc {
 }
 
 impl Policy for Arc {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "arc",
         "recency and frequency lists whose ghosts decide their sizes",
         "Megiddo & Modha, FAST '03",

@@ -7,7 +7,7 @@
 //! computation is infeasible.
 
 use crate::heap::{Heap, ordered_by_heap};
-use crate::{About, Access, Eviction, NoMarks, Parameters, Policy, Slot};
+use crate::{Access, Eviction, NoMarks, Parameters, Policy, PolicyInfo, Slot};
 
 /// The offline optimum.
 #[derive(Debug, Clone)]
@@ -17,8 +17,8 @@ pub struct Belady {
 }
 
 impl Policy for Belady {
-    const ABOUT: About =
-        About::new("belady", "offline optimum: leaves when needed latest", "Belady, 1966")
+    const INFO: PolicyInfo =
+        PolicyInfo::new("belady", "offline optimum: leaves when needed latest", "Belady, 1966")
             .looking_at_next_uses();
 
     fn new(_: &Parameters) -> Self {

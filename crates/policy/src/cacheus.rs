@@ -20,7 +20,7 @@ use crate::frequency::FrequencyList;
 use crate::ghost::Ghosts;
 use crate::index::Tag;
 use crate::random::Random;
-use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameters, Policy, Slot};
+use crate::{Access, AlwaysPromote, Cursor, Eviction, Lists, Parameters, Policy, PolicyInfo, Slot};
 
 /// The queue of new and demoted entries, from which SR-LRU evicts.
 const Q: usize = 0;
@@ -206,7 +206,7 @@ impl Cacheus {
 }
 
 impl Policy for Cacheus {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "cacheus",
         "scan-resistant LRU or churn-resistant LFU decides, by self-tuned regret",
         "Rodriguez et al., FAST '21",

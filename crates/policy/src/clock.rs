@@ -8,7 +8,7 @@
 //! Not to be used where scans are common: an entry that is never hit stays for a whole round.
 
 use crate::listed::Listed;
-use crate::{About, Access, Counters, Lists, Marks, Parameter, Parameters, Policy, Slot};
+use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
 /// The only list.
 const RING: usize = 0;
@@ -37,8 +37,8 @@ impl Clock {
 }
 
 impl Policy for Clock {
-    const ABOUT: About =
-        About::new("clock", "FIFO, but what was hit goes round again", "Corbató '68")
+    const INFO: PolicyInfo =
+        PolicyInfo::new("clock", "FIFO, but what was hit goes round again", "Corbató '68")
             .with(&[Parameter::count("bits", 1, 1..=7, "bits of the hit counter")]);
 
     fn new(parameters: &Parameters) -> Self {

@@ -8,7 +8,7 @@
 //! Not to be used where misses are expensive: nothing protects a popular entry from leaving.
 
 use crate::listed::Listed;
-use crate::{About, Access, Lists, NoMarks, Parameters, Policy, Ranked, Slot};
+use crate::{Access, Lists, NoMarks, Parameters, Policy, PolicyInfo, Ranked, Slot};
 
 /// The only list.
 const QUEUE: usize = 0;
@@ -20,7 +20,7 @@ pub struct Fifo {
 }
 
 impl Policy for Fifo {
-    const ABOUT: About = About::new("fifo", "leaves in the order of arrival", "-");
+    const INFO: PolicyInfo = PolicyInfo::new("fifo", "leaves in the order of arrival", "-");
 
     fn new(_: &Parameters) -> Self {
         Self { queue: Lists::named(["queue"]) }

@@ -5,7 +5,7 @@
 //! Sixteen bytes a slot.
 
 use crate::count::{Names, Operation};
-use crate::icebox::Icebox;
+use crate::frozen_list::FrozenList;
 use crate::{Cursor, Slot};
 
 const CHILDREN: usize = 4;
@@ -23,7 +23,7 @@ pub(crate) struct Heap {
     heap: Vec<Slot>,
     places: Vec<u32>,
     keys: Vec<u64>,
-    frozen: Icebox,
+    frozen: FrozenList,
 }
 
 impl Heap {
@@ -186,7 +186,10 @@ impl Heap {
 /// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a
 /// [`Heap`].
 macro_rules! ordered_by_heap {
-    (order: $order:ident $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?) => {
+    (
+        order: $order:ident
+        $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?
+    ) => {
         fn reserve(&mut self, slots: usize) {
             self.$order.reserve(slots);
             $(self.$resized();)?

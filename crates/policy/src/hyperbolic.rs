@@ -12,13 +12,13 @@
 //!
 //! Not to be used where popularity changes quickly: an old favourite loses its rank slowly.
 
-use crate::bag::{Bag, ordered_by_bag};
-use crate::{About, Access, Eviction, Parameter, Parameters, Policy, Slot, Stamps};
+use crate::sample_set::{SampleSet, ordered_by_samples};
+use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, Stamps};
 
 /// Hits per time cached.
 #[derive(Debug, Clone)]
 pub struct Hyperbolic {
-    entries: Bag,
+    entries: SampleSet,
     hits: Stamps,
     entered: Vec<u32>,
     samples: u64,
@@ -45,7 +45,7 @@ fn priority(hits: &Stamps, entered: &[u32], slot: Slot) -> f64 {
 }
 
 impl Policy for Hyperbolic {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "hyperbolic",
         "fewest hits per time cached, in a sample, leaves",
         "Blankstein et al., ATC '17",
@@ -54,7 +54,7 @@ impl Policy for Hyperbolic {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            entries: Bag::default(),
+            entries: SampleSet::default(),
             hits: Stamps::new(u32::MAX),
             entered: Vec::new(),
             samples: parameters.count("samples"),
@@ -84,9 +84,12 @@ impl Eviction for Hyperbolic {
         Some(victim)
     }
 
-    ordered_by_bag! {
+    ordered_by_samples! {
         order: entries, marks: hits,
-        class: |this, slot| (8.0 - priority(&this.hits, &this.entered, slot).log2()).clamp(0.0, 31.0) as u32,
+        class: |this, slot| {
+            let worth = priority(&this.hits, &this.entered, slot);
+            (8.0 - worth.log2()).clamp(0.0, 31.0) as u32
+        },
         resized: resized, moved: moved, memory: memory
     }
 }

@@ -146,10 +146,15 @@ mod tests {
     use super::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        })]
 
         #[test]
-        fn an_index_is_a_map(steps in proptest::collection::vec((0..40u32, any::<bool>()), 0..300)) {
+        fn an_index_is_a_map(
+            steps in proptest::collection::vec((0..40u32, any::<bool>()), 0..300),
+        ) {
             const COUNT: usize = 40;
             let (mut index, mut map) = (Index::default(), HashMap::new());
             index.reserve(COUNT / 2);

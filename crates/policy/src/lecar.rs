@@ -19,7 +19,7 @@ use crate::ghost::Ghosts;
 use crate::index::Tag;
 use crate::random::Random;
 use crate::{
-    About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, Slot,
+    Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot,
 };
 
 /// The only LRU list.
@@ -79,7 +79,7 @@ impl LeCaR {
 }
 
 impl Policy for LeCaR {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "lecar",
         "LRU or LFU decides, drawn by weights learned from regret",
         "Vietri et al., HotStorage '18",

@@ -15,8 +15,8 @@
 //!
 //! Not to be used for small caches, where a stretch is most of the cache.
 
-use crate::bag::{Bag, ordered_by_bag};
-use crate::{About, Access, Eviction, Parameter, Parameters, Policy, Slot, Stamps};
+use crate::sample_set::{SampleSet, ordered_by_samples};
+use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, Stamps};
 
 /// Entries looked at for one eviction.
 const STRETCH: usize = 16;
@@ -24,14 +24,14 @@ const STRETCH: usize = 16;
 /// Least frequently used of those not used lately.
 #[derive(Debug, Clone)]
 pub struct Lfru {
-    entries: Bag,
+    entries: SampleSet,
     uses: Stamps,
     window_share: f64,
     hand: usize,
 }
 
 impl Policy for Lfru {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "lfru",
         "a sweep takes the least used of those not used within a window",
         "NVCache, \"Writes Hurt\"",
@@ -44,7 +44,7 @@ impl Policy for Lfru {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            entries: Bag::default(),
+            entries: SampleSet::default(),
             uses: Stamps::new(u32::MAX),
             window_share: parameters.get("window"),
             hand: 0,
@@ -88,7 +88,7 @@ impl Eviction for Lfru {
         Some(slot)
     }
 
-    ordered_by_bag! {
+    ordered_by_samples! {
         order: entries, marks: uses,
         class: |this, slot| 31 - this.uses.count(slot).min(31)
     }

@@ -10,7 +10,9 @@
 //! part it fills with what is hit most.
 
 use crate::frequency::FrequencyList;
-use crate::{About, Access, AlwaysPromote, Cursor, Eviction, Parameters, Policy, Ranked, Slot};
+use crate::{
+    Access, AlwaysPromote, Cursor, Eviction, Parameters, Policy, PolicyInfo, Ranked, Slot,
+};
 
 /// Least frequently used.
 #[derive(Debug, Clone)]
@@ -19,8 +21,8 @@ pub struct Lfu {
 }
 
 impl Policy for Lfu {
-    const ABOUT: About =
-        About::new("lfu", "leaves when hit least often", "O(1): Shah et al., 2010");
+    const INFO: PolicyInfo =
+        PolicyInfo::new("lfu", "leaves when hit least often", "O(1): Shah et al., 2010");
 
     fn new(_: &Parameters) -> Self {
         Self { order: FrequencyList::default() }

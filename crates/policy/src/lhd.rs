@@ -19,10 +19,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::bag::{Bag, ordered_by_bag};
 use crate::random::mix;
+use crate::sample_set::{SampleSet, ordered_by_samples};
 use crate::{
-    About, Access, Eviction, Kind, Marks, Parameter, Parameters, Plain, Policy, Slot, Stamps, Touch,
+    Access, Eviction, HitKind, Marks, Parameter, Parameters, Plain, Policy, PolicyInfo, Slot,
+    Stamps, Touch,
 };
 
 /// Ages told apart. The authors' code has 20,000 and coarsens time so that few are used; with a
@@ -77,7 +78,7 @@ impl AgedHits {
 }
 
 impl Marks for AgedHits {
-    const KIND: Kind = Kind::FifoLike;
+    const KIND: HitKind = HitKind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {
@@ -109,7 +110,7 @@ impl Marks for AgedHits {
 /// Least hit density.
 #[derive(Debug, Clone)]
 pub struct Lhd {
-    entries: Bag,
+    entries: SampleSet,
     marks: AgedHits,
     weights: Vec<u32>,
     hits: Vec<f32>,
@@ -161,7 +162,7 @@ impl Lhd {
 }
 
 impl Policy for Lhd {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "lhd",
         "fewest expected hits per room and time, in a sample, leaves",
         "Beckmann et al., NSDI '18",
@@ -172,7 +173,7 @@ impl Policy for Lhd {
         // Before anything is known, density falls with age and rises with hits.
         let guess = |at: usize| (1 + at / AGES) as f32 / (1 + at % AGES) as f32;
         Self {
-            entries: Bag::default(),
+            entries: SampleSet::default(),
             marks: AgedHits {
                 stamps: Stamps::new(COUNT_MAX),
                 hits: (0..AGES * CLASSES).map(|_| AtomicU32::new(0)).collect(),
@@ -226,9 +227,12 @@ impl Eviction for Lhd {
         Some(victim)
     }
 
-    ordered_by_bag! {
+    ordered_by_samples! {
         order: entries, marks: marks,
-        class: |this, slot| (8.0 - this.density[this.marks.bin(slot)].log2()).clamp(0.0, 31.0) as u32,
+        class: |this, slot| {
+            let density = this.density[this.marks.bin(slot)];
+            (8.0 - density.log2()).clamp(0.0, 31.0) as u32
+        },
         resized: resized, reweighed: reweighed, moved: moved, memory: memory
     }
 }

@@ -68,19 +68,17 @@ pub mod admission;
 pub mod streams;
 
 // The parts of policies.
-mod about;
 mod any;
-mod bag;
 #[cfg(not(feature = "count-operations"))]
 mod count;
 #[cfg(feature = "count-operations")]
 pub mod count;
 mod frequency;
+mod frozen_list;
 mod ghost;
 mod ghost_queues;
 mod ghost_table;
 mod heap;
-mod icebox;
 mod index;
 mod listed;
 mod lists;
@@ -88,8 +86,10 @@ mod marks;
 mod order;
 pub mod owner;
 mod pending_victims;
+mod policy_info;
 mod random;
 pub mod registry;
+mod sample_set;
 pub mod shedder;
 pub mod shedding;
 mod sketch;
@@ -121,15 +121,15 @@ mod slru;
 mod two_q;
 mod w_tinylfu;
 
-pub use about::{About, Parameter, Parameters, Policy, Replacement};
 pub use any::{AnyMarks, AnyPolicy};
 pub use listed::{Listed, SlotLists};
 pub use lists::Lists;
 pub use marks::{AlwaysPromote, Coins, Counters, LastUses, NoMarks, Stamps, TryPromote};
 #[doc(hidden)]
 pub use order::Plain;
-pub use order::{Access, Cursor, Direction, Eviction, Kind, Marks, Ranked, Slot, Tick, Touch};
+pub use order::{Access, Cursor, Direction, Eviction, HitKind, Marks, Ranked, Slot, Tick, Touch};
 pub use pending_victims::PendingVictims;
+pub use policy_info::{Parameter, Parameters, Policy, PolicyInfo, Replacement};
 pub use random::mix;
 
 /// Exports each policy's type, registers it and makes it from its defaults.
@@ -141,7 +141,7 @@ macro_rules! register {
             impl Default for $Policy {
                 /// An empty order without room, with the parameters of the registry.
                 fn default() -> Self {
-                    <Self as Policy>::new(&Parameters::defaults(&<Self as Policy>::ABOUT))
+                    <Self as Policy>::new(&Parameters::defaults(&<Self as Policy>::INFO))
                 }
             }
         )*
@@ -153,7 +153,7 @@ macro_rules! register {
         pub fn with<V: registry::Visitor>(choice: &registry::Choice, visitor: V) -> V::Out {
             let parameters = &choice.parameters;
             $(
-                if choice.name() == <$Policy as Policy>::ABOUT.name {
+                if choice.name() == <$Policy as Policy>::INFO.name {
                     return visitor.visit(|| <$Policy as Policy>::new(parameters));
                 }
             )*

@@ -14,7 +14,7 @@
 use crate::count::looked_up_ghost;
 use crate::index::{Index, Tag};
 use crate::{
-    About, Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, Slot,
+    Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot,
 };
 
 /// Resident HIR entries, in the order in which they leave.
@@ -120,7 +120,7 @@ impl Lirs {
 }
 
 impl Policy for Lirs {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "lirs",
         "stays when it returned after few other keys, by a stack with ghosts",
         "Jiang & Zhang, SIGMETRICS '02",

@@ -10,9 +10,11 @@
 //! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen
 //! slots; a slot whose link says frozen is in `frozen`, at the place that is its `colder`.
 
+use crate::Slot;
 use crate::count::{Names, Operation};
-use crate::icebox::Icebox;
-use crate::{Cursor, Slot};
+use crate::frozen_list::FrozenList;
+
+mod walks;
 
 /// Growth in steps of a sixteenth keeps the unused part of the array small: block caches count
 /// metadata bytes.
@@ -43,7 +45,7 @@ pub struct Lists<const N: usize> {
     len: usize,
     capacity: Option<u64>,
     assumed: Option<u64>,
-    frozen: Icebox,
+    frozen: FrozenList,
     frozen_size: u64,
     names: Names<N>,
 }
@@ -58,7 +60,7 @@ impl<const N: usize> Default for Lists<N> {
             len: 0,
             capacity: None,
             assumed: None,
-            frozen: Icebox::default(),
+            frozen: FrozenList::default(),
             frozen_size: 0,
             names: Names::new(["list"; N]),
         }
@@ -363,81 +365,6 @@ impl<const N: usize> Lists<N> {
             self.weights[to.index()] = self.weights[from.index()];
         }
         true
-    }
-
-    /// Takes slots out of the lists until [`thaw`](Self::thaw).
-    pub fn freeze(&mut self, slots: &[Slot]) {
-        self.frozen.reserve(slots.len());
-        for &slot in slots {
-            if self.contains(slot) {
-                let (list, weight) = (self.list_before(slot), self.weight(slot));
-                self.unlink(slot);
-                self.sizes[list] -= weight;
-                let place = self.frozen.push(slot);
-                self.links[slot.index() + N] = Link { colder: place, hotter: FROZEN };
-                self.frozen_size += weight;
-            }
-        }
-    }
-
-    /// The frozen slots, in the order in which they were frozen.
-    pub fn frozen(&self) -> impl DoubleEndedIterator<Item = Slot> + '_ {
-        self.frozen.iter()
-    }
-
-    /// Puts each frozen slot back at the hot end of its list, in the order in which they were
-    /// frozen.
-    pub fn thaw(&mut self) {
-        for slot in self.frozen.take().rev() {
-            let (list, weight) = (self.list_before(slot), self.weight(slot));
-            self.link_at_head(list, slot);
-            self.sizes[list] += weight;
-            self.frozen_size -= weight;
-        }
-    }
-
-    /// Appends slots from the hot end of `lists[0]` to the cold end of the last one, a batch at a
-    /// time.
-    pub fn rank(&self, lists: &[usize], from: Cursor, out: &mut Vec<Slot>) -> Cursor {
-        self.rank_by(lists, 1, |_| 0, from, out)
-    }
-
-    /// The same by classes: slots of class 0 of all lists first, those of class `classes` - 1 last.
-    /// One walk for each class.
-    pub(crate) fn rank_by(
-        &self,
-        lists: &[usize],
-        classes: usize,
-        class: impl Fn(Slot) -> usize,
-        from: Cursor,
-        out: &mut Vec<Slot>,
-    ) -> Cursor {
-        let Cursor { mut part, mut at } = from;
-        let mut left = Cursor::BATCH;
-        while (part as usize) < classes * lists.len() {
-            let (wanted, list) = (part as usize / lists.len(), lists[part as usize % lists.len()]);
-            let mut next = match at.checked_sub(1).map(Slot) {
-                None => self.head(list),
-                Some(slot) => (self.list_of(slot) == Some(list)).then_some(slot),
-            };
-            while let Some(slot) = next {
-                if left == 0 {
-                    return Cursor { part, at: slot.0 + 1 };
-                }
-                left -= 1;
-                if classes == 1 || class(slot) == wanted {
-                    out.push(slot);
-                }
-                next = self.colder(slot);
-            }
-            (part, at) = (part + 1, 0);
-        }
-        Cursor::END
-    }
-
-    /// Slots of a list from the cold end to the hot end.
-    pub fn coldest_first(&self, list: usize) -> impl Iterator<Item = Slot> + '_ {
-        std::iter::successors(self.tail(list), |&slot| self.hotter(slot))
     }
 
     /// Bytes of memory held.

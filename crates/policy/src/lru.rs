@@ -11,7 +11,7 @@
 //! where many cores hit at once.
 
 use crate::listed::Listed;
-use crate::{About, Access, AlwaysPromote, Lists, Marks, Parameters, Policy, Ranked, Slot};
+use crate::{Access, AlwaysPromote, Lists, Marks, Parameters, Policy, PolicyInfo, Ranked, Slot};
 
 /// The only list.
 const RECENCY: usize = 0;
@@ -33,7 +33,7 @@ impl<M> ByRecency<M> {
 }
 
 impl Policy for Lru {
-    const ABOUT: About = About::new("lru", "leaves when unused for longest", "-");
+    const INFO: PolicyInfo = PolicyInfo::new("lru", "leaves when unused for longest", "-");
 
     fn new(_: &Parameters) -> Self {
         Self::with(AlwaysPromote)

@@ -13,7 +13,7 @@
 use crate::ghost::Ghosts;
 use crate::heap::{Heap, ordered_by_heap};
 use crate::index::Tag;
-use crate::{About, Access, AlwaysPromote, Eviction, Parameters, Policy, Slot};
+use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slot};
 
 /// Marks a key of the heap as the time of a last use but one, above all entries used once.
 const USED_TWICE: u64 = 1 << 63;
@@ -49,7 +49,7 @@ impl LruK {
 }
 
 impl Policy for LruK {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "lru-k",
         "leaves when its last use but one is longest ago (K = 2)",
         "O'Neil et al., SIGMOD '93",

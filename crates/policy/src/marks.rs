@@ -9,14 +9,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 
-use crate::{Kind, Marks, Plain, Slot, Touch};
+use crate::{HitKind, Marks, Plain, Slot, Touch};
 
 /// Marks of policies for which a hit changes nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoMarks;
 
 impl Marks for NoMarks {
-    const KIND: Kind = Kind::FifoLike;
+    const KIND: HitKind = HitKind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
@@ -30,7 +30,7 @@ impl Marks for NoMarks {
 pub struct AlwaysPromote;
 
 impl Marks for AlwaysPromote {
-    const KIND: Kind = Kind::LruLike;
+    const KIND: HitKind = HitKind::LruLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
@@ -44,7 +44,7 @@ impl Marks for AlwaysPromote {
 pub struct TryPromote;
 
 impl Marks for TryPromote {
-    const KIND: Kind = Kind::LruLike;
+    const KIND: HitKind = HitKind::LruLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     #[inline]
@@ -89,7 +89,7 @@ impl Counters {
 }
 
 impl Marks for Counters {
-    const KIND: Kind = Kind::FifoLike;
+    const KIND: HitKind = HitKind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {
@@ -138,7 +138,7 @@ impl Coins {
 }
 
 impl Marks for Coins {
-    const KIND: Kind = Kind::LruLike;
+    const KIND: HitKind = HitKind::LruLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {
@@ -212,7 +212,7 @@ impl LastUses {
 }
 
 impl Marks for LastUses {
-    const KIND: Kind = Kind::FifoLike;
+    const KIND: HitKind = HitKind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {
@@ -287,7 +287,7 @@ impl Stamps {
 }
 
 impl Marks for Stamps {
-    const KIND: Kind = Kind::FifoLike;
+    const KIND: HitKind = HitKind::FifoLike;
     const PLAIN: Option<Plain<Self>> = Plain::YES;
 
     fn reserve(&mut self, slots: usize) {

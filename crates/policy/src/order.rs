@@ -2,9 +2,9 @@
 //! changes.
 //!
 //! The split carries the finding of "Can Increasing the Hit Ratio Hurt Cache Throughput?" in the
-//! types. A policy whose [`Marks::KIND`] is [`Kind::FifoLike`] pays nothing on its lists for a hit,
-//! so more hits never hurt. One that is [`Kind::LruLike`] owes a delink and a head update per hit,
-//! which past some hit ratio become the bottleneck.
+//! types. A policy whose [`Marks::KIND`] is [`HitKind::FifoLike`] pays nothing on its lists for a
+//! hit, so more hits never hurt. One that is [`HitKind::LruLike`] owes a delink and a head update
+//! per hit, which past some hit ratio become the bottleneck.
 
 use std::marker::PhantomData;
 
@@ -91,7 +91,7 @@ pub enum Touch {
 
 /// The response of throughput to hits (queueing paper, table 2).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum HitKind {
     /// A hit does no list operation: throughput rises with every further hit.
     FifoLike,
     /// A hit owes the list a delink and a head update: past some hit ratio throughput falls.
@@ -110,7 +110,7 @@ pub enum Kind {
 pub trait Marks: Clone + Send + Sync {
     /// The response of throughput to hits: a FIFO-like policy's touches never owe the order
     /// anything.
-    const KIND: Kind;
+    const KIND: HitKind;
 
     /// For the marks of this crate: their touches call no code but their own, so nothing need
     /// protect them meanwhile.

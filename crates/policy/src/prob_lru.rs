@@ -9,7 +9,7 @@
 //! under FIFO.
 
 use crate::lru::ByRecency;
-use crate::{About, Coins, Parameter, Parameters, Policy};
+use crate::{Coins, Parameter, Parameters, Policy, PolicyInfo};
 
 /// Seed of the coins; any number does.
 const SEED: u64 = 0xf10e;
@@ -18,7 +18,7 @@ const SEED: u64 = 0xf10e;
 pub type ProbLru = ByRecency<Coins>;
 
 impl Policy for ProbLru {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "prob-lru",
         "LRU, but a hit skips the promotion with probability q",
         "queueing paper",

@@ -18,7 +18,7 @@
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
 use crate::s3_fifo::SmallMainGhost;
-use crate::{About, Parameter, Parameters, Policy};
+use crate::{Parameter, Parameters, Policy, PolicyInfo};
 
 const SMALL_SHARE: Parameter = Parameter::share("small", 0.05, "share of the small queue");
 const GHOST_SHARE: Parameter = Parameter::share("ghosts", 0.4, "ghosts for each entry");
@@ -28,7 +28,7 @@ const BITS: Parameter = Parameter::count("bits", 3, 1..=7, "bits of the hit coun
 pub type QdClock = SmallMainGhost<1, true>;
 
 impl Policy for QdClock {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "qd-clock",
         "QDLP that fills its main queue first, with fewer ghosts and longer counters",
         "Yang et al., HotOS '23; quick_cache",

@@ -11,13 +11,13 @@
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
 use crate::s3_fifo::{SMALL_SHARE, SmallMainGhost};
-use crate::{About, Parameters, Policy};
+use crate::{Parameters, Policy, PolicyInfo};
 
 /// Quick demotion, lazy promotion: S3-FIFO's queues, where one hit is enough to stay.
 pub type Qdlp = SmallMainGhost<1, false>;
 
 impl Policy for Qdlp {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "qdlp",
         "a small FIFO demotes what was not hit, the main one is a CLOCK",
         "Yang et al., HotOS '23",

@@ -9,20 +9,20 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::{About, Kind, Marks, Parameter, Parameters, Policy};
+use crate::{HitKind, Marks, Parameter, Parameters, Policy, PolicyInfo};
 
 /// A policy in the registry.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry {
     /// Its name, idea, source and parameters.
-    pub about: About,
+    pub info: PolicyInfo,
     /// The cost of its hits.
-    pub kind: Kind,
+    pub kind: HitKind,
 }
 
 impl Entry {
     pub(crate) const fn of<P: Policy>() -> Self {
-        Self { about: P::ABOUT, kind: <P::Marks as Marks>::KIND }
+        Self { info: P::INFO, kind: <P::Marks as Marks>::KIND }
     }
 }
 
@@ -55,12 +55,8 @@ impl Choice {
     }
 
     /// The choice of a registered policy with its defaults.
-    pub fn of(about: &About) -> Self {
-        Self {
-            name: about.name,
-            text: about.name.to_owned(),
-            parameters: Parameters::defaults(about),
-        }
+    pub fn of(info: &PolicyInfo) -> Self {
+        Self { name: info.name, text: info.name.to_owned(), parameters: Parameters::defaults(info) }
     }
 }
 
@@ -156,7 +152,7 @@ impl FromStr for Choice {
 
     /// Reads `name` or `name:parameter=value:parameter=value`.
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
-        Self::among("policy", crate::POLICIES.iter().map(|entry| &entry.about), text)
+        Self::among("policy", crate::POLICIES.iter().map(|entry| &entry.info), text)
     }
 }
 
@@ -164,32 +160,32 @@ impl Choice {
     /// Reads a choice among some of a kind.
     pub(crate) fn among<'a>(
         kind: &'static str,
-        abouts: impl Iterator<Item = &'a About> + Clone,
+        infos: impl Iterator<Item = &'a PolicyInfo> + Clone,
         text: &str,
     ) -> Result<Self, ChoiceError> {
         let mut parts = text.split(':');
         let name = parts.next().unwrap_or_default();
-        let Some(about) = abouts.clone().find(|about| about.name == name) else {
-            let known = abouts.map(|about| about.name).collect();
+        let Some(info) = infos.clone().find(|info| info.name == name) else {
+            let known = infos.map(|info| info.name).collect();
             return Err(ChoiceError::UnknownName { kind, name: name.to_owned(), known });
         };
-        let mut choice = Self { text: text.to_owned(), ..Self::of(about) };
+        let mut choice = Self { text: text.to_owned(), ..Self::of(info) };
         let mut given = Vec::new();
         for part in parts {
             let (name, value) = part.split_once('=').unwrap_or((part, ""));
-            let Some(parameter) = about.parameters.iter().find(|parameter| parameter.name == name)
+            let Some(parameter) = info.parameters.iter().find(|parameter| parameter.name == name)
             else {
                 return Err(ChoiceError::UnknownParameter {
                     kind,
-                    chosen: about.name,
+                    chosen: info.name,
                     name: name.to_owned(),
-                    known: about.parameters.iter().map(ToString::to_string).collect(),
+                    known: info.parameters.iter().map(ToString::to_string).collect(),
                 });
             };
             if given.contains(&parameter.name) {
                 return Err(ChoiceError::GivenTwice {
                     kind,
-                    chosen: about.name,
+                    chosen: info.name,
                     name: parameter.name,
                 });
             }
@@ -200,7 +196,7 @@ impl Choice {
                     let number = if parameter.whole { "a whole number" } else { "a number" };
                     return Err(ChoiceError::BadValue {
                         kind,
-                        chosen: about.name,
+                        chosen: info.name,
                         name: parameter.name,
                         expected: format!("{number} from {} to {}", parameter.min, parameter.max),
                         value: value.to_owned(),
@@ -214,20 +210,20 @@ impl Choice {
 
 /// The names of all policies.
 pub fn names() -> Vec<&'static str> {
-    crate::POLICIES.iter().map(|entry| entry.about.name).collect()
+    crate::POLICIES.iter().map(|entry| entry.info.name).collect()
 }
 
 /// All policies with their parameters, a line each: what `--policy` accepts.
 pub fn help() -> String {
-    help_of(crate::POLICIES.iter().map(|entry| &entry.about))
+    help_of(crate::POLICIES.iter().map(|entry| &entry.info))
 }
 
 /// These with their parameters, a line each.
-pub(crate) fn help_of<'a>(abouts: impl Iterator<Item = &'a About>) -> String {
+pub(crate) fn help_of<'a>(infos: impl Iterator<Item = &'a PolicyInfo>) -> String {
     let mut text = String::new();
-    for about in abouts {
-        text += &format!("{:<12} {}\n", about.name, about.idea);
-        for parameter in about.parameters {
+    for info in infos {
+        text += &format!("{:<12} {}\n", info.name, info.idea);
+        for parameter in info.parameters {
             text += &format!(
                 "{:<12}   :{}={} {} (from {} to {})\n",
                 "",
@@ -243,8 +239,8 @@ pub(crate) fn help_of<'a>(abouts: impl Iterator<Item = &'a About>) -> String {
 }
 
 /// The parameters of one, in a cell of a table.
-pub(crate) fn parameters_cell(about: &About) -> String {
-    let cells = about.parameters.iter();
+pub(crate) fn parameters_cell(info: &PolicyInfo) -> String {
+    let cells = info.parameters.iter();
     let cells = cells
         .map(|parameter| format!("`{}={}` {}", parameter.name, parameter.default, parameter.about));
     cells.collect::<Vec<_>>().join("; ")
@@ -254,17 +250,17 @@ pub(crate) fn parameters_cell(about: &About) -> String {
 pub fn table() -> String {
     let mut text =
         String::from("| policy | a hit | idea | parameters | source |\n|---|---|---|---|---|\n");
-    for Entry { about, kind } in crate::POLICIES {
+    for Entry { info, kind } in crate::POLICIES {
         let kind = match kind {
-            Kind::FifoLike => "leaves a mark (FIFO-like)",
-            Kind::LruLike => "owes a promotion (LRU-like)",
+            HitKind::FifoLike => "leaves a mark (FIFO-like)",
+            HitKind::LruLike => "owes a promotion (LRU-like)",
         };
         text += &format!(
             "| {} | {kind} | {} | {} | {} |\n",
-            about.name,
-            about.idea,
-            parameters_cell(about),
-            about.source
+            info.name,
+            info.idea,
+            parameters_cell(info),
+            info.source
         );
     }
     text

@@ -8,13 +8,13 @@
 //! Not to be used to get around the list: most hits still take the lock, so throughput still falls.
 
 use crate::lru::ByRecency;
-use crate::{About, Parameters, Policy, TryPromote};
+use crate::{Parameters, Policy, PolicyInfo, TryPromote};
 
 /// LRU that promotes only when the order is free.
 pub type RelaxedLru = ByRecency<TryPromote>;
 
 impl Policy for RelaxedLru {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "relaxed-lru",
         "LRU, but a hit skips the promotion when the list is busy",
         "HHVM; FrozenHot, EuroSys '23",

@@ -14,7 +14,7 @@
 use crate::ghost_table::GhostTable;
 use crate::index::Tag;
 use crate::listed::Listed;
-use crate::{About, Access, Counters, Lists, Marks, Parameter, Parameters, Policy, Slot};
+use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
 const SMALL: usize = 0;
 const MAIN: usize = 1;
@@ -28,7 +28,7 @@ pub(crate) const SMALL_SHARE: Parameter =
 pub type S3Fifo = SmallMainGhost<2, false>;
 
 impl Policy for S3Fifo {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "s3-fifo",
         "a small FIFO filters what enters the main one, ghosts come straight back",
         "Yang et al., SOSP '23",

@@ -10,8 +10,8 @@
 //!
 //! Not to be used where an eviction must be cheap: each draw is a cache miss.
 
-use crate::bag::{Bag, ordered_by_bag};
-use crate::{About, Access, Eviction, LastUses, Parameter, Parameters, Policy, Slot};
+use crate::sample_set::{SampleSet, ordered_by_samples};
+use crate::{Access, Eviction, LastUses, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
 /// Candidates kept from earlier draws (Redis).
 const POOL_MAX: usize = 16;
@@ -19,7 +19,7 @@ const POOL_MAX: usize = 16;
 /// LRU by sampling.
 #[derive(Debug, Clone)]
 pub struct Sampled {
-    entries: Bag,
+    entries: SampleSet,
     uses: LastUses,
     samples: u64,
     pool: [Slot; POOL_MAX],
@@ -78,7 +78,7 @@ impl Sampled {
 }
 
 impl Policy for Sampled {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "sampled",
         "the one unused for longest of a few random ones leaves",
         "Redis 3.0",
@@ -87,7 +87,7 @@ impl Policy for Sampled {
 
     fn new(parameters: &Parameters) -> Self {
         Self {
-            entries: Bag::default(),
+            entries: SampleSet::default(),
             uses: LastUses::default(),
             samples: parameters.count("samples"),
             pool: [Slot(0); POOL_MAX],
@@ -121,7 +121,7 @@ impl Eviction for Sampled {
         Some(victim)
     }
 
-    ordered_by_bag! {
+    ordered_by_samples! {
         order: entries, marks: uses,
         class: |this, slot| u32::BITS - this.uses.age(slot).leading_zeros(), moved: moved
     }

@@ -13,7 +13,7 @@
 //! Not to be used for keys without order, nor with many cores: every hit moves its entry.
 
 use crate::listed::Listed;
-use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Slot};
+use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
 const RANDOM: usize = 0;
 const RANDOM_BOTTOM: usize = 1;
@@ -64,7 +64,7 @@ impl Sarc {
 }
 
 impl Policy for Sarc {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "sarc",
         "LRU lists for sequential data, which is fetched ahead, and for random data",
         "Gill & Modha, ATC '05",

@@ -47,7 +47,7 @@ impl Default for SheddingOptions {
 
 /// The share of the requests to send to the disk, and the time of the next step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Order {
+pub struct ShedOrder {
     /// The share, from 0 to the highest.
     pub share: f64,
     /// In the time of [`Seen::now`].
@@ -78,7 +78,8 @@ pub struct Decision {
 /// let mut shedding = Shedding::new(SheddingOptions::default());
 /// let mut order = shedding.step(&Seen::default());
 /// for _ in 0..10_000 {
-///     let mean = 1000.0 + if order.share <= 0.2 { -800.0 * order.share } else { 4000.0 * (order.share - 0.2) - 160.0 };
+///     let past = (order.share - 0.2).max(0.0);
+///     let mean = 1000.0 - 800.0 * order.share + 4800.0 * past;
 ///     let mut sums = Sums::default();
 ///     (0..100).for_each(|_| sums.add(mean));
 ///     order = shedding.step(&Seen { now: order.until, sums, level: None });
@@ -151,7 +152,7 @@ impl Shedding {
     }
 
     /// Takes in what was seen since the step before, and says what to shed until when.
-    pub fn step(&mut self, seen: &Seen) -> Order {
+    pub fn step(&mut self, seen: &Seen) -> ShedOrder {
         if self.level.shifts(seen.level) {
             self.interval.reset();
             if let State::Resting { next, .. } = &mut self.state {
@@ -168,7 +169,7 @@ impl Shedding {
             State::Resting { next, .. } => {
                 // Not later than this, to notice when the level shifts.
                 let until = (*next).min(seen.now + self.options.trial.interval_min);
-                return Order { share: self.share_of(self.rung), until };
+                return ShedOrder { share: self.share_of(self.rung), until };
             }
             State::Trying { low, trial } => {
                 let before = trial.decisions().iter().len();
@@ -178,10 +179,10 @@ impl Shedding {
         };
         if is_over {
             self.conclude(seen.now);
-            return Order { share: self.share(), until: seen.now + self.options.trial.settle };
+            return ShedOrder { share: self.share(), until: seen.now + self.options.trial.settle };
         }
         let rung = low + u32::from(order.mode == Mode::Variant);
-        Order { share: self.share_of(rung), until: order.until }
+        ShedOrder { share: self.share_of(rung), until: order.until }
     }
 
     fn share_of(&self, rung: u32) -> f64 {

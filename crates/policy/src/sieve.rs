@@ -13,7 +13,7 @@
 //! for a round.
 
 use crate::listed::Listed;
-use crate::{About, Access, Counters, Lists, Marks, Parameters, Policy, Slot};
+use crate::{Access, Counters, Lists, Marks, Parameters, Policy, PolicyInfo, Slot};
 
 /// FIFO with a hand that spares.
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ impl Sieve {
 }
 
 impl Policy for Sieve {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "sieve",
         "FIFO, but a moving hand spares what was hit in place",
         "Zhang et al., NSDI '24",

@@ -10,7 +10,9 @@
 //! hit ratio of about one half (queueing paper, section 3.5).
 
 use crate::listed::Listed;
-use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Ranked, Slot};
+use crate::{
+    Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Ranked, Slot,
+};
 
 /// The most segments there can be.
 const SEGMENTS_MAX: usize = 8;
@@ -53,14 +55,17 @@ impl Slru {
 }
 
 impl Policy for Slru {
-    const ABOUT: About =
-        About::new("slru", "each hit lifts an entry by one LRU segment", "Karedla et al., 1994")
-            .with(&[Parameter::count(
-                "segments",
-                4,
-                2..=SEGMENTS_MAX as u64,
-                "number of equal segments",
-            )]);
+    const INFO: PolicyInfo = PolicyInfo::new(
+        "slru",
+        "each hit lifts an entry by one LRU segment",
+        "Karedla et al., 1994",
+    )
+    .with(&[Parameter::count(
+        "segments",
+        4,
+        2..=SEGMENTS_MAX as u64,
+        "number of equal segments",
+    )]);
 
     fn new(parameters: &Parameters) -> Self {
         Self {

@@ -14,7 +14,7 @@
 use crate::ghost_table::GhostTable;
 use crate::index::Tag;
 use crate::listed::Listed;
-use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Slot};
+use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
 const A1IN: usize = 0;
 const AM: usize = 1;
@@ -32,7 +32,7 @@ pub struct TwoQ {
 }
 
 impl Policy for TwoQ {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "2q",
         "first visits pass a FIFO queue, who returns after it enters an LRU list",
         "Johnson & Shasha, VLDB '94",

@@ -19,7 +19,7 @@
 use crate::index::Tag;
 use crate::listed::Listed;
 use crate::sketch::Sketch;
-use crate::{About, Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, Slot};
+use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
 const WINDOW: usize = 0;
 const PROBATION: usize = 1;
@@ -120,7 +120,7 @@ impl WTinyLfu {
 }
 
 impl Policy for WTinyLfu {
-    const ABOUT: About = About::new(
+    const INFO: PolicyInfo = PolicyInfo::new(
         "w-tinylfu",
         "newcomers must be asked for more often than the victim, by a sketch",
         "Einziger et al., TOS '17, Middleware '18",

@@ -179,7 +179,7 @@ impl<L: Line> Decode for Lines<L> {
 }
 
 /// The result of decoding a binary record.
-pub(crate) enum Step {
+pub(crate) enum Decoded {
     /// It was good and this long.
     Took(usize),
     /// So many bytes were no record, such as a header.
@@ -193,7 +193,7 @@ pub(crate) enum Step {
 /// A binary format.
 pub(crate) trait Record: Send {
     /// Decodes the record at the front of `input`, which is not empty.
-    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Step;
+    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded;
 }
 
 /// Walks the records of a binary format.
@@ -214,14 +214,14 @@ impl<R: Record> Decode for Records<R> {
         while !batch.is_full() && at < input.len() {
             let rest = &input[at..];
             let (used, flaw) = match self.format.record(rest, batch) {
-                Step::Took(used) => (used, None),
-                Step::Skip(used) => {
+                Decoded::Took(used) => (used, None),
+                Decoded::Skip(used) => {
                     at += used;
                     continue;
                 }
-                Step::Bad(used, flaw) => (used, Some(flaw)),
-                Step::Need if !ended => break,
-                Step::Need => {
+                Decoded::Bad(used, flaw) => (used, Some(flaw)),
+                Decoded::Need if !ended => break,
+                Decoded::Need => {
                     let flaw = Flaw {
                         expected: "a whole record",
                         column: 0,

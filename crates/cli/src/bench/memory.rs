@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use floe_lab::bench::{
-    Cache, Contestant, Decided, Frozen, Identity, Lifetime, Load, Measured, Order, Outcome, Plan,
-    Step, decided, measure,
+    BenchResult, Cache, Competitor, Decided, Frozen, Identity, Lifetime, Load, MeasureStep,
+    Measured, PassOrder, Plan, decided, measure,
 };
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use indicatif::ProgressBar;
@@ -169,18 +169,21 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let plan = plan(arguments, &PLAN)?;
     let points = plan::points(arguments)?;
     let stream = read(arguments, REQUESTS_MIN)?;
-    let order =
-        if arguments.shuffle || arguments.trace.is_none() { Order::Drawn } else { Order::AsIs };
+    let order = if arguments.shuffle || arguments.trace.is_none() {
+        PassOrder::Drawn
+    } else {
+        PassOrder::AsIs
+    };
     let load = Load::new(&stream, arguments.writes, order).or_usage()?;
     let mut capacities = Capacities::new(&stream, order);
     let runs: usize = points.iter().map(|caches| caches.len() * (plan.repetitions + 1)).sum();
     let bar = output::progress(runs as u64, "measuring");
     let (mut outcomes, mut decisions, mut sections) = (Vec::new(), Vec::new(), Vec::new());
     for caches in &points {
-        let Point { identities, contestants } = build(caches, &load, &mut capacities, &bar)?;
-        let measured = measure(&load, &contestants, &plan, |step| show(&bar, step, &identities));
+        let Point { identities, competitors } = build(caches, &load, &mut capacities, &bar)?;
+        let measured = measure(&load, &competitors, &plan, |step| show(&bar, step, &identities));
         bar.inc(1);
-        drop(contestants);
+        drop(competitors);
         let at_point = describe(&identities, &measured)?;
         if arguments.json {
             at_point.iter().try_for_each(output::json_line).or_failure()?;
@@ -267,7 +270,7 @@ fn read(arguments: &Arguments, requests_min: u64) -> Result<Stream, CliError> {
 /// The caches of a point, with their identities.
 struct Point {
     identities: Vec<Identity>,
-    contestants: Vec<Box<dyn Contestant>>,
+    competitors: Vec<Box<dyn Competitor>>,
 }
 
 fn build(
@@ -276,7 +279,7 @@ fn build(
     capacities: &mut Capacities<'_>,
     bar: &ProgressBar,
 ) -> Result<Point, CliError> {
-    let mut point = Point { identities: Vec::new(), contestants: Vec::new() };
+    let mut point = Point { identities: Vec::new(), competitors: Vec::new() };
     for cache in caches {
         let capacity = capacities.of(cache, bar)?;
         let Configuration { policy, admission, shards, value_bytes, freezing, .. } = cache;
@@ -288,8 +291,8 @@ fn build(
             value_bytes: *value_bytes,
             freezing: *freezing,
         };
-        let (contestant, shards) = parts.build(cache.setup()).or_usage()?;
-        point.contestants.push(contestant);
+        let (competitor, shards) = parts.build(cache.setup()).or_usage()?;
+        point.competitors.push(competitor);
         point.identities.push(Identity {
             policy: match admission {
                 Some(admission) => format!("{policy} with {admission}"),
@@ -306,19 +309,19 @@ fn build(
     Ok(point)
 }
 
-fn show(bar: &ProgressBar, step: Step, identities: &[Identity]) {
+fn show(bar: &ProgressBar, step: MeasureStep, identities: &[Identity]) {
     let name = |at: usize| {
         let Identity { policy, capacity, setup, .. } = &identities[at % identities.len()];
         format!("{policy} {capacity} ×{} mpl {}", setup.threads, setup.mpl)
     };
     match step {
-        Step::WarmingUp(at) => bar.set_message(format!("warming up {}", name(at))),
-        Step::Run(..) => bar.set_message(name(0)),
+        MeasureStep::WarmingUp(at) => bar.set_message(format!("warming up {}", name(at))),
+        MeasureStep::Run(..) => bar.set_message(name(0)),
     }
     bar.inc(1);
 }
 
-fn describe(identities: &[Identity], measured: &[Measured]) -> Result<Vec<Outcome>, CliError> {
+fn describe(identities: &[Identity], measured: &[Measured]) -> Result<Vec<BenchResult>, CliError> {
     let mut outcomes = Vec::new();
     for (at, (identity, found)) in identities.iter().zip(measured).enumerate() {
         if found.repetitions.iter().any(|repetition| repetition.ops_per_second == 0.0) {
@@ -333,7 +336,7 @@ fn describe(identities: &[Identity], measured: &[Measured]) -> Result<Vec<Outcom
                 identity.policy
             );
         }
-        outcomes.push(Outcome::new(identity, found, (at > 0).then(|| &measured[0])));
+        outcomes.push(BenchResult::new(identity, found, (at > 0).then(|| &measured[0])));
     }
     Ok(outcomes)
 }

@@ -1,13 +1,13 @@
 //! A replay as tables.
 
-use floe_lab::replay::{Outcome, Step, TierOutcome};
+use floe_lab::replay::{LatencyStep, ReplayResult, TierOutcome};
 
 use crate::output;
 
 /// Width of a histogram's longest bar.
 const BAR_MOST: f64 = 40.0;
 
-pub(super) fn print(outcome: &Outcome) {
+pub(super) fn print(outcome: &ReplayResult) {
     requests(outcome);
     output::say!();
     devices(outcome);
@@ -26,7 +26,7 @@ pub(super) fn print(outcome: &Outcome) {
     }
 }
 
-fn requests(outcome: &Outcome) {
+fn requests(outcome: &ReplayResult) {
     // Of what the first tier misses, each other has its own hits.
     let hits = if outcome.tiers.is_empty() { "hits" } else { "hits in tier 0" };
     let columns = ["", "requests", "bytes", hits, "mean", "median", "p99", "p99.9", "longest"];
@@ -58,7 +58,7 @@ fn requests(outcome: &Outcome) {
     output::print_table(&table);
 }
 
-fn devices(outcome: &Outcome) {
+fn devices(outcome: &ReplayResult) {
     let mut table = output::table(&["", "read", "written"], 1);
     let cache = ("cache device", outcome.cache_read_bytes, outcome.cache_write_bytes);
     let backing = ("backing devices", outcome.backing_read_bytes, outcome.backing_write_bytes);
@@ -110,7 +110,7 @@ fn tiers(tiers: &[TierOutcome]) {
     output::print_table(&table);
 }
 
-fn rest(outcome: &Outcome) {
+fn rest(outcome: &ReplayResult) {
     let mut table = output::table(&["", ""], 2);
     let mut add = |name: &str, value: String| {
         table.add_row(vec![name.to_owned(), value]);
@@ -209,7 +209,7 @@ fn rest(outcome: &Outcome) {
     output::print_table(&table);
 }
 
-fn histogram(what: &str, steps: &[Step]) {
+fn histogram(what: &str, steps: &[LatencyStep]) {
     let all: u64 = steps.iter().map(|step| step.count).sum();
     let most = steps.iter().map(|step| step.count).max().unwrap_or(0).max(1);
     let mut table = output::table(&[what, "up to", "share", "together", ""], 0);

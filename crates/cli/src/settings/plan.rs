@@ -18,7 +18,7 @@ use floe_device::Spec;
 use floe_model::{Policy, Service, Setting};
 use floe_nbd::uri::Uri;
 use floe_policy::admission::registry::choices;
-use floe_policy::admission::{Choosable, SmallBypass};
+use floe_policy::admission::{RegisteredAdmission, SmallBypass};
 use floe_server::limits::MOST_CONNECTIONS;
 use floe_server::tls::TlsMode;
 
@@ -428,7 +428,7 @@ fn memory(
 /// Parses the admission to memory.
 fn memory_admit(text: Option<&str>) -> Result<Admissions, Wrong> {
     let choices = named("memory-admit", choices(text.unwrap_or("always")))?;
-    if choices.iter().any(|choice| choice.name() == SmallBypass::ABOUT.name) {
+    if choices.iter().any(|choice| choice.name() == SmallBypass::INFO.name) {
         let problem =
             "memory-admit: small-bypass is for what is below memory, and nothing is above that";
         return Err(wrong(None, "memory-admit", problem));

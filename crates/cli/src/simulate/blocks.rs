@@ -2,7 +2,7 @@
 
 use floe_block::{Admissions, Evict, Gate};
 use floe_lab::report::blocks;
-use floe_lab::simulate::blocks::{Outcome, Setup, simulate};
+use floe_lab::simulate::blocks::{BlockSimulationResult, Setup, simulate};
 use floe_trace::Request;
 
 use super::{Arguments, admissions, on_all_cores, write_report};
@@ -81,7 +81,7 @@ fn load(arguments: &Arguments) -> Result<(Vec<Request>, u64), CliError> {
     Ok((requests, footprint_bytes))
 }
 
-fn print(outcomes: &[Outcome]) {
+fn print(outcomes: &[BlockSimulationResult]) {
     let mut columns = vec![
         "blocks",
         "size",

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use floe_device::medium::{Medium, Model};
 use floe_lab::report::outcomes::{Sizes, report};
-use floe_lab::simulate::objects::{Latency, Outcome, Run, simulate};
+use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::registry::Choice;
 use floe_trace::{Kind, Trace};
@@ -146,7 +146,7 @@ fn simulate_all(
     stream: &Stream,
     runs: &[Run],
     latency: Option<Latency>,
-) -> Vec<Outcome> {
+) -> Vec<SimulationResult> {
     let bar = output::progress((stream.keys.len() * runs.len()) as u64, "simulating");
     let (done, ended) = (AtomicU64::new(0), AtomicBool::new(false));
     let outcomes = std::thread::scope(|scope| {
@@ -167,8 +167,8 @@ fn simulate_all(
 }
 
 /// Prints the outcomes at each size, best first, by latency where that is known.
-fn print(mut outcomes: Vec<Outcome>, size: impl Fn(u64) -> String) {
-    let rank = |outcome: &Outcome| outcome.mean_latency_us.unwrap_or(outcome.miss_ratio);
+fn print(mut outcomes: Vec<SimulationResult>, size: impl Fn(u64) -> String) {
+    let rank = |outcome: &SimulationResult| outcome.mean_latency_us.unwrap_or(outcome.miss_ratio);
     outcomes.sort_by(|a, b| a.size.cmp(&b.size).then(rank(a).total_cmp(&rank(b))));
     let latency = outcomes.iter().any(|outcome| outcome.mean_latency_us.is_some());
     let mut columns = vec!["policy", "size", "requests", "hits", "miss ratio", "byte miss ratio"];

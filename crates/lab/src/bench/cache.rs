@@ -12,7 +12,7 @@ use floe_policy::admission::Admissions;
 use floe_policy::registry::{Choice, Visitor};
 
 use super::freezing::Freezing;
-use super::measure::{Contender, Contestant, Setup};
+use super::measure::{CacheCompetitor, Competitor, Setup};
 use super::subject::{Freezes, Subject};
 
 /// A cache to be built.
@@ -33,7 +33,7 @@ pub struct Cache<'a> {
 }
 
 /// A cache that is ready to be measured, and how many shards it has.
-pub type Built = (Box<dyn Contestant>, usize);
+pub type Built = (Box<dyn Competitor>, usize);
 
 impl Cache<'_> {
     /// Builds it, compiled for its policy.
@@ -111,8 +111,9 @@ impl<V: Value> Visitor for Build<'_, V> {
         }
         let shards = cache.stats().shards as usize;
         let is_freezing = freezing.options().is_some();
-        let contender = Contender::new(Cached { cache, value_bytes, is_freezing }, capacity, setup);
-        Ok((Box::new(contender.pausing(filling.pause)), shards))
+        let competitor =
+            CacheCompetitor::new(Cached { cache, value_bytes, is_freezing }, capacity, setup);
+        Ok((Box::new(competitor.pausing(filling.pause)), shards))
     }
 }
 

@@ -31,8 +31,8 @@ use serde::Serialize;
 use super::cache::{Cache, Filling};
 use super::freezing::Freezing;
 use super::load::{Load, LoadError};
-use super::measure::{Contender, Contestant, Measured, Plan, Setup, Step, measure};
-use super::order::{CHUNK, Order};
+use super::measure::{CacheCompetitor, Competitor, MeasureStep, Measured, Plan, Setup, measure};
+use super::order::{CHUNK, PassOrder};
 use super::subject::Subject;
 use super::worker::Disk;
 use crate::simulate::stream::{Builder, Keep, Stream, StreamError};
@@ -218,7 +218,7 @@ pub struct Calibration {
 
 /// The kinds of runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Kind {
+enum RunKind {
     Hits,
     Misses,
 }
@@ -240,7 +240,7 @@ impl Pace {
 }
 
 /// Times of requests in microseconds, of each repetition, by policy.
-type Requests = BTreeMap<(String, Kind, Pace), Vec<f64>>;
+type Requests = BTreeMap<(String, RunKind, Pace), Vec<f64>>;
 
 /// The bench itself, without a cache.
 const CLIENT: &str = "client";
@@ -254,13 +254,13 @@ const FROZEN: &str = "lru, frozen";
 /// be.
 pub fn calibrate(
     what: &Calibrate<'_>,
-    mut progress: impl FnMut(Step),
+    mut progress: impl FnMut(MeasureStep),
 ) -> Result<Calibration, CalibrateError> {
     let (keys, choices) = (what.load.keys(), what.choices()?);
-    let circle = Load::new(&circle(keys.max(CIRCLE_MIN))?, None, Order::AsIs)?;
+    let circle = Load::new(&circle(keys.max(CIRCLE_MIN))?, None, PassOrder::AsIs)?;
     let mut requests = Requests::new();
-    what.run(Kind::Hits, what.load, &choices, keys, &mut requests, &mut progress)?;
-    what.run(Kind::Misses, &circle, &choices, keys / CIRCLE, &mut requests, &mut progress)?;
+    what.run(RunKind::Hits, what.load, &choices, keys, &mut requests, &mut progress)?;
+    what.run(RunKind::Misses, &circle, &choices, keys / CIRCLE, &mut requests, &mut progress)?;
     let mixed = what.mixed(&choices[1].0, keys / CIRCLE, &mut progress)?;
     what.times(&choices, &requests, &mixed)
 }
@@ -370,12 +370,12 @@ impl Calibrate<'_> {
         &self,
         policy: &Choice,
         capacity: usize,
-        progress: &mut impl FnMut(Step),
+        progress: &mut impl FnMut(MeasureStep),
     ) -> Result<Mixed, CalibrateError> {
         let threads = self.threads;
         let setup = Setup { threads, mpl: CLIENTS * threads, disk: DISK };
-        let (contestant, _) = self.cache(policy, capacity).filled(setup, &Filling::default())?;
-        let found = &measure(self.load, &[contestant], &self.plan, progress)[0];
+        let (competitor, _) = self.cache(policy, capacity).filled(setup, &Filling::default())?;
+        let found = &measure(self.load, &[competitor], &self.plan, progress)[0];
         let misses = 1.0 - found.total.hit_ratio();
         if misses == 0.0 || found.repetitions.iter().any(|run| run.ops_per_second == 0.0) {
             return Err(CalibrateError::Nothing { policy: policy.to_string() });
@@ -388,15 +388,15 @@ impl Calibrate<'_> {
     /// Runs all caches on one kind of requests.
     fn run(
         &self,
-        kind: Kind,
+        kind: RunKind,
         load: &Load,
         choices: &[(Choice, Known)],
         capacity: usize,
         into: &mut Requests,
-        progress: &mut impl FnMut(Step),
+        progress: &mut impl FnMut(MeasureStep),
     ) -> Result<(), CalibrateError> {
         let mut names: Vec<(String, Pace)> = Vec::new();
-        let mut contestants: Vec<Box<dyn Contestant>> = Vec::new();
+        let mut competitors: Vec<Box<dyn Competitor>> = Vec::new();
         for pace in self.paces() {
             let threads = pace.threads();
             let setup = Setup { threads, mpl: CLIENTS * threads, disk: DISK };
@@ -408,19 +408,22 @@ impl Calibrate<'_> {
                     .filled(setup, &Filling { keys: last - capacity as u64..last, frozen, pause })
             };
             for (choice, _) in choices {
-                contestants.push(cache(choice, false)?.0);
+                competitors.push(cache(choice, false)?.0);
                 names.push((choice.to_string(), pace));
             }
-            if kind == Kind::Hits {
-                contestants.push(cache(&choices[0].0, true)?.0);
+            if kind == RunKind::Hits {
+                competitors.push(cache(&choices[0].0, true)?.0);
                 names.push((FROZEN.to_owned(), pace));
             }
-            let nobody =
-                Contender::new(Nobody { hits: kind == Kind::Hits }, capacity as u64, setup);
-            contestants.push(Box::new(nobody.pausing(pause)));
+            let nobody = CacheCompetitor::new(
+                Nobody { hits: kind == RunKind::Hits },
+                capacity as u64,
+                setup,
+            );
+            competitors.push(Box::new(nobody.pausing(pause)));
             names.push((CLIENT.to_owned(), pace));
         }
-        let measured = measure(load, &contestants, &self.plan, progress);
+        let measured = measure(load, &competitors, &self.plan, progress);
         for ((policy, pace), found) in names.into_iter().zip(&measured) {
             check(&policy, kind, found)?;
             let us = found
@@ -434,12 +437,12 @@ impl Calibrate<'_> {
 }
 
 /// Refuses runs that were not of one kind of requests.
-fn check(policy: &str, kind: Kind, found: &Measured) -> Result<(), CalibrateError> {
+fn check(policy: &str, kind: RunKind, found: &Measured) -> Result<(), CalibrateError> {
     let policy = || policy.to_owned();
     if found.repetitions.iter().any(|run| run.ops_per_second == 0.0) {
         return Err(CalibrateError::Nothing { policy: policy() });
     }
-    let wanted = if kind == Kind::Hits { 1.0 } else { 0.0 };
+    let wanted = if kind == RunKind::Hits { 1.0 } else { 0.0 };
     let share = found.total.hit_ratio();
     if (share - wanted).abs() > IMPURE {
         return Err(CalibrateError::Impure { policy: policy(), share, wanted });

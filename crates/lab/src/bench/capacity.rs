@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 use floe_policy::registry::Choice;
 
-use super::order::Order;
+use super::order::PassOrder;
 use crate::simulate::objects::{Run, simulate};
 use crate::simulate::stream::Stream;
 
@@ -49,7 +49,7 @@ const PASSES: u64 = 2;
 
 impl Looped {
     /// Passes over a load.
-    pub fn new(stream: &Stream, order: Order) -> Self {
+    pub fn new(stream: &Stream, order: PassOrder) -> Self {
         let requests = stream.keys.len();
         let mut places: Vec<usize> =
             (0..PASSES).flat_map(|pass| order.places(pass, requests)).collect();
@@ -118,7 +118,7 @@ mod tests {
         for key in keys {
             builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }).unwrap();
         }
-        Looped::new(&builder.finish().unwrap(), Order::AsIs)
+        Looped::new(&builder.finish().unwrap(), PassOrder::AsIs)
     }
 
     #[test]
@@ -189,7 +189,7 @@ mod tests {
         for key in 0..1_000_000 {
             builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }).unwrap();
         }
-        let load = Looped::new(&builder.finish().unwrap(), Order::Drawn);
+        let load = Looped::new(&builder.finish().unwrap(), PassOrder::Drawn);
         let hit_ratio = load.hit_ratio(&"lru".parse().unwrap(), 500_000);
         // four standard errors of two thousand chunks
         assert!((hit_ratio - 0.5).abs() < 0.05, "{hit_ratio}");

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use floe_policy::mix;
 
-use super::order::{CHUNK, Order};
+use super::order::{CHUNK, PassOrder};
 use crate::simulate::stream::Stream;
 
 /// Set in what is to be written.
@@ -45,7 +45,7 @@ pub enum LoadError {
 pub struct Load {
     operations: Vec<Operation>,
     keys: usize,
-    order: Order,
+    order: PassOrder,
 }
 
 impl Load {
@@ -54,7 +54,7 @@ impl Load {
     ///
     /// # Errors
     /// When the trace has more than 2³¹ keys.
-    pub fn new(stream: &Stream, writes: Option<f64>, order: Order) -> Result<Self, LoadError> {
+    pub fn new(stream: &Stream, writes: Option<f64>, order: PassOrder) -> Result<Self, LoadError> {
         if stream.distinct > WRITE as usize {
             return Err(LoadError::TooManyKeys(stream.distinct));
         }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_load_follows_its_trace_and_begins_again() {
         let stream = stream(1000);
-        let load = Load::new(&stream, None, Order::AsIs).unwrap();
+        let load = Load::new(&stream, None, PassOrder::AsIs).unwrap();
         assert_eq!((load.len(), load.keys()), (1000, 500));
         let feed = Feed::default();
         let taken: Vec<Operation> = (0..4).flat_map(|_| feed.next(&load).iter().copied()).collect();
@@ -146,7 +146,7 @@ mod tests {
     fn a_share_of_writes_replaces_those_of_the_trace() {
         let stream = stream(100_000);
         for share in [0.0, 0.05, 0.5, 1.0] {
-            let load = Load::new(&stream, Some(share), Order::AsIs).unwrap();
+            let load = Load::new(&stream, Some(share), PassOrder::AsIs).unwrap();
             let writes = load.operations().iter().filter(|operation| operation.writes()).count();
             // four standard errors
             assert!((writes as f64 / 1e5 - share).abs() < 0.007, "{share}: {writes}");
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn threads_share_a_load_without_taking_anything_twice() {
-        let load = Load::new(&stream(50_000), None, Order::Drawn).unwrap();
+        let load = Load::new(&stream(50_000), None, PassOrder::Drawn).unwrap();
         let feed = Feed::default();
         let take = || (0..20).map(|_| feed.next(&load).as_ptr() as usize).collect::<Vec<_>>();
         let mut taken: Vec<usize> = std::thread::scope(|scope| {

@@ -94,7 +94,7 @@ pub struct Measured {
 
 /// The progress of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Step {
+pub enum MeasureStep {
     /// The cache of this number is being warmed up.
     WarmingUp(usize),
     /// Runs done, of how many.
@@ -102,7 +102,7 @@ pub enum Step {
 }
 
 /// A cache that takes part.
-pub trait Contestant {
+pub trait Competitor {
     /// Runs it until it is warm, or for the longest time.
     fn warm_up(&self, load: &Load, plan: &Plan) -> Warmed;
 
@@ -118,7 +118,7 @@ pub trait Contestant {
 
 /// A cache, and how it is used.
 #[derive(Debug)]
-pub struct Contender<S> {
+pub struct CacheCompetitor<S> {
     subject: S,
     setup: Setup,
     capacity: u64,
@@ -127,7 +127,7 @@ pub struct Contender<S> {
     watch: RefCell<Watch>,
 }
 
-impl<S: Subject> Contender<S> {
+impl<S: Subject> CacheCompetitor<S> {
     /// An empty cache of so many entries.
     ///
     /// # Panics
@@ -224,7 +224,7 @@ impl<S: Subject> Contender<S> {
     }
 }
 
-impl<S: Subject> Contestant for Contender<S> {
+impl<S: Subject> Competitor for CacheCompetitor<S> {
     fn warm_up(&self, load: &Load, plan: &Plan) -> Warmed {
         let began = Instant::now();
         let end = began + Duration::from_secs_f64(plan.warm_up_seconds_max);
@@ -293,15 +293,15 @@ impl<S: Subject> Contestant for Contender<S> {
 /// When a cache does.
 pub fn measure(
     load: &Load,
-    contestants: &[Box<dyn Contestant>],
+    competitors: &[Box<dyn Competitor>],
     plan: &Plan,
-    mut progress: impl FnMut(Step),
+    mut progress: impl FnMut(MeasureStep),
 ) -> Vec<Measured> {
     let clock_ns = reading_ns();
     let mut measured: Vec<Measured> = Vec::new();
-    for (at, contestant) in contestants.iter().enumerate() {
-        progress(Step::WarmingUp(at));
-        let warmed = contestant.warm_up(load, plan);
+    for (at, competitor) in competitors.iter().enumerate() {
+        progress(MeasureStep::WarmingUp(at));
+        let warmed = competitor.warm_up(load, plan);
         measured.push(Measured {
             warmed,
             repetitions: Vec::new(),
@@ -311,20 +311,20 @@ pub fn measure(
             admission: None,
         });
     }
-    let (count, mut done) = (contestants.len(), 0);
+    let (count, mut done) = (competitors.len(), 0);
     for repetition in 0..plan.repetitions {
         for place in 0..count {
             let at = if repetition % 2 == 0 { place } else { count - 1 - place };
-            progress(Step::Run(done, plan.repetitions * count));
-            let tallies = contestants[at].run(load, plan.seconds, clock_ns);
+            progress(MeasureStep::Run(done, plan.repetitions * count));
+            let tallies = competitors[at].run(load, plan.seconds, clock_ns);
             measured[at].repetitions.push(Repetition::of(&tallies));
             tallies.iter().for_each(|tally| measured[at].total.add(tally));
             done += 1;
         }
     }
-    for (contestant, measured) in contestants.iter().zip(&mut measured) {
-        measured.watch = contestant.watch();
-        measured.admission = contestant.admission();
+    for (competitor, measured) in competitors.iter().zip(&mut measured) {
+        measured.watch = competitor.watch();
+        measured.admission = competitor.admission();
     }
     measured
 }

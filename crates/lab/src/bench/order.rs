@@ -14,7 +14,7 @@ pub(super) const CHUNK: usize = 512;
 
 /// The order of requests in a pass over a load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
+pub enum PassOrder {
     /// All like the first.
     #[default]
     AsIs,
@@ -22,7 +22,7 @@ pub enum Order {
     Drawn,
 }
 
-impl Order {
+impl PassOrder {
     /// The chunk at a place of a pass, of `chunks` chunks.
     #[inline]
     pub fn chunk(self, pass: u64, at: u64, chunks: u64) -> u64 {
@@ -54,11 +54,11 @@ mod tests {
     fn the_first_pass_and_every_pass_of_a_trace_hold_each_operation_once() {
         for operations in [1, CHUNK, CHUNK + 1, 5 * CHUNK - 7, 100_000] {
             assert!(
-                Order::Drawn.places(0, operations).into_iter().eq(0..operations),
+                PassOrder::Drawn.places(0, operations).into_iter().eq(0..operations),
                 "{operations}"
             );
             assert!(
-                Order::AsIs.places(5, operations).into_iter().eq(0..operations),
+                PassOrder::AsIs.places(5, operations).into_iter().eq(0..operations),
                 "{operations}"
             );
         }
@@ -72,13 +72,13 @@ mod tests {
             for (pass, at) in
                 (pass..pass + 1000).flat_map(|pass| (0..CHUNKS).map(move |at| (pass, at)))
             {
-                counts[Order::Drawn.chunk(pass, at, CHUNKS) as usize] += 1;
+                counts[PassOrder::Drawn.chunk(pass, at, CHUNKS) as usize] += 1;
             }
             let chi_square: f64 =
                 counts.iter().map(|&n| (f64::from(n) - 1000.0).powi(2) / 1000.0).sum();
             // one in a thousand at 19 degrees of freedom
             assert!(chi_square < 43.8, "{chi_square}");
         }
-        assert_ne!(Order::Drawn.places(1, 100_000), Order::Drawn.places(2, 100_000));
+        assert_ne!(PassOrder::Drawn.places(1, 100_000), PassOrder::Drawn.places(2, 100_000));
     }
 }

@@ -32,7 +32,7 @@ pub struct Identity {
 /// with the interval that holds the true median with `confidence`; latencies are those of all
 /// repetitions together.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct BenchResult {
     /// The library of the cache.
     pub cache: &'static str,
     /// The policy with its parameters, and with the admission if there is one.
@@ -304,7 +304,7 @@ pub struct Park {
     pub park_us_p99: f64,
 }
 
-impl Outcome {
+impl BenchResult {
     /// Makes the results of one of Floe's caches, beside those of the one that ran first.
     pub fn new(identity: &Identity, measured: &Measured, first: Option<&Measured>) -> Self {
         let ops_per_second = Estimate::of(each(measured, |repetition| repetition.ops_per_second));

@@ -14,7 +14,7 @@ use floe_trace::{Error, Op};
 
 use super::clock::Clock;
 use super::layout::Layout;
-use super::outcome::{Measured, Outcome};
+use super::outcome::{Measured, ReplayResult};
 use super::pace::{Pace, Pacer, Turn};
 use super::shed::Shed;
 use super::stage::Stage;
@@ -92,7 +92,7 @@ pub fn run(
     setup: &Setup,
     stage: Stage,
     progress: impl FnMut(u64),
-) -> Result<Outcome, ReplayError> {
+) -> Result<ReplayResult, ReplayError> {
     assert!(stage.holds_data || !setup.verify, "nothing can be verified where there is no data");
     let wall = Instant::now();
     let now = stage.clock.now();
@@ -144,7 +144,7 @@ pub fn run(
         Clock::Real(_) => "real",
         Clock::Virtual(_) => "virtual",
     };
-    Ok(Outcome::new(trace, &stage.tiers, time, measured, &before, &stats(&stage)))
+    Ok(ReplayResult::new(trace, &stage.tiers, time, measured, &before, &stats(&stage)))
 }
 
 /// Returns the counters of each tier.

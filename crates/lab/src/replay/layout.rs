@@ -42,8 +42,12 @@ pub enum LayoutError {
     },
     /// Addresses beyond a volume.
     #[error(
-        "the trace needs {} of volume {volume}, which has {}: give it memory:{large} or file:PATH,size={large}, which take only what is written, or fold addresses into it with --wrap",
-        exact(*wanted_bytes), exact(*there_bytes), large = format_size(wanted_bytes.next_multiple_of(1 << 30))
+        "the trace needs {} of volume {volume}, which has {}: give it memory:{large} or \
+         file:PATH,size={large}, which take only what is written, or fold addresses into it with \
+         --wrap",
+        exact(*wanted_bytes),
+        exact(*there_bytes),
+        large = format_size(wanted_bytes.next_multiple_of(1 << 30))
     )]
     Size {
         /// The volume, counted from 1.
@@ -54,7 +58,11 @@ pub enum LayoutError {
         there_bytes: u64,
     },
     /// A request that no server takes.
-    #[error("the trace has a request of {}; the longest a server takes are {}", exact(*bytes), exact(LONGEST_REQUEST_BYTES))]
+    #[error(
+        "the trace has a request of {}; the longest a server takes are {}",
+        exact(*bytes),
+        exact(LONGEST_REQUEST_BYTES)
+    )]
     Longest {
         /// Its length.
         bytes: u64,

@@ -70,7 +70,7 @@ impl Latencies {
 
 /// One step of a histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Step {
+pub struct LatencyStep {
     /// Latencies up to here, and above the step before.
     pub up_to_us: f64,
     /// The number of requests.
@@ -81,7 +81,7 @@ pub struct Step {
 /// the end and of all tiers. Where a cache has several tiers, what else is said of the cache is of
 /// the first one, and backing devices are those that the last one stands on; `tiers` has each.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct ReplayResult {
     /// The trace.
     pub trace: String,
     /// The block sizes.
@@ -189,10 +189,10 @@ pub struct Outcome {
     pub shed: Option<ShedOutcome>,
     /// Latencies of reads, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub read_histogram: Option<Vec<Step>>,
+    pub read_histogram: Option<Vec<LatencyStep>>,
     /// Latencies of writes, where asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub write_histogram: Option<Vec<Step>>,
+    pub write_histogram: Option<Vec<LatencyStep>>,
     /// All latencies of reads.
     #[serde(skip)]
     pub read_latencies: Latencies,
@@ -217,7 +217,7 @@ pub(super) struct Measured {
     pub(super) shed: Option<ShedOutcome>,
 }
 
-impl Outcome {
+impl ReplayResult {
     /// Puts measurements together with what the tiers of the cache have counted since `before`.
     pub(super) fn new(
         trace: &str,
@@ -323,7 +323,7 @@ impl Outcome {
                 latencies
                     .steps()
                     .into_iter()
-                    .map(|(up_to_us, count)| Step { up_to_us, count })
+                    .map(|(up_to_us, count)| LatencyStep { up_to_us, count })
                     .collect(),
             )
         };

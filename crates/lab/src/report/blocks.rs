@@ -4,10 +4,11 @@
 use super::table::{Group, Rank, Row, Table};
 use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
 use crate::admission::AdmissionOutcome;
-use crate::simulate::blocks::Outcome;
+use crate::simulate::blocks::BlockSimulationResult;
 
 /// A chart's name, its title, how to read it, its unit, and what it shows of an outcome.
-type View = (&'static str, &'static str, &'static str, Unit, fn(&Outcome) -> Option<f64>);
+type View =
+    (&'static str, &'static str, &'static str, Unit, fn(&BlockSimulationResult) -> Option<f64>);
 
 /// Most telling first. A view without data is not drawn.
 const VIEWS: [View; 4] = [
@@ -46,7 +47,7 @@ const VIEWS: [View; 4] = [
 ];
 
 /// A report with one section. Block sizes and admissions that were compared have a line each.
-pub fn report(command: &str, trace: &str, outcomes: &[Outcome]) -> Report {
+pub fn report(command: &str, trace: &str, outcomes: &[BlockSimulationResult]) -> Report {
     let mut names: Vec<String> = Vec::new();
     for name in outcomes.iter().map(|outcome| name(outcome, outcomes)) {
         if !names.contains(&name) {
@@ -71,9 +72,9 @@ pub fn report(command: &str, trace: &str, outcomes: &[Outcome]) -> Report {
 }
 
 /// Returns the name that tells an outcome from the others.
-fn name(outcome: &Outcome, among: &[Outcome]) -> String {
+fn name(outcome: &BlockSimulationResult, among: &[BlockSimulationResult]) -> String {
     let admission = admission_of(outcome);
-    let alike = |of: &dyn Fn(&Outcome) -> bool| among.iter().all(of);
+    let alike = |of: &dyn Fn(&BlockSimulationResult) -> bool| among.iter().all(of);
     let blocks_alike = alike(&|other| other.blocks == outcome.blocks);
     let admission_alike = alike(&|other| admission_of(other) == admission);
     match (blocks_alike, admission_alike) {
@@ -84,11 +85,11 @@ fn name(outcome: &Outcome, among: &[Outcome]) -> String {
 }
 
 /// The admission that was asked.
-fn admission_of(outcome: &Outcome) -> &str {
+fn admission_of(outcome: &BlockSimulationResult) -> &str {
     outcome.admission.as_ref().map_or("always", |it| &it.admission)
 }
 
-fn chart(view: &View, names: &[String], outcomes: &[Outcome]) -> Option<Chart> {
+fn chart(view: &View, names: &[String], outcomes: &[BlockSimulationResult]) -> Option<Chart> {
     let (chart, title, note, unit, value) = *view;
     let points = |of: &String| -> Vec<Point> {
         let of_name = outcomes.iter().filter(|outcome| name(outcome, outcomes) == *of);
@@ -115,8 +116,8 @@ fn chart(view: &View, names: &[String], outcomes: &[Outcome]) -> Option<Chart> {
 }
 
 /// Everything, by size.
-fn figures(outcomes: &[Outcome]) -> Table {
-    type Cell = fn(&Outcome) -> String;
+fn figures(outcomes: &[BlockSimulationResult]) -> Table {
+    type Cell = fn(&BlockSimulationResult) -> String;
     let mut columns: Vec<(&str, Cell)> = vec![
         ("blocks", |o| o.blocks.clone()),
         ("admission", |o| admission_of(o).to_owned()),
@@ -148,7 +149,7 @@ fn figures(outcomes: &[Outcome]) -> Table {
     sizes.dedup();
     let group = |size: u64| {
         let here = outcomes.iter().filter(|outcome| outcome.size == size);
-        let row = |o: &Outcome| Row {
+        let row = |o: &BlockSimulationResult| Row {
             cells: columns.iter().map(|(_, cell)| cell(o)).collect(),
             rank: Rank::Usual,
         };
@@ -163,7 +164,7 @@ fn figures(outcomes: &[Outcome]) -> Table {
 }
 
 /// A count of the admission, if there is one.
-fn asked(outcome: &Outcome, count: fn(&AdmissionOutcome) -> u64) -> String {
+fn asked(outcome: &BlockSimulationResult, count: fn(&AdmissionOutcome) -> u64) -> String {
     let counted = outcome.admission.as_ref().map(count);
     counted.map_or("–".to_owned(), |blocks| Unit::Count.value(blocks as f64))
 }

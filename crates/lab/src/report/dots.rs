@@ -6,9 +6,9 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::span;
 use super::chart::{Chart, Point, Series};
+use super::chart_writer::{ChartWriter, Drawn, Tip, WIDTH, shortened};
 use super::lines::value;
 use super::look::{AXIS, FAINT, GRID, Look, TEXT};
-use super::pen::{Drawn, Pen, Tip, WIDTH, shortened};
 
 const ROW: f64 = 24.0;
 const NAME_LETTERS: usize = 34;
@@ -20,7 +20,7 @@ pub(super) fn height(chart: &Chart) -> f64 {
 }
 
 pub(super) fn draw<DB: DrawingBackend>(
-    pen: &Pen<'_, DB>,
+    writer: &ChartWriter<'_, DB>,
     chart: &Chart,
     top: f64,
 ) -> Drawn<DB, Vec<Tip>> {
@@ -30,7 +30,7 @@ pub(super) fn draw<DB: DrawingBackend>(
     let names: Vec<String> =
         rows.iter().map(|(series, _)| shortened(&series.name, NAME_LETTERS)).collect();
     let values: Vec<String> = rows.iter().map(|(_, point)| value(chart, point)).collect();
-    let widest = |texts: &[String]| texts.iter().map(|text| pen.width(text)).fold(0.0, f64::max);
+    let widest = |texts: &[String]| texts.iter().map(|text| writer.width(text)).fold(0.0, f64::max);
     let left = 34.0 + widest(&names) * 1.04;
     let right = WIDTH - 30.0 - widest(&values) * 1.04;
     let ticks = chart.y.round_ticks(chart.heights());
@@ -40,34 +40,34 @@ pub(super) fn draw<DB: DrawingBackend>(
 
     let place = chart.places().first().map_or(String::new(), |&x| chart.x.unit.value(x));
     let caption = format!("{}, {}: {place}", chart.y.caption(), chart.x.label);
-    pen.text(&caption, (16.0, first - 26.0), HPos::Left, TEXT)?;
+    writer.text(&caption, (16.0, first - 26.0), HPos::Left, TEXT)?;
     for tick in &ticks {
         let x = across(tick.value);
         let color = if tick.value == 0.0 { AXIS } else { GRID };
-        pen.line((x, first), (x, bottom), color.rgb().to_rgba(), 1.0)?;
-        pen.text(&tick.text, (x, bottom + 14.0), HPos::Center, FAINT)?;
+        writer.line((x, first), (x, bottom), color.rgb().to_rgba(), 1.0)?;
+        writer.text(&tick.text, (x, bottom + 14.0), HPos::Center, FAINT)?;
     }
     let mut tips = Vec::new();
     for (at, (series, point)) in rows.iter().enumerate() {
         let look = Look::of(series.look);
         let (x, y) = (across(point.y), first + (at as f64 + 0.5) * ROW);
-        pen.text(&names[at], (left - 12.0, y), HPos::Right, TEXT)?;
+        writer.text(&names[at], (left - 12.0, y), HPos::Right, TEXT)?;
         if low <= 0.0 {
             // A stem has a length, which says something only from zero.
-            pen.line((across(0.0), y), (x, y), look.ink.rgb().mix(0.5), 3.0)?;
+            writer.line((across(0.0), y), (x, y), look.colour.rgb().mix(0.5), 3.0)?;
         } else {
-            pen.line((left, y), (right, y), GRID.rgb().to_rgba(), 1.0)?;
+            writer.line((left, y), (right, y), GRID.rgb().to_rgba(), 1.0)?;
         }
         if point.error.is_some() {
-            pen.line(
+            writer.line(
                 (across(point.low()), y),
                 (across(point.high()), y),
-                look.ink.rgb().mix(0.35),
+                look.colour.rgb().mix(0.35),
                 7.0,
             )?;
         }
-        pen.marker(&look, (x, y), 5.0)?;
-        pen.text(&values[at], (WIDTH - 16.0, y), HPos::Right, TEXT)?;
+        writer.marker(&look, (x, y), 5.0)?;
+        writer.text(&values[at], (WIDTH - 16.0, y), HPos::Right, TEXT)?;
         let area = [0.0, y - ROW / 2.0, WIDTH, ROW];
         tips.push(Tip { area, is_point: false, text: format!("{}\n{}", series.name, values[at]) });
     }

@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::chart::Chart;
-use super::pen::{Drawn, Pen, Tip, WIDTH};
+use super::chart_writer::{ChartWriter, Drawn, Tip, WIDTH};
 use super::{dots, lines};
 
 /// Where `series` are many, a chart is higher than usual.
@@ -14,17 +14,22 @@ pub(super) fn height(chart: &Chart) -> f64 {
 
 /// Draws the chart, with `heading` above it if it is not empty.
 pub(super) fn draw<DB: DrawingBackend>(
-    pen: &Pen<'_, DB>,
+    writer: &ChartWriter<'_, DB>,
     chart: &Chart,
     heading: &str,
 ) -> Drawn<DB, Vec<Tip>> {
     let top = if heading.is_empty() { 0.0 } else { 34.0 };
     if !heading.is_empty() {
-        pen.heading(heading)?;
+        writer.heading(heading)?;
     }
     if chart.series.is_empty() {
-        pen.text("nothing to draw", (WIDTH / 2.0, top + 60.0), HPos::Center, super::look::FAINT)?;
+        writer.text(
+            "nothing to draw",
+            (WIDTH / 2.0, top + 60.0),
+            HPos::Center,
+            super::look::FAINT,
+        )?;
         return Ok(Vec::new());
     }
-    if chart.is_single() { dots::draw(pen, chart, top) } else { lines::draw(pen, chart, top) }
+    if chart.is_single() { dots::draw(writer, chart, top) } else { lines::draw(writer, chart, top) }
 }

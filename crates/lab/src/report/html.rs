@@ -10,9 +10,9 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::chart::Chart;
+use super::chart_writer::{ChartWriter, FINE, Letters, Tip, WIDTH, clean, steps};
 use super::draw;
-use super::look::inks;
-use super::pen::{FINE, Letters, Pen, Tip, WIDTH, clean, steps};
+use super::look::colours;
 use super::table::{Rank, Table};
 use super::{Report, Section};
 
@@ -121,7 +121,7 @@ fn svg(chart: &Chart, about: &str) -> String {
     let mut drawing = String::new();
     let tips = {
         let area = SVGBackend::with_string(&mut drawing, size).into_drawing_area();
-        let tips = draw::draw(&Pen::new(&area, Letters::Browser), &chart, "");
+        let tips = draw::draw(&ChartWriter::new(&area, Letters::Browser), &chart, "");
         // A string takes everything: no drawing into one fails.
         area.present().and(tips).unwrap_or_default()
     };
@@ -150,13 +150,13 @@ fn tip(tip: &Tip) -> String {
 /// Rules that replace each colour of a drawing on dark ground.
 fn dark_drawings() -> String {
     let mut rules = "@media screen and (prefers-color-scheme:dark){\n".to_owned();
-    for ink in inks() {
+    for colour in colours() {
         for attribute in ["fill", "stroke"] {
             // Writing to a string does not fail.
             let _ = writeln!(
                 rules,
                 "svg [{attribute}=\"#{:06X}\"]{{{attribute}:#{:06X}}}",
-                ink.light, ink.dark
+                colour.light, colour.dark
             );
         }
     }

@@ -3,7 +3,7 @@
 use super::table::{Group, Row, Table};
 use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit, admissions};
 use crate::admission::AdmissionOutcome;
-use crate::replay::{Latencies, Outcome, TierOutcome};
+use crate::replay::{Latencies, ReplayResult, TierOutcome};
 
 /// The shares at which the lines have points: close where they bend.
 const SHARES: [f64; 20] = [
@@ -12,7 +12,7 @@ const SHARES: [f64; 20] = [
 ];
 
 /// A report with one section.
-pub fn report(command: &str, outcome: &Outcome) -> Report {
+pub fn report(command: &str, outcome: &ReplayResult) -> Report {
     let cache = match outcome.tiers.len() {
         0 => {
             let size = Unit::Bytes.value(outcome.cache_bytes as f64);
@@ -41,14 +41,14 @@ pub fn report(command: &str, outcome: &Outcome) -> Report {
     }
 }
 
-fn kinds(outcome: &Outcome) -> [(&'static str, &Latencies, u64, f64); 2] {
+fn kinds(outcome: &ReplayResult) -> [(&'static str, &Latencies, u64, f64); 2] {
     [
         ("reads", &outcome.read_latencies, outcome.reads, outcome.read_hit_ratio),
         ("writes", &outcome.write_latencies, outcome.writes, outcome.write_hit_ratio),
     ]
 }
 
-fn chart(outcome: &Outcome) -> Chart {
+fn chart(outcome: &ReplayResult) -> Chart {
     let series = |(look, (name, latencies, ..)): (usize, (&str, &Latencies, u64, f64))| {
         let point = |share: &f64| {
             let x = latencies.quantile_us(*share)?;
@@ -74,7 +74,7 @@ fn chart(outcome: &Outcome) -> Chart {
     }
 }
 
-fn latencies(outcome: &Outcome) -> Table {
+fn latencies(outcome: &ReplayResult) -> Table {
     // Of what the first tier misses, each other has its own hits.
     let hits = if outcome.tiers.is_empty() { "hits" } else { "hits in tier 0" };
     let columns = ["", "requests", hits, "median", "p99", "p99.9", "longest"];
@@ -92,7 +92,7 @@ fn latencies(outcome: &Outcome) -> Table {
     table("Latencies", &columns, rows)
 }
 
-fn figures(outcome: &Outcome) -> Table {
+fn figures(outcome: &ReplayResult) -> Table {
     let bytes = |bytes: f64| Unit::Bytes.value(bytes);
     let us = |us: Option<f64>| us.map_or("–".into(), |us| Unit::Microseconds.value(us));
     let per_second =
@@ -158,7 +158,7 @@ fn tier(number: usize, tier: &TierOutcome) -> Group {
 }
 
 /// The tiers with an admission, by their numbers from the top.
-fn asked(outcome: &Outcome) -> impl Iterator<Item = (usize, &AdmissionOutcome)> {
+fn asked(outcome: &ReplayResult) -> impl Iterator<Item = (usize, &AdmissionOutcome)> {
     let alone = outcome.admission.as_ref().filter(|_| outcome.tiers.is_empty());
     let tiers = outcome.tiers.iter().map(|tier| tier.admission.as_ref()).enumerate();
     alone

@@ -5,8 +5,8 @@ use plotters::style::text_anchor::HPos;
 
 use super::axis::{Tick, span};
 use super::chart::{Chart, Point, Series};
+use super::chart_writer::{ChartWriter, Drawn, FINE, Tip, WIDTH, shortened, steps};
 use super::look::{AXIS, FAINT, GRID, Look, TEXT};
-use super::pen::{Drawn, FINE, Pen, Tip, WIDTH, shortened, steps};
 
 /// Least distance between names, one above the other.
 const NAME_STEP: f64 = 17.0;
@@ -43,7 +43,7 @@ impl Frame {
 }
 
 pub(super) fn draw<DB: DrawingBackend>(
-    pen: &Pen<'_, DB>,
+    writer: &ChartWriter<'_, DB>,
     chart: &Chart,
     top: f64,
 ) -> Drawn<DB, Vec<Tip>> {
@@ -51,7 +51,7 @@ pub(super) fn draw<DB: DrawingBackend>(
         chart.series.iter().map(|series| shortened(&series.name, NAME_LETTERS)).collect();
     let y_ticks = chart.y.round_ticks(chart.heights());
     let widest = |texts: &mut dyn Iterator<Item = &String>| {
-        texts.map(|text| pen.width(text)).fold(0.0, f64::max)
+        texts.map(|text| writer.width(text)).fold(0.0, f64::max)
     };
     let frame = Frame {
         left: 24.0 + widest(&mut y_ticks.iter().map(|tick| &tick.text)),
@@ -61,9 +61,9 @@ pub(super) fn draw<DB: DrawingBackend>(
         x: span(chart.places().iter().map(|&x| chart.x.scale.place(x))),
         y: span(y_ticks.iter().map(|tick| tick.value)),
     };
-    bands(pen, chart, &frame)?;
-    axes(pen, chart, &frame, &y_ticks)?;
-    series(pen, chart, &frame)?;
+    bands(writer, chart, &frame)?;
+    axes(writer, chart, &frame, &y_ticks)?;
+    series(writer, chart, &frame)?;
     let ends: Vec<(f64, f64)> = chart
         .series
         .iter()
@@ -76,18 +76,18 @@ pub(super) fn draw<DB: DrawingBackend>(
     {
         let look = Look::of(chart.series[at].look);
         let (x, y) = ends[at];
-        let faint = look.ink.rgb().mix(0.45);
+        let faint = look.colour.rgb().mix(0.45);
         let bend = (x + 6.0).max(frame.right + 8.0);
-        pen.line((x + 6.0, y), (bend, y), faint, 1.0)?;
-        pen.line((bend, y), (frame.right + 26.0, height), faint, 1.0)?;
-        pen.marker(&look, (frame.right + 32.0, height), 4.5)?;
-        pen.text(&names[at], (frame.right + 42.0, height), HPos::Left, TEXT)?;
+        writer.line((x + 6.0, y), (bend, y), faint, 1.0)?;
+        writer.line((bend, y), (frame.right + 26.0, height), faint, 1.0)?;
+        writer.marker(&look, (frame.right + 32.0, height), 4.5)?;
+        writer.text(&names[at], (frame.right + 42.0, height), HPos::Left, TEXT)?;
     }
     Ok(tips(chart, &frame))
 }
 
 fn axes<DB: DrawingBackend>(
-    pen: &Pen<'_, DB>,
+    writer: &ChartWriter<'_, DB>,
     chart: &Chart,
     frame: &Frame,
     y_ticks: &[Tick],
@@ -95,24 +95,29 @@ fn axes<DB: DrawingBackend>(
     for tick in y_ticks {
         let y = frame.down(tick.value);
         let color = if tick.value == 0.0 { AXIS } else { GRID };
-        pen.line((frame.left, y), (frame.right, y), color.rgb().to_rgba(), 1.0)?;
-        pen.text(&tick.text, (frame.left - 8.0, y), HPos::Right, FAINT)?;
+        writer.line((frame.left, y), (frame.right, y), color.rgb().to_rgba(), 1.0)?;
+        writer.text(&tick.text, (frame.left - 8.0, y), HPos::Right, FAINT)?;
     }
     let mut taken: Vec<(f64, f64)> = Vec::new();
     for tick in chart.x.value_ticks(&chart.places()) {
         let x = frame.across(chart.x.scale.place(tick.value));
-        let half = pen.width(&tick.text) / 2.0 + 7.0;
+        let half = writer.width(&tick.text) / 2.0 + 7.0;
         if taken.iter().any(|&(left, right)| x - half < right && x + half > left) {
             continue;
         }
         taken.push((x - half, x + half));
-        pen.line((x, frame.top), (x, frame.bottom), GRID.rgb().to_rgba(), 1.0)?;
-        pen.line((x, frame.bottom), (x, frame.bottom + 5.0), AXIS.rgb().to_rgba(), 1.0)?;
-        pen.text(&tick.text, (x, frame.bottom + 15.0), HPos::Center, FAINT)?;
+        writer.line((x, frame.top), (x, frame.bottom), GRID.rgb().to_rgba(), 1.0)?;
+        writer.line((x, frame.bottom), (x, frame.bottom + 5.0), AXIS.rgb().to_rgba(), 1.0)?;
+        writer.text(&tick.text, (x, frame.bottom + 15.0), HPos::Center, FAINT)?;
     }
-    pen.line((frame.left, frame.bottom), (frame.right, frame.bottom), AXIS.rgb().to_rgba(), 1.0)?;
-    pen.text(&chart.y.caption(), (16.0, frame.top - 20.0), HPos::Left, TEXT)?;
-    pen.text(
+    writer.line(
+        (frame.left, frame.bottom),
+        (frame.right, frame.bottom),
+        AXIS.rgb().to_rgba(),
+        1.0,
+    )?;
+    writer.text(&chart.y.caption(), (16.0, frame.top - 20.0), HPos::Left, TEXT)?;
+    writer.text(
         &chart.x.caption(),
         ((frame.left + frame.right) / 2.0, frame.bottom + 37.0),
         HPos::Center,
@@ -121,21 +126,25 @@ fn axes<DB: DrawingBackend>(
 }
 
 /// Stretches behind everything else, each kind named once above them.
-fn bands<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -> Drawn<DB, ()> {
+fn bands<DB: DrawingBackend>(
+    writer: &ChartWriter<'_, DB>,
+    chart: &Chart,
+    frame: &Frame,
+) -> Drawn<DB, ()> {
     let mut named: Vec<&str> = Vec::new();
-    let mut name_at = frame.left + pen.width(&chart.y.caption()) + 24.0;
+    let mut name_at = frame.left + writer.width(&chart.y.caption()) + 24.0;
     for band in &chart.bands {
         let look = Look::of(Some(band.look));
-        let ink = look.ink.rgb().mix(0.22);
+        let colour = look.colour.rgb().mix(0.22);
         let [left, right] = [band.from, band.to]
             .map(|x| frame.across(chart.x.scale.place(x)).clamp(frame.left, frame.right));
-        let corners = [(left, frame.top), (right, frame.bottom)].map(|corner| pen.at(corner));
-        pen.area.draw(&Rectangle::new(corners, ink.filled()))?;
+        let corners = [(left, frame.top), (right, frame.bottom)].map(|corner| writer.at(corner));
+        writer.area.draw(&Rectangle::new(corners, colour.filled()))?;
         if !named.contains(&band.name.as_str()) {
             let square = Look { marker: super::look::Marker::Square, ..look };
-            pen.marker(&square, (name_at, frame.top - 20.0), 4.5)?;
-            pen.text(&band.name, (name_at + 9.0, frame.top - 20.0), HPos::Left, FAINT)?;
-            name_at += 26.0 + pen.width(&band.name);
+            writer.marker(&square, (name_at, frame.top - 20.0), 4.5)?;
+            writer.text(&band.name, (name_at + 9.0, frame.top - 20.0), HPos::Left, FAINT)?;
+            name_at += 26.0 + writer.width(&band.name);
             named.push(&band.name);
         }
     }
@@ -143,9 +152,13 @@ fn bands<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) ->
 }
 
 /// Shades first, then lines, then markers; what nothing real reaches lies lowest.
-fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -> Drawn<DB, ()> {
-    let area = pen.area.clone().shrink(
-        pen.at((frame.left, frame.top)),
+fn series<DB: DrawingBackend>(
+    writer: &ChartWriter<'_, DB>,
+    chart: &Chart,
+    frame: &Frame,
+) -> Drawn<DB, ()> {
+    let area = writer.area.clone().shrink(
+        writer.at((frame.left, frame.top)),
         (steps(frame.right - frame.left), steps(frame.bottom - frame.top)),
     );
     let mut plot =
@@ -157,7 +170,7 @@ fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -
         if series.points.iter().any(|point| point.error.is_some()) {
             let upper = series.points.iter().map(|point| (place(point.x), point.high()));
             let lower = series.points.iter().rev().map(|point| (place(point.x), point.low()));
-            let color = Look::of(series.look).ink.rgb().mix(0.16);
+            let color = Look::of(series.look).colour.rgb().mix(0.16);
             plot.draw_series([Polygon::new(
                 upper.chain(lower).collect::<Vec<_>>(),
                 color.filled(),
@@ -166,7 +179,7 @@ fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -
     }
     for series in &ordered {
         let look = Look::of(series.look);
-        let style = look.ink.rgb().stroke_width(steps(2.0) as u32);
+        let style = look.colour.rgb().stroke_width(steps(2.0) as u32);
         let points = series.points.iter().map(|point| (place(point.x), point.y));
         match look.dash {
             None => plot.draw_series(LineSeries::new(points, style))?,
@@ -182,7 +195,11 @@ fn series<DB: DrawingBackend>(pen: &Pen<'_, DB>, chart: &Chart, frame: &Frame) -
         for point in &series.points {
             let (x, y) = plot.backend_coord(&(place(point.x), point.y));
             let fine = f64::from(FINE);
-            pen.marker(&Look::of(series.look), (f64::from(x) / fine, f64::from(y) / fine), 3.5)?;
+            writer.marker(
+                &Look::of(series.look),
+                (f64::from(x) / fine, f64::from(y) / fine),
+                3.5,
+            )?;
         }
     }
     Ok(())
@@ -274,7 +291,7 @@ fn spread(wanted: &[f64], step: f64, top: f64, bottom: f64) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::pen::EM;
+    use super::super::chart_writer::EM;
     use super::*;
 
     #[test]

@@ -8,7 +8,7 @@ use plotters::style::RGBColor;
 
 /// A colour on light ground and the one that stands for it on dark ground.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ink {
+pub(super) struct Colour {
     /// On light ground.
     pub(super) light: u32,
     /// On dark ground.
@@ -16,34 +16,34 @@ pub(super) struct Ink {
 }
 
 /// Text.
-pub(super) const TEXT: Ink = Ink { light: 0x1F2328, dark: 0xE6EDF3 };
+pub(super) const TEXT: Colour = Colour { light: 0x1F2328, dark: 0xE6EDF3 };
 /// Text beside ticks.
-pub(super) const FAINT: Ink = Ink { light: 0x59636E, dark: 0x9DA7B1 };
+pub(super) const FAINT: Colour = Colour { light: 0x59636E, dark: 0x9DA7B1 };
 /// Lines behind the data.
-pub(super) const GRID: Ink = Ink { light: 0xE3E6EA, dark: 0x2C333B };
+pub(super) const GRID: Colour = Colour { light: 0xE3E6EA, dark: 0x2C333B };
 /// The axis itself.
-pub(super) const AXIS: Ink = Ink { light: 0x8C959F, dark: 0x6E7781 };
+pub(super) const AXIS: Colour = Colour { light: 0x8C959F, dark: 0x6E7781 };
 /// The ground, also inside hollow markers.
-pub(super) const GROUND: Ink = Ink { light: 0xFFFFFF, dark: 0x0D1117 };
+pub(super) const GROUND: Colour = Colour { light: 0xFFFFFF, dark: 0x0D1117 };
 /// A bound.
-const BOUND: Ink = Ink { light: 0x6B7280, dark: 0xA1A9B2 };
+const BOUND: Colour = Colour { light: 0x6B7280, dark: 0xA1A9B2 };
 
-const HUES: [Ink; 7] = [
-    Ink { light: 0x0072B2, dark: 0x58A6FF },
-    Ink { light: 0xD55E00, dark: 0xFF8B3D },
-    Ink { light: 0x009E73, dark: 0x2FC99B },
-    Ink { light: 0xB84D8F, dark: 0xEE8FC6 },
-    Ink { light: 0xB07D00, dark: 0xE9B933 },
-    Ink { light: 0x3B9BD9, dark: 0xA5DCFA },
-    Ink { light: 0x4B3B8F, dark: 0xB3A5F5 },
+const HUES: [Colour; 7] = [
+    Colour { light: 0x0072B2, dark: 0x58A6FF },
+    Colour { light: 0xD55E00, dark: 0xFF8B3D },
+    Colour { light: 0x009E73, dark: 0x2FC99B },
+    Colour { light: 0xB84D8F, dark: 0xEE8FC6 },
+    Colour { light: 0xB07D00, dark: 0xE9B933 },
+    Colour { light: 0x3B9BD9, dark: 0xA5DCFA },
+    Colour { light: 0x4B3B8F, dark: 0xB3A5F5 },
 ];
 
 /// All colours that a drawing may hold.
-pub(super) fn inks() -> impl Iterator<Item = Ink> {
+pub(super) fn colours() -> impl Iterator<Item = Colour> {
     [TEXT, FAINT, GRID, AXIS, GROUND, BOUND].into_iter().chain(HUES)
 }
 
-impl Ink {
+impl Colour {
     pub(super) fn rgb(self) -> RGBColor {
         let [_, red, green, blue] = self.light.to_be_bytes();
         RGBColor(red, green, blue)
@@ -63,7 +63,7 @@ pub(super) enum Marker {
 /// The look of a series.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Look {
-    pub(super) ink: Ink,
+    pub(super) colour: Colour,
     pub(super) marker: Marker,
     /// Length of a dash and of the gap after it; none for a line that is whole.
     pub(super) dash: Option<(f64, f64)>,
@@ -73,7 +73,7 @@ impl Look {
     /// Of the series with this number; of a bound without.
     pub(super) fn of(number: Option<usize>) -> Self {
         let Some(number) = number else {
-            return Self { ink: BOUND, marker: Marker::Ring, dash: Some((5.0, 4.0)) };
+            return Self { colour: BOUND, marker: Marker::Ring, dash: Some((5.0, 4.0)) };
         };
         let (marker, dash) = match number / HUES.len() % 4 {
             0 => (Marker::Disc, None),
@@ -81,7 +81,7 @@ impl Look {
             2 => (Marker::Triangle, Some((3.0, 3.0))),
             _ => (Marker::Diamond, Some((14.0, 4.0))),
         };
-        Self { ink: HUES[number % HUES.len()], marker, dash }
+        Self { colour: HUES[number % HUES.len()], marker, dash }
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn no_two_inks_share_a_light_colour() {
-        let mut lights: Vec<u32> = inks().map(|ink| ink.light).collect();
+        let mut lights: Vec<u32> = colours().map(|colour| colour.light).collect();
         lights.sort_unstable();
         assert!(lights.windows(2).all(|pair| pair[0] != pair[1]));
     }

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 
 use super::table::{Group, Rank, Row, Table};
 use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
-use crate::simulate::objects::Outcome;
+use crate::simulate::objects::SimulationResult;
 
 /// The unit of the sizes of the caches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +17,10 @@ pub enum Sizes {
 }
 
 /// The value that a chart shows of an outcome, and half the width of its interval.
-type Height<'a> = &'a dyn Fn(&Outcome) -> Option<(f64, Option<f64>)>;
+type Height<'a> = &'a dyn Fn(&SimulationResult) -> Option<(f64, Option<f64>)>;
 
 /// A report with a section for each trace, in the order in which they come.
-pub fn report(title: &str, command: &str, sizes: Sizes, outcomes: &[Outcome]) -> Report {
+pub fn report(title: &str, command: &str, sizes: Sizes, outcomes: &[SimulationResult]) -> Report {
     let mut traces: Vec<&str> = Vec::new();
     for outcome in outcomes {
         if !traces.contains(&outcome.trace.as_str()) {
@@ -29,7 +29,7 @@ pub fn report(title: &str, command: &str, sizes: Sizes, outcomes: &[Outcome]) ->
     }
     let policies = names(outcomes);
     let section = |trace: &&str| {
-        let of_trace: Vec<&Outcome> =
+        let of_trace: Vec<&SimulationResult> =
             outcomes.iter().filter(|outcome| outcome.trace == *trace).collect();
         Trace { sizes, policies: &policies, outcomes: of_trace }.section(trace)
     };
@@ -41,7 +41,7 @@ pub fn report(title: &str, command: &str, sizes: Sizes, outcomes: &[Outcome]) ->
 }
 
 /// Every policy once, in the order in which they come.
-fn names(outcomes: &[Outcome]) -> Vec<&str> {
+fn names(outcomes: &[SimulationResult]) -> Vec<&str> {
     let mut names: Vec<&str> = Vec::new();
     for outcome in outcomes {
         if !names.contains(&outcome.policy.as_str()) {
@@ -60,7 +60,7 @@ struct Trace<'a> {
     sizes: Sizes,
     /// Of the whole report, so that a policy looks the same for every trace.
     policies: &'a [&'a str],
-    outcomes: Vec<&'a Outcome>,
+    outcomes: Vec<&'a SimulationResult>,
 }
 
 impl Trace<'_> {
@@ -99,7 +99,8 @@ impl Trace<'_> {
             }));
         }
         if self.has_bytes() {
-            let byte_miss_ratio = |outcome: &Outcome| Some((outcome.byte_miss_ratio, None));
+            let byte_miss_ratio =
+                |outcome: &SimulationResult| Some((outcome.byte_miss_ratio, None));
             charts.push(self.chart(
                 "byte-miss-ratio",
                 "Byte miss ratio",
@@ -107,7 +108,7 @@ impl Trace<'_> {
                 &byte_miss_ratio,
             ));
         }
-        let gap = |outcome: &Outcome| Some((self.gap(outcome)?, None));
+        let gap = |outcome: &SimulationResult| Some((self.gap(outcome)?, None));
         let mut gaps = self.chart("gap-to-belady", "Gap to Belady", Unit::Points, &gap);
         gaps.y.label = "miss ratio above Belady’s".to_owned();
         gaps.series.retain(|series| series.look.is_some());
@@ -180,17 +181,17 @@ impl Trace<'_> {
             && self.sizes == Sizes::Bytes
     }
 
-    fn gap(&self, outcome: &Outcome) -> Option<f64> {
+    fn gap(&self, outcome: &SimulationResult) -> Option<f64> {
         let belady =
             self.outcomes.iter().find(|o| is_bound(&o.policy) && o.size == outcome.size)?;
         Some(outcome.miss_ratio - belady.miss_ratio)
     }
 
     /// By latency where it is known, else by miss ratio; best first.
-    fn at(&self, size: u64) -> Vec<&Outcome> {
-        let mut here: Vec<&Outcome> =
+    fn at(&self, size: u64) -> Vec<&SimulationResult> {
+        let mut here: Vec<&SimulationResult> =
             self.outcomes.iter().copied().filter(|o| o.size == size).collect();
-        let by = |o: &Outcome| o.mean_latency_us.unwrap_or(o.miss_ratio);
+        let by = |o: &SimulationResult| o.mean_latency_us.unwrap_or(o.miss_ratio);
         here.sort_by(|a, b| match by(a).total_cmp(&by(b)) {
             Ordering::Equal => a.miss_ratio.total_cmp(&b.miss_ratio),
             order => order,
@@ -202,7 +203,7 @@ impl Trace<'_> {
     fn summary(&self) -> Option<Table> {
         let latency = self.outcomes.iter().any(|o| o.mean_latency_us.is_some());
         let gaps = self.outcomes.iter().any(|o| self.gap(o).is_some());
-        let real = |outcome: &&Outcome| !is_bound(&outcome.policy);
+        let real = |outcome: &&SimulationResult| !is_bound(&outcome.policy);
         if self.policies.iter().filter(|policy| !is_bound(policy)).count() < 2 {
             return None;
         }
@@ -215,7 +216,7 @@ impl Trace<'_> {
         for size in self.all_sizes() {
             let here = self.at(size);
             let Some(best) = here.iter().copied().find(real) else { continue };
-            let equal = |o: &&&Outcome| {
+            let equal = |o: &&&SimulationResult| {
                 real(o) && o.miss_ratio == best.miss_ratio && o.policy != best.policy
             };
             let ties = here.iter().filter(equal).count();
@@ -248,7 +249,7 @@ impl Trace<'_> {
 
     /// Everything, best first at each size.
     fn figures(&self) -> Table {
-        type Cell<'a> = Box<dyn Fn(&Outcome) -> String + 'a>;
+        type Cell<'a> = Box<dyn Fn(&SimulationResult) -> String + 'a>;
         let latency = self.outcomes.iter().any(|o| o.mean_latency_us.is_some());
         let mut columns: Vec<(&str, Cell<'_>)> = vec![
             ("policy", Box::new(|o| o.policy.clone())),
@@ -283,12 +284,12 @@ impl Trace<'_> {
         let group = |size: u64| {
             let here = self.at(size);
             let best = here.iter().find(|o| !is_bound(&o.policy)).map(|o| o.miss_ratio);
-            let rank = |o: &Outcome| match is_bound(&o.policy) {
+            let rank = |o: &SimulationResult| match is_bound(&o.policy) {
                 true => Rank::Bound,
                 false if best == Some(o.miss_ratio) && here.len() > 1 => Rank::Best,
                 false => Rank::Usual,
             };
-            let row = |o: &&Outcome| Row {
+            let row = |o: &&SimulationResult| Row {
                 cells: columns.iter().map(|(_, cell)| cell(o)).collect(),
                 rank: rank(o),
             };

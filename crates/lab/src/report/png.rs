@@ -12,9 +12,9 @@ use thiserror::Error;
 
 use super::Report;
 use super::chart::Chart;
+use super::chart_writer::{ChartWriter, FINE, Letters, WIDTH};
 use super::draw;
 use super::look::GROUND;
-use super::pen::{FINE, Letters, Pen, WIDTH};
 
 /// Pixels for each unit.
 const PIXELS: u32 = 2;
@@ -93,7 +93,7 @@ pub fn encode(chart: &Chart, about: &str) -> Result<Vec<u8>, Error> {
     {
         let area = BitMapBackend::with_buffer(&mut pixels, fine).into_drawing_area();
         area.fill(&GROUND.rgb()).map_err(|e| failed(e.to_string()))?;
-        draw::draw(&Pen::new(&area, Letters::Embedded), &drawable, &heading)
+        draw::draw(&ChartWriter::new(&area, Letters::Embedded), &drawable, &heading)
             .map_err(|e| failed(e.to_string()))?;
         area.present().map_err(|e| failed(e.to_string()))?;
     }

@@ -2,10 +2,10 @@
 
 use super::outcomes::{Sizes, report};
 use super::{Chart, Report, Scale, html, png};
-use crate::simulate::objects::Outcome;
+use crate::simulate::objects::SimulationResult;
 
-fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> Outcome {
-    Outcome {
+fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> SimulationResult {
+    SimulationResult {
         trace: trace.to_owned(),
         policy: policy.to_owned(),
         size,
@@ -26,15 +26,15 @@ fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> Outcome {
     }
 }
 
-fn page(outcomes: &[Outcome]) -> String {
+fn page(outcomes: &[SimulationResult]) -> String {
     html(&report("A title", "floe simulate t --policy lru", Sizes::Objects, outcomes))
 }
 
-fn of(outcomes: &[Outcome]) -> Report {
+fn of(outcomes: &[SimulationResult]) -> Report {
     report("A title", "floe simulate", Sizes::Objects, outcomes)
 }
 
-fn several() -> Vec<Outcome> {
+fn several() -> Vec<SimulationResult> {
     let mut outcomes = Vec::new();
     for (at, policy) in ["lru", "fifo", "slru:segments=4", "belady"].into_iter().enumerate() {
         for (size, miss_ratio) in [(100, 0.9), (1000, 0.6), (20_000, 0.3)] {
@@ -189,7 +189,8 @@ fn the_gap_to_belady_is_drawn_where_belady_ran() {
     let gap = chart(&report, "gap-to-belady").expect("belady is among the policies");
     assert_eq!(gap.series.len(), 3);
     assert!((gap.series[0].points[0].y - 0.15).abs() < 1e-12);
-    let without: Vec<Outcome> = several().into_iter().filter(|o| o.policy != "belady").collect();
+    let without: Vec<SimulationResult> =
+        several().into_iter().filter(|o| o.policy != "belady").collect();
     assert!(chart(&of(&without), "gap-to-belady").is_none());
 }
 

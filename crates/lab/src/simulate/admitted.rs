@@ -84,7 +84,7 @@ impl Visitor for Simulation<'_> {
             (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
         for (at, &key) in self.stream.keys.iter().enumerate() {
             cache.request(at, key, positions.follow(key));
-            if P::ABOUT.streams {
+            if P::INFO.streams {
                 positions.ahead().for_each(|key| cache.fetch(key, cache.last_size, true));
             }
             if (at + 1).is_multiple_of(WINDOW_REQUESTS) {
@@ -197,7 +197,7 @@ mod tests {
     use floe_trace::{GeneratorSpec, Kind, Request, Trace};
 
     use super::super::blocks::{self, Setup};
-    use super::super::objects::{Latency, Outcome, Run, simulate};
+    use super::super::objects::{Latency, Run, SimulationResult, simulate};
     use super::super::stream::{Builder, Keep, Stream};
 
     fn stream(text: &str, sizes: bool) -> Stream {
@@ -213,7 +213,7 @@ mod tests {
         builder.finish().expect("there are requests")
     }
 
-    fn run(policy: &str, admit: &str, stream: &Stream, size: u64) -> Outcome {
+    fn run(policy: &str, admit: &str, stream: &Stream, size: u64) -> SimulationResult {
         let admit = floe_policy::admission::registry::choices(admit).expect("it is registered");
         let run = Run { policy: policy.parse().expect("it is registered"), size, admit };
         simulate(
@@ -225,7 +225,7 @@ mod tests {
         )
     }
 
-    fn plain(policy: &str, stream: &Stream, size: u64) -> Outcome {
+    fn plain(policy: &str, stream: &Stream, size: u64) -> SimulationResult {
         let run =
             Run { policy: policy.parse().expect("it is registered"), size, admit: Vec::new() };
         simulate("trace", stream, &run, None, &AtomicU64::new(0))

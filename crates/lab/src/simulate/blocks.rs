@@ -54,7 +54,7 @@ pub enum SimulateError {
 
 /// The results of a simulation: the fields of `floe simulate --blocks`.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct BlockSimulationResult {
     /// The trace's name.
     pub trace: String,
     /// The block sizes.
@@ -104,12 +104,12 @@ pub fn simulate(
     trace: &str,
     requests: &[floe_trace::Request],
     setup: &Setup,
-) -> Result<Outcome, SimulateError> {
+) -> Result<BlockSimulationResult, SimulateError> {
     let begun = Instant::now();
     let stats = run(requests, setup)?;
     let (counted, counters) = (stats.requests, stats.counters);
     let blocks_now: u64 = stats.blocks.iter().map(|(_, blocks)| blocks).sum();
-    Ok(Outcome {
+    Ok(BlockSimulationResult {
         trace: trace.to_owned(),
         blocks: setup.sizes.to_string(),
         policy: setup.evict.to_string(),

@@ -37,7 +37,7 @@ pub struct Run {
 
 /// The results of a run: the fields of `floe simulate --policy`.
 #[derive(Debug, Clone, Serialize)]
-pub struct Outcome {
+pub struct SimulationResult {
     /// The trace's name.
     pub trace: String,
     /// The policy with its parameters, and the admission.
@@ -93,7 +93,7 @@ pub fn simulate(
     run: &Run,
     latency: Option<Latency>,
     progress: &AtomicU64,
-) -> Outcome {
+) -> SimulationResult {
     let begun = Instant::now();
     let counts = count(stream, run, run.size as f64 * stream.rate, latency, progress);
     let seconds = begun.elapsed().as_secs_f64();
@@ -108,7 +108,7 @@ pub fn simulate(
     let missed = (misses.ratio * stream.requests as f64).round() as u64;
     let of_all = |counted: u64| (counted as f64 / stream.rate).round() as u64;
     let bytes = bytes.unwrap_or(misses);
-    Outcome {
+    SimulationResult {
         trace: trace.to_owned(),
         policy: match &counts.admission {
             Some(admission) => format!("{} with {admission}", run.policy),
@@ -252,7 +252,7 @@ impl Simulation<'_> {
     #[inline]
     fn access<P: Policy>(&self, at: usize, key: u32, weight: u32, in_a_row: u64) -> Access {
         let next_use = match &self.stream.next_use {
-            Some(next) if P::ABOUT.next_uses && next[at] != NEVER => u64::from(next[at]),
+            Some(next) if P::INFO.next_uses && next[at] != NEVER => u64::from(next[at]),
             _ => Access::NEVER,
         };
         let direction = if self.stream.writes(at) { Direction::Write } else { Direction::Read };
@@ -274,10 +274,10 @@ impl Simulation<'_> {
         for (at, &key) in self.stream.keys.iter().enumerate() {
             let size = size_at(at);
             counts.bytes += u64::from(size);
-            let in_a_row = if P::ABOUT.streams { positions.follow(key) } else { 0 };
+            let in_a_row = if P::INFO.streams { positions.follow(key) } else { 0 };
             if let Some(slot) = owner.find(key) {
                 counts.hits += 1;
-                if P::ABOUT.next_uses {
+                if P::INFO.next_uses {
                     let access = self.access::<P>(at, key, owner.weight(slot), in_a_row);
                     owner.hit(slot, &access);
                 } else {
@@ -288,7 +288,7 @@ impl Simulation<'_> {
                 misses_of.add(key);
                 owner.insert(key, &self.access::<P>(at, key, size, in_a_row), |_, _, _| ());
             }
-            if P::ABOUT.streams {
+            if P::INFO.streams {
                 for ahead in positions.ahead() {
                     if owner.find(ahead).is_none() {
                         // The object next to another is taken to be as large.

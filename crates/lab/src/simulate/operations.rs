@@ -12,7 +12,7 @@ use floe_model::{Operation, counted};
 use floe_policy_counted::count::{self, Operation as Done};
 use floe_policy_counted::owner::{DenseIndex, SlotOwner};
 use floe_policy_counted::registry::{Choice, Visitor};
-use floe_policy_counted::{Access, Direction, Kind, Marks, POLICIES, Policy, Touch, mix};
+use floe_policy_counted::{Access, Direction, HitKind, Marks, POLICIES, Policy, Touch, mix};
 
 use super::stream::Stream;
 
@@ -23,7 +23,7 @@ const DRAWS_PER_SAMPLE: f64 = 5.0;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Candidate {
     choice: Choice,
-    kind: Kind,
+    kind: HitKind,
 }
 
 /// Why a policy's operations cannot be counted.
@@ -44,10 +44,10 @@ impl std::str::FromStr for Candidate {
 
     fn from_str(text: &str) -> Result<Self, CandidateError> {
         let choice: Choice = text.parse()?;
-        let entry = POLICIES.iter().find(|entry| entry.about.name == choice.name());
+        let entry = POLICIES.iter().find(|entry| entry.info.name == choice.name());
         let entry = entry.expect("a choice names a registered policy");
-        if entry.about.next_uses || entry.about.streams {
-            return Err(CandidateError::LooksAtMore(entry.about.name));
+        if entry.info.next_uses || entry.info.streams {
+            return Err(CandidateError::LooksAtMore(entry.info.name));
         }
         Ok(Self { choice, kind: entry.kind })
     }
@@ -67,7 +67,7 @@ impl Candidate {
 
     /// Returns whether hits can owe it anything that takes its lock.
     pub fn promotes(&self) -> bool {
-        self.kind == Kind::LruLike
+        self.kind == HitKind::LruLike
     }
 
     /// Runs it over a stream at a size in entries, twice, and says what it did the second time.
@@ -249,18 +249,17 @@ mod tests {
     #[test]
     fn hits_of_fifo_like_policies_touch_no_list_and_those_of_lru_like_ones_do() {
         let stream = skewed();
-        for entry in POLICIES.iter().filter(|entry| !entry.about.next_uses && !entry.about.streams)
-        {
-            let operations = counted(entry.about.name, &stream, 150);
+        for entry in POLICIES.iter().filter(|entry| !entry.info.next_uses && !entry.info.streams) {
+            let operations = counted(entry.info.name, &stream, 150);
             let hit = outcome(&operations, "hit");
             let moves = hit.list_operations() + hit.each(Operation::Step);
             match entry.kind {
-                Kind::FifoLike => assert_eq!(moves, 0.0, "{}", entry.about.name),
-                Kind::LruLike => assert!(moves > 0.1, "{}: {moves}", entry.about.name),
+                HitKind::FifoLike => assert_eq!(moves, 0.0, "{}", entry.info.name),
+                HitKind::LruLike => assert!(moves > 0.1, "{}: {moves}", entry.info.name),
             }
             let misses = operations.counted.outcomes.iter().filter(|counts| counts.is_miss);
             for miss in misses {
-                assert!(miss.list_operations() >= 1.0, "{}: {miss:?}", entry.about.name);
+                assert!(miss.list_operations() >= 1.0, "{}: {miss:?}", entry.info.name);
             }
         }
     }

@@ -26,7 +26,7 @@ impl<'a> Positions<'a> {
             }
         }
         Self {
-            streams: P::ABOUT.streams.then(Streams::default),
+            streams: P::INFO.streams.then(Streams::default),
             numbers: &stream.numbers,
             fetches_from: fetches_from.unwrap_or(u64::MAX),
             keys,

@@ -82,7 +82,7 @@ mod tests {
 
     use floe_trace::{GeneratorSpec, Kind, Trace};
 
-    use super::super::objects::{Outcome, Run, simulate};
+    use super::super::objects::{Run, SimulationResult, simulate};
     use super::super::stream::{Builder, Keep, Stream};
 
     /// A load; with another `draw` its keys have other names, so that others are sampled.
@@ -99,7 +99,7 @@ mod tests {
         builder.finish().expect("there are requests")
     }
 
-    fn run(policy: &str, stream: &Stream, size: u64) -> Outcome {
+    fn run(policy: &str, stream: &Stream, size: u64) -> SimulationResult {
         let run =
             Run { policy: policy.parse().expect("it is registered"), size, admit: Vec::new() };
         simulate("trace", stream, &run, None, &AtomicU64::new(0))

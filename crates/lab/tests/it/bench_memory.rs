@@ -6,7 +6,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use floe_lab::bench::{
-    Contender, Contestant, Disk, Load, Looped, Measured, Order, Plan, Setup, Step, Subject, measure,
+    CacheCompetitor, Competitor, Disk, Load, Looped, MeasureStep, Measured, PassOrder, Plan, Setup,
+    Subject, measure,
 };
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::owner::SlotOwner;
@@ -75,16 +76,16 @@ fn stream(spec: &str) -> Stream {
 fn run(
     stream: &Stream,
     writes: Option<f64>,
-    contestants: Vec<(Shards, u64, Setup)>,
+    competitors: Vec<(Shards, u64, Setup)>,
 ) -> Vec<Measured> {
-    let load = Load::new(stream, writes, Order::Drawn).unwrap();
-    let contestants: Vec<Box<dyn Contestant>> = contestants
+    let load = Load::new(stream, writes, PassOrder::Drawn).unwrap();
+    let competitors: Vec<Box<dyn Competitor>> = competitors
         .into_iter()
-        .map(|(shards, capacity, setup)| -> Box<dyn Contestant> {
-            Box::new(Contender::new(shards, capacity, setup))
+        .map(|(shards, capacity, setup)| -> Box<dyn Competitor> {
+            Box::new(CacheCompetitor::new(shards, capacity, setup))
         })
         .collect();
-    measure(&load, &contestants, &PLAN, |_| {})
+    measure(&load, &competitors, &PLAN, |_| {})
 }
 
 fn disk(us: u64) -> Disk {
@@ -94,7 +95,7 @@ fn disk(us: u64) -> Disk {
 #[test]
 fn one_thread_hits_as_often_as_the_simulation() {
     let stream = stream("zipf:keys=5000,theta=0.99,requests=200000");
-    let looped = Looped::new(&stream, Order::Drawn);
+    let looped = Looped::new(&stream, PassOrder::Drawn);
     for capacity in [50, 500, 2500] {
         let expected = looped.hit_ratio(&"lru".parse().unwrap(), capacity);
         let setup = Setup { threads: 1, mpl: 1, disk: Disk::NONE };
@@ -179,19 +180,22 @@ fn waiting_for_exponential_disks_takes_their_mean_at_least() {
 #[test]
 fn caches_take_turns_and_each_keeps_its_own() {
     let stream = stream("zipf:keys=1000,requests=50000");
-    let load = Load::new(&stream, None, Order::AsIs).unwrap();
+    let load = Load::new(&stream, None, PassOrder::AsIs).unwrap();
     let setup = Setup { threads: 1, mpl: 1, disk: Disk::NONE };
-    let contestants: Vec<Box<dyn Contestant>> = [50usize, 1000]
-        .map(|capacity| -> Box<dyn Contestant> {
-            Box::new(Contender::new(Shards::new(1, capacity), capacity as u64, setup))
+    let competitors: Vec<Box<dyn Competitor>> = [50usize, 1000]
+        .map(|capacity| -> Box<dyn Competitor> {
+            Box::new(CacheCompetitor::new(Shards::new(1, capacity), capacity as u64, setup))
         })
         .into();
     let mut steps = Vec::new();
-    let measured = measure(&load, &contestants, &PLAN, |step| steps.push(step));
-    let runs = (0..6).map(|at| Step::Run(at, 6));
+    let measured = measure(&load, &competitors, &PLAN, |step| steps.push(step));
+    let runs = (0..6).map(|at| MeasureStep::Run(at, 6));
     assert_eq!(
         steps,
-        [Step::WarmingUp(0), Step::WarmingUp(1)].into_iter().chain(runs).collect::<Vec<_>>()
+        [MeasureStep::WarmingUp(0), MeasureStep::WarmingUp(1)]
+            .into_iter()
+            .chain(runs)
+            .collect::<Vec<_>>()
     );
     assert!(measured[0].total.hit_ratio() < 0.7, "{}", measured[0].total.hit_ratio());
     assert_eq!(measured[1].total.misses, 0, "all keys fit");

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use floe_block::{Config, Evict, Gate, Memory, WriteMode};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 use floe_lab::replay::{
-    Clock, Content, Feed, Fit, Layout, OpenTier, Outcome, Pace, Plan, ReplayError, Setup, Stage,
-    Survey, Tier, VirtualClock, Volume, run,
+    Clock, Content, Feed, Fit, Layout, OpenTier, Pace, Plan, ReplayError, ReplayResult, Setup,
+    Stage, Survey, Tier, VirtualClock, Volume, run,
 };
 use floe_lab::simulate::blocks;
 use floe_trace::{OpenOptions, Request, Trace};
@@ -15,13 +15,13 @@ use floe_trace::{OpenOptions, Request, Trace};
 const ALL_MODES: [WriteMode; 5] =
     [WriteMode::Through, WriteMode::Around, WriteMode::Back, WriteMode::Only, WriteMode::Pass];
 
-fn requests(spec: &str) -> Vec<Request> {
+pub(crate) fn requests(spec: &str) -> Vec<Request> {
     let trace = Trace::open_source(spec, &OpenOptions::default()).expect("a generator");
     trace.collect::<Result<_, _>>().expect("a generator makes no mistakes")
 }
 
 /// Requests that are not aligned, of many lengths, some of them trims; a millisecond apart.
-fn ragged(count: u64, span: u64) -> Vec<Request> {
+pub(crate) fn ragged(count: u64, span: u64) -> Vec<Request> {
     let mut state = 7u64;
     let mut draw = |most: u64| {
         state =
@@ -38,7 +38,7 @@ fn ragged(count: u64, span: u64) -> Vec<Request> {
     (0..count).map(request).collect()
 }
 
-fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
+pub(crate) fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
     let cache: floe_device::Spec = cache.parse().expect("a device");
     let config = Config {
         sizes: "4KiB,16KiB,64KiB".parse().expect("sizes"),
@@ -60,7 +60,7 @@ fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
     }
 }
 
-fn setup(in_flight: usize, verify: bool) -> Setup {
+pub(crate) fn setup(in_flight: usize, verify: bool) -> Setup {
     Setup {
         pace: Pace::Closed { in_flight },
         warmup: 0,
@@ -75,25 +75,25 @@ fn replay_on(
     setup: &Setup,
     requests: &[Request],
     sizes: &[u64],
-) -> Result<Outcome, ReplayError> {
+) -> Result<ReplayResult, ReplayError> {
     let survey = Survey::of(requests.iter().copied().map(Ok)).expect("requests are sound");
     let layout = Layout::new(&survey, sizes, Fit::default()).expect("the trace fits");
     run("test", requests.iter().copied().map(Ok), &layout, setup, stage, |_| ())
 }
 
-fn simulated(plan: &Plan, setup: &Setup, requests: &[Request]) -> Outcome {
+pub(crate) fn simulated(plan: &Plan, setup: &Setup, requests: &[Request]) -> ReplayResult {
     let stage = Stage::simulated(plan, setup.verify).expect("a stage");
     replay_on(stage, setup, requests, &plan.volume_sizes().expect("sizes"))
         .expect("the replay ends well")
 }
 
 /// All fields but those that are measured.
-fn figures(outcome: &Outcome) -> Outcome {
-    Outcome { processing_us: 0.0, wall_seconds: 0.0, verified_bytes: 0, ..outcome.clone() }
+fn figures(outcome: &ReplayResult) -> ReplayResult {
+    ReplayResult { processing_us: 0.0, wall_seconds: 0.0, verified_bytes: 0, ..outcome.clone() }
 }
 
 /// A plan with a tier below, that writes like this and is on this device.
-fn above(mut plan: Plan, mode: WriteMode, cache: &str) -> Plan {
+pub(crate) fn above(mut plan: Plan, mode: WriteMode, cache: &str) -> Plan {
     plan.tiers.extend(self::plan(mode, cache, "memory:4KiB").tiers);
     plan
 }
@@ -219,7 +219,7 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
 fn a_virtual_replay_is_the_same_every_time_and_with_verification() {
     let requests = ragged(2_000, 8 << 20);
     let plan = plan(WriteMode::Back, "memory:1MiB,medium=nvme", "memory:8MiB,medium=cloud");
-    let print = |outcome: &Outcome| format!("{:?}", figures(outcome));
+    let print = |outcome: &ReplayResult| format!("{:?}", figures(outcome));
     let first = simulated(&plan, &setup(8, false), &requests);
     assert!(first.read_us_mean > Some(100.0), "a slow volume takes its time: {first:?}");
     assert_eq!(print(&first), print(&simulated(&plan, &setup(8, false), &requests)));
@@ -341,7 +341,7 @@ fn warm_up_is_not_counted() {
 }
 
 /// Reads of a working set that the cache holds, more at a time than its device can serve.
-fn shedding(cache: &str, volume: &str, count: usize, shed_most: Option<f64>) -> Outcome {
+fn shedding(cache: &str, volume: &str, count: usize, shed_most: Option<f64>) -> ReplayResult {
     let requests = requests(&format!("zipf:keys=200,theta=0.5,read=1,block=4KiB,requests={count}"));
     let plan = plan(WriteMode::Through, cache, volume);
     let setup = Setup { shed_most, warmup: 1_000, ..setup(128, true) };

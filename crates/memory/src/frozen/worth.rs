@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use floe_policy::trial::{Difference, Mode, Order, Seen, Trial, TrialOptions};
+use floe_policy::trial::{Difference, Mode, Seen, Trial, TrialOptions, TrialOrder};
 
 use super::observe::{Action, Observations};
 use super::windows::{Tally, Windows};
@@ -32,7 +32,7 @@ pub(super) struct Worth {
 #[derive(Debug, Clone)]
 pub(super) struct IndexTrial {
     trial: Trial,
-    order: Order,
+    order: TrialOrder,
     /// With the index.
     served: Windows,
     /// Without.
@@ -67,7 +67,7 @@ impl IndexTrial {
         let options = TrialOptions { margin: 0.0, ..options };
         Self {
             trial: Trial::new(Mode::Variant, options).resting_until(first),
-            order: Order { mode: Mode::Variant, until: first, counts: false },
+            order: TrialOrder { mode: Mode::Variant, until: first, counts: false },
             served: Windows::new(now, WINDOWS),
             bypassed: Windows::new(now, WINDOWS),
             open: Tally::default(),

@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use crate::common::{Tally, Value};
 use floe_memory::policy::admission::{
-    Admission, Admissions, Choosable, Duel, Never, Orders, Room, SecondAccess, Traffic, Verdict,
-    Victim, Window,
+    Admission, Admissions, Duel, Never, Orders, RegisteredAdmission, Room, SecondAccess, Traffic,
+    Verdict, Victim, Window,
 };
-use floe_memory::policy::{About, Access, AnyPolicy, Fifo, Lru, Parameters, Slot, Tick, mix};
+use floe_memory::policy::{Access, AnyPolicy, Fifo, Lru, Parameters, PolicyInfo, Slot, Tick, mix};
 use floe_memory::{BuildError, Cache, Cause, Clock, InsertOptions};
 use proptest::prelude::*;
 
@@ -313,8 +313,8 @@ struct Watched {
     holds: bool,
 }
 
-impl Choosable for Watched {
-    const ABOUT: About = About::new("watched", "counts", "-");
+impl RegisteredAdmission for Watched {
+    const INFO: PolicyInfo = PolicyInfo::new("watched", "counts", "-");
 
     fn with(_: &Parameters) -> Self {
         Self::default()

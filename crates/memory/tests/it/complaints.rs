@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::common::Tally;
 use floe_memory::policy::{
-    About, Access, Counters, Cursor, Eviction, Lru, Policy, Replacement, Slot,
+    Access, Counters, Cursor, Eviction, Lru, Policy, PolicyInfo, Replacement, Slot,
 };
 use floe_memory::{Cache, Cause, Clock, InsertOptions};
 
@@ -44,8 +44,8 @@ struct Watched {
 }
 
 impl Replacement for Watched {
-    fn about(&self) -> &'static About {
-        &<floe_memory::policy::Clock as Policy>::ABOUT
+    fn info(&self) -> &'static PolicyInfo {
+        &<floe_memory::policy::Clock as Policy>::INFO
     }
 }
 

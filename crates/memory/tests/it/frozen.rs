@@ -232,10 +232,10 @@ fn a_smaller_capacity_is_kept_though_somebody_freezes_again_while_it_is_made() {
 #[test]
 fn every_policy_can_be_frozen_in_any_share_again_and_again() {
     for entry in POLICIES {
-        let Ok(policy) = entry.about.name.parse::<AnyPolicy>() else {
-            panic!("{}", entry.about.name)
+        let Ok(policy) = entry.info.name.parse::<AnyPolicy>() else {
+            panic!("{}", entry.info.name)
         };
-        if policy.about().next_uses || policy.about().streams {
+        if policy.info().next_uses || policy.info().streams {
             continue;
         }
         let cache = Cache::builder().capacity(2000).policy(policy).build();
@@ -253,7 +253,7 @@ fn every_policy_can_be_frozen_in_any_share_again_and_again() {
             assert!(
                 (frozen - share * len as f64).abs() <= most_apart,
                 "{}: {frozen} of {len}",
-                entry.about.name
+                entry.info.name
             );
             for key in 0..10_000u64 {
                 let key = key * key % 5003;
@@ -262,7 +262,7 @@ fn every_policy_can_be_frozen_in_any_share_again_and_again() {
                     None => cache.insert(key, key),
                 }
             }
-            assert!(cache.len() <= 2000, "{}", entry.about.name);
+            assert!(cache.len() <= 2000, "{}", entry.info.name);
             cache.thaw();
         }
     }

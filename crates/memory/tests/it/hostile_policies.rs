@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
 use crate::common::{Tally, Value};
 use floe_memory::policy::{
-    About, Access, Counters, Cursor, Eviction, Kind, Marks, Policy, Replacement, Slot, Touch,
+    Access, Counters, Cursor, Eviction, HitKind, Marks, Policy, PolicyInfo, Replacement, Slot,
+    Touch,
 };
 use floe_memory::{Cache, InsertOptions};
 
@@ -87,8 +88,8 @@ impl Wrong {
 }
 
 impl Replacement for Wrong {
-    fn about(&self) -> &'static About {
-        &<floe_memory::policy::Clock as Policy>::ABOUT
+    fn info(&self) -> &'static PolicyInfo {
+        &<floe_memory::policy::Clock as Policy>::INFO
     }
 }
 
@@ -302,7 +303,7 @@ struct Restless {
 struct RestlessMarks(Vec<u64>);
 
 impl Marks for RestlessMarks {
-    const KIND: Kind = Kind::FifoLike;
+    const KIND: HitKind = HitKind::FifoLike;
 
     fn touch(&self, _: Slot) -> Touch {
         if let Some(cache) = CACHE.take() {
@@ -322,8 +323,8 @@ impl Marks for RestlessMarks {
 }
 
 impl Replacement for Restless {
-    fn about(&self) -> &'static About {
-        &<floe_memory::policy::Fifo as Policy>::ABOUT
+    fn info(&self) -> &'static PolicyInfo {
+        &<floe_memory::policy::Fifo as Policy>::INFO
     }
 }
 

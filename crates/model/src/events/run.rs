@@ -16,7 +16,7 @@ use super::Distributions;
 use super::batches::Batches;
 use super::calendar::{Calendar, NEVER};
 use super::shape::{Distribution, Random, Shape};
-use crate::network::{Network, Step};
+use crate::network::{Network, RouteStep};
 use crate::{Load, Time};
 
 /// Time spent side by side with all others.
@@ -134,7 +134,7 @@ impl Run {
         &mut self,
         network: &Network,
         servers: &[usize],
-        steps: &[Step],
+        steps: &[RouteStep],
         distribution: &Distribution,
     ) -> (Think, Option<u32>) {
         let first = self.stages.len() as u32;
@@ -150,14 +150,14 @@ impl Run {
                 _ => &mut before,
             };
             match step {
-                Step::Disk(us) if with_cores => {
+                RouteStep::Disk(us) if with_cores => {
                     self.stages
                         .push(Stage::Leave { think: Think { compute_us: 0.0, disk_us: *us } });
                     self.stages.push(Stage::Enter { think: Think::default() });
                 }
-                Step::Compute(us) => think.compute_us += us,
-                Step::Disk(us) => think.disk_us += us,
-                Step::Visit(visit) => {
+                RouteStep::Compute(us) => think.compute_us += us,
+                RouteStep::Disk(us) => think.disk_us += us,
+                RouteStep::Visit(visit) => {
                     let station = network.stations()[visit.station];
                     self.services.push(Service {
                         servers: servers[visit.station],

@@ -1,8 +1,8 @@
 //! Builds the outcomes of a policy: routes past stations that are known by name.
 
 use super::{
-    Locks, ModelError, Network, Operation, Outcome, Setting, Shares, Station, Step, Time, Times,
-    Visit,
+    Locks, ModelError, Network, Operation, RequestOutcome, RouteStep, Setting, Shares, Station,
+    Time, Times, Visit,
 };
 
 /// The arguments of a policy's function.
@@ -184,19 +184,19 @@ pub(super) fn network(walks: Vec<Walk>, times: &Times) -> Result<Network, ModelE
     for walk in walks {
         let walk = if times.locks == Locks::List { walk.under_one_lock() } else { walk };
         let steps = walk.parts.into_iter().map(|part| match part {
-            Part::Compute(us) => Step::Compute(us),
-            Part::Disk(us) => Step::Disk(us),
+            Part::Compute(us) => RouteStep::Compute(us),
+            Part::Disk(us) => RouteStep::Disk(us),
             Part::Visit { station: name, time, is_limit } => {
                 let known = stations.iter().position(|station| station.name == name);
                 let station = known.unwrap_or_else(|| {
                     stations.push(Station { name, servers: 1, copies: times.shards });
                     stations.len() - 1
                 });
-                Step::Visit(Visit { station, time, is_limit })
+                RouteStep::Visit(Visit { station, time, is_limit })
             }
         });
         let (name, probability, is_miss) = (walk.name, walk.probability, walk.is_miss);
-        outcomes.push(Outcome { name, probability, is_miss, steps: steps.collect() });
+        outcomes.push(RequestOutcome { name, probability, is_miss, steps: steps.collect() });
     }
     Network::new(stations, outcomes)
 }

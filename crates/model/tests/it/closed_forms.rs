@@ -1,14 +1,14 @@
 //! Networks small or even enough to be solved by hand.
 
-use floe_model::{Load, ModelError, Network, Outcome, Station, Step, Time, Visit, mva};
+use floe_model::{Load, ModelError, Network, RequestOutcome, RouteStep, Station, Time, Visit, mva};
 
-fn visit(station: usize, us: f64) -> Step {
-    Step::Visit(Visit { station, time: Time::of(us), is_limit: false })
+fn visit(station: usize, us: f64) -> RouteStep {
+    RouteStep::Visit(Visit { station, time: Time::of(us), is_limit: false })
 }
 
-fn network(stations: &[(u32, u32)], steps: Vec<Step>) -> Network {
+fn network(stations: &[(u32, u32)], steps: Vec<RouteStep>) -> Network {
     let station = |&(servers, copies): &(u32, u32)| Station { name: "station", servers, copies };
-    let outcome = Outcome { name: "all", probability: 1.0, is_miss: false, steps };
+    let outcome = RequestOutcome { name: "all", probability: 1.0, is_miss: false, steps };
     Network::new(stations.iter().map(station).collect(), vec![outcome]).expect("a network")
 }
 
@@ -23,7 +23,7 @@ fn equal(found: f64, expected: f64) {
 
 #[test]
 fn without_stations_nobody_waits() {
-    let network = network(&[], vec![Step::Compute(0.5), Step::Disk(2.0)]);
+    let network = network(&[], vec![RouteStep::Compute(0.5), RouteStep::Disk(2.0)]);
     for mpl in [1, 7, 5000] {
         equal(throughput(&network, mpl), f64::from(mpl) / 2.5);
     }
@@ -41,7 +41,7 @@ fn a_single_station_is_always_busy() {
 fn one_request_takes_its_own_time() {
     let network = network(
         &[(1, 1), (2, 1)],
-        vec![Step::Disk(3.0), visit(0, 0.5), visit(1, 1.0), visit(0, 0.5)],
+        vec![RouteStep::Disk(3.0), visit(0, 0.5), visit(1, 1.0), visit(0, 0.5)],
     );
     equal(throughput(&network, 1), 1.0 / 5.0);
 }
@@ -84,7 +84,7 @@ fn repaired(think_us: f64, service_us: f64, servers: u32, mpl: u32) -> f64 {
 #[test]
 fn machines_are_repaired_as_often_as_birth_and_death_say() {
     for servers in [1, 2, 5, 16] {
-        let network = network(&[(servers, 1)], vec![Step::Disk(20.0), visit(0, 3.0)]);
+        let network = network(&[(servers, 1)], vec![RouteStep::Disk(20.0), visit(0, 3.0)]);
         for mpl in [1, 2, 6, 40, 300, 3000] {
             equal(throughput(&network, mpl), repaired(20.0, 3.0, servers, mpl));
         }
@@ -94,7 +94,7 @@ fn machines_are_repaired_as_often_as_birth_and_death_say() {
 #[test]
 fn a_server_for_each_request_is_as_good_as_time_spent_alone() {
     let served = network(&[(16, 1), (1, 1)], vec![visit(0, 5.0), visit(1, 0.3)]);
-    let alone = network(&[(1, 1)], vec![Step::Disk(5.0), visit(0, 0.3)]);
+    let alone = network(&[(1, 1)], vec![RouteStep::Disk(5.0), visit(0, 0.3)]);
     for mpl in [1, 3, 16] {
         equal(throughput(&served, mpl), throughput(&alone, mpl));
     }
@@ -104,7 +104,7 @@ fn a_server_for_each_request_is_as_good_as_time_spent_alone() {
 fn times_that_grow_with_the_queue_are_taken_at_its_length() {
     // One station, all requests always there.
     let time = Time { contended: vec![(4, 1.0), (8, 3.0)], ..Time::of(0.4) };
-    let step = Step::Visit(Visit { station: 0, time, is_limit: false });
+    let step = RouteStep::Visit(Visit { station: 0, time, is_limit: false });
     let network = network(&[(1, 1)], vec![step]);
     for (mpl, us) in [(1, 0.4), (2, 0.6), (4, 1.0), (6, 2.0), (8, 3.0), (500, 3.0)] {
         equal(throughput(&network, mpl), 1.0 / us);
@@ -115,8 +115,8 @@ fn times_that_grow_with_the_queue_are_taken_at_its_length() {
 fn the_same_times_at_every_length_change_nothing() {
     let steps = |time: Time| {
         vec![
-            Step::Disk(40.0),
-            Step::Visit(Visit { station: 0, time, is_limit: false }),
+            RouteStep::Disk(40.0),
+            RouteStep::Visit(Visit { station: 0, time, is_limit: false }),
             visit(1, 0.5),
         ]
     };
@@ -131,8 +131,8 @@ fn the_same_times_at_every_length_change_nothing() {
 #[test]
 fn what_cannot_be_is_refused() {
     let outcome = |probability, us| {
-        let steps = vec![Step::Compute(us)];
-        vec![Outcome { name: "all", probability, is_miss: false, steps }]
+        let steps = vec![RouteStep::Compute(us)];
+        vec![RequestOutcome { name: "all", probability, is_miss: false, steps }]
     };
     assert!(matches!(Network::new(vec![], outcome(1.5, 1.0)), Err(ModelError::Share { .. })));
     assert!(matches!(

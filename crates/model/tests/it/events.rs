@@ -3,7 +3,7 @@
 use floe_model::events::{Distribution, Distributions, Effort, Simulated, simulate};
 use floe_model::policies::POLICIES;
 use floe_model::{
-    Load, Network, Outcome, Policy, Service, Setting, Station, Step, Time, Visit, mva,
+    Load, Network, Policy, RequestOutcome, RouteStep, Service, Setting, Station, Time, Visit, mva,
 };
 
 /// Exponential disks as well: those that always take the same bring requests into step with one
@@ -83,20 +83,24 @@ fn throughput_hardly_depends_on_the_distribution_as_the_paper_finds() {
     }
 }
 
-fn closed(stations: &[(u32, u32)], steps: Vec<Step>) -> Network {
+fn closed(stations: &[(u32, u32)], steps: Vec<RouteStep>) -> Network {
     let station = |&(servers, copies): &(u32, u32)| Station { name: "station", servers, copies };
-    let outcome = Outcome { name: "all", probability: 1.0, is_miss: false, steps };
+    let outcome = RequestOutcome { name: "all", probability: 1.0, is_miss: false, steps };
     Network::new(stations.iter().map(station).collect(), vec![outcome]).expect("a network")
 }
 
-fn visit(station: usize, time: Time) -> Step {
-    Step::Visit(Visit { station, time, is_limit: false })
+fn visit(station: usize, time: Time) -> RouteStep {
+    RouteStep::Visit(Visit { station, time, is_limit: false })
 }
 
 #[test]
 fn stations_with_several_servers_and_copies_are_as_exact_analysis_has_them() {
-    let steps =
-        vec![Step::Disk(8.0), visit(0, Time::of(2.0)), Step::Compute(1.0), visit(1, Time::of(3.0))];
+    let steps = vec![
+        RouteStep::Disk(8.0),
+        visit(0, Time::of(2.0)),
+        RouteStep::Compute(1.0),
+        visit(1, Time::of(3.0)),
+    ];
     let network = closed(&[(3, 1), (1, 4)], steps);
     for mpl in [1, 5, 40] {
         agrees(
@@ -113,7 +117,7 @@ fn deterministic_stations_in_a_row_run_like_an_assembly_line() {
     // The slowest is always busy, or nobody waits.
     let network = closed(
         &[(1, 1), (1, 1)],
-        vec![Step::Disk(6.0), visit(0, Time::of(1.0)), visit(1, Time::of(2.0))],
+        vec![RouteStep::Disk(6.0), visit(0, Time::of(1.0)), visit(1, Time::of(2.0))],
     );
     let fixed =
         Distributions { service: Distribution::Deterministic, disk: Distribution::Deterministic };

@@ -3,13 +3,13 @@
 use floe_model::open::{open, saturation};
 use floe_model::peak::{Class, saturation_peak};
 use floe_model::{
-    ModelError, Network, Outcome, Policy, Service, Setting, Station, Step, Time, Visit,
+    ModelError, Network, Policy, RequestOutcome, RouteStep, Service, Setting, Station, Time, Visit,
 };
 
 fn one_station(servers: u32, copies: u32, us: f64) -> Network {
-    let visit = Step::Visit(Visit { station: 0, time: Time::of(us), is_limit: false });
-    let steps = vec![Step::Compute(0.5), Step::Disk(3.0), visit];
-    let outcome = Outcome { name: "all", probability: 1.0, is_miss: true, steps };
+    let visit = RouteStep::Visit(Visit { station: 0, time: Time::of(us), is_limit: false });
+    let steps = vec![RouteStep::Compute(0.5), RouteStep::Disk(3.0), visit];
+    let outcome = RequestOutcome { name: "all", probability: 1.0, is_miss: true, steps };
     Network::new(vec![Station { name: "station", servers, copies }], vec![outcome])
         .expect("a network")
 }

@@ -2,15 +2,15 @@
 //!
 //! Not to be used where writing to the cache slows its reads, or where most blocks are used once.
 
-use super::{Admission, Choosable, Verdict, Victim};
-use crate::{About, Access, Parameters};
+use super::{Admission, RegisteredAdmission, Verdict, Victim};
+use crate::{Access, Parameters, PolicyInfo};
 
 /// Admits every offer.
 #[derive(Debug, Clone)]
 pub struct Always;
 
-impl Choosable for Always {
-    const ABOUT: About = About::new("always", "everything comes in", "-");
+impl RegisteredAdmission for Always {
+    const INFO: PolicyInfo = PolicyInfo::new("always", "everything comes in", "-");
 
     fn with(_: &Parameters) -> Self {
         Self

@@ -4,7 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::registry::{Choice, ChoiceError, choices};
-use super::{Admission, Calibrated, Choosable, Needs, Orders, Room, Verdict, Victim, Window};
+use super::{
+    Admission, Calibrated, Needs, Orders, RegisteredAdmission, Room, Verdict, Victim, Window,
+};
 use crate::{Access, Tick};
 
 macro_rules! define_part {
@@ -17,8 +19,9 @@ macro_rules! define_part {
         impl Part {
             fn of(choice: &Choice) -> Self {
                 $(
-                    if choice.name() == <super::$Kind as Choosable>::ABOUT.name {
-                        return Self::$Kind(Box::new(Choosable::with(choice.parameters())));
+                    if choice.name() == <super::$Kind as RegisteredAdmission>::INFO.name {
+                        let admission = RegisteredAdmission::with(choice.parameters());
+                        return Self::$Kind(Box::new(admission));
                     }
                 )*
                 unreachable!("a choice names a registered admission")

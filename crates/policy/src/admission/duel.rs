@@ -8,10 +8,10 @@
 //! [`PendingVictims`](crate::PendingVictims) over policies that do not): everything is admitted
 //! then.
 
-use super::{Admission, Choosable, Needs, Room, Verdict, Victim};
+use super::{Admission, Needs, RegisteredAdmission, Room, Verdict, Victim};
 use crate::index::Tag;
 use crate::sketch::Sketch;
-use crate::{About, Access, Parameters};
+use crate::{Access, Parameters, PolicyInfo};
 
 /// Admits what is used more than the victim.
 #[derive(Debug, Clone)]
@@ -19,8 +19,8 @@ pub struct Duel {
     uses: Sketch,
 }
 
-impl Choosable for Duel {
-    const ABOUT: About = About::new(
+impl RegisteredAdmission for Duel {
+    const INFO: PolicyInfo = PolicyInfo::new(
         "duel",
         "who comes in must have been asked for more often than who leaves, by a sketch",
         "TinyLFU: Einziger et al., TOS '17",

@@ -109,7 +109,11 @@ mod tests {
     use super::*;
 
     proptest! {
-        #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig {
+            failure_persistence: None,
+            cases: 64,
+            ..ProptestConfig::default()
+        })]
 
         /// Five standard errors, and what is due to the weights being a sample.
         #[test]
@@ -130,7 +134,8 @@ mod tests {
             }
             let exact = weights.values().sum::<u64>() as f64;
             let off = (footprint.weight() - exact).abs() / exact;
-            prop_assert!(off < 0.10 || (footprint.weight() - exact).abs() < 2.0, "{} for {exact}", footprint.weight());
+            let weight = footprint.weight();
+            prop_assert!(off < 0.10 || (weight - exact).abs() < 2.0, "{weight} for {exact}");
         }
     }
 

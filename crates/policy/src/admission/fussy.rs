@@ -31,8 +31,8 @@ mod prices;
 mod tuning;
 
 use super::metadata::{Metadata, POPULARITY_MAX, UNIT};
-use super::{Admission, Choosable, Needs, Orders, Room, Verdict, Victim, Window};
-use crate::{About, Access, Parameter, Parameters, Tick};
+use super::{Admission, Needs, Orders, RegisteredAdmission, Room, Verdict, Victim, Window};
+use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
 use tuning::{Seen, Tuning};
 
 /// The ways to serve requests.
@@ -146,8 +146,8 @@ impl Fussy {
     }
 }
 
-impl Choosable for Fussy {
-    const ABOUT: About = About::new(
+impl RegisteredAdmission for Fussy {
+    const INFO: PolicyInfo = PolicyInfo::new(
         "fussy",
         "only what was asked for often comes in, later; while that does worse than LRU, everything",
         "FussyCache",

@@ -20,7 +20,7 @@
 //! # Ok::<(), floe_policy::admission::registry::ChoiceError>(())
 //! ```
 
-use crate::{About, Access, Parameters, Slot, Tick};
+use crate::{Access, Parameters, PolicyInfo, Slot, Tick};
 
 /// Every admission, told to a macro behind what else it is `given`. New ones get their line here.
 macro_rules! with_admissions {
@@ -203,28 +203,28 @@ pub trait Admission {
 
 /// An admission that can be chosen by name. One without room is a template, to be cloned for each
 /// shard.
-pub trait Choosable: Admission + Clone + Send + Sync + 'static {
+pub trait RegisteredAdmission: Admission + Clone + Send + Sync + 'static {
     /// Its name, idea, source and parameters.
-    const ABOUT: About;
+    const INFO: PolicyInfo;
 
     /// One without room.
     fn with(parameters: &Parameters) -> Self;
 }
 
-/// Makes the admissions of a cache's shards, chosen by type (any [`Choosable`]) or at run
+/// Makes the admissions of a cache's shards, chosen by type (any [`RegisteredAdmission`]) or at run
 /// time ([`Admissions`]): a template to clone, with its name.
-pub trait Admittance: Admission + Clone + Send + Sync + 'static {
+pub trait AdmissionFactory: Admission + Clone + Send + Sync + 'static {
     /// Its name; with its parameters, where it was chosen by a text.
     fn name(&self) -> String;
 }
 
-impl<A: Choosable> Admittance for A {
+impl<A: RegisteredAdmission> AdmissionFactory for A {
     fn name(&self) -> String {
-        A::ABOUT.name.to_owned()
+        A::INFO.name.to_owned()
     }
 }
 
-impl Admittance for Admissions {
+impl AdmissionFactory for Admissions {
     fn name(&self) -> String {
         self.to_string()
     }
@@ -239,13 +239,14 @@ macro_rules! register {
             impl Default for $Kind {
                 /// One without room, with the parameters of the registry.
                 fn default() -> Self {
-                    <Self as Choosable>::with(&Parameters::defaults(&<Self as Choosable>::ABOUT))
+                    let info = <Self as RegisteredAdmission>::INFO;
+                    <Self as RegisteredAdmission>::with(&Parameters::defaults(&info))
                 }
             }
         )*
 
         /// Every admission.
-        pub const ADMISSIONS: &[About] = &[$(<$Kind as Choosable>::ABOUT),*];
+        pub const ADMISSIONS: &[PolicyInfo] = &[$(<$Kind as RegisteredAdmission>::INFO),*];
     };
 }
 with_admissions!(register);

@@ -1,14 +1,14 @@
 //! Nothing comes in: the cache that is not there, to compare with.
 
-use super::{Admission, Choosable, Orders, Verdict, Victim};
-use crate::{About, Access, Parameters, Tick};
+use super::{Admission, Orders, RegisteredAdmission, Verdict, Victim};
+use crate::{Access, Parameters, PolicyInfo, Tick};
 
 /// Admits no offer.
 #[derive(Debug, Clone)]
 pub struct Never;
 
-impl Choosable for Never {
-    const ABOUT: About = About::new("never", "nothing comes in", "-");
+impl RegisteredAdmission for Never {
+    const INFO: PolicyInfo = PolicyInfo::new("never", "nothing comes in", "-");
 
     fn with(_: &Parameters) -> Self {
         Self

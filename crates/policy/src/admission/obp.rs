@@ -21,8 +21,8 @@
 //!
 //! Not to be used where writes cost little: what becomes popular comes in slowly.
 
-use super::{Admission, Choosable, Orders, Room, Traffic, Verdict, Victim, Window};
-use crate::{About, Access, Parameter, Parameters, Tick};
+use super::{Admission, Orders, RegisteredAdmission, Room, Traffic, Verdict, Victim, Window};
+use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
 
 /// The cost of a byte written unless a higher one is given or measured. A measurement is a lower
 /// bound: a device that is not busy, or answers writes before they are done, seems to write for
@@ -84,8 +84,8 @@ impl Obp {
     }
 }
 
-impl Choosable for Obp {
-    const ABOUT: About = About::new(
+impl RegisteredAdmission for Obp {
+    const INFO: PolicyInfo = PolicyInfo::new(
         "obp",
         "nothing comes in or leaves while insertions and removals exceed a share of the lookups",
         "NVCache, \"Writes Hurt\"",

@@ -3,9 +3,9 @@
 //!
 //! It remembers nothing, and so costs nothing. Not to be used where the cache has to be warm soon.
 
-use super::{Admission, Choosable, Verdict, Victim};
+use super::{Admission, RegisteredAdmission, Verdict, Victim};
 use crate::random::Random;
-use crate::{About, Access, Parameter, Parameters};
+use crate::{Access, Parameter, Parameters, PolicyInfo};
 
 const SEED: u64 = 0xad;
 
@@ -20,8 +20,8 @@ pub struct Probability {
     random: Random,
 }
 
-impl Choosable for Probability {
-    const ABOUT: About = About::new("probability", "a coin decides", "-")
+impl RegisteredAdmission for Probability {
+    const INFO: PolicyInfo = PolicyInfo::new("probability", "a coin decides", "-")
         .with(&[Parameter::share("p", 0.1, "probability that an offer comes in")]);
 
     fn with(parameters: &Parameters) -> Self {

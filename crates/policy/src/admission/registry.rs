@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use super::ADMISSIONS;
 pub use crate::registry::ChoiceError;
-use crate::{About, Parameters, registry};
+use crate::{Parameters, PolicyInfo, registry};
 
 /// An admission's name with parameters, such as `obp:target=0.2`.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,16 +29,16 @@ impl Choice {
     /// # Panics
     /// When the admission has no such parameter.
     pub fn unless_given(self, parameter: &str, value: f64) -> Self {
-        let about = ADMISSIONS.iter().find(|about| about.name == self.name());
+        let info = ADMISSIONS.iter().find(|info| info.name == self.name());
         let known =
-            about.and_then(|about| about.parameters.iter().find(|known| known.name == parameter));
+            info.and_then(|info| info.parameters.iter().find(|known| known.name == parameter));
         let known = known.unwrap_or_else(|| panic!("{} has no parameter {parameter}", self.name()));
         Self(self.0.unless_given(known, value))
     }
 
     /// The choice of a registered admission with its defaults.
-    pub fn of(about: &About) -> Self {
-        Self(registry::Choice::of(about))
+    pub fn of(info: &PolicyInfo) -> Self {
+        Self(registry::Choice::of(info))
     }
 }
 
@@ -74,7 +74,7 @@ pub fn choices(text: &str) -> Result<Vec<Choice>, ChoiceError> {
 
 /// The names of all admissions.
 pub fn names() -> Vec<&'static str> {
-    ADMISSIONS.iter().map(|about| about.name).collect()
+    ADMISSIONS.iter().map(|info| info.name).collect()
 }
 
 /// All admissions with their parameters, a line each: what `--admit` accepts.
@@ -85,9 +85,9 @@ pub fn help() -> String {
 /// All admissions as a Markdown table.
 pub fn table() -> String {
     let mut text = String::from("| admission | idea | parameters | source |\n|---|---|---|---|\n");
-    for about in ADMISSIONS {
-        let parameters = registry::parameters_cell(about);
-        text += &format!("| {} | {} | {parameters} | {} |\n", about.name, about.idea, about.source);
+    for info in ADMISSIONS {
+        let parameters = registry::parameters_cell(info);
+        text += &format!("| {} | {} | {parameters} | {} |\n", info.name, info.idea, info.source);
     }
     text
 }

@@ -4,10 +4,10 @@
 //! that it returns. Not to be used where blocks come back after more other blocks than the list
 //! remembers: then nothing is ever admitted.
 
-use super::{Admission, Choosable, Room, Verdict, Victim};
+use super::{Admission, RegisteredAdmission, Room, Verdict, Victim};
 use crate::ghost::Ghosts;
 use crate::index::Tag;
-use crate::{About, Access, Parameter, Parameters};
+use crate::{Access, Parameter, Parameters, PolicyInfo};
 
 /// Admits what was offered before.
 #[derive(Debug, Clone)]
@@ -16,18 +16,18 @@ pub struct SecondAccess {
     ghosts_share: f64,
 }
 
-impl Choosable for SecondAccess {
-    const ABOUT: About =
-        About::new("second-access", "what is offered for the second time comes in", "-").with(&[
-            Parameter {
+impl RegisteredAdmission for SecondAccess {
+    const INFO: PolicyInfo =
+        PolicyInfo::new("second-access", "what is offered for the second time comes in", "-").with(
+            &[Parameter {
                 name: "ghosts",
                 default: 1.0,
                 min: 0.001,
                 max: 16.0,
                 whole: false,
                 about: "remembered per entry of the cache",
-            },
-        ]);
+            }],
+        );
 
     fn with(parameters: &Parameters) -> Self {
         Self { stayed_out: Ghosts::named(["stayed out"]), ghosts_share: parameters.get("ghosts") }

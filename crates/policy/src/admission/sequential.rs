@@ -4,8 +4,8 @@
 //! blocks stay out. Not to be used above devices on which sequential reads are no faster than
 //! others.
 
-use super::{Admission, Choosable, Needs, Verdict, Victim};
-use crate::{About, Access, Parameter, Parameters};
+use super::{Admission, Needs, RegisteredAdmission, Verdict, Victim};
+use crate::{Access, Parameter, Parameters, PolicyInfo};
 
 /// Admits what is not part of a long sequence.
 #[derive(Debug, Clone)]
@@ -13,8 +13,8 @@ pub struct Sequential {
     threshold: u64,
 }
 
-impl Choosable for Sequential {
-    const ABOUT: About = About::new("sequential", "long sequences stay out", "-")
+impl RegisteredAdmission for Sequential {
+    const INFO: PolicyInfo = PolicyInfo::new("sequential", "long sequences stay out", "-")
         .with(&[Parameter::count(
             "threshold",
             32,

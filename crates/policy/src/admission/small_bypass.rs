@@ -11,8 +11,8 @@
 //! in use. Not to be used where the memory above does not cache what is asked of this cache.
 
 use super::footprint::Footprint;
-use super::{Admission, Choosable, Needs, Orders, Room, Verdict, Victim};
-use crate::{About, Access, Parameter, Parameters, Tick};
+use super::{Admission, Needs, Orders, RegisteredAdmission, Room, Verdict, Victim};
+use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
 
 /// The length of a window, in the memory above.
 const WINDOW: u64 = 4;
@@ -40,8 +40,8 @@ impl SmallBypass {
     }
 }
 
-impl Choosable for SmallBypass {
-    const ABOUT: About = About::new(
+impl RegisteredAdmission for SmallBypass {
+    const INFO: PolicyInfo = PolicyInfo::new(
         "small-bypass",
         "nothing comes in while what is in use fits into the memory above",
         "NVCache, \"Writes Hurt\"",

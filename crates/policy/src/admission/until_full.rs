@@ -3,15 +3,15 @@
 //!
 //! Not to be used where what is popular changes.
 
-use super::{Admission, Choosable, Orders, Verdict, Victim};
-use crate::{About, Access, Parameters, Tick};
+use super::{Admission, Orders, RegisteredAdmission, Verdict, Victim};
+use crate::{Access, Parameters, PolicyInfo, Tick};
 
 /// Admits offers that need no eviction.
 #[derive(Debug, Clone)]
 pub struct UntilFull;
 
-impl Choosable for UntilFull {
-    const ABOUT: About = About::new(
+impl RegisteredAdmission for UntilFull {
+    const INFO: PolicyInfo = PolicyInfo::new(
         "until-full",
         "what fits comes in, and nobody leaves for it",
         "NVCache, \"Writes Hurt\"",

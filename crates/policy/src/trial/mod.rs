@@ -115,7 +115,7 @@ pub struct Seen {
 
 /// The mode to run, and when to come back with what was seen. To come earlier does no harm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Order {
+pub struct TrialOrder {
     /// The mode.
     pub mode: Mode,
     /// In the time of [`Seen::now`].
@@ -219,7 +219,7 @@ impl Trial {
     }
 
     /// Takes in what was seen, and says what to do until when.
-    pub fn step(&mut self, seen: &Seen) -> Order {
+    pub fn step(&mut self, seen: &Seen) -> TrialOrder {
         self.now = self.now.max(seen.now);
         if self.level.shifts(seen.level) {
             self.notice();
@@ -343,7 +343,7 @@ impl Trial {
         self.decisions.push(Decision { at: self.now, mode, changed, difference: found, reason });
     }
 
-    fn order(&self) -> Order {
+    fn order(&self) -> TrialOrder {
         let until = match &self.state {
             // Not later than this, to notice when the level shifts.
             State::Resting { next } => (*next).min(self.now + self.options.interval_min),
@@ -354,6 +354,6 @@ impl Trial {
             }
         };
         let counts = matches!(&self.state, State::Trying { from, .. } if self.now >= *from);
-        Order { mode: self.running, until, counts }
+        TrialOrder { mode: self.running, until, counts }
     }
 }

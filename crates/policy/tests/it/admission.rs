@@ -99,7 +99,8 @@ proptest! {
 
     #[test]
     fn second_access_is_a_queue_of_those_that_stayed_out(
-        keys in proptest::collection::vec(prop_oneof![0..6u64, 0..40u64], 0..400), ghosts in 1..16usize,
+        keys in proptest::collection::vec(prop_oneof![0..6u64, 0..40u64], 0..400),
+        ghosts in 1..16usize,
     ) {
         let mut admission = chosen("second-access", ghosts);
         let mut queue = VecDeque::new();
@@ -130,7 +131,8 @@ proptest! {
             *uses.entry(key).or_insert(0) += 1;
             let used = |key| uses.get(&key).map_or(0, |&count: &u32| count.min(15));
             let victim = Victim { slot: Slot(other as u32), hash: mix(other) };
-            let expected = if used(key) > used(other) { Verdict::Replace(victim.slot) } else { Verdict::Bypass };
+            let wins = used(key) > used(other);
+            let expected = if wins { Verdict::Replace(victim.slot) } else { Verdict::Bypass };
             match what {
                 0 => admission.used(&access(key)),
                 1 => prop_assert_eq!(admission.admit(&access(key), None), Verdict::Admit),
@@ -142,14 +144,19 @@ proptest! {
     /// The model adds up all windows anew, each for so much as is left of it.
     #[test]
     fn obp_compares_what_is_left_of_the_windows(
-        windows in windows(), target in 0.01..0.6f64, half_life in 50..2000u64, in_bytes in any::<bool>(), counts_replaced in any::<bool>(), cost in 0.1..20.0f64,
+        windows in windows(),
+        target in 0.01..0.6f64,
+        half_life in 50..2000u64,
+        in_bytes in any::<bool>(),
+        counts_replaced in any::<bool>(),
+        cost in 0.1..20.0f64,
     ) {
         let bytes = u8::from(in_bytes);
         let measured = cost;
         let cost = cost.max(1.0); // nothing is measured to cost less
         let counts = u8::from(counts_replaced);
-        let mut admission =
-            chosen(&format!("obp:target={target}:half-life={half_life}:bytes={bytes}:replaced={counts}:fill=0"), 10);
+        let settings = format!("half-life={half_life}:bytes={bytes}:replaced={counts}:fill=0");
+        let mut admission = chosen(&format!("obp:target={target}:{settings}"), 10);
         let mut past: Vec<(f64, f64, f64)> = Vec::new();
         for (lookups, inserted, removed) in windows {
             let replaced = inserted / 3;
@@ -164,10 +171,11 @@ proptest! {
             };
             admission.observe(&window);
             let counted = if counts_replaced { inserted } else { inserted - replaced };
+            let operations = (lookups + inserted + removed) as f64;
             past.push(if in_bytes {
-                ((lookups * 4) as f64, (counted * 4 + removed) as f64 * cost, (lookups + inserted + removed) as f64)
+                ((lookups * 4) as f64, (counted * 4 + removed) as f64 * cost, operations)
             } else {
-                (lookups as f64, (counted + removed) as f64, (lookups + inserted + removed) as f64)
+                (lookups as f64, (counted + removed) as f64, operations)
             });
             let (mut written, mut looked_up, mut since) = (0.0, 0.0, 0.0);
             for &(lookups, writes, operations) in past.iter().rev() {
@@ -196,11 +204,16 @@ proptest! {
     /// the target.
     #[test]
     fn obp_keeps_writes_to_the_target(
-        keys in proptest::collection::vec(0..300u64, 1..2000), target in 0.02..0.5f64, every in 1..200usize, fills in any::<bool>(),
+        keys in proptest::collection::vec(0..300u64, 1..2000),
+        target in 0.02..0.5f64,
+        every in 1..200usize,
+        fills in any::<bool>(),
     ) {
         let fill = u8::from(fills);
-        let mut admission = chosen(&format!("obp:target={target}:half-life=1000000000:fill={fill}"), 50);
-        let (mut held, mut window, mut all) = (VecDeque::new(), Window::default(), Window::default());
+        let text = format!("obp:target={target}:half-life=1000000000:fill={fill}");
+        let mut admission = chosen(&text, 50);
+        let mut held = VecDeque::new();
+        let (mut window, mut all) = (Window::default(), Window::default());
         for (at, &key) in keys.iter().enumerate() {
             window.lookups += blocks(1);
             if !held.contains(&key) && admission.admit(&access(key), None).admits() {
@@ -222,7 +235,8 @@ proptest! {
         let written = (all.inserted.blocks + all.removed.blocks) as f64;
         // The last one admitted may go past it.
         let first = if fills { held.len() as f64 } else { 0.0 };
-        prop_assert!(written <= first + target * all.lookups.blocks as f64 * 1.001 + 2.0, "{all:?}");
+        let allowed = target * all.lookups.blocks as f64 * 1.001;
+        prop_assert!(written <= first + allowed + 2.0, "{all:?}");
         let distinct = keys.iter().collect::<HashSet<_>>().len();
         prop_assert!(!fills || held.len() == distinct.min(50), "what fits is let in at once");
     }
@@ -244,8 +258,11 @@ proptest! {
     }
 
     #[test]
-    fn scattered_positions_are_no_sequence(positions in proptest::collection::vec(any::<u32>(), 0..300)) {
-        let (mut admission, mut streams) = (chosen("sequential:threshold=3", 1), Streams::default());
+    fn scattered_positions_are_no_sequence(
+        positions in proptest::collection::vec(any::<u32>(), 0..300),
+    ) {
+        let mut admission = chosen("sequential:threshold=3", 1);
+        let mut streams = Streams::default();
         for position in positions {
             let offer = followed(&mut streams, u64::from(position) * 3);
             prop_assert!(admission.admit(&offer, None).admits());
@@ -524,8 +541,8 @@ fn only_who_admits_everything_need_not_be_asked() {
     }
     let default = Admissions::default();
     assert!(default.is_always() && default.to_string().parse::<Admissions>().unwrap().is_always());
-    for about in ADMISSIONS.iter().filter(|about| about.name != "always") {
-        assert!(!about.name.parse::<Admissions>().unwrap().is_always(), "{}", about.name);
-        assert!(!format!("always + {}", about.name).parse::<Admissions>().unwrap().is_always());
+    for info in ADMISSIONS.iter().filter(|info| info.name != "always") {
+        assert!(!info.name.parse::<Admissions>().unwrap().is_always(), "{}", info.name);
+        assert!(!format!("always + {}", info.name).parse::<Admissions>().unwrap().is_always());
     }
 }

@@ -10,8 +10,8 @@ fn error(text: &str) -> String {
 
 #[test]
 fn every_admission_is_found_by_its_name() {
-    for about in ADMISSIONS {
-        assert_eq!(about.name.parse(), Ok(Choice::of(about)));
+    for info in ADMISSIONS {
+        assert_eq!(info.name.parse(), Ok(Choice::of(info)));
     }
     let mut distinct = names();
     distinct.sort();
@@ -76,24 +76,24 @@ fn what_counts_bytes_takes_units() {
 #[test]
 fn the_help_names_every_admission_and_parameter() {
     let help = help();
-    for about in ADMISSIONS {
-        assert!(help.contains(about.name) && help.contains(about.idea));
-        assert!(about.parameters.iter().all(|parameter| help.contains(parameter.name)));
+    for info in ADMISSIONS {
+        assert!(help.contains(info.name) && help.contains(info.idea));
+        assert!(info.parameters.iter().all(|parameter| help.contains(parameter.name)));
     }
 }
 
 /// A clone shares nothing, and what was reserved is counted as memory.
 #[test]
 fn each_is_a_template() {
-    for about in ADMISSIONS {
-        let template: Admissions = about.name.parse().expect("a registered name");
+    for info in ADMISSIONS {
+        let template: Admissions = info.name.parse().expect("a registered name");
         let run = |mut admission: Admissions| -> Vec<Verdict> {
             admission.reserve(&Room { entries: 64, weight: 64, above: 8 });
-            assert!(admission.memory_bytes() < 64 << 10, "{}", about.name);
+            assert!(admission.memory_bytes() < 64 << 10, "{}", info.name);
             (0..500).map(|at| admission.admit(&Access::new(mix(at % 40)), None)).collect()
         };
         let first = run(template.clone());
-        assert_eq!(run(template), first, "{}", about.name);
+        assert_eq!(run(template), first, "{}", info.name);
     }
 }
 
@@ -104,8 +104,8 @@ fn the_documented_table_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/admissions.md");
     let text = format!(
         "# The admissions\n\nGenerated from the registry by `UPDATE_DOCS=1 cargo test -p \
-         floe-policy --test it admission_registry`. Several are written\nwith `+` between them, such \
-         as `small-bypass + obp:target=0.2`: what all of them admit comes in.\n\n{}",
+         floe-policy --test it admission_registry`. Several are written\nwith `+` between them, \
+         such as `small-bypass + obp:target=0.2`: what all of them admit comes in.\n\n{}",
         table()
     );
     if std::env::var_os("UPDATE_DOCS").is_some() {

@@ -75,7 +75,7 @@ impl Visitor for Compare<'_> {
     fn visit<P: Policy>(self, make: impl Fn() -> P) {
         let Self(choice, steps) = self;
         let any = AnyPolicy::new(choice);
-        assert_eq!(any.about().name, P::ABOUT.name);
+        assert_eq!(any.info().name, P::INFO.name);
         for (at, (any, typed)) in
             answers(any, steps).into_iter().zip(answers(make(), steps)).enumerate()
         {
@@ -92,7 +92,7 @@ proptest! {
         steps in proptest::collection::vec((0..STEPS, 0..SLOTS, any::<u64>()), 0..200),
     ) {
         for entry in POLICIES {
-            let choice = Choice::of(&entry.about);
+            let choice = Choice::of(&entry.info);
             with(&choice, Compare(&choice, &steps));
         }
     }

@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use floe_policy::owner::SlotOwner;
 use floe_policy::registry::{Choice, Entry, Visitor};
 use floe_policy::{
-    Access, AnyPolicy, Cursor, Direction, Eviction, Kind, Marks, POLICIES, Policy, Replacement,
+    Access, AnyPolicy, Cursor, Direction, Eviction, HitKind, Marks, POLICIES, Policy, Replacement,
     Slot, Touch, mix, with,
 };
 use proptest::prelude::*;
@@ -32,7 +32,8 @@ enum Step {
 fn steps(weight_max: u32) -> impl Strategy<Value = Vec<Step>> {
     let slot = 0..SLOTS;
     let step = prop_oneof![
-        6 => (slot.clone(), 0..KEYS, 1..=weight_max).prop_map(|(slot, key, weight)| Step::Insert { slot, key, weight }),
+        6 => (slot.clone(), 0..KEYS, 1..=weight_max)
+            .prop_map(|(slot, key, weight)| Step::Insert { slot, key, weight }),
         6 => slot.clone().prop_map(Step::Hit),
         1 => slot.clone().prop_map(Step::StalePromotion),
         1 => slot.clone().prop_map(Step::Remove),
@@ -75,14 +76,14 @@ impl<C: Check> Visitor for ByType<'_, C> {
     type Out = ();
 
     fn visit<P: Policy>(self, make: impl Fn() -> P) {
-        self.0.check(P::ABOUT.name, make);
+        self.0.check(P::INFO.name, make);
     }
 }
 
 /// Runs a check on every registered policy, chosen by type and at run time.
 fn every_policy(check: &impl Check) {
-    for Entry { about, .. } in POLICIES {
-        let choice = Choice::of(about);
+    for Entry { info, .. } in POLICIES {
+        let choice = Choice::of(info);
         with(&choice, ByType(check));
         check.check(&format!("{choice} chosen at run time"), || AnyPolicy::new(&choice));
     }
@@ -243,7 +244,7 @@ impl Check for SaysWhoLeaves {
         );
         assert_eq!(
             says > 0,
-            SAY_WHO_LEAVES.contains(&make().about().name),
+            SAY_WHO_LEAVES.contains(&make().info().name),
             "{name} says who leaves"
         );
     }
@@ -301,9 +302,9 @@ impl Check for IsFifoLike {
         let order = warm(&make, SLOTS as usize);
         let marks = order.marks().clone();
         let owes = (0..1000).any(|hit| marks.touch(Slot(hit % SLOTS)) != Touch::Noted);
-        let entry = POLICIES.iter().find(|entry| entry.about.name == order.about().name);
-        assert_eq!(entry.expect("it is registered").kind == Kind::LruLike, owes, "{name}");
-        assert!(<P::Marks as Marks>::KIND == Kind::LruLike || !owes, "{name}");
+        let entry = POLICIES.iter().find(|entry| entry.info.name == order.info().name);
+        assert_eq!(entry.expect("it is registered").kind == HitKind::LruLike, owes, "{name}");
+        assert!(<P::Marks as Marks>::KIND == HitKind::LruLike || !owes, "{name}");
     }
 }
 
@@ -498,7 +499,7 @@ fn what_was_hit_ranks_before_what_was_not_where_hits_only_leave_marks() {
     struct HitsFirst;
     impl Check for HitsFirst {
         fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
-            if !["clock", "sieve", "s3-fifo", "qdlp", "qd-clock"].contains(&make().about().name) {
+            if !["clock", "sieve", "s3-fifo", "qdlp", "qd-clock"].contains(&make().info().name) {
                 return;
             }
             let mut order = make();
@@ -655,13 +656,13 @@ impl Visitor for Defaults {
 
     fn visit<P: Policy>(self, make: impl Fn() -> P) {
         let victims = |order| Filled::new(order).victims(0..1000);
-        assert_eq!(victims(P::default()), victims(make()), "{}", P::ABOUT.name);
+        assert_eq!(victims(P::default()), victims(make()), "{}", P::INFO.name);
     }
 }
 
 #[test]
 fn the_default_of_a_policy_has_the_parameters_of_the_registry() {
     for entry in POLICIES {
-        with(&Choice::of(&entry.about), Defaults);
+        with(&Choice::of(&entry.info), Defaults);
     }
 }

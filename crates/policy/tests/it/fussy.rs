@@ -158,12 +158,19 @@ impl Text {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        failure_persistence: None,
+        cases: 48,
+        ..ProptestConfig::default()
+    })]
 
     /// An LRU cache that does as it is told, under a load whose locality changes with every phase.
     #[test]
     fn it_is_the_text(
-        phases in proptest::collection::vec((1..400u64, 1..600u64), 4..24), entries in 1..60usize, every in 1..50u64, seed in any::<u64>(),
+        phases in proptest::collection::vec((1..400u64, 1..600u64), 4..24),
+        entries in 1..60usize,
+        every in 1..50u64,
+        seed in any::<u64>(),
     ) {
         let mut fussy = fussy(entries);
         let mut text = Text {
@@ -184,7 +191,8 @@ proptest! {
             for at in 0..requests {
                 draw = mix(draw);
                 // Half of a phase goes to an eighth of its blocks.
-                let key = phase as u64 / 4 * 300 + draw % if draw >> 63 == 0 { span / 8 + 1 } else { span };
+                let blocks_of_it = if draw >> 63 == 0 { span / 8 + 1 } else { span };
+                let key = phase as u64 / 4 * 300 + draw % blocks_of_it;
                 window.lookups += blocks(1);
                 text.requests += 1;
                 if let Some(place) = cache.iter().position(|&held| held == key) {

@@ -3,7 +3,9 @@
 use std::collections::{HashSet, VecDeque};
 
 use floe_policy::admission::registry::Choice;
-use floe_policy::admission::{Admission, Choosable, Fussy, Orders, Room, Times, Traffic, Window};
+use floe_policy::admission::{
+    Admission, Fussy, Orders, RegisteredAdmission, Room, Times, Traffic, Window,
+};
 use floe_policy::{Access, Direction, Tick, mix};
 
 const CHECK: u64 = 200;

@@ -615,7 +615,7 @@ impl Visitor for Agrees<'_> {
                 hit.is_some(),
                 self.model.request(key, next_use),
                 "{} with {} entries, request {at} for {key}",
-                P::ABOUT.name,
+                P::INFO.name,
                 self.size
             );
             match hit {
@@ -773,7 +773,8 @@ proptest! {
             protected: VecDeque::new(),
             uses: HashMap::new(),
         };
-        let choice: Choice = "w-tinylfu:window=0.25:adapt=0".parse().expect("the policy is registered");
+        let choice = "w-tinylfu:window=0.25:adapt=0";
+        let choice: Choice = choice.parse().expect("the policy is registered");
         with(&choice, Agrees { size, slots: SLOTS, keys: &keys, model: Box::new(model) });
     }
 }

@@ -10,7 +10,7 @@ fn error(text: &str) -> String {
 #[test]
 fn every_policy_is_found_by_its_name() {
     for entry in POLICIES {
-        assert_eq!(entry.about.name.parse(), Ok(Choice::of(&entry.about)));
+        assert_eq!(entry.info.name.parse(), Ok(Choice::of(&entry.info)));
     }
     let names = names();
     let mut distinct = names.clone();
@@ -62,8 +62,8 @@ fn values_out_of_range_are_answered_with_the_range() {
 fn the_help_names_every_policy_and_parameter() {
     let help = help();
     for entry in POLICIES {
-        assert!(help.contains(entry.about.name) && help.contains(entry.about.idea));
-        assert!(entry.about.parameters.iter().all(|parameter| help.contains(parameter.name)));
+        assert!(help.contains(entry.info.name) && help.contains(entry.info.idea));
+        assert!(entry.info.parameters.iter().all(|parameter| help.contains(parameter.name)));
     }
 }
 

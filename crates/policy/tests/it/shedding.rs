@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use floe_model::events::{Distributions, Effort, simulate};
-use floe_model::{Load, Network, Outcome, Policy, Service, Setting, Step, mva, peak::peak};
+use floe_model::{
+    Load, Network, Policy, RequestOutcome, RouteStep, Service, Setting, mva, peak::peak,
+};
 use floe_policy::mix;
 use floe_policy::shedder::Shedder;
 use floe_policy::shedding::SheddingOptions;
@@ -99,13 +101,15 @@ impl World {
 /// The network of a cache that a share of the requests passes by.
 fn passed_by(network: &Network, share: f64, disk_us: f64) -> Network {
     let cached = network.outcomes().iter().cloned();
-    let cached = cached
-        .map(|outcome| Outcome { probability: outcome.probability * (1.0 - share), ..outcome });
-    let shed = Outcome {
+    let cached = cached.map(|outcome| RequestOutcome {
+        probability: outcome.probability * (1.0 - share),
+        ..outcome
+    });
+    let shed = RequestOutcome {
         name: "shed",
         probability: share,
         is_miss: false,
-        steps: vec![Step::Disk(disk_us)],
+        steps: vec![RouteStep::Disk(disk_us)],
     };
     Network::new(network.stations().to_vec(), cached.chain([shed]).collect()).unwrap()
 }

@@ -70,7 +70,7 @@ impl<E: Replacement> Cache<E> {
         let access = Access { next_use, ..Access::new(mix(u64::from(key))) };
         let found = self.owner.find(key);
         match found {
-            Some(slot) if self.owner.policy().about().next_uses => self.owner.hit(slot, &access),
+            Some(slot) if self.owner.policy().info().next_uses => self.owner.hit(slot, &access),
             Some(slot) => self.owner.access(slot),
             None => {
                 let slot = self.owner.insert(key, &access, |_, _, _| ());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use floe_policy::mix;
-use floe_policy::trial::{Mode, Order, Seen, Sums, Trial, TrialOptions};
+use floe_policy::trial::{Mode, Seen, Sums, Trial, TrialOptions, TrialOrder};
 use proptest::prelude::*;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -54,7 +54,7 @@ impl Machine {
     }
 
     /// Lives as ordered and answers what was seen.
-    fn live(&mut self, order: Order, decided: Mode) -> Seen {
+    fn live(&mut self, order: TrialOrder, decided: Mode) -> Seen {
         let span = order.until.saturating_sub(self.now).max(Duration::from_micros(100));
         self.now += span;
         if order.mode != decided {

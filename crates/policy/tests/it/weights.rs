@@ -95,7 +95,7 @@ impl Visitor for Relearns {
     type Out = ();
 
     fn visit<P: Policy>(self, make: impl Fn() -> P) {
-        let name = P::ABOUT.name;
+        let name = P::INFO.name;
         let mut matters = false;
         for round in 0..ROUNDS {
             let told_at_once = victims(make(), round, Learns::WithTheInsertion);
@@ -113,7 +113,7 @@ impl Visitor for Relearns {
 #[test]
 fn a_weight_told_later_counts_as_if_told_with_the_insertion() {
     for entry in POLICIES {
-        with(&Choice::of(&entry.about), Relearns);
+        with(&Choice::of(&entry.info), Relearns);
     }
 }
 
@@ -170,7 +170,10 @@ proptest! {
                 }
                 (5, known) => {
                     lists.move_to_head(list, Slot(slot));
-                    model[at] = known.map(|known| if known.2 { known } else { (list, known.1, false) });
+                    let moved = |known: (usize, u32, bool)| {
+                        if known.2 { known } else { (list, known.1, false) }
+                    };
+                    model[at] = known.map(moved);
                 }
                 (6, known) if model[to].is_none() => {
                     lists.transfer(Slot(slot), Slot(other));
@@ -187,13 +190,15 @@ proptest! {
                 }
             }
             let sum = |of: &dyn Fn((usize, u32, bool)) -> bool| -> u64 {
-                model.iter().flatten().filter(|&&known| of(known)).map(|known| u64::from(known.1)).sum()
+                let those = model.iter().flatten().filter(|&&known| of(known));
+                those.map(|known| u64::from(known.1)).sum()
             };
             for list in 0..LISTS {
                 prop_assert_eq!(lists.size(list), sum(&|known| known.0 == list && !known.2));
                 let mut listed = Vec::new();
                 lists.rank(&[list], Cursor::START, &mut listed);
-                prop_assert_eq!(listed.iter().map(|&slot| lists.weight(slot)).sum::<u64>(), lists.size(list));
+                let weight: u64 = listed.iter().map(|&slot| lists.weight(slot)).sum();
+                prop_assert_eq!(weight, lists.size(list));
             }
             prop_assert_eq!(lists.capacity(), 1000 - sum(&|known| known.2));
         }

@@ -6,12 +6,15 @@
 use std::collections::HashSet;
 
 use super::Spec;
-use crate::decode::{Batch, Decode, Record, Records, Step, key_only};
+use crate::decode::{Batch, Decode, Record, Records, Decoded, key_only};
 use crate::request::Kind;
 use crate::sample::Sample;
 
 macro_rules! keys {
-    ($spec:ident, $name:literal, $integer:ty, $from:ident, $layout:literal, $origin:literal, $names:expr) => {
+    (
+        $spec:ident, $name:literal, $integer:ty, $from:ident, $layout:literal, $origin:literal,
+        $names:expr
+    ) => {
         pub(super) static $spec: Spec = Spec {
             name: $name,
             kind: Kind::Key,
@@ -56,10 +59,10 @@ where
     F: Fn(&[u8; N]) -> u64;
 
 impl<const N: usize, F: Fn(&[u8; N]) -> u64 + Send> Record for Keys<N, F> {
-    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Step {
-        let Some(bytes) = input.first_chunk() else { return Step::Need };
+    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded {
+        let Some(bytes) = input.first_chunk() else { return Decoded::Need };
         batch.push(key_only(self.0(bytes)));
-        Step::Took(N)
+        Decoded::Took(N)
     }
 }
 

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::columns::Columns;
 use crate::compact::is_compact;
-use crate::decode::{Batch, Decode, Line, Record, Step};
+use crate::decode::{Batch, Decode, Decoded, Line, Record};
 use crate::error::UnknownFormat;
 use crate::request::{Kind, Op};
 use crate::sample::Sample;
@@ -208,16 +208,16 @@ fn fit_records(sample: &Sample<'_>, mut format: impl Record) -> u8 {
     let (mut rest, mut good, mut bad) = (sample.bytes, 0usize, 0usize);
     while !rest.is_empty() && good + bad < RECORDS {
         let used = match format.record(rest, &mut batch) {
-            Step::Took(used) => {
+            Decoded::Took(used) => {
                 good += 1;
                 used
             }
-            Step::Skip(used) => used,
-            Step::Bad(used, _) => {
+            Decoded::Skip(used) => used,
+            Decoded::Bad(used, _) => {
                 bad += 1;
                 used
             }
-            Step::Need => break,
+            Decoded::Need => break,
         };
         rest = rest.get(used..).unwrap_or_default();
     }

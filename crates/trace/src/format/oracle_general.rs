@@ -5,7 +5,7 @@
 //! use is not passed on yet.
 
 use super::Spec;
-use crate::decode::{Batch, Clock, Record, Records, Step};
+use crate::decode::{Batch, Clock, Record, Records, Decoded};
 use crate::request::{Kind, Op, Request};
 use crate::sample::Sample;
 
@@ -46,15 +46,15 @@ impl Fields {
 }
 
 impl Record for OracleGeneral {
-    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Step {
-        let Some(record) = input.first_chunk() else { return Step::Need };
+    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded {
+        let Some(record) = input.first_chunk() else { return Decoded::Need };
         let Fields { time_s, key, bytes, .. } = Fields::of(record);
         let time_ns = self.clock.since_first_ns(u64::from(time_s));
         if bytes > 0 {
             let bytes = u64::from(bytes);
             batch.push(Request { time_ns, key, bytes, volume: 0, op: Op::Read });
         }
-        Step::Took(RECORD_BYTES)
+        Decoded::Took(RECORD_BYTES)
     }
 }
 

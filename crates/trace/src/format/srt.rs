@@ -6,7 +6,7 @@
 //! name a partition; sectors count from the device's start and have 512 bytes.
 
 use super::Spec;
-use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Step, block};
+use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Decoded, block};
 use crate::fields::Flaw;
 use crate::request::{Kind, Op};
 
@@ -40,47 +40,47 @@ struct Srt {
 }
 
 impl Record for Srt {
-    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Step {
+    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded {
         if self.lost {
-            return Step::Skip(input.len());
+            return Decoded::Skip(input.len());
         }
         if self.in_header {
             return match memchr::memchr(HEADER_END, input) {
                 Some(end) => {
                     self.in_header = false;
-                    Step::Skip(end + 1)
+                    Decoded::Skip(end + 1)
                 }
                 None if input.len() > HEADER_BYTES_MAX => {
                     self.lost = true;
-                    Step::Bad(
+                    Decoded::Bad(
                         input.len(),
                         Flaw::number("a header of at most 64 KiB", input.len() as u64),
                     )
                 }
-                None => Step::Need,
+                None => Decoded::Need,
             };
         }
-        let Some(head) = input.first_chunk::<RECORD_BYTES_MIN>() else { return Step::Need };
+        let Some(head) = input.first_chunk::<RECORD_BYTES_MIN>() else { return Decoded::Need };
         let (words, _) = head.as_chunks::<4>();
         let word = |index: usize| u32::from_be_bytes(words[index]);
         let record_bytes = word(0) as usize;
         if !(RECORD_BYTES_MIN..=RECORD_BYTES_MAX).contains(&record_bytes) {
             self.lost = true;
             let flaw = Flaw::number("a record of 48 to 4096 bytes", u64::from(word(0)));
-            return Step::Bad(input.len(), flaw);
+            return Decoded::Bad(input.len(), flaw);
         }
         if input.len() < record_bytes {
-            return Step::Need;
+            return Decoded::Need;
         }
         let (seconds, micros, bytes, sector) = (word(2), word(3), word(6), word(7));
         if bytes > i32::MAX as u32 {
-            return Step::Bad(record_bytes, Flaw::number("a length in bytes", u64::from(bytes)));
+            return Decoded::Bad(record_bytes, Flaw::number("a length in bytes", u64::from(bytes)));
         }
         let time_us = u64::from(seconds) * 1_000_000 + u64::from(micros);
         let op = if word(11) & 1 == 1 { Op::Read } else { Op::Write };
         let offset = u64::from(sector) * SECTOR_BYTES;
         let time_ns = self.clock.since_first_ns(time_us);
         batch.push(block(time_ns, op, word(8) >> 8, offset, u64::from(bytes)));
-        Step::Took(record_bytes)
+        Decoded::Took(record_bytes)
     }
 }

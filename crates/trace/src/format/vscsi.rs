@@ -8,7 +8,7 @@
 //! passed over.
 
 use super::{Spec, fit_records};
-use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Step, block};
+use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Decoded, block};
 use crate::fields::{Flaw, offset_bytes};
 use crate::request::{Kind, Op};
 
@@ -64,15 +64,15 @@ impl Vscsi {
 }
 
 impl Record for Vscsi {
-    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Step {
-        let Some(head) = input.first_chunk::<32>() else { return Step::Need };
+    fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded {
+        let Some(head) = input.first_chunk::<32>() else { return Decoded::Need };
         let version = match self.version {
             Some(version) => version,
             None if Version::V2.is_of(head) => Version::V2,
             None => Version::V1,
         };
         let record_bytes = version.bytes();
-        let Some(record) = input.get(..record_bytes) else { return Step::Need };
+        let Some(record) = input.get(..record_bytes) else { return Decoded::Need };
         if !version.is_of(head) {
             let found = u16::from_le_bytes([head[14], head[15]]);
             let flaw = match version {
@@ -84,7 +84,7 @@ impl Record for Vscsi {
                     Flaw::number("a command with version 0x200 (vSCSI 2)", u64::from(found))
                 }
             };
-            return Step::Bad(record_bytes, flaw);
+            return Decoded::Bad(record_bytes, flaw);
         }
         self.version = Some(version);
         let (length_at, sector_at) = if version == Version::V1 { (4, 16) } else { (8, 16) };
@@ -93,16 +93,16 @@ impl Record for Vscsi {
         let op = match record[version.command_at()] {
             0x08 | 0x28 | 0xa8 | 0x88 => Op::Read,
             0x0a | 0x2a | 0xaa | 0x8a | 0x2e | 0xae | 0x8e => Op::Write,
-            _ => return Step::Took(record_bytes),
+            _ => return Decoded::Took(record_bytes),
         };
         let Some(offset) = offset_bytes(sector, SECTOR_BYTES) else {
-            return Step::Bad(
+            return Decoded::Bad(
                 record_bytes,
                 Flaw::number("a sector on a disk of less than 8 EiB", sector),
             );
         };
         batch.push(block(self.clock.since_first_ns(time_us), op, 0, offset, u64::from(bytes)));
-        Step::Took(record_bytes)
+        Decoded::Took(record_bytes)
     }
 }
 

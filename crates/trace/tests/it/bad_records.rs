@@ -370,7 +370,10 @@ proptest! {
         separator in prop::sample::select(vec![" ", ","]),
         shift in 0..60u32,
     ) {
-        let row = |row: &Vec<u64>| row.iter().map(|n| (n >> shift).to_string()).collect::<Vec<_>>().join(separator);
+        let row = |row: &Vec<u64>| {
+            let cells: Vec<_> = row.iter().map(|n| (n >> shift).to_string()).collect();
+            cells.join(separator)
+        };
         let text = rows.iter().map(row).collect::<Vec<_>>().join("\n");
         exhaust_as_everything(text.as_bytes());
     }

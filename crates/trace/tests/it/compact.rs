@@ -84,7 +84,9 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_behind_the_magic_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn random_bytes_behind_the_magic_never_panic(
+        bytes in prop::collection::vec(any::<u8>(), 0..300),
+    ) {
         let bytes = [b"\x89FLOE\r\n\x1a\x01\0".to_vec(), bytes].concat();
         prop_assert!(read(&bytes).is_err());
         prop_assert!(fast(&bytes).is_err());
@@ -96,12 +98,14 @@ proptest! {
         bit in 0..8u32,
     ) {
         let options = CompactOptions { next_accesses: true, ..PLAIN };
-        let (_, mut bytes) = write(Kind::Key, &requests("zipf:keys=900,requests=6000,read=60%"), options);
+        let requests = requests("zipf:keys=900,requests=6000,read=60%");
+        let (_, mut bytes) = write(Kind::Key, &requests, options);
         let place = place.index(bytes.len());
         bytes[place] ^= 1 << bit;
         prop_assert!(read(&bytes).is_err(), "byte {}", place);
         prop_assert!(fast(&bytes).is_err(), "byte {}", place);
-        let lenient = OpenOptions { skip_bad: true, format: Some("floe".parse().unwrap()), ..OpenOptions::default() };
+        let format = Some("floe".parse().unwrap());
+        let lenient = OpenOptions { skip_bad: true, format, ..OpenOptions::default() };
         let mut trace = Trace::from_reader("t", Cursor::new(bytes), &lenient).unwrap();
         prop_assert!(trace.by_ref().all(|request| request.is_ok()));
         prop_assert_eq!(trace.skipped(), 1);

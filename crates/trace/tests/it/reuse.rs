@@ -27,7 +27,10 @@ proptest! {
     fn percentiles_are_those_of_a_stack(keys in prop::collection::vec(0..60u64, 0..2000)) {
         let dense = DenseKeys::from_keys(keys).unwrap();
         let (reuse, known) = (Reuse::of(&dense, u64::MAX), distances(&dense.keys));
-        let percentile = |share: f64| known.get(((known.len() as f64 * share).ceil() as usize).wrapping_sub(1)).copied();
+        let percentile = |share: f64| {
+            let rank = (known.len() as f64 * share).ceil() as usize;
+            known.get(rank.wrapping_sub(1)).copied()
+        };
         prop_assert_eq!(
             (reuse.reuse_p10, reuse.reuse_p50, reuse.reuse_p90),
             (percentile(0.1), percentile(0.5), percentile(0.9))

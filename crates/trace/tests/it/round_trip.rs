@@ -16,7 +16,8 @@ proptest! {
     ) {
         for name in FORMATS {
             let bytes = write(name, &requests);
-            prop_assert_eq!(read(&bytes, &given(name)).unwrap(), expected(name, &requests), "{}", name);
+            let read = read(&bytes, &given(name)).unwrap();
+            prop_assert_eq!(read, expected(name, &requests), "{}", name);
         }
     }
 }

@@ -28,7 +28,8 @@ proptest! {
         prop_assert_eq!((info.unique, info.footprint_bytes), (distinct, distinct * 4096));
         prop_assert_eq!(info.touches, touched.len() as u64);
         prop_assert_eq!(info.requests, requests.len() as u64);
-        prop_assert_eq!(info.reads, requests.iter().filter(|request| request.op == Op::Read).count() as u64);
+        let reads = requests.iter().filter(|request| request.op == Op::Read).count();
+        prop_assert_eq!(info.reads, reads as u64);
         prop_assert_eq!(info.reads + info.writes, info.requests);
     }
 

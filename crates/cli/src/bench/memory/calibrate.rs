@@ -3,7 +3,8 @@
 use std::path::Path;
 
 use floe_lab::bench::{
-    CALIBRATED_POLICIES, Calibrate, Calibration, Figure, Load, Order, Plan, Step, calibrate,
+    CALIBRATED_POLICIES, Calibrate, Calibration, Figure, Load, MeasureStep, PassOrder, Plan,
+    calibrate,
 };
 
 use super::{Arguments, plan};
@@ -33,7 +34,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         .and_then(|()| plan::check_value(value_bytes))
         .map_err(CliError::usage)?;
     let stream = super::read(arguments, 0)?;
-    let load = Load::new(&stream, None, Order::Drawn).or_usage()?;
+    let load = Load::new(&stream, None, PassOrder::Drawn).or_usage()?;
     let what = Calibrate { load: &load, policies: &policies, threads, value_bytes, plan: how };
     what.check().or_usage()?;
     if let Some(file) = &arguments.service_out {
@@ -42,8 +43,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     let bar = output::progress(0, "calibrating");
     let calibrated = calibrate(&what, |step| match step {
-        Step::WarmingUp(at) => bar.set_message(format!("warming up cache {}", at + 1)),
-        Step::Run(done, runs) => {
+        MeasureStep::WarmingUp(at) => bar.set_message(format!("warming up cache {}", at + 1)),
+        MeasureStep::Run(done, runs) => {
             bar.set_length(runs as u64);
             bar.set_position(done as u64);
             bar.set_message("calibrating");

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use floe_lab::bench::{Curve, Found, Looped, Order, capacity_for};
+use floe_lab::bench::{Curve, Found, Looped, PassOrder, capacity_for};
 use floe_lab::simulate::stream::Stream;
 use indicatif::ProgressBar;
 
@@ -16,13 +16,13 @@ const FAR: f64 = 0.01;
 pub(super) struct Capacities<'a> {
     looped: Option<Looped>,
     stream: &'a Stream,
-    order: Order,
+    order: PassOrder,
     /// The curve of each policy.
     known: HashMap<String, Curve>,
 }
 
 impl<'a> Capacities<'a> {
-    pub(super) fn new(stream: &'a Stream, order: Order) -> Self {
+    pub(super) fn new(stream: &'a Stream, order: PassOrder) -> Self {
         Self { looped: None, stream, order, known: HashMap::new() }
     }
 

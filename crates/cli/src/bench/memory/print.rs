@@ -1,6 +1,6 @@
 //! Prints measurements for users.
 
-use floe_lab::bench::{Decided, Outcome, Park, Ratio, SAMPLED};
+use floe_lab::bench::{BenchResult, Decided, Park, Ratio, SAMPLED};
 
 use crate::output;
 
@@ -24,7 +24,7 @@ const COLUMNS: [&str; 16] = [
 ];
 
 /// Prints a table with a line for each cache, and an explanation.
-pub(super) fn print(outcomes: &[Outcome]) {
+pub(super) fn print(outcomes: &[BenchResult]) {
     let mut table = output::table(&COLUMNS, 1);
     for outcome in outcomes {
         let millions = |count: f64| format!("{:.3}", count / 1e6);
@@ -80,7 +80,7 @@ pub(super) fn print(outcomes: &[Outcome]) {
 }
 
 /// Formats the share of frozen entries, and the share of hits on them.
-fn frozen(outcome: &Outcome) -> String {
+fn frozen(outcome: &BenchResult) -> String {
     if !outcome.frozen {
         return "–".to_owned();
     }

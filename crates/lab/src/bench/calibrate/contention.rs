@@ -8,7 +8,7 @@
 //! processor's memory. In the other they compute as briefly as possible, so that they meet all the
 //! time. The model is solved for both, so that its inputs give back the measured throughputs.
 
-use floe_model::{Load, ModelError, Network, Outcome, Station, Step, Time, Visit, mva};
+use floe_model::{Load, ModelError, Network, RequestOutcome, RouteStep, Station, Time, Visit, mva};
 
 /// Halvings: as many as a number has digits.
 const HALVINGS: usize = 50;
@@ -110,12 +110,12 @@ impl Meeting {
     /// Returns the modelled throughput of such threads with another time of the list.
     fn throughput_of(&self, time: Time) -> Result<f64, ModelError> {
         let station = Station { name: "list", servers: 1, copies: 1 };
-        let visit = Step::Visit(Visit { station: 0, time, is_limit: false });
-        let request = Outcome {
+        let visit = RouteStep::Visit(Visit { station: 0, time, is_limit: false });
+        let request = RequestOutcome {
             name: "request",
             probability: 1.0,
             is_miss: false,
-            steps: vec![Step::Compute(self.compute_us), visit],
+            steps: vec![RouteStep::Compute(self.compute_us), visit],
         };
         mva::throughput(&Network::new(vec![station], vec![request])?, &Load::of(self.threads))
     }

@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use floe_policy::registry::{Choice, Visitor};
-use floe_policy::{Access, Kind, Marks, Policy, Slot, mix};
+use floe_policy::{Access, HitKind, Marks, Policy, Slot, mix};
 
 use crate::bench::statistics::Estimate;
 
@@ -65,7 +65,7 @@ impl Visitor for Batches {
         order.reserve(SLOTS as usize);
         order.set_capacity(u64::from(SLOTS));
         let mut times = OrderTimes::default();
-        let promotes = <P::Marks as Marks>::KIND == Kind::LruLike;
+        let promotes = <P::Marks as Marks>::KIND == HitKind::LruLike;
         for number in 0..self.batches as u64 {
             let first = number * ROUNDS;
             let [nothing, insert, promote, evict] = batch(|round| {

@@ -9,8 +9,8 @@ use floe_policy::registry::Choice;
 use super::contention::{Meeting, computing, visit};
 use super::orders::orders;
 use super::{
-    CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, Hits, Kind, Known, LEAST_US,
-    Mixed, Pace, Requests,
+    CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, Hits, Known, LEAST_US, Mixed,
+    Pace, Requests, RunKind,
 };
 use crate::bench::measure::Plan;
 use crate::bench::statistics::Estimate;
@@ -134,24 +134,24 @@ impl Calibrate<'_> {
         requests: &Requests,
         mixed: &Mixed,
     ) -> Result<Calibration, CalibrateError> {
-        let of = |policy: &str, kind: Kind| {
+        let of = |policy: &str, kind: RunKind| {
             let series = |pace| (pace, requests[&(policy.to_owned(), kind, pace)].clone());
             ByPace(self.paces().into_iter().map(series).collect())
         };
         let mut figures = Figures::default();
         let repetitions = self.plan.repetitions;
         let fifo_order = orders(&choices[1].0, None, repetitions);
-        let lookup = of("fifo", Kind::Hits);
-        let frozen = of(FROZEN, Kind::Hits);
-        let client = of(CLIENT, Kind::Hits);
-        let waiting = of(CLIENT, Kind::Misses);
+        let lookup = of("fifo", RunKind::Hits);
+        let frozen = of(FROZEN, RunKind::Hits);
+        let client = of(CLIENT, RunKind::Hits);
+        let waiting = of(CLIENT, RunKind::Misses);
         let miss = waiting.beyond(&client);
         figures.note(CLIENT, "request", &client);
         figures.note(CLIENT, Operation::Miss.name(), &miss);
         figures.note("fifo", Operation::Lookup.name(), &lookup);
         figures.note(FROZEN, Operation::FrozenLookup.name(), &frozen);
         let missing = lookup.plus(&miss);
-        let fifo_visit = less(&visits(&of("fifo", Kind::Misses), &missing)?, 0.0);
+        let fifo_visit = less(&visits(&of("fifo", RunKind::Misses), &missing)?, 0.0);
         let among = mixed.us.iter().zip(lookup.together()).map(|(us, lookup_us)| {
             let computed = computing(
                 &fifo_visit,
@@ -165,11 +165,11 @@ impl Calibrate<'_> {
         let miss_us = median(&among);
         let among = ByPace(BTreeMap::from([(Pace::Together(self.threads), among)]));
         figures.note(CLIENT, "miss, among hits", &among);
-        let lru_visits = visits(&of("lru", Kind::Hits), &lookup)?;
+        let lru_visits = visits(&of("lru", RunKind::Hits), &lookup)?;
         let mut rows = Vec::new();
         for (choice, known) in choices {
             let policy = choice.to_string();
-            let hits = of(&policy, Kind::Hits);
+            let hits = of(&policy, RunKind::Hits);
             let order = orders(choice, known.touches, repetitions);
             let head_ns = if known.ghosts { &fifo_order.insert } else { &order.insert };
             let head_us = median(head_ns) / 1e3;
@@ -194,7 +194,7 @@ impl Calibrate<'_> {
                 times
                     .insert(Operation::GhostLookup, Time::of((median(&ghost) / 1e3).max(LEAST_US)));
             }
-            let miss_visits = visits(&of(&policy, Kind::Misses), &missing)?;
+            let miss_visits = visits(&of(&policy, RunKind::Misses), &missing)?;
             figures.note(&policy, "list, by a miss", &miss_visits);
             times.insert(Operation::Tail, less(&miss_visits, head_us));
             match known.hits {

@@ -13,12 +13,12 @@ const GONE_MIN: usize = 64;
 
 /// Frozen slots, best first.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Icebox {
+pub(crate) struct FrozenList {
     slots: Vec<Slot>,
     gone: usize,
 }
 
-impl Icebox {
+impl FrozenList {
     pub(crate) fn reserve(&mut self, more: usize) {
         self.slots.reserve(more);
     }

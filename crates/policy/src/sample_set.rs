@@ -4,7 +4,7 @@
 //! drawn in constant time. Frozen slots leave the set. Eight bytes a slot.
 
 use crate::count::{Names, Operation};
-use crate::icebox::Icebox;
+use crate::frozen_list::FrozenList;
 use crate::random::Random;
 use crate::{Cursor, Slot};
 
@@ -21,25 +21,25 @@ const NAMES: Names<1> = Names::new(["entries"]);
 
 /// A set of slots.
 #[derive(Debug, Clone)]
-pub(crate) struct Bag {
+pub(crate) struct SampleSet {
     members: Vec<Slot>,
     places: Vec<u32>,
-    frozen: Icebox,
+    frozen: FrozenList,
     random: Random,
 }
 
-impl Default for Bag {
+impl Default for SampleSet {
     fn default() -> Self {
         Self {
             members: Vec::new(),
             places: Vec::new(),
-            frozen: Icebox::default(),
+            frozen: FrozenList::default(),
             random: Random::new(SEED),
         }
     }
 }
 
-impl Bag {
+impl SampleSet {
     pub(crate) fn reserve(&mut self, slots: usize) {
         if slots > self.places.len() {
             self.members.reserve(slots - self.members.len());
@@ -193,9 +193,9 @@ impl Bag {
 }
 
 /// The methods of [`Eviction`](crate::Eviction) that are the same for every policy whose order is a
-/// [`Bag`] with marks that know its last use. `class` ranks a slot, 0 for what is most worth
+/// [`SampleSet`] with marks that know its last use. `class` ranks a slot, 0 for what is most worth
 /// keeping; `reweighed` names a method that keeps a slot's new weight, where weights matter.
-macro_rules! ordered_by_bag {
+macro_rules! ordered_by_samples {
     (order: $order:ident, marks: $marks:ident, class: |$this:ident, $slot:ident| $class:expr
      $(, resized: $resized:ident)? $(, reweighed: $reweighed:ident)? $(, moved: $moved:ident)?
      $(, memory: $memory:ident)?) => {
@@ -242,8 +242,10 @@ macro_rules! ordered_by_bag {
         }
 
         fn memory_bytes(&self) -> usize {
-            self.$order.memory_bytes() + $crate::Marks::memory_bytes(&self.$marks) $(+ self.$memory())?
+            self.$order.memory_bytes()
+                + $crate::Marks::memory_bytes(&self.$marks)
+                $(+ self.$memory())?
         }
     };
 }
-pub(crate) use ordered_by_bag;
+pub(crate) use ordered_by_samples;

@@ -13,7 +13,7 @@ use crate::Eviction;
 /// handles ([`Marks`](crate::Marks)); an owner must not use both.
 pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
     /// Its name, idea, source and parameters.
-    const ABOUT: About;
+    const INFO: PolicyInfo;
 
     /// An empty order without room.
     fn new(parameters: &Parameters) -> Self;
@@ -24,19 +24,19 @@ pub trait Policy: Eviction + Clone + Default + Send + Sync + 'static {
 /// looks at.
 pub trait Replacement: Eviction + Clone + Send + Sync + 'static {
     /// The policy's name and what else there is to know about it.
-    fn about(&self) -> &'static About;
+    fn info(&self) -> &'static PolicyInfo;
 }
 
 impl<P: Policy> Replacement for P {
     #[inline]
-    fn about(&self) -> &'static About {
-        &P::ABOUT
+    fn info(&self) -> &'static PolicyInfo {
+        &P::INFO
     }
 }
 
 /// A policy's name, what it does, where it comes from and what it can be told.
 #[derive(Debug, Clone, Copy)]
-pub struct About {
+pub struct PolicyInfo {
     /// The name by which it is chosen.
     pub name: &'static str,
     /// The idea, in one line.
@@ -52,7 +52,7 @@ pub struct About {
     pub next_uses: bool,
 }
 
-impl About {
+impl PolicyInfo {
     /// A policy without parameters.
     pub const fn new(name: &'static str, idea: &'static str, source: &'static str) -> Self {
         Self { name, idea, source, parameters: &[], streams: false, next_uses: false }
@@ -140,7 +140,7 @@ pub struct Parameters {
 
 impl Parameters {
     /// The default values.
-    pub fn defaults(about: &About) -> Self {
+    pub fn defaults(about: &PolicyInfo) -> Self {
         Self {
             values: about
                 .parameters

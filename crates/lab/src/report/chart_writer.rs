@@ -1,4 +1,4 @@
-//! A pen: what charts are drawn with, on any drawing area of plotters.
+//! A writer: what charts are drawn with, on any drawing area of plotters.
 //!
 //! Lengths are in units of a drawing 900 wide. The area has [`FINE`] times as many steps each way,
 //! because areas have whole coordinates. Text is measured with the font that pictures are drawn
@@ -11,7 +11,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use plotters::style::{FontStyle, FontTransform, register_font};
 
-use super::look::{Ink, Look, Marker};
+use super::look::{Colour, Look, Marker};
 
 /// Steps of the drawing area for each unit.
 pub(super) const FINE: u32 = 4;
@@ -51,12 +51,12 @@ pub(super) struct Tip {
 pub(super) type Drawn<DB, T> = Result<T, DrawingAreaErrorKind<<DB as DrawingBackend>::ErrorType>>;
 
 /// A drawing area and how to write on it.
-pub(super) struct Pen<'a, DB: DrawingBackend> {
+pub(super) struct ChartWriter<'a, DB: DrawingBackend> {
     pub(super) area: &'a DrawingArea<DB, Shift>,
     letters: Letters,
 }
 
-impl<'a, DB: DrawingBackend> Pen<'a, DB> {
+impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
     pub(super) fn new(area: &'a DrawingArea<DB, Shift>, letters: Letters) -> Self {
         register_fonts();
         Self { area, letters }
@@ -84,9 +84,9 @@ impl<'a, DB: DrawingBackend> Pen<'a, DB> {
         text: &str,
         place: (f64, f64),
         anchor: HPos,
-        ink: Ink,
+        colour: Colour,
     ) -> Drawn<DB, ()> {
-        self.letters(text, place, anchor, ink, EM, FontStyle::Normal)
+        self.letters(text, place, anchor, colour, EM, FontStyle::Normal)
     }
 
     pub(super) fn heading(&self, text: &str) -> Drawn<DB, ()> {
@@ -99,7 +99,7 @@ impl<'a, DB: DrawingBackend> Pen<'a, DB> {
         text: &str,
         (x, y): (f64, f64),
         anchor: HPos,
-        ink: Ink,
+        colour: Colour,
         em: f64,
         font: FontStyle,
     ) -> Drawn<DB, ()> {
@@ -111,7 +111,7 @@ impl<'a, DB: DrawingBackend> Pen<'a, DB> {
         let size = em * f64::from(FINE) * line;
         let style = FontDesc::new(FontFamily::SansSerif, size, font)
             .transform(FontTransform::None)
-            .color(&ink.rgb())
+            .color(&colour.rgb())
             .pos(Pos::new(anchor, VPos::Center));
         self.area.draw(&Text::new(clean(text), self.at((x, y + lower * em)), style))
     }
@@ -131,7 +131,7 @@ impl<'a, DB: DrawingBackend> Pen<'a, DB> {
     /// The marker of a series.
     pub(super) fn marker(&self, look: &Look, place: (f64, f64), radius: f64) -> Drawn<DB, ()> {
         let (x, y) = place;
-        let fill = look.ink.rgb().filled();
+        let fill = look.colour.rgb().filled();
         let corners = |corners: &[(f64, f64)]| -> Vec<(i32, i32)> {
             corners
                 .iter()
