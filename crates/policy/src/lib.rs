@@ -87,6 +87,7 @@ mod order;
 pub mod owner;
 mod pending_victims;
 mod policy_info;
+mod quick_demotion;
 mod random;
 pub mod registry;
 mod sample_set;

@@ -17,7 +17,7 @@
 //!
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
-use crate::s3_fifo::SmallMainGhost;
+use crate::quick_demotion::QuickDemotion;
 use crate::{Parameter, Parameters, Policy, PolicyInfo};
 
 const SMALL_SHARE: Parameter = Parameter::share("small", 0.05, "share of the small queue");
@@ -25,7 +25,7 @@ const GHOST_SHARE: Parameter = Parameter::share("ghosts", 0.4, "ghosts for each 
 const BITS: Parameter = Parameter::count("bits", 3, 1..=7, "bits of the hit counter");
 
 /// Quick demotion before a CLOCK that is filled first.
-pub type QdClock = SmallMainGhost<1, true>;
+pub type QdClock = QuickDemotion<true>;
 
 impl Policy for QdClock {
     const INFO: PolicyInfo = PolicyInfo::new(

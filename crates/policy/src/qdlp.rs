@@ -10,11 +10,15 @@
 //!
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
-use crate::s3_fifo::{SMALL_SHARE, SmallMainGhost};
+use crate::quick_demotion::QuickDemotion;
+use crate::s3_fifo::SMALL_SHARE;
 use crate::{Parameters, Policy, PolicyInfo};
 
+/// Two bits of hits.
+const HITS_MAX: u8 = 3;
+
 /// Quick demotion, lazy promotion: S3-FIFO's queues, where one hit is enough to stay.
-pub type Qdlp = SmallMainGhost<1, false>;
+pub type Qdlp = QuickDemotion<false>;
 
 impl Policy for Qdlp {
     const INFO: PolicyInfo = PolicyInfo::new(
@@ -25,6 +29,7 @@ impl Policy for Qdlp {
     .with(&[SMALL_SHARE]);
 
     fn new(parameters: &Parameters) -> Self {
-        Self::with_small_share(parameters.get(SMALL_SHARE.name))
+        let small_share = parameters.get(SMALL_SHARE.name);
+        Self::with(small_share, 1.0 - small_share, HITS_MAX)
     }
 }

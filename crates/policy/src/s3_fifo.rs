@@ -21,11 +21,25 @@ const MAIN: usize = 1;
 
 /// Two bits of hits (section 4.1).
 const HITS_MAX: u8 = 3;
+/// Hits in the small queue that earn a place in the main one (algorithm 1).
+const HITS_TO_STAY: u8 = 2;
 /// The share of the cache that the small queue has.
 pub(crate) const SMALL_SHARE: Parameter =
     Parameter::share("small", 0.1, "share of the small queue");
-/// S3-FIFO: two hits in the small queue (algorithm 1).
-pub type S3Fifo = SmallMainGhost<2, false>;
+
+/// Three FIFO queues: small, main, ghost.
+#[derive(Debug, Clone)]
+pub struct S3Fifo {
+    queues: Lists<2>,
+    hits: Counters,
+    tags: Vec<Tag>,
+    ghosts: GhostTable,
+    small_share: f64,
+    /// As many ghosts as the main queue has entries.
+    ghost_share: f64,
+    small_target: u64,
+    ghost_limit: u64,
+}
 
 impl Policy for S3Fifo {
     const INFO: PolicyInfo = PolicyInfo::new(
@@ -36,59 +50,21 @@ impl Policy for S3Fifo {
     .with(&[SMALL_SHARE]);
 
     fn new(parameters: &Parameters) -> Self {
-        Self::with_small_share(parameters.get(SMALL_SHARE.name))
-    }
-}
-
-/// Three FIFO queues: small, main, ghost. So many hits in the small one earn a place in the main
-/// one, and an order may fill the main one first.
-#[derive(Debug, Clone)]
-pub struct SmallMainGhost<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
-    queues: Lists<2>,
-    hits: Counters,
-    tags: Vec<Tag>,
-    ghosts: GhostTable,
-    small_share: f64,
-    ghost_share: f64,
-    small_target: u64,
-    ghost_limit: u64,
-    /// Nothing had to leave since the order was empty. Room alone does not tell: where orders share
-    /// a capacity, one may stay below its part.
-    filling: bool,
-}
-
-impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY, MAIN_FIRST> {
-    /// An empty order whose small queue has this share of the cache; as many ghosts as the main
-    /// queue has entries.
-    pub(crate) fn with_small_share(small_share: f64) -> Self {
-        Self::with(small_share, 1.0 - small_share, HITS_MAX)
-    }
-
-    /// An empty order that remembers this share of the cache as ghosts and counts so many hits.
-    pub(crate) fn with(small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
+        let small_share = parameters.get(SMALL_SHARE.name);
         Self {
             queues: Lists::named(["small queue", "main queue"]),
-            hits: Counters::new(hits_max),
+            hits: Counters::new(HITS_MAX),
             tags: Vec::new(),
             ghosts: GhostTable::default(),
             small_share,
-            ghost_share,
+            ghost_share: 1.0 - small_share,
             small_target: 0,
             ghost_limit: 0,
-            filling: MAIN_FIRST,
         }
     }
+}
 
-    /// Returns whether the order is filling and its main queue has room that the small one has no
-    /// claim to.
-    #[inline]
-    fn fills_main(&mut self, weight: u32) -> bool {
-        self.filling |= MAIN_FIRST && self.queues.is_empty();
-        self.filling
-            && self.queues.size(MAIN) + u64::from(weight) + self.small_target
-                <= self.queues.capacity()
-    }
-
+impl S3Fifo {
     /// Moves on what was hit until the oldest entry of a queue is one that leaves.
     #[inline(always)]
     fn advance(&mut self) -> Option<(usize, Slot)> {
@@ -118,9 +94,7 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> SmallMainGhost<HITS_TO_STAY
     }
 }
 
-impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
-    for SmallMainGhost<HITS_TO_STAY, MAIN_FIRST>
-{
+impl Listed for S3Fifo {
     type Marks = Counters;
     type Lists = Lists<2>;
 
@@ -139,13 +113,11 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
         &self.hits
     }
 
-    fn promote(&mut self, _: Slot) {}
-
     #[inline(always)]
     fn insert(&mut self, slot: Slot, access: &Access) {
         let tag = Tag::of(access.hash);
         let known = self.ghosts.take(tag, self.ghost_limit);
-        let queue = if self.fills_main(access.weight) || known { MAIN } else { SMALL };
+        let queue = if known { MAIN } else { SMALL };
         self.tags[slot.index()] = tag;
         self.hits.set(slot, 0);
         self.queues.set_weight(slot, access.weight);
@@ -154,8 +126,13 @@ impl<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> Listed
 
     #[inline(always)]
     fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
-        self.filling = false;
         let (queue, oldest) = self.advance()?;
+        debug_assert!(
+            queue == SMALL
+                || self.queues.size(SMALL) < self.small_target
+                || self.queues.size(SMALL) == 0,
+            "the main queue gives room only while the small one is below its target"
+        );
         if queue == SMALL {
             self.ghosts.push(self.tags[oldest.index()]);
         }

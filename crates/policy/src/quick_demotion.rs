@@ -1,0 +1,160 @@
+//! Quick demotion: a small FIFO in front of a CLOCK, the order of QDLP and of QD-CLOCK.
+//!
+//! New entries go to the small queue. An entry that was hit there moves on to the main queue, a
+//! CLOCK with counters; any other leaves and is remembered as a ghost, which enters the main queue
+//! when it comes back (Yang et al., "FIFO can be Better than LRU: the Power of Lazy Promotion and
+//! Quick Demotion", HotOS '23). [S3-FIFO](crate::S3Fifo) asks for two hits.
+
+use crate::ghost_table::GhostTable;
+use crate::index::Tag;
+use crate::listed::Listed;
+use crate::{Access, Counters, Lists, Marks, Slot};
+
+const SMALL: usize = 0;
+const MAIN: usize = 1;
+
+/// Three FIFO queues: small, main, ghost. One hit in the small one earns a place in the main one,
+/// and an order may fill the main one first.
+#[derive(Debug, Clone)]
+pub struct QuickDemotion<const MAIN_FIRST: bool> {
+    queues: Lists<2>,
+    hits: Counters,
+    tags: Vec<Tag>,
+    ghosts: GhostTable,
+    small_share: f64,
+    ghost_share: f64,
+    small_target: u64,
+    ghost_limit: u64,
+    /// Nothing had to leave since the order was empty. Room alone does not tell: where orders share
+    /// a capacity, one may stay below its part.
+    filling: bool,
+}
+
+impl<const MAIN_FIRST: bool> QuickDemotion<MAIN_FIRST> {
+    /// An empty order that remembers this share of the cache as ghosts and counts so many hits.
+    pub(crate) fn with(small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
+        Self {
+            queues: Lists::named(["small queue", "main queue"]),
+            hits: Counters::new(hits_max),
+            tags: Vec::new(),
+            ghosts: GhostTable::default(),
+            small_share,
+            ghost_share,
+            small_target: 0,
+            ghost_limit: 0,
+            filling: MAIN_FIRST,
+        }
+    }
+
+    /// Returns whether the order is filling and its main queue has room that the small one has no
+    /// claim to.
+    #[inline]
+    fn fills_main(&mut self, weight: u32) -> bool {
+        self.filling |= MAIN_FIRST && self.queues.is_empty();
+        self.filling
+            && self.queues.size(MAIN) + u64::from(weight) + self.small_target
+                <= self.queues.capacity()
+    }
+
+    /// Moves on what was hit until the oldest entry of a queue is one that leaves.
+    #[inline(always)]
+    fn advance(&mut self) -> Option<(usize, Slot)> {
+        loop {
+            let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
+            match (small, main) {
+                (Some(oldest), _)
+                    if main.is_none() || self.queues.size(SMALL) >= self.small_target =>
+                {
+                    if self.hits.get(oldest) == 0 {
+                        return Some((SMALL, oldest));
+                    }
+                    self.hits.set(oldest, 0);
+                    self.queues.move_to_head(MAIN, oldest);
+                }
+                (_, oldest) => {
+                    let oldest = oldest?;
+                    let hits = self.hits.get(oldest);
+                    if hits == 0 {
+                        return Some((MAIN, oldest));
+                    }
+                    self.hits.set(oldest, hits - 1);
+                    self.queues.move_to_head(MAIN, oldest);
+                }
+            }
+        }
+    }
+}
+
+impl<const MAIN_FIRST: bool> Listed for QuickDemotion<MAIN_FIRST> {
+    type Marks = Counters;
+    type Lists = Lists<2>;
+
+    const WEIGHTED: bool = true;
+
+    fn lists(&self) -> &Lists<2> {
+        &self.queues
+    }
+
+    fn lists_mut(&mut self) -> &mut Lists<2> {
+        &mut self.queues
+    }
+
+    #[inline]
+    fn marks(&self) -> &Counters {
+        &self.hits
+    }
+
+    #[inline(always)]
+    fn insert(&mut self, slot: Slot, access: &Access) {
+        let tag = Tag::of(access.hash);
+        let known = self.ghosts.take(tag, self.ghost_limit);
+        let queue = if self.fills_main(access.weight) || known { MAIN } else { SMALL };
+        self.tags[slot.index()] = tag;
+        self.hits.set(slot, 0);
+        self.queues.set_weight(slot, access.weight);
+        self.queues.push_head(queue, slot);
+    }
+
+    #[inline(always)]
+    fn evict(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.filling = false;
+        let (queue, oldest) = self.advance()?;
+        if queue == SMALL {
+            self.ghosts.push(self.tags[oldest.index()]);
+        }
+        self.queues.pop_tail(queue)
+    }
+
+    fn victim(&mut self, _: Option<&Access>) -> Option<Slot> {
+        self.advance().map(|(_, oldest)| oldest)
+    }
+
+    fn hottest_first(&self) -> impl AsRef<[usize]> {
+        [MAIN, SMALL]
+    }
+
+    fn hits(&self) -> Option<&Counters> {
+        Some(&self.hits)
+    }
+
+    fn resized(&mut self) {
+        let slots = self.queues.slots();
+        self.hits.reserve(slots);
+        self.tags.resize(slots, Tag::default());
+        self.ghosts.reserve((self.ghost_share * slots as f64) as usize);
+        let capacity = self.queues.capacity() as f64;
+        self.small_target = (capacity * self.small_share) as u64;
+        self.ghost_limit = ((capacity * self.ghost_share) as u64).min(slots as u64);
+    }
+
+    fn moved(&mut self, from: Slot, to: Slot) {
+        self.hits.set(to, self.hits.get(from));
+        self.tags[to.index()] = self.tags[from.index()];
+    }
+
+    fn other_memory_bytes(&self) -> usize {
+        self.hits.memory_bytes()
+            + self.tags.capacity() * size_of::<Tag>()
+            + self.ghosts.memory_bytes()
+    }
+}
