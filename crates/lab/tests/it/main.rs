@@ -2,6 +2,10 @@
 
 mod adacache_reference;
 mod bench_memory;
+mod capacity_search;
+mod derivation;
 mod interference;
 mod replay;
+mod replay_accounting;
 mod simulate_is_cache;
+mod simulated_counts;
