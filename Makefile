@@ -58,7 +58,7 @@ soak: ## a million crashes of the block cache, or FLOE_CRASHES
 
 .PHONY: sanitize
 sanitize: ## memory errors and data races between threads, in minutes
-	@scripts/require build
+	@scripts/require build sanitize
 	scripts/sanitize address $(ONLY)
 	scripts/sanitize thread $(ONLY)
 

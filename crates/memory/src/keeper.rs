@@ -109,14 +109,14 @@ impl std::ops::DerefMut for Locked {
 
 impl Locked {
     fn wait(self, on: &Condvar) -> Self {
-        let keeper = Self(crate::sync::wait(on, &KEEPER, self.0));
+        let keeper = Self(crate::sync::wait(on, self.0));
         WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
         keeper
     }
 
     fn wait_until(self, on: &Condvar, at: u64) -> Self {
         let time = Duration::from_micros(at.saturating_sub(now_us()));
-        let keeper = Self(crate::sync::wait_timeout(on, &KEEPER, self.0, time));
+        let keeper = Self(crate::sync::wait_timeout(on, self.0, time));
         WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
         keeper
     }

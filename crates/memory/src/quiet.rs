@@ -50,7 +50,7 @@ pub(crate) fn quiet() -> Option<Quiet> {
     MAY_BE_QUIET.replace(false).then(|| {
         let mut sections = lock(&SECTIONS);
         while sections.is_forking {
-            sections = wait(&CHANGED, &SECTIONS, sections);
+            sections = wait(&CHANGED, sections);
         }
         sections.under_way += 1;
         Quiet(())
@@ -86,7 +86,7 @@ mod fork {
     extern "C" fn before() {
         let mut sections = lock(&SECTIONS);
         while sections.is_forking {
-            sections = wait(&CHANGED, &SECTIONS, sections); // another thread does
+            sections = wait(&CHANGED, sections); // another thread does
         }
         sections.is_forking = true;
         let until = Instant::now() + PATIENCE;
@@ -95,7 +95,7 @@ mod fork {
             if patience.is_zero() {
                 break;
             }
-            sections = wait_timeout(&CHANGED, &SECTIONS, sections, patience);
+            sections = wait_timeout(&CHANGED, sections, patience);
         }
         let taken = (sections, keeper::forking());
         // SAFETY: this thread has the sections locked.

@@ -18,48 +18,19 @@ pub(crate) const ZERO_IS_NEW: bool = true;
 /// Locks. Data under the locks of this crate is consistent whenever user code can panic, so a lock
 /// that was held by a thread that panicked is as good as any.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The thread sanitizer does not see what a lock puts in order when it is waited for within the
-    // standard library.
-    #[cfg(floe_thread_sanitizer)]
-    loop {
-        match mutex.try_lock() {
-            Ok(guard) => return guard,
-            Err(std::sync::TryLockError::Poisoned(guard)) => return guard.into_inner(),
-            Err(std::sync::TryLockError::WouldBlock) => std::thread::yield_now(),
-        }
-    }
-    #[cfg(not(floe_thread_sanitizer))]
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits for a condition. The thread sanitizer sees neither how a wait gives the lock back nor how
-/// it takes it again, so under it this only lets go of the lock for a moment, and the caller looks
-/// again.
-pub(crate) fn wait<'a, T>(
-    on: &Condvar,
-    mutex: &'a Mutex<T>,
-    guard: MutexGuard<'a, T>,
-) -> MutexGuard<'a, T> {
-    if cfg!(floe_thread_sanitizer) {
-        return wait_timeout(on, mutex, guard, MOMENT);
-    }
+/// Waits for a condition.
+pub(crate) fn wait<'a, T>(on: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     on.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }
 
 /// [`wait`], but no longer than for a time.
 pub(crate) fn wait_timeout<'a, T>(
     on: &Condvar,
-    mutex: &'a Mutex<T>,
     guard: MutexGuard<'a, T>,
     time: std::time::Duration,
 ) -> MutexGuard<'a, T> {
-    if cfg!(floe_thread_sanitizer) {
-        drop(guard);
-        std::thread::sleep(time.min(MOMENT));
-        return lock(mutex);
-    }
     on.wait_timeout(guard, time).unwrap_or_else(PoisonError::into_inner).0
 }
-
-/// Tells how long the thread sanitizer's threads wait at a time.
-const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
