@@ -17,6 +17,7 @@ mod volumes;
 use floe_policy::Slot;
 use floe_policy::admission::Times;
 
+use crate::engine::{Event, shard_of};
 use crate::evict::Evict;
 use crate::gate::Gate;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId, format_size};
@@ -28,7 +29,7 @@ use crate::order::{Bad, BufferId, DeviceId, OpId, Order};
 use crate::part::{ForeignPiece, Message, PartId};
 use crate::piece::Piece;
 use crate::request::{Fault, Kind, Request, RequestId};
-use crate::shard::{Event, Shard, ShardConfig};
+use crate::shard::{Shard, ShardConfig};
 use crate::stats::{MOST_LOST_RUNS, Requests, Stats};
 use crate::volumes::Volumes;
 use commits::{Commits, RouterOp};
@@ -324,7 +325,7 @@ impl BlockCache {
 
     /// Handles the end of an order's operation.
     pub fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
-        match Shard::of_op(op) {
+        match shard_of(op) {
             ROUTER => {
                 self.router_completed(RouterOp::of(op), result, orders);
             }
@@ -343,7 +344,7 @@ impl BlockCache {
     /// Returns the position on the cache device of an operation's store, and the number of its
     /// sectors; `None` for other operations.
     pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
-        match Shard::of_op(op) {
+        match shard_of(op) {
             ROUTER => None,
             shard => self.shards[shard as usize / self.parts].stored_at(op),
         }
@@ -352,7 +353,7 @@ impl BlockCache {
     /// Handles a read of `bad` sectors, which differ from the stored data. Returns the number not
     /// known before.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
-        let here = Shard::of_op(op) as usize / self.parts;
+        let here = shard_of(op) as usize / self.parts;
         let found = self.shards[here].read_corrupt(op, bad, orders);
         self.has_newly_lost = true;
         self.stirred |= 1 << here;

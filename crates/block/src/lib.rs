@@ -41,6 +41,7 @@ mod cache;
 mod counters;
 mod directory;
 mod driver;
+mod engine;
 mod evict;
 mod exchange;
 mod gate;

@@ -17,7 +17,6 @@
 mod admission;
 mod bypass;
 mod clean;
-mod cut;
 mod fetch;
 mod health;
 mod held;
@@ -30,35 +29,30 @@ mod seal;
 mod shed;
 mod sink;
 mod store;
-mod task;
 mod volumes;
 mod write;
 
-use std::collections::VecDeque;
-
 use crate::directory::{Block, Directory};
+use crate::engine::{Event, Part, Step, Tasks, Work};
 use crate::evict::Evict;
 use crate::gate::Gate;
-use crate::geometry::{BlockSizes, Place, Sectors, VolumeId};
-use crate::locks::{Locks, Need, TaskId};
+use crate::geometry::{BlockSizes, Sectors};
+use crate::locks::TaskId;
 use crate::mapping::{Dirt, Held, Lost, Seals};
 use crate::memory::Memory;
 use crate::mode::WriteMode;
-use crate::order::{BufferId, OpId, Order};
+use crate::order::{OpId, Order};
 use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
 use crate::stats::Counters;
 use admission::Door;
 use bypass::Bypass;
 use clean::Rounds;
-use cut::Cuts;
 use fetch::Fetches;
 use health::Health;
 use log::Log;
 use read::Survey;
 use shed::Shed;
-pub(crate) use task::Event;
-use task::{Part, Step, Task, Work};
 
 /// The properties of a volume that a shard needs.
 #[derive(Debug, Clone, Copy)]
@@ -94,22 +88,15 @@ pub(crate) struct Shard {
     volumes: Vec<VolumeSize>,
     pub(crate) directory: Directory,
     pub(crate) held: Held,
-    locks: Locks,
-    tasks: Vec<Task>,
-    free_tasks: Vec<TaskId>,
-    cuts: Cuts,
-    scratch_made: u64,
-    /// Tasks to be started again, because a lock that may block them was released.
-    ready: VecDeque<TaskId>,
+    pub(crate) tasks: Tasks,
     rounds: Rounds,
     health: Health,
     pub(crate) shed: Shed,
     /// The admission; `None` where everything is admitted.
     door: Option<Box<Door>>,
     fetches: Fetches,
-    /// Spare vectors, empty but for their memory.
+    /// A spare survey, empty but for its memory.
     spare_survey: Survey,
-    spare_waiting: Vec<TaskId>,
     pub(crate) lost: Lost,
     pub(crate) seals: Seals,
     log: Log,
@@ -134,36 +121,25 @@ impl Shard {
             dirt: Dirt::default(),
             door: Door::new(&config),
             fetches: Fetches::default(),
+            tasks: Tasks::new(config.number, config.sizes.clone()),
             config,
             volumes: Vec::new(),
-            locks: Locks::default(),
-            tasks: Vec::new(),
-            free_tasks: Vec::new(),
-            cuts: Cuts::default(),
-            scratch_made: 0,
-            ready: VecDeque::new(),
             rounds: Rounds::default(),
             health: Health::default(),
             shed: Shed::default(),
             spare_survey: Survey::default(),
-            spare_waiting: Vec::new(),
             lost: Lost::default(),
             events: Vec::new(),
             counters: Counters::default(),
         }
     }
 
-    /// Returns the shard that an operation belongs to.
-    pub(crate) fn of_op(op: OpId) -> u8 {
-        operations::shard_of(op)
-    }
-
     /// Starts a sub-request.
     pub(crate) fn submit(&mut self, piece: Piece, orders: &mut Vec<Order>) {
         let (volume, range) = (piece.volume, piece.sectors.clone());
         let stream = piece.stream;
-        let task = self.new_task(Work::Piece(piece), volume, range);
-        self.tasks[task as usize].stream = stream;
+        let task = self.tasks.begin(Work::Piece(piece), volume, range);
+        self.tasks[task].stream = stream;
         self.start(task, orders);
         self.run_ready(orders);
     }
@@ -175,28 +151,25 @@ impl Shard {
         result: Result<(), Fault>,
         orders: &mut Vec<Order>,
     ) {
-        let (id, part) = operations::part_of(op);
-        self.tasks[id as usize].outstanding -= 1;
-        let (part, run) = self.tasks[id as usize].parts[part].clone();
+        let (id, part, run) = self.tasks.of_op(op);
+        let run = run.clone();
+        self.tasks.op_ended(id, part);
         self.note_health(id, part, result.is_ok());
-        self.note_awaited(id, part, false);
         self.part_ended(id, part, run, result, orders);
         self.go_on(id, orders);
     }
 
     /// Handles a read of data that turned out not to be cached, without a fault of the device.
     fn forgotten(&mut self, op: OpId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
-        let (id, part) = operations::part_of(op);
-        self.tasks[id as usize].outstanding -= 1;
-        let part = self.tasks[id as usize].parts[part].0;
-        self.note_awaited(id, part, false);
+        let (id, part, _) = self.tasks.of_op(op);
+        self.tasks.op_ended(id, part);
         self.cached_read_failed(id, block, run, Fault::Io, orders);
         self.go_on(id, orders);
     }
 
     /// Advances a task of which an operation has ended.
     fn go_on(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id as usize].outstanding == 0 {
+        if self.tasks[id].outstanding == 0 {
             self.step_ended(id, orders);
         }
         self.run_ready(orders);
@@ -204,36 +177,7 @@ impl Shard {
 
     /// Returns whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.locks.is_idle() && self.rounds.is_idle()
-    }
-
-    fn new_task(&mut self, work: Work, volume: VolumeId, range: Sectors) -> TaskId {
-        match self.free_tasks.pop() {
-            Some(id) => {
-                self.tasks[id as usize].renew(work, volume, range);
-                id
-            }
-            None => {
-                self.tasks.push(Task::new(work, volume, range));
-                self.tasks.len() as TaskId - 1
-            }
-        }
-    }
-
-    /// Returns the region of a sector, the unit of locking.
-    fn region(&self, volume: VolumeId, sector: u64) -> Place {
-        self.config.sizes.region(volume, sector)
-    }
-
-    fn task_region(&self, id: TaskId) -> Place {
-        let task = &self.tasks[id as usize];
-        self.region(task.volume, task.range.start)
-    }
-
-    /// Takes a lock, or leaves the task waiting for it; returns whether it was taken.
-    fn lock(&mut self, id: TaskId, need: Need) -> bool {
-        let region = self.task_region(id);
-        self.locks.take(region, id, need)
+        self.tasks.is_idle() && self.rounds.is_idle()
     }
 
     /// Starts tasks whose turn may have come. A loop, not a recursion: one finished task may
@@ -247,28 +191,22 @@ impl Shard {
                 self.start(id, orders);
                 continue;
             }
-            let Some(id) = self.ready.pop_front() else {
-                if self.start_fetch(orders) {
-                    continue;
-                }
-                if self.wants_rounds() {
-                    self.begin_rounds(orders);
-                    continue;
-                }
-                break;
-            };
-            // A task woken earlier may have taken the lock.
-            let waits = self.tasks[id as usize].step == Step::Waiting;
-            if waits && self.locks.is_wakeable(self.task_region(id), id) {
+            if let Some(id) = self.tasks.take_ready() {
                 self.counters.restarts += 1;
                 self.start(id, orders);
+            } else if self.start_fetch(orders) {
+                continue;
+            } else if self.wants_rounds() {
+                self.begin_rounds(orders);
+            } else {
+                break;
             }
         }
     }
 
     /// Starts a task, if its lock is free.
     fn start(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let task = &self.tasks[id as usize];
+        let task = &self.tasks[id];
         match &task.work {
             Work::Clean { .. } => self.start_clean(id, orders),
             Work::Sink => self.start_sink(id, orders),
@@ -295,10 +233,10 @@ impl Shard {
     ) {
         if matches!(part, Part::Around | Part::Whole) && result != Err(Fault::Unsupported) {
             // a failed operation may have taken effect in part
-            self.note_unsettled(self.tasks[id as usize].volume);
+            self.note_unsettled(self.tasks[id].volume);
         }
         match (part, result) {
-            (Part::Store(block), Ok(())) if self.tasks[id as usize].store_dirty => {
+            (Part::Store(block), Ok(())) if self.tasks[id].store.dirty => {
                 if !self.directory.is_all_dirty(block, &run) {
                     self.directory.set_dirty(block, &run);
                 }
@@ -317,21 +255,21 @@ impl Shard {
             }
             (Part::Shed, Err(fault)) => self.shed_read_failed(id, run, fault, orders),
             (Part::Dirty(block), Ok(()))
-                if self.tasks[id as usize].step == Step::CleanWrite && !self.is_kept() =>
+                if self.tasks[id].step == Step::CleanWrite && !self.is_kept() =>
             {
                 self.directory.set_clean(block, &run);
             }
             (Part::Unlogged, Ok(())) => self.store_around(id, &run, orders),
-            (Part::Unlogged, Err(_)) => self.tasks[id as usize].retry = true,
+            (Part::Unlogged, Err(_)) => self.tasks[id].store.retry = true,
             (_, Ok(())) => {}
-            (_, Err(fault)) => self.tasks[id as usize].fault = Some(fault),
+            (_, Err(fault)) => self.tasks[id].fault = Some(fault),
         }
     }
 
     /// Advances to the next step when all operations of a step have ended.
     fn step_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.tasks[id as usize].parts.clear();
-        match self.tasks[id as usize].step {
+        self.tasks[id].parts.clear();
+        match self.tasks[id].step {
             Step::Reading => self.reading_ended(id, orders),
             Step::Edges => self.edges_ended(id, orders),
             Step::Backing => self.backing_ended(id, orders),
@@ -347,51 +285,27 @@ impl Shard {
         }
     }
 
-    /// Reports a sub-request's result to the router, once, when all its tasks have an answer.
-    fn answer(&mut self, id: TaskId) {
-        let task = &mut self.tasks[id as usize];
-        if let (Work::Piece(piece), false) = (&task.work, task.answered) {
-            task.answered = true;
-            let (result, hit) = (task.fault.map_or(Ok(()), Err), task.hit);
-            let whole = match task.cut {
-                None => Some((result, hit)),
-                Some(cut) => self.cuts.answered(cut, result, hit),
-            };
-            if let Some((result, hit)) = whole {
-                self.events.push(Event::Answered { request: piece.request, result, hit });
-            }
-        }
-    }
-
     /// Ends a task: answers, releases its buffers and lock, and wakes the tasks that wait for the
     /// lock.
     fn finish(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.answer(id);
-        let region = self.task_region(id);
-        let task = &mut self.tasks[id as usize];
-        debug_assert_eq!(task.outstanding, 0);
-        task.step = Step::Done;
-        if let Some(scratch) = task.scratch.take() {
-            orders.push(Order::Release { buffer: BufferId::Scratch(scratch) });
-        }
-        if self.locks.release(region, id) {
-            self.ready.extend(self.locks.wakeable(region));
-        }
-        let task = &self.tasks[id as usize];
-        match task.work {
+        self.events.extend(self.tasks.answer(id));
+        debug_assert_eq!(self.tasks[id].outstanding, 0);
+        self.tasks[id].step = Step::Done;
+        self.tasks.release(id, orders);
+        match self.tasks[id].work {
             Work::Piece(Piece { request, .. }) => {
-                if task.cut.is_none_or(|cut| self.cuts.finished(cut)) {
+                if self.tasks.is_last(id) {
                     self.events.push(Event::Finished { request });
                 }
             }
             Work::Clean { because, .. } => self.cleaned(id, because, orders),
             Work::Sink => self.sunk(id),
             Work::Fetch => {
-                if task.cut.is_none_or(|cut| self.cuts.finished(cut)) {
-                    self.fetched();
+                if self.tasks.is_last(id) {
+                    self.fetches.ended();
                 }
             }
         }
-        self.free_tasks.push(id);
+        self.tasks.free(id);
     }
 }

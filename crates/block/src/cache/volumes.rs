@@ -51,7 +51,7 @@ impl BlockCache {
     pub fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
         self.volumes.bytes(id).ok_or(VolumeError::Unknown)?;
         let asked_for = self.joins.iter().flatten().any(|join| join.request.volume == id);
-        if asked_for || self.shards.iter().any(|shard| shard.is_using(id)) {
+        if asked_for || self.shards.iter().any(|shard| shard.tasks.is_using(id)) {
             return Err(VolumeError::Busy);
         }
         let dirty = self.shards.iter().map(|shard| shard.dirty_bytes(id)).sum();
@@ -75,7 +75,8 @@ impl BlockCache {
         if let Some(cut) = self.volumes.may_grow(id, bytes)? {
             let asked_for =
                 self.joins.iter().flatten().any(|join| join.reaches(id, cut * SECTOR_BYTES));
-            if asked_for || self.shards.iter().any(|shard| shard.is_using_sector(id, cut)) {
+            if asked_for || self.shards.iter().any(|shard| shard.tasks.in_use(id, &(cut..cut + 1)))
+            {
                 return Err(VolumeError::Busy);
             }
             self.shards.iter_mut().for_each(|shard| shard.forget_sector(id, cut));

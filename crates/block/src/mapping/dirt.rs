@@ -19,13 +19,11 @@ pub(crate) const CLEANED_AT_ONCE: usize = 32;
 const AHEAD_AT_ONCE: usize = 32;
 const AHEAD_SHARE: usize = 8;
 
-/// The bound on a shard's dirty sectors, and the counts that set the rate of cleaning.
+/// The bound on a shard's dirty sectors, and the blocks that are cleaned ahead.
 #[derive(Debug, Default)]
 pub(crate) struct Dirt {
     /// Sectors that may be dirty below memory.
     most: Option<u64>,
-    /// Operations of backing devices that clients wait for.
-    awaited: usize,
     /// Blocks that are being cleaned ahead.
     ahead: usize,
 }
@@ -47,9 +45,9 @@ impl Dirt {
     }
 
     /// Returns the number of blocks that all rounds together may have under way, with so many dirty
-    /// sectors.
-    pub(crate) fn cleaned_at_once(&self, dirty: u64) -> usize {
-        let (Some(most), true) = (self.most, self.awaited > 0) else { return CLEANED_AT_ONCE };
+    /// sectors; `yields` says that clients wait for a backing device.
+    pub(crate) fn cleaned_at_once(&self, dirty: u64, yields: bool) -> usize {
+        let (Some(most), true) = (self.most, yields) else { return CLEANED_AT_ONCE };
         let beyond_half = dirty.saturating_sub(most / 2);
         let share = (beyond_half * CLEANED_AT_ONCE as u64)
             .checked_div(most.div_ceil(2))
@@ -68,16 +66,6 @@ impl Dirt {
     /// Notes that a block cleaned ahead is clean, or cannot be cleaned.
     pub(crate) fn cleaned_ahead(&mut self) {
         self.ahead -= 1;
-    }
-
-    /// Notes that a client begins to wait for a backing device.
-    pub(crate) fn wait_began(&mut self) {
-        self.awaited += 1;
-    }
-
-    /// Notes that a client no longer waits for a backing device.
-    pub(crate) fn wait_ended(&mut self) {
-        self.awaited -= 1;
     }
 }
 
@@ -98,12 +86,9 @@ mod tests {
     fn a_round_yields_to_clients_the_more_the_further_the_bound_is() {
         let mut dirt = Dirt::default();
         dirt.limit(100);
-        assert_eq!(dirt.cleaned_at_once(60), CLEANED_AT_ONCE, "no client waits");
-        dirt.wait_began();
-        let widths = [0, 50, 75, 100, 1000].map(|dirty| dirt.cleaned_at_once(dirty));
+        assert_eq!(dirt.cleaned_at_once(60, false), CLEANED_AT_ONCE, "no client waits");
+        let widths = [0, 50, 75, 100, 1000].map(|dirty| dirt.cleaned_at_once(dirty, true));
         assert_eq!(widths, [1, 1, CLEANED_AT_ONCE / 2, CLEANED_AT_ONCE, CLEANED_AT_ONCE]);
-        dirt.wait_ended();
-        assert_eq!(dirt.cleaned_at_once(60), CLEANED_AT_ONCE);
     }
 
     #[test]

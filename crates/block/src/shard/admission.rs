@@ -25,9 +25,9 @@ use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic
 use floe_policy::{Access, Direction, Tick, mix};
 
 use super::fetch::Fetches;
-use super::task::{Offer, common, units};
 use super::{Shard, ShardConfig};
 use crate::directory::Block;
+use crate::engine::{Offer, common, units};
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
 
@@ -154,8 +154,8 @@ impl Shard {
         if self.door.is_none() {
             return true;
         }
-        let in_a_row = self.in_a_row(id, start);
-        let volume = self.tasks[id as usize].volume;
+        let in_a_row = self.tasks[id].in_a_row(start, self.config.sizes.smallest());
+        let volume = self.tasks[id].volume;
         let access = Access { in_a_row, ..self.access(volume, start, direction) };
         let victim = self.victim(volume, start);
         let Some(door) = &mut self.door else { return true };
@@ -194,7 +194,7 @@ impl Shard {
         fetches: &mut Vec<Sectors>,
         offered: &mut Vec<(Sectors, bool)>,
     ) {
-        let task = &self.tasks[id as usize];
+        let task = &self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());
         let may_come_in = self.mode().caches_reads();
         let known = match task.offer {
@@ -229,7 +229,7 @@ impl Shard {
 
     /// Counts a read whose whole range is cached.
     pub(super) fn note_read_hit(&mut self, id: TaskId) {
-        let task = &mut self.tasks[id as usize];
+        let task = &mut self.tasks[id];
         if self.door.is_none() || task.offer != Offer::NotMade {
             return; // it was looked up before it had to wait
         }
@@ -247,9 +247,9 @@ impl Shard {
             return;
         }
         let survey = self.survey(id);
-        let task = &mut self.tasks[id as usize];
+        let task = &mut self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());
-        let mut bypassed = std::mem::take(&mut task.bypassed);
+        let mut bypassed = std::mem::take(&mut task.store.bypassed);
         for (start, part) in units(&range, self.config.sizes.smallest()) {
             let missing = survey.missing.iter().any(|run| run.contains(&start));
             self.look_up(volume, start, &part, !missing, Direction::Write);
@@ -260,7 +260,7 @@ impl Shard {
                 }
             }
         }
-        self.tasks[id as usize].bypassed = bypassed;
+        self.tasks[id].store.bypassed = bypassed;
         self.spare_survey = survey;
         self.close_window_in_time();
     }

@@ -20,10 +20,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Shard;
-use super::task::{Step, Work};
+use crate::engine::{Step, Work};
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::locks::TaskId;
-use crate::order::{BufferId, Order};
+use crate::order::Order;
 use crate::request::Fault;
 
 /// The validity of the log.
@@ -207,11 +207,9 @@ impl Shard {
             Way::Free => return true,
             // Cleaning comes after the write-back of memory, so a write-back cannot wait for it.
             // The data stays unflushed.
-            Way::Wait if !matches!(self.tasks[id as usize].work, Work::Sink) => {
-                self.put_off(id, orders)
-            }
+            Way::Wait if !matches!(self.tasks[id].work, Work::Sink) => self.put_off(id, orders),
             Way::Wait | Way::Refused => {
-                self.tasks[id as usize].fault = Some(Fault::Io);
+                self.tasks[id].fault = Some(Fault::Io);
                 self.finish(id, orders);
             }
         }
@@ -223,11 +221,11 @@ impl Shard {
         let has_copies =
             survey.blocks.iter().any(|(block, run)| self.directory.has_valid(*block, run));
         self.spare_survey = survey;
-        has_copies || self.log.has_gone_in(self.task_region(id))
+        has_copies || self.log.has_gone_in(self.tasks.region_of(id))
     }
 
     fn is_dirty_in_log(&mut self, id: TaskId) -> bool {
-        let task = &self.tasks[id as usize];
+        let task = &self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());
         self.is_brought_down(volume, &range) || self.is_dirty_below(id)
     }
@@ -248,10 +246,9 @@ impl Shard {
 
     /// Returns whether a commit that a task waited for has failed for good, and clears the failure.
     pub(super) fn has_failed_with_log(&mut self, id: TaskId) -> bool {
-        let failed =
-            self.tasks[id as usize].fault.is_some() && self.log.state != LogState::Writable;
+        let failed = self.tasks[id].fault.is_some() && self.log.state != LogState::Writable;
         if failed {
-            self.tasks[id as usize].fault = None;
+            self.tasks[id].fault = None;
         }
         failed
     }
@@ -259,13 +256,14 @@ impl Shard {
     /// Restarts a write that the cache could not take: it writes to the backing device first, from
     /// its buffer.
     pub(super) fn write_through(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let task = &mut self.tasks[id as usize];
-        (task.retry, task.through, task.no_room, task.store_dirty) = (false, true, false, false);
+        let task = &mut self.tasks[id];
+        (task.store.retry, task.store.through, task.store.no_room, task.store.dirty) =
+            (false, true, false, false);
         // A sector that the write changes in part cannot be read again: a failed store may have
         // overwritten it.
-        let task = &self.tasks[id as usize];
-        if task.damaged && task.scratch.is_some() && self.way(id) == Way::Wait {
-            self.tasks[id as usize].fault = Some(Fault::Io);
+        let task = &self.tasks[id];
+        if task.store.damaged && task.scratch.is_some() && self.way(id) == Way::Wait {
+            self.tasks[id].fault = Some(Fault::Io);
             return self.finish(id, orders);
         }
         self.write_below(id, orders);
@@ -274,8 +272,8 @@ impl Shard {
     /// Restarts an unanswered task as soon as it may continue.
     pub(super) fn start_anew(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         match self.way(id) {
-            Way::Wait if matches!(self.tasks[id as usize].work, Work::Sink) => {
-                self.tasks[id as usize].fault = Some(Fault::Io);
+            Way::Wait if matches!(self.tasks[id].work, Work::Sink) => {
+                self.tasks[id].fault = Some(Fault::Io);
                 self.finish(id, orders);
             }
             Way::Wait => self.put_off(id, orders),
@@ -294,20 +292,14 @@ impl Shard {
 
     /// Releases everything that a task holds.
     fn give_back(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let region = self.task_region(id);
-        let task = &mut self.tasks[id as usize];
+        let task = &mut self.tasks[id];
         debug_assert!(
             task.outstanding == 0 && !task.answered,
             "only what has not been answered starts anew"
         );
-        (task.step, task.fault, task.retry) = (Step::Waiting, None, false);
-        (task.no_room, task.store_dirty) = (false, false);
-        if let Some(scratch) = task.scratch.take() {
-            orders.push(Order::Release { buffer: BufferId::Scratch(scratch) });
-        }
-        if self.locks.release(region, id) {
-            self.ready.extend(self.locks.wakeable(region));
-        }
+        (task.step, task.fault) = (Step::Waiting, None);
+        (task.store.retry, task.store.no_room, task.store.dirty) = (false, false, false);
+        self.tasks.release(id, orders);
     }
 
     /// Restarts the waiting tasks.

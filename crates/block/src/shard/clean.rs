@@ -11,8 +11,8 @@
 use std::collections::VecDeque;
 
 use super::Shard;
-use super::task::{Because, Data, Event, Part, Step, Task, Work};
 use crate::directory::Block;
+use crate::engine::{Because, Data, Event, Part, Step, Task, Work};
 use crate::geometry::{Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
 use crate::mapping::CLEANED_AT_ONCE;
@@ -187,7 +187,9 @@ impl Shard {
     /// begins the next if one is wanted.
     pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
         loop {
-            let yielding = self.dirt.cleaned_at_once(self.directory.dirty_sectors());
+            let yielding = self
+                .dirt
+                .cleaned_at_once(self.directory.dirty_sectors(), self.tasks.await_backing());
             let rounds = self.rounds.0.len().max(1);
             let Some(round) = self.rounds.of(volume) else { return };
             let is_awaited = !round.serving.is_empty() || !round.waiting.is_empty();
@@ -241,13 +243,13 @@ impl Shard {
         orders: &mut Vec<Order>,
     ) {
         let work = Work::Clean { block_start, because };
-        let id = self.new_task(work, volume, block_start..block_start + 1);
+        let id = self.tasks.begin(work, volume, block_start..block_start + 1);
         self.start_clean(id, orders);
     }
 
     /// Handles the end of the cleaning task `id`.
     pub(super) fn cleaned(&mut self, id: TaskId, because: Because, orders: &mut Vec<Order>) {
-        let Task { fault, volume, range, .. } = &self.tasks[id as usize];
+        let Task { fault, volume, range, .. } = &self.tasks[id];
         let (fault, volume, start) = (*fault, *volume, range.start);
         if because == Because::Round {
             return self.rounds.ended_one(volume, fault);
@@ -264,7 +266,7 @@ impl Shard {
 
     /// Returns the block to clean, if it still exists and is dirty.
     fn block_to_clean(&self, id: TaskId) -> Option<(Block, Sectors)> {
-        let task = &self.tasks[id as usize];
+        let task = &self.tasks[id];
         let Work::Clean { block_start, .. } = task.work else {
             unreachable!("pieces are not cleaned")
         };
@@ -275,13 +277,13 @@ impl Shard {
 
     pub(super) fn start_clean(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let Some((_, sectors)) = self.block_to_clean(id) else { return self.finish(id, orders) };
-        self.tasks[id as usize].range = sectors.clone();
-        if !self.lock(id, Need::shared(sectors)) {
+        self.tasks[id].range = sectors.clone();
+        if !self.tasks.lock(id, Need::shared(sectors)) {
             return;
         }
         if self.has_gone(id) {
-            self.tasks[id as usize].step = Step::Unlogging;
-            let range = self.tasks[id as usize].range.clone();
+            self.tasks[id].step = Step::Unlogging;
+            let range = self.tasks[id].range.clone();
             return self.await_commit(id, Part::Noted, &range);
         }
         self.clean_read(id, orders);
@@ -293,20 +295,20 @@ impl Shard {
         let runs = self.dirty_there(block, &self.directory.sectors(block));
         let ends = runs.first().zip(runs.last()).map(|(first, last)| first.start..last.end);
         let Some(hull) = ends else {
-            self.tasks[id as usize].fault = Some(Fault::Io); // all that is dirty is lost
+            self.tasks[id].fault = Some(Fault::Io); // all that is dirty is lost
             return self.finish(id, orders);
         };
-        let scratch = self.new_scratch(id, hull.end - hull.start, orders);
+        let scratch = self.tasks.new_scratch(id, hull.end - hull.start, orders);
         let data = Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 };
-        self.tasks[id as usize].data = data;
-        self.tasks[id as usize].step = Step::CleanRead;
+        self.tasks[id].data = data;
+        self.tasks[id].step = Step::CleanRead;
         for run in runs {
             self.order_cache_read(id, Part::Dirty(block), block, &run, data.span(&run), orders);
         }
     }
 
     pub(super) fn clean_read_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id as usize].fault.is_some() {
+        if self.tasks[id].fault.is_some() {
             self.counters.cache_errors += 1;
             return self.finish(id, orders);
         }
@@ -314,12 +316,12 @@ impl Shard {
         let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
         let runs = self.dirty_there(block, &self.directory.sectors(block));
         if runs.is_empty() {
-            self.tasks[id as usize].fault = Some(Fault::Io);
+            self.tasks[id].fault = Some(Fault::Io);
             return self.finish(id, orders);
         }
-        self.tasks[id as usize].step = Step::CleanWrite;
+        self.tasks[id].step = Step::CleanWrite;
         for run in runs {
-            let from = self.tasks[id as usize].data.span(&run);
+            let from = self.tasks[id].data.span(&run);
             self.counters.cleaned_bytes += from.len;
             self.order_backing_write(id, Part::Dirty(block), &run, from, false, orders);
         }
@@ -328,13 +330,13 @@ impl Shard {
     /// Ends the write of dirty data to the backing device. In a persistent cache that write has to
     /// be durable before the log may call the data clean.
     pub(super) fn clean_write_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id as usize].fault.is_some() || !self.is_kept() {
+        if self.tasks[id].fault.is_some() || !self.is_kept() {
             return self.finish(id, orders);
         }
         if planted!(CleanBeforeFlush) {
             return self.settling_ended(id, orders);
         }
-        self.tasks[id as usize].step = Step::Settling;
+        self.tasks[id].step = Step::Settling;
         self.await_settlement(id);
     }
 
@@ -359,7 +361,7 @@ impl Shard {
                 }
             }
             if self.directory.is_dirty(block) {
-                self.tasks[id as usize].fault = Some(Fault::Io); // the rest is lost, and in the way
+                self.tasks[id].fault = Some(Fault::Io); // the rest is lost, and in the way
             }
         }
         self.finish(id, orders);

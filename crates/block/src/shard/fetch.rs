@@ -11,8 +11,8 @@
 use std::collections::VecDeque;
 
 use super::Shard;
-use super::task::{Offer, Work, units};
 use crate::directory::Block;
+use crate::engine::{Offer, Work, units};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
 use crate::locks::TaskId;
 use crate::order::Order;
@@ -50,6 +50,11 @@ impl Fetches {
         } else {
             self.push(Fetch { volume, run: start..end, stream: None });
         }
+    }
+
+    /// Notes the end of a fetch.
+    pub(super) fn ended(&mut self) {
+        self.under_way -= 1;
     }
 
     fn push(&mut self, fetch: Fetch) {
@@ -91,8 +96,8 @@ impl Shard {
                 units(&run, self.config.sizes.smallest()).count() as u64;
         }
         self.fetches.under_way += 1;
-        let id = self.new_task(Work::Fetch, volume, run);
-        let task = &mut self.tasks[id as usize];
+        let id = self.tasks.begin(Work::Fetch, volume, run);
+        let task = &mut self.tasks[id];
         task.stream = stream;
         if stream.is_none() {
             task.offer = Offer::Admitted;
@@ -101,20 +106,9 @@ impl Shard {
         true
     }
 
-    /// Notes the end of a fetch.
-    pub(super) fn fetched(&mut self) {
-        self.fetches.under_way -= 1;
-    }
-
-    /// Returns whether a task fetches the continuation of a stream.
-    pub(super) fn is_ahead(&self, id: TaskId) -> bool {
-        let task = &self.tasks[id as usize];
-        matches!(task.work, Work::Fetch) && task.stream.is_some()
-    }
-
     /// Counts a run that a task reads from the backing device for the cache.
     pub(super) fn note_fetch(&mut self, id: TaskId, run: &Sectors) {
-        if self.is_ahead(id) {
+        if self.tasks[id].is_ahead() {
             self.counters.prefetched_blocks +=
                 units(run, self.config.sizes.smallest()).count() as u64;
             self.counters.prefetched_bytes += (run.end - run.start) * SECTOR_BYTES;
@@ -123,7 +117,7 @@ impl Shard {
 
     /// Marks a run that a task has put into a block as fetched ahead or not.
     pub(super) fn note_origin(&mut self, id: TaskId, block: Block, run: &Sectors) {
-        let ahead = self.is_ahead(id);
+        let ahead = self.tasks[id].is_ahead();
         self.directory.set_ahead(block, run, ahead);
     }
 
@@ -134,22 +128,15 @@ impl Shard {
 
     /// Counts a client's read of a run that a fetch is still putting into the cache.
     pub(super) fn note_used_early(&mut self, holder: TaskId, run: &Sectors) {
-        if !self.is_ahead(holder) {
+        if !self.tasks[holder].is_ahead() {
             return;
         }
-        let (volume, mut start) = (self.tasks[holder as usize].volume, run.start);
+        let (volume, mut start) = (self.tasks[holder].volume, run.start);
         while start < run.end {
             let Some(block) = self.directory.find(volume, start) else { return };
             let end = self.directory.sectors(block).end.min(run.end);
             self.note_used(block, &(start..end));
             start = end;
         }
-    }
-
-    /// Returns the length of the stream up to a sector, in smallest blocks; 0 where no stream was
-    /// followed.
-    pub(super) fn in_a_row(&self, id: TaskId, sector: u64) -> u64 {
-        let begun = self.tasks[id as usize].stream;
-        begun.map_or(0, |begun| (sector.saturating_sub(begun)) / self.config.sizes.smallest() + 1)
     }
 }

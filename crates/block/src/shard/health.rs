@@ -12,8 +12,8 @@
 //! still holds all that it had acknowledged.
 
 use super::Shard;
-use super::task::{Part, Step};
 use crate::directory::Block;
+use crate::engine::{Part, Step};
 use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::locks::TaskId;
 use crate::mode::WriteMode;
@@ -106,7 +106,7 @@ impl Shard {
     pub(super) fn note_health(&mut self, id: TaskId, part: Part, ok: bool) {
         let on_cache = match part {
             Part::Cached(_) | Part::Store(_) => true,
-            Part::Dirty(_) => self.tasks[id as usize].step == Step::CleanRead,
+            Part::Dirty(_) => self.tasks[id].step == Step::CleanRead,
             Part::Uncached | Part::Shed | Part::Fetch | Part::Around | Part::Whole => false,
             Part::Noted | Part::Unlogged | Part::Settled => false,
         };

@@ -32,9 +32,8 @@ use hashbrown::HashMap;
 use super::Shard;
 use super::admission::Removal;
 use super::bypass::LogState;
-use super::operations::part_of;
-use super::task::{Event, Part, Step, Work, common};
 use crate::directory::Block;
+use crate::engine::{Event, Part, Step, Work, common};
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::journal::{BlockAt, Change, Standing};
 use crate::locks::TaskId;
@@ -184,7 +183,7 @@ impl Shard {
     /// Notes that copies in a run's region are gone. When the log has failed, the region stays
     /// registered: the log still has the copies.
     fn note_gone(&mut self, volume: VolumeId, run: &Sectors) {
-        let (region, due) = (self.region(volume, run.start), self.log.commits.next());
+        let (region, due) = (self.config.sizes.region(volume, run.start), self.log.commits.next());
         self.log.gone.insert(region, due);
     }
 
@@ -264,16 +263,15 @@ impl Shard {
 
     /// Makes a task wait until all noted changes are durable.
     pub(super) fn await_commit(&mut self, id: TaskId, part: Part, run: &Sectors) {
-        let op = self.new_op(id, part, run);
+        let op = self.tasks.new_op(id, part, run);
         self.log.waiting.push((self.log.commits.next(), op));
         self.events.push(Event::WantsCommit);
     }
 
     /// Makes a task wait until all writes to its volume's backing device are durable.
     pub(super) fn await_settlement(&mut self, id: TaskId) {
-        let (volume, range) =
-            (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
-        let op = self.new_op(id, Part::Settled, &range);
+        let (volume, range) = (self.tasks[id].volume, self.tasks[id].range.clone());
+        let op = self.tasks.new_op(id, Part::Settled, &range);
         let backing = self.log.backing(volume);
         backing.waiting.push((backing.settlements.next(), op));
         self.events.push(Event::WantsSettlement(volume));
@@ -319,10 +317,11 @@ impl Shard {
     pub(crate) fn commit_put_off(&mut self, orders: &mut Vec<Order>) {
         self.log.commits.end();
         (self.log.noted, self.log.noted_dirty) = (true, true);
-        let tasks: Vec<TaskId> = self.log.waiting.iter().map(|(_, op)| part_of(*op).0).collect();
+        let tasks: Vec<TaskId> =
+            self.log.waiting.iter().map(|(_, op)| self.tasks.of_op(*op).0).collect();
         for id in tasks {
-            let task = &self.tasks[id as usize];
-            if task.step == Step::Noting && !task.store_dirty {
+            let task = &self.tasks[id];
+            if task.step == Step::Noting && !task.store.dirty {
                 let standing = if let Work::Clean { .. } = task.work {
                     Standing::Clean
                 } else {
@@ -384,7 +383,7 @@ impl Shard {
             return false;
         }
         let survey = self.survey(id);
-        let is_replaced = self.writes(id) && self.mode().caches_writes();
+        let is_replaced = self.tasks[id].writes() && self.mode().caches_writes();
         let because = if is_replaced { Removal::Replaced } else { Removal::Invalid };
         for (block, run) in &survey.blocks {
             let clean: Vec<Sectors> = self.directory.clean_runs_in(*block, run).collect();
@@ -396,8 +395,8 @@ impl Shard {
         if !self.has_gone(id) || planted!(BackingBeforeLog) {
             return false;
         }
-        self.tasks[id as usize].step = Step::Unlogging;
-        let range = self.tasks[id as usize].range.clone();
+        self.tasks[id].step = Step::Unlogging;
+        let range = self.tasks[id].range.clone();
         self.await_commit(id, Part::Noted, &range);
         true
     }
@@ -424,7 +423,7 @@ impl Shard {
     /// Returns whether the log may still have valid copies in a task's region that are gone.
     pub(super) fn has_gone(&self, id: TaskId) -> bool {
         let counts = matches!(self.log.state, LogState::Writable | LogState::Unwritable);
-        self.log.kept && counts && self.log.has_gone_in(self.task_region(id))
+        self.log.kept && counts && self.log.has_gone_in(self.tasks.region_of(id))
     }
 
     /// Returns whether a task's range has dirty sectors below memory.
@@ -447,9 +446,9 @@ impl Shard {
         standing: Standing,
         orders: &mut Vec<Order>,
     ) {
-        self.tasks[id as usize].step = Step::Noting;
+        self.tasks[id].step = Step::Noting;
         self.note_displaced(id, standing, orders);
-        let range = self.tasks[id as usize].range.clone();
+        let range = self.tasks[id].range.clone();
         self.await_commit(id, Part::Noted, &range);
     }
 

@@ -1,9 +1,8 @@
 //! Handling of data that the cache device does not return as it was stored.
 
 use super::Shard;
-use super::operations::part_of;
-use super::task::{Part, Step};
 use crate::directory::Block;
+use crate::engine::{Part, Step};
 use crate::geometry::{Place, Sectors};
 use crate::journal::Standing;
 use crate::locks::TaskId;
@@ -15,15 +14,15 @@ impl Shard {
     /// now on. Clean ones that a crash left half overwritten are dropped, and do not count as
     /// errors. Returns the number of bad sectors not known before.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
-        let (id, part) = part_of(op);
-        let (part, run) = self.tasks[id as usize].parts[part].clone();
+        let (id, part, run) = self.tasks.of_op(op);
+        let run = run.clone();
         let (Part::Cached(block) | Part::Dirty(block)) = part else {
             unreachable!("nothing else reads the cache device");
         };
         let (mut are_all_lost, mut found) = (true, 0);
         let mut is_excused = true;
         for (sector, doubted) in bad.iter().map(|bad| (run.start + bad.number, bad.doubted)) {
-            let place = Place::new(self.tasks[id as usize].volume, sector);
+            let place = Place::new(self.tasks[id].volume, sector);
             // Of held sectors memory has newer data, which becomes dirty in their stead.
             let is_dirty = self.directory.is_all_dirty(block, &(sector..sector + 1));
             let is_lost = is_dirty && !self.held.contains(place);
@@ -38,7 +37,7 @@ impl Shard {
             are_all_lost &= is_lost;
         }
         // The other dirty sectors of the block can be cleaned.
-        let goes_on = are_all_lost && self.tasks[id as usize].step == Step::CleanRead;
+        let goes_on = are_all_lost && self.tasks[id].step == Step::CleanRead;
         match part {
             Part::Cached(block) if is_excused => self.forgotten(op, block, run, orders),
             _ => self.completed(op, if goes_on { Ok(()) } else { Err(Fault::Io) }, orders),
@@ -48,7 +47,7 @@ impl Shard {
 
     /// Returns whether a task's range includes a lost sector.
     pub(super) fn is_lost(&self, id: TaskId) -> bool {
-        self.lost.has_any(self.tasks[id as usize].volume, &self.tasks[id as usize].range)
+        self.lost.has_any(self.tasks[id].volume, &self.tasks[id].range)
     }
 
     /// Marks a sector as lost. Returns whether it was not lost before.

@@ -6,7 +6,7 @@
 //! until the backing device has it.
 
 use super::Shard;
-use super::task::Work;
+use crate::engine::Work;
 use crate::geometry::Sectors;
 use crate::locks::TaskId;
 use crate::order::{BufferId, Order, Span};
@@ -16,7 +16,7 @@ impl Shard {
     /// Marks a sub-request's dirty sectors in its request's buffer, a byte each, and ends it.
     pub(super) fn mark_dirty(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let Work::Piece(Piece { request, volume, buffer_offset, sectors, .. }) =
-            self.tasks[id as usize].work.clone()
+            self.tasks[id].work.clone()
         else {
             unreachable!("only pieces are mapped")
         };

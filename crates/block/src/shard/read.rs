@@ -10,14 +10,13 @@
 
 use super::Shard;
 use super::admission::Removal;
-use super::task::{Data, Offer, Part, Step, Work, common};
 use crate::allocate::missing_intervals;
 use crate::directory::Block;
+use crate::engine::{Data, Offer, Part, Step, common};
 use crate::geometry::Sectors;
 use crate::locks::{Need, TaskId};
 use crate::mode::WriteMode;
 use crate::order::{BufferId, Order};
-use crate::piece::PieceKind;
 use crate::request::Fault;
 
 /// The cached and missing parts of a range. The shard keeps one for the next request, which then
@@ -46,7 +45,7 @@ impl Shard {
         cached.clear();
         fetches.clear();
         offered.clear();
-        let task = &self.tasks[id as usize];
+        let task = &self.tasks[id];
         let cached_until = |sector: u64| {
             let block = self.directory.find(task.volume, sector)?;
             let sectors = self.directory.sectors(block);
@@ -69,7 +68,7 @@ impl Shard {
     /// Reads a range that is not held in memory.
     fn read_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.mode() == WriteMode::Pass {
-            return match self.destination(id) {
+            return match self.tasks[id].destination() {
                 Some(_) => self.read_past_cache(id, orders),
                 None => self.finish(id, orders),
             };
@@ -83,8 +82,8 @@ impl Shard {
     fn read_past_cache(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let mut next = Some(id);
         while let Some(id) = next {
-            let range = self.tasks[id as usize].range.clone();
-            let (taken, rest) = self.lock_front(id, Need::shared(range), 1);
+            let range = self.tasks[id].range.clone();
+            let (taken, rest) = self.tasks.lock_front(id, Need::shared(range), 1);
             next = rest;
             if self.may_begin(id, taken, orders) {
                 self.read_newest(id, orders);
@@ -94,7 +93,7 @@ impl Shard {
 
     /// Reads a locked range: dirty sectors from the cache, the others from the backing device.
     fn read_newest(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id as usize].range.clone();
+        let range = self.tasks[id].range.clone();
         self.note_bypass(&range);
         if self.directory.dirty_sectors() == 0 {
             self.read_newest_of(id, Part::Uncached, &[], orders);
@@ -114,8 +113,8 @@ impl Shard {
         blocks: &[(Block, Sectors)],
         orders: &mut Vec<Order>,
     ) -> u64 {
-        let range = self.tasks[id as usize].range.clone();
-        let request = self.request_data(id);
+        let range = self.tasks[id].range.clone();
+        let request = self.tasks[id].request_data();
         let (mut rest, mut from_cache) = (range.clone(), 0);
         for (block, run) in overlapping(blocks, &range) {
             let dirty: Vec<Sectors> =
@@ -155,18 +154,18 @@ impl Shard {
         fetches.sort_unstable_by_key(|run| run.start);
         self.offer_fetches(id, fetches, offered);
         for (fetch, admitted) in offered.iter() {
-            if self.tasks[id as usize].range.start < fetch.start {
-                let rest = self.cut(id, fetch.start);
+            if self.tasks[id].range.start < fetch.start {
+                let rest = self.tasks.cut(id, fetch.start);
                 self.read_cached(id, cached, orders);
                 id = rest;
             }
-            let is_last = self.tasks[id as usize].range.end <= fetch.end;
-            let rest = if is_last { id } else { self.cut(id, fetch.end) };
+            let is_last = self.tasks[id].range.end <= fetch.end;
+            let rest = if is_last { id } else { self.tasks.cut(id, fetch.end) };
             if *admitted {
-                self.tasks[id as usize].offer = Offer::Admitted;
+                self.tasks[id].offer = Offer::Admitted;
                 self.read_missing(id, fetch.clone(), blocks, orders);
             } else {
-                self.tasks[id as usize].offer = Offer::Bypassed;
+                self.tasks[id].offer = Offer::Bypassed;
                 self.read_bypassed(id, orders);
             }
             if is_last {
@@ -181,20 +180,20 @@ impl Shard {
     fn read_cached(&mut self, id: TaskId, blocks: &[(Block, Sectors)], orders: &mut Vec<Order>) {
         let mut next = Some(id);
         while let Some(id) = next {
-            let range = self.tasks[id as usize].range.clone();
-            let (taken, rest) = self.lock_front(id, Need::shared(range), 1);
+            let range = self.tasks[id].range.clone();
+            let (taken, rest) = self.tasks.lock_front(id, Need::shared(range), 1);
             next = rest;
             if !self.may_begin(id, taken, orders) {
                 continue;
             }
-            let to = self.destination(id);
-            if to.is_none() && self.is_ahead(id) {
+            let to = self.tasks[id].destination();
+            if to.is_none() && self.tasks[id].is_ahead() {
                 self.finish(id, orders); // cached already, and no client waits
                 continue;
             }
-            self.tasks[id as usize].hit = true;
+            self.tasks[id].hit = true;
             self.note_read_hit(id);
-            let range = self.tasks[id as usize].range.clone();
+            let range = self.tasks[id].range.clone();
             let shed = to.is_some() && self.shed.draw();
             for (block, run) in overlapping(blocks, &range) {
                 self.directory.touch(*block);
@@ -232,14 +231,14 @@ impl Shard {
     ) {
         let mut next = Some(id);
         while let Some(id) = next {
-            let range = self.tasks[id as usize].range.clone();
+            let range = self.tasks[id].range.clone();
             let need = Need::exclusive_or_shared(fetch.clone(), range);
-            let (taken, rest) = self.lock_front(id, need, self.config.sizes.smallest());
+            let (taken, rest) = self.tasks.lock_front(id, need, self.config.sizes.smallest());
             next = rest;
-            let end = rest.map_or(fetch.end, |rest| self.tasks[rest as usize].range.start);
+            let end = rest.map_or(fetch.end, |rest| self.tasks[rest].range.start);
             let run = std::mem::replace(&mut fetch.start, end)..end;
             if self.may_begin(id, taken, orders) {
-                for (block, _) in overlapping(blocks, &self.tasks[id as usize].range) {
+                for (block, _) in overlapping(blocks, &self.tasks[id].range) {
                     self.directory.touch(*block);
                 }
                 self.fetch(id, &run, orders);
@@ -251,13 +250,13 @@ impl Shard {
     fn read_bypassed(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let mut next = Some(id);
         while let Some(id) = next {
-            let range = self.tasks[id as usize].range.clone();
-            let (taken, rest) = self.lock_front(id, Need::shared(range), 1);
+            let range = self.tasks[id].range.clone();
+            let (taken, rest) = self.tasks.lock_front(id, Need::shared(range), 1);
             next = rest;
             if !self.may_begin(id, taken, orders) {
                 continue;
             }
-            match self.destination(id) {
+            match self.tasks[id].destination() {
                 Some(_) => {
                     self.read_newest_of(id, Part::Uncached, &[], orders);
                 }
@@ -270,18 +269,17 @@ impl Shard {
     /// or has already ended.
     pub(super) fn may_begin(&mut self, id: TaskId, taken: bool, orders: &mut Vec<Order>) -> bool {
         if !taken {
-            let hit = !std::mem::replace(&mut self.tasks[id as usize].waited, true);
-            let holder =
-                self.locks.holders(self.task_region(id)).find(|&holder| self.has_all(holder, id));
+            let hit = !std::mem::replace(&mut self.tasks[id].waited, true);
+            let holder = self.tasks.holders(id).find(|&holder| self.has_all(holder, id));
             if let Some(holder) = holder {
                 // data available at once counts as a hit
                 self.serve_from(holder, id, hit, orders);
             }
             return false;
         }
-        self.tasks[id as usize].step = Step::Reading;
+        self.tasks[id].step = Step::Reading;
         if self.is_lost(id) {
-            self.tasks[id as usize].fault = Some(Fault::Io);
+            self.tasks[id].fault = Some(Fault::Io);
             self.finish(id, orders);
             return false;
         }
@@ -291,43 +289,19 @@ impl Shard {
     /// Orders a run from the backing device, into the request's own buffer if that covers all of
     /// it.
     fn fetch(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
-        let (volume, range) =
-            (self.tasks[id as usize].volume, self.tasks[id as usize].range.clone());
+        let (volume, range) = (self.tasks[id].volume, self.tasks[id].range.clone());
         let run = self.within_volume(volume, run);
         let holds_all = |_: &Data| range.start <= run.start && run.end <= range.end;
-        let data = self.destination(id).filter(holds_all).unwrap_or_else(|| {
-            let scratch = self.new_scratch(id, run.end - run.start, orders);
+        let data = self.tasks[id].destination().filter(holds_all).unwrap_or_else(|| {
+            let scratch = self.tasks.new_scratch(id, run.end - run.start, orders);
             Data { buffer: BufferId::Scratch(scratch), sector: run.start, offset: 0 }
         });
         self.note_fetch(id, &run);
         self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
-        let task = &mut self.tasks[id as usize];
+        let task = &mut self.tasks[id];
         task.data = data;
         // it ends where the volume ends now, also if the volume has grown when it is stored
-        task.store = run;
-    }
-
-    /// Returns the destination of a read's data; a prefetch has none.
-    pub(super) fn destination(&self, id: TaskId) -> Option<Data> {
-        let is_prefetch = match &self.tasks[id as usize].work {
-            Work::Piece(piece) => piece.kind == PieceKind::Prefetch,
-            work => matches!(work, Work::Fetch),
-        };
-        (!is_prefetch).then(|| self.request_data(id))
-    }
-
-    /// Returns the position of a sub-request's sectors in its request's buffer.
-    pub(super) fn request_data(&self, id: TaskId) -> Data {
-        match &self.tasks[id as usize].work {
-            Work::Piece(piece) => Data {
-                buffer: BufferId::Request(piece.request),
-                sector: piece.sectors.start,
-                offset: piece.buffer_offset,
-            },
-            Work::Clean { .. } | Work::Sink | Work::Fetch => {
-                unreachable!("only pieces have a request")
-            }
-        }
+        task.store.run = run;
     }
 
     /// Recovers from a failed read of cached sectors: clean ones are read from the backing device.
@@ -341,19 +315,19 @@ impl Shard {
         fault: Fault,
         orders: &mut Vec<Order>,
     ) {
-        let to = match self.tasks[id as usize].step {
-            Step::Edges => self.tasks[id as usize].data,
-            _ => self.request_data(id),
+        let to = match self.tasks[id].step {
+            Step::Edges => self.tasks[id].data,
+            _ => self.tasks[id].request_data(),
         };
         let alike: Vec<(Sectors, bool)> = self.directory.dirtiness(block, &run).collect();
         if let [(_, true)] = alike[..] {
             self.health.note_unreadable();
-            self.tasks[id as usize].fault = Some(fault);
+            self.tasks[id].fault = Some(fault);
             return;
         }
         for (run, dirty) in alike {
             if dirty && self.lost.has_any(self.directory.volume(block), &run) {
-                self.tasks[id as usize].fault = Some(fault);
+                self.tasks[id].fault = Some(fault);
             } else if dirty {
                 self.order_cache_read(id, Part::Cached(block), block, &run, to.span(&run), orders);
             } else {
@@ -364,8 +338,8 @@ impl Shard {
     }
 
     pub(super) fn reading_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let task = &self.tasks[id as usize];
-        let (fetched, from) = (task.store.clone(), task.data);
+        let task = &self.tasks[id];
+        let (fetched, from) = (task.store.run.clone(), task.data);
         if task.fault.is_some() {
             return self.finish(id, orders);
         }
@@ -373,14 +347,14 @@ impl Shard {
             self.fill(id, orders);
             return self.finish(id, orders);
         }
-        if let (BufferId::Scratch(_), Some(to)) = (from.buffer, self.destination(id)) {
+        if let (BufferId::Scratch(_), Some(to)) = (from.buffer, self.tasks[id].destination()) {
             self.copy(from, to, &common(&task.range, &fetched), orders);
         }
         self.fill(id, orders);
         if self.is_degraded() {
             return self.finish(id, orders);
         }
-        self.answer(id);
+        self.events.extend(self.tasks.answer(id));
         self.begin_store(id, fetched, false, orders);
         self.serve_waiting(id, orders);
     }
@@ -394,47 +368,41 @@ impl Shard {
     /// Serves the reads that wait for a task from its buffer, if it covers them and is being stored
     /// in the cache.
     pub(super) fn serve_waiting(&mut self, holder: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[holder as usize].step == Step::Done {
+        if self.tasks[holder].step == Step::Done {
             return;
         }
-        let mut waiting = std::mem::take(&mut self.spare_waiting);
-        waiting.extend(self.locks.waiting(self.task_region(holder)));
-        for id in waiting.drain(..) {
-            let is_read = match &self.tasks[id as usize].work {
-                Work::Piece(piece) => matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch),
-                Work::Fetch => true,
-                Work::Clean { .. } | Work::Sink => false,
-            };
-            if is_read && self.has_all(holder, id) {
+        let waiting = self.tasks.waiting(holder);
+        for &id in &waiting {
+            if self.tasks[id].reads() && self.has_all(holder, id) {
                 self.serve_from(holder, id, false, orders);
             }
         }
-        self.spare_waiting = waiting;
+        self.tasks.reuse(waiting);
     }
 
     /// Returns whether a task's buffer covers a waiting read. Data of an unanswered write does not
     /// count: clients must not see it yet.
     fn has_all(&self, holder: TaskId, id: TaskId) -> bool {
-        let range = &self.tasks[id as usize].range;
-        let task = &self.tasks[holder as usize];
+        let range = &self.tasks[id].range;
+        let task = &self.tasks[holder];
         matches!(task.step, Step::Storing | Step::Room)
-            && !task.store_dirty
-            && task.store.start <= range.start
-            && range.end <= task.store.end
+            && !task.store.dirty
+            && task.store.run.start <= range.start
+            && range.end <= task.store.run.end
             && !self.held.has_any(task.volume, range) // it may have fetched what is older
             // a fetch may have more sectors than its reader wanted, and lost ones among them
             && !self.is_lost(id)
     }
 
     fn serve_from(&mut self, holder: TaskId, id: TaskId, hit: bool, orders: &mut Vec<Order>) {
-        let from = self.tasks[holder as usize].data;
-        let range = self.tasks[id as usize].range.clone();
+        let from = self.tasks[holder].data;
+        let range = self.tasks[id].range.clone();
         self.counters.joined_reads += 1;
         self.note_read_hit(id);
-        let task = &mut self.tasks[id as usize];
+        let task = &mut self.tasks[id];
         task.hit = hit;
         task.step = Step::Reading;
-        if let Some(to) = self.destination(id) {
+        if let Some(to) = self.tasks[id].destination() {
             self.note_used_early(holder, &range);
             self.copy(from, to, &range, orders);
         }

@@ -2,8 +2,8 @@
 //! ([`crate::mapping::Seals`]).
 
 use super::Shard;
-use super::task::{Part, Step, common};
 use crate::directory::Block;
+use crate::engine::{Part, Step, common};
 use crate::geometry::Sectors;
 use crate::journal::{RestoredBlock, Standing};
 use crate::locks::TaskId;
@@ -69,10 +69,10 @@ impl Shard {
     /// Notes that the sectors which a task has still to overwrite may change, and makes the task
     /// wait until that is durable.
     pub(super) fn unseal(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.tasks[id as usize].step = Step::Unsealing;
+        self.tasks[id].step = Step::Unsealing;
         let survey = self.survey(id);
-        let task = &self.tasks[id as usize];
-        let left = task.cursor..task.store.end;
+        let task = &self.tasks[id];
+        let left = task.store.cursor..task.store.run.end;
         for (block, run) in &survey.blocks {
             let run = common(run, &left);
             if run.is_empty() {
@@ -93,10 +93,10 @@ impl Shard {
     /// Continues a store whose sealed sectors may now be overwritten.
     pub(super) fn unsealing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.has_failed_with_log(id) {
-            self.tasks[id as usize].retry = true; // what is sealed stays so
+            self.tasks[id].store.retry = true; // what is sealed stays so
         }
-        match self.tasks[id as usize].fault {
-            _ if self.tasks[id as usize].retry => self.storing_ended(id, orders),
+        match self.tasks[id].fault {
+            _ if self.tasks[id].store.retry => self.storing_ended(id, orders),
             Some(_) => self.storing_ended(id, orders),
             None => self.store(id, orders),
         }

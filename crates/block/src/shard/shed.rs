@@ -11,8 +11,8 @@
 
 use super::Shard;
 use super::read::overlapping;
-use super::task::{Part, common};
 use crate::directory::Block;
+use crate::engine::{Part, common};
 use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::locks::TaskId;
 use crate::order::Order;
@@ -50,7 +50,7 @@ impl Shard {
         orders: &mut Vec<Order>,
     ) {
         let from_cache: u64 = self.read_newest_of(id, Part::Shed, blocks, orders);
-        let range = &self.tasks[id as usize].range;
+        let range = &self.tasks[id].range;
         self.counters.shed_bytes += (range.end - range.start - from_cache) * SECTOR_BYTES;
     }
 
@@ -62,14 +62,14 @@ impl Shard {
         fault: Fault,
         orders: &mut Vec<Order>,
     ) {
-        let to = self.request_data(id);
+        let to = self.tasks[id].request_data();
         let survey = self.survey(id);
         for (block, part) in overlapping(&survey.blocks, &run) {
             let part = common(part, &run);
             // Sectors that another reader has found unreadable since are invalid now, and no device
             // is left to ask.
             if self.directory.validity(*block, &part).any(|(_, valid)| !valid) {
-                self.tasks[id as usize].fault = Some(fault);
+                self.tasks[id].fault = Some(fault);
             } else {
                 self.order_cache_read(
                     id,

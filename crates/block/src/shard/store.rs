@@ -10,10 +10,9 @@
 
 use super::Shard;
 use super::admission::Removal;
-use super::operations::part_of;
-use super::task::{Because, Part, Step, Work, common};
 use crate::allocate::largest_fitting;
 use crate::directory::{Block, Origin, Room};
+use crate::engine::{Because, Part, Step, Work, common};
 use crate::geometry::{Place, Sectors};
 use crate::locks::TaskId;
 use crate::order::{OpId, Order};
@@ -36,24 +35,24 @@ impl Shard {
         dirty: bool,
         orders: &mut Vec<Order>,
     ) {
-        let task = &mut self.tasks[id as usize];
-        task.cursor = run.start;
-        task.store = run;
-        task.store_dirty = dirty;
+        let task = &mut self.tasks[id];
+        task.store.cursor = run.start;
+        task.store.run = run;
+        task.store.dirty = dirty;
         self.store(id, orders);
     }
 
     /// Stores from the cursor on, until everything is ordered or the task must wait for room.
     pub(super) fn store(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.tasks[id as usize].step = Step::Storing;
-        let volume = self.tasks[id as usize].volume;
-        let end = self.tasks[id as usize].store.end;
-        while self.tasks[id as usize].cursor < end {
-            if self.tasks[id as usize].store_dirty && self.is_bound_by_log() {
-                self.tasks[id as usize].retry = true;
+        self.tasks[id].step = Step::Storing;
+        let volume = self.tasks[id].volume;
+        let end = self.tasks[id].store.run.end;
+        while self.tasks[id].store.cursor < end {
+            if self.tasks[id].store.dirty && self.is_bound_by_log() {
+                self.tasks[id].store.retry = true;
                 break;
             }
-            let left = self.tasks[id as usize].cursor..end;
+            let left = self.tasks[id].store.cursor..end;
             let block = match self.directory.find(volume, left.start) {
                 Some(block) => Some(block),
                 None => match self.block_for(id, &left, orders) {
@@ -67,7 +66,7 @@ impl Shard {
                 None => left.start..self.without_block_until(id, &left),
             };
             if let Some(block) = block
-                && self.tasks[id as usize].store_dirty
+                && self.tasks[id].store.dirty
                 && self.is_logging()
             {
                 if self.is_sealed(block, &run) {
@@ -75,7 +74,7 @@ impl Shard {
                 }
                 self.note_overwriting(block, &run, orders);
             }
-            self.tasks[id as usize].cursor = run.end;
+            self.tasks[id].store.cursor = run.end;
             let run = self.within_volume(volume, &run);
             if run.start >= run.end {
                 continue;
@@ -84,22 +83,22 @@ impl Shard {
                 Some(block) => {
                     if planted!(UnmarkedOverwrite) {
                         self.directory.set_clean_invalid(block, &run);
-                    } else if self.tasks[id as usize].store_dirty && self.is_kept() {
+                    } else if self.tasks[id].store.dirty && self.is_kept() {
                         // a checkpoint must not state data that is about to be overwritten
                         self.drop_clean(block, &run, Removal::Replaced, orders);
                     }
                     self.note_origin(id, block, &run);
-                    let from = self.tasks[id as usize].data.span(&run);
+                    let from = self.tasks[id].data.span(&run);
                     self.order_cache_write(id, block, &run, from, orders);
                 }
-                None if self.tasks[id as usize].store_dirty && self.has_gone(id) => {
+                None if self.tasks[id].store.dirty && self.has_gone(id) => {
                     self.await_commit(id, Part::Unlogged, &run);
                 }
-                None if self.tasks[id as usize].store_dirty => self.store_around(id, &run, orders),
+                None if self.tasks[id].store.dirty => self.store_around(id, &run, orders),
                 None => {}
             }
         }
-        if self.tasks[id as usize].outstanding == 0 {
+        if self.tasks[id].outstanding == 0 {
             self.step_ended(id, orders);
         }
     }
@@ -107,12 +106,12 @@ impl Shard {
     /// Returns the end of a run that begins without a block: after a smallest block, or after all
     /// sectors that may make none.
     fn without_block_until(&self, id: TaskId, left: &Sectors) -> u64 {
-        let (task, unit) = (&self.tasks[id as usize], self.config.sizes.smallest());
+        let (task, unit) = (&self.tasks[id], self.config.sizes.smallest());
         let goes_on = |sector: u64| {
-            task.stays_out(sector) && self.directory.find(task.volume, sector).is_none()
+            task.store.stays_out(sector) && self.directory.find(task.volume, sector).is_none()
         };
         let mut end = (left.start + 1).next_multiple_of(unit);
-        while task.stays_out(left.start) && end < left.end && goes_on(end) {
+        while task.store.stays_out(left.start) && end < left.end && goes_on(end) {
             end += unit;
         }
         end.min(left.end)
@@ -120,23 +119,23 @@ impl Shard {
 
     /// Writes a run that would be dirty but has no room to the backing device.
     pub(super) fn store_around(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
-        let from = self.tasks[id as usize].data.span(run);
-        let durable = self.is_durable(id);
+        let from = self.tasks[id].data.span(run);
+        let durable = self.tasks[id].is_durable();
         self.order_backing_write(id, Part::Around, run, from, durable, orders);
     }
 
     /// Ends a store. A durable write also waits until its records in the log are durable.
     pub(super) fn storing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let task = &self.tasks[id as usize];
-        if task.retry && task.fault.is_none() {
+        let task = &self.tasks[id];
+        if task.store.retry && task.fault.is_none() {
             return self.write_through(id, orders);
         }
-        if task.fault.is_none() && task.store_dirty && self.is_durable(id) {
-            self.tasks[id as usize].step = Step::Noting;
-            let range = self.tasks[id as usize].range.clone();
+        if task.fault.is_none() && task.store.dirty && self.tasks[id].is_durable() {
+            self.tasks[id].step = Step::Noting;
+            let range = self.tasks[id].range.clone();
             return self.await_commit(id, Part::Noted, &range);
         }
-        let dirty = task.store_dirty;
+        let dirty = task.store.dirty;
         self.finish(id, orders);
         if dirty {
             self.clean_in_time(orders);
@@ -147,41 +146,38 @@ impl Shard {
     /// own. The data is in the request's buffer, which both tasks may use. A fetch or a write-back
     /// has its data in a buffer of one task, and no client waits for it.
     fn store_beyond(&mut self, id: TaskId, until: u64, orders: &mut Vec<Order>) {
-        let end = self.tasks[id as usize].store.end;
-        let waited_for = matches!(self.tasks[id as usize].work, Work::Piece(_));
-        if !self.tasks[id as usize].store_dirty || until >= end || !waited_for {
+        let end = self.tasks[id].store.run.end;
+        let waited_for = matches!(self.tasks[id].work, Work::Piece(_));
+        if !self.tasks[id].store.dirty || until >= end || !waited_for {
             return;
         }
-        let rest = self.cut(id, until);
-        let task = &mut self.tasks[id as usize];
-        task.store.end = until;
+        let rest = self.tasks.cut(id, until);
+        let task = &mut self.tasks[id];
+        task.store.run.end = until;
         let (data, hit) = (task.data, task.hit);
-        let task = &mut self.tasks[rest as usize];
+        let task = &mut self.tasks[rest];
         (task.data, task.hit) = (data, hit);
         self.begin_store(rest, until..end, true, orders);
     }
 
     /// Makes the largest block that fits the missing range from `left.start` on.
     fn block_for(&mut self, id: TaskId, left: &Sectors, orders: &mut Vec<Order>) -> Placed {
-        let task = &self.tasks[id as usize];
-        if task.no_room || self.is_degraded() || task.stays_out(left.start) {
+        let task = &self.tasks[id];
+        if task.store.no_room || self.is_degraded() || task.store.stays_out(left.start) {
             return Placed::Nowhere;
         }
         let (volume, unit) = (task.volume, self.config.sizes.smallest());
         let mut interval = self.config.sizes.round_out(left);
         let uncached = |sector: &u64| {
             self.directory.find(volume, *sector).is_none()
-                && !task.stays_out((*sector).max(left.start))
+                && !task.store.stays_out((*sector).max(left.start))
         };
         let units = (interval.start..interval.end).step_by(unit as usize);
         interval.end = interval.start + units.take_while(uncached).count() as u64 * unit;
         let class = largest_fitting(&self.config.sizes, &interval);
 
         let room = loop {
-            let (locks, sizes) = (&self.locks, &self.config.sizes);
-            let in_use = |volume, sectors: &Sectors| {
-                locks.in_use(sizes.region(volume, sectors.start), sectors)
-            };
+            let in_use = |volume, sectors: &Sectors| self.tasks.in_use(volume, sectors);
             let Some(room) = self.directory.room(volume, interval.start, class, in_use) else {
                 self.counters.stores_without_room += 1;
                 return Placed::Nowhere;
@@ -209,8 +205,8 @@ impl Shard {
             }
             let ahead = self.dirt.clean_ahead(dirty.len(), self.directory.len());
             if !ahead {
-                self.tasks[id as usize].step = Step::Room;
-                self.tasks[id as usize].cleaning = dirty.len() as u32;
+                self.tasks[id].step = Step::Room;
+                self.tasks[id].store.cleaning = dirty.len() as u32;
             }
             let because = if ahead { Because::Ahead } else { Because::Room(id) };
             for block in dirty {
@@ -233,23 +229,20 @@ impl Shard {
                 }
             }
         }
-        let origin = Origin { in_a_row: self.in_a_row(id, left.start), ahead: self.is_ahead(id) };
+        let origin = Origin {
+            in_a_row: self.tasks[id].in_a_row(left.start, self.config.sizes.smallest()),
+            ahead: self.tasks[id].is_ahead(),
+        };
         Placed::At(self.directory.allocate(volume, interval.start, class, room, origin))
-    }
-
-    /// Returns whether some task holds or waits for a lock on a block.
-    pub(super) fn is_in_use(&self, block: Block) -> bool {
-        let (volume, sectors) = (self.directory.volume(block), self.directory.sectors(block));
-        self.locks.in_use(self.region(volume, sectors.start), &sectors)
     }
 
     /// Handles the end of cleaning a victim for `id`. If it cannot be cleaned, the rest is not
     /// cached.
     pub(super) fn victim_cleaned(&mut self, id: TaskId, cleaned: bool, orders: &mut Vec<Order>) {
-        let task = &mut self.tasks[id as usize];
-        task.cleaning -= 1;
-        task.no_room |= !cleaned;
-        if task.cleaning == 0 {
+        let task = &mut self.tasks[id];
+        task.store.cleaning -= 1;
+        task.store.no_room |= !cleaned;
+        if task.store.cleaning == 0 {
             self.store(id, orders);
         }
     }
@@ -269,18 +262,18 @@ impl Shard {
     ) {
         self.counters.cache_errors += 1;
         if self.is_kept() {
-            if self.tasks[id as usize].store_dirty {
-                (self.tasks[id as usize].retry, self.tasks[id as usize].damaged) = (true, true);
+            if self.tasks[id].store.dirty {
+                (self.tasks[id].store.retry, self.tasks[id].store.damaged) = (true, true);
             }
-            if self.tasks[id as usize].store_dirty && self.directory.is_dirty_in(block, &run) {
+            if self.tasks[id].store.dirty && self.directory.is_dirty_in(block, &run) {
                 // the failed write may have overwritten dirty data, and be read
                 self.note_rewritten();
             }
             self.directory.set_clean_invalid(block, &run);
             return self.note_failed(block, &run, orders);
         }
-        if self.tasks[id as usize].store_dirty {
-            let volume = self.tasks[id as usize].volume;
+        if self.tasks[id].store.dirty {
+            let volume = self.tasks[id].volume;
             for dirty in self.directory.dirty_runs(block).map(|dirty| common(&dirty, &run)) {
                 for place in dirty.map(|sector| Place::new(volume, sector)) {
                     if !self.held.contains(place) {
@@ -289,7 +282,7 @@ impl Shard {
                     }
                 }
             }
-            let from = self.tasks[id as usize].data.span(&run);
+            let from = self.tasks[id].data.span(&run);
             self.order_backing_write(id, Part::Around, &run, from, false, orders);
         }
         self.directory.set_invalid(block, &run);
@@ -298,10 +291,9 @@ impl Shard {
     /// Returns the position on the cache device of an operation's store, and the number of its
     /// sectors.
     pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
-        let (id, part) = part_of(op);
-        match &self.tasks[id as usize].parts[part] {
-            (Part::Store(block), run) => {
-                Some((self.cache_offset(*block, run), (run.end - run.start) as usize))
+        match self.tasks.of_op(op) {
+            (_, Part::Store(block), run) => {
+                Some((self.cache_offset(block, run), (run.end - run.start) as usize))
             }
             _ => None,
         }
@@ -309,7 +301,7 @@ impl Shard {
 
     /// Handles new content of a run: it is no longer lost, nor held in memory.
     pub(super) fn found(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
-        let volume = self.tasks[id as usize].volume;
+        let volume = self.tasks[id].volume;
         self.held.let_go(volume, run, orders);
         self.lost.written(volume, run);
     }

@@ -1,6 +1,5 @@
 //! Addition, removal and growth of volumes, in one shard.
 
-use super::task::Step;
 use super::{Shard, VolumeSize};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 
@@ -10,16 +9,6 @@ impl Shard {
         let at = id.0 as usize;
         self.volumes.resize(self.volumes.len().max(at + 1), VolumeSize { sectors: 0 });
         self.volumes[at] = size;
-    }
-
-    /// Returns whether a task of a volume is under way.
-    pub(crate) fn is_using(&self, id: VolumeId) -> bool {
-        self.tasks.iter().any(|task| task.volume == id && task.step != Step::Done)
-    }
-
-    /// Returns whether a task uses a sector.
-    pub(crate) fn is_using_sector(&self, id: VolumeId, sector: u64) -> bool {
-        self.locks.in_use(self.region(id, sector), &(sector..sector + 1))
     }
 
     /// Returns the bytes of a volume that the backing device does not have.
@@ -32,10 +21,13 @@ impl Shard {
 
     /// Removes a volume without tasks, with all its data.
     pub(crate) fn remove_volume(&mut self, id: VolumeId) {
-        debug_assert!(!self.is_using(id));
+        debug_assert!(!self.tasks.is_using(id));
         self.note_volume_dropped(id);
         for group in self.directory.drop_volume(id) {
-            if !self.directory.blocks_of(group).any(|block| self.is_in_use(block)) {
+            let in_use = |block| {
+                self.tasks.in_use(self.directory.volume(block), &self.directory.sectors(block))
+            };
+            if !self.directory.blocks_of(group).any(in_use) {
                 self.directory.empty(group);
             }
         }

@@ -13,8 +13,8 @@
 use super::Shard;
 use super::admission::Removal;
 use super::bypass::LogState;
-use super::task::{Data, Part, Step, Work};
 use crate::directory::Block;
+use crate::engine::{Data, Part, Step, Work};
 use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::journal::Standing;
 use crate::locks::{Need, TaskId};
@@ -24,55 +24,11 @@ use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
 
 impl Shard {
-    fn piece(&self, id: TaskId) -> &Piece {
-        match &self.tasks[id as usize].work {
-            Work::Piece(piece) => piece,
-            Work::Clean { .. } | Work::Sink | Work::Fetch => {
-                unreachable!("a client asked for nothing of it")
-            }
-        }
-    }
-
-    /// Returns whether a write is to survive a power cut before it is answered, and the bytes at
-    /// either end that the task leaves unchanged.
-    fn write_kind(&self, id: TaskId) -> (bool, u64, u64) {
-        let (piece, range) = (self.piece(id), &self.tasks[id as usize].range);
-        match piece.kind {
-            PieceKind::Write { durable, head, tail }
-            | PieceKind::ZeroPart { durable, head, tail } => {
-                let head = if range.start == piece.sectors.start { head } else { 0 };
-                let tail = if range.end == piece.sectors.end { tail } else { 0 };
-                (durable, head.into(), tail.into())
-            }
-            _ => unreachable!("not a write"),
-        }
-    }
-
-    /// Returns whether a task's write is to survive a power cut before it is answered.
-    pub(super) fn is_durable(&self, id: TaskId) -> bool {
-        let durable = |piece: &Piece| match piece.kind {
-            PieceKind::Write { durable, .. } | PieceKind::ZeroPart { durable, .. } => durable,
-            _ => false,
-        };
-        matches!(&self.tasks[id as usize].work, Work::Piece(piece) if durable(piece))
-    }
-
-    /// Returns whether a task brings newer data: a client's write, or a write-back.
-    pub(super) fn writes(&self, id: TaskId) -> bool {
-        match &self.tasks[id as usize].work {
-            Work::Piece(piece) => {
-                matches!(piece.kind, PieceKind::Write { .. } | PieceKind::ZeroPart { .. })
-            }
-            Work::Sink => true,
-            Work::Clean { .. } | Work::Fetch => false,
-        }
-    }
-
     pub(super) fn start_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let mut next = Some(id);
         while let Some(id) = next {
-            let range = self.tasks[id as usize].range.clone();
-            let (taken, rest) = self.lock_front(id, Need::exclusive(range), 1);
+            let range = self.tasks[id].range.clone();
+            let (taken, rest) = self.tasks.lock_front(id, Need::exclusive(range), 1);
             next = rest;
             if taken {
                 self.begin_write(id, orders);
@@ -82,11 +38,11 @@ impl Shard {
 
     /// Begins a write that has its lock.
     fn begin_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id as usize].range.clone();
+        let range = self.tasks[id].range.clone();
         self.note_bypass(&range);
         if self.mode() != WriteMode::Pass {
             let survey = self.survey(id);
-            self.tasks[id as usize].hit = survey.missing.is_empty();
+            self.tasks[id].hit = survey.missing.is_empty();
             if self.mode() != WriteMode::Around {
                 for (block, _) in &survey.blocks {
                     self.directory.touch(*block);
@@ -94,37 +50,37 @@ impl Shard {
             }
             self.spare_survey = survey;
         }
-        let (_, head, tail) = self.write_kind(id);
+        let (head, tail) = self.tasks[id].edges();
         let (first, last) = (range.start, range.end - 1);
-        let whole =
-            matches!(self.piece(id).kind, PieceKind::Write { .. }) && head == 0 && tail == 0;
+        let whole = matches!(self.tasks[id].piece().kind, PieceKind::Write { .. })
+            && head == 0
+            && tail == 0;
         if whole {
-            self.tasks[id as usize].data = self.request_data(id);
+            self.tasks[id].data = self.tasks[id].request_data();
             return self.write_out(id, orders);
         }
         if self.is_lost(id) {
             // the sectors that it changes in part cannot be read
-            self.tasks[id as usize].fault = Some(Fault::Io);
+            self.tasks[id].fault = Some(Fault::Io);
             return self.finish(id, orders);
         }
-        let scratch = self.new_scratch(id, range.end - range.start, orders);
-        self.tasks[id as usize].data =
-            Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };
-        self.tasks[id as usize].step = Step::Edges;
+        let scratch = self.tasks.new_scratch(id, range.end - range.start, orders);
+        self.tasks[id].data = Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };
+        self.tasks[id].step = Step::Edges;
         if head > 0 || (first == last && tail > 0) {
             self.read_edge(id, first, orders);
         }
         if tail > 0 && last != first {
             self.read_edge(id, last, orders);
         }
-        if self.tasks[id as usize].outstanding == 0 {
+        if self.tasks[id].outstanding == 0 {
             self.edges_ended(id, orders); // a part of the last sector that ends with the volume
         }
     }
 
     fn read_edge(&mut self, id: TaskId, sector: u64, orders: &mut Vec<Order>) {
         let run = sector..sector + 1;
-        let task = &self.tasks[id as usize];
+        let task = &self.tasks[id];
         let (volume, to) = (task.volume, task.data.span(&run));
         if self.held.has_any(volume, &run) {
             return self.held.recall(volume, run, to, orders);
@@ -142,21 +98,21 @@ impl Shard {
 
     /// Completes the sectors covered in part, after they have been read.
     pub(super) fn edges_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id as usize].fault.is_some() {
+        if self.tasks[id].fault.is_some() {
             return self.finish(id, orders);
         }
-        let scratch = self.tasks[id as usize].data.span(&self.tasks[id as usize].range);
-        let (_, head, tail) = self.write_kind(id);
+        let scratch = self.tasks[id].data.span(&self.tasks[id].range);
+        let (head, tail) = self.tasks[id].edges();
         let part = |span: &Span, offset: u64, len: u64| Span {
             offset: span.offset + offset,
             len,
             ..*span
         };
-        if let PieceKind::ZeroPart { .. } = self.piece(id).kind {
+        if let PieceKind::ZeroPart { .. } = self.tasks[id].piece().kind {
             orders.push(Order::Clear { span: part(&scratch, head, scratch.len - head - tail) });
         } else {
-            let request = self.request_data(id);
-            let to = request.span(&self.tasks[id as usize].range);
+            let request = self.tasks[id].request_data();
+            let to = request.span(&self.tasks[id].range);
             for (offset, len) in [(0, head), (scratch.len - tail, tail)] {
                 if len > 0 {
                     orders.push(Order::Copy {
@@ -165,30 +121,30 @@ impl Shard {
                     });
                 }
             }
-            self.tasks[id as usize].data = request;
+            self.tasks[id].data = request;
         }
         self.write_out(id, orders);
     }
 
     /// Writes whole sectors, to memory or below.
     fn write_out(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.is_durable(id) || !self.hold(id, orders) {
+        if self.tasks[id].is_durable() || !self.hold(id, orders) {
             self.write_below(id, orders);
         }
     }
 
     /// Writes whole sectors to the tiers below memory.
     pub(super) fn write_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id as usize].range.clone();
+        let range = self.tasks[id].range.clone();
         if !self.may_change(id, orders) {
             return;
         }
-        if !matches!(self.tasks[id as usize].work, Work::Sink) {
+        if !matches!(self.tasks[id].work, Work::Sink) {
             // a write-back leaves the tier as it is
-            self.held.forget(self.tasks[id as usize].volume, range.clone(), orders);
+            self.held.forget(self.tasks[id].volume, range.clone(), orders);
         }
-        let keeps = self.mode().keeps_writes() && !self.tasks[id as usize].through;
-        let may_stay = keeps && (self.is_kept() || !self.is_durable(id));
+        let keeps = self.mode().keeps_writes() && !self.tasks[id].store.through;
+        let may_stay = keeps && (self.is_kept() || !self.tasks[id].is_durable());
         if may_stay && self.may_be_dirty(id) {
             self.offer_write(id);
             return self.begin_store(id, range, true, orders);
@@ -200,7 +156,7 @@ impl Shard {
 
     /// Returns whether the data of a task's write may stay in the cache only.
     fn may_be_dirty(&mut self, id: TaskId) -> bool {
-        let range = self.tasks[id as usize].range.clone();
+        let range = self.tasks[id].range.clone();
         let len = range.end - range.start;
         if self.dirt.allows(self.directory.dirty_sectors() + len) {
             return true;
@@ -218,15 +174,15 @@ impl Shard {
     /// change.
     pub(super) fn unlogging_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if self.has_failed_with_log(id) {
-            let cleans = matches!(self.tasks[id as usize].work, Work::Clean { .. });
+            let cleans = matches!(self.tasks[id].work, Work::Clean { .. });
             if !cleans && !self.may_change(id, orders) {
                 return;
             }
         }
-        if self.tasks[id as usize].fault.is_some() {
+        if self.tasks[id].fault.is_some() {
             return self.finish(id, orders);
         }
-        match &self.tasks[id as usize].work {
+        match &self.tasks[id].work {
             Work::Clean { .. } => self.clean_read(id, orders),
             Work::Piece(Piece { kind: PieceKind::Zero { .. } | PieceKind::Trim, .. }) => {
                 self.zero_or_trim(id, orders);
@@ -236,18 +192,18 @@ impl Shard {
     }
 
     fn write_backing(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.tasks[id as usize].step = Step::Backing;
-        let range = self.tasks[id as usize].range.clone();
-        let (from, durable) = (self.tasks[id as usize].data.span(&range), self.is_durable(id));
+        self.tasks[id].step = Step::Backing;
+        let range = self.tasks[id].range.clone();
+        let (from, durable) = (self.tasks[id].data.span(&range), self.tasks[id].is_durable());
         self.order_backing_write(id, Part::Whole, &range, from, durable, orders);
     }
 
     pub(super) fn start_zero_or_trim(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id as usize].range.clone();
-        if !self.lock(id, Need::exclusive(range.clone())) {
+        let range = self.tasks[id].range.clone();
+        if !self.tasks.lock(id, Need::exclusive(range.clone())) {
             return;
         }
-        self.held.forget(self.tasks[id as usize].volume, range, orders);
+        self.held.forget(self.tasks[id].volume, range, orders);
         if !self.may_change(id, orders) {
             return;
         }
@@ -257,12 +213,12 @@ impl Shard {
     }
 
     fn zero_or_trim(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id as usize].range.clone();
-        self.tasks[id as usize].step = Step::Backing;
-        let device = DeviceId::Backing(self.tasks[id as usize].volume);
+        let range = self.tasks[id].range.clone();
+        self.tasks[id].step = Step::Backing;
+        let device = DeviceId::Backing(self.tasks[id].volume);
         let (offset, len) = (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES);
-        let kind = self.piece(id).kind;
-        let op = self.new_op(id, Part::Whole, &range);
+        let kind = self.tasks[id].piece().kind;
+        let op = self.tasks.new_op(id, Part::Whole, &range);
         orders.push(match kind {
             PieceKind::Zero { may_unmap, fast } => {
                 Order::Zero { op, device, offset, len, may_unmap, fast }
@@ -275,8 +231,8 @@ impl Shard {
     /// and noted in the log.
     pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let counts = self.is_kept() && self.log.state != LogState::Retired;
-        if self.tasks[id as usize].fault.is_none() && counts && self.is_dirty_below(id) {
-            self.tasks[id as usize].step = Step::Settling;
+        if self.tasks[id].fault.is_none() && counts && self.is_dirty_below(id) {
+            self.tasks[id].step = Step::Settling;
             return self.await_settlement(id);
         }
         self.backing_settled(id, orders);
@@ -284,19 +240,19 @@ impl Shard {
 
     /// Ends a write to the backing device once no dirty sectors are left below it.
     fn backing_settled(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id as usize].fault.is_none() {
-            let range = self.tasks[id as usize].range.clone();
+        if self.tasks[id].fault.is_none() {
+            let range = self.tasks[id].range.clone();
             self.found(id, &range, orders);
         }
-        let task = &self.tasks[id as usize];
+        let task = &self.tasks[id];
         let range = task.range.clone();
         let (failed, refused) = (task.fault.is_some(), task.fault == Some(Fault::Unsupported));
         let kind = match &task.work {
             Work::Piece(piece) => Some(piece.kind),
             _ => None, // a write-back
         };
-        if !failed && self.writes(id) && self.mode().caches_writes() {
-            self.answer(id);
+        if !failed && self.tasks[id].writes() && self.mode().caches_writes() {
+            self.events.extend(self.tasks.answer(id));
             self.offer_write(id);
             self.begin_store(id, range, false, orders);
             return self.serve_waiting(id, orders);
@@ -311,10 +267,10 @@ impl Shard {
     /// Continues once the writes to the backing device are durable: the log may now say that the
     /// dirty sectors are superseded.
     pub(super) fn settling_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id as usize].fault.is_some() {
+        if self.tasks[id].fault.is_some() {
             return self.finish(id, orders);
         }
-        match self.tasks[id as usize].work {
+        match self.tasks[id].work {
             Work::Clean { .. } => self.displace_dirty(id, Standing::Clean, orders),
             _ => self.displace_dirty(id, Standing::Invalid, orders),
         }
@@ -323,15 +279,15 @@ impl Shard {
     /// Continues once the changes noted for a task's range are durable.
     pub(super) fn noting_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let without_log = self.has_failed_with_log(id);
-        let failed = self.tasks[id as usize].fault.is_some();
-        match self.tasks[id as usize].work {
+        let failed = self.tasks[id].fault.is_some();
+        match self.tasks[id].work {
             Work::Clean { .. } if without_log => self.brought_down(id, orders),
             // The log may call dirty the data that this write replaces.
             _ if without_log => self.start_anew(id, orders),
             _ if failed => self.finish(id, orders),
             Work::Clean { .. } => self.clean_noted(id, orders),
             // a durable write in the cache
-            _ if self.tasks[id as usize].store_dirty => self.finish(id, orders),
+            _ if self.tasks[id].store.dirty => self.finish(id, orders),
             _ => {
                 self.drop_copies(id, false, orders);
                 self.backing_settled(id, orders);

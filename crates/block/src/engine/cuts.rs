@@ -5,9 +5,6 @@
 //! for each such run. Available runs are served at once, and later requests wait only for sectors
 //! in use. The sub-request is answered, and ends, with the last of its tasks.
 
-use super::Shard;
-use super::task::Task;
-use crate::locks::{Need, TaskId};
 use crate::request::Fault;
 
 /// A sub-request that has become several tasks.
@@ -21,14 +18,14 @@ struct Cut {
 
 /// The sub-requests that have become several tasks, by the number that those tasks store.
 #[derive(Debug, Default)]
-pub(super) struct Cuts {
+pub(crate) struct Cuts {
     cuts: Vec<Cut>,
     free: Vec<u32>,
 }
 
 impl Cuts {
     /// Registers a sub-request whose task has become two, and returns its number.
-    fn begin(&mut self) -> u32 {
+    pub(crate) fn begin(&mut self) -> u32 {
         let cut = Cut { unanswered: 2, unfinished: 2, result: Ok(()), hit: true };
         match self.free.pop() {
             Some(number) => {
@@ -43,7 +40,7 @@ impl Cuts {
     }
 
     /// Notes that one of its tasks has become two.
-    fn grow(&mut self, number: u32) {
+    pub(crate) fn grow(&mut self, number: u32) {
         let cut = &mut self.cuts[number as usize];
         cut.unanswered += 1;
         cut.unfinished += 1;
@@ -51,7 +48,7 @@ impl Cuts {
 
     /// Notes a task's answer. Returns, with the last one, the sub-request's result and whether all
     /// was cached.
-    pub(super) fn answered(
+    pub(crate) fn answered(
         &mut self,
         number: u32,
         result: Result<(), Fault>,
@@ -65,7 +62,7 @@ impl Cuts {
     }
 
     /// Notes the end of a task; returns whether it was the last.
-    pub(super) fn finished(&mut self, number: u32) -> bool {
+    pub(crate) fn finished(&mut self, number: u32) -> bool {
         let cut = &mut self.cuts[number as usize];
         cut.unfinished -= 1;
         if cut.unfinished == 0 {
@@ -75,49 +72,20 @@ impl Cuts {
     }
 }
 
-impl Shard {
-    /// Takes the lock that a task needs, or leaves the task waiting; returns whether the lock was
-    /// taken. If other tasks hold only a part of the range, the task is cut at a multiple of
-    /// `unit`. It continues, or waits, with the front; the rest is the second task that is
-    /// returned, to be started next.
-    #[inline]
-    pub(super) fn lock_front(
-        &mut self,
-        id: TaskId,
-        need: Need,
-        unit: u64,
-    ) -> (bool, Option<TaskId>) {
-        let region = self.task_region(id);
-        if self.locks.take(region, id, need.clone()) {
-            return (true, None);
-        }
-        let Some(at) = self.locks.seam(region, id, unit) else { return (false, None) };
-        let rest = self.cut(id, at);
-        (self.locks.take(region, id, need.cut(at).0), Some(rest))
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    /// Cuts a task at a sector and returns the task for the rest, which holds or waits for the same
-    /// kind of lock there.
-    pub(super) fn cut(&mut self, id: TaskId, at: u64) -> TaskId {
-        let region = self.task_region(id);
-        let number = match self.tasks[id as usize].cut {
-            Some(number) => {
-                self.cuts.grow(number);
-                number
-            }
-            None => self.cuts.begin(),
-        };
-        let task = &mut self.tasks[id as usize];
-        debug_assert!(task.range.start < at && at < task.range.end);
-        task.cut = Some(number);
-        let end = std::mem::replace(&mut task.range.end, at);
-        let Task { volume, waited, offer, stream, .. } = *task;
-        let (work, bypassed) = (task.work.clone(), task.bypassed.clone());
-        let rest = self.new_task(work, volume, at..end);
-        let task = &mut self.tasks[rest as usize];
-        (task.cut, task.waited) = (Some(number), waited);
-        (task.offer, task.stream, task.bypassed) = (offer, stream, bypassed);
-        self.locks.cut(region, id, at, rest);
-        rest
+    #[test]
+    fn the_last_task_answers_with_the_first_failure() {
+        let mut cuts = Cuts::default();
+        let number = cuts.begin();
+        cuts.grow(number);
+        assert_eq!(cuts.answered(number, Ok(()), true), None);
+        assert_eq!(cuts.answered(number, Err(Fault::Io), true), None);
+        assert!(!cuts.finished(number) && !cuts.finished(number));
+        assert_eq!(cuts.answered(number, Ok(()), false), Some((Err(Fault::Io), false)));
+        assert!(cuts.finished(number));
+        assert_eq!(cuts.begin(), number, "the number is free again");
     }
 }
