@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockSizes, Driver, Evict, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache, Request,
-    Serving, Volume, VolumeId, WriteMode,
+    Begun, BlockSizes, Config, Driver, Io, KeptCache, Kind, Layout, NewCache, Request, Volume,
+    VolumeId,
 };
 use floe_device::{MemoryDevice, Pool};
 
@@ -26,14 +26,8 @@ fn open(device: &MemoryDevice, pool: &Pool) -> (Driver, Duration) {
     let kept = KeptCache::open(&mut io, &mut |_, _| {})
         .expect("the device works")
         .expect("there is a cache");
-    let serving = Serving {
-        mode: WriteMode::Through,
-        gate: Gate::default(),
-        evict: Evict::default(),
-        memory: Memory::None,
-        parts: 1,
-    };
-    let begun: Begun = kept.begin(&mut io, vec![volume()], &serving).expect("the device works");
+    let config = Config::default();
+    let begun: Begun = kept.begin(&mut io, vec![volume()], &config, 1).expect("the device works");
     let took = begun_at.elapsed();
     let (cache, journal) = begun.parts.into_iter().next().expect("a cache has a part");
     let mut driver = Driver::new(cache, Box::new(device), pool.clone()).with_journal(Some(journal));

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use floe_block::{
     Answer, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind,
-    Layout, Memory, NewCache, Request, Serving, Volume, VolumeId, WriteMode,
+    Layout, Memory, NewCache, Request, Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
 use rustix::time::{ClockId, clock_gettime};
@@ -133,10 +133,9 @@ fn kept_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
     let begun: Begun = {
         let mut io = Io { device: &mut device, pool: &pool, wait: &mut || Ok(()) };
         let new = NewCache { id: [1; 16], layout, volumes: vec![volume.clone()] };
-        let serving =
-            Serving { mode, gate, evict: Evict::default(), memory: Memory::None, parts: 1 };
+        let config = Config { mode, gate, ..Config::default() };
         let kept = KeptCache::create(&mut io, new).expect("devices in memory do not fail");
-        kept.begin(&mut io, vec![volume], &serving).expect("devices in memory do not fail")
+        kept.begin(&mut io, vec![volume], &config, 1).expect("devices in memory do not fail")
     };
     let (cache, journal) = begun.parts.into_iter().next().expect("a cache has a part");
     let mut driver = Driver::new(cache, Box::new(device), pool).with_journal(Some(journal));

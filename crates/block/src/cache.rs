@@ -17,10 +17,10 @@ mod volumes;
 use floe_policy::Slot;
 use floe_policy::admission::Times;
 
+use crate::config::{Config, ConfigError, MOST_SHARDS};
 use crate::engine::{Event, shard_of};
 use crate::evict::Evict;
-use crate::gate::Gate;
-use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId, format_size};
+use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::join::{Join, Settled};
 use crate::journal::{Change, RestoredBlock};
 use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
@@ -29,104 +29,15 @@ use crate::order::{Bad, BufferId, DeviceId, OpId, Order};
 use crate::part::{ForeignPiece, Message, PartId};
 use crate::piece::Piece;
 use crate::request::{Fault, Kind, Request, RequestId};
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::Shard;
 use crate::stats::{MOST_LOST_RUNS, Requests, Stats};
 use crate::volumes::Volumes;
 use commits::{Commits, RouterOp};
 use drains::Drain;
 use streams::Followed;
 
-/// Most shards a cache can have.
-pub const MOST_SHARDS: u64 = 128;
-
-/// Cache space of a shard when the number of shards is not configured.
-const SHARD_BYTES: u64 = 1 << 30;
-
-/// Shards a part, so that the parts have equal load, and the least groups that keep such a shard
-/// useful.
-const SHARDS_A_PART: u64 = 4;
-const GROUPS_A_SHARD: u64 = 16;
-
 /// The shard number in the ids of the router's own operations.
 const ROUTER: u8 = u8::MAX;
-
-/// The configuration of a cache.
-#[derive(Debug, Clone)]
-pub struct Config {
-    /// Block sizes.
-    pub sizes: BlockSizes,
-    /// Bytes of the cache device to use.
-    pub cache_bytes: u64,
-    /// The write mode: which writes wait for which device.
-    pub mode: WriteMode,
-    /// The number of shards; `None` for one a gibibyte of cache, as a power of two.
-    pub shards: Option<u64>,
-    /// The admission policy.
-    pub gate: Gate,
-    /// The eviction policy.
-    pub evict: Evict,
-    /// The memory tier above, if there is one, and its use.
-    pub memory: Memory,
-    /// The cache is persistent: its driver then keeps a journal.
-    pub kept: bool,
-}
-
-/// The reason for which a cache cannot be made.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum ConfigError {
-    /// Too many shards, or none.
-    #[error("shards = {0} is not between 1 and {MOST_SHARDS}")]
-    Shards(u64),
-    /// Less than a group for each shard.
-    #[error("a cache of {} is too small: {shards} shard(s) with blocks of up to {} need {}",
-        format_size(*cache_bytes), format_size(*group_bytes), format_size(shards * group_bytes))]
-    TooSmall {
-        /// The size that was given.
-        cache_bytes: u64,
-        /// The number of shards.
-        shards: u64,
-        /// The size of a group.
-        group_bytes: u64,
-    },
-    /// Too little memory for unflushed writes of each shard.
-    #[error(
-        "memory that {shards} shard(s) hold writes in has to have {} at least; give more, or \
-         fewer --shards",
-        format_size(*least_bytes)
-    )]
-    Memory {
-        /// The number of shards.
-        shards: u64,
-        /// The least size of a tier that would do.
-        least_bytes: u64,
-    },
-    /// More parts than shards, or none.
-    #[error(
-        "a cache of {shards} shard(s) cannot be shared by {parts} threads; give more --shards or \
-         fewer --threads"
-    )]
-    Parts {
-        /// The number of parts that was asked for.
-        parts: usize,
-        /// The number of shards.
-        shards: u64,
-    },
-}
-
-impl Config {
-    /// Returns the default number of shards: one a gibibyte, as a power of two, and several for
-    /// each of many parts, for equal load.
-    pub fn natural_shards(&self, parts: usize) -> u64 {
-        let by_size = (self.cache_bytes / SHARD_BYTES).clamp(1, MOST_SHARDS).next_power_of_two();
-        if parts == 1 {
-            return by_size;
-        }
-        let groups = self.cache_bytes / (self.sizes.largest() * SECTOR_BYTES);
-        let several =
-            (SHARDS_A_PART * parts as u64).next_power_of_two().min(groups / GROUPS_A_SHARD);
-        by_size.max(several).clamp(parts as u64, MOST_SHARDS.max(parts as u64))
-    }
-}
 
 /// One part of a cache over any number of volumes; with one part, a whole cache.
 #[derive(Debug)]
@@ -137,19 +48,13 @@ pub struct BlockCache {
     shards: Vec<Shard>,
     /// The number of shards of all parts together.
     all_shards: u64,
-    sizes: BlockSizes,
-    mode: WriteMode,
-    gate: Gate,
-    evict: Evict,
+    config: Config,
     /// The streams of its requests, where a policy needs them.
     followed: Option<Box<Followed>>,
-    memory: Memory,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
     /// Drains that this part is working on.
     drains: Vec<Drain>,
-    /// The cache is persistent.
-    kept: bool,
     commits: Commits,
     requests: Requests,
     events: Vec<Event>,
@@ -199,42 +104,31 @@ impl BlockCache {
         }
         let sectors = config.cache_bytes / shards / group_bytes * config.sizes.largest();
         let shard = |number: u64| {
-            Shard::new(ShardConfig {
-                number: number as u8,
-                sizes: config.sizes.clone(),
-                mode: config.mode,
-                gate: config.gate.share(number, shards),
-                evict: config.evict.clone(),
-                shards,
-                memory: match config.memory {
-                    Memory::Holds { sectors } => Memory::Holds { sectors: sectors / shards },
-                    memory => memory,
-                },
-                cache: number * sectors..(number + 1) * sectors,
-                kept: config.kept,
-            })
+            let memory = match config.memory {
+                Memory::Holds { sectors } => Memory::Holds { sectors: sectors / shards },
+                memory => memory,
+            };
+            let gate = config.gate.share(number, shards);
+            let cache = number * sectors..(number + 1) * sectors;
+            let config = Config { gate, memory, shards: Some(shards), ..config.clone() };
+            Shard::new(number as u8, cache, config)
         };
         let part = |part: usize| Self {
             part: PartId(part as u8),
             parts,
             shards: (part as u64..shards).step_by(parts).map(shard).collect(),
             all_shards: shards,
-            mode: config.mode,
-            gate: config.gate.clone(),
-            evict: config.evict.clone(),
             followed: Followed::new(&config),
-            memory: config.memory,
+            config: config.clone(),
             volumes: Volumes::default(),
             joins: Vec::new(),
             drains: Vec::new(),
-            kept: config.kept,
             commits: Commits::default(),
             requests: Requests::default(),
             events: Vec::new(),
             stirred: 0,
             degraded: false,
             has_newly_lost: false,
-            sizes: config.sizes.clone(),
         };
         Ok((0..parts).map(part).collect())
     }
@@ -251,20 +145,20 @@ impl BlockCache {
 
     /// Returns the write mode.
     pub fn mode(&self) -> WriteMode {
-        self.mode
+        self.config.mode
     }
 
     /// Returns the admission policy in the form that
     /// [`Admissions`](floe_policy::admission::Admissions) parses; `None` where everything is
     /// admitted.
     pub fn admission(&self) -> Option<String> {
-        let admission = &self.gate.admission;
+        let admission = &self.config.gate.admission;
         (!admission.is_always()).then(|| admission.to_string())
     }
 
     /// Returns the eviction policy.
     pub fn evict(&self) -> &Evict {
-        &self.evict
+        &self.config.evict
     }
 
     /// Returns the size in bytes of a volume, if it exists.
@@ -284,9 +178,10 @@ impl BlockCache {
         }
         assert!(self.joins[id.number()].is_none(), "request {} is under way already", id.number());
         let mut join = Join::new(request, self.volumes.bytes(request.volume));
-        let may_be_dirty = self.mode.keeps_writes() || matches!(self.memory, Memory::Holds { .. });
+        let may_be_dirty =
+            self.config.mode.keeps_writes() || matches!(self.config.memory, Memory::Holds { .. });
         let needless = match request.kind {
-            Kind::Prefetch => !self.mode.caches_reads(),
+            Kind::Prefetch => !self.config.mode.caches_reads(),
             Kind::DirtyMap => !may_be_dirty,
             _ => false,
         };
@@ -294,10 +189,10 @@ impl BlockCache {
             join.skip();
         }
         let is_flush = matches!(request.kind, Kind::Flush | Kind::Drain);
-        let drains = is_flush && !join.is_refused() && (may_be_dirty || self.kept);
+        let drains = is_flush && !join.is_refused() && (may_be_dirty || self.config.kept);
         let to_backing = request.kind == Kind::Drain;
         if drains {
-            if self.kept {
+            if self.config.kept {
                 join.leave_to_parts();
             }
             (0..self.parts).for_each(|_| join.await_answer());
@@ -452,7 +347,7 @@ impl BlockCache {
             shard.clean_all(orders);
         }
         self.stirred = u128::MAX;
-        if self.kept {
+        if self.config.kept {
             self.settle_and_commit();
         }
         self.handle_events(orders);
@@ -476,7 +371,8 @@ impl BlockCache {
     pub fn stats(&self) -> Stats {
         let refused_bytes = self.refused_bytes();
         let mut stats = Stats { requests: self.requests, refused_bytes, ..Stats::default() };
-        stats.blocks = self.sizes.classes().map(|class| (self.sizes.bytes(class), 0)).collect();
+        stats.blocks =
+            self.config.sizes.classes().map(|class| (self.config.sizes.bytes(class), 0)).collect();
         for shard in &self.shards {
             let directory = &shard.directory;
             stats.counters += &shard.counters;
@@ -534,7 +430,7 @@ impl BlockCache {
 
     /// Submits sub-requests to shards, here or in other parts, until enough are under way.
     fn give_out(&mut self, id: RequestId, orders: &mut Vec<Order>) {
-        let region = self.sizes.largest();
+        let region = self.config.sizes.largest();
         while let Some(piece) = self.join(id).next_piece(id, region) {
             let shard = self.shard_of(piece.volume, piece.sectors.start);
             let owner = PartId((shard % self.parts as u64) as u8);
@@ -549,7 +445,7 @@ impl BlockCache {
 
     /// Returns the number of the shard that a sector belongs to.
     fn shard_of(&self, volume: VolumeId, sector: u64) -> u64 {
-        (self.sizes.region(volume, sector).hash() >> 32) % self.all_shards
+        (self.config.sizes.region(volume, sector).hash() >> 32) % self.all_shards
     }
 
     /// Submits a sub-request to one of this part's shards.
@@ -567,7 +463,7 @@ impl BlockCache {
                 self.drains_without_journal(orders);
                 self.hear_shards(orders);
             }
-            if !self.kept || !self.begin_commits(orders) {
+            if !self.config.kept || !self.begin_commits(orders) {
                 return; // a failed commit can cause the next
             }
         }

@@ -4,16 +4,13 @@ mod verify;
 
 use std::collections::BTreeSet;
 
-use crate::cache::{BlockCache, Config, ConfigError};
+use crate::cache::BlockCache;
+use crate::config::{Config, ConfigError};
 use crate::driver::PartJournal;
-use crate::evict::Evict;
-use crate::gate::Gate;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::journal::{
     self, Change, Io, NewCache, Restored, RestoredBlock, Standing, StoreError, Superblock, Volume,
 };
-use crate::memory::Memory;
-use crate::mode::WriteMode;
 
 pub use verify::Rotten;
 
@@ -23,21 +20,6 @@ pub struct KeptCache {
     superblock: Superblock,
     gone: BTreeSet<VolumeId>,
     shards: Vec<Restored>,
-}
-
-/// The options with which an opened cache is served.
-#[derive(Debug, Clone)]
-pub struct Serving {
-    /// The write mode.
-    pub mode: WriteMode,
-    /// The admission policy.
-    pub gate: Gate,
-    /// The eviction policy.
-    pub evict: Evict,
-    /// The memory tier above, if there is one, and its use.
-    pub memory: Memory,
-    /// The number of threads that share it.
-    pub parts: usize,
 }
 
 impl KeptCache {
@@ -176,7 +158,8 @@ impl KeptCache {
 
     /// Begins a session with these volumes, and starts the cache in so many parts, each with its
     /// journal for [`Driver::with_journal`](crate::Driver::with_journal). Data of other volumes is
-    /// dropped.
+    /// dropped. The device says what the cache's size, block sizes and number of shards are, not
+    /// `config`.
     ///
     /// Add the volumes by their ids ([`Driver::add_volume_at`](crate::Driver::add_volume_at)),
     /// after a flush of their backing devices. A killed process may have left data in their write
@@ -188,21 +171,19 @@ impl KeptCache {
         self,
         io: &mut Io<'_>,
         volumes: Vec<Volume>,
-        serving: &Serving,
+        config: &Config,
+        parts: usize,
     ) -> Result<Begun, BeginError> {
         let Self { mut superblock, mut shards, .. } = self;
         let layout = superblock.layout.clone();
         let config = Config {
             sizes: layout.sizes().clone(),
             cache_bytes: layout.data_bytes(),
-            mode: serving.mode,
-            gate: serving.gate.clone(),
-            evict: serving.evict.clone(),
             shards: Some(layout.shards()),
-            memory: serving.memory,
             kept: true,
+            ..config.clone()
         };
-        let mut caches = BlockCache::parts(config, serving.parts)?;
+        let mut caches = BlockCache::parts(config, parts)?;
         let known = |id: VolumeId| volumes.iter().any(|volume| volume.id == id);
         for shard in &mut shards {
             forget_others(shard, known);
@@ -220,14 +201,14 @@ impl KeptCache {
         journal::begin_session(io, &mut superblock)?;
         let mut journals: Vec<Vec<Restored>> = caches.iter().map(|_| Vec::new()).collect();
         for (number, shard) in shards.into_iter().enumerate() {
-            let part = number % serving.parts;
-            caches[part].restore_shard(number / serving.parts, &shard.blocks);
+            let part = number % parts;
+            caches[part].restore_shard(number / parts, &shard.blocks);
             if shard.journal.has_pending() {
                 caches[part].inherit_unlogged();
             }
             journals[part].push(Restored { blocks: Vec::new(), ..shard });
         }
-        let journal = |(part, shards)| PartJournal::new(part, serving.parts, &layout, shards);
+        let journal = |(part, shards)| PartJournal::new(part, parts, &layout, shards);
         let journals = journals.into_iter().enumerate().map(journal);
         Ok(Begun { superblock, parts: caches.into_iter().zip(journals).collect() })
     }

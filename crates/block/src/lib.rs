@@ -38,6 +38,7 @@ macro_rules! planted {
 mod allocate;
 mod bits;
 mod cache;
+mod config;
 mod counters;
 mod directory;
 mod driver;
@@ -71,7 +72,8 @@ mod sync;
 mod turns;
 mod volumes;
 
-pub use cache::{BlockCache, Config, ConfigError, MOST_SHARDS};
+pub use cache::BlockCache;
+pub use config::{Config, ConfigError, MOST_SHARDS};
 pub use counters::{CounterType, Counts, Declaration};
 pub use driver::{Answer, Driver, PartJournal};
 pub use evict::{Evict, EvictError};
@@ -89,7 +91,7 @@ pub use journal::{
     Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, Salvage,
     ShardReport, StoreError, Superblock, Volume, scan, sum_of as sector_sum,
 };
-pub use kept::{BeginError, Begun, KeptCache, Rotten, Serving, write_superblock};
+pub use kept::{BeginError, Begun, KeptCache, Rotten, write_superblock};
 pub use memory::{
     LEAST_MEMORY_BYTES, Memory, MemoryError, MemoryOptions, MemoryTier, MemoryUse, MemoryWrite,
     UnknownMemoryWrite,

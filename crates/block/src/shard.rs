@@ -32,15 +32,12 @@ mod store;
 mod volumes;
 mod write;
 
+use crate::config::Config;
 use crate::directory::{Block, Directory};
 use crate::engine::{Event, Part, Step, Tasks, Work};
-use crate::evict::Evict;
-use crate::gate::Gate;
-use crate::geometry::{BlockSizes, Sectors};
+use crate::geometry::Sectors;
 use crate::locks::TaskId;
 use crate::mapping::{Dirt, Held, Lost, Seals};
-use crate::memory::Memory;
-use crate::mode::WriteMode;
 use crate::order::{OpId, Order};
 use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
@@ -60,31 +57,15 @@ pub(crate) struct VolumeSize {
     pub(crate) sectors: u64,
 }
 
-/// The configuration of a shard.
-#[derive(Debug, Clone)]
-pub(crate) struct ShardConfig {
-    /// Its number among the shards, at most 255.
-    pub(crate) number: u8,
-    pub(crate) sizes: BlockSizes,
-    pub(crate) mode: WriteMode,
-    /// Decides what is inserted. Its size of the memory above is this shard's share.
-    pub(crate) gate: Gate,
-    /// The eviction policy.
-    pub(crate) evict: Evict,
-    /// The number of shards of the cache.
-    pub(crate) shards: u64,
-    /// Memory tier, this shard's share.
-    pub(crate) memory: Memory,
-    /// Its part of the cache device, in sectors.
-    pub(crate) cache: Sectors,
-    /// The cache is persistent.
-    pub(crate) kept: bool,
-}
-
 /// A shard.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    config: ShardConfig,
+    /// Its number among the shards.
+    number: u8,
+    /// Its part of the cache device, in sectors.
+    cache: Sectors,
+    /// The cache's configuration, with this shard's share of `gate` and `memory`.
+    config: Config,
     volumes: Vec<VolumeSize>,
     pub(crate) directory: Directory,
     pub(crate) held: Held,
@@ -107,21 +88,20 @@ pub(crate) struct Shard {
 }
 
 impl Shard {
-    pub(crate) fn new(config: ShardConfig) -> Self {
+    pub(crate) fn new(number: u8, cache: Sectors, config: Config) -> Self {
+        let sectors = cache.end - cache.start;
         Self {
-            directory: Directory::new(
-                config.sizes.clone(),
-                config.cache.end - config.cache.start,
-                &config.evict,
-            ),
+            directory: Directory::new(config.sizes.clone(), sectors, &config.evict),
             held: Held::new(config.memory),
-            seals: Seals::new(if config.kept { config.cache.end - config.cache.start } else { 0 }),
+            seals: Seals::new(if config.kept { sectors } else { 0 }),
             log: Log::new(config.kept),
             bypass: Bypass::default(),
             dirt: Dirt::default(),
-            door: Door::new(&config),
+            door: Door::new(&config, sectors),
             fetches: Fetches::default(),
-            tasks: Tasks::new(config.number, config.sizes.clone()),
+            tasks: Tasks::new(number, config.sizes.clone()),
+            number,
+            cache,
             config,
             volumes: Vec::new(),
             rounds: Rounds::default(),

@@ -237,7 +237,7 @@ impl BlockCache {
 
     /// Returns whether a noted change would not survive a restart yet.
     pub fn has_unlogged(&self) -> bool {
-        self.kept && !self.commits.failed && self.has_to_commit()
+        self.config.kept && !self.commits.failed && self.has_to_commit()
     }
 
     /// Returns whether a commit would make anything durable.

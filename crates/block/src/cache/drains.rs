@@ -54,7 +54,7 @@ impl BlockCache {
             self.drain_of(request).stage = Stage::Waiting;
             return;
         }
-        let to_backing = to_backing || !self.kept || self.commits.is_retired();
+        let to_backing = to_backing || !self.config.kept || self.commits.is_retired();
         for shard in &mut self.shards {
             shard.drain(request.0, volume, to_backing, orders);
         }
@@ -132,7 +132,7 @@ impl BlockCache {
         if self.waits_without_journal(request) {
             return;
         }
-        if failed || !self.kept {
+        if failed || !self.config.kept {
             return self.end_drain(request, orders);
         }
         self.settle_drain(request, volume, orders);

@@ -13,7 +13,8 @@
 use floe_policy::admission::Admission;
 use floe_policy::streams::Streams;
 
-use super::{BlockCache, Config};
+use super::BlockCache;
+use crate::config::Config;
 use crate::geometry::{Place, SECTOR_BYTES, Sectors};
 use crate::order::Order;
 use crate::part::{Message, PartId};
@@ -43,9 +44,9 @@ impl BlockCache {
         if !matches!(request.kind, Kind::Read | Kind::Write { .. }) || request.len == 0 {
             return None;
         }
-        let unit = self.sizes.smallest();
+        let unit = self.config.sizes.smallest();
         let end = (request.offset + request.len).div_ceil(SECTOR_BYTES);
-        let sectors = self.sizes.round_out(&(request.offset / SECTOR_BYTES..end));
+        let sectors = self.config.sizes.round_out(&(request.offset / SECTOR_BYTES..end));
         let number = |sector| Place::new(request.volume, sector).number() / unit;
         let begun = followed.streams.follow(&(number(sectors.start)..number(sectors.end)));
         Some(Place::of_number(begun * unit).sector())
@@ -62,7 +63,7 @@ impl BlockCache {
             return;
         };
         let volume_sectors = self.volumes.bytes(request.volume).unwrap_or(0).div_ceil(SECTOR_BYTES);
-        let (unit, region) = (self.sizes.smallest(), self.sizes.largest());
+        let (unit, region) = (self.config.sizes.smallest(), self.config.sizes.largest());
         // Numbers of places do not overflow into the next volume: that begins beyond any volume's
         // end.
         let first = Place::of_number(ahead.start * unit).sector();

@@ -24,8 +24,9 @@
 use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic, Victim, Window};
 use floe_policy::{Access, Direction, Tick, mix};
 
+use super::Shard;
 use super::fetch::Fetches;
-use super::{Shard, ShardConfig};
+use crate::config::Config;
 use crate::directory::Block;
 use crate::engine::{Offer, common, units};
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
@@ -60,8 +61,8 @@ pub(super) struct Door {
 
 impl Door {
     /// Returns a shard's admission; `None` where everything is admitted.
-    pub(super) fn new(config: &ShardConfig) -> Option<Box<Self>> {
-        let (gate, sectors) = (&config.gate, config.cache.end - config.cache.start);
+    pub(super) fn new(config: &Config, sectors: u64) -> Option<Box<Self>> {
+        let gate = &config.gate;
         if gate.admission.is_always() {
             return None;
         }
@@ -75,7 +76,7 @@ impl Door {
         admissions.tick(Tick::default(), &mut orders);
         Some(Box::new(Self {
             admissions,
-            window_lookups: (WINDOW_LOOKUPS / config.shards).max(LEAST_WINDOW_LOOKUPS),
+            window_lookups: (WINDOW_LOOKUPS / config.shards.unwrap_or(1)).max(LEAST_WINDOW_LOOKUPS),
             window: Window::default(),
             times: Times::default(),
             orders,

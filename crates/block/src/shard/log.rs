@@ -131,7 +131,7 @@ impl Shard {
     fn change(&mut self, change: Change, orders: &mut Vec<Order>) {
         self.log.noted = true;
         orders.append(&mut self.log.late);
-        orders.push(Order::Note { shard: self.config.number, noted: Noted(change) });
+        orders.push(Order::Note { shard: self.number, noted: Noted(change) });
     }
 
     /// Returns a block's position in the form used by the log.

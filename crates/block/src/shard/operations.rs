@@ -69,7 +69,7 @@ impl Shard {
 
     /// Returns the offset on the cache device of a run of a block, in bytes.
     pub(super) fn cache_offset(&self, block: Block, run: &Sectors) -> u64 {
-        (self.config.cache.start + self.directory.cache_sectors(block, run).start) * SECTOR_BYTES
+        (self.cache.start + self.directory.cache_sectors(block, run).start) * SECTOR_BYTES
     }
 
     /// Returns a run without the sectors beyond the volume's end.

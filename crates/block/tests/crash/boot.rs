@@ -14,7 +14,7 @@ use floe_block::{
     LEAST_MEMORY_BYTES,
 };
 use floe_block::{
-    Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Salvage, Serving, StoreError,
+    Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Salvage, StoreError,
     Superblock,
 };
 use floe_block::{Volume, VolumeId, WriteMode, scan, write_superblock};
@@ -182,15 +182,10 @@ impl Boot<'_> {
     pub fn begin(&self, kept: KeptCache, service: Service) -> Result<(Driver, Superblock), NoBoot> {
         let tier = tier(service);
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
-        let serving = Serving {
-            mode: service.mode,
-            gate: gate(service),
-            evict: evict(service),
-            memory,
-            parts: 1,
-        };
+        let (gate, evict) = (gate(service), evict(service));
+        let config = Config { mode: service.mode, gate, evict, memory, ..Config::default() };
         let begin = |io: &mut Io<'_>| {
-            kept.begin(io, self.volumes(), &serving).map_err(|error| match error {
+            kept.begin(io, self.volumes(), &config, 1).map_err(|error| match error {
                 BeginError::Store(error) => error,
                 BeginError::Config(error) => panic!("the format is sound: {error}"),
             })

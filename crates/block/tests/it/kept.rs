@@ -5,8 +5,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use floe_block::{
-    Begun, BlockSizes, Driver, Evict, Fault, Gate, Io, KeptCache, Kind, Layout, Memory, NewCache,
-    Request, Serving, Volume, VolumeId, WriteMode,
+    Begun, BlockSizes, Config, Driver, Fault, Io, KeptCache, Kind, Layout, NewCache, Request,
+    Volume, VolumeId, WriteMode,
 };
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
 
@@ -65,16 +65,10 @@ impl Machine {
 
     /// With something in front of the cache device.
     fn start_on(&self, mode: WriteMode, cache_device: Box<dyn Device>) -> Driver {
-        let serving = Serving {
-            mode,
-            gate: Gate::default(),
-            evict: Evict::default(),
-            memory: Memory::None,
-            parts: 1,
-        };
+        let config = Config { mode, ..Config::default() };
         let begun: Begun = self.with_io(|io| {
             let kept = KeptCache::open(io, &mut |_, _| {}).unwrap().expect("there is a cache");
-            kept.begin(io, vec![volume()], &serving).unwrap()
+            kept.begin(io, vec![volume()], &config, 1).unwrap()
         });
         let (cache, journal) = begun.parts.into_iter().next().unwrap();
         let mut driver =

@@ -3,7 +3,7 @@
 
 use floe_block::{
     Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind, Layout,
-    Memory, NewCache, Request, Serving, Volume, VolumeId, WriteMode,
+    Memory, NewCache, Request, Volume, VolumeId, WriteMode,
 };
 use floe_device::fault::{Faults, Rates};
 use floe_device::{FaultDevice, FaultPlan, MemoryDevice, Pool};
@@ -31,16 +31,10 @@ fn persistent(cache: &MemoryDevice, mode: WriteMode) -> Driver {
     let sizes: BlockSizes = "4KiB,16KiB".parse().unwrap();
     let layout = Layout::new(&sizes, CACHE, 2).unwrap();
     let volumes = || vec![Volume::new(ID, "v", VOLUME)];
-    let serving = Serving {
-        mode,
-        gate: Gate::default(),
-        evict: Evict::default(),
-        memory: Memory::None,
-        parts: 1,
-    };
+    let config = Config { mode, ..Config::default() };
     let Begun { parts, .. } = with_io(cache, |io| {
         let new = NewCache { id: [1; 16], layout, volumes: volumes() };
-        KeptCache::create(io, new).unwrap().begin(io, volumes(), &serving).unwrap()
+        KeptCache::create(io, new).unwrap().begin(io, volumes(), &config, 1).unwrap()
     });
     let (part, journal) = parts.into_iter().next().unwrap();
     Driver::new(part, Box::new(cache.clone()), Pool::new(1 << 20)).with_journal(Some(journal))

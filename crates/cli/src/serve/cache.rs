@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier, Serving};
+use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier};
 use floe_device::Role;
 use floe_server::kept::{
     Consent, Parts, StartError, StateDir, Wishes, claim, company, start, volatile_data_start,
@@ -145,7 +145,6 @@ impl How {
         fewer_threads: bool,
         consent: Consent,
     ) -> Result<Self, CliError> {
-        let (gate, evict, memory) = (config.gate.clone(), config.evict.clone(), config.memory);
         if !tier.is_kept() {
             let on_disk = !tier.cache.paths().is_empty();
             let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
@@ -157,16 +156,19 @@ impl How {
         let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
         if tier.cache.paths().iter().any(|path| !path.exists()) {
             let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards).or_usage()?;
-            let config =
-                Config { cache_bytes: layout.data_bytes(), shards: Some(new_shards), ..config };
+            let config = Config {
+                cache_bytes: layout.data_bytes(),
+                shards: Some(new_shards),
+                ..config.clone()
+            };
             BlockCache::parts(config, threads).or_usage()?;
         }
         Ok(Self::Kept(Box::new(Wishes {
             sizes: tier.sizes.clone(),
             shards: tier.shards,
-            cache_bytes: tier.cache_bytes,
+            config,
+            threads,
             new_shards,
-            serving: Serving { mode: tier.mode, gate, evict, memory, parts: threads },
             fewer_threads,
             apart: None,
             joins: false,

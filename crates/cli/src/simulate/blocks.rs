@@ -1,6 +1,6 @@
 //! `floe simulate --blocks`: the block cache at several sizes and block sizes.
 
-use floe_block::{Admissions, Evict, Gate};
+use floe_block::{Admissions, Config, Evict, Gate};
 use floe_lab::report::blocks;
 use floe_lab::simulate::blocks::{BlockSimulationResult, Setup, simulate};
 use floe_trace::Request;
@@ -35,12 +35,15 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         .iter()
         .flat_map(|size| arguments.blocks.iter().flat_map(move |sizes| each(size, sizes)))
         .map(|(size, sizes, (evict, admission))| Setup {
-            sizes: sizes.clone(),
-            cache_bytes: size.of(footprint_bytes),
-            mode: arguments.write,
-            gate: Gate::new(Admissions::clone(admission)),
-            shards: arguments.shards,
-            evict: Evict::clone(evict),
+            cache: Config {
+                sizes: sizes.clone(),
+                cache_bytes: size.of(footprint_bytes),
+                mode: arguments.write,
+                gate: Gate::new(Admissions::clone(admission)),
+                shards: Some(arguments.shards),
+                evict: Evict::clone(evict),
+                ..Config::default()
+            },
             clean_every_ns: u64::try_from(arguments.flush_interval.as_nanos()).unwrap_or(u64::MAX),
         })
         .collect();

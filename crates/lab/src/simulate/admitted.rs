@@ -193,7 +193,7 @@ fn traffic(size: u32) -> Traffic {
 mod tests {
     use std::sync::atomic::AtomicU64;
 
-    use floe_block::{Gate, WriteMode};
+    use floe_block::{Config, Gate, WriteMode};
     use floe_trace::{GeneratorSpec, Kind, Request, Trace};
 
     use super::super::blocks::{self, Setup};
@@ -308,12 +308,15 @@ mod tests {
         let stream = stream(load, false);
         for policy in ["arc", "lirs", "w-tinylfu", "lhd", "lru"] {
             let setup = Setup {
-                sizes: "4KiB".parse().expect("a size"),
-                cache_bytes: 400 * BLOCK,
-                mode: WriteMode::Back,
-                gate: Gate::new("duel".parse().expect("it is registered")),
-                shards: 1,
-                evict: policy.parse().expect("it is registered"),
+                cache: Config {
+                    sizes: "4KiB".parse().expect("a size"),
+                    cache_bytes: 400 * BLOCK,
+                    mode: WriteMode::Back,
+                    gate: Gate::new("duel".parse().expect("it is registered")),
+                    shards: Some(1),
+                    evict: policy.parse().expect("it is registered"),
+                    ..Config::default()
+                },
                 clean_every_ns: u64::MAX,
             };
             let blocks =

@@ -7,8 +7,7 @@
 use std::time::Instant;
 
 use floe_block::{
-    BlockCache, BlockSizes, Config, ConfigError, Evict, Gate, Kind, Memory, OpId, Order, Request,
-    RequestId, Stats, VolumeId, WriteMode,
+    BlockCache, Config, ConfigError, Kind, OpId, Order, Request, RequestId, Stats, VolumeId,
 };
 use floe_trace::Op;
 use serde::Serialize;
@@ -25,18 +24,8 @@ const MOST_VOLUMES: usize = 1 << 16;
 /// The settings of a simulation.
 #[derive(Debug, Clone)]
 pub struct Setup {
-    /// Block sizes.
-    pub sizes: BlockSizes,
-    /// Cache size in bytes.
-    pub cache_bytes: u64,
-    /// When writes reach which device.
-    pub mode: WriteMode,
-    /// The admission.
-    pub gate: Gate,
-    /// The number of shards.
-    pub shards: u64,
-    /// The eviction policy.
-    pub evict: Evict,
+    /// The cache.
+    pub cache: Config,
     /// The interval between cleanings of dirty data, in nanoseconds of the trace's time.
     pub clean_every_ns: u64,
 }
@@ -111,10 +100,10 @@ pub fn simulate(
     let blocks_now: u64 = stats.blocks.iter().map(|(_, blocks)| blocks).sum();
     Ok(BlockSimulationResult {
         trace: trace.to_owned(),
-        blocks: setup.sizes.to_string(),
-        policy: setup.evict.to_string(),
-        admission: AdmissionOutcome::of(&setup.gate, &stats),
-        size: setup.cache_bytes,
+        blocks: setup.cache.sizes.to_string(),
+        policy: setup.cache.evict.to_string(),
+        admission: AdmissionOutcome::of(&setup.cache.gate, &stats),
+        size: setup.cache.cache_bytes,
         read_requests: counted.reads,
         read_hits: counted.read_hits,
         write_requests: counted.writes,
@@ -133,19 +122,8 @@ pub fn simulate(
 }
 
 fn run(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, SimulateError> {
-    let mut simulation = Simulation {
-        cache: BlockCache::new(Config {
-            sizes: setup.sizes.clone(),
-            cache_bytes: setup.cache_bytes,
-            mode: setup.mode,
-            shards: Some(setup.shards),
-            gate: setup.gate.clone(),
-            evict: setup.evict.clone(),
-            memory: Memory::None,
-            kept: false,
-        })?,
-        orders: Vec::new(),
-    };
+    let mut simulation =
+        Simulation { cache: BlockCache::new(setup.cache.clone())?, orders: Vec::new() };
     let mut volumes: HashMap<u32, VolumeId> = HashMap::new();
     let mut clean_at_ns = setup.clean_every_ns;
     for request in requests {

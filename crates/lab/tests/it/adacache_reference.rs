@@ -6,7 +6,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use floe_block::WriteMode;
+use floe_block::{Config, WriteMode};
 use floe_lab::simulate::blocks::{Setup, simulate};
 use floe_trace::{OpenOptions, Request, Trace};
 
@@ -35,12 +35,13 @@ fn arc_p2_agrees_with_an_independent_model_within_one_percent() {
     assert_eq!(requests.len(), 666_176);
     for (sizes, hits, backing_read_bytes, blocks) in REFERENCE {
         let setup = Setup {
-            sizes: sizes.parse().expect("block sizes"),
-            cache_bytes: 45 << 20,
-            mode: WriteMode::Back,
-            gate: floe_block::Gate::default(),
-            shards: 1,
-            evict: floe_block::Evict::default(),
+            cache: Config {
+                sizes: sizes.parse().expect("block sizes"),
+                cache_bytes: 45 << 20,
+                mode: WriteMode::Back,
+                shards: Some(1),
+                ..Config::default()
+            },
             clean_every_ns: u64::MAX,
         };
         let outcome = simulate("arc_P2", &requests, &setup).expect("the cache can be made");

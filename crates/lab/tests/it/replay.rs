@@ -170,12 +170,7 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
         let config = &mut plan.tiers[0].config;
         config.gate = Gate::new(admit.parse().expect("it is registered"));
         let same = blocks::Setup {
-            sizes: config.sizes.clone(),
-            cache_bytes: config.cache_bytes,
-            mode,
-            gate: config.gate.clone(),
-            shards: 1,
-            evict: config.evict.clone(),
+            cache: Config { shards: Some(1), ..config.clone() },
             clean_every_ns: u64::MAX,
         };
         let replayed = simulated(&plan, &setup(1, false), &requests);

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockCache, BlockSizes, Calibrated, Io, KeptCache, Layout, NewCache, PartJournal,
-    SECTOR_BYTES, Samples, Serving, StoreError, Superblock, VolumeId, scan, write_superblock,
+    Begun, BlockCache, BlockSizes, Calibrated, Config, Io, KeptCache, Layout, NewCache,
+    PartJournal, SECTOR_BYTES, Samples, StoreError, Superblock, VolumeId, scan, write_superblock,
 };
 use floe_device::Identity;
 
@@ -46,12 +46,12 @@ pub struct Wishes {
     pub sizes: Option<BlockSizes>,
     /// The number of shards; `None` accepts that of an existing cache.
     pub shards: Option<u64>,
-    /// The device bytes that a new cache may take.
-    pub cache_bytes: u64,
     /// The number of shards of a new cache.
     pub new_shards: u64,
-    /// The settings for serving it.
-    pub serving: Serving,
+    /// The configuration in which it is served, with the device bytes that a new cache may take.
+    pub config: Config,
+    /// The number of threads that share it.
+    pub threads: usize,
     /// Use fewer threads if the cache has fewer shards.
     pub fewer_threads: bool,
     /// The possible difference between this tier and its peers, from
@@ -157,7 +157,7 @@ pub fn start(
         None => {
             let layout = Layout::new(
                 wishes.sizes.as_ref().unwrap_or(&BlockSizes::default()),
-                wishes.cache_bytes,
+                wishes.config.cache_bytes,
                 wishes.new_shards,
             )?;
             let ids = (0..).map(VolumeId).zip(&mut candidates);
@@ -311,7 +311,7 @@ fn check_layout(kept: &KeptCache, wishes: &Wishes) -> Result<(), Refusal> {
         let (has, asked) = (layout.shards().to_string(), asked.to_string());
         return Err(Refusal::Layout { setting: "shards", has, asked });
     }
-    let threads = wishes.serving.parts;
+    let threads = wishes.threads;
     if threads as u64 > layout.shards() && !wishes.fewer_threads {
         return Err(Refusal::Threads { shards: layout.shards(), threads });
     }
@@ -333,10 +333,9 @@ fn begin(
     let (valid_bytes, dirty_bytes) =
         (sum(&|id| kept.valid_bytes(id)), sum(&|id| kept.dirty_bytes(id)));
     let (clean, shards) = (kept.superblock().clean, kept.superblock().layout.shards());
-    let mut serving =
-        Serving { parts: wishes.serving.parts.min(shards as usize), ..wishes.serving.clone() };
+    let (mut config, threads) = (wishes.config.clone(), wishes.threads.min(shards as usize));
     if let Some(calibrated) = &kept.superblock().calibrated {
-        let gate = &mut serving.gate;
+        let gate = &mut config.gate;
         gate.admission = gate.admission.calibrated(calibrated);
         if !gate.admission.is_always() {
             tracing::info!(admit = %gate.admission, "admission as calibrated");
@@ -350,7 +349,8 @@ fn begin(
         );
     }
     let ids = volumes.iter().map(|volume| volume.id).collect();
-    let Begun { superblock, parts } = cache.with_io(|io| kept.begin(io, volumes, &serving))?;
+    let Begun { superblock, parts } =
+        cache.with_io(|io| kept.begin(io, volumes, &config, threads))?;
     let ended = if superblock.session == 1 {
         "new"
     } else if clean {

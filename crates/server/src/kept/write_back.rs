@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, Begun, Driver, Evict, Fault, Gate, KeptCache, Kind, Memory, Request, SECTOR_BYTES,
-    Sectors, Serving, Volume as Known, VolumeId, WriteMode,
+    Answer, Begun, Config, Driver, Fault, KeptCache, Kind, Request, SECTOR_BYTES, Sectors,
+    Volume as Known, VolumeId, WriteMode,
 };
 
 use super::company::{Order, from_the_lowest};
@@ -132,14 +132,8 @@ fn write_back_one(
         below.iter_mut().try_for_each(|lower| lower.keeper.set_void(true, false))?;
     }
     let after = after(&kept, &volumes, &ids);
-    let serving = Serving {
-        mode: WriteMode::Back,
-        gate: Gate::default(),
-        evict: Evict::default(),
-        memory: Memory::None,
-        parts: 1,
-    };
-    let begun: Begun = cache.with_io(|io| kept.begin(io, after, &serving))?;
+    let config = Config { mode: WriteMode::Back, ..Config::default() };
+    let begun: Begun = cache.with_io(|io| kept.begin(io, after, &config, 1))?;
     let Begun { superblock, parts } = begun;
     let Disk { device, ring, pool } = cache;
     let (cache, journal) = parts.into_iter().next().expect("a part was asked for");
