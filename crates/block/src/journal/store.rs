@@ -3,7 +3,8 @@
 //! A superblock is always written twice, each time durably: first over the older copy, then over
 //! the other. So both copies agree except in the moment between. A failure in that moment leaves
 //! one copy intact, with the old or the new content. Where the device refuses the older copy and
-//! leaves it intact, the other is written.
+//! leaves it intact, the other is written all the same, but only both together count as written: one
+//! alone would be lost to a defect.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -265,15 +266,15 @@ pub(crate) fn clear_torn_pages(
     io.flush()
 }
 
-/// Writes a changed superblock, durably: into the older copy, then into the other. Succeeds if the
-/// device takes either, since the newer copy is valid.
+/// Writes a changed superblock, durably: into the older copy, then into the other.
 ///
 /// A superblock that says clean vouches for the checksums of all data, so the data becomes durable
 /// first: it may still be in the device's write cache.
 ///
 /// # Errors
-/// When a volume does not fit, in which case nothing was written. When the device fails; then
-/// either the old or the new superblock is valid.
+/// When a volume does not fit, in which case nothing was written. When the device does not take
+/// both copies; then either the old or the new superblock is valid: the new one wherever the device
+/// took a copy.
 pub(crate) fn write_superblock(
     io: &mut Io<'_>,
     superblock: &mut Superblock,
@@ -281,19 +282,25 @@ pub(crate) fn write_superblock(
     if superblock.clean {
         io.flush()?;
     }
-    let Err(refused) = write_next_copy(io, superblock) else {
-        if write_next_copy(io, superblock).is_err() {
-            superblock.generation -= 1; // the next write begins with the copy that failed
+    if let Err(refused) = write_next_copy(io, superblock) {
+        // A crash may tear the copy being written, so the refused one has to be intact.
+        if is_copy_at(io, superblock.offset()) {
+            let _ = write_next_copy(io, superblock);
+        } else {
+            superblock.generation += 1; // the next write begins with the same copy
         }
-        return Ok(());
-    };
-    // A crash may tear the copy being written, so the other has to be intact.
-    let older = io.read(copy_range(superblock.offset()));
-    if let Ok(Copy::Good(_)) = older.map(|bytes| Superblock::decode(&bytes)) {
-        return write_next_copy(io, superblock).map_err(|_| refused);
+        return Err(refused);
     }
-    superblock.generation += 1; // the next write begins with the same copy
-    Err(refused)
+    let second = write_next_copy(io, superblock);
+    if second.is_err() {
+        superblock.generation += 1; // the next write begins with the copy that failed
+    }
+    second
+}
+
+fn is_copy_at(io: &mut Io<'_>, offset: u64) -> bool {
+    let found = io.read(copy_range(offset));
+    matches!(found.map(|bytes| Superblock::decode(&bytes)), Ok(Copy::Good(_)))
 }
 
 fn write_next_copy(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
