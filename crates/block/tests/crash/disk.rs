@@ -183,6 +183,11 @@ impl Disk {
         self.0.borrow().bytes[bytes].to_vec()
     }
 
+    /// What survives a power cut, whatever else is lost.
+    pub fn peek_durable(&self, bytes: Range<usize>) -> Vec<u8> {
+        self.0.borrow().medium[bytes].to_vec()
+    }
+
     /// A bit of a byte flips, in whatever version of it is or will be there.
     pub fn rot(&self, byte: usize) {
         const BIT: u8 = 4;

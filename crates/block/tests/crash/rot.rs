@@ -63,13 +63,20 @@ pub struct Rotten {
     pub is_checkpoint: bool,
 }
 
-/// A byte of the metadata that may rot.
-pub fn in_metadata(metadata: &[u8], id: &[u8; 16], rng: &mut SmallRng) -> Option<Rotten> {
+/// A byte of the metadata that may rot. A page of a log may only where the later one that tells of
+/// it is `durable`: a power cut must not take that away.
+pub fn in_metadata(
+    metadata: &[u8],
+    durable: &[u8],
+    id: &[u8; 16],
+    rng: &mut SmallRng,
+) -> Option<Rotten> {
     if rng.random_ratio(1, 4) {
         return Some(Rotten { byte: rng.random_range(0..2 * SUPERBLOCK), is_checkpoint: false });
     }
     let pages: Vec<Page> = pages(metadata, id).collect();
-    let is_missed = |page: &Page| page.kind != LOG || is_missed(&pages, page);
+    let witnesses: Vec<Page> = self::pages(durable, id).collect();
+    let is_missed = |page: &Page| page.kind != LOG || is_missed(&witnesses, page);
     let may_rot: Vec<&Page> = pages.iter().filter(|page| is_missed(page)).collect();
     let page = may_rot.get(rng.random_range(0..may_rot.len().max(1)))?;
     Some(Rotten { byte: page.at + rng.random_range(0..PAGE), is_checkpoint: page.kind != LOG })

@@ -225,8 +225,10 @@ impl World {
         if self.kept.rotten.is_some() || !self.draw(|rng| rng.random_ratio(1, 12)) {
             return;
         }
-        let metadata = self.cache.peek(0..self.format.data_start() as usize);
-        let Some(rotten) = self.draw(|rng| rot::in_metadata(&metadata, &id, rng)) else { return };
+        let metadata = 0..self.format.data_start() as usize;
+        let (now, durable) = (self.cache.peek(metadata.clone()), self.cache.peek_durable(metadata));
+        let rotten = self.draw(|rng| rot::in_metadata(&now, &durable, &id, rng));
+        let Some(rotten) = rotten else { return };
         self.cache.rot(rotten.byte);
         self.survived.rotten_bits += 1;
         self.history.note(Event::Rotten { byte: rotten.byte });
