@@ -13,6 +13,7 @@ mod listener;
 mod metrics;
 pub mod nbd_client;
 pub mod notify;
+mod protocol;
 mod session;
 mod socket_file;
 pub mod status;

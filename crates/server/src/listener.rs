@@ -4,10 +4,12 @@ use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_nbd::uri::{Address, Uri};
 
+use crate::protocol::{Nbd, ProtocolFactory};
 use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
 use crate::tls::TlsConfig;
 
@@ -82,6 +84,8 @@ pub(crate) struct Listener {
     pub(crate) socket: Rc<OwnedFd>,
     /// The address clients connect to, with the bound port.
     pub(crate) uri: Uri,
+    /// Begins the protocol of its clients.
+    pub(crate) protocol: Arc<dyn ProtocolFactory>,
     _file: Option<SocketFile>,
 }
 
@@ -119,13 +123,23 @@ impl Listener {
                 let port = listener.local_addr().map_err(failed)?.port();
                 let address = Address::Tcp { host: host.clone(), port };
                 let uri = Uri { address, tls: encrypted, ..uri.clone() };
-                Ok(Self { socket: Rc::new(listener.into()), uri, _file: None })
+                Ok(Self {
+                    socket: Rc::new(listener.into()),
+                    uri,
+                    protocol: Arc::new(Nbd),
+                    _file: None,
+                })
             }
             Address::Unix(path) => {
                 let failed = |source| ListenError::Socket { uri: uri.to_string(), source };
                 let (socket, file) = listen_on(path, Permitted::ByUmask).map_err(failed)?;
                 let uri = Uri { tls: encrypted, ..uri.clone() };
-                Ok(Self { socket: Rc::new(socket), uri, _file: Some(file) })
+                Ok(Self {
+                    socket: Rc::new(socket),
+                    uri,
+                    protocol: Arc::new(Nbd),
+                    _file: Some(file),
+                })
             }
         }
     }

@@ -1,8 +1,8 @@
-//! One NBD client: its received bytes, its pending replies, and the bounds on its requests.
+//! One client: its received bytes, its pending replies, and the bounds on its requests.
 //!
-//! A session receives into its own buffer and hands the bytes to [`Connection`], which parses them.
-//! A write's payload that has not arrived with its header is received straight into the request's
-//! buffer. Replies queue up and many of them leave in one gathering send, payloads straight from
+//! A session receives into its own buffer and hands the bytes to its [`Protocol`], which parses
+//! them. A write's payload that has not arrived with its header is received straight into the
+//! request's buffer. Replies queue up and many of them leave in one gathering send, payloads straight from
 //! the device's buffers (`outbox`). With TLS the bytes pass through a [`Channel`] in both
 //! directions, a bounded part at a time.
 //!
@@ -17,30 +17,24 @@
 
 mod budget;
 mod ending;
-mod outbox;
 mod receiving;
 mod sending;
 
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use floe_block::{MOST_MAPPED_BYTES, SECTOR_BYTES};
-use floe_device::{Buffer, Pool, Slice};
-use floe_nbd::connection::{Connection, Event};
-use floe_nbd::error::{NbdError, ProtocolError};
-use floe_nbd::export::{Export, Exports};
-use floe_nbd::extent::{self, Extent};
-use floe_nbd::handshake::Tls;
-use floe_nbd::reply::ReplyHeader;
-use floe_nbd::transmission::{Command, Request};
+use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, SECTOR_BYTES, VolumeId};
+use floe_device::{Buffer, Extent, Pool, Slice};
+use floe_nbd::export::Exports;
 
 use crate::limits::{Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, RECEIVE_IDLE_BYTES, SLOW_TIME};
+use crate::protocol::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
 use crate::tls::{Channel, TlsConfig};
 pub(crate) use budget::Budget;
-use outbox::{Outbox, slice_of};
-use receiving::Incoming;
+use receiving::{Filling, Incoming};
 
 /// The action that the session wants from the server next.
 #[derive(Debug)]
@@ -62,9 +56,9 @@ pub(crate) enum Want {
 /// An error that ends a session.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    /// The client broke the NBD protocol.
+    /// The client broke the protocol.
     #[error(transparent)]
-    Protocol(#[from] ProtocolError),
+    Protocol(#[from] Broken),
     /// The client broke TLS, or its certificate is not valid.
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
@@ -75,6 +69,8 @@ pub(crate) enum SessionError {
 pub(crate) enum Overdue {
     #[error("no export chosen in time")]
     Handshake,
+    #[error("it has sent nothing for longer than it promised")]
+    Silent,
     /// The client takes no replies, or sends no more of a write.
     #[error("it neither takes nor gives, and others wait for the memory")]
     Stalled,
@@ -105,16 +101,25 @@ pub(crate) struct Session {
     /// The session's key in the budget's line.
     key: u32,
     common: Common,
-    connection: Connection,
+    protocol: Box<dyn Protocol>,
     channel: Option<Box<Channel>>,
     receive_buffer: Option<Buffer>,
     receive_bytes: usize,
     /// Bytes received and decrypted, of which the first `used` are parsed.
     input: Vec<u8>,
     used: usize,
-    incoming: Option<Incoming>,
+    /// Writes whose payload is expected or coming.
+    incoming: Vec<Incoming>,
+    /// The part of their payload that comes next.
+    filling: Option<Filling>,
+    /// A write whose payload is complete.
+    filled: Option<Incoming>,
     receiving: bool,
+    /// Time of the last byte received.
+    heard: Instant,
     turn: Option<Turn>,
+    /// Requests behind the one in `turn`.
+    behind: VecDeque<Request>,
     /// The last plaintext bytes, before TLS.
     clear: Vec<u8>,
     outbox: Outbox,
@@ -138,34 +143,34 @@ pub(crate) struct Session {
 
 impl Session {
     /// Makes the session of a client that has just connected. `key` is its key in the budget's
-    /// line.
+    /// line, and `factory` begins its protocol.
     pub(crate) fn new(
         key: u32,
         socket: OwnedFd,
+        factory: &dyn ProtocolFactory,
         exports: &Arc<Exports>,
         common: &Common,
         now: Instant,
     ) -> Self {
-        let tls = match &common.tls {
-            None => Tls::Off,
-            Some(config) if config.required() => Tls::Required,
-            Some(_) => Tls::Offered,
-        };
         let mut outbox = Outbox::default();
-        let connection = Connection::new(Arc::clone(exports), tls, &mut outbox.answers);
+        let protocol = factory.begin(exports, common.tls.as_ref(), &mut outbox);
         Self {
             socket: Rc::new(socket),
             key,
             common: common.clone(),
-            connection,
+            protocol,
             channel: None,
             receive_buffer: None,
             receive_bytes: RECEIVE_IDLE_BYTES,
             input: Vec::new(),
             used: 0,
-            incoming: None,
+            incoming: Vec::new(),
+            filling: None,
+            filled: None,
             receiving: false,
+            heard: now,
             turn: None,
+            behind: VecDeque::new(),
             clear: Vec::new(),
             outbox,
             sending: false,
@@ -180,18 +185,16 @@ impl Session {
         }
     }
 
-    /// Returns the next action; `None` while a receive is under way.
+    /// Returns the next action; `None` while it waits for a receive.
     pub(crate) fn next(&mut self, now: Instant) -> Result<Option<Want>, SessionError> {
-        if self.receiving {
-            return Ok(None);
-        }
         loop {
-            if let Some(incoming) =
-                self.incoming.take_if(|incoming| incoming.received == incoming.into.len())
-            {
-                return Ok(Some(Want::ServeWrite(incoming.request, incoming.buffer)));
+            if let Some(write) = self.filled.take() {
+                return Ok(Some(Want::ServeWrite(write.request, write.buffer)));
             }
-            if self.incoming.is_some() {
+            if self.receiving {
+                return Ok(self.take_request(now));
+            }
+            if self.filling.is_some() {
                 if self.take_payload(now) || self.decrypt()? {
                     continue;
                 }
@@ -203,26 +206,23 @@ impl Session {
             if self.ended {
                 return Ok(Some(Want::End));
             }
+            if let Some(want) = self.take_request(now) {
+                return Ok(Some(want));
+            }
             match self.turn {
-                Some(Turn::Waiting(_) | Turn::SetAside(_)) => return Ok(Some(Want::Pause)),
-                Some(Turn::Come(request)) => {
-                    self.turn = None;
-                    self.serving += 1;
-                    return Ok(Some(Want::Serve(request)));
-                }
+                // Payload of earlier writes is behind, and only that may free the memory.
+                Some(_) if !self.incoming.is_empty() => {}
+                Some(_) => return Ok(Some(Want::Pause)),
+                None if self.is_crowded() => return Ok(Some(Want::Pause)),
                 None => {}
             }
-            let crowded = self.serving + self.outbox.len() >= MOST_REQUESTS;
-            if crowded || self.outbox.answers.len() >= MOST_ANSWER_BYTES {
-                return Ok(Some(Want::Pause));
-            }
             let (used, event) =
-                self.connection.advance(&self.input[self.used..], &mut self.outbox.answers)?;
+                self.protocol.advance(&self.input[self.used..], &mut self.outbox)?;
             self.used += used;
             match event {
                 Event::NeedMore if self.decrypt()? || self.ended => {}
                 Event::NeedMore => return Ok(Some(self.receive(now))),
-                Event::Answered | Event::Negotiated => {}
+                Event::Nothing => {}
                 Event::StartTls => {
                     let config = self
                         .common
@@ -232,49 +232,57 @@ impl Session {
                     self.channel = Some(Box::new(config.channel()));
                     self.clear.append(&mut self.outbox.answers);
                 }
-                Event::Request(request) => {
-                    let own = self.common.budget.take_own(self.key, bytes_of(&request));
-                    self.turn = Some(match own {
-                        true => Turn::Come(request),
-                        false if self.is_slow(now) => Turn::SetAside(request),
-                        false => self.line_up(request),
-                    });
-                }
-                Event::Refused { request, error } => {
-                    self.refused += 1;
-                    let header = ReplyHeader::failure(&request, &error, self.structured());
-                    self.outbox.push(header, None, 0);
-                }
-                Event::Payload { .. } => unreachable!("payloads are taken by begin_payload"),
+                Event::Request(request) if self.turn.is_some() => self.behind.push_back(request),
+                Event::Request(request) => self.turn = Some(self.take_turn(request, now)),
+                Event::Refused => self.refused += 1,
+                Event::Payload { tag, bytes } => self.fill(tag, bytes),
                 Event::Disconnect => self.ended = true,
             }
         }
     }
 
+    /// Takes out the request whose memory is there.
+    fn take_request(&mut self, now: Instant) -> Option<Want> {
+        let Some(Turn::Come(request)) = self.turn else { return None };
+        let next = self.behind.pop_front();
+        self.turn = next.map(|next| self.take_turn(next, now));
+        self.serving += 1;
+        Some(Want::Serve(request))
+    }
+
+    /// The client is to be listened to no more until replies have left.
+    fn is_crowded(&self) -> bool {
+        self.serving + self.outbox.len() >= MOST_REQUESTS
+            || self.outbox.answers.len() >= MOST_ANSWER_BYTES
+    }
+
     /// Replies to a request, with the data of a successful read.
-    pub(crate) fn reply(&mut self, request: &Request, result: Result<Option<Slice>, NbdError>) {
-        let (header, payload) = match result {
-            Ok(payload) => (ReplyHeader::success(request, self.structured()), payload),
-            Err(error) => (ReplyHeader::failure(request, &error, self.structured()), None),
-        };
-        self.push_reply(request, header, payload);
+    pub(crate) fn reply(&mut self, request: &Request, result: Result<Option<Slice>, Fault>) {
+        self.answer(request, result.map(|data| data.map_or(Answer::Done, Answer::Data)));
     }
 
-    /// Replies to a block status request with the consecutive extents from its offset on.
+    /// Replies to a request for a map with the consecutive extents from its offset on.
     pub(crate) fn reply_extents(&mut self, request: &Request, extents: &[Extent]) {
-        let payload = extent::encode(request, extents);
-        let header = ReplyHeader::block_status(request, payload.len());
-        let payload = slice_of(&payload, &self.common.pool);
-        self.push_reply(request, header, Some(payload));
+        self.answer(request, Ok(Answer::Extents(extents)));
     }
 
-    fn push_reply(&mut self, request: &Request, header: ReplyHeader, payload: Option<Slice>) {
+    fn answer(&mut self, request: &Request, result: Result<Answer<'_>, Fault>) {
         self.serving -= 1;
         let bytes = bytes_of(request);
         if self.broken {
             self.give_back(bytes);
         } else {
-            self.outbox.push(header, payload, bytes);
+            let out = Reply::new(&mut self.outbox, &self.common.pool, bytes);
+            self.protocol.reply(request, result, out);
+        }
+    }
+
+    /// Takes the memory of a request, or has it wait.
+    fn take_turn(&self, request: Request, now: Instant) -> Turn {
+        match self.common.budget.take_own(self.key, bytes_of(&request)) {
+            true => Turn::Come(request),
+            false if self.is_slow(now) => Turn::SetAside(request),
+            false => self.line_up(request),
         }
     }
 
@@ -313,23 +321,19 @@ impl Session {
     /// Takes over the server's new list of exports. A session whose export is gone ends; one whose
     /// export has another size serves up to that.
     pub(crate) fn exports_changed(&mut self, exports: &Arc<Exports>) {
-        if !self.connection.exports_changed(exports) {
+        if !self.protocol.exports_changed(exports) {
             self.end();
         }
     }
 
-    /// Returns the export the client has chosen; `None` while the handshake lasts.
-    pub(crate) fn export(&self) -> Option<&Export> {
-        self.connection.export()
+    /// Returns the volume the client has chosen; `None` while the handshake lasts.
+    pub(crate) fn volume(&self) -> Option<VolumeId> {
+        self.protocol.volume()
     }
 
     /// Returns the number of requests refused in the session since the last call, and resets it.
     pub(crate) fn take_refused(&mut self) -> u64 {
         std::mem::take(&mut self.refused)
-    }
-
-    fn structured(&self) -> bool {
-        self.connection.negotiated().is_some_and(|negotiated| negotiated.structured_replies)
     }
 }
 
@@ -341,11 +345,11 @@ fn bytes_of(request: &Request) -> usize {
         let end = request.offset + u64::from(request.length).min(most);
         (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
     };
-    match request.command {
-        Command::Read | Command::Write if request.length > 0 => {
+    match request.kind {
+        Kind::Read | Kind::Write { .. } if request.length > 0 => {
             sectors(u64::MAX) * SECTOR_BYTES as usize
         }
-        Command::BlockStatus => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
+        Kind::DirtyMap => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
         _ => 0,
     }
 }

@@ -8,12 +8,12 @@ impl Session {
     /// Takes no further requests; complete ones are still answered.
     pub(crate) fn end(&mut self) {
         self.ended = true;
-        if let Some(incoming) =
-            self.incoming.take_if(|incoming| incoming.received < incoming.into.len())
-        {
+        self.filling = None;
+        while let Some(incoming) = self.incoming.pop() {
             self.serving -= 1;
             self.give_back(bytes_of(&incoming.request));
         }
+        self.behind.clear();
         match self.turn.take() {
             Some(Turn::Waiting(_)) => self.common.budget.leave(self.key),
             Some(Turn::Come(request)) => self.give_back(bytes_of(&request)),
@@ -42,16 +42,24 @@ impl Session {
             return (now >= self.begun + self.common.limits.handshake_time)
                 .then_some(Overdue::Handshake);
         }
-        let giving = self.incoming.as_ref().and_then(|incoming| incoming.since);
+        if self.protocol.longest_silence().is_some_and(|most| now >= self.heard + most) {
+            return Some(Overdue::Silent);
+        }
+        let giving = self.incoming.iter().filter_map(|incoming| incoming.since);
         let taking = self.sending.then_some(self.sending_since);
-        let since = [giving, taking].into_iter().flatten().min();
+        let since = giving.chain(taking).min();
         let late = since.is_some_and(|since| now >= since + self.common.limits.stall_time);
         (late && self.common.budget.is_in_the_way(self.key)).then_some(Overdue::Stalled)
     }
 
     /// The client has not chosen an export yet.
     pub(crate) fn is_in_handshake(&self) -> bool {
-        self.connection.negotiated().is_none() && !self.silent
+        !self.protocol.is_established() && !self.silent
+    }
+
+    /// The client can be late while no other waits for its memory.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.is_in_handshake() || self.protocol.longest_silence().is_some() && !self.ended
     }
 
     /// No request is in flight, no reply is pending and no send is under way.

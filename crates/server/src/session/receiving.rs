@@ -4,10 +4,10 @@
 use std::time::Instant;
 
 use floe_device::{Buffer, Slice};
-use floe_nbd::transmission::Request;
 
 use super::{Session, SessionError, Want};
 use crate::limits::{PIECE_BYTES, RECEIVE_BUSY_BYTES, RECEIVE_IDLE_BYTES};
+use crate::protocol::Request;
 
 /// A write whose payload is being received.
 #[derive(Debug)]
@@ -20,6 +20,13 @@ pub(super) struct Incoming {
     piece_end: usize,
     /// Time from which the client has been able to send it.
     pub(super) since: Option<Instant>,
+}
+
+/// The payload that comes next: its write, by the place in the list, and the missing bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Filling {
+    write: usize,
+    bytes: usize,
 }
 
 impl Incoming {
@@ -36,11 +43,12 @@ impl Session {
     /// Receives more bytes. Unencrypted payload goes straight into its request's buffer.
     pub(super) fn receive(&mut self, now: Instant) -> Want {
         self.receiving = true;
-        if let Some(incoming) = &mut self.incoming {
+        for incoming in &mut self.incoming {
             incoming.since.get_or_insert(now);
         }
-        if let (Some(incoming), None) = (&self.incoming, &self.channel) {
-            let end = incoming.into.len().min(incoming.piece_end);
+        if let (Some(filling), None) = (self.filling, &self.channel) {
+            let incoming = &self.incoming[filling.write];
+            let end = (incoming.received + filling.bytes).min(incoming.piece_end);
             return Want::Receive {
                 into: incoming.into.slice(incoming.received..end),
                 whole: true,
@@ -64,16 +72,16 @@ impl Session {
     /// Takes in the bytes of the last [`Want::Receive`]; none means that the client hung up.
     pub(crate) fn received(&mut self, bytes: usize, now: Instant) -> Result<(), SessionError> {
         self.receiving = false;
+        self.heard = now;
         if self.ended {
             // Late bytes are ignored, also the payload of a write that `end` has dropped.
         } else if bytes == 0 {
             self.end();
-            self.connection.end_of_input()?;
-        } else if let (Some(incoming), None) = (&mut self.incoming, &self.channel) {
+            self.protocol.end_of_input()?;
+        } else if self.filling.is_some() && self.channel.is_none() {
             // Less than all of it is no end yet: kernels before 5.19 may give up waiting for the
             // rest.
-            incoming.advance(bytes, now);
-            self.connection.payload_received(bytes);
+            self.filled_by(bytes, now);
         } else {
             let buffer = self.receive_buffer.as_ref().expect("what was received is somewhere");
             self.receive_bytes = match bytes {
@@ -105,7 +113,7 @@ impl Session {
             Ok(()) => Ok(!self.input.is_empty()),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 self.end();
-                self.connection.end_of_input()?;
+                self.protocol.end_of_input()?;
                 Ok(false)
             }
             Err(error) => {
@@ -117,32 +125,53 @@ impl Session {
         }
     }
 
-    /// Moves the received part of a write's payload into its buffer; `into` is the payload's range
-    /// of `buffer`.
+    /// Expects the payload of a write; `into` is the payload's range of `buffer`.
     pub(crate) fn begin_payload(&mut self, request: Request, buffer: Buffer, into: Slice) {
-        let here = (self.input.len() - self.used).min(into.len());
-        into.slice(0..here).copy_from(&self.input[self.used..self.used + here]);
-        self.used += here;
-        self.connection.payload_received(here);
-        self.incoming = Some(Incoming {
-            request,
-            buffer,
-            into,
-            received: here,
-            piece_end: here + PIECE_BYTES,
-            since: None,
-        });
+        let is_empty = into.is_empty();
+        let write =
+            Incoming { request, buffer, into, received: 0, piece_end: PIECE_BYTES, since: None };
+        if is_empty {
+            debug_assert!(self.filled.is_none());
+            self.filled = Some(write); // part of a sector at most, and no byte to wait for
+            return;
+        }
+        self.protocol.ready(&request, &mut self.outbox);
+        self.incoming.push(write);
+    }
+
+    /// The next bytes are payload of the write with this tag.
+    pub(super) fn fill(&mut self, tag: u64, bytes: usize) {
+        let write = self.incoming.iter().position(|incoming| incoming.request.tag == tag);
+        let write = write.expect("payload comes for a write that is ready");
+        debug_assert!(bytes <= self.incoming[write].into.len() - self.incoming[write].received);
+        self.filling = Some(Filling { write, bytes });
     }
 
     /// Takes payload out of the input. Returns whether there was any.
     pub(super) fn take_payload(&mut self, now: Instant) -> bool {
-        let Some(incoming) = &mut self.incoming else { return false };
-        let here = (self.input.len() - self.used).min(incoming.into.len() - incoming.received);
+        let Some(filling) = self.filling else { return false };
+        let incoming = &self.incoming[filling.write];
+        let here = (self.input.len() - self.used).min(filling.bytes);
         let place = incoming.into.slice(incoming.received..incoming.received + here);
         place.copy_from(&self.input[self.used..self.used + here]);
         self.used += here;
-        incoming.advance(here, now);
-        self.connection.payload_received(here);
+        if here > 0 {
+            self.filled_by(here, now);
+        }
         here > 0
+    }
+
+    /// So many bytes of the payload that came next are in its buffer.
+    fn filled_by(&mut self, bytes: usize, now: Instant) {
+        let Some(mut filling) = self.filling else { return };
+        self.protocol.payload_received(bytes);
+        let incoming = &mut self.incoming[filling.write];
+        incoming.advance(bytes, now);
+        filling.bytes -= bytes;
+        let complete = incoming.received == incoming.into.len();
+        self.filling = (filling.bytes > 0).then_some(filling);
+        if complete {
+            self.filled = Some(self.incoming.swap_remove(filling.write));
+        }
     }
 }

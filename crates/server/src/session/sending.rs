@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use floe_device::Slice;
 
-use super::outbox::slice_of;
 use super::{Session, Turn};
 use crate::limits::{PIECE_BYTES, SEND_TLS_BYTES};
+use crate::protocol::slice_of;
 
 impl Session {
     /// Returns the next send, if bytes are pending and no send is under way.

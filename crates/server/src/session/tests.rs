@@ -1,12 +1,17 @@
 //! Sessions without sockets: bytes in, wants and sends out.
 
+mod asking;
+
+use floe_nbd::export::Export;
+use floe_nbd::wire::{REQUEST_MAGIC, command};
+
 use super::*;
 use crate::limits::{PIECE_BYTES, SEND_TLS_BYTES};
+use crate::protocol::Nbd;
 
 fn now() -> Instant {
     Instant::now()
 }
-use floe_nbd::wire::{REQUEST_MAGIC, command};
 
 /// A session after the handshake, with a write of `length` bytes given out and its payload asked
 /// for.
@@ -15,7 +20,7 @@ fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
     let budget = Rc::new(Budget::new(1 << 20, 1));
     let common = Common { pool: pool.clone(), budget, tls: None, limits: Limits::default() };
-    let mut session = Session::new(0, socket.into(), &exports, &common, now());
+    let mut session = Session::new(0, socket.into(), &Nbd, &exports, &common, now());
     let mut input = b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk".to_vec();
     input.extend(REQUEST_MAGIC.to_be_bytes());
     input.extend([0, 0]);
@@ -70,7 +75,7 @@ fn session_with(requests: &[u8], exports: &[Export], budget: &Rc<Budget>, key: u
     let exports = Arc::new(Exports::new(exports.to_vec()).unwrap());
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
     let common = Common { pool, budget: Rc::clone(budget), tls: None, limits: Limits::default() };
-    let mut session = Session::new(key, socket.into(), &exports, &common, now());
+    let mut session = Session::new(key, socket.into(), &Nbd, &exports, &common, now());
     let input = [b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\x04disk", requests].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
     into.slice(0..input.len()).copy_from(&input);
@@ -107,7 +112,7 @@ fn an_export_that_grew_is_served_up_to_its_new_end() {
     let mut session = session_with(&twice[..28], &[disk(4096)], &budget, 0);
     session.exports_changed(&list(&[Export::new("other", 1), disk(8192)]));
     let Ok(Some(Want::Serve(served))) = session.next(now()) else { panic!("{session:?}") };
-    assert_eq!((served.offset, session.export().unwrap().volume), (4096, 3));
+    assert_eq!((served.offset, session.volume().unwrap()), (4096, VolumeId(3)));
 }
 
 #[test]
@@ -210,7 +215,7 @@ fn a_handshake_has_its_time() {
     let common =
         Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
     let begun = now();
-    let session = Session::new(0, socket.into(), &list(&[disk(4096)]), &common, begun);
+    let session = Session::new(0, socket.into(), &Nbd, &list(&[disk(4096)]), &common, begun);
     let just_before = begun + Limits::default().handshake_time - std::time::Duration::from_nanos(1);
     assert_eq!(session.overdue(just_before), None);
     assert_eq!(session.overdue(begun + Limits::default().handshake_time), Some(Overdue::Handshake));
@@ -230,7 +235,9 @@ fn an_idle_client_holds_one_page_and_little_more() {
     let mut session = session_with(b"", &[disk(4096)], &budget, 0);
     assert!(matches!(session.next(now()), Ok(Some(Want::Receive { .. }))));
     assert_eq!(session.common.pool.stats().arena_used_bytes, 4096);
-    assert!(size_of::<Session>() + size_of::<Connection>() + session.input.capacity() < 3000);
+    assert!(
+        size_of::<Session>() + size_of_val(&*session.protocol) + session.input.capacity() < 3000
+    );
 }
 
 #[test]
@@ -259,7 +266,7 @@ fn who_haggles_and_does_not_read_is_not_listened_to() {
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
     let common =
         Common { pool, budget: Rc::new(Budget::new(0, 1)), tls: None, limits: Limits::default() };
-    let mut session = Session::new(0, socket.into(), &list(&many), &common, now());
+    let mut session = Session::new(0, socket.into(), &Nbd, &list(&many), &common, now());
     let input = [&b"\0\0\0\x03"[..], &b"IHAVEOPT\0\0\0\x03\0\0\0\0".repeat(200)].concat();
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
     into.slice(0..input.len()).copy_from(&input);
@@ -312,7 +319,7 @@ impl Encrypted {
         let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
         let budget = Rc::new(Budget::new(1 << 30, 1));
         let common = Common { pool: Pool::new(0), budget, tls, limits: Limits::default() };
-        let mut session = Session::new(0, socket.into(), &list(&[export]), &common, now());
+        let mut session = Session::new(0, socket.into(), &Nbd, &list(&[export]), &common, now());
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut roots = rustls::RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
@@ -366,7 +373,7 @@ fn give(session: &mut Session, mut bytes: &[u8]) -> Vec<u8> {
             session.sent(now());
         }
         match want {
-            Some(Want::Serve(request)) if request.command == Command::Write => {
+            Some(Want::Serve(request)) if matches!(request.kind, Kind::Write { .. }) => {
                 let buffer = session.common.pool.allocate(request.length as usize);
                 let into = buffer.whole();
                 session.begin_payload(request, buffer, into);

@@ -5,8 +5,7 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
-use floe_block::{Stats, Traffic, VolumeId, counters};
-use floe_nbd::transmission::Command;
+use floe_block::{Kind, Stats, Traffic, VolumeId, counters};
 use hdrhistogram::Histogram;
 
 use super::Latency;
@@ -50,17 +49,16 @@ impl Operation {
         }
     }
 
-    /// Returns the kind of an NBD command; `None` for those that are not answered.
-    pub(crate) fn of(command: Command) -> Option<Self> {
-        match command {
-            Command::Read => Some(Self::Read),
-            Command::Write => Some(Self::Write),
-            Command::Flush => Some(Self::Flush),
-            Command::Trim => Some(Self::Trim),
-            Command::WriteZeroes => Some(Self::Zero),
-            Command::Cache => Some(Self::Prefetch),
-            Command::BlockStatus => Some(Self::BlockStatus),
-            Command::Disconnect | Command::Unknown(_) => None,
+    /// Returns the kind that a request counts as.
+    pub(crate) fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Read => Self::Read,
+            Kind::Write { .. } => Self::Write,
+            Kind::Flush | Kind::Drain => Self::Flush,
+            Kind::Trim => Self::Trim,
+            Kind::Zero { .. } => Self::Zero,
+            Kind::Prefetch => Self::Prefetch,
+            Kind::DirtyMap => Self::BlockStatus,
         }
     }
 }

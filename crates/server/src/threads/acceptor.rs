@@ -212,9 +212,9 @@ impl Acceptor {
             (AcceptorToken::AcceptAdmin(listener), Ok(SocketOutcome::Accepted(socket))) => {
                 self.greet_admin(listener, socket)
             }
-            (_, Ok(SocketOutcome::Accepted(socket))) => {
+            (AcceptorToken::Accept(listener), Ok(SocketOutcome::Accepted(socket))) => {
                 self.entrance.accepted();
-                self.welcome(socket);
+                self.welcome(listener, socket);
             }
             (_, Ok(_)) => {}
             (_, Err(error)) => {
@@ -229,7 +229,7 @@ impl Acceptor {
     }
 
     /// Gives a client to the worker that has the fewest.
-    fn welcome(&mut self, socket: OwnedFd) {
+    fn welcome(&mut self, listener: u32, socket: OwnedFd) {
         let connections = self.workers.connections();
         if connections >= self.config.limits.connections {
             return self.entrance.sent_away(connections); // closes it
@@ -237,7 +237,8 @@ impl Acceptor {
         self.entrance.has_room();
         let idlest = self.workers.idlest();
         idlest.connections.fetch_add(1, Ordering::Relaxed); // roughly is good enough
-        idlest.mailbox.post(Message::Serve(socket));
+        let protocol = Arc::clone(&self.listeners[listener as usize].protocol);
+        idlest.mailbox.post(Message::Serve(socket, protocol));
     }
 
     fn signalled(&mut self, result: &std::io::Result<SocketOutcome>) {

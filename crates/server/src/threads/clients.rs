@@ -8,11 +8,8 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use floe_block::{Answer, Driver, Fault, Kind, MOST_MAPPED_BYTES, Request, SECTOR_BYTES, VolumeId};
-use floe_device::{Buffer, Slice, SocketOutcome};
-use floe_nbd::error::{ErrorCode, NbdError};
-use floe_nbd::extent::Extent;
-use floe_nbd::transmission::{Command, Request as NbdRequest};
+use floe_block::{Answer, Driver, Fault, Kind, Request as CacheRequest, SECTOR_BYTES};
+use floe_device::{Buffer, Extent, Slice, SocketOutcome};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
 use super::messages::{Done, Problem};
@@ -21,6 +18,7 @@ use super::token::ClientToken;
 use super::warnings::Complaint;
 use super::worker::Worker;
 use crate::limits::WATCH_INTERVAL;
+use crate::protocol::{ProtocolFactory, Request};
 use crate::session::{Session, SessionError, Want};
 use crate::status::Operation;
 
@@ -31,7 +29,7 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Worker {
     /// Takes a client on.
-    pub(super) fn welcome(&mut self, socket: OwnedFd) {
+    pub(super) fn welcome(&mut self, socket: OwnedFd, protocol: &dyn ProtocolFactory) {
         if self.ending {
             self.connections.fetch_sub(1, Ordering::Relaxed);
             return; // closes it
@@ -43,8 +41,8 @@ impl Worker {
         let _ = sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL);
         let now = Instant::now();
         let (exports, common) = (&self.exports, &self.common);
-        let index =
-            self.sessions.insert_with(|key| Session::new(key, socket, exports, common, now));
+        let session = |key| Session::new(key, socket, protocol, exports, common, now);
+        let index = self.sessions.insert_with(session);
         self.watch_at.get_or_insert(now + WATCH_INTERVAL);
         self.tally.clients.connections_taken += 1;
         tracing::debug!(thread = self.number, client = index, "connected");
@@ -108,15 +106,14 @@ impl Worker {
         loop {
             let want = self.sessions[index].next(now);
             let goes_on =
-                matches!(&want, Ok(Some(Want::Serve(request))) if request.command == Command::Read);
+                matches!(&want, Ok(Some(Want::Serve(request))) if request.kind == Kind::Read);
             if !goes_on || self.looked_for.is_full() {
                 self.look_in_memory(index, now);
             }
             match want {
                 Ok(Some(Want::Serve(request))) => self.serve(index, request, now),
                 Ok(Some(Want::ServeWrite(request, buffer))) => {
-                    let kind = Kind::Write { durable: request.fua() };
-                    self.submit(index, request, kind, Some(buffer), None, now);
+                    self.submit(index, request, Some(buffer), None, now);
                 }
                 Ok(Some(Want::Receive { into, whole })) => {
                     let socket = Rc::clone(&self.sessions[index].socket);
@@ -162,42 +159,26 @@ impl Worker {
     }
 
     /// Begins a client's request; a write waits for its payload.
-    fn serve(&mut self, index: u32, request: NbdRequest, now: Instant) {
-        let kind = match request.command {
-            Command::Read => Kind::Read,
-            Command::Write => Kind::Write { durable: request.fua() },
-            Command::Flush => Kind::Flush,
-            Command::Trim => Kind::Trim,
-            Command::WriteZeroes => Kind::Zero {
-                durable: request.fua(),
-                may_unmap: request.may_unmap(),
-                fast: request.only_if_fast(),
-            },
-            Command::Cache => Kind::Prefetch,
-            Command::BlockStatus => Kind::DirtyMap,
-            Command::Disconnect | Command::Unknown(_) => {
-                unreachable!("the connection keeps these to itself")
-            }
-        };
-        let wanted = self.cache_request(index, &request, kind);
+    fn serve(&mut self, index: u32, request: Request, now: Instant) {
+        let wanted = request.to_cache();
         let buffer = (wanted.buffer_bytes() > 0).then(|| self.driver.buffer(&wanted));
-        match (request.command, buffer) {
-            (Command::Write, Some(buffer)) => {
+        match (request.kind, buffer) {
+            (Kind::Write { .. }, Some(buffer)) => {
                 let payload = <Driver>::payload(&wanted, &buffer);
                 self.sessions[index].begin_payload(request, buffer, payload);
             }
-            (Command::Read, Some(buffer)) => {
+            (Kind::Read, Some(buffer)) => {
                 if self.driver.has_memory() {
                     return self.looked_for.push(request, wanted, buffer);
                 }
                 let payload = <Driver>::payload(&wanted, &buffer);
-                self.submit(index, request, kind, Some(buffer), Some(payload), now);
+                self.submit(index, request, Some(buffer), Some(payload), now);
             }
             (_, Some(buffer)) => {
                 let map = buffer.slice(0..wanted.buffer_bytes() as usize);
-                self.submit(index, request, kind, Some(buffer), Some(map), now);
+                self.submit(index, request, Some(buffer), Some(map), now);
             }
-            (_, None) => self.submit(index, request, kind, None, None, now),
+            (_, None) => self.submit(index, request, None, None, now),
         }
     }
 
@@ -218,37 +199,33 @@ impl Worker {
             if hit {
                 let latency = now.elapsed();
                 self.tally.from_memory += latency;
-                self.note(index, &request, latency, true);
+                self.note(&request, latency, true);
                 self.sessions[index].reply(&request, Ok(Some(payload)));
             } else {
-                self.submit(index, request, Kind::Read, Some(buffer), Some(payload), now);
+                self.submit(index, request, Some(buffer), Some(payload), now);
             }
         }
         self.looked_for = looked_for;
     }
 
-    fn cache_request(&self, index: u32, request: &NbdRequest, kind: Kind) -> Request {
-        let export = self.sessions[index].export().expect("requests follow the handshake");
-        let most = if kind == Kind::DirtyMap { MOST_MAPPED_BYTES } else { u64::MAX };
-        let len = u64::from(request.length).min(most);
-        Request { volume: VolumeId(export.volume), kind, offset: request.offset, len }
-    }
-
     fn submit(
         &mut self,
         index: u32,
-        request: NbdRequest,
-        kind: Kind,
+        request: Request,
         buffer: Option<Buffer>,
         payload: Option<Slice>,
         now: Instant,
     ) {
-        let wanted = self.cache_request(index, &request, kind);
         let origin = Origin::Session { index, request, payload, begun: now };
-        self.submit_for(origin, wanted, buffer);
+        self.submit_for(origin, request.to_cache(), buffer);
     }
 
-    pub(super) fn submit_for(&mut self, origin: Origin, wanted: Request, buffer: Option<Buffer>) {
+    pub(super) fn submit_for(
+        &mut self,
+        origin: Origin,
+        wanted: CacheRequest,
+        buffer: Option<Buffer>,
+    ) {
         let number = self.driver.submit(wanted, buffer).number();
         if self.origins.len() <= number {
             self.origins.resize_with(number + 1, || None);
@@ -261,13 +238,10 @@ impl Worker {
         let origin = self.origins[answer.request.number()].take();
         match origin.expect("an answer belongs to a request under way") {
             Origin::Session { index, request, payload, begun } => {
-                self.note(index, &request, begun.elapsed(), answer.result.is_ok());
-                match (request.command, answer.result) {
-                    (Command::BlockStatus, Ok(())) => self.reply_extents(index, &request, payload),
-                    (_, result) => {
-                        let result = result.map(|()| payload).map_err(nbd_error);
-                        self.sessions[index].reply(&request, result);
-                    }
+                self.note(&request, begun.elapsed(), answer.result.is_ok());
+                match (request.kind, answer.result) {
+                    (Kind::DirtyMap, Ok(())) => self.reply_extents(index, &request, payload),
+                    (_, result) => self.sessions[index].reply(&request, result.map(|()| payload)),
                 }
                 self.touched.push(index);
             }
@@ -283,16 +257,14 @@ impl Worker {
     }
 
     /// Counts an answer to a client.
-    fn note(&mut self, index: u32, request: &NbdRequest, latency: Duration, well: bool) {
-        let volume = self.sessions[index].export().map(|export| VolumeId(export.volume));
-        if let (Some(volume), Some(operation)) = (volume, Operation::of(request.command)) {
-            self.tally.answered(volume, operation, u64::from(request.length), latency, well);
-        }
+    fn note(&mut self, request: &Request, latency: Duration, well: bool) {
+        let operation = Operation::of(request.kind);
+        self.tally.answered(request.volume, operation, u64::from(request.length), latency, well);
     }
 
     /// Answers a block status from the backing device's allocation and the cache's dirty `map`.
-    fn reply_extents(&mut self, index: u32, request: &NbdRequest, map: Option<Slice>) {
-        let wanted = self.cache_request(index, request, Kind::DirtyMap);
+    fn reply_extents(&mut self, index: u32, request: &Request, map: Option<Slice>) {
+        let wanted = request.to_cache();
         let range = wanted.offset..wanted.offset + wanted.len;
         let mut found = Vec::new();
         self.driver.allocation(wanted.volume, range.clone(), &mut found);
@@ -301,9 +273,8 @@ impl Worker {
         let mut at = range.start;
         for extent in found {
             let end = at + extent.bytes;
-            let known = Extent { bytes: extent.bytes, hole: !extent.allocated, zero: extent.zero };
-            if !known.hole && !known.zero {
-                extents.push(known);
+            if extent.allocated && !extent.zero {
+                extents.push(extent);
                 at = end;
             }
             while at < end {
@@ -317,7 +288,7 @@ impl Worker {
                 let run_end = (at / SECTOR_BYTES + same.count() as u64) * SECTOR_BYTES;
                 let run_end = if map.is_empty() { end } else { run_end.min(end) };
                 let bytes = run_end - at;
-                extents.push(if dirty { Extent::data(bytes) } else { Extent { bytes, ..known } });
+                extents.push(if dirty { Extent::data(bytes) } else { Extent { bytes, ..extent } });
                 at = run_end;
             }
         }
@@ -328,7 +299,7 @@ impl Worker {
     pub(super) fn look_for_late_clients(&mut self, now: Instant) {
         let mut again = self.common.budget.is_waited_for();
         for index in self.sessions.indices() {
-            again |= self.sessions[index].is_in_handshake();
+            again |= self.sessions[index].is_watched();
             self.sessions[index].leave_the_line_if_slow(now);
             if let Some(overdue) = self.sessions[index].overdue(now) {
                 self.tally.clients.clients_hung_up_on += 1;
@@ -338,18 +309,5 @@ impl Worker {
         }
         self.pump_touched();
         self.watch_at = again.then_some(now + WATCH_INTERVAL);
-    }
-}
-
-fn nbd_error(fault: Fault) -> NbdError {
-    match fault {
-        Fault::Io => NbdError::new(ErrorCode::Io, "a device under the cache failed"),
-        Fault::NoSpace => NbdError::new(ErrorCode::NoSpace, "no space left on the backing device"),
-        Fault::OutOfRange => {
-            NbdError::new(ErrorCode::Invalid, "the range is not within the volume")
-        }
-        Fault::Unsupported => {
-            NbdError::new(ErrorCode::NotSupported, "the backing device cannot do that")
-        }
     }
 }

@@ -13,13 +13,14 @@ use super::tier::TierKey;
 use super::tier_part::TierPart;
 use super::volume::DeviceSource;
 use crate::admin::{Addition, AllowedPaths, NewTier, PathRefused, Reply, Trouble};
+use crate::protocol::ProtocolFactory;
 use crate::status::Snapshot;
 
 /// A message to a worker.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Serve this client.
-    Serve(OwnedFd),
+    /// Serve this client, in the protocol that the factory begins.
+    Serve(OwnedFd, Arc<dyn ProtocolFactory>),
     /// These exports are offered now: new clients see them, and clients of others are sent away.
     Offer(Arc<Exports>),
     /// Carry out the command, and reply under the ticket.

@@ -2,11 +2,11 @@
 
 use std::time::Instant;
 
-use floe_block::Request;
+use floe_block::Request as CacheRequest;
 use floe_device::{Buffer, Slice};
-use floe_nbd::transmission::Request as NbdRequest;
 
 use super::messages::Ticket;
+use crate::protocol::Request;
 
 /// Reads that are looked for in memory together: enough for the processor, and few enough that none
 /// waits for long.
@@ -15,21 +15,21 @@ const LOOKED_FOR_AT_ONCE: usize = 16;
 /// The asker of a request of the cache.
 #[derive(Debug)]
 pub(super) enum Origin {
-    Session { index: u32, request: NbdRequest, payload: Option<Slice>, begun: Instant },
+    Session { index: u32, request: Request, payload: Option<Slice>, begun: Instant },
     Command(Ticket),
 }
 
 /// Reads of one client that memory may have. They came in one go, and are looked for together.
 #[derive(Debug, Default)]
 pub(super) struct LookedFor {
-    pub(super) requests: Vec<NbdRequest>,
-    pub(super) reads: Vec<(Request, Buffer)>,
+    pub(super) requests: Vec<Request>,
+    pub(super) reads: Vec<(CacheRequest, Buffer)>,
     /// As many while they are looked for; empty otherwise.
     pub(super) hits: Vec<bool>,
 }
 
 impl LookedFor {
-    pub(super) fn push(&mut self, request: NbdRequest, wanted: Request, buffer: Buffer) {
+    pub(super) fn push(&mut self, request: Request, wanted: CacheRequest, buffer: Buffer) {
         self.requests.push(request);
         self.reads.push((wanted, buffer));
     }

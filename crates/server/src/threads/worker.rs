@@ -212,7 +212,7 @@ impl Worker {
 
     fn take_message(&mut self, message: Message) {
         match message {
-            Message::Serve(socket) => self.welcome(socket),
+            Message::Serve(socket, protocol) => self.welcome(socket, &*protocol),
             Message::Offer(exports) => self.offer(exports),
             Message::Ask { ticket, command } => self.begin_command(ticket, command),
             Message::Degrade { tier } => {
@@ -335,7 +335,7 @@ impl Worker {
             ..Snapshot::default()
         };
         for index in self.sessions.indices() {
-            snapshot.connected(self.sessions[index].export().map(|export| VolumeId(export.volume)));
+            snapshot.connected(self.sessions[index].volume());
         }
         snapshot
     }
@@ -388,8 +388,7 @@ impl Worker {
                     .clients_are_gone(now, until, |session| session.is_quiet())
                     .map(|()| Ok(Done::Nothing)),
                 Awaited::Unused { volume, until } => {
-                    let unused =
-                        |session: &Session| session.export().is_none_or(|e| e.volume != volume.0);
+                    let unused = |session: &Session| session.volume() != Some(volume);
                     self.clients_are_gone(now, until, unused).map(|()| Ok(Done::Nothing))
                 }
                 Awaited::Idle { tier, volume } => {

@@ -5,19 +5,21 @@
 
 use std::collections::VecDeque;
 
-use floe_device::{Pool, Slice};
-use floe_nbd::reply::ReplyHeader;
-
 use crate::limits::{PIECE_BYTES, SEND_HEADER_BYTES};
+use floe_device::{Pool, Slice};
 
 /// Replies for which an idle client's queue keeps memory.
 const REPLIES_KEPT: usize = 8;
 
+/// Longest header of a reply.
+const HEADER_BYTES: usize = 96;
+
 /// A reply on its way out.
 #[derive(Debug)]
 struct Reply {
-    header: ReplyHeader,
-    header_left: bool,
+    header: [u8; HEADER_BYTES],
+    /// Bytes of the header that have not left.
+    header_bytes: u8,
     payload: Option<Slice>,
     /// Bytes that it counts against the session's and the server's bounds.
     bytes: usize,
@@ -25,9 +27,9 @@ struct Reply {
 
 /// The queue of bytes to send.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
+pub(crate) struct Outbox {
     /// Answers of the handshake, before all replies.
-    pub(super) answers: Vec<u8>,
+    pub(crate) answers: Vec<u8>,
     replies: VecDeque<Reply>,
     /// An empty list, for the next send.
     spare: Vec<Slice>,
@@ -37,22 +39,26 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    pub(super) fn push(&mut self, header: ReplyHeader, payload: Option<Slice>, bytes: usize) {
-        self.replies.push_back(Reply { header, header_left: false, payload, bytes });
+    /// Queues a reply. `bytes` of the client's share are free again when it has left.
+    pub(crate) fn push(&mut self, header: &[u8], payload: Option<Slice>, bytes: usize) {
+        let header_bytes = header.len() as u8;
+        let mut reply = Reply { header: [0; HEADER_BYTES], header_bytes, payload, bytes };
+        reply.header[..header.len()].copy_from_slice(header);
+        self.replies.push_back(reply);
     }
 
     /// Returns whether nothing waits to be sent.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.answers.is_empty() && self.replies.is_empty()
     }
 
     /// Returns the number of replies that have not left completely.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.replies.len() + self.leaving
     }
 
     /// Gathers the next send, of about `most` bytes at most.
-    pub(super) fn gather(&mut self, pool: &Pool, most: usize) -> Vec<Slice> {
+    pub(crate) fn gather(&mut self, pool: &Pool, most: usize) -> Vec<Slice> {
         let mut room = most.min(PIECE_BYTES);
         let mut slices = std::mem::take(&mut self.spare);
         if !self.answers.is_empty() {
@@ -66,14 +72,14 @@ impl Outbox {
         while room > 0
             && let Some(reply) = self.replies.front_mut()
         {
-            if !reply.header_left {
-                let header = reply.header.as_bytes();
+            if reply.header_bytes > 0 {
+                let header = &reply.header[..usize::from(reply.header_bytes)];
                 if end + header.len() > SEND_HEADER_BYTES {
                     break;
                 }
                 headers.slice(end..end + header.len()).copy_from(header);
                 end += header.len();
-                reply.header_left = true;
+                reply.header_bytes = 0;
             }
             if let Some(payload) = reply.payload.take() {
                 if begun < end {
@@ -99,25 +105,25 @@ impl Outbox {
     }
 
     /// Keeps an empty list for the next send.
-    pub(super) fn keep(&mut self, list: Vec<Slice>) {
+    pub(crate) fn keep(&mut self, list: Vec<Slice>) {
         debug_assert!(list.is_empty());
         self.spare = list;
     }
 
     /// Drops the gathered replies, sent or not. Returns the number of bytes freed.
-    pub(super) fn left(&mut self) -> usize {
+    pub(crate) fn left(&mut self) -> usize {
         self.leaving = 0;
         std::mem::take(&mut self.leaving_bytes)
     }
 
     /// Drops all replies that are not being sent. Returns the number of bytes freed.
-    pub(super) fn clear(&mut self) -> usize {
+    pub(crate) fn clear(&mut self) -> usize {
         self.answers.clear();
         self.replies.drain(..).map(|reply| reply.bytes).sum()
     }
 
     /// Frees memory that an idle client does not need.
-    pub(super) fn shrink(&mut self) {
+    pub(crate) fn shrink(&mut self) {
         self.answers.shrink_to_fit();
         self.spare.shrink_to(2 * REPLIES_KEPT);
         if self.replies.is_empty() && self.replies.capacity() > REPLIES_KEPT {
@@ -127,7 +133,7 @@ impl Outbox {
 }
 
 /// Returns a buffer of the pool that holds `bytes`.
-pub(super) fn slice_of(bytes: &[u8], pool: &Pool) -> Slice {
+pub(crate) fn slice_of(bytes: &[u8], pool: &Pool) -> Slice {
     let slice = pool.allocate(bytes.len()).slice(0..bytes.len());
     slice.copy_from(bytes);
     slice

@@ -1,0 +1,171 @@
+//! The contract between a session and the protocol that its client speaks.
+//!
+//! A protocol is a state machine without sockets and buffers. It turns received bytes into
+//! [`Request`]s, and the answers of the cache into bytes. The session owns the socket, TLS, the
+//! buffers and the client's share of the memory, and the worker knows no protocol:
+//!
+//! ```text
+//!          session                                      protocol
+//! bytes ─> advance ───────────────────────────────────> Event::Request, a write
+//!          takes memory; the worker makes a buffer
+//!          ready ─────────────────────────────────────> asks for the payload, unless it comes
+//! bytes ─> advance ───────────────────────────────────> Event::Payload
+//!          receives it into the buffer
+//!          payload_received ──────────────────────────>
+//!          the worker serves the write
+//!          reply ─────────────────────────────────────> a header in the outbox
+//! ```
+//!
+//! The cost of a request is one virtual call to parse it and one to answer it; a write costs two or
+//! three more.
+
+mod nbd;
+mod outbox;
+
+use std::error::Error;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, Request as CacheRequest, VolumeId};
+use floe_device::{Extent, Pool, Slice};
+use floe_nbd::export::Exports;
+
+use crate::tls::TlsConfig;
+pub(crate) use nbd::Nbd;
+pub(crate) use outbox::{Outbox, slice_of};
+
+/// Begins conversations. A listener has one, so it chooses the protocol of its clients.
+pub(crate) trait ProtocolFactory: Debug + Send + Sync {
+    /// Begins the conversation with a client that has just connected. The outbox may get a
+    /// greeting.
+    fn begin(
+        &self,
+        exports: &Arc<Exports>,
+        tls: Option<&TlsConfig>,
+        out: &mut Outbox,
+    ) -> Box<dyn Protocol>;
+}
+
+/// An error of a client that ends its session.
+pub(crate) type Broken = Box<dyn Error + Send + Sync>;
+
+/// A request of a client. Its range lies within the volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// The client's name for the request. No two requests in flight have the same, if the client
+    /// keeps to the protocol.
+    pub(crate) tag: u64,
+    /// Flags of the protocol, for the reply.
+    pub(crate) flags: u16,
+    pub(crate) volume: VolumeId,
+    pub(crate) kind: Kind,
+    pub(crate) offset: u64,
+    pub(crate) length: u32,
+}
+
+impl Request {
+    /// The same request as the cache takes it. A map of dirty data may cover less.
+    pub(crate) fn to_cache(self) -> CacheRequest {
+        let most = if self.kind == Kind::DirtyMap { MOST_MAPPED_BYTES } else { u64::MAX };
+        let len = u64::from(self.length).min(most);
+        CacheRequest { volume: self.volume, kind: self.kind, offset: self.offset, len }
+    }
+}
+
+/// The meaning of a part of a client's bytes.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The input is used up.
+    NeedMore,
+    /// The protocol has answered by itself, or there was nothing to answer.
+    Nothing,
+    /// The outbox holds the last answers in the clear. The following bytes are encrypted.
+    StartTls,
+    /// A request to serve.
+    Request(Request),
+    /// The next bytes are payload of a write. [`Protocol::ready`] was called for the write before,
+    /// and its payload comes in order, in one or more parts.
+    Payload { tag: u64, bytes: usize },
+    /// The protocol has refused a request by itself.
+    Refused,
+    /// The client is done.
+    Disconnect,
+}
+
+/// The good answer to a request.
+#[derive(Debug)]
+pub(crate) enum Answer<'a> {
+    Done,
+    /// The data of a read.
+    Data(Slice),
+    /// Consecutive extents from the offset of a [`Kind::DirtyMap`] on.
+    Extents(&'a [Extent]),
+}
+
+/// The server's side of the conversation with one client.
+pub(crate) trait Protocol: Debug {
+    /// Parses received bytes up to the next event. Returns the number of bytes used. Payload does
+    /// not count as used.
+    ///
+    /// # Errors
+    /// When the client broke the protocol: the session ends.
+    fn advance(&mut self, input: &[u8], out: &mut Outbox) -> Result<(usize, Event), Broken>;
+
+    /// The buffer of a write is there. A protocol whose clients wait to be asked for the payload
+    /// asks now.
+    fn ready(&mut self, write: &Request, out: &mut Outbox);
+
+    /// So many bytes of the last [`Event::Payload`] have arrived. After the last of them the
+    /// session parses on.
+    fn payload_received(&mut self, bytes: usize);
+
+    /// The client sends nothing more.
+    ///
+    /// # Errors
+    /// When it stopped inside of a message.
+    fn end_of_input(&self) -> Result<(), Broken>;
+
+    /// Answers a request of an [`Event::Request`].
+    fn reply(&mut self, request: &Request, result: Result<Answer<'_>, Fault>, out: Reply<'_>);
+
+    /// The server's list of volumes has changed. Returns whether the conversation can go on.
+    fn exports_changed(&mut self, exports: &Arc<Exports>) -> bool;
+
+    /// Returns whether the client has come through the handshake, for which its time is limited.
+    fn is_established(&self) -> bool;
+
+    /// The volume that the client has chosen.
+    fn volume(&self) -> Option<VolumeId>;
+
+    /// The longest time that the client may send nothing, if it has promised to keep the
+    /// connection alive.
+    fn longest_silence(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// The place of one reply in the outbox.
+pub(crate) struct Reply<'a> {
+    outbox: &'a mut Outbox,
+    pool: &'a Pool,
+    /// Bytes of the client's share that are free again after the reply.
+    bytes: usize,
+}
+
+impl<'a> Reply<'a> {
+    pub(crate) fn new(outbox: &'a mut Outbox, pool: &'a Pool, bytes: usize) -> Self {
+        Self { outbox, pool, bytes }
+    }
+
+    /// Sends a header, with the data of a read behind it.
+    pub(crate) fn send(self, header: &[u8], payload: Option<Slice>) {
+        self.outbox.push(header, payload, self.bytes);
+    }
+
+    /// Sends a header and a copy of a few bytes behind it.
+    pub(crate) fn send_copy(self, header: &[u8], payload: &[u8]) {
+        let payload = slice_of(payload, self.pool);
+        self.outbox.push(header, Some(payload), self.bytes);
+    }
+}

@@ -1,0 +1,190 @@
+//! NBD as a protocol of sessions: [`Connection`] in terms of the cache.
+
+use std::sync::Arc;
+
+use floe_block::{Fault, Kind, VolumeId};
+use floe_device::Extent;
+use floe_nbd::connection::{Connection, Event as NbdEvent};
+use floe_nbd::error::{ErrorCode, NbdError};
+use floe_nbd::export::Exports;
+use floe_nbd::extent::{self, Extent as NbdExtent};
+use floe_nbd::handshake::Tls;
+use floe_nbd::reply::ReplyHeader;
+use floe_nbd::transmission::{Command, Request as NbdRequest};
+
+use super::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
+use crate::tls::TlsConfig;
+
+/// One client's connection.
+#[derive(Debug)]
+struct NbdClient {
+    connection: Connection,
+    /// The request given out last, whose payload comes next if it is a write.
+    last_tag: u64,
+}
+
+/// Begins conversations in NBD.
+#[derive(Debug)]
+pub(crate) struct Nbd;
+
+impl ProtocolFactory for Nbd {
+    fn begin(
+        &self,
+        exports: &Arc<Exports>,
+        tls: Option<&TlsConfig>,
+        out: &mut Outbox,
+    ) -> Box<dyn Protocol> {
+        let tls = match tls {
+            None => Tls::Off,
+            Some(config) if config.required() => Tls::Required,
+            Some(_) => Tls::Offered,
+        };
+        let connection = Connection::new(Arc::clone(exports), tls, &mut out.answers);
+        Box::new(NbdClient { connection, last_tag: 0 })
+    }
+}
+
+impl Protocol for NbdClient {
+    fn advance(&mut self, input: &[u8], out: &mut Outbox) -> Result<(usize, Event), Broken> {
+        // Payload may bypass the input.
+        let bytes = self.connection.payload_remaining();
+        if bytes > 0 {
+            return Ok((0, Event::Payload { tag: self.last_tag, bytes }));
+        }
+        let (used, event) = self.connection.advance(input, &mut out.answers)?;
+        let event = match event {
+            NbdEvent::NeedMore => Event::NeedMore,
+            NbdEvent::Answered | NbdEvent::Negotiated => Event::Nothing,
+            NbdEvent::StartTls => Event::StartTls,
+            NbdEvent::Request(request) => {
+                self.last_tag = request.cookie;
+                Event::Request(self.of_nbd(&request))
+            }
+            NbdEvent::Refused { request, error } => {
+                let header = ReplyHeader::failure(&request, &error, self.structured());
+                out.push(header.as_bytes(), None, 0);
+                Event::Refused
+            }
+            NbdEvent::Payload { .. } => unreachable!("payload is told before the input is read"),
+            NbdEvent::Disconnect => Event::Disconnect,
+        };
+        Ok((used, event))
+    }
+
+    fn ready(&mut self, _: &Request, _: &mut Outbox) {} // the payload is on its way
+
+    fn payload_received(&mut self, bytes: usize) {
+        self.connection.payload_received(bytes);
+    }
+
+    fn end_of_input(&self) -> Result<(), Broken> {
+        Ok(self.connection.end_of_input()?)
+    }
+
+    fn reply(&mut self, request: &Request, result: Result<Answer<'_>, Fault>, out: Reply<'_>) {
+        let asked = to_nbd(request);
+        match result {
+            Ok(Answer::Extents(extents)) => {
+                let extents: Vec<_> = extents.iter().map(extent_to_nbd).collect();
+                let payload = extent::encode(&asked, &extents);
+                let header = ReplyHeader::block_status(&asked, payload.len());
+                out.send_copy(header.as_bytes(), &payload);
+            }
+            Ok(answer) => {
+                let header = ReplyHeader::success(&asked, self.structured());
+                let payload = match answer {
+                    Answer::Data(payload) => Some(payload),
+                    _ => None,
+                };
+                out.send(header.as_bytes(), payload);
+            }
+            Err(fault) => {
+                let header = ReplyHeader::failure(&asked, &error_of(fault), self.structured());
+                out.send(header.as_bytes(), None);
+            }
+        }
+    }
+
+    fn exports_changed(&mut self, exports: &Arc<Exports>) -> bool {
+        self.connection.exports_changed(exports)
+    }
+
+    fn is_established(&self) -> bool {
+        self.connection.negotiated().is_some()
+    }
+
+    fn volume(&self) -> Option<VolumeId> {
+        self.connection.export().map(|export| VolumeId(export.volume))
+    }
+}
+
+impl NbdClient {
+    fn structured(&self) -> bool {
+        self.connection.negotiated().is_some_and(|negotiated| negotiated.structured_replies)
+    }
+
+    fn of_nbd(&self, request: &NbdRequest) -> Request {
+        let kind = match request.command {
+            Command::Read => Kind::Read,
+            Command::Write => Kind::Write { durable: request.fua() },
+            Command::Flush => Kind::Flush,
+            Command::Trim => Kind::Trim,
+            Command::WriteZeroes => Kind::Zero {
+                durable: request.fua(),
+                may_unmap: request.may_unmap(),
+                fast: request.only_if_fast(),
+            },
+            Command::Cache => Kind::Prefetch,
+            Command::BlockStatus => Kind::DirtyMap,
+            Command::Disconnect | Command::Unknown(_) => {
+                unreachable!("the connection keeps these to itself")
+            }
+        };
+        Request {
+            tag: request.cookie,
+            flags: request.flags,
+            volume: self.volume().expect("requests follow the handshake"),
+            kind,
+            offset: request.offset,
+            length: request.length,
+        }
+    }
+}
+
+/// The inverse of [`NbdClient::of_nbd`].
+fn to_nbd(request: &Request) -> NbdRequest {
+    let command = match request.kind {
+        Kind::Read => Command::Read,
+        Kind::Write { .. } => Command::Write,
+        Kind::Flush => Command::Flush,
+        Kind::Trim => Command::Trim,
+        Kind::Zero { .. } => Command::WriteZeroes,
+        Kind::Prefetch => Command::Cache,
+        Kind::DirtyMap => Command::BlockStatus,
+        Kind::Drain => unreachable!("clients cannot ask for it"),
+    };
+    NbdRequest {
+        cookie: request.tag,
+        command,
+        flags: request.flags,
+        offset: request.offset,
+        length: request.length,
+    }
+}
+
+fn extent_to_nbd(extent: &Extent) -> NbdExtent {
+    NbdExtent { bytes: extent.bytes, hole: !extent.allocated, zero: extent.zero }
+}
+
+fn error_of(fault: Fault) -> NbdError {
+    match fault {
+        Fault::Io => NbdError::new(ErrorCode::Io, "a device under the cache failed"),
+        Fault::NoSpace => NbdError::new(ErrorCode::NoSpace, "no space left on the backing device"),
+        Fault::OutOfRange => {
+            NbdError::new(ErrorCode::Invalid, "the range is not within the volume")
+        }
+        Fault::Unsupported => {
+            NbdError::new(ErrorCode::NotSupported, "the backing device cannot do that")
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Sessions with a protocol whose clients wait to be asked for the payload of a write, as those of
+//! NVMe over TCP do.
+//!
+//! A request is `r` or `w`, its tag and the KiB of its range. The server asks for the payload with
+//! `?` and the tag. A part of it is `d`, the tag, its KiB and its bytes.
+
+use super::*;
+
+/// The longest silence that clients promise.
+const SILENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
+#[derive(Debug, Default)]
+struct Asking {
+    payload_bytes: usize,
+}
+
+#[derive(Debug)]
+struct AskingFactory;
+
+impl ProtocolFactory for AskingFactory {
+    fn begin(&self, _: &Arc<Exports>, _: Option<&TlsConfig>, _: &mut Outbox) -> Box<dyn Protocol> {
+        Box::new(Asking::default())
+    }
+}
+
+impl Protocol for Asking {
+    fn advance(&mut self, input: &[u8], _: &mut Outbox) -> Result<(usize, Event), Broken> {
+        assert_eq!(self.payload_bytes, 0, "the session lacks payload");
+        let &[kind, tag, kib, ..] = input else { return Ok((0, Event::NeedMore)) };
+        let length = u32::from(kib) << 10;
+        let kind = match kind {
+            b'r' => Kind::Read,
+            b'w' => Kind::Write { durable: false },
+            b'd' => {
+                self.payload_bytes = length as usize;
+                return Ok((3, Event::Payload { tag: tag.into(), bytes: self.payload_bytes }));
+            }
+            _ => return Err("neither a request nor data".into()),
+        };
+        let volume = VolumeId(0);
+        let request = Request { tag: tag.into(), flags: 0, volume, kind, offset: 0, length };
+        Ok((3, Event::Request(request)))
+    }
+
+    fn ready(&mut self, write: &Request, out: &mut Outbox) {
+        out.answers.extend([b'?', write.tag as u8]);
+    }
+
+    fn payload_received(&mut self, bytes: usize) {
+        self.payload_bytes -= bytes;
+    }
+
+    fn end_of_input(&self) -> Result<(), Broken> {
+        Ok(())
+    }
+
+    fn reply(&mut self, request: &Request, _: Result<Answer<'_>, Fault>, out: Reply<'_>) {
+        out.send(&[b'.', request.tag as u8], None);
+    }
+
+    fn exports_changed(&mut self, _: &Arc<Exports>) -> bool {
+        true
+    }
+
+    fn is_established(&self) -> bool {
+        true
+    }
+
+    fn volume(&self) -> Option<VolumeId> {
+        Some(VolumeId(0))
+    }
+
+    fn longest_silence(&self) -> Option<std::time::Duration> {
+        Some(SILENCE)
+    }
+}
+
+fn session(budget: &Rc<Budget>, begun: Instant) -> Session {
+    let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
+    let budget = Rc::clone(budget);
+    let common = Common { pool: Pool::new(0), budget, tls: None, limits: Limits::default() };
+    Session::new(0, socket.into(), &AskingFactory, &list(&[]), &common, begun)
+}
+
+/// Lets the bytes arrive, where the session wants them.
+fn arrive(session: &mut Session, bytes: &[u8]) {
+    let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
+    into.slice(0..bytes.len()).copy_from(bytes);
+    session.received(bytes.len(), now()).unwrap();
+}
+
+/// Gives the next request a buffer, if it is a write. Returns its tag.
+fn serve(session: &mut Session) -> u8 {
+    let Ok(Some(Want::Serve(request))) = session.next(now()) else { panic!("{session:?}") };
+    if request.kind != Kind::Read {
+        let buffer = session.common.pool.allocate(request.length as usize);
+        let into = buffer.whole();
+        session.begin_payload(request, buffer, into);
+    }
+    request.tag as u8
+}
+
+/// Returns the tag and the payload of the next complete write.
+fn written(session: &mut Session) -> (u8, Vec<u8>) {
+    let Ok(Some(Want::ServeWrite(request, buffer))) = session.next(now()) else {
+        panic!("{session:?}")
+    };
+    session.reply(&request, Ok(None));
+    (request.tag as u8, buffer.whole().to_vec())
+}
+
+fn sent(session: &mut Session) -> Vec<u8> {
+    let slices = session.next_send(now()).unwrap_or_default();
+    session.sent(now());
+    slices.iter().flat_map(Slice::to_vec).collect()
+}
+
+#[test]
+fn payload_that_was_asked_for_comes_in_parts_of_several_writes() {
+    let budget = Rc::new(Budget::new(1 << 20, 1));
+    let mut session = session(&budget, now());
+    arrive(&mut session, b"w1\x02w2\x02");
+    assert_eq!((serve(&mut session), serve(&mut session)), (b'1', b'2'));
+    // The rest of the second part comes straight into the buffer.
+    arrive(&mut session, &[&b"d2\x01"[..], &[3; 1024], b"d1\x02", &[4; 1000]].concat());
+    assert_eq!(sent(&mut session), b"?1?2");
+    arrive(&mut session, &[5; 1048]);
+    assert_eq!(written(&mut session), (b'1', [vec![4; 1000], vec![5; 1048]].concat()));
+    arrive(&mut session, &[&b"d2\x01"[..], &[6; 1024]].concat());
+    assert_eq!(written(&mut session), (b'2', [vec![3; 1024], vec![6; 1024]].concat()));
+    assert_eq!(sent(&mut session), b".1.2");
+    assert_eq!((session.serving, budget.used()), (0, 0));
+}
+
+#[test]
+fn payload_is_received_while_requests_before_it_wait_for_memory() {
+    let budget = Rc::new(Budget::new(40_000, 1));
+    let mut session = session(&budget, now());
+    assert!(budget.take(1, 30_000), "another client has the memory");
+    arrive(&mut session, b"w1\x08r2\x03w3\x00");
+    assert_eq!(serve(&mut session), b'1');
+    let payload = [&b"d1\x08"[..], &[7; 1000]].concat();
+    arrive(&mut session, &payload);
+    // The turn of the next request comes while the rest is received.
+    assert!(matches!(session.next(now()), Ok(Some(Want::Receive { whole: true, .. }))));
+    budget.give_back(1, 30_000);
+    assert_eq!(budget.next_in_turn(), Some(0));
+    session.turn_has_come();
+    assert_eq!((serve(&mut session), serve(&mut session)), (b'2', b'3'));
+    assert_eq!(written(&mut session), (b'3', vec![]), "there is nothing to ask for");
+    assert!(matches!(session.next(now()), Ok(None)), "the receive goes on");
+    session.received(7192, now()).unwrap();
+    assert_eq!(written(&mut session).0, b'1');
+}
+
+#[test]
+fn requests_that_wait_at_the_end_are_forgotten() {
+    let budget = Rc::new(Budget::new(40_000, 1));
+    let mut session = session(&budget, now());
+    assert!(budget.take(1, 30_000), "another client has the memory");
+    arrive(&mut session, b"w1\x08r2\x03w3\x00");
+    assert_eq!(serve(&mut session), b'1');
+    assert!(matches!(session.next(now()), Ok(Some(Want::Receive { .. }))));
+    session.received(0, now()).unwrap();
+    assert!(matches!(session.next(now()), Ok(Some(Want::End))));
+    assert!(!budget.is_waited_for());
+    assert_eq!(budget.held(0), 0);
+    assert_eq!(sent(&mut session), b"?1");
+    assert!(session.is_over());
+}
+
+#[test]
+fn a_client_that_breaks_its_promise_to_send_something_is_late() {
+    let begun = now();
+    let mut session = session(&Rc::new(Budget::new(1 << 20, 1)), begun);
+    assert!(session.is_watched());
+    let just_before = begun + SILENCE - std::time::Duration::from_nanos(1);
+    assert_eq!(session.overdue(just_before), None);
+    assert_eq!(session.overdue(begun + SILENCE), Some(Overdue::Silent));
+    assert!(matches!(session.next(begun), Ok(Some(Want::Receive { .. }))));
+    session.received(1, just_before).unwrap();
+    assert_eq!(session.overdue(begun + SILENCE), None);
+}
