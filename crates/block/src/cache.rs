@@ -387,8 +387,8 @@ impl BlockCache {
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes +=
                 directory.sector_metadata_bytes() + shard.seals.memory_bytes();
-            stats.admission_bytes += shard.admission_bytes();
-            stats.decline(shard.declined());
+            stats.admission_bytes += shard.admission.memory_bytes();
+            stats.decline(shard.admission.declined());
             stats.degraded_shards += u64::from(shard.is_degraded());
         }
         stats

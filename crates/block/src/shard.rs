@@ -21,11 +21,14 @@ mod fetch;
 mod health;
 mod held;
 mod log;
+mod logging;
 mod lost;
 mod map;
+mod offer;
 mod operations;
 mod read;
 mod seal;
+mod settlements;
 mod shed;
 mod sink;
 mod store;
@@ -42,13 +45,14 @@ use crate::order::{OpId, Order};
 use crate::piece::{Piece, PieceKind};
 use crate::request::Fault;
 use crate::stats::Counters;
-use admission::Door;
+use admission::Admission;
 use bypass::Bypass;
 use clean::Rounds;
 use fetch::Fetches;
 use health::Health;
 use log::Log;
 use read::Survey;
+use settlements::Settlements;
 use shed::Shed;
 
 /// The properties of a volume that a shard needs.
@@ -60,8 +64,6 @@ pub(crate) struct VolumeSize {
 /// A shard.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    /// Its number among the shards.
-    number: u8,
     /// Its part of the cache device, in sectors.
     cache: Sectors,
     /// The cache's configuration, with this shard's share of `gate` and `memory`.
@@ -73,14 +75,14 @@ pub(crate) struct Shard {
     rounds: Rounds,
     health: Health,
     pub(crate) shed: Shed,
-    /// The admission; `None` where everything is admitted.
-    door: Option<Box<Door>>,
+    pub(crate) admission: Admission,
     fetches: Fetches,
     /// A spare survey, empty but for its memory.
     spare_survey: Survey,
     pub(crate) lost: Lost,
     pub(crate) seals: Seals,
     log: Log,
+    settlements: Settlements,
     bypass: Bypass,
     pub(crate) dirt: Dirt,
     pub(crate) events: Vec<Event>,
@@ -94,13 +96,13 @@ impl Shard {
             directory: Directory::new(config.sizes.clone(), sectors, &config.evict),
             held: Held::new(config.memory),
             seals: Seals::new(if config.kept { sectors } else { 0 }),
-            log: Log::new(config.kept),
+            log: Log::new(config.kept, number),
+            settlements: Settlements::default(),
             bypass: Bypass::default(),
             dirt: Dirt::default(),
-            door: Door::new(&config, sectors),
+            admission: Admission::new(&config, sectors),
             fetches: Fetches::default(),
             tasks: Tasks::new(number, config.sizes.clone()),
-            number,
             cache,
             config,
             volumes: Vec::new(),
@@ -167,7 +169,7 @@ impl Shard {
             while let Some(volume) = self.rounds.take_moved() {
                 self.run_round(volume, orders);
             }
-            if let Some(id) = self.take_anew() {
+            if let Some(id) = self.bypass.take_ready() {
                 self.start(id, orders);
                 continue;
             }

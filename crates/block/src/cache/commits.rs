@@ -209,7 +209,7 @@ impl BlockCache {
 
     /// Returns whether nothing in this part is dirty below memory.
     pub fn is_emptied(&self) -> bool {
-        self.shards.iter().all(Shard::is_emptied)
+        self.shards.iter().all(|shard| shard.directory.dirty_sectors() == 0)
     }
 
     /// Returns whether dirty data could not be cleaned since the journal could not be written.

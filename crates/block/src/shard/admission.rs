@@ -21,16 +21,17 @@
 //!
 //! A limit: `duel` knows only the first smallest block of a victim.
 
-use floe_policy::admission::{Admission, Admissions, Orders, Room, Times, Traffic, Victim, Window};
+use floe_policy::admission::{
+    Admission as _, Admissions, Orders, Room, Times, Traffic, Victim, Window,
+};
 use floe_policy::{Access, Direction, Tick, mix};
 
-use super::Shard;
 use super::fetch::Fetches;
 use crate::config::Config;
-use crate::directory::Block;
-use crate::engine::{Offer, common, units};
+use crate::directory::{Block, Directory};
+use crate::engine::units;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
-use crate::locks::TaskId;
+use crate::stats::Counters;
 
 /// Lookups between two windows of all shards together: divides the 200 between checks of
 /// FussyCache, so that these come when they are due. And the least for one shard.
@@ -39,16 +40,35 @@ const LEAST_WINDOW_LOOKUPS: u64 = 8;
 
 /// The reason for which a copy is gone without an eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Removal {
+pub(crate) enum Removal {
     /// The copy differs from the block's current content.
     Invalid,
     /// Newer data of the block takes its place.
     Replaced,
 }
 
-/// A shard's admission, where not everything is admitted.
+/// An access to a smallest block that is not cached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) volume: VolumeId,
+    /// Its first sector.
+    pub(crate) start: u64,
+    pub(crate) direction: Direction,
+    /// Its number in a stream of smallest blocks, 0 outside a stream.
+    pub(crate) in_a_row: u64,
+}
+
+/// A shard's admission.
 #[derive(Debug)]
-pub(super) struct Door {
+pub(crate) struct Admission {
+    sizes: BlockSizes,
+    /// `None` where everything is admitted.
+    door: Option<Box<Door>>,
+}
+
+/// The state of an admission that does not admit everything.
+#[derive(Debug)]
+struct Door {
     admissions: Admissions,
     window_lookups: u64,
     /// Counts since the last window.
@@ -59,50 +79,23 @@ pub(super) struct Door {
     lookups: u64,
 }
 
-impl Door {
-    /// Returns a shard's admission; `None` where everything is admitted.
-    pub(super) fn new(config: &Config, sectors: u64) -> Option<Box<Self>> {
-        let gate = &config.gate;
-        if gate.admission.is_always() {
-            return None;
-        }
-        let mut admissions = gate.admission.clone();
-        admissions.reserve(&Room {
-            entries: (sectors / config.sizes.smallest()) as usize,
-            weight: sectors * SECTOR_BYTES,
-            above: gate.above_bytes,
-        });
-        let mut orders = Orders::default();
-        admissions.tick(Tick::default(), &mut orders);
-        Some(Box::new(Self {
-            admissions,
-            window_lookups: (WINDOW_LOOKUPS / config.shards.unwrap_or(1)).max(LEAST_WINDOW_LOOKUPS),
-            window: Window::default(),
-            times: Times::default(),
-            orders,
-            lookups: 0,
-        }))
+impl Admission {
+    /// Returns the admission of a shard of so many sectors.
+    pub(crate) fn new(config: &Config, sectors: u64) -> Self {
+        let always = config.gate.admission.is_always();
+        let door = (!always).then(|| Box::new(Door::new(config, sectors)));
+        Self { sizes: config.sizes.clone(), door }
     }
 
-    fn close_window(&mut self, entries: u64, sizes: &BlockSizes, fetches: &mut Fetches) {
-        let (entries, times) = (entries, self.times);
-        let window = std::mem::take(&mut self.window);
-        self.lookups += window.lookups.blocks;
-        self.admissions.observe(&Window { entries, times, ..window });
-        self.admissions.tick(Tick(self.lookups), &mut self.orders);
-        self.orders.fetch.sort_unstable_by_key(|fetch| fetch.position);
-        for fetch in self.orders.fetch.drain(..) {
-            let place = Place::of_number(fetch.position * sizes.smallest());
-            fetches.order(place.volume(), place.sector(), sizes);
-        }
+    /// Returns whether something may be rejected.
+    #[inline]
+    pub(crate) fn asks(&self) -> bool {
+        self.door.is_some()
     }
-}
 
-impl Shard {
-    /// Returns the admission's description of an access to the smallest block that begins at a
-    /// sector.
+    /// Returns the description of an access to the smallest block that begins at a sector.
     fn access(&self, volume: VolumeId, start: u64, direction: Direction) -> Access {
-        let unit = self.config.sizes.smallest();
+        let unit = self.sizes.smallest();
         let place = Place::new(volume, start);
         Access {
             weight: (unit * SECTOR_BYTES) as u32,
@@ -116,20 +109,18 @@ impl Shard {
 
     /// Returns the block that the smallest block beginning at a sector would evict; `None` where it
     /// has a place.
-    fn victim(&mut self, volume: VolumeId, start: u64) -> Option<Victim> {
-        if self.directory.find(volume, start).is_some() {
+    fn victim(&self, volume: VolumeId, start: u64, directory: &mut Directory) -> Option<Victim> {
+        if directory.find(volume, start).is_some() {
             return None;
         }
-        let slot = self.directory.coldest_if_full()?;
-        let start = self.directory.sectors(slot).start;
-        Some(Victim {
-            slot,
-            hash: self.access(self.directory.volume(slot), start, Direction::Read).hash,
-        })
+        let slot = directory.coldest_if_full()?;
+        let start = directory.sectors(slot).start;
+        let hash = self.access(directory.volume(slot), start, Direction::Read).hash;
+        Some(Victim { slot, hash })
     }
 
-    /// Counts a lookup of a part of a smallest block.
-    fn look_up(
+    /// Counts a lookup of a part of the smallest block that begins at a sector.
+    pub(crate) fn look_up(
         &mut self,
         volume: VolumeId,
         start: u64,
@@ -150,140 +141,60 @@ impl Shard {
         }
     }
 
-    /// Asks the admission whether the smallest block that begins at a sector is to be inserted.
-    fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
-        if self.door.is_none() {
+    /// Returns whether a smallest block is to be inserted.
+    pub(crate) fn admits(
+        &mut self,
+        asked: Asked,
+        directory: &mut Directory,
+        counters: &mut Counters,
+    ) -> bool {
+        let Asked { volume, start, direction, in_a_row } = asked;
+        let access = Access { in_a_row, ..self.access(volume, start, direction) };
+        if !self.asks() {
             return true;
         }
-        let in_a_row = self.tasks[id].in_a_row(start, self.config.sizes.smallest());
-        let volume = self.tasks[id].volume;
-        let access = Access { in_a_row, ..self.access(volume, start, direction) };
-        let victim = self.victim(volume, start);
+        let victim = self.victim(volume, start, directory);
         let Some(door) = &mut self.door else { return true };
         let admitted = door.admissions.admit(&access, victim.as_ref()).admits();
-        self.counters.offered_blocks += 1;
-        self.counters.admitted_blocks += u64::from(admitted);
+        counters.offered_blocks += 1;
+        counters.admitted_blocks += u64::from(admitted);
         admitted
     }
 
-    fn close_window_in_time(&mut self) {
-        if self.door.as_ref().is_some_and(|door| door.window.lookups.blocks >= door.window_lookups)
-        {
-            self.close_window();
-        }
-    }
-
-    fn close_window(&mut self) {
-        let units = self.directory.smallest_blocks();
-        if let Some(door) = &mut self.door {
-            door.close_window(units, &self.config.sizes, &mut self.fetches);
+    /// Ends the window of counts when it has enough lookups.
+    pub(crate) fn close_window_in_time(&mut self, directory: &Directory, fetches: &mut Fetches) {
+        let Some(door) = &mut self.door else { return };
+        if door.window.lookups.blocks >= door.window_lookups {
+            door.close_window(directory.smallest_blocks(), &self.sizes, fetches);
         }
     }
 
     /// Takes in the current latencies.
-    pub(crate) fn observe(&mut self, times: &Times) {
+    pub(crate) fn observe(&mut self, times: &Times, directory: &Directory, fetches: &mut Fetches) {
         if let Some(door) = &mut self.door {
             door.times = *times;
-            self.close_window();
+            door.close_window(directory.smallest_blocks(), &self.sizes, fetches);
         }
-    }
-
-    /// Decides which of a read's missing runs are admitted, and moves them into `offered`.
-    pub(super) fn offer_fetches(
-        &mut self,
-        id: TaskId,
-        fetches: &mut Vec<Sectors>,
-        offered: &mut Vec<(Sectors, bool)>,
-    ) {
-        let task = &self.tasks[id];
-        let (volume, range) = (task.volume, task.range.clone());
-        let may_come_in = self.mode().caches_reads();
-        let known = match task.offer {
-            Offer::Admitted => Some(may_come_in),
-            Offer::Bypassed => Some(false),
-            Offer::NotMade => self.door.is_none().then_some(may_come_in),
-        };
-        if let Some(admitted) = known {
-            return offered.extend(fetches.drain(..).map(|run| (run, admitted)));
-        }
-        let mut last = None;
-        for fetch in fetches.drain(..) {
-            let mut before: Option<bool> = None;
-            for (start, part) in units(&fetch, self.config.sizes.smallest()) {
-                let admitted = match last {
-                    Some((asked, admitted)) if asked == start => admitted, // of another part of it
-                    _ => {
-                        self.look_up(volume, start, &common(&part, &range), false, Direction::Read);
-                        may_come_in && self.ask(id, start, Direction::Read)
-                    }
-                };
-                last = Some((start, admitted));
-                match offered.last_mut() {
-                    Some((run, _)) if before == Some(admitted) => run.end = part.end,
-                    _ => offered.push((part, admitted)),
-                }
-                before = Some(admitted);
-            }
-        }
-        self.close_window_in_time();
-    }
-
-    /// Counts a read whose whole range is cached.
-    pub(super) fn note_read_hit(&mut self, id: TaskId) {
-        let task = &mut self.tasks[id];
-        if self.door.is_none() || task.offer != Offer::NotMade {
-            return; // it was looked up before it had to wait
-        }
-        task.offer = Offer::Admitted;
-        let (volume, range) = (task.volume, task.range.clone());
-        for (start, part) in units(&range, self.config.sizes.smallest()) {
-            self.look_up(volume, start, &part, true, Direction::Read);
-        }
-        self.close_window_in_time();
-    }
-
-    /// Decides which blocks a write may make, just before its data goes to the cache.
-    pub(super) fn offer_write(&mut self, id: TaskId) {
-        if self.door.is_none() {
-            return;
-        }
-        let survey = self.survey(id);
-        let task = &mut self.tasks[id];
-        let (volume, range) = (task.volume, task.range.clone());
-        let mut bypassed = std::mem::take(&mut task.store.bypassed);
-        for (start, part) in units(&range, self.config.sizes.smallest()) {
-            let missing = survey.missing.iter().any(|run| run.contains(&start));
-            self.look_up(volume, start, &part, !missing, Direction::Write);
-            if missing && !self.ask(id, start, Direction::Write) {
-                match bypassed.last_mut() {
-                    Some(run) if run.end == part.start => run.end = part.end,
-                    _ => bypassed.push(part),
-                }
-            }
-        }
-        self.tasks[id].store.bypassed = bypassed;
-        self.spare_survey = survey;
-        self.close_window_in_time();
     }
 
     /// Returns whether evictions are suspended.
-    pub(super) fn withholds(&self) -> bool {
+    pub(crate) fn withholds(&self) -> bool {
         self.door.as_ref().is_some_and(|door| door.orders.hold)
     }
 
     /// Counts a run of a block that is being written to the cache.
-    pub(super) fn note_inserted(&mut self, run: &Sectors) {
+    pub(crate) fn inserted(&mut self, run: &Sectors) {
         if let Some(door) = &mut self.door {
-            let blocks = units(run, self.config.sizes.smallest()).count() as u64;
+            let blocks = units(run, self.sizes.smallest()).count() as u64;
             door.window.inserted += Traffic { blocks, bytes: (run.end - run.start) * SECTOR_BYTES };
         }
     }
 
     /// Counts runs, in order and valid until now, whose copies are gone.
-    pub(super) fn note_removed(&mut self, runs: &[Sectors], because: Removal) {
+    pub(crate) fn removed(&mut self, runs: &[Sectors], because: Removal) {
         let Some(door) = &mut self.door else { return };
         let mut counted = None;
-        for (start, _) in runs.iter().flat_map(|run| units(run, self.config.sizes.smallest())) {
+        for (start, _) in runs.iter().flat_map(|run| units(run, self.sizes.smallest())) {
             let blocks = u64::from(counted != Some(start));
             door.window.removed.blocks += blocks;
             if because == Removal::Replaced {
@@ -293,14 +204,14 @@ impl Shard {
         }
     }
 
-    /// Reports a block's eviction to the admission.
-    pub(super) fn note_evicted(&mut self, block: Block) {
-        if self.door.is_none() {
+    /// Takes note of a block's eviction.
+    pub(crate) fn evicted(&mut self, block: Block, directory: &Directory) {
+        if !self.asks() {
             return;
         }
-        let (volume, sectors) = (self.directory.volume(block), self.directory.sectors(block));
-        for (start, part) in units(&sectors, self.config.sizes.smallest()) {
-            if !self.directory.has_valid(block, &part) {
+        let (volume, sectors) = (directory.volume(block), directory.sectors(block));
+        for (start, part) in units(&sectors, self.sizes.smallest()) {
+            if !directory.has_valid(block, &part) {
                 continue; // nothing is lost that was not before
             }
             let access = self.access(volume, start, Direction::Read);
@@ -317,9 +228,100 @@ impl Shard {
     }
 
     /// Returns the bytes of memory that the admission takes.
-    pub(crate) fn admission_bytes(&self) -> u64 {
-        self.door
-            .as_ref()
-            .map_or(0, |door| (size_of::<Door>() + door.admissions.memory_bytes()) as u64)
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        self.door.as_ref().map_or(0, |door| {
+            let bytes = size_of::<Door>() + door.admissions.memory_bytes();
+            bytes as u64
+        })
+    }
+}
+
+impl Door {
+    fn new(config: &Config, sectors: u64) -> Self {
+        let gate = &config.gate;
+        let mut admissions = gate.admission.clone();
+        admissions.reserve(&Room {
+            entries: (sectors / config.sizes.smallest()) as usize,
+            weight: sectors * SECTOR_BYTES,
+            above: gate.above_bytes,
+        });
+        let mut orders = Orders::default();
+        admissions.tick(Tick::default(), &mut orders);
+        Self {
+            admissions,
+            window_lookups: (WINDOW_LOOKUPS / config.shards.unwrap_or(1)).max(LEAST_WINDOW_LOOKUPS),
+            window: Window::default(),
+            times: Times::default(),
+            orders,
+            lookups: 0,
+        }
+    }
+
+    fn close_window(&mut self, entries: u64, sizes: &BlockSizes, fetches: &mut Fetches) {
+        let (entries, times) = (entries, self.times);
+        let window = std::mem::take(&mut self.window);
+        self.lookups += window.lookups.blocks;
+        self.admissions.observe(&Window { entries, times, ..window });
+        self.admissions.tick(Tick(self.lookups), &mut self.orders);
+        self.orders.fetch.sort_unstable_by_key(|fetch| fetch.position);
+        for fetch in self.orders.fetch.drain(..) {
+            let place = Place::of_number(fetch.position * sizes.smallest());
+            fetches.order(place.volume(), place.sector(), sizes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evict::Evict;
+    use crate::gate::Gate;
+
+    const SECTORS: u64 = 1024;
+
+    fn config(admission: &str) -> Config {
+        let gate = Gate::new(admission.parse().unwrap());
+        Config { sizes: "4KiB".parse().unwrap(), gate, ..Config::default() }
+    }
+
+    fn admits(admission: &mut Admission, start: u64, counters: &mut Counters) -> bool {
+        let mut directory = Directory::new(admission.sizes.clone(), SECTORS, &Evict::default());
+        let asked = Asked { volume: VolumeId(0), start, direction: Direction::Read, in_a_row: 0 };
+        admission.admits(asked, &mut directory, counters)
+    }
+
+    #[test]
+    fn an_admission_that_admits_everything_is_not_asked() {
+        let (mut admission, mut counters) =
+            (Admission::new(&config("always"), SECTORS), Counters::default());
+        assert!(!admission.asks() && admits(&mut admission, 0, &mut counters));
+        assert_eq!((counters.offered_blocks, admission.memory_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_block_that_is_asked_about_twice_passes_second_access() {
+        let mut admission = Admission::new(&config("second-access"), SECTORS);
+        let mut counters = Counters::default();
+        assert!(!admits(&mut admission, 8, &mut counters));
+        assert!(!admits(&mut admission, 9, &mut counters), "another block");
+        assert!(admits(&mut admission, 8, &mut counters));
+        assert_eq!((counters.offered_blocks, counters.admitted_blocks), (3, 1));
+        assert_eq!(admission.declined().iter().sum::<u64>(), 2);
+    }
+
+    #[test]
+    fn a_window_counts_a_block_in_two_runs_once() {
+        let mut admission = Admission::new(
+            &Config { sizes: "32KiB".parse().unwrap(), ..config("second-access") },
+            SECTORS,
+        );
+        admission.inserted(&(0..4));
+        admission.removed(&[0..2, 3..4], Removal::Replaced);
+        let window = &admission.door.as_ref().unwrap().window;
+        assert_eq!((window.inserted.blocks, window.removed.blocks), (1, 1));
+        assert_eq!(window.replaced.blocks, 1);
+        let directory = Directory::new(admission.sizes.clone(), SECTORS, &Evict::default());
+        admission.observe(&Times::default(), &directory, &mut Fetches::default());
+        assert_eq!(admission.door.as_ref().unwrap().window.inserted.blocks, 0);
     }
 }

@@ -28,7 +28,7 @@ use crate::request::Fault;
 
 /// The validity of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) enum LogState {
+pub(crate) enum LogState {
     /// The log can be written.
     #[default]
     Writable,
@@ -51,9 +51,10 @@ pub(super) enum Way {
     Refused,
 }
 
-/// The state of a shard whose log cannot be written.
+/// The validity of a shard's log, and the tasks that wait for a change of it.
 #[derive(Debug, Default)]
 pub(super) struct Bypass {
+    state: LogState,
     /// Runs that the log calls dirty and the backing device has by now: the end of each by its
     /// start.
     brought_down: BTreeMap<Place, u64>,
@@ -66,52 +67,154 @@ pub(super) struct Bypass {
     ready: VecDeque<TaskId>,
 }
 
+impl Bypass {
+    /// Returns the validity of the log.
+    pub(super) fn state(&self) -> LogState {
+        self.state
+    }
+
+    /// Returns whether the log can be written.
+    #[inline]
+    pub(super) fn is_writable(&self) -> bool {
+        self.state == LogState::Writable
+    }
+
+    /// Returns whether the log cannot be written and some of it is valid.
+    pub(super) fn is_bound(&self) -> bool {
+        !matches!(self.state, LogState::Writable | LogState::Retired)
+    }
+
+    /// Returns whether all dirty data is to be cleaned.
+    pub(super) fn is_bypassed(&self) -> bool {
+        matches!(self.state, LogState::Bypassed { .. })
+    }
+
+    /// Returns whether some writes wait for a change of the log's validity.
+    pub(super) fn is_waited_for(&self) -> bool {
+        matches!(self.state, LogState::Unwritable | LogState::Bypassed { stuck: false })
+    }
+
+    /// Notes that the log cannot be written; `unsure` says that some dirty data may not be durable.
+    fn lose(&mut self, unsure: bool) {
+        if self.is_writable() {
+            (self.state, self.unsure) = (LogState::Unwritable, unsure);
+        }
+    }
+
+    /// Makes the log's clean copies void, unless the whole log is.
+    fn void_clean(&mut self, stuck: bool) {
+        if self.state != LogState::Retired {
+            self.state = LogState::Bypassed { stuck };
+        }
+    }
+
+    /// Makes the whole log void.
+    fn retire(&mut self) {
+        self.state = LogState::Retired;
+        self.brought_down.clear();
+    }
+
+    /// Notes that some data became dirty which no commit will make durable.
+    pub(super) fn note_unsure(&mut self) {
+        self.unsure |= self.is_bound();
+    }
+
+    /// Notes the end of a round of cleaning of a volume. Returns whether no volume's last round has
+    /// failed.
+    fn round_ended(&mut self, volume: VolumeId, failed: bool) -> bool {
+        if failed {
+            self.blocked.insert(volume);
+        } else {
+            self.blocked.remove(&volume);
+        }
+        self.blocked.is_empty()
+    }
+
+    /// Returns whether the last round of cleaning failed while the log could not be written.
+    fn is_blocked(&self) -> bool {
+        !self.blocked.is_empty() && self.is_bypassed()
+    }
+
+    /// Notes that the backing device durably has a run which the log calls dirty.
+    pub(super) fn brought_down(&mut self, volume: VolumeId, run: &Sectors) {
+        if self.state != LogState::Retired {
+            let end = self.brought_down.entry(Place::new(volume, run.start)).or_insert(run.end);
+            *end = run.end.max(*end);
+        }
+    }
+
+    /// Returns whether some answered writes of a volume may be on no device.
+    fn is_unsure_of(&self, volume: VolumeId, is_dirty: impl FnOnce() -> bool) -> bool {
+        let brought_down = || self.brought_down.range(Place::all_of(volume)).next().is_some();
+        self.unsure && (is_dirty() || brought_down())
+    }
+
+    fn is_brought_down(&self, volume: VolumeId, range: &Sectors) -> bool {
+        let before = self.brought_down.range(..Place::new(volume, range.end)).next_back();
+        before.is_some_and(|(place, end)| place.volume() == volume && *end > range.start)
+    }
+
+    /// Returns the number of sectors that the log calls dirty and the backing device has.
+    fn brought_down_sectors(&self) -> u64 {
+        self.brought_down.iter().map(|(place, end)| end - place.sector()).sum()
+    }
+
+    /// Makes a task wait for a change of the log's validity.
+    fn put_off(&mut self, id: TaskId) {
+        self.waiting.push(id);
+    }
+
+    /// Adds a task to be restarted.
+    fn restart(&mut self, id: TaskId) {
+        self.ready.push_back(id);
+    }
+
+    /// Makes the waiting tasks ready.
+    fn restart_waiting(&mut self) {
+        self.ready.extend(self.waiting.drain(..));
+    }
+
+    /// Returns the next task to be restarted, if there is one.
+    pub(super) fn take_ready(&mut self) -> Option<TaskId> {
+        self.ready.pop_front()
+    }
+}
+
 impl Shard {
     /// Notes that the log cannot be written.
     pub(crate) fn lose_log(&mut self) {
-        if self.log.state == LogState::Writable {
-            self.log.state = LogState::Unwritable;
-            self.bypass.unsure = self.log.has_uncommitted_dirty();
-        }
+        self.bypass.lose(self.log.has_uncommitted_dirty());
     }
 
     /// Makes the log's clean copies void at the next start. With `stuck`, some dirty data cannot be
     /// cleaned.
     pub(crate) fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
         self.lose_log();
-        if self.log.state != LogState::Retired {
-            self.log.state = LogState::Bypassed { stuck };
-        }
-        self.restart_waiting(orders);
+        self.bypass.void_clean(stuck);
+        self.bypass.restart_waiting();
+        self.run_ready(orders);
         self.clean_all(orders);
     }
 
     /// Makes the whole log void at the next start.
     pub(crate) fn retire(&mut self, orders: &mut Vec<Order>) {
         self.lose_log();
-        self.log.state = LogState::Retired;
-        self.bypass.brought_down.clear();
+        self.bypass.retire();
         self.forget_clean();
-        self.restart_waiting(orders);
-    }
-
-    /// Returns whether the next start needs nothing that only the cache device has.
-    pub(crate) fn is_emptied(&self) -> bool {
-        self.directory.dirty_sectors() == 0
+        self.bypass.restart_waiting();
+        self.run_ready(orders);
     }
 
     /// Returns whether the last round of cleaning failed while the log could not be written.
     pub(crate) fn is_blocked(&self) -> bool {
-        !self.bypass.blocked.is_empty() && self.is_bypassed()
+        self.bypass.is_blocked()
     }
 
     /// Returns whether a flush of a volume cannot be promised although nothing is under way: some
     /// answered writes may be on no device.
     pub(crate) fn is_unsure_of(&self, volume: VolumeId) -> bool {
-        let in_log = self.bypass.unsure
-            && (self.directory.dirty_blocks(volume).next().is_some()
-                || self.bypass.brought_down.range(Place::all_of(volume)).next().is_some());
-        in_log || self.held.count(volume) > 0
+        let dirty = || self.directory.dirty_blocks(volume).next().is_some();
+        self.bypass.is_unsure_of(volume, dirty) || self.held.count(volume) > 0
     }
 
     /// Returns whether the cache may hold data of a volume that the backing device lacks.
@@ -122,71 +225,37 @@ impl Shard {
     /// Returns an upper bound of the sectors with refused requests: writes that would have to wait
     /// for ever, and reads of dirty data that the cache device does not return.
     pub(crate) fn refused_sectors(&self) -> u64 {
-        let lost = self.lost.len();
-        let stuck = match self.log.state {
+        let stuck = match self.bypass.state() {
             LogState::Bypassed { stuck: true } => {
-                let brought_down = self.bypass.brought_down.iter();
-                let sectors: u64 = brought_down.map(|(place, end)| end - place.sector()).sum();
-                self.directory.dirty_sectors() + sectors
+                self.directory.dirty_sectors() + self.bypass.brought_down_sectors()
             }
             _ if self.health.is_unreadable() => self.directory.dirty_sectors(),
             _ => 0,
         };
-        lost.max(stuck)
-    }
-
-    /// Notes that some data became dirty which no commit will make durable.
-    pub(super) fn note_unsure(&mut self) {
-        self.bypass.unsure |= !matches!(self.log.state, LogState::Writable | LogState::Retired);
+        self.lost.len().max(stuck)
     }
 
     /// Notes the end of a round of cleaning of a volume.
-    pub(super) fn note_round(&mut self, volume: VolumeId, fault: Option<Fault>) {
-        if fault.is_some() {
-            self.bypass.blocked.insert(volume);
-            return;
-        }
-        self.bypass.blocked.remove(&volume);
-        if self.bypass.blocked.is_empty() {
+    pub(super) fn note_round(&mut self, volume: VolumeId, failed: bool) {
+        if self.bypass.round_ended(volume, failed) && !failed {
             self.health.note_readable();
         }
-    }
-
-    /// Forgets a removed volume.
-    pub(super) fn forget_round(&mut self, volume: VolumeId) {
-        self.note_round(volume, None);
-    }
-
-    /// Returns whether all dirty data is to be cleaned.
-    pub(super) fn is_bypassed(&self) -> bool {
-        matches!(self.log.state, LogState::Bypassed { .. })
     }
 
     /// Returns whether there is dirty data to be cleaned and no round that does it.
     pub(super) fn wants_rounds(&self) -> bool {
         let is_dirty = || self.directory.dirty_sectors() > 0;
-        self.is_bypassed() && is_dirty() && self.rounds.is_idle() && self.bypass.blocked.is_empty()
+        self.bypass.is_bypassed() && is_dirty() && self.rounds.is_idle() && !self.is_blocked()
     }
 
     /// Returns whether a volume has dirty data that must all be cleaned.
     pub(super) fn is_to_be_emptied(&self, volume: VolumeId) -> bool {
-        self.is_bypassed() && self.directory.dirty_blocks(volume).next().is_some()
-    }
-
-    /// Returns whether data that the log calls dirty must not be overwritten, as the log cannot
-    /// record it.
-    pub(super) fn is_bound_by_log(&self) -> bool {
-        self.is_kept() && !matches!(self.log.state, LogState::Writable | LogState::Retired)
-    }
-
-    /// Returns whether some writes wait for a change of the log's validity.
-    pub(super) fn waits_for_log(&self) -> bool {
-        matches!(self.log.state, LogState::Unwritable | LogState::Bypassed { stuck: false })
+        self.bypass.is_bypassed() && self.directory.dirty_blocks(volume).next().is_some()
     }
 
     /// Returns the fate of a task that is about to change its range below the cache.
-    pub(super) fn way(&mut self, id: TaskId) -> Way {
-        let state = self.log.state;
+    fn way(&mut self, id: TaskId) -> Way {
+        let state = self.bypass.state();
         let is_in_the_way = match state {
             LogState::Writable | LogState::Retired => false,
             LogState::Unwritable => self.has_copies(id),
@@ -207,7 +276,10 @@ impl Shard {
             Way::Free => return true,
             // Cleaning comes after the write-back of memory, so a write-back cannot wait for it.
             // The data stays unflushed.
-            Way::Wait if !matches!(self.tasks[id].work, Work::Sink) => self.put_off(id, orders),
+            Way::Wait if !matches!(self.tasks[id].work, Work::Sink) => {
+                self.give_back(id, orders);
+                self.bypass.put_off(id);
+            }
             Way::Wait | Way::Refused => {
                 self.tasks[id].fault = Some(Fault::Io);
                 self.finish(id, orders);
@@ -227,26 +299,12 @@ impl Shard {
     fn is_dirty_in_log(&mut self, id: TaskId) -> bool {
         let task = &self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());
-        self.is_brought_down(volume, &range) || self.is_dirty_below(id)
-    }
-
-    fn is_brought_down(&self, volume: VolumeId, range: &Sectors) -> bool {
-        let before = self.bypass.brought_down.range(..Place::new(volume, range.end)).next_back();
-        before.is_some_and(|(place, end)| place.volume() == volume && *end > range.start)
-    }
-
-    /// Notes that the backing device durably has a run which the log calls dirty.
-    pub(super) fn note_brought_down(&mut self, volume: VolumeId, run: &Sectors) {
-        if self.log.state != LogState::Retired {
-            let end =
-                self.bypass.brought_down.entry(Place::new(volume, run.start)).or_insert(run.end);
-            *end = run.end.max(*end);
-        }
+        self.bypass.is_brought_down(volume, &range) || self.is_dirty_below(id)
     }
 
     /// Returns whether a commit that a task waited for has failed for good, and clears the failure.
     pub(super) fn has_failed_with_log(&mut self, id: TaskId) -> bool {
-        let failed = self.tasks[id].fault.is_some() && self.log.state != LogState::Writable;
+        let failed = self.tasks[id].fault.is_some() && !self.bypass.is_writable();
         if failed {
             self.tasks[id].fault = None;
         }
@@ -276,18 +334,15 @@ impl Shard {
                 self.tasks[id].fault = Some(Fault::Io);
                 self.finish(id, orders);
             }
-            Way::Wait => self.put_off(id, orders),
+            Way::Wait => {
+                self.give_back(id, orders);
+                self.bypass.put_off(id);
+            }
             Way::Free | Way::Refused => {
                 self.give_back(id, orders);
-                self.bypass.ready.push_back(id);
+                self.bypass.restart(id);
             }
         }
-    }
-
-    /// Makes a task wait, without a lock, for a change of the log's validity.
-    fn put_off(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.give_back(id, orders);
-        self.bypass.waiting.push(id);
     }
 
     /// Releases everything that a task holds.
@@ -301,15 +356,64 @@ impl Shard {
         (task.store.retry, task.store.no_room, task.store.dirty) = (false, false, false);
         self.tasks.release(id, orders);
     }
+}
 
-    /// Restarts the waiting tasks.
-    fn restart_waiting(&mut self, orders: &mut Vec<Order>) {
-        self.bypass.ready.extend(self.bypass.waiting.drain(..));
-        self.run_ready(orders);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOLUME: VolumeId = VolumeId(1);
+
+    #[test]
+    fn a_log_that_is_lost_becomes_void_and_never_valid_again() {
+        let mut bypass = Bypass::default();
+        assert!(bypass.is_writable() && !bypass.is_bound());
+        bypass.lose(false);
+        assert!(bypass.is_bound() && bypass.is_waited_for() && !bypass.is_bypassed());
+        bypass.void_clean(false);
+        assert!(bypass.is_bypassed() && bypass.is_waited_for());
+        bypass.void_clean(true);
+        assert!(bypass.is_bypassed() && !bypass.is_waited_for());
+        bypass.retire();
+        bypass.void_clean(false);
+        assert_eq!(bypass.state(), LogState::Retired);
+        assert!(!bypass.is_bound() && !bypass.is_writable());
     }
 
-    /// Returns the next task to be restarted, if there is one.
-    pub(super) fn take_anew(&mut self) -> Option<TaskId> {
-        self.bypass.ready.pop_front()
+    #[test]
+    fn overlapping_runs_that_were_brought_down_are_found() {
+        let mut bypass = Bypass::default();
+        bypass.lose(true);
+        bypass.brought_down(VOLUME, &(4..8));
+        bypass.brought_down(VOLUME, &(4..6));
+        assert!(bypass.is_brought_down(VOLUME, &(7..9)));
+        assert!(!bypass.is_brought_down(VOLUME, &(8..9)));
+        assert!(!bypass.is_brought_down(VolumeId(2), &(0..9)));
+        assert_eq!(bypass.brought_down_sectors(), 4);
+        assert!(bypass.is_unsure_of(VOLUME, || false));
+        assert!(!bypass.is_unsure_of(VolumeId(2), || false));
+        bypass.retire();
+        assert!(!bypass.is_brought_down(VOLUME, &(7..9)));
+    }
+
+    #[test]
+    fn a_volume_blocks_until_a_round_of_it_succeeds() {
+        let mut bypass = Bypass::default();
+        bypass.lose(false);
+        bypass.void_clean(false);
+        assert!(!bypass.round_ended(VOLUME, true) && bypass.is_blocked());
+        assert!(!bypass.round_ended(VolumeId(2), false) && bypass.is_blocked());
+        assert!(bypass.round_ended(VOLUME, false) && !bypass.is_blocked());
+    }
+
+    #[test]
+    fn tasks_that_wait_are_restarted_in_order() {
+        let mut bypass = Bypass::default();
+        [3, 1, 2].into_iter().for_each(|id| bypass.put_off(id));
+        assert_eq!(bypass.take_ready(), None);
+        bypass.restart_waiting();
+        bypass.restart(9);
+        let ready: Vec<TaskId> = std::iter::from_fn(|| bypass.take_ready()).collect();
+        assert_eq!(ready, [3, 1, 2, 9]);
     }
 }

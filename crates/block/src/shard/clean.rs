@@ -166,7 +166,7 @@ impl Shard {
     }
 
     fn begin_round(&mut self, volume: VolumeId, serving: Vec<Drain>, only_sinks: bool) {
-        let sinks = !self.waits_for_log();
+        let sinks = !self.bypass.is_waited_for();
         let left = match sinks {
             true => self.held.runs_of(volume, self.config.sizes.largest()).collect(),
             false => VecDeque::new(), // what is held may have to wait for what is cleaned
@@ -215,7 +215,7 @@ impl Shard {
             }
             let at = self.rounds.0.iter().position(|round| round.volume == volume);
             let ended = self.rounds.0.swap_remove(at.expect("it has just been found"));
-            self.note_round(volume, ended.fault);
+            self.note_round(volume, ended.fault.is_some());
             let result = |drain: &Drain| match ended.fault {
                 Some(fault) => Err(fault),
                 None if drain.lost => Err(Fault::Io),
@@ -357,7 +357,7 @@ impl Shard {
                 self.forget_seals(block, &run);
                 self.directory.set_clean(block, &run);
                 if without_log {
-                    self.note_brought_down(volume, &run);
+                    self.bypass.brought_down(volume, &run);
                 }
             }
             if self.directory.is_dirty(block) {

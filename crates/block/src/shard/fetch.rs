@@ -32,7 +32,7 @@ struct Fetch {
 
 /// The fetches of a shard.
 #[derive(Debug, Default)]
-pub(super) struct Fetches {
+pub(crate) struct Fetches {
     waiting: VecDeque<Fetch>,
     under_way: usize,
 }
@@ -40,7 +40,7 @@ pub(super) struct Fetches {
 impl Fetches {
     /// Adds a smallest block that the admission orders. Neighbours within a region are fetched
     /// together.
-    pub(super) fn order(&mut self, volume: VolumeId, start: u64, sizes: &BlockSizes) {
+    pub(crate) fn order(&mut self, volume: VolumeId, start: u64, sizes: &BlockSizes) {
         let end = start + sizes.smallest();
         if let Some(last) = self.waiting.back_mut()
             && (last.volume, last.run.end, last.stream) == (volume, start, None)
@@ -53,7 +53,7 @@ impl Fetches {
     }
 
     /// Notes the end of a fetch.
-    pub(super) fn ended(&mut self) {
+    pub(crate) fn ended(&mut self) {
         self.under_way -= 1;
     }
 
@@ -88,7 +88,7 @@ impl Shard {
             return false;
         };
         let run = self.within_volume(volume, &run);
-        if run.start >= run.end || self.withholds() && self.directory.is_full() {
+        if run.start >= run.end || self.admission.withholds() && self.directory.is_full() {
             return true;
         }
         if stream.is_none() {

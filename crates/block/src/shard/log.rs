@@ -1,56 +1,19 @@
-//! The shard's side of its journal: what is noted in the log, and in which order it must become
-//! durable.
-//!
-//! In a persistent cache, each change of the mapping is *noted*. It becomes a record in the shard's
-//! log, durable with the next *commit* of the part (`cache/commits.rs`). *Settlements*
-//! (`cache/commits.rs`) flush the backing device's own write cache. A task waits for either as for
-//! an operation of a device.
-//!
-//! The state in memory never promises more than the log:
-//!
-//! - A sector is dirty here as long as the log may say so. It becomes clean, or goes away, when
-//!   that is durable, after the backing device has been written *and settled*. So a place that the
-//!   log calls dirty is never reused.
-//! - Before the backing device changes under a clean copy, the log durably says that the copy is
-//!   gone (`unlog`). Copies dropped earlier, for any reason, are remembered by region until that is
-//!   durable (`gone`).
-//! - Data read from a backing device that may still lose its last writes is not noted as clean
-//!   before the device is settled (`deferred`). Until then it is cached, but would not survive a
-//!   restart.
-//! - A sector with a sealed dirty checksum in the log is not overwritten before the log permits it
-//!   (`seal`).
-//! - A clean copy may be overwritten in place, or its place be reused, at any time: the checksums
-//!   in its record do not match the new content. Its removal is noted all the same. The device may
-//!   lose the new content, and would then match the record again.
-//! - The removal of a block is always noted: an older checkpoint and the log after it amount to the
-//!   content of a newer checkpoint.
-
-use std::collections::BTreeMap;
+//! The log of a shard in memory: changes that wait for a commit, and tasks that wait for it.
 
 use hashbrown::HashMap;
 
-use super::Shard;
-use super::admission::Removal;
-use super::bypass::LogState;
-use crate::directory::Block;
-use crate::engine::{Event, Part, Step, Work, common};
-use crate::geometry::{Place, Sectors, VolumeId};
-use crate::journal::{BlockAt, Change, Standing};
-use crate::locks::TaskId;
+use crate::geometry::Place;
+use crate::journal::Change;
 use crate::order::{Noted, OpId, Order};
-use crate::request::Fault;
 use crate::turns::Turns;
-
-/// Most sectors that wait to be noted as clean; further ones would only start cold.
-const MOST_DEFERRED: usize = 1 << 16;
 
 /// The log of a shard, as the shard sees it.
 #[derive(Debug)]
 pub(super) struct Log {
     /// The shard has a log.
     kept: bool,
-    /// The validity of the log's content after a failed write.
-    pub(super) state: LogState,
+    /// The shard's number.
+    shard: u8,
     commits: Turns,
     /// Changes have been noted since the last commit began; some of them make data dirty.
     noted: bool,
@@ -62,26 +25,14 @@ pub(super) struct Log {
     late: Vec<Order>,
     /// Regions with dropped copies, by the commit that makes the drop durable.
     gone: HashMap<Place, u64, foldhash::fast::FixedState>,
-    backings: Vec<Backing>,
-    /// Clean sectors that are not noted yet, by the settlement that must come first.
-    deferred: BTreeMap<Place, u64>,
-}
-
-/// The settlements of a volume's backing device.
-#[derive(Debug, Default)]
-struct Backing {
-    settlements: Turns,
-    /// The settlement that makes its last change durable, 0 if none is needed.
-    unsettled: u64,
-    waiting: Vec<(u64, OpId)>,
 }
 
 impl Log {
-    /// Creates the log state of a shard.
-    pub(super) fn new(kept: bool) -> Self {
+    /// Creates the log state of the shard with this number.
+    pub(super) fn new(kept: bool, shard: u8) -> Self {
         Self {
             kept,
-            state: LogState::default(),
+            shard,
             commits: Turns::default(),
             noted: false,
             noted_dirty: false,
@@ -89,9 +40,45 @@ impl Log {
             waiting: Vec::new(),
             late: Vec::new(),
             gone: HashMap::default(),
-            backings: Vec::new(),
-            deferred: BTreeMap::new(),
         }
+    }
+
+    /// Returns whether the shard has a log.
+    #[inline]
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Notes a change, for the next commit.
+    pub(super) fn note(&mut self, change: Change, orders: &mut Vec<Order>) {
+        self.noted = true;
+        self.flush_late(orders);
+        orders.push(Order::Note { shard: self.shard, noted: Noted(change) });
+    }
+
+    /// Emits the changes that were noted late.
+    pub(super) fn flush_late(&mut self, orders: &mut Vec<Order>) {
+        orders.append(&mut self.late);
+    }
+
+    /// Takes the changes that were noted late, to add some; [`Log::put_late`] takes them back.
+    pub(super) fn take_late(&mut self) -> Vec<Order> {
+        std::mem::take(&mut self.late)
+    }
+
+    /// Takes the changes that were noted late back.
+    pub(super) fn put_late(&mut self, late: Vec<Order>) {
+        self.late = late;
+    }
+
+    /// Notes that the next commit makes data dirty.
+    pub(super) fn note_dirty(&mut self) {
+        self.noted_dirty = true;
+    }
+
+    /// Notes an overwrite of data that the log calls dirty: the next commit has to flush it.
+    pub(super) fn note_rewritten(&mut self) {
+        (self.noted, self.noted_dirty) = (true, true);
     }
 
     /// Returns whether some dirty data may not be durable.
@@ -99,451 +86,102 @@ impl Log {
         self.noted_dirty || self.committing_dirty
     }
 
+    /// Returns whether a noted change is not part of the commit under way.
+    pub(super) fn has_noted(&self) -> bool {
+        self.noted
+    }
+
+    /// Notes that copies in a region are gone.
+    pub(super) fn note_gone(&mut self, region: Place) {
+        self.gone.insert(region, self.commits.next());
+    }
+
     /// Returns whether the log may still have copies in a region that are gone.
     pub(super) fn has_gone_in(&self, region: Place) -> bool {
         self.gone.contains_key(&region)
     }
 
-    fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {
-        for sector in run.clone() {
-            self.deferred.remove(&Place::new(volume, sector));
-        }
+    /// Makes an operation wait for the next commit.
+    pub(super) fn wait(&mut self, op: OpId) {
+        self.waiting.push((self.commits.next(), op));
     }
 
-    fn backing(&mut self, volume: VolumeId) -> &mut Backing {
-        let at = volume.0 as usize;
-        self.backings.resize_with(self.backings.len().max(at + 1), Backing::default);
-        &mut self.backings[at]
+    /// Begins a commit of all noted changes. Returns whether some of them make data dirty.
+    pub(super) fn begin(&mut self) -> bool {
+        self.commits.begin();
+        self.noted = false;
+        self.committing_dirty = std::mem::take(&mut self.noted_dirty);
+        self.committing_dirty
+    }
+
+    /// Ends the commit, and returns the operations that waited for it.
+    pub(super) fn end(&mut self, is_durable: bool) -> Vec<OpId> {
+        let ended = self.commits.end();
+        if is_durable {
+            self.committing_dirty = false;
+            self.gone.retain(|_, due| *due > ended);
+        } else {
+            self.noted = true;
+        }
+        self.waiting.extract_if(.., |(due, _)| *due <= ended).map(|(_, op)| op).collect()
+    }
+
+    /// Abandons the commit: the next serves the operations that wait.
+    pub(super) fn abandon(&mut self) {
+        self.commits.end();
+    }
+
+    /// Returns the operations that wait for commits.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = OpId> {
+        self.waiting.iter().map(|(_, op)| *op)
     }
 }
 
-impl Shard {
-    /// Returns whether changes are noted: there is a log, and it can be written.
-    pub(super) fn is_logging(&self) -> bool {
-        self.log.kept && self.log.state == LogState::Writable
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::geometry::VolumeId;
+    use crate::journal::BlockAt;
+
+    const REGION: fn() -> Place = || Place::new(VolumeId(1), 0);
+
+    #[test]
+    fn a_commit_makes_the_changes_before_it_durable() {
+        let mut log = Log::new(true, 3);
+        log.note_rewritten();
+        log.note_gone(REGION());
+        log.wait(OpId(1));
+        assert!(log.has_noted() && log.begin() && !log.has_noted());
+        log.note_gone(Place::new(VolumeId(2), 0));
+        log.wait(OpId(2));
+        assert_eq!(log.end(true), [OpId(1)]);
+        assert!(!log.has_gone_in(REGION()) && log.has_gone_in(Place::new(VolumeId(2), 0)));
+        assert!(!log.has_uncommitted_dirty() && log.waiting().eq([OpId(2)]));
     }
 
-    /// Returns whether the cache is persistent.
-    pub(super) fn is_kept(&self) -> bool {
-        self.log.kept
+    #[test]
+    fn a_failed_commit_leaves_everything_to_be_noted() {
+        let mut log = Log::new(true, 3);
+        log.note_dirty();
+        log.note_gone(REGION());
+        log.wait(OpId(1));
+        assert!(log.begin());
+        log.abandon();
+        assert!(log.waiting().eq([OpId(1)]), "the next commit serves it");
+        log.begin();
+        assert_eq!(log.end(false), [OpId(1)]);
+        assert!(log.has_noted() && log.has_gone_in(REGION()));
     }
 
-    fn change(&mut self, change: Change, orders: &mut Vec<Order>) {
-        self.log.noted = true;
-        orders.append(&mut self.log.late);
-        orders.push(Order::Note { shard: self.number, noted: Noted(change) });
-    }
-
-    /// Returns a block's position in the form used by the log.
-    fn block_at(&self, block: Block) -> BlockAt {
-        let sectors = self.directory.sectors(block);
-        let place = self.directory.cache_sectors(block, &sectors).start;
-        BlockAt { volume: self.directory.volume(block), sectors, place }
-    }
-
-    /// Notes the new state of a run of a block.
-    pub(super) fn note(
-        &mut self,
-        block: Block,
-        run: &Sectors,
-        standing: Standing,
-        orders: &mut Vec<Order>,
-    ) {
-        if !self.log.kept {
-            return;
-        }
-        let at = self.block_at(block);
-        if standing.is_dirty() {
-            self.note_unsure();
-        }
-        self.log.noted_dirty |= standing.is_dirty();
-        if standing == Standing::Invalid {
-            self.note_gone(at.volume, run);
-        }
-        if !self.is_logging() {
-            return;
-        }
-        if standing != Standing::Clean && !self.log.deferred.is_empty() {
-            self.log.forget_deferred(at.volume, run);
-        }
-        self.seals.note(self.directory.cache_sectors(block, run), standing);
-        self.change(Change::Run { block: at, run: run.clone(), standing }, orders);
-    }
-
-    /// Notes an overwrite of data that the log calls dirty, or will: the next commit has to flush
-    /// it.
-    pub(super) fn note_rewritten(&mut self) {
-        if self.is_logging() {
-            (self.log.noted, self.log.noted_dirty) = (true, true);
-        } else {
-            self.note_unsure();
-        }
-    }
-
-    /// Notes that copies in a run's region are gone. When the log has failed, the region stays
-    /// registered: the log still has the copies.
-    fn note_gone(&mut self, volume: VolumeId, run: &Sectors) {
-        let (region, due) = (self.config.sizes.region(volume, run.start), self.log.commits.next());
-        self.log.gone.insert(region, due);
-    }
-
-    /// Notes a run as clean, at once or when the backing device holds it durably.
-    pub(super) fn note_clean(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
-        if !self.is_logging() {
-            return;
-        }
-        let volume = self.directory.volume(block);
-        let until = self.log.backing(volume).unsettled;
-        if until == 0 {
-            return self.note(block, run, Standing::Clean, orders);
-        }
-        for sector in run.clone() {
-            let place = Place::new(volume, sector);
-            if self.log.deferred.len() < MOST_DEFERRED {
-                self.log.deferred.insert(place, until);
-            } else {
-                // an earlier settlement says nothing of what is there now
-                self.log.deferred.remove(&place);
-            }
-        }
-    }
-
-    /// Notes that a block leaves its place.
-    pub(super) fn note_dropped(&mut self, block: Block, orders: &mut Vec<Order>) {
-        if self.log.kept {
-            let at = self.block_at(block);
-            self.note_gone(at.volume, &at.sectors);
-            if self.is_logging() {
-                self.seals.forget(self.directory.cache_sectors(block, &at.sectors));
-                self.change(Change::Dropped { block: at }, orders);
-            }
-        }
-    }
-
-    /// Notes that a failed write has destroyed the clean copies in a run of a block.
-    pub(super) fn note_failed(&mut self, block: Block, run: &Sectors, orders: &mut Vec<Order>) {
-        let parts: Vec<(Sectors, bool)> = self.directory.dirtiness(block, run).collect();
-        let clean = parts.into_iter().filter(|(_, dirty)| !dirty);
-        clean.for_each(|(run, _)| self.note(block, &run, Standing::Invalid, orders));
-    }
-
-    /// Drops the clean copies of a run.
-    pub(super) fn drop_clean(
-        &mut self,
-        block: Block,
-        run: &Sectors,
-        because: Removal,
-        orders: &mut Vec<Order>,
-    ) {
-        if self.log.kept || self.door.is_some() {
-            let clean: Vec<Sectors> = self.directory.clean_runs_in(block, run).collect();
-            self.note_removed(&clean, because);
-            clean.iter().for_each(|run| self.note(block, run, Standing::Invalid, orders));
-        }
-        self.directory.set_clean_invalid(block, run);
-    }
-
-    /// Notes a change of a volume's backing device that is not durable.
-    pub(crate) fn note_unsettled(&mut self, volume: VolumeId) {
-        if self.log.kept {
-            let backing = self.log.backing(volume);
-            backing.unsettled = backing.settlements.next();
-        }
-    }
-
-    /// Returns whether a volume's backing device may lose some of its last writes.
-    pub(crate) fn is_unsettled(&self, volume: VolumeId) -> bool {
-        self.log.backings.get(volume.0 as usize).is_some_and(|backing| backing.unsettled > 0)
-    }
-
-    /// Returns whether a noted change is not durable yet and not part of the commit under way.
-    pub(crate) fn has_noted(&self) -> bool {
-        self.log.noted
-    }
-
-    /// Makes a task wait until all noted changes are durable.
-    pub(super) fn await_commit(&mut self, id: TaskId, part: Part, run: &Sectors) {
-        let op = self.tasks.new_op(id, part, run);
-        self.log.waiting.push((self.log.commits.next(), op));
-        self.events.push(Event::WantsCommit);
-    }
-
-    /// Makes a task wait until all writes to its volume's backing device are durable.
-    pub(super) fn await_settlement(&mut self, id: TaskId) {
-        let (volume, range) = (self.tasks[id].volume, self.tasks[id].range.clone());
-        let op = self.tasks.new_op(id, Part::Settled, &range);
-        let backing = self.log.backing(volume);
-        backing.waiting.push((backing.settlements.next(), op));
-        self.events.push(Event::WantsSettlement(volume));
-    }
-
-    /// Begins a commit of all noted changes. Returns whether some of them make data dirty: that
-    /// data has to be durable first.
-    pub(crate) fn commit_begun(&mut self, orders: &mut Vec<Order>) -> bool {
-        orders.append(&mut self.log.late);
-        self.seal(orders);
-        self.log.commits.begin();
-        self.log.noted = false;
-        self.log.committing_dirty = std::mem::take(&mut self.log.noted_dirty);
-        self.log.committing_dirty
-    }
-
-    /// Ends the commit. A failure is permanent: see [`Shard::lose_log`].
-    pub(crate) fn commit_ended(&mut self, result: Result<(), Fault>, orders: &mut Vec<Order>) {
-        let ended = self.log.commits.end();
-        if result.is_ok() {
-            self.log.committing_dirty = false;
-            self.log.gone.retain(|_, due| *due > ended);
-        } else {
-            debug_assert_ne!(self.log.state, LogState::Writable);
-            self.log.noted = true;
-        }
-        let due: Vec<OpId> =
-            self.log.waiting.extract_if(.., |(due, _)| *due <= ended).map(|(_, op)| op).collect();
-        due.into_iter().for_each(|op| self.completed(op, result, orders));
-    }
-
-    /// Abandons the commit, since the log cannot be written. The tasks that wait for it wait for
-    /// its replacement.
-    pub(crate) fn commit_abandoned(&mut self) {
-        self.log.commits.end();
-    }
-
-    /// Abandons the commit for lack of room in the log; the next commit serves the tasks that wait.
-    ///
-    /// Some of its records may be durable, and be missing in the log that is valid after a
-    /// checkpoint. So data that is dirty here but was noted otherwise is noted again: the
-    /// checkpoint will call it dirty.
-    pub(crate) fn commit_put_off(&mut self, orders: &mut Vec<Order>) {
-        self.log.commits.end();
-        (self.log.noted, self.log.noted_dirty) = (true, true);
-        let tasks: Vec<TaskId> =
-            self.log.waiting.iter().map(|(_, op)| self.tasks.of_op(*op).0).collect();
-        for id in tasks {
-            let task = &self.tasks[id];
-            if task.step == Step::Noting && !task.store.dirty {
-                let standing = if let Work::Clean { .. } = task.work {
-                    Standing::Clean
-                } else {
-                    Standing::Invalid
-                };
-                self.note_displaced(id, standing, orders);
-            }
-        }
-    }
-
-    /// Begins a settlement of a volume's backing device.
-    pub(crate) fn settlement_begun(&mut self, volume: VolumeId) {
-        self.log.backing(volume).settlements.begin();
-    }
-
-    /// Ends a settlement of a volume's backing device.
-    pub(crate) fn settlement_ended(
-        &mut self,
-        volume: VolumeId,
-        result: Result<(), Fault>,
-        orders: &mut Vec<Order>,
-    ) {
-        let backing = self.log.backing(volume);
-        let ended = backing.settlements.end();
-        let due: Vec<OpId> =
-            backing.waiting.extract_if(.., |(due, _)| *due <= ended).map(|(_, op)| op).collect();
-        if result.is_ok() {
-            if backing.unsettled <= ended {
-                backing.unsettled = 0;
-            }
-            self.note_deferred(volume, ended, orders);
-        }
-        due.into_iter().for_each(|op| self.completed(op, result, orders));
-    }
-
-    /// Notes the deferred sectors that waited for a settlement and are still clean.
-    fn note_deferred(&mut self, volume: VolumeId, settled: u64, orders: &mut Vec<Order>) {
-        if self.log.deferred.is_empty() {
-            return;
-        }
-        let places =
-            self.log.deferred.range(Place::all_of(volume)).filter(|(_, until)| **until <= settled);
-        let places: Vec<Place> = places.map(|(place, _)| *place).collect();
-        for place in places {
-            self.log.deferred.remove(&place);
-            let run = place.sector()..place.sector() + 1;
-            if let Some(block) = self.directory.find(volume, run.start)
-                && self.directory.clean_runs_in(block, &run).next().is_some()
-            {
-                self.note(block, &run, Standing::Clean, orders);
-            }
-        }
-    }
-
-    /// Makes it durable that a task's range has no clean copies, before its backing device changes
-    /// there. Returns whether the task has to wait for that, in [`Step::Unlogging`].
-    pub(super) fn unlog(&mut self, id: TaskId, orders: &mut Vec<Order>) -> bool {
-        if !self.is_logging() {
-            return false;
-        }
-        let survey = self.survey(id);
-        let is_replaced = self.tasks[id].writes() && self.mode().caches_writes();
-        let because = if is_replaced { Removal::Replaced } else { Removal::Invalid };
-        for (block, run) in &survey.blocks {
-            let clean: Vec<Sectors> = self.directory.clean_runs_in(*block, run).collect();
-            for run in clean {
-                self.unlog_run(*block, &run, because, orders);
-            }
-        }
-        self.spare_survey = survey;
-        if !self.has_gone(id) || planted!(BackingBeforeLog) {
-            return false;
-        }
-        self.tasks[id].step = Step::Unlogging;
-        let range = self.tasks[id].range.clone();
-        self.await_commit(id, Part::Noted, &range);
-        true
-    }
-
-    /// Drops a clean run; sectors that the log never recorded need no record.
-    fn unlog_run(
-        &mut self,
-        block: Block,
-        run: &Sectors,
-        because: Removal,
-        orders: &mut Vec<Order>,
-    ) {
-        let volume = self.directory.volume(block);
-        self.note_removed(std::slice::from_ref(run), because);
-        let deferred = |sector: u64| self.log.deferred.contains_key(&Place::new(volume, sector));
-        if run.clone().all(deferred) {
-            self.log.forget_deferred(volume, run);
-        } else {
-            self.note(block, run, Standing::Invalid, orders);
-        }
-        self.directory.set_clean_invalid(block, run);
-    }
-
-    /// Returns whether the log may still have valid copies in a task's region that are gone.
-    pub(super) fn has_gone(&self, id: TaskId) -> bool {
-        let counts = matches!(self.log.state, LogState::Writable | LogState::Unwritable);
-        self.log.kept && counts && self.log.has_gone_in(self.tasks.region_of(id))
-    }
-
-    /// Returns whether a task's range has dirty sectors below memory.
-    pub(super) fn is_dirty_below(&mut self, id: TaskId) -> bool {
-        if self.directory.dirty_sectors() == 0 {
-            return false;
-        }
-        let survey = self.survey(id);
-        let dirty =
-            survey.blocks.iter().any(|(block, run)| self.directory.is_dirty_in(*block, run));
-        self.spare_survey = survey;
-        dirty
-    }
-
-    /// Notes that the dirty sectors of a task's range are superseded, and waits until that is
-    /// durable. The backing device has data as new, or newer, and is settled.
-    pub(super) fn displace_dirty(
-        &mut self,
-        id: TaskId,
-        standing: Standing,
-        orders: &mut Vec<Order>,
-    ) {
-        self.tasks[id].step = Step::Noting;
-        self.note_displaced(id, standing, orders);
-        let range = self.tasks[id].range.clone();
-        self.await_commit(id, Part::Noted, &range);
-    }
-
-    fn note_displaced(&mut self, id: TaskId, standing: Standing, orders: &mut Vec<Order>) {
-        let survey = self.survey(id);
-        for (block, run) in &survey.blocks {
-            let dirty = match standing {
-                Standing::Clean => self.dirty_there(*block, run),
-                _ => self.directory.dirty_runs_in(*block, run).collect(),
-            };
-            dirty.iter().for_each(|run| self.note(*block, run, standing, orders));
-        }
-        self.spare_survey = survey;
-    }
-
-    /// Drops the clean copy of a sector, where no order can be emitted.
-    pub(super) fn drop_clean_late(&mut self, block: Block, run: &Sectors) {
-        let mut late = std::mem::take(&mut self.log.late);
-        self.drop_clean(block, run, Removal::Invalid, &mut late);
-        self.log.late = late;
-    }
-
-    /// Notes the removal of all of a volume's blocks.
-    pub(super) fn note_volume_dropped(&mut self, volume: VolumeId) {
-        let mut late = std::mem::take(&mut self.log.late);
-        for block in self.directory.blocks_of_volume(volume) {
-            self.note_dropped(block, &mut late);
-        }
-        self.log.late = late;
-    }
-
-    /// Adds the changes that state a block to an empty log.
-    pub(crate) fn dump(&self, block: Block, out: &mut Vec<Change>) {
-        if !self.directory.is_live(block) {
-            return; // it was, when the checkpoint began; what came into its place is in the log
-        }
-        let at = self.block_at(block);
-        for (run, valid) in self.directory.validity(block, &at.sectors) {
-            if !valid {
-                continue;
-            }
-            for (run, dirty) in self.directory.dirtiness(block, &run) {
-                if dirty {
-                    let each = self.lost.by_loss(at.volume, &run).into_iter();
-                    for (run, lost) in each {
-                        let parts =
-                            if lost { vec![(run, false)] } else { self.by_seal(block, &run) };
-                        out.extend(parts.into_iter().map(|(run, sealed)| {
-                            let standing = match (lost, sealed) {
-                                (true, _) => Standing::Lost,
-                                (false, true) => Standing::Sealed,
-                                (false, false) => Standing::Dirty,
-                            };
-                            Change::Run { block: at.clone(), run, standing }
-                        }));
-                    }
-                    continue;
-                }
-                let mut start = run.start;
-                while start < run.end {
-                    let deferred = |sector: &u64| {
-                        self.log.deferred.contains_key(&Place::new(at.volume, *sector))
-                    };
-                    let is_deferred = deferred(&start);
-                    let alike =
-                        (start..run.end).take_while(|sector| deferred(sector) == is_deferred);
-                    let part = common(&run, &(start..start + alike.count() as u64));
-                    start = part.end;
-                    if !is_deferred {
-                        out.push(Change::Run {
-                            block: at.clone(),
-                            run: part,
-                            standing: Standing::Clean,
-                        });
-                    }
-                }
-            }
-        }
-    }
-
-    /// Notes the checksums of all dirty data when nothing changes any more, so that the next
-    /// session can verify it.
-    pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
-        if !self.is_logging() {
-            return;
-        }
-        for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
-            let blocks: Vec<Block> = self.directory.dirty_blocks(volume).collect();
-            for block in blocks {
-                for run in self.dirty_there(block, &self.directory.sectors(block)) {
-                    let parts = self.by_seal(block, &run).into_iter();
-                    let open = parts.filter(|(_, sealed)| !sealed);
-                    open.for_each(|(run, _)| self.note(block, &run, Standing::Sealed, orders));
-                }
-            }
-        }
+    #[test]
+    fn changes_noted_late_come_before_the_next() {
+        let mut log = Log::new(true, 3);
+        let at = BlockAt { volume: VolumeId(1), sectors: 0..8, place: 0 };
+        let mut late = log.take_late();
+        late.push(Order::SealLogs);
+        log.put_late(late);
+        let mut orders = Vec::new();
+        log.note(Change::Dropped { block: at }, &mut orders);
+        assert!(matches!(orders[..], [Order::SealLogs, Order::Note { shard: 3, .. }]));
     }
 }

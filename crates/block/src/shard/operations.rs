@@ -33,7 +33,7 @@ impl Shard {
     ) {
         let offset = self.cache_offset(block, run);
         let op = self.tasks.new_op(id, Part::Store(block), run);
-        self.note_inserted(run);
+        self.admission.inserted(run);
         self.counters.cache_write_bytes += from.len;
         orders.push(Order::Write { op, device: DeviceId::Cache, offset, from, durable: false });
     }

@@ -48,7 +48,7 @@ impl Shard {
         let volume = self.tasks[id].volume;
         let end = self.tasks[id].store.run.end;
         while self.tasks[id].store.cursor < end {
-            if self.tasks[id].store.dirty && self.is_bound_by_log() {
+            if self.tasks[id].store.dirty && self.is_kept() && self.bypass.is_bound() {
                 self.tasks[id].store.retry = true;
                 break;
             }
@@ -182,7 +182,7 @@ impl Shard {
                 self.counters.stores_without_room += 1;
                 return Placed::Nowhere;
             };
-            if room != Room::Free && self.withholds() {
+            if room != Room::Free && self.admission.withholds() {
                 self.counters.stores_withheld += 1;
                 return Placed::Nowhere;
             }
@@ -220,10 +220,10 @@ impl Shard {
         self.counters.blocks_allocated[class.0 as usize] += 1;
         self.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
         self.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
-        if self.is_logging() || self.door.is_some() {
+        if self.is_logging() || self.admission.asks() {
             let victims: Vec<Block> = self.directory.victims(room).collect();
             for victim in victims {
-                self.note_evicted(victim);
+                self.admission.evicted(victim, &self.directory);
                 if self.is_logging() {
                     self.note_dropped(victim, orders);
                 }

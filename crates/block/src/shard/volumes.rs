@@ -32,7 +32,7 @@ impl Shard {
             }
         }
         self.held.remove_volume(id);
-        self.forget_round(id);
+        self.note_round(id, false);
         self.lost.remove_volume(id);
         // fetches ordered for the volume become void
         self.set_volume(id, VolumeSize { sectors: 0 });

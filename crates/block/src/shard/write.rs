@@ -230,7 +230,7 @@ impl Shard {
     /// Handles the end of a write to the backing device. Dirty sectors stay until that is durable
     /// and noted in the log.
     pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let counts = self.is_kept() && self.log.state != LogState::Retired;
+        let counts = self.is_kept() && self.bypass.state() != LogState::Retired;
         if self.tasks[id].fault.is_none() && counts && self.is_dirty_below(id) {
             self.tasks[id].step = Step::Settling;
             return self.await_settlement(id);
@@ -303,9 +303,9 @@ impl Shard {
             if only_clean {
                 continue;
             }
-            if self.door.is_some() {
+            if self.admission.asks() {
                 let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
-                self.note_removed(&dirty, Removal::Invalid);
+                self.admission.removed(&dirty, Removal::Invalid);
             }
             self.forget_seals(*block, run);
             self.directory.set_invalid(*block, run);
