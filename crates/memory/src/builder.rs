@@ -15,6 +15,7 @@ use crate::cause::Cause;
 use crate::clock::Clock;
 use crate::frozen::freezer::Freezer;
 use crate::frozen::options::{FreezeStats, Freezing};
+use crate::hash::DefaultHasher;
 use crate::inner::{Inner, Listener, Weigher, shape};
 use crate::local::Threads;
 use crate::owner::Owner;
@@ -22,11 +23,6 @@ use crate::records::Records;
 use crate::shard::Shard;
 use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex};
 use crate::upkeep::Upkeep;
-
-/// The hasher of keys unless another is [given](Builder::hasher): foldhash, fast and seeded at
-/// random, so that an attacker that chooses keys does not know which collide. Against an attacker
-/// that can watch hashes or time many lookups, give SipHash.
-pub type DefaultHasher = foldhash::fast::RandomState;
 
 /// Entries that a shard is to have at least: smaller ones decide worse which leave. On the traces
 /// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %.
@@ -68,6 +64,19 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
     shards: Option<usize>,
     clock: Clock,
     freezing: Option<Freezing>,
+}
+
+impl<K, V> Cache<K, V> {
+    /// A description to be filled in: see [`Builder`].
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(1000).shards(1).build();
+    /// cache.insert("key", 1);
+    /// ```
+    pub fn builder() -> Builder<K, V> {
+        Builder::default()
+    }
 }
 
 impl<K, V> Default for Builder<K, V> {

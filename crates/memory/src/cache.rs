@@ -8,11 +8,10 @@ use std::ptr::NonNull;
 
 use floe_policy::{QdClock, Replacement};
 
-use crate::builder::{Builder, DefaultHasher};
 use crate::cause::Cause;
 use crate::frozen::freezer::Frozen;
 use crate::guard::{Held, Ref};
-use crate::hash::KeyHash;
+use crate::hash::{DefaultHasher, KeyHash};
 use crate::inner::Inner;
 use crate::iter::Iter;
 use crate::lookup::BATCH;
@@ -41,17 +40,6 @@ impl<K, V, P: Replacement, S> Clone for Cache<K, V, P, S> {
 }
 
 impl<K, V> Cache<K, V> {
-    /// A description to be filled in: see [`Builder`].
-    ///
-    /// ```
-    /// # use floe_memory as floe;
-    /// let cache = floe::Cache::builder().capacity(1000).shards(1).build();
-    /// cache.insert("key", 1);
-    /// ```
-    pub fn builder() -> Builder<K, V> {
-        Builder::default()
-    }
-
     /// A cache of so many entries.
     ///
     /// # Panics
@@ -232,7 +220,7 @@ where
     }
 
     /// Inserts a value, in place of the one that is there under the key, if any. The policy chooses
-    /// the victims. The [admission](Builder::admission), if there is one, decides about a new key.
+    /// the victims. The [admission](crate::Builder::admission), if there is one, decides about a new key.
     /// An entry that weighs more than the cache may hold does not come in, and the key's old entry
     /// leaves; nor does one for which only pinned entries could make room.
     ///

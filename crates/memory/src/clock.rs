@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::keeper::Sweep;
+use crate::sweep::Sweep;
 use crate::sync::{Arc, Weak};
 
 /// Length of a tick, in which times are stored.

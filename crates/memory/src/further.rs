@@ -6,7 +6,7 @@
 //! cell and touches nothing else. A reclaimer goes through the cells in any case, and gives chunks
 //! back that have no guard any more.
 
-use crate::hazard::Cell;
+use crate::cell::Cell;
 use crate::sync::Ordering;
 
 /// Cells in a chunk.

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 use std::ops::Deref;
 use std::ptr::NonNull;
 
+use crate::cell::Cell;
 use crate::entry::Entry;
-use crate::hazard::Cell;
 use crate::holds::Hold;
 use crate::sync::Ordering;
 

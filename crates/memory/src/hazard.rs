@@ -12,57 +12,15 @@
 //! [`barrier::heavy`](crate::barrier::heavy), and frees those that no cell names.
 //! [`records`](crate::records) keeps the records of a cache and goes through them.
 
+use crate::cell::{Cell, is_free};
+use crate::count::Count;
 use crate::frozen::timing::Timings;
 use crate::further::Further;
 use crate::grace::Answer;
-use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// Guards a thread can hold on one cache before it needs more memory.
 const CELLS: usize = 5;
-
-/// A counter that one thread advances and others read.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    #[inline(always)]
-    pub(crate) fn add(&self, count: u64) {
-        // Only the owner writes, so no read-modify-write is needed; a sum over threads may be a
-        // moment late.
-        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
-    }
-
-    /// Counts one, and says how many it has been.
-    #[inline(always)]
-    pub(crate) fn next(&self) -> u64 {
-        let count = self.0.load(Ordering::Relaxed).wrapping_add(1); // as in `add`
-        self.0.store(count, Ordering::Relaxed);
-        count
-    }
-
-    #[inline(always)]
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed) // see `add`
-    }
-
-    pub(crate) fn set(&self, count: u64) {
-        self.0.store(count, Ordering::Relaxed); // see `add`
-    }
-}
-
-/// Random numbers for one thread, good enough to choose requests by (SplitMix64 without its last
-/// step).
-#[derive(Debug, Default)]
-pub(crate) struct Random(Count);
-
-impl Random {
-    /// The next one; every number is as likely.
-    pub(crate) fn next(&self) -> u32 {
-        let random = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-        self.0.set(random);
-        ((random ^ random >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
-    }
-}
 
 /// Holds what one thread looks at in one cache, and counts there. Zero is nothing.
 #[derive(Debug, Default)]
@@ -95,9 +53,6 @@ pub(crate) struct Record {
     /// Tells how long some of the lookups took.
     pub(crate) timings: Timings,
 }
-
-/// Where a guard says which entry it keeps; zero when it is free.
-pub(crate) type Cell = AtomicUsize;
 
 impl Record {
     /// Says which table is probed. Before it is used, the caller passes the light barrier and makes
@@ -212,13 +167,4 @@ impl Record {
         // Acquire: the record's next owner continues after all reads under the guards.
         self.cells.iter().all(is_free) && self.more.load(Ordering::Acquire) == 0
     }
-}
-
-/// Returns whether a cell is free.
-#[inline(always)]
-fn is_free(cell: &Cell) -> bool {
-    // Acquire: a guard that outlives its thread's use of the record is cleared by that thread,
-    // under the next owner. Reads under it come before the cell's next use, and so before the
-    // actions of a reclaimer that sees that.
-    cell.load(Ordering::Acquire) == 0
 }

@@ -17,11 +17,12 @@ use crate::frozen::index::FrozenIndex;
 use crate::frozen::options::FreezeStats;
 use crate::hash::KeyHash;
 use crate::hazard::Record;
-use crate::keeper::{self, Sweep};
+use crate::keeper;
 use crate::local::{self, Threads};
 use crate::options::InsertOptions;
 use crate::owner::{Owner, Shape};
 use crate::shard::Shard;
+use crate::sweep::Sweep;
 use crate::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering,
     Weak, lock,

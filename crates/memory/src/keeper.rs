@@ -24,6 +24,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::clock::Clock;
+use crate::sweep::Sweep;
 
 /// Between two ticks of a cache that is in use.
 const TICK_US: u64 = 5_000;
@@ -33,17 +34,6 @@ const IDLE_TICK_US: u64 = 160_000;
 const LONG_US: u64 = 20_000;
 /// After a sweep that ended in a panic, and between two attempts to start a thread.
 const AGAIN_US: u64 = 1_000_000;
-
-/// A cache that needs maintenance. Times are those of the system's clock, in microseconds.
-pub(crate) trait Sweep: Send + Sync {
-    /// Steps what decides. Says whether the cache was used since the last time. Runs no code of the
-    /// user's.
-    fn tick(&self) -> bool;
-
-    /// Takes out what has expired. Says when there will be something again, as far as that is known
-    /// now.
-    fn sweep(&self) -> Option<u64>;
-}
 
 /// A cache in the list.
 struct Kept {
@@ -135,7 +125,6 @@ fn now_us() -> u64 {
 /// Puts a cache into the list and returns its number there. It ticks from now on, or is swept when
 /// that is [due](sweep_at). [`start`] is to follow.
 pub(crate) fn keep(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
-    crate::quiet::prepare();
     let mut keeper = keeper();
     keeper.last_number += 1;
     let number = keeper.last_number;

@@ -7,13 +7,13 @@ use std::hash::{BuildHasher, Hash};
 use floe_policy::{HitKind, Marks, Replacement, Slot, Touch};
 
 use crate::barrier;
-use crate::builder::DefaultHasher;
+use crate::cell::Cell;
 use crate::entry::Entry;
 use crate::frozen::index::FrozenIndex;
 use crate::frozen::timing::{self, Outcome};
 use crate::guard::Keep;
-use crate::hash::KeyHash;
-use crate::hazard::{Cell, Record};
+use crate::hash::{DefaultHasher, KeyHash};
+use crate::hazard::Record;
 use crate::inner::Inner;
 use crate::shard::{Fast, Found, Shard};
 use crate::sync::Ordering;

@@ -3,9 +3,9 @@
 use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 
+use crate::cell::Cell;
 use crate::entry::{Entry, Expiry};
 use crate::hash::KeyHash;
-use crate::hazard::Cell;
 
 /// An entry that is to come in. Key and value stay where the caller has them until they have their
 /// place: values can be large. If they get none, they are dropped with this.

@@ -6,9 +6,19 @@
 //! for each other.
 
 use std::cell::Cell;
+#[cfg(all(unix, not(miri)))] // others have no fork to wait for
+use std::sync::MutexGuard;
 use std::sync::{Condvar, Mutex};
+#[cfg(all(unix, not(miri)))] // as above
+use std::time::{Duration, Instant};
 
+#[cfg(all(unix, not(miri)))] // as above
+use crate::sync::wait_timeout;
 use crate::sync::{lock, wait};
+
+/// The longest time that a fork waits for sections to end.
+#[cfg(all(unix, not(miri)))] // as above
+const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Sections {
@@ -57,83 +67,40 @@ pub(crate) fn quiet() -> Option<Quiet> {
     })
 }
 
-pub(crate) use fork::prepare;
+/// The sections, locked by a thread that forks: none is under way unless one took too long, and
+/// none begins.
+#[cfg(all(unix, not(miri)))] // others have no fork to wait for
+pub(crate) struct NoSections(MutexGuard<'static, Sections>);
 
-#[cfg(all(unix, not(miri)))]
-mod fork {
-    use std::cell::UnsafeCell;
-    use std::mem::ManuallyDrop;
-    use std::sync::{MutexGuard, Once};
-    use std::time::{Duration, Instant};
-
-    use super::{CHANGED, SECTIONS, Sections, lock, wait};
-    use crate::keeper::{self, Forking};
-    use crate::sync::wait_timeout;
-
-    /// Tells how long a fork waits at most.
-    const PATIENCE: Duration = Duration::from_secs(1);
-
-    /// Holds what the thread that forks has locked.
-    type Taken = (MutexGuard<'static, Sections>, Forking);
-
-    struct Slot(UnsafeCell<Option<ManuallyDrop<Taken>>>);
-
-    // SAFETY: only the thread that has the sections locked uses it.
-    unsafe impl Sync for Slot {}
-
-    static TAKEN: Slot = Slot(UnsafeCell::new(None));
-
-    extern "C" fn before() {
-        let mut sections = lock(&SECTIONS);
-        while sections.is_forking {
-            sections = wait(&CHANGED, sections); // another thread does
+/// Waits until no section is under way, and keeps others from beginning.
+#[cfg(all(unix, not(miri)))] // as above
+pub(crate) fn no_sections() -> NoSections {
+    let mut sections = lock(&SECTIONS);
+    while sections.is_forking {
+        sections = wait(&CHANGED, sections); // another thread does
+    }
+    sections.is_forking = true;
+    let until = Instant::now() + PATIENCE;
+    while sections.under_way > 0 {
+        let patience = until.saturating_duration_since(Instant::now());
+        if patience.is_zero() {
+            break;
         }
-        sections.is_forking = true;
-        let until = Instant::now() + PATIENCE;
-        while sections.under_way > 0 {
-            let patience = until.saturating_duration_since(Instant::now());
-            if patience.is_zero() {
-                break;
-            }
-            sections = wait_timeout(&CHANGED, sections, patience);
-        }
-        let taken = (sections, keeper::forking());
-        // SAFETY: this thread has the sections locked.
-        unsafe { *TAKEN.0.get() = Some(ManuallyDrop::new(taken)) };
+        sections = wait_timeout(&CHANGED, sections, patience);
     }
-
-    fn taken() -> Option<Taken> {
-        // SAFETY: this thread has locked the sections in `before`.
-        unsafe { (*TAKEN.0.get()).take() }.map(ManuallyDrop::into_inner)
-    }
-
-    extern "C" fn in_the_parent() {
-        if let Some((mut sections, _)) = taken() {
-            sections.is_forking = false;
-            CHANGED.notify_all();
-        }
-    }
-
-    extern "C" fn in_the_child() {
-        if let Some((mut sections, keeper)) = taken() {
-            (sections.is_forking, sections.under_way) = (false, 0);
-            keeper.has_forked();
-        }
-    }
-
-    /// Has a forked process know that it has none of the threads.
-    pub(crate) fn prepare() {
-        static ONCE: Once = Once::new();
-        ONCE.call_once(|| {
-            // SAFETY: the functions take locks and give them back, under which the user's code
-            // never runs. Where there is no memory to note them, a forked process is without
-            // maintenance.
-            unsafe { libc::pthread_atfork(Some(before), Some(in_the_parent), Some(in_the_child)) };
-        });
-    }
+    NoSections(sections)
 }
 
-#[cfg(any(not(unix), miri))]
-mod fork {
-    pub(crate) fn prepare() {}
+#[cfg(all(unix, not(miri)))] // as above
+impl NoSections {
+    /// Ends the fork in the parent.
+    pub(crate) fn in_the_parent(mut self) {
+        self.0.is_forking = false;
+        CHANGED.notify_all();
+    }
+
+    /// Ends the fork in the child, which has no thread of a section.
+    pub(crate) fn in_the_child(mut self) {
+        (self.0.is_forking, self.0.under_way) = (false, 0);
+    }
 }

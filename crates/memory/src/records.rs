@@ -11,8 +11,9 @@
 //! the records.
 
 use crate::barrier;
+use crate::cell::Cell;
 use crate::grace::{Grace, Round};
-use crate::hazard::{Cell, Record};
+use crate::hazard::Record;
 use crate::holds::{Hold, Holds};
 use crate::sync::{Arc, Mutex, Ordering, lock};
 

@@ -5,10 +5,11 @@ use std::borrow::Borrow;
 use floe_policy::Eviction;
 
 use crate::barrier;
+use crate::cell::Cell;
 use crate::entry::Entry;
 use crate::flight::Flights;
 use crate::guard::Keep;
-use crate::hazard::{Cell, Record};
+use crate::hazard::Record;
 use crate::index::{Hash32, NOWHERE};
 use crate::owner::{Owner, TableOf};
 use crate::plain::compares_plainly;

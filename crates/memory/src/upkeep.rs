@@ -7,8 +7,9 @@
 
 use std::num::NonZeroU64;
 
-use crate::keeper::{self, Sweep};
+use crate::sweep::Sweep;
 use crate::sync::{AtomicU64, Ordering, Weak};
+use crate::{fork, keeper};
 
 /// Between two sweeps of a cache.
 const PAUSE_US: u64 = 1_000_000;
@@ -44,6 +45,7 @@ impl Upkeep {
 
     /// Puts the cache into the list.
     pub(crate) fn keep(&self, cache: Weak<dyn Sweep>, ticks: bool) {
+        fork::prepare();
         let number = keeper::keep(cache, ticks);
         // Sequentially consistent, here and in `ask`: a thread that asks sees the number, or its
         // request is seen.

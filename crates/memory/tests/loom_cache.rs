@@ -22,8 +22,12 @@ mod builder;
 mod cache;
 #[path = "../src/cause.rs"]
 mod cause;
+#[path = "../src/cell.rs"]
+mod cell;
 #[path = "../src/clock.rs"]
 mod clock;
+#[path = "../src/count.rs"]
+mod count;
 #[path = "../src/entry.rs"]
 mod entry;
 #[path = "../src/flight.rs"]
@@ -62,7 +66,7 @@ mod lookup;
 mod newcomer;
 #[path = "../src/options.rs"]
 mod options;
-#[path = "../src/owner.rs"]
+#[path = "../src/owner/mod.rs"]
 mod owner;
 #[path = "../src/plain.rs"]
 mod plain;
@@ -82,6 +86,8 @@ mod shares;
 mod slab;
 #[path = "../src/stats.rs"]
 mod stats;
+#[path = "../src/sweep.rs"]
+mod sweep;
 #[path = "loom/sync.rs"]
 mod sync;
 #[path = "../src/table.rs"]
@@ -99,10 +105,7 @@ mod upkeep;
 
 /// Nothing expires here.
 mod keeper {
-    pub(crate) trait Sweep: Send + Sync {
-        fn tick(&self) -> bool;
-        fn sweep(&self) -> Option<u64>;
-    }
+    use crate::sweep::Sweep;
 
     pub(crate) fn keep(_: std::sync::Weak<dyn Sweep>, _: bool) -> u64 {
         unreachable!("no model has entries that expire");
@@ -119,6 +122,11 @@ mod keeper {
     pub(crate) fn sweep_at(_: u64, _: u64) {}
 
     pub(crate) fn forget(_: u64) {}
+}
+
+/// Nothing forks here.
+mod fork {
+    pub(crate) fn prepare() {}
 }
 
 /// Nothing forks here.

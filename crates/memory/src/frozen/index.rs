@@ -20,9 +20,10 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::barrier;
+use crate::cell::Cell;
 use crate::entry::Entry;
 use crate::guard::Keep;
-use crate::hazard::{Cell, Record};
+use crate::hazard::Record;
 use crate::index::Hash32;
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

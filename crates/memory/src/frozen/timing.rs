@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::count::{Count, Random};
 use crate::frozen::observe::Latencies;
 use crate::hash::KeyHash;
-use crate::hazard::{Count, Random};
 
 /// Where the controller's time begins for all caches.
 pub(crate) fn now() -> Duration {
