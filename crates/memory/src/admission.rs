@@ -80,7 +80,7 @@ struct Begun {
 }
 
 /// The admission of a shard.
-pub(crate) struct Gate {
+pub(crate) struct ShardAdmission {
     admission: Box<dyn Admission + Send>,
     orders: Orders,
     /// Of the key that was last in each slot, as the admission knows it.
@@ -95,7 +95,7 @@ pub(crate) struct Gate {
     replaced: Traffic,
 }
 
-impl Gate {
+impl ShardAdmission {
     /// For a shard, of so many, of a cache that these threads use.
     pub(crate) fn new(
         template: &dyn Template,

@@ -4,17 +4,17 @@
 use floe_policy::{Access, Eviction, Slot};
 
 use crate::budget::{Amount, Budget};
+use crate::candidate::Candidate;
 use crate::cause::Cause;
 use crate::clock::Clock;
 use crate::index::Lane;
-use crate::newcomer::Newcomer;
 use crate::owner::{Gone, Owner, Tenant};
 use crate::shard::Shard;
 use crate::sync::Ordering;
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
     /// Inserts an entry, in place of one with the same key if there is one. Takes it out of
-    /// `newcomer`, where it can be large, only when it has its place.
+    /// `candidate`, where it can be large, only when it has its place.
     ///
     /// # Errors
     /// The room it lacks, when the shard alone cannot make it, or with `asks_others` need not. The
@@ -25,33 +25,35 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         shard: &Shard<K, V, P>,
         budget: &Budget,
         clock: &Clock,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
         gone: &mut Gone<K, V>,
     ) -> Result<(), Amount>
     where
         K: Eq,
     {
-        let (hash, need) = (newcomer.hash.in_shard(), Amount::of(newcomer.weight));
-        let access = newcomer.hash.access(newcomer.weight);
-        let before = self.find(shard.table(), hash, newcomer.key());
+        let (hash, need) = (candidate.hash.in_shard(), Amount::of(candidate.weight));
+        let access = candidate.hash.access(candidate.weight);
+        let before = self.find(shard.table(), hash, candidate.key());
         match before.map(|before| (before.slot(), before.expiry.is_set())) {
             Some((slot, expires)) => {
                 let tenant = &self.tenants[slot as usize];
                 if !expires
                     && !tenant.pinned
-                    && tenant.weight == newcomer.weight
-                    && newcomer.guard.is_none()
+                    && tenant.weight == candidate.weight
+                    && candidate.guard.is_none()
                 {
-                    self.succeed(shard, slot, newcomer, &access, gone);
+                    self.succeed(shard, slot, candidate, &access, gone);
                     Ok(())
                 } else {
-                    self.replace(shard, budget, clock, slot, newcomer, asks_others, gone)
+                    self.replace(shard, budget, clock, slot, candidate, asks_others, gone)
                 }
             }
-            None if self.gate.is_some() => self.offer(shard, budget, newcomer, asks_others, gone),
+            None if self.admission.is_some() => {
+                self.offer(shard, budget, candidate, asks_others, gone)
+            }
             None if self.has_room(budget, need) && self.take_room(budget, need).is_some() => {
-                self.settle(shard, &access, newcomer);
+                self.settle(shard, &access, candidate);
                 Ok(())
             }
             None => {
@@ -59,12 +61,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
                     return Err(self.spare.lacks(need));
                 };
-                if self.tenants[victim.index()].weight == newcomer.weight {
-                    self.exchange(shard, victim, newcomer, &access, gone);
+                if self.tenants[victim.index()].weight == candidate.weight {
+                    self.exchange(shard, victim, candidate, &access, gone);
                     return Ok(());
                 }
                 self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
-                self.make_room(shard, budget, None, newcomer, asks_others, gone)
+                self.make_room(shard, budget, None, candidate, asks_others, gone)
             }
         }
     }
@@ -77,14 +79,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         &mut self,
         shard: &Shard<K, V, P>,
         budget: &Budget,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
         gone: &mut Gone<K, V>,
     ) -> Result<(), Amount> {
-        let need = Amount::of(newcomer.weight);
+        let need = Amount::of(candidate.weight);
         let taken = self.take_room(budget, need);
-        if !newcomer.is_admitted && !newcomer.pinned && budget.could_hold(need) {
-            let access = newcomer.hash.access(newcomer.weight);
+        if !candidate.is_admitted && !candidate.pinned && budget.could_hold(need) {
+            let access = candidate.hash.access(candidate.weight);
             let fits = taken.is_some();
             // The victim of another shard is not known before it leaves.
             let leaves_elsewhere = asks_others && self.is_owed(budget, need, need);
@@ -92,18 +94,18 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
             // the order can be the user's
             let victim = victim.filter(|victim| self.is_in_reach(*victim));
-            let gate = self.gate.as_mut().expect("the caller has seen it");
-            gate.look_back(&self.counts, self.held);
-            newcomer.is_admitted = gate.admits(&access, fits, victim);
-            if !newcomer.is_admitted {
+            let admission = self.admission.as_mut().expect("the caller has seen it");
+            admission.look_back(&self.counts, self.held);
+            candidate.is_admitted = admission.admits(&access, fits, victim);
+            if !candidate.is_admitted {
                 self.release(budget, taken.unwrap_or_default());
-                if newcomer.guard.is_some() || gone.has_listener() {
-                    self.pass_through(newcomer, Cause::Bypassed, gone);
+                if candidate.guard.is_some() || gone.has_listener() {
+                    self.pass_through(candidate, Cause::Bypassed, gone);
                 }
                 return Ok(());
             }
         }
-        self.make_room(shard, budget, None, newcomer, asks_others, gone)
+        self.make_room(shard, budget, None, candidate, asks_others, gone)
     }
 
     /// [`insert`](Self::insert) in the place of an entry with the same key, whatever that is like.
@@ -115,7 +117,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         budget: &Budget,
         clock: &Clock,
         slot: u32,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
         gone: &mut Gone<K, V>,
     ) -> Result<(), Amount> {
@@ -124,24 +126,24 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if unsafe { &*tenant.entry }.expiry.is_over(clock) {
             let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
             self.release(budget, room);
-            if self.gate.is_some() {
-                return self.offer(shard, budget, newcomer, asks_others, gone);
+            if self.admission.is_some() {
+                return self.offer(shard, budget, candidate, asks_others, gone);
             }
-        } else if newcomer.guard.is_some() {
+        } else if candidate.guard.is_some() {
             // A value inserted during the load is newer.
-            self.pass_through(newcomer, Cause::Rejected, gone);
+            self.pass_through(candidate, Cause::Rejected, gone);
             return Ok(());
         } else if tenant.pinned && budget.is_exceeded() {
             // Beyond the limits nothing comes in; only what was pinned when they were lowered may
             // stay.
-            newcomer.is_admitted = true;
+            candidate.is_admitted = true;
             let room = self.take_out(shard.table(), slot, Cause::Replaced, gone);
             self.release(budget, room);
         } else {
-            newcomer.is_admitted = true;
-            return self.make_room(shard, budget, Some(slot), newcomer, asks_others, gone);
+            candidate.is_admitted = true;
+            return self.make_room(shard, budget, Some(slot), candidate, asks_others, gone);
         }
-        self.make_room(shard, budget, None, newcomer, asks_others, gone)
+        self.make_room(shard, budget, None, candidate, asks_others, gone)
     }
 
     /// [`insert`](Self::insert) with what the shard has to spare, the entry to be replaced
@@ -152,12 +154,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         shard: &Shard<K, V, P>,
         budget: &Budget,
         mut replaced: Option<u32>,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
         gone: &mut Gone<K, V>,
     ) -> Result<(), Amount> {
-        let need = Amount::of(newcomer.weight);
-        let access = newcomer.hash.access(newcomer.weight);
+        let need = Amount::of(candidate.weight);
+        let access = candidate.hash.access(candidate.weight);
         loop {
             let mut more = need;
             if let Some(slot) = replaced {
@@ -190,15 +192,15 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         match replaced {
             Some(slot) => {
                 let lighter = Amount::of(self.tenants[slot as usize].weight).weight - need.weight;
-                self.succeed(shard, slot, newcomer, &access, gone);
+                self.succeed(shard, slot, candidate, &access, gone);
                 if lighter > 0 {
                     self.release(budget, Amount { entries: 0, weight: lighter });
                 }
             }
             None => {
-                let slot = self.settle(shard, &access, newcomer);
-                if let Some(gate) = &mut self.gate {
-                    gate.came_in(slot, &access);
+                let slot = self.settle(shard, &access, candidate);
+                if let Some(admission) = &mut self.admission {
+                    admission.came_in(slot, &access);
                 }
             }
         }
@@ -220,7 +222,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         &mut self,
         shard: &Shard<K, V, P>,
         access: &Access,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
     ) -> u32 {
         let slot = self.vacant.pop().unwrap_or_else(|| {
             if self.tenants.len() == self.reserved {
@@ -232,7 +234,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if self.held.entries as usize == self.keys_max {
             self.begin_moving(shard);
         }
-        let mut placed = self.place(slot, newcomer);
+        let mut placed = self.place(slot, candidate);
         placed.lane = shard.table().index.insert(placed.hash, placed.entry.expose_provenance());
         self.held += Amount::of(placed.weight);
         self.spare -= Amount::of(placed.weight);
@@ -257,7 +259,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         &mut self,
         shard: &Shard<K, V, P>,
         victim: Slot,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         access: &Access,
         gone: &mut Gone<K, V>,
     ) {
@@ -265,7 +267,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.move_some(shard);
         }
         let table = shard.table();
-        let mut placed = self.place(victim.0, newcomer);
+        let mut placed = self.place(victim.0, candidate);
         let tenant = &mut self.tenants[victim.index()];
         debug_assert!(!tenant.frozen, "what is frozen is out of reach");
         table.index_of(tenant.era != self.era).remove(tenant.hash, tenant.lane);
@@ -288,16 +290,16 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         &mut self,
         shard: &Shard<K, V, P>,
         slot: u32,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         access: &Access,
         gone: &mut Gone<K, V>,
     ) {
-        let melts =
-            self.tenants[slot as usize].frozen && (newcomer.pinned || newcomer.expiry.goes_idle());
+        let melts = self.tenants[slot as usize].frozen
+            && (candidate.pinned || candidate.expiry.goes_idle());
         if melts {
             self.melt(slot); // such entries are not frozen
         }
-        let mut placed = self.place(slot, newcomer);
+        let mut placed = self.place(slot, candidate);
         let Tenant { entry: before, lane, frozen, era, .. } = self.tenants[slot as usize];
         (placed.lane, placed.frozen, placed.era) = (lane, frozen, era);
         let after = placed.entry.expose_provenance();
@@ -340,22 +342,22 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             (false, true) => self.order.remove(Slot(slot)),
             (true, false) => self.order.insert(Slot(slot), access),
         }
-        if let Some(gate) = &mut self.gate {
-            gate.replaced(access);
+        if let Some(admission) = &mut self.admission {
+            admission.replaced(access);
         }
     }
 
     /// Puts an entry into unused memory; its lane is still to be found.
     #[inline(always)]
-    fn place(&mut self, slot: u32, newcomer: &mut Newcomer<'_, K, V>) -> Tenant<K, V> {
+    fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> Tenant<K, V> {
         let entry = self.slab.take();
-        if let Some(guard) = newcomer.guard {
+        if let Some(guard) = candidate.guard {
             // as in `hazard`; and the entry is not shared yet
             guard.store(entry.expose_provenance(), Ordering::Release);
         }
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
-        unsafe { newcomer.settle(slot, entry) };
-        let Newcomer { hash, weight, pinned, .. } = *newcomer;
+        unsafe { candidate.settle(slot, entry) };
+        let Candidate { hash, weight, pinned, .. } = *candidate;
         Tenant {
             entry,
             hash: hash.in_shard(),
@@ -371,11 +373,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     /// once.
     pub(crate) fn pass_through(
         &mut self,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         cause: Cause,
         gone: &mut Gone<K, V>,
     ) {
-        let placed = self.place(u32::MAX, newcomer);
+        let placed = self.place(u32::MAX, candidate);
         self.counts.note(cause);
         self.let_go(placed.retire(), cause, gone);
     }

@@ -14,7 +14,10 @@ pub enum BuildError {
     #[error("a {0} of 0 can hold nothing")]
     ZeroLimit(&'static str),
     /// More entries than can be numbered.
-    #[error("a capacity of {0} is more than the {max} entries a cache can hold", max = u32::MAX / 2)]
+    #[error(
+        "a capacity of {0} is more than the {max} entries a cache can hold",
+        max = u32::MAX / 2
+    )]
     TooManyEntries(usize),
     /// A limit of weight, and nothing that weighs.
     #[error("a weight_capacity needs a weigher")]

@@ -8,6 +8,7 @@ use std::ptr::NonNull;
 
 use floe_policy::{QdClock, Replacement};
 
+use crate::candidate::Candidate;
 use crate::cause::Cause;
 use crate::frozen::freezer::Frozen;
 use crate::guard::{Held, Ref};
@@ -15,7 +16,6 @@ use crate::hash::{DefaultHasher, KeyHash};
 use crate::inner::Inner;
 use crate::iter::Iter;
 use crate::lookup::BATCH;
-use crate::newcomer::Newcomer;
 use crate::options::InsertOptions;
 use crate::stats::Stats;
 use crate::sync::{Arc, lock};
@@ -220,7 +220,8 @@ where
     }
 
     /// Inserts a value, in place of the one that is there under the key, if any. The policy chooses
-    /// the victims. The [admission](crate::Builder::admission), if there is one, decides about a new key.
+    /// the victims. The [admission](crate::Builder::admission), if there is one, decides about a
+    /// new key.
     /// An entry that weighs more than the cache may hold does not come in, and the key's old entry
     /// leaves; nor does one for which only pinned entries could make room.
     ///
@@ -255,27 +256,27 @@ where
         let hash = inner.hash(&key);
         let shard = inner.shard(hash);
         let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
-        let mut newcomer = self.newcomer(hash, &mut key, &mut value, &options);
-        inner.put(shard, &mut newcomer, |after| inner.settle(after));
+        let mut candidate = self.candidate(hash, &mut key, &mut value, &options);
+        inner.put(shard, &mut candidate, |after| inner.settle(after));
         inner.note_insertion(hash);
     }
 
     /// A candidate that takes over key and value.
     #[inline(always)]
-    pub(crate) fn newcomer<'a>(
+    pub(crate) fn candidate<'a>(
         &self,
         hash: KeyHash,
         key: &'a mut ManuallyDrop<K>,
         value: &'a mut ManuallyDrop<V>,
         options: &InsertOptions,
-    ) -> Newcomer<'a, K, V> {
-        let mut newcomer = Newcomer::new(hash, key, value);
+    ) -> Candidate<'a, K, V> {
+        let mut candidate = Candidate::new(hash, key, value);
         if let Some((expiry, due)) = self.inner.expiry(options) {
-            (newcomer.expiry, newcomer.due) = (expiry, due);
+            (candidate.expiry, candidate.due) = (expiry, due);
         }
-        newcomer.weight = self.inner.weigh(newcomer.key(), newcomer.value());
-        newcomer.pinned = options.pinned;
-        newcomer
+        candidate.weight = self.inner.weigh(candidate.key(), candidate.value());
+        candidate.pinned = options.pinned;
+        candidate
     }
 
     /// Removes a key and returns a guard for what it had. A load of the key that is under way will
@@ -369,7 +370,10 @@ where
     /// # use floe_memory as floe;
     /// use floe::Cache;
     ///
-    /// let cache = Cache::builder().weight_capacity(100).weigher(|_, value: &String| value.len() as u32).build();
+    /// let cache = Cache::builder()
+    ///     .weight_capacity(100)
+    ///     .weigher(|_, value: &String| value.len() as u32)
+    ///     .build();
     /// (0..10).for_each(|key| cache.insert(key, "ten bytes.".to_string()));
     /// cache.resize_weight(55);
     /// assert_eq!(cache.len(), 5);

@@ -53,7 +53,11 @@ impl Ticks {
 /// use floe::{Cache, Clock};
 ///
 /// let clock = Clock::manual();
-/// let cache = Cache::builder().capacity(10).time_to_live(Duration::from_secs(60)).clock(clock.clone()).build();
+/// let cache = Cache::builder()
+///     .capacity(10)
+///     .time_to_live(Duration::from_secs(60))
+///     .clock(clock.clone())
+///     .build();
 /// cache.insert("key", 1);
 /// clock.advance(Duration::from_secs(59));
 /// assert!(cache.contains_key("key"));

@@ -6,7 +6,7 @@ mod hooks {
     use std::mem::ManuallyDrop;
     use std::sync::Once;
 
-    use crate::keeper::{self, Forking};
+    use crate::maintenance::{self, Forking};
     use crate::quiet::{NoSections, no_sections};
 
     /// Holds what the thread that forks has locked.
@@ -21,7 +21,7 @@ mod hooks {
 
     extern "C" fn before() {
         let sections = no_sections();
-        let taken = (sections, keeper::forking());
+        let taken = (sections, maintenance::forking());
         // SAFETY: this thread has the sections locked.
         unsafe { *TAKEN.0.get() = Some(ManuallyDrop::new(taken)) };
     }
@@ -38,9 +38,9 @@ mod hooks {
     }
 
     extern "C" fn in_the_child() {
-        if let Some((sections, keeper)) = taken() {
+        if let Some((sections, maintenance)) = taken() {
             sections.in_the_child();
-            keeper.has_forked();
+            maintenance.has_forked();
         }
     }
 

@@ -4,9 +4,9 @@ use floe_policy::{Access, mix};
 
 use crate::index::Hash32;
 
-/// The hasher of keys unless another is [given](crate::Builder::hasher): foldhash, fast and seeded at
-/// random, so that an attacker that chooses keys does not know which collide. Against an attacker
-/// that can watch hashes or time many lookups, give SipHash.
+/// The hasher of keys unless another is [given](crate::Builder::hasher): foldhash, fast and seeded
+/// at random, so that an attacker that chooses keys does not know which collide. Against an
+/// attacker that can watch hashes or time many lookups, give SipHash.
 pub type DefaultHasher = foldhash::fast::RandomState;
 
 /// A key's hash, in the two forms that are needed.

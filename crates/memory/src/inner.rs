@@ -17,8 +17,8 @@ use crate::frozen::index::FrozenIndex;
 use crate::frozen::options::FreezeStats;
 use crate::hash::KeyHash;
 use crate::hazard::Record;
-use crate::keeper;
 use crate::local::{self, Threads};
+use crate::maintenance;
 use crate::options::InsertOptions;
 use crate::owner::{Owner, Shape};
 use crate::shard::Shard;
@@ -109,7 +109,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     where
         Self: Sweep + 'static,
     {
-        if self.upkeep.is_kept() && keeper::is_alone() {
+        if self.upkeep.is_kept() && maintenance::is_alone() {
             self.see_to_it();
         }
         let (live, idle) = (options.live.or(self.live), options.idle.or(self.idle));
@@ -124,7 +124,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     {
         let this: Weak<Self> = Arc::downgrade(self);
         self.upkeep.keep(this, ticks);
-        keeper::start()
+        maintenance::start()
     }
 
     /// Does what is due, where the library has no thread for that and still cannot start one.
@@ -133,7 +133,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     where
         Self: Sweep + 'static,
     {
-        if keeper::start().is_err() && self.upkeep.is_due(Clock::system_us()) {
+        if maintenance::start().is_err() && self.upkeep.is_due(Clock::system_us()) {
             self.sweep();
         }
     }

@@ -8,6 +8,7 @@ mod budget;
 mod build_error;
 mod builder;
 mod cache;
+mod candidate;
 mod cause;
 mod cell;
 mod clock;
@@ -34,12 +35,11 @@ mod index;
 mod index_tests;
 mod inner;
 mod iter;
-mod keeper;
 mod limbo;
 mod load;
 mod local;
 mod lookup;
-mod newcomer;
+mod maintenance;
 mod options;
 mod owner;
 mod plain;
@@ -58,11 +58,11 @@ mod stats;
 mod sweep;
 mod sync;
 mod table;
-mod tally;
 mod teardown;
 #[cfg(test)]
 mod tests;
 mod thrown;
+mod totals;
 mod upkeep;
 
 pub use build_error::BuildError;
@@ -99,14 +99,14 @@ pub fn visited<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u6
 /// up.
 #[doc(hidden)]
 pub fn wake_ups() -> u64 {
-    keeper::wake_ups()
+    maintenance::wake_ups()
 }
 
 /// For tests of systems that have no thread to give: from now on, or no longer, none can be
 /// started.
 #[doc(hidden)]
 pub fn without_threads(without: bool) {
-    keeper::without_threads(without);
+    maintenance::without_threads(without);
 }
 
 /// For tests: hides frozen entries from readers, which then find them like all others, or shows

@@ -99,13 +99,13 @@ where
         let inner = &*self.cache.inner;
         let shard = inner.shard(self.hash);
         let (mut key, mut value) = (ManuallyDrop::new(key()), ManuallyDrop::new(value));
-        let mut newcomer =
-            self.cache.newcomer(self.hash, &mut key, &mut value, &InsertOptions::new());
+        let mut candidate =
+            self.cache.candidate(self.hash, &mut key, &mut value, &InsertOptions::new());
         let cell = inner.record().cell();
         // comparing keys is the user's code and may need cells, too
         cell.store(RESERVED, Ordering::Relaxed);
         let keep = Keep::new(cell);
-        newcomer.guard = Some(cell);
+        candidate.guard = Some(cell);
         let mut afters = Vec::new();
         let boarded;
         {
@@ -113,10 +113,10 @@ where
             let mut flights = lock(&shard.flights);
             boarded = flights.land(self.hash.whole(), &self.flight);
             if boarded.is_some() {
-                inner.put(shard, &mut newcomer, |after| afters.push(after));
+                inner.put(shard, &mut candidate, |after| afters.push(after));
             } else {
                 let pass = |owner: &mut Owner<K, V, P>, gone: &mut _| {
-                    owner.pass_through(&mut newcomer, Cause::Rejected, gone)
+                    owner.pass_through(&mut candidate, Cause::Rejected, gone)
                 };
                 let ((), after) = inner.change(shard, shard.owner(), pass);
                 afters.push(after);
@@ -304,11 +304,13 @@ where
     /// # fn block_on<F: Future>(future: F) -> F::Output {
     /// #     let mut future = pin!(future);
     /// #     loop {
-    /// #         if let Poll::Ready(out) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) { return out }
+    /// #         let mut context = Context::from_waker(Waker::noop());
+    /// #         if let Poll::Ready(out) = future.as_mut().poll(&mut context) { return out }
     /// #     }
     /// # }
     /// let cache = floe::Cache::new(10);
-    /// let value = block_on(cache.get_or_insert_async(&7, async { Ok::<_, std::io::Error>("seven") }))?;
+    /// let load = async { Ok::<_, std::io::Error>("seven") };
+    /// let value = block_on(cache.get_or_insert_async(&7, load))?;
     /// assert_eq!(*value, "seven");
     /// # Ok::<(), std::io::Error>(())
     /// ```

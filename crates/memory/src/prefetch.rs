@@ -11,7 +11,11 @@ pub(crate) fn line<T>(address: *const T) {
     #[cfg(target_arch = "aarch64")]
     // SAFETY: a prefetch of any address has no effect one could observe.
     unsafe {
-        std::arch::asm!("prfm pldl1keep, [{0}]", in(reg) address, options(nostack, readonly, preserves_flags));
+        std::arch::asm!(
+            "prfm pldl1keep, [{0}]",
+            in(reg) address,
+            options(nostack, readonly, preserves_flags),
+        );
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let _ = address;

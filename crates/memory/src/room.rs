@@ -6,10 +6,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use floe_policy::Replacement;
 
 use crate::budget::Amount;
+use crate::candidate::Candidate;
 use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::inner::{Inner, SLOTS_PER_LOCK};
-use crate::newcomer::Newcomer;
 use crate::owner::Owner;
 use crate::reclaim::After;
 use crate::shard::Shard;
@@ -24,7 +24,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     pub(crate) fn put<'a>(
         &'a self,
         shard: &'a Shard<K, V, P>,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         mut then: impl FnMut(After<'a, K, V, P>),
     ) where
         K: Eq,
@@ -33,9 +33,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let all_frozen = self.all_frozen.load(Ordering::Relaxed); // late by a moment does no harm
         let asks_others = self.shards.len() > 1 && !all_frozen;
         // at the end, after it came in: see `Upkeep`
-        let _asks = newcomer.due.map(|due| self.upkeep.asks(due));
-        if let Err(lacking) = self.try_put(shard, newcomer, asks_others, &mut then) {
-            self.put_with_help(shard, newcomer, lacking, all_frozen, &mut then);
+        let _asks = candidate.due.map(|due| self.upkeep.asks(due));
+        if let Err(lacking) = self.try_put(shard, candidate, asks_others, &mut then) {
+            self.put_with_help(shard, candidate, lacking, all_frozen, &mut then);
         }
     }
 
@@ -44,7 +44,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     fn try_put<'a>(
         &'a self,
         shard: &'a Shard<K, V, P>,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
         then: &mut impl FnMut(After<'a, K, V, P>),
     ) -> Result<(), Amount>
@@ -53,12 +53,12 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     {
         // A loaded value has no load of its key to outdate any more, and its caller has the
         // flights' lock.
-        let owner = match newcomer.guard {
+        let owner = match candidate.guard {
             Some(_) => shard.owner(),
-            None => self.owner_past_loads(shard, newcomer.hash, newcomer.key()),
+            None => self.owner_past_loads(shard, candidate.hash, candidate.key()),
         };
         let (result, after) = self.change(shard, owner, |owner, gone| {
-            owner.insert(shard, &self.budget, &self.clock, newcomer, asks_others, gone)
+            owner.insert(shard, &self.budget, &self.clock, candidate, asks_others, gone)
         });
         then(after);
         result
@@ -71,7 +71,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     fn put_with_help<'a>(
         &'a self,
         shard: &'a Shard<K, V, P>,
-        newcomer: &mut Newcomer<'_, K, V>,
+        candidate: &mut Candidate<'_, K, V>,
         mut lacking: Amount,
         all_frozen: bool,
         then: &mut impl FnMut(After<'a, K, V, P>),
@@ -79,7 +79,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         K: Eq,
     {
         let mut asks_others = self.shards.len() > 1 && !all_frozen;
-        let weight = newcomer.weight;
+        let weight = candidate.weight;
         loop {
             let could = !all_frozen && self.budget.could_hold(Amount::of(weight));
             let made = could && self.borrow(shard, weight, lacking, asks_others, then);
@@ -87,14 +87,14 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 break;
             }
             asks_others &= made;
-            match self.try_put(shard, newcomer, asks_others, then) {
+            match self.try_put(shard, candidate, asks_others, then) {
                 Ok(()) => return,
                 Err(still) => lacking = still,
             }
         }
         let ((), after) = self.change(shard, shard.owner(), |owner, gone| {
             owner.give_back(&self.budget);
-            owner.pass_through(newcomer, Cause::Rejected, gone);
+            owner.pass_through(candidate, Cause::Rejected, gone);
         });
         then(after);
     }

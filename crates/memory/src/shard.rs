@@ -144,8 +144,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         }
     }
 
-    /// Looks a key up, whatever happens meanwhile, for a lookup that is counted already and of which
-    /// the [fast](Self::fast_lookup) one was unsure.
+    /// Looks a key up, whatever happens meanwhile. The lookup is counted already, and the
+    /// [fast](Self::fast_lookup) one was unsure.
     #[cold]
     #[inline(never)]
     pub(crate) fn sure_lookup<'a, Q>(

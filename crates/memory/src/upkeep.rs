@@ -9,7 +9,7 @@ use std::num::NonZeroU64;
 
 use crate::sweep::Sweep;
 use crate::sync::{AtomicU64, Ordering, Weak};
-use crate::{fork, keeper};
+use crate::{fork, maintenance};
 
 /// Between two sweeps of a cache.
 const PAUSE_US: u64 = 1_000_000;
@@ -46,13 +46,13 @@ impl Upkeep {
     /// Puts the cache into the list.
     pub(crate) fn keep(&self, cache: Weak<dyn Sweep>, ticks: bool) {
         fork::prepare();
-        let number = keeper::keep(cache, ticks);
+        let number = maintenance::register(cache, ticks);
         // Sequentially consistent, here and in `ask`: a thread that asks sees the number, or its
         // request is seen.
         self.number.store(number, Ordering::SeqCst);
         let at = self.sweep_at.load(Ordering::SeqCst); // as above
         if at != NEVER {
-            keeper::sweep_at(number, at);
+            maintenance::sweep_at(number, at);
         }
     }
 
@@ -60,7 +60,7 @@ impl Upkeep {
     pub(crate) fn forget(&self) {
         let number = self.number.swap(0, Ordering::Relaxed); // nobody else is left
         if number != 0 {
-            keeper::forget(number);
+            maintenance::forget(number);
         }
     }
 
@@ -87,7 +87,7 @@ impl Upkeep {
         if self.sweep_at.fetch_min(at, Ordering::SeqCst) > at {
             let number = self.number.load(Ordering::SeqCst); // as in `keep`
             if number != 0 {
-                keeper::sweep_at(number, at);
+                maintenance::sweep_at(number, at);
             }
         }
     }

@@ -20,6 +20,8 @@ mod build_error;
 mod builder;
 #[path = "../src/cache.rs"]
 mod cache;
+#[path = "../src/candidate.rs"]
+mod candidate;
 #[path = "../src/cause.rs"]
 mod cause;
 #[path = "../src/cell.rs"]
@@ -62,8 +64,6 @@ mod load;
 mod local;
 #[path = "../src/lookup.rs"]
 mod lookup;
-#[path = "../src/newcomer.rs"]
-mod newcomer;
 #[path = "../src/options.rs"]
 mod options;
 #[path = "../src/owner/mod.rs"]
@@ -92,22 +92,22 @@ mod sweep;
 mod sync;
 #[path = "../src/table.rs"]
 mod table;
-#[path = "../src/tally.rs"]
-mod tally;
 #[path = "../src/teardown.rs"]
 mod teardown;
 #[path = "loom/thread.rs"]
 mod thread;
 #[path = "../src/thrown.rs"]
 mod thrown;
+#[path = "../src/totals.rs"]
+mod totals;
 #[path = "../src/upkeep.rs"]
 mod upkeep;
 
 /// Nothing expires here.
-mod keeper {
+mod maintenance {
     use crate::sweep::Sweep;
 
-    pub(crate) fn keep(_: std::sync::Weak<dyn Sweep>, _: bool) -> u64 {
+    pub(crate) fn register(_: std::sync::Weak<dyn Sweep>, _: bool) -> u64 {
         unreachable!("no model has entries that expire");
     }
 

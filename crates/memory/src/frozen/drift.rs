@@ -11,7 +11,7 @@
 
 use std::time::Duration;
 
-use super::windows::{Costs, Tally};
+use super::windows::{Costs, WindowCounts};
 
 /// Standard errors that a drift must exceed to be believed.
 const BELIEF: f64 = 4.0;
@@ -74,7 +74,7 @@ pub(super) struct Drift {
 
 impl Drift {
     /// Adds a window that ended when the phase had this age.
-    pub(super) fn add(&mut self, age: Duration, window: &Tally) {
+    pub(super) fn add(&mut self, age: Duration, window: &WindowCounts) {
         let lookups = window.lookups() as f64;
         if lookups > 0.0 {
             self.frozen.add(age.as_secs_f64(), window.frozen_hits as f64 / lookups);
@@ -137,7 +137,12 @@ mod tests {
             let wobble = if at % 2 == 0 { noise } else { -noise };
             let frozen_hits = (1e6 * (0.8 - per_second * age + wobble)) as u64;
             let dynamic_hits = 900_000 - frozen_hits;
-            let tally = Tally { frozen_hits, dynamic_hits, misses: 100_000, ..Tally::default() };
+            let tally = WindowCounts {
+                frozen_hits,
+                dynamic_hits,
+                misses: 100_000,
+                ..WindowCounts::default()
+            };
             drift.add(Duration::from_secs_f64(age), &tally);
         }
         drift
@@ -175,11 +180,11 @@ mod tests {
             drift.begin();
             for at in 0..4u32 {
                 let frozen_hits = 800_000 - 1000 * u64::from(at);
-                let tally = Tally {
+                let tally = WindowCounts {
                     frozen_hits,
                     dynamic_hits: 900_000 - frozen_hits,
                     misses: 100_000,
-                    ..Tally::default()
+                    ..WindowCounts::default()
                 };
                 drift.add(Duration::from_millis(50) * at, &tally);
             }

@@ -23,7 +23,7 @@ use floe_policy::trial::{Difference, Sums};
 
 use super::observe::{Action, Observations};
 use super::shares::share_variance;
-use super::windows::{Tally, Windows, typical};
+use super::windows::{WindowCounts, Windows, typical};
 use super::worth::Worth;
 
 /// From one stop to the next, as a share of the entries.
@@ -57,7 +57,7 @@ const CAUTION: f64 = 2.0;
 #[derive(Debug, Clone)]
 struct Stop {
     ratio: f64,
-    tally: Tally,
+    tally: WindowCounts,
 }
 
 /// Holds what the learner wants.
@@ -105,7 +105,7 @@ pub(super) struct Learner {
     here: Option<(f64, Duration)>,
     asked: usize,
     stride: usize,
-    tally: Tally,
+    tally: WindowCounts,
 }
 
 impl Learner {
@@ -115,7 +115,7 @@ impl Learner {
             here: None,
             asked: 0,
             stride: 1,
-            tally: Tally::default(),
+            tally: WindowCounts::default(),
         }
     }
 
@@ -123,7 +123,7 @@ impl Learner {
     pub(super) fn begin(&mut self) -> Action {
         self.asked = (self.asked + self.stride).min(STOPS);
         self.here = None;
-        self.tally = Tally::default();
+        self.tally = WindowCounts::default();
         Action::Extend { to: self.asked as f64 * STEP }
     }
 
@@ -145,7 +145,7 @@ impl Learner {
     /// An extension has come to its end.
     pub(super) fn extended(&mut self, share: f64, now: Duration) {
         self.here = Some((share.clamp(0.0, 1.0), now));
-        self.tally = Tally::default();
+        self.tally = WindowCounts::default();
     }
 
     /// Takes in what was seen.
@@ -174,7 +174,7 @@ impl Learner {
 
     /// Nanoseconds a request if hits took no time at all, and those of one without freezing; by
     /// what was counted, and the same price of a miss.
-    fn at_best(&self, tally: &Tally, baseline: &Windows) -> Option<(f64, f64)> {
+    fn at_best(&self, tally: &WindowCounts, baseline: &Windows) -> Option<(f64, f64)> {
         let before = baseline.total().hit_ratio()?;
         let tallies = self.stops.iter().map(|stop| &stop.tally).chain(baseline.iter());
         let miss = typical(tallies, |tally| tally.latencies.miss)?;
@@ -197,7 +197,7 @@ impl Learner {
         all.len() >= HOPELESS_STOPS && self.is_worse(&all.total(), baseline)
     }
 
-    fn is_worse(&self, tally: &Tally, baseline: &Windows) -> bool {
+    fn is_worse(&self, tally: &WindowCounts, baseline: &Windows) -> bool {
         let margin = 1.0 + HOPELESS_MARGIN;
         self.at_best(tally, baseline).is_some_and(|(best, without)| best > margin * without)
     }
@@ -246,7 +246,7 @@ impl Learner {
     /// differs, and may be a thousand times what does, so both are the same unless they differ by
     /// more than the error.
     fn miss_prices(&self, near: &[Stop], baseline: &Windows) -> (Option<f64>, Option<f64>) {
-        let misses = |tally: &Tally| tally.latencies.miss;
+        let misses = |tally: &WindowCounts| tally.latencies.miss;
         let sampled =
             near.iter().map(|stop| misses(&stop.tally)).filter(|sums| sums.count >= SAMPLES_FEW);
         let here: Vec<f64> = sampled.filter_map(|sums| sums.mean()).collect();
@@ -266,14 +266,14 @@ impl Learner {
         let is_near = |stop: &&Stop| (stop.ratio - ratio).abs() <= NEIGHBOURS;
         let near: Vec<Stop> = self.stops.iter().filter(is_near).cloned().collect();
         let near = &near[..];
-        let mut here = Tally::default();
+        let mut here = WindowCounts::default();
         near.iter().for_each(|stop| here.merge(&stop.tally));
         let tallies = || near.iter().map(|stop| &stop.tally);
         let before = baseline.total();
         let (hit_ratio, hit_ratio_before) = (here.hit_ratio()?, before.hit_ratio()?);
         let (miss_before, miss) = self.miss_prices(near, baseline);
         let hit_before = baseline.hit_ns().filter(|_| before.hits() > 0);
-        let hit = typical(tallies(), Tally::hit_latencies).filter(|_| here.hits() > 0);
+        let hit = typical(tallies(), WindowCounts::hit_latencies).filter(|_| here.hits() > 0);
         let (hit_before, hit) = (hit_before.or(hit)?, hit.or(hit_before)?);
         // Without insertions, only the cost of the lookup is known.
         let (miss_before, miss) = (miss_before.unwrap_or(hit_before), miss.unwrap_or(hit));
@@ -287,7 +287,8 @@ impl Learner {
         let shares = share_variance(hit_ratio, here.lookups())
             + share_variance(hit_ratio_before, before.lookups());
         let hits = hit_ratio.powi(2) * squared_error(&near_means(near))
-            + hit_ratio_before.powi(2) * squared_error(&baseline.means_of(Tally::hit_latencies));
+            + hit_ratio_before.powi(2)
+                * squared_error(&baseline.means_of(WindowCounts::hit_latencies));
         let variance =
             shares * (miss - hit).powi(2) + hits + (frozen * worth.saving_error / CAUTION).powi(2);
         Some(Choice {

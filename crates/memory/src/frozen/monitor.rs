@@ -5,8 +5,8 @@
 //! stall, or a busy minute of another program, is over by then. The loss of an ageing index by its
 //! hits alone is counted and known much sooner.
 //!
-//! It is no `Trial` of the policy crate: a trial has both modes take turns, and the baseline here is
-//! a measurement from before. To thaw for it again and again would cost what freezing gains.
+//! It is no `Trial` of the policy crate: a trial has both modes take turns, and the baseline here
+//! is a measurement from before. To thaw for it again and again would cost what freezing gains.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use floe_policy::trial::Difference;
 use super::drift::Drift;
 use super::observe::Observations;
 use super::shares::Prices;
-use super::windows::{Costs, Tally, Windows};
+use super::windows::{Costs, WindowCounts, Windows};
 
 /// Windows in a block.
 const BLOCK: usize = 16;
@@ -56,7 +56,7 @@ pub(super) struct Monitor {
     /// In this phase.
     lookups: u64,
     /// Of the first block of the first phase.
-    pub(super) first: Option<Tally>,
+    pub(super) first: Option<WindowCounts>,
     closed: u64,
     in_block: usize,
     losses: u32,
@@ -108,8 +108,8 @@ impl Monitor {
     }
 
     /// The last windows, as far as they are this index's.
-    pub(super) fn recent(&self) -> Tally {
-        let mut recent = Tally::default();
+    pub(super) fn recent(&self) -> WindowCounts {
+        let mut recent = WindowCounts::default();
         let served = self.closed.saturating_sub(FIRST) as usize;
         self.windows.iter().rev().take(served.min(RECENT)).for_each(|window| recent.merge(window));
         recent
@@ -117,7 +117,7 @@ impl Monitor {
 
     /// Returns whether the index has so many hits less than the cache had without that it is slower
     /// for these alone, and by how much.
-    pub(super) fn old(&self, baseline: &Tally, prices: &Prices) -> Option<Difference> {
+    pub(super) fn old(&self, baseline: &WindowCounts, prices: &Prices) -> Option<Difference> {
         let recent = self.recent();
         let misses = recent.latencies.miss;
         let miss = misses.mean().filter(|_| misses.count >= SAMPLES_MIN).unwrap_or(prices.miss);

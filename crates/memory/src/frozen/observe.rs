@@ -48,7 +48,8 @@ impl Latencies {
 pub(crate) enum Done {
     /// [`Action::Thaw`]: all entries are in the order, the index is unpublished.
     Thawed,
-    /// [`Action::Extend`]: this share of the entries is frozen now. Less than was asked for where entries cannot be frozen.
+    /// [`Action::Extend`]: this share of the entries is frozen now. Less than was asked for where
+    /// entries cannot be frozen.
     Extended { share: f64 },
     /// [`Action::Freeze`] or [`Action::FreezeAll`]: the index is published. `took` is the time from
     /// the action to the publication, `entries` what the index holds.

@@ -21,7 +21,7 @@ use floe_policy::trial::{Difference, Sums};
 use super::observe::{Action, Done, Observations};
 use super::shares::Prices;
 use super::warmth::Warmth;
-use super::windows::{Costs, Tally, typical};
+use super::windows::{Costs, WindowCounts, typical};
 
 /// Length of a window, and what passes before it after a switch.
 const WINDOW: Duration = Duration::from_millis(25);
@@ -63,7 +63,7 @@ enum Stage {
     /// Tells what is seen before `from` does not count.
     Window {
         from: Duration,
-        tally: Tally,
+        tally: WindowCounts,
     },
 }
 
@@ -72,24 +72,24 @@ enum Stage {
 pub(super) struct Proof {
     freeze: Action,
     /// A cache that was left alone.
-    baseline: Tally,
+    baseline: WindowCounts,
     /// Tells what is not sampled in a window.
     costs: Costs,
     stage: Stage,
     /// True if the index serves, or is about to.
     serves: bool,
-    merged: Vec<Tally>,
-    served: Vec<Tally>,
+    merged: Vec<WindowCounts>,
+    served: Vec<WindowCounts>,
 }
 
 impl Proof {
     /// Of a merged cache that is warm. `freeze` asks for the index.
-    pub(super) fn new(now: Duration, freeze: Action, baseline: Tally, costs: Costs) -> Self {
+    pub(super) fn new(now: Duration, freeze: Action, baseline: WindowCounts, costs: Costs) -> Self {
         Self {
             freeze,
             baseline,
             costs,
-            stage: Stage::Window { from: now, tally: Tally::default() },
+            stage: Stage::Window { from: now, tally: WindowCounts::default() },
             serves: false,
             merged: Vec::new(),
             served: Vec::new(),
@@ -146,7 +146,7 @@ impl Proof {
     }
 
     fn begin(&mut self, from: Duration) {
-        self.stage = Stage::Window { from, tally: Tally::default() };
+        self.stage = Stage::Window { from, tally: WindowCounts::default() };
     }
 
     fn wait(&self, now: Duration) -> Course {
@@ -160,7 +160,7 @@ impl Proof {
     }
 
     /// A window is full: what is next?
-    fn close(&mut self, window: Tally, now: Duration) -> Course {
+    fn close(&mut self, window: WindowCounts, now: Duration) -> Course {
         if self.serves {
             self.served.push(window)
         } else {
@@ -225,8 +225,9 @@ impl Proof {
     /// As they were seen here, or as they were known before. A miss costs the same either way.
     pub(super) fn prices(&self) -> Option<Prices> {
         let everywhere = || self.merged.iter().chain(&self.served);
-        let hit = typical(self.merged.iter(), Tally::hit_latencies).or(self.costs.dynamic)?;
-        let of = |sums: fn(&Tally) -> Sums| typical(self.served.iter(), sums);
+        let hit =
+            typical(self.merged.iter(), WindowCounts::hit_latencies).or(self.costs.dynamic)?;
+        let of = |sums: fn(&WindowCounts) -> Sums| typical(self.served.iter(), sums);
         Some(Prices {
             hit,
             frozen: of(|window| window.latencies.frozen).or(self.costs.frozen).unwrap_or(hit),
@@ -247,7 +248,7 @@ impl Proof {
     /// Nanoseconds a request that hits take the merged cache which have not come back yet.
     fn missing(&self) -> f64 {
         let prices = self.prices().map_or(0.0, |prices| (prices.miss - prices.hit).max(0.0));
-        let hits = |tally: &Tally| tally.hit_ratio().unwrap_or(0.0);
+        let hits = |tally: &WindowCounts| tally.hit_ratio().unwrap_or(0.0);
         (hits(&self.baseline) - hits(&total(&self.merged))).max(0.0) * prices
     }
 
@@ -260,7 +261,7 @@ impl Proof {
     /// Nanoseconds a request of each window, merged and served. Misses have one price in all of
     /// them unless it differs by more than its error: it may be a thousand times what else differs.
     fn means(&self, risk: f64) -> (Vec<f64>, Vec<f64>) {
-        let sampled = |windows: &[Tally]| -> Vec<f64> {
+        let sampled = |windows: &[WindowCounts]| -> Vec<f64> {
             windows
                 .iter()
                 .filter(|window| misses(window).count >= SAMPLES_FEW)
@@ -269,13 +270,13 @@ impl Proof {
         };
         let differs = Difference::between(&sampled(&self.merged), &sampled(&self.served), risk)
             .is_some_and(|found| !found.is_open());
-        let price = |windows: &[Tally]| {
+        let price = |windows: &[WindowCounts]| {
             let own = typical(windows.iter(), misses).filter(|_| differs);
             own.or_else(|| typical(self.merged.iter().chain(&self.served), misses))
         };
-        let means = |windows: &[Tally]| {
+        let means = |windows: &[WindowCounts]| {
             let costs = Costs { miss: price(windows), ..Costs::default() }.or(&self.costs);
-            let mean = |window: &Tally| {
+            let mean = |window: &WindowCounts| {
                 let mut window = *window;
                 window.latencies.miss = Sums::default();
                 window.mean(&costs).unwrap_or(f64::NAN)
@@ -289,12 +290,12 @@ impl Proof {
 /// Fewer samples make no mean.
 const SAMPLES_FEW: u64 = 4;
 
-fn misses(window: &Tally) -> Sums {
+fn misses(window: &WindowCounts) -> Sums {
     window.latencies.miss
 }
 
-fn total(windows: &[Tally]) -> Tally {
-    let mut total = Tally::default();
+fn total(windows: &[WindowCounts]) -> WindowCounts {
+    let mut total = WindowCounts::default();
     windows.iter().for_each(|window| total.merge(window));
     total
 }
@@ -347,7 +348,8 @@ mod tests {
 
         /// Returns how it ends, and how often the index has served till then.
         fn end(&self) -> (Course, usize) {
-            let baseline = Tally { dynamic_hits: 860_000, misses: 140_000, ..Tally::default() };
+            let baseline =
+                WindowCounts { dynamic_hits: 860_000, misses: 140_000, ..WindowCounts::default() };
             let mut now = Duration::ZERO;
             let mut proof =
                 Proof::new(now, Action::Freeze { ratio: 0.5 }, baseline, Costs::default());

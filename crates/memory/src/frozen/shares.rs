@@ -7,7 +7,7 @@
 
 use floe_policy::trial::Difference;
 
-use super::windows::Tally;
+use super::windows::WindowCounts;
 
 /// Standard errors that make a difference certain.
 const ERRORS: f64 = 3.0;
@@ -31,7 +31,11 @@ pub(super) struct Prices {
 impl Prices {
     /// By how much less the requests of `frozen` take than as many of `baseline` would, for nothing
     /// but their shares. `None` where one of the two has no requests.
-    pub(super) fn difference(&self, baseline: &Tally, frozen: &Tally) -> Option<Difference> {
+    pub(super) fn difference(
+        &self,
+        baseline: &WindowCounts,
+        frozen: &WindowCounts,
+    ) -> Option<Difference> {
         let (before, after) = (baseline.hit_ratio()?, frozen.hit_ratio()?);
         let share = frozen.frozen_hits as f64 / frozen.lookups() as f64;
         let without = before * self.hit + (1.0 - before) * self.miss;
@@ -67,8 +71,8 @@ mod tests {
 
     const PRICES: Prices = Prices { hit: 80.0, frozen: 40.0, dynamic: 90.0, miss: 5000.0 };
 
-    fn tally(frozen_hits: u64, dynamic_hits: u64, misses: u64) -> Tally {
-        Tally { frozen_hits, dynamic_hits, misses, ..Tally::default() }
+    fn tally(frozen_hits: u64, dynamic_hits: u64, misses: u64) -> WindowCounts {
+        WindowCounts { frozen_hits, dynamic_hits, misses, ..WindowCounts::default() }
     }
 
     #[test]

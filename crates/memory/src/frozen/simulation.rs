@@ -336,7 +336,7 @@ impl World {
             Some((self.now + took, Done::Constructed { took, entries: self.frozen_count }));
     }
 
-    /// Lets the keeper look: steps the controller if it wants that.
+    /// Lets the maintenance thread look: steps the controller if it wants that.
     fn look(&mut self) {
         let mut done = None;
         if let Some((at, what)) = self.pending

@@ -43,14 +43,14 @@ impl Costs {
 
 /// Requests of some span of time.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Tally {
+pub(super) struct WindowCounts {
     pub(super) frozen_hits: u64,
     pub(super) dynamic_hits: u64,
     pub(super) misses: u64,
     pub(super) latencies: Latencies,
 }
 
-impl Tally {
+impl WindowCounts {
     pub(super) fn add(&mut self, seen: &Observations) {
         self.frozen_hits += seen.frozen_hits;
         self.dynamic_hits += seen.dynamic_hits;
@@ -118,8 +118,8 @@ impl Tally {
 
 /// A mean over windows that a stall in a few of them does not move.
 pub(super) fn typical<'a>(
-    windows: impl Iterator<Item = &'a Tally>,
-    sums: impl Fn(&Tally) -> Sums,
+    windows: impl Iterator<Item = &'a WindowCounts>,
+    sums: impl Fn(&WindowCounts) -> Sums,
 ) -> Option<f64> {
     let (mut means, mut few) = (Vec::new(), Sums::default());
     for window in windows {
@@ -136,14 +136,14 @@ pub(super) fn typical<'a>(
 #[derive(Debug, Clone)]
 pub(super) struct Windows {
     began: Duration,
-    open: Tally,
-    closed: VecDeque<Tally>,
+    open: WindowCounts,
+    closed: VecDeque<WindowCounts>,
     max: usize,
 }
 
 impl Windows {
     pub(super) fn new(now: Duration, max: usize) -> Self {
-        Self { began: now, open: Tally::default(), closed: VecDeque::new(), max }
+        Self { began: now, open: WindowCounts::default(), closed: VecDeque::new(), max }
     }
 
     /// Takes in what was seen, and says whether that filled a window.
@@ -160,7 +160,7 @@ impl Windows {
     }
 
     /// Adds a window that was closed elsewhere.
-    pub(super) fn push(&mut self, window: Tally) {
+    pub(super) fn push(&mut self, window: WindowCounts) {
         if self.closed.len() >= self.max {
             self.closed.pop_front();
         }
@@ -174,29 +174,29 @@ impl Windows {
 
     /// Forgets the open window: what comes belongs to another one.
     pub(super) fn interrupt(&mut self, now: Duration) {
-        (self.open, self.began) = (Tally::default(), now);
+        (self.open, self.began) = (WindowCounts::default(), now);
     }
 
     pub(super) fn len(&self) -> usize {
         self.closed.len()
     }
 
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Tally> {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &WindowCounts> {
         self.closed.iter()
     }
 
-    pub(super) fn last(&self) -> Option<&Tally> {
+    pub(super) fn last(&self) -> Option<&WindowCounts> {
         self.closed.back()
     }
 
-    pub(super) fn total(&self) -> Tally {
-        let mut total = Tally::default();
+    pub(super) fn total(&self) -> WindowCounts {
+        let mut total = WindowCounts::default();
         self.closed.iter().for_each(|window| total.merge(window));
         total
     }
 
     pub(super) fn costs(&self) -> Costs {
-        let of = |sums: fn(&Tally) -> Sums| typical(self.closed.iter(), sums);
+        let of = |sums: fn(&WindowCounts) -> Sums| typical(self.closed.iter(), sums);
         Costs {
             frozen: of(|window| window.latencies.frozen),
             dynamic: of(|window| window.latencies.dynamic),
@@ -206,7 +206,7 @@ impl Windows {
 
     /// The mean latency of a hit of either kind in nanoseconds.
     pub(super) fn hit_ns(&self) -> Option<f64> {
-        typical(self.closed.iter(), Tally::hit_latencies)
+        typical(self.closed.iter(), WindowCounts::hit_latencies)
     }
 
     /// Returns the mean latency of each window in nanoseconds. Operations sampled in no window cost
@@ -217,7 +217,7 @@ impl Windows {
     }
 
     /// The mean of each window in something that was sampled often enough.
-    pub(super) fn means_of(&self, sums: impl Fn(&Tally) -> Sums) -> Vec<f64> {
+    pub(super) fn means_of(&self, sums: impl Fn(&WindowCounts) -> Sums) -> Vec<f64> {
         let sampled = self.closed.iter().map(sums).filter(|sums| sums.count >= SAMPLES_FEW);
         sampled.filter_map(|sums| sums.mean()).collect()
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use floe_policy::trial::{Difference, Mode, Seen, Trial, TrialOptions, TrialOrder};
 
 use super::observe::{Action, Observations};
-use super::windows::{Tally, Windows};
+use super::windows::{WindowCounts, Windows};
 
 /// The chance that what is said to be the error is too small.
 const RISK: f64 = 0.05;
@@ -37,7 +37,7 @@ pub(super) struct IndexTrial {
     served: Windows,
     /// Without.
     bypassed: Windows,
-    open: Tally,
+    open: WindowCounts,
     opened: Duration,
     window: Duration,
 }
@@ -70,7 +70,7 @@ impl IndexTrial {
             order: TrialOrder { mode: Mode::Variant, until: first, counts: false },
             served: Windows::new(now, WINDOWS),
             bypassed: Windows::new(now, WINDOWS),
-            open: Tally::default(),
+            open: WindowCounts::default(),
             opened: now,
             window: options.window,
         }
@@ -78,7 +78,7 @@ impl IndexTrial {
 
     /// Takes in what was seen, and answers whether to bypass the index.
     pub(super) fn step(&mut self, seen: &Observations) -> Action {
-        let mut tally = Tally::default();
+        let mut tally = WindowCounts::default();
         tally.add(seen);
         if self.order.counts {
             self.open.merge(&tally);

@@ -22,10 +22,16 @@ proptest! {
             match (step, map.contains_key(&key)) {
                 (0, true) => index.remove(hash(key), lanes[&key]),
                 (1, true) => index.replace(lanes[&key], address),
-                (_, false) if map.len() < 40 => drop(lanes.insert(key, index.insert(hash(key), address))),
+                (_, false) if map.len() < 40 => {
+                    lanes.insert(key, index.insert(hash(key), address));
+                }
                 _ => continue,
             }
-            if step == 0 && map.contains_key(&key) { map.remove(&key); } else { map.insert(key, address); }
+            if step == 0 && map.contains_key(&key) {
+                map.remove(&key);
+            } else {
+                map.insert(key, address);
+            }
             for key in 0..60 {
                 let found = index.find(hash(key), |found| map.get(&key) == Some(&found));
                 assert_eq!(found, map.get(&key).copied());
@@ -39,7 +45,8 @@ proptest! {
         let mut number = 0;
         loop {
             let tags = index.bucket(number).tags();
-            assert!(!tags.were_passed_by() && (0..15).all(|key| tags.matching(hash(key)).first().is_none()));
+            assert!(!tags.were_passed_by());
+            assert!((0..15).all(|key| tags.matching(hash(key)).first().is_none()));
             number = index.after(number);
             if number == 0 {
                 break;

@@ -23,8 +23,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let slots = (self.reserved * 2).min(enough);
         self.order.reserve(slots);
         self.reserved = slots;
-        if let Some(gate) = &mut self.gate {
-            gate.reserve(slots, self.capacity);
+        if let Some(admission) = &mut self.admission {
+            admission.reserve(slots, self.capacity);
         }
         debug_assert_eq!(
             self.keys_max, self.held.entries as usize,

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use floe_policy::{Access, Cursor, Eviction, Slot};
 
-use crate::admission::Gate;
+use crate::admission::ShardAdmission;
 use crate::budget::{Amount, Budget, Share};
 use crate::cause::Cause;
 use crate::entry::Entry;
@@ -192,7 +192,7 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) limbo: Limbo<Entry<K, V>, TableOf<P>>,
     pub(crate) counts: ShardCounts,
     /// The admission, asked about candidates. Apart: most caches have none.
-    pub(crate) gate: Option<Box<Gate>>,
+    pub(crate) admission: Option<Box<ShardAdmission>>,
 }
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
@@ -202,11 +202,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         shape: Shape,
         share: Share,
         slab: Slab<Entry<K, V>>,
-        mut gate: Option<Box<Gate>>,
+        mut admission: Option<Box<ShardAdmission>>,
     ) -> (Self, TableOf<P>) {
         let reserved = shape.slots_first();
-        if let Some(gate) = &mut gate {
-            gate.reserve(reserved, shape.capacity);
+        if let Some(admission) = &mut admission {
+            admission.reserve(reserved, shape.capacity);
         }
         order.reserve(reserved);
         order.set_capacity(shape.capacity.max(1));
@@ -234,7 +234,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             frozen_index: None,
             limbo: Limbo::new(shape.batch, shape.batch_weight),
             counts: ShardCounts::default(),
-            gate,
+            admission,
         };
         (owner, table)
     }
@@ -261,7 +261,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             + self.tenants.capacity() * size_of::<Tenant<K, V>>()
             + self.vacant.capacity() * size_of::<u32>()
             + self.limbo.len() * size_of::<Retired<Entry<K, V>>>()
-            + self.gate.as_ref().map_or(0, |gate| gate.memory_bytes())
+            + self.admission.as_ref().map_or(0, |admission| admission.memory_bytes())
     }
 
     /// The shard's share of the limits has changed. Spare room goes back, as the limits may be
@@ -276,8 +276,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let mut given = self.spare;
         given -= kept;
         self.release(budget, given);
-        if let Some(gate) = &mut self.gate {
-            gate.reserve(self.reserved, shape.capacity);
+        if let Some(admission) = &mut self.admission {
+            admission.reserve(self.reserved, shape.capacity);
         }
         self.limbo.set_batch(shape.batch, shape.batch_weight);
     }
@@ -340,8 +340,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         };
         self.order.promote(Slot(slot));
         self.counts.promotions += 1;
-        if let Some(gate) = &mut self.gate {
-            gate.used(slot, tenant.weight);
+        if let Some(admission) = &mut self.admission {
+            admission.used(slot, tenant.weight);
         }
     }
 
@@ -360,8 +360,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if tenant.pinned {
         } else if cause != Cause::Evicted {
             self.order.remove(Slot(slot)); // what was evicted has left it
-        } else if let Some(gate) = &mut self.gate {
-            gate.evicted(slot, tenant.weight);
+        } else if let Some(admission) = &mut self.admission {
+            admission.evicted(slot, tenant.weight);
         }
         let tenant = std::mem::replace(&mut self.tenants[slot as usize], Tenant::NONE);
         self.pinned -= usize::from(tenant.pinned);

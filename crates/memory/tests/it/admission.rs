@@ -60,7 +60,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
     let key = || prop_oneof![0u64..12, 0u64..60];
     let op = prop_oneof![
         6 => key().prop_map(Op::Get),
-        6 => (key(), prop::bool::weighted(0.02)).prop_map(|(key, pinned)| Op::Insert { key, pinned }),
+        6 => (key(), prop::bool::weighted(0.02))
+            .prop_map(|(key, pinned)| Op::Insert { key, pinned }),
         6 => key().prop_map(Op::Load),
         1 => key().prop_map(Op::Remove),
         1 => key().prop_map(Op::Unpin),
@@ -293,13 +294,18 @@ fn runs_as_its_model(admission: &str, promotes: bool, capacity: usize, listens: 
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: if cfg!(miri) { 4 } else { 400 }, failure_persistence: None, ..ProptestConfig::default()
+        cases: if cfg!(miri) { 4 } else { 400 },
+        failure_persistence: None,
+        ..ProptestConfig::default()
     })]
 
     #[test]
     fn a_cache_with_an_admission_does_as_its_model(
-        admission in prop::sample::select(&ADMISSIONS[..]), promotes in any::<bool>(), capacity in 1usize..30,
-        listens in any::<bool>(), ops in ops(),
+        admission in prop::sample::select(&ADMISSIONS[..]),
+        promotes in any::<bool>(),
+        capacity in 1usize..30,
+        listens in any::<bool>(),
+        ops in ops(),
     ) {
         runs_as_its_model(admission, promotes, capacity, listens, &ops);
     }

@@ -125,7 +125,9 @@ fn ops() -> impl Strategy<Value = Op> {
     prop_oneof![
         10 => (key(), weight()).prop_map(|(key, weight)| Op::Insert { key, weight }),
         5 => (key(), weight(), time(), time(), prop::bool::weighted(0.3)).prop_map(
-            |(key, weight, live_ms, idle_ms, pinned)| Op::InsertWith { key, weight, live_ms, idle_ms, pinned }
+            |(key, weight, live_ms, idle_ms, pinned)| {
+                Op::InsertWith { key, weight, live_ms, idle_ms, pinned }
+            }
         ),
         10 => key().prop_map(Op::Get),
         2 => key().prop_map(Op::GetCloned),
@@ -682,7 +684,11 @@ fn cases() -> u32 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig {
+        cases: cases(),
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    })]
 
     #[test]
     fn a_cache_does_as_its_model(shape in shapes(), ops in prop::collection::vec(ops(), 1..120)) {

@@ -148,7 +148,8 @@ fn heavy_entries_are_at_the_expense_of_all_shards() {
 fn loads() -> impl Strategy<Value = (Load, usize)> {
     let weights = prop_oneof![
         1 => Just(Weights::One),
-        3 => (1u32..2000, 1u32..8).prop_map(|(from, times)| Weights::Uniform { from, to: from * times }),
+        3 => (1u32..2000, 1u32..8)
+            .prop_map(|(from, times)| Weights::Uniform { from, to: from * times }),
         2 => (1u32..100, 1u32..6).prop_map(|(from, times)| Weights::Doubling { from, times }),
         1 => (1u32..100).prop_map(|light| Weights::TwoKinds { light }),
     ];
@@ -185,7 +186,8 @@ fn shards_hit_as_often_as_one_does() {
     check_random_loads(10, 150_000);
 }
 
-/// `cargo test --release -p floe-memory --test it -- --ignored --nocapture shares`, as the next one.
+/// `cargo test --release -p floe-memory --test it -- --ignored --nocapture shares`, as the next
+/// one.
 #[test]
 #[ignore = "takes minutes"]
 fn shards_hit_as_often_as_one_does_with_many_loads() {

@@ -55,7 +55,8 @@ enum Thread {
 std::thread_local! {
     static KIND: Cell<Kind> = const { Cell::new(Kind::Asymmetric) };
     /// One model runs on one thread of the system, whatever threads are in it.
-    static THREADS: [Cell<Option<(ThreadId, Thread)>>; THREADS_MAX] = const { [const { Cell::new(None) }; THREADS_MAX] };
+    static THREADS: [Cell<Option<(ThreadId, Thread)>>; THREADS_MAX] =
+        const { [const { Cell::new(None) }; THREADS_MAX] };
 }
 
 loom::lazy_static! {

@@ -8,7 +8,7 @@ use super::{After, Controller, LOOKUPS_FEW, RISK, State, Then};
 use crate::frozen::monitor::{Monitor, Verdict};
 use crate::frozen::observe::{Action, Done, Observations, Step, Wake};
 use crate::frozen::options::{Freezing, Lifetime, Phase};
-use crate::frozen::windows::{Tally, WINDOW};
+use crate::frozen::windows::{WINDOW, WindowCounts};
 
 /// Blocks in a row that must be slower before a frozen phase ends; double after each false alarm,
 /// up to a limit.
@@ -31,7 +31,7 @@ pub(super) struct Suspect {
     /// Nanoseconds a request, window by window.
     means: Vec<f64>,
     /// The last of these windows.
-    recent: Tally,
+    recent: WindowCounts,
 }
 
 impl Controller {

@@ -41,8 +41,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             stats.expirations += counts.expirations;
             stats.removals += counts.removals;
             stats.promotions += counts.promotions;
-            if let (Some(sum), Some(gate)) = (&mut stats.admission, &owner.gate) {
-                let (offered, bypassed) = gate.offers();
+            if let (Some(sum), Some(admission)) = (&mut stats.admission, &owner.admission) {
+                let (offered, bypassed) = admission.offers();
                 sum.offered += offered;
                 sum.admitted += offered - bypassed;
                 sum.bypassed += bypassed;

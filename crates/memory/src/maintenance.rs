@@ -48,7 +48,7 @@ struct Kept {
 
 /// The list of caches, and the state of the maintenance threads.
 #[derive(Default)]
-struct Keeper {
+struct Maintenance {
     caches: HashMap<u64, Kept, foldhash::fast::RandomState>,
     /// When which cache is due, by its number.
     ticks: BTreeSet<(u64, u64)>,
@@ -67,7 +67,7 @@ struct Keeper {
     is_forked: bool,
 }
 
-static KEEPER: Mutex<Option<Keeper>> = Mutex::new(None);
+static MAINTENANCE: Mutex<Option<Maintenance>> = Mutex::new(None);
 /// Rung for the leader, when something is due earlier or the last cache has gone.
 static EARLIER: Condvar = Condvar::new();
 /// Rung for the threads that wait to lead.
@@ -81,41 +81,41 @@ static WAKE_UPS: AtomicU64 = AtomicU64::new(0);
 static NO_THREADS: AtomicBool = AtomicBool::new(false);
 
 /// The list, locked. Nothing under this lock is the user's code.
-struct Locked(MutexGuard<'static, Option<Keeper>>);
+struct Locked(MutexGuard<'static, Option<Maintenance>>);
 
 impl std::ops::Deref for Locked {
-    type Target = Keeper;
+    type Target = Maintenance;
 
-    fn deref(&self) -> &Keeper {
+    fn deref(&self) -> &Maintenance {
         self.0.as_ref().expect("made when it is locked")
     }
 }
 
 impl std::ops::DerefMut for Locked {
-    fn deref_mut(&mut self) -> &mut Keeper {
+    fn deref_mut(&mut self) -> &mut Maintenance {
         self.0.as_mut().expect("made when it is locked")
     }
 }
 
 impl Locked {
     fn wait(self, on: &Condvar) -> Self {
-        let keeper = Self(crate::sync::wait(on, self.0));
+        let maintenance = Self(crate::sync::wait(on, self.0));
         WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
-        keeper
+        maintenance
     }
 
     fn wait_until(self, on: &Condvar, at: u64) -> Self {
         let time = Duration::from_micros(at.saturating_sub(now_us()));
-        let keeper = Self(crate::sync::wait_timeout(on, self.0, time));
+        let maintenance = Self(crate::sync::wait_timeout(on, self.0, time));
         WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
-        keeper
+        maintenance
     }
 }
 
-fn keeper() -> Locked {
-    let mut keeper = crate::sync::lock(&KEEPER);
-    keeper.get_or_insert_default();
-    Locked(keeper)
+fn maintenance() -> Locked {
+    let mut maintenance = crate::sync::lock(&MAINTENANCE);
+    maintenance.get_or_insert_default();
+    Locked(maintenance)
 }
 
 fn now_us() -> u64 {
@@ -124,30 +124,30 @@ fn now_us() -> u64 {
 
 /// Puts a cache into the list and returns its number there. It ticks from now on, or is swept when
 /// that is [due](sweep_at). [`start`] is to follow.
-pub(crate) fn keep(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
-    let mut keeper = keeper();
-    keeper.last_number += 1;
-    let number = keeper.last_number;
+pub(crate) fn register(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
+    let mut maintenance = maintenance();
+    maintenance.last_number += 1;
+    let number = maintenance.last_number;
     let kept =
         Kept { cache, ticks, tick_due: None, tick_us: TICK_US, sweep_due: None, is_swept: false };
-    keeper.caches.insert(number, kept);
+    maintenance.caches.insert(number, kept);
     if ticks {
-        keeper.schedule_tick(number, now_us());
+        maintenance.schedule_tick(number, now_us());
     }
     number
 }
 
 /// A cache is no more.
 pub(crate) fn forget(number: u64) {
-    let mut keeper = keeper();
-    let Some(kept) = keeper.caches.remove(&number) else { return };
+    let mut maintenance = maintenance();
+    let Some(kept) = maintenance.caches.remove(&number) else { return };
     if let Some(due) = kept.tick_due {
-        keeper.ticks.remove(&(due, number));
+        maintenance.ticks.remove(&(due, number));
     }
     if let Some(due) = kept.sweep_due {
-        keeper.sweeps.remove(&(due, number));
+        maintenance.sweeps.remove(&(due, number));
     }
-    if keeper.caches.is_empty() {
+    if maintenance.caches.is_empty() {
         EARLIER.notify_all();
         LEAD.notify_all();
     }
@@ -155,7 +155,7 @@ pub(crate) fn forget(number: u64) {
 
 /// A cache is to be swept at a time, or earlier.
 pub(crate) fn sweep_at(number: u64, at: u64) {
-    keeper().schedule_sweep(number, at);
+    maintenance().schedule_sweep(number, at);
 }
 
 /// Returns whether caches are in the list and no thread maintains them, as far as that is known.
@@ -172,7 +172,7 @@ pub(crate) struct Forking(Locked);
 /// not have.
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
 pub(crate) fn forking() -> Forking {
-    Forking(keeper())
+    Forking(maintenance())
 }
 
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
@@ -189,25 +189,25 @@ impl Forking {
 /// # Errors
 /// When the system has none to give, or had none a moment ago.
 pub(crate) fn start() -> std::io::Result<()> {
-    let mut keeper = keeper();
-    if std::mem::take(&mut keeper.is_forked) {
-        keeper.begin_again();
+    let mut maintenance = maintenance();
+    if std::mem::take(&mut maintenance.is_forked) {
+        maintenance.begin_again();
     }
-    if keeper.threads == 0 && !keeper.caches.is_empty() {
+    if maintenance.threads == 0 && !maintenance.caches.is_empty() {
         IS_ALONE.store(true, Ordering::Relaxed); // as in `is_alone`
         let now = now_us();
-        if now < keeper.retry_at {
+        if now < maintenance.retry_at {
             return Err(std::io::ErrorKind::WouldBlock.into());
         }
-        keeper.retry_at = now + AGAIN_US;
-        keeper.start_thread()?;
-        keeper.retry_at = 0;
+        maintenance.retry_at = now + AGAIN_US;
+        maintenance.start_thread()?;
+        maintenance.retry_at = 0;
     }
     IS_ALONE.store(false, Ordering::Relaxed); // as in `is_alone`
     Ok(())
 }
 
-impl Keeper {
+impl Maintenance {
     fn start_thread(&mut self) -> std::io::Result<()> {
         if NO_THREADS.load(Ordering::Relaxed) {
             return Err(std::io::ErrorKind::WouldBlock.into());
@@ -333,78 +333,78 @@ impl Keeper {
 /// Returns what each thread does.
 fn run() {
     crate::quiet::may_be_quiet();
-    let mut keeper = keeper();
+    let mut maintenance = maintenance();
     let mut leads = false;
-    while !keeper.caches.is_empty() {
+    while !maintenance.caches.is_empty() {
         let now = now_us();
-        if !leads && keeper.is_led {
-            if keeper.waiting > 0 {
+        if !leads && maintenance.is_led {
+            if maintenance.waiting > 0 {
                 break; // one other is enough
             }
-            keeper.waiting += 1;
-            keeper = keeper.wait(&LEAD);
-            keeper.waiting -= 1;
+            maintenance.waiting += 1;
+            maintenance = maintenance.wait(&LEAD);
+            maintenance.waiting -= 1;
             continue;
         }
-        (leads, keeper.is_led) = (true, true);
-        let due = keeper.next_due();
+        (leads, maintenance.is_led) = (true, true);
+        let due = maintenance.next_due();
         if due.is_none_or(|due| due > now) {
-            keeper = match due {
-                Some(due) => keeper.wait_until(&EARLIER, due),
-                None => keeper.wait(&EARLIER),
+            maintenance = match due {
+                Some(due) => maintenance.wait_until(&EARLIER, due),
+                None => maintenance.wait(&EARLIER),
             };
             continue;
         }
-        let ticks = keeper.take_ticks(now);
+        let ticks = maintenance.take_ticks(now);
         if !ticks.is_empty() {
             leads = false;
-            keeper = tick(keeper, ticks, now);
+            maintenance = tick(maintenance, ticks, now);
             continue;
         }
-        let mut next = keeper.take_sweep(now);
+        let mut next = maintenance.take_sweep(now);
         if next.is_some() {
             leads = false;
-            keeper.hand_over();
+            maintenance.hand_over();
         }
         while let Some((number, cache)) = next {
-            keeper = sweep(keeper, number, cache);
-            next = keeper.take_sweep(now_us());
+            maintenance = sweep(maintenance, number, cache);
+            next = maintenance.take_sweep(now_us());
         }
     }
     if leads {
-        keeper.is_led = false;
+        maintenance.is_led = false;
         LEAD.notify_all();
     }
-    keeper.threads -= 1;
+    maintenance.threads -= 1;
 }
 
 /// Does ticks, and hands over.
-fn tick(keeper: Locked, ticks: Vec<(u64, Arc<dyn Sweep>)>, now: u64) -> Locked {
-    drop(keeper);
+fn tick(maintenance: Locked, ticks: Vec<(u64, Arc<dyn Sweep>)>, now: u64) -> Locked {
+    drop(maintenance);
     let used: Vec<_> =
         ticks.iter().map(|(_, cache)| quietly(|| tick_one(&**cache)).unwrap_or(false)).collect();
     rest();
-    let (mut keeper, now) = (self::keeper(), now_us().max(now));
+    let (mut maintenance, now) = (self::maintenance(), now_us().max(now));
     for ((number, _), used) in ticks.iter().zip(used) {
-        keeper.ticked(*number, used, now);
+        maintenance.ticked(*number, used, now);
     }
-    keeper.hand_over();
-    drop(keeper);
+    maintenance.hand_over();
+    drop(maintenance);
     for (_, cache) in ticks {
         quietly(|| drop(cache)); // the last handle, if its users are done with it
     }
     rest();
-    self::keeper()
+    self::maintenance()
 }
 
-fn sweep(keeper: Locked, number: u64, cache: Arc<dyn Sweep>) -> Locked {
-    drop(keeper);
+fn sweep(maintenance: Locked, number: u64, cache: Arc<dyn Sweep>) -> Locked {
+    drop(maintenance);
     let next = quietly(|| cache.sweep()).unwrap_or_else(|| Some(now_us() + AGAIN_US));
     quietly(|| drop(cache)); // as in `tick`
     rest();
-    let mut keeper = self::keeper();
-    keeper.swept(number, next);
-    keeper
+    let mut maintenance = self::maintenance();
+    maintenance.swept(number, next);
+    maintenance
 }
 
 fn tick_one(cache: &dyn Sweep) -> bool {

@@ -10,7 +10,7 @@ use crate::hash::KeyHash;
 /// An entry that is to come in. Key and value stay where the caller has them until they have their
 /// place: values can be large. If they get none, they are dropped with this.
 #[derive(Debug)]
-pub(crate) struct Newcomer<'a, K, V> {
+pub(crate) struct Candidate<'a, K, V> {
     pub(crate) hash: KeyHash,
     key: &'a mut ManuallyDrop<K>,
     value: &'a mut ManuallyDrop<V>,
@@ -27,7 +27,7 @@ pub(crate) struct Newcomer<'a, K, V> {
     pub(crate) guard: Option<&'a Cell>,
 }
 
-impl<'a, K, V> Newcomer<'a, K, V> {
+impl<'a, K, V> Candidate<'a, K, V> {
     /// Takes over key and value; the caller neither uses nor drops them any more.
     #[inline(always)]
     pub(crate) fn new(
@@ -76,7 +76,7 @@ impl<'a, K, V> Newcomer<'a, K, V> {
     }
 }
 
-impl<K, V> Drop for Newcomer<'_, K, V> {
+impl<K, V> Drop for Candidate<'_, K, V> {
     #[inline(always)]
     fn drop(&mut self) {
         if !self.is_placed {
