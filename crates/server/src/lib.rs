@@ -5,6 +5,7 @@
 //! connects to a server.
 
 pub mod admin;
+pub mod config;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod kept;

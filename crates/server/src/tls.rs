@@ -8,6 +8,7 @@
 
 mod channel;
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -30,6 +31,16 @@ pub enum TlsMode {
     On,
     /// Always: a client without TLS gets no export.
     Require,
+}
+
+impl fmt::Display for TlsMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::On => "on",
+            Self::Require => "require",
+        })
+    }
 }
 
 impl FromStr for TlsMode {

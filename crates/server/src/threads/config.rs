@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floe_block::MemoryTier;
-use floe_device::{OpenError, RingError};
+use floe_device::{OpenError, RingError, Spec};
 use floe_model::Service;
 use floe_nbd::export::ExportsError;
 use floe_nbd::uri::Uri;
 
 use super::tier_maker::TierMaker;
-use crate::admin::{AdminAddress, AllowedPaths, Token};
+use crate::admin::{AdminAddress, AllowedPaths, NoDefaultAddress, Token};
+use crate::config;
 use crate::kept::StartError;
 use crate::limits::Limits;
 use crate::listener::ListenError;
@@ -68,10 +69,52 @@ pub struct AdminConfig {
 }
 
 impl AdminConfig {
+    /// Makes it of validated settings, and reads the token. `devices` are those it serves.
+    ///
+    /// # Errors
+    /// When there is no default address, or no token in its file.
+    pub fn of<'a>(
+        settings: &config::AdminConfig,
+        devices: impl Iterator<Item = &'a Spec>,
+    ) -> Result<Self, String> {
+        let listen = match settings.admin.as_slice() {
+            [] => vec![
+                AdminAddress::of_server().map_err(|error: NoDefaultAddress| error.to_string())?,
+            ],
+            given => given.to_vec(),
+        };
+        let token = settings.admin_token_file.as_deref().map(Token::read).transpose();
+        Ok(Self {
+            listen,
+            group: settings.admin_group.as_ref().map(|group| group.number),
+            token: token.map_err(|error| format!("admin-token-file: {error}"))?,
+            hosts: settings.admin_hosts.clone(),
+            paths: settings.admin_paths.clone(),
+            own_folders: folders_of(devices),
+        })
+    }
+
     /// Returns the limit for clients that are not known to be the server's user.
     pub(super) fn limited(&self) -> AllowedPaths {
         AllowedPaths::Within(self.paths.as_ref().unwrap_or(&self.own_folders).as_slice().into())
     }
+}
+
+/// Returns the folders of the files that are served. Those of disks are left out: all disks are in
+/// one.
+fn folders_of<'a>(devices: impl Iterator<Item = &'a Spec>) -> Vec<PathBuf> {
+    let is_file = |path: &&PathBuf| {
+        !path.starts_with("/dev") && path.metadata().map_or(true, |there| there.is_file())
+    };
+    let folder = |path: &PathBuf| {
+        let folder = path.parent().unwrap_or(path);
+        if folder.as_os_str().is_empty() { PathBuf::from(".") } else { folder.to_owned() }
+    };
+    let mut folders: Vec<PathBuf> =
+        devices.flat_map(Spec::paths).filter(is_file).map(folder).collect();
+    folders.sort();
+    folders.dedup();
+    folders
 }
 
 /// An error that keeps a server from starting, running, or ending well.

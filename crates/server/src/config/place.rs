@@ -1,0 +1,95 @@
+//! Finds the place of a setting in a file.
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A table that there may be several of, by its number from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    /// A `[[tier]]`.
+    Tier(usize),
+    /// A `[[volume]]`.
+    Volume(usize),
+}
+
+/// A setting of the whole server, or of one table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) table: Option<Table>,
+    pub(super) setting: String,
+}
+
+impl Place {
+    /// The line of the setting in a file that parses, from 1; that of its table when the setting is
+    /// not there.
+    pub(super) fn line(&self, text: &str) -> Option<usize> {
+        let file = DeTable::parse(text).ok()?;
+        let key = |table: &DeTable<'_>| {
+            let mut keys = table.keys().filter(|key| *key.get_ref() == self.setting);
+            keys.next().map(|key| key.span().start)
+        };
+        let (tables, index) = match self.table {
+            None => return Some(line_at(text, key(file.get_ref())?)),
+            Some(Table::Tier(index)) => ("tier", index),
+            Some(Table::Volume(index)) => ("volume", index),
+        };
+        let table = file.get_ref().get(tables)?.get_ref().get(index)?;
+        let start = table.get_ref().as_table().and_then(key).unwrap_or(table.span().start);
+        Some(line_at(text, start))
+    }
+}
+
+/// Returns the setting to whose value a byte of a file belongs, after the number of its tier.
+pub(super) fn setting_at(text: &str, byte: usize) -> Option<String> {
+    fn find(table: &DeTable<'_>, byte: usize) -> Option<String> {
+        table.iter().find_map(|(key, value)| {
+            let key = key.get_ref().as_ref();
+            let own =
+                |value: &Spanned<DeValue<'_>>| value.span().contains(&byte).then(|| key.to_owned());
+            match value.get_ref() {
+                DeValue::Table(table) => find(table, byte),
+                DeValue::Array(values) => values.iter().enumerate().find_map(|(index, value)| {
+                    let DeValue::Table(table) = value.get_ref() else { return own(value) };
+                    let setting = find(table, byte)?;
+                    let of_tier = format!("tier {}: {setting}", index + 1);
+                    Some(if key == "tier" { of_tier } else { setting })
+                }),
+                _ => own(value),
+            }
+        })
+    }
+    let file = DeTable::parse(text).ok()?;
+    find(file.get_ref(), byte)
+}
+
+/// The line of a byte, from 1.
+pub(super) fn line_at(text: &str, byte: usize) -> usize {
+    1 + text[..byte].matches('\n').count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_belongs_to_its_setting() {
+        let text = "listen = ['a', 5]\n[[volume]]\nname = 7\n";
+        let at = |value: &str| setting_at(text, text.find(value).unwrap());
+        assert_eq!((at("5").as_deref(), at("7").as_deref()), (Some("listen"), Some("name")));
+        assert_eq!(at("volume"), None, "a key is no value");
+    }
+
+    #[test]
+    fn settings_are_found_by_their_line() {
+        let text = "cache = 'a'\n\n[[volume]]\nname = 'x'\n# one\n[[volume]]\n\nbacking = \
+                    'b'\n[[tier]]\nwrite = 'back'\n";
+        let line =
+            |table, setting: &str| Place { table, setting: str::to_owned(setting) }.line(text);
+        assert_eq!(line(None, "cache"), Some(1));
+        assert_eq!(line(Some(Table::Volume(0)), "name"), Some(4));
+        assert_eq!(line(Some(Table::Volume(1)), "backing"), Some(8));
+        assert_eq!(line(Some(Table::Volume(1)), "name"), Some(6), "the table it is missing from");
+        assert_eq!(line(Some(Table::Tier(0)), "write"), Some(10));
+        assert_eq!(line(None, "write"), None);
+    }
+}

@@ -1,0 +1,322 @@
+//! A tier of the cache: its text for `--tier` and admin requests, its validation, and what follows
+//! from its settings.
+
+use std::fmt::Display;
+
+use floe_block::{Admissions, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size};
+use floe_device::{Spec, SpecError};
+use floe_policy::admission::Admission;
+
+use super::calibration;
+use super::declare::{Kind, Setting};
+use super::given::read_given;
+use super::place::Table as Place;
+use super::tree::{Table, TierConfig};
+use super::value::{Bytes, Percent};
+use super::wrong::Wrong;
+use crate::admin::AllowedPaths;
+
+/// Groups a thread needs to be started by default; smaller shards choose their victims badly.
+const GROUPS_A_THREAD: u64 = 16;
+
+/// Settings for which the text of a tier has its device.
+const OF_THE_DEVICE: [&str; 2] = ["cache", "cache-size"];
+
+/// Values that the text of a tier leaves out.
+const UNSAID: [(&str, &str); 2] = [("admit", "always"), ("evict", "lru")];
+
+/// Returns the default admission.
+pub(super) fn always() -> Admissions {
+    "always".parse().expect("it is an admission")
+}
+
+/// Returns the settings that the text of a tier may have.
+fn own_settings() -> impl Iterator<Item = &'static Setting> {
+    TierConfig::SETTINGS.iter().filter(|setting| !OF_THE_DEVICE.contains(&setting.name().as_str()))
+}
+
+/// Returns the settings that the text of a tier may have, as help and errors list them.
+pub fn own_forms() -> Vec<String> {
+    let form = |setting: &Setting| match (setting.kind, setting.value) {
+        (Kind::Flag, _) => setting.name(),
+        // A comma ends the setting, so sizes are joined as the paths of a stripe are.
+        (_, "LIST") => format!("{}=SIZE+SIZE", setting.name()),
+        (_, value) => format!("{}={value}", setting.name()),
+    };
+    own_settings().map(form).collect()
+}
+
+impl TierConfig {
+    /// Parses the text of a device that also contains settings of the tier.
+    ///
+    /// # Errors
+    /// The error in the settings of the tier.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let own: Vec<String> = own_settings().map(Setting::name).collect();
+        let mut given: Vec<(String, Vec<String>)> = Vec::new();
+        let mut parts = text.split(',');
+        let mut device = parts.next().unwrap_or_default().to_owned();
+        let mut before = "";
+        for part in parts {
+            let sizes = std::mem::replace(&mut before, part).strip_prefix("block-sizes=");
+            if let Some(sizes) =
+                sizes.filter(|_| part.starts_with(|first: char| first.is_ascii_digit()))
+            {
+                return Err(format!(
+                    "block-sizes: a tier's are joined by +, such as block-sizes={sizes}+{part}"
+                ));
+            }
+            let (name, value) = part
+                .split_once('=')
+                .map_or((part, None), |(name, value)| (name, Some(value.to_owned())));
+            if !own.iter().any(|own| own == name) {
+                device = device + "," + part;
+                continue;
+            }
+            if given.iter().any(|(other, _)| other == name) {
+                return Err(format!("setting {name:?} is given twice in {text:?}"));
+            }
+            let value = match name {
+                "block-sizes" => value.map(|sizes| sizes.replace('+', ",")),
+                _ => value,
+            };
+            given.push((name.to_owned(), value.into_iter().collect()));
+        }
+        let tier: Self = read_given(given)?;
+        // A device that makes no sense is the validation's to refuse.
+        let cache = device.parse().map_err(|error: SpecError| match error {
+            SpecError::Setting { .. } => {
+                format!("{error}; of a tier there are also {}", own_forms().join(", "))
+            }
+            _ => error.to_string(),
+        })?;
+        Ok(Self { cache: Some(cache), ..tier })
+    }
+
+    /// Parses a single tier, in the text of `--tier`, that will have others above it. `paths`
+    /// limits the files it may name.
+    ///
+    /// # Errors
+    /// A line that names the error, or the path that is not allowed. No file is opened before all
+    /// paths are allowed.
+    pub fn of(text: &str, paths: &AllowedPaths) -> Result<Self, String> {
+        let tier = Self::parse(text)?;
+        let devices = tier.cache.iter().flat_map(Spec::paths).chain(&tier.calibration);
+        for path in devices {
+            paths.check(path).map_err(|refused| refused.to_string())?;
+        }
+        tier.validated(Where::Alone, true).map_err(|wrong| wrong.to_string())
+    }
+
+    /// Returns the tier in the text of `--tier`.
+    pub fn name(&self) -> String {
+        let table = toml::Table::try_from(self).unwrap_or_default();
+        let mut text = self.cache().to_string();
+        for name in own_settings().map(Setting::name) {
+            let Some(value) = table.get(&name) else { continue };
+            let value = match value {
+                toml::Value::String(value) => value.replace(',', "+"),
+                toml::Value::Boolean(_) => String::new(),
+                value => value.to_string(),
+            };
+            if !UNSAID.contains(&(name.as_str(), value.as_str())) {
+                text = text + "," + &name + if value.is_empty() { "" } else { "=" } + &value;
+            }
+        }
+        text
+    }
+
+    /// Returns the cache device.
+    ///
+    /// # Panics
+    /// When the tier is not validated.
+    pub fn cache(&self) -> &Spec {
+        self.cache.as_ref().expect("a validated tier has a device")
+    }
+
+    /// Returns the size of the cache, its metadata included.
+    pub fn cache_bytes(&self) -> u64 {
+        self.cache_size.map_or(0, |Bytes(bytes)| bytes)
+    }
+
+    /// Returns the write mode.
+    pub fn mode(&self) -> WriteMode {
+        self.write.unwrap_or_default()
+    }
+
+    /// Returns whether its content outlasts the server.
+    pub fn is_kept(&self) -> bool {
+        !self.volatile && !self.cache().paths().is_empty()
+    }
+
+    /// Returns the configuration of a new cache, with `memory` above it, and `above_bytes` in all
+    /// tiers above.
+    pub fn config(&self, memory: Memory, above_bytes: u64) -> Config {
+        Config {
+            sizes: self.block_sizes.clone().unwrap_or_default(),
+            cache_bytes: self.cache_bytes(),
+            mode: self.mode(),
+            shards: self.shards,
+            gate: Gate { admission: self.admit.clone().unwrap_or_default(), above_bytes },
+            evict: self.evict.clone().unwrap_or_default(),
+            memory,
+            kept: self.is_kept(),
+        }
+    }
+
+    /// Returns the bytes of it that may be dirty, where that is bounded.
+    pub fn most_dirty_bytes(&self) -> Option<u64> {
+        self.dirty_max.map(|most| (most.share() * self.cache_bytes() as f64) as u64)
+    }
+
+    /// Returns the number of threads for which it has useful shards.
+    pub(super) fn useful_threads(&self) -> u64 {
+        let sizes = self.block_sizes.clone().unwrap_or_default();
+        let groups = self.cache_bytes() / (sizes.largest() * SECTOR_BYTES);
+        self.shards.unwrap_or(groups / GROUPS_A_THREAD)
+    }
+
+    /// Validates the settings and fills in what they leave out.
+    pub(super) fn validated(mut self, place: Where, has_memory: bool) -> Result<Self, Wrong> {
+        let Some(cache) = &self.cache else {
+            let how = match place {
+                Where::Server => ", with --cache SPEC or --tier SPEC",
+                _ => "",
+            };
+            return Err(place.wrong("cache", format!("cache is missing: say which device{how}")));
+        };
+        let bytes = place.cache_bytes(cache, self.cache_size)?;
+        self.cache_size = Some(Bytes(bytes));
+        let mode = *self.write.get_or_insert_default();
+        self.admit = Some(place.admit(&self, has_memory)?);
+        self.calibration = None; // it is in the admission
+        let evict = self.evict.get_or_insert_default();
+        if mode == WriteMode::Pass && *evict != Evict::default() {
+            let problem = "evict is for a cache that something comes into; here write is pass";
+            return Err(place.wrong("evict", problem));
+        }
+        if mode.keeps_writes() {
+            self.dirty_max.get_or_insert(Percent::HALF);
+        } else if self.dirty_max.is_some() {
+            let problem = format!("dirty-max is for write = back and only; here write is {mode}");
+            return Err(place.wrong("dirty-max", problem));
+        }
+        Ok(self)
+    }
+}
+
+/// The place in which a tier is described.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Where {
+    /// Among the settings of the whole server.
+    Server,
+    /// In the table with this number.
+    Table(usize),
+    /// In the text of an admin request.
+    Alone,
+}
+
+impl Where {
+    pub(super) fn wrong(self, setting: &str, problem: impl Display) -> Wrong {
+        let (table, problem) = match self {
+            Self::Table(index) => {
+                (Some(Place::Tier(index)), format!("tier {}: {problem}", index + 1))
+            }
+            Self::Server | Self::Alone => (None, problem.to_string()),
+        };
+        Wrong::new(table, setting, problem)
+    }
+
+    /// Returns the size of a tier: the setting, the size in the spec, or that of the existing
+    /// device.
+    fn cache_bytes(self, cache: &Spec, asked: Option<Bytes>) -> Result<u64, Wrong> {
+        match (asked.map(|Bytes(bytes)| bytes), cache.size_found()) {
+            (Some(asked), Some(there)) if asked != there => {
+                let (asked, there) = (format_size(asked), format_size(there));
+                Err(self.wrong(
+                    "cache-size",
+                    format!("cache-size is {asked}, but the cache device has {there}"),
+                ))
+            }
+            (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
+            (None, None) => {
+                let what = if matches!(self, Self::Server) { "cache-size" } else { "size" };
+                Err(self.wrong("cache", format!("{what} is missing: {cache} does not exist yet")))
+            }
+        }
+    }
+
+    /// Validates the admission, which needs a write mode that caches, and calibrates it.
+    fn admit(self, tier: &TierConfig, has_memory: bool) -> Result<Admissions, Wrong> {
+        let admit = tier.admit.clone().unwrap_or_else(always);
+        if !has_memory && admit.needs().above {
+            let problem = "admit: small-bypass is for a cache below others; say \
+                           small-bypass:memory=BYTES, or have a tier above (in floe serve also \
+                           memory)";
+            return Err(self.wrong("admit", problem));
+        }
+        if tier.mode() == WriteMode::Pass && !admit.is_always() {
+            let problem = "admit is for a cache that something comes into; here write is pass";
+            return Err(self.wrong("admit", problem));
+        }
+        let Some(file) = &tier.calibration else { return Ok(admit) };
+        if admit.is_always() {
+            let problem =
+                "calibration is for an admission that it tells something, such as admit = obp";
+            return Err(self.wrong("calibration", problem));
+        }
+        let found = calibration::read(file);
+        let found =
+            found.map_err(|error| self.wrong("calibration", format!("calibration: {error}")))?;
+        Ok(admit.calibrated(&found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_of_the_tier_are_told_from_those_of_its_device() {
+        let text = "file:/srv/tier,write=back,admit=small-bypass+obp:target=0.2,evict=s3-fifo:\
+                    small=0.2,size=1GiB,block-sizes=4KiB+64KiB,medium=nvme,shards=8,volatile";
+        let tier = TierConfig::parse(text).unwrap();
+        let of_tier = TierConfig {
+            cache: Some("file:/srv/tier,size=1GiB,medium=nvme".parse().unwrap()),
+            write: Some(WriteMode::Back),
+            admit: Some("small-bypass+obp:target=0.2".parse().unwrap()),
+            evict: Some("s3-fifo:small=0.2".parse().unwrap()),
+            block_sizes: Some("4KiB,64KiB".parse().unwrap()),
+            shards: Some(8),
+            volatile: true,
+            ..TierConfig::default()
+        };
+        assert_eq!(format!("{tier:?}"), format!("{of_tier:?}"));
+    }
+
+    #[test]
+    fn what_is_wrong_with_them_is_named() {
+        for (text, said) in [
+            ("memory:1MiB,write=back,write=back", "\"write\" is given twice"),
+            ("memory:1MiB,volatile,volatile", "\"volatile\" is given twice"),
+            ("memory:1MiB,volatile=yes", "volatile: it has no value"),
+            ("memory:1MiB,shards=few", "shards: `few` is not a whole number"),
+            ("memory:1MiB,block-sizes=4KiB,64KiB", "joined by +, such as block-sizes=4KiB+64KiB"),
+            ("memory:1MiB,colour=red", "of a tier there are also write=MODE"),
+        ] {
+            let problem = TierConfig::parse(text).unwrap_err();
+            assert!(problem.contains(said), "{text}: {problem}");
+        }
+    }
+
+    #[test]
+    fn a_tier_is_named_by_all_that_makes_it() {
+        for text in [
+            "memory:64MiB,medium=pmem,write=back,admit=duel + \
+             obp:target=0.3,evict=s3-fifo,block-sizes=4KiB+64KiB,dirty-max=30%,shards=2,volatile",
+            "memory:64MiB,write=through",
+        ] {
+            assert_eq!(TierConfig::of(text, &AllowedPaths::All).unwrap().name(), text);
+        }
+    }
+}

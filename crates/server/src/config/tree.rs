@@ -1,0 +1,411 @@
+//! All settings of a server: each is declared here, and nowhere else.
+
+use std::fmt::{self, Formatter};
+use std::marker::PhantomData;
+use std::path::PathBuf;
+
+use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode};
+use floe_device::Spec;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::declare::{Setting, settings};
+use super::value::{Bytes, Freeze, Group, Interval, Percent, Read, Value, Written};
+use crate::admin::AdminAddress;
+use crate::tls::TlsMode;
+use floe_nbd::uri::Uri;
+
+/// A table of settings.
+pub(super) trait Table: Default {
+    /// The settings, in the order of help.
+    const SETTINGS: &'static [Setting];
+
+    /// Reads the value of a setting; false if it has no such setting.
+    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
+
+    /// Writes the settings that are given.
+    fn give<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error>;
+
+    /// Returns the names of the settings that are given.
+    fn given(&self) -> Vec<String>;
+
+    /// Returns the first number that is out of its range: the setting, and the problem.
+    fn out_of_range(&self) -> Option<(String, String)>;
+}
+
+settings! {
+    /// A tier of the cache. In a file the first tier's settings are those of the whole server.
+    TierConfig {
+        /// The cache device; Floe creates a missing file
+        cache: Option<Spec> { example: "file:/dev/nvme0n1", replayed: true }
+        /// Size of the cache, its metadata included
+        cache_size: Option<Bytes> {
+            default: "the device's size", example: "10GiB", replayed: true
+        }
+        /// The write mode: when writes reach which device
+        write: Option<WriteMode> {
+            default: "through", example: "back", replayed: true,
+            guide: "configure.md#decide-when-writes-reach-the-volume"
+        }
+        /// The admission, which decides what enters the cache; `floe help simulate` lists them
+        admit: Option<Admissions> {
+            default: "always", example: "small-bypass+obp:target=0.2", replayed: true,
+            guide: "tuning.md#admission"
+        }
+        /// The policy, which decides what leaves the cache; `floe help simulate` lists them
+        evict: Option<Evict> {
+            default: "lru", example: "sarc:threshold=4", replayed: true, guide: "tuning.md#eviction"
+        }
+        /// A result of `floe calibrate`, for parameters that the admission lacks: the target of obp
+        calibration: Option<PathBuf> {
+            default: "what the cache records, if anything", example: "pmem.json", replayed: true
+        }
+        /// Sizes of cached blocks, powers of two from 4KiB to 1MiB
+        block_sizes: Option<BlockSizes> {
+            default: "those of the existing cache, or 32KiB,64KiB,128KiB,256KiB",
+            example: "4KiB,64KiB", replayed: true
+        }
+        /// The share of the cache that may be newer than the volume, with write = back or only; the
+        /// server writes the rest through
+        dirty_max: Option<Percent> { default: "50%", example: "25%", replayed: true }
+        /// The number of shards, parts of the cache; fixed when the cache is made
+        shards: Option<u64> {
+            default: "those of the existing cache, or one for each GiB, at most 128, and several \
+                      for each thread",
+            example: "16", unit: "shards", replayed: true
+        }
+        /// Make a new cache at each start, instead of using the one on the device
+        volatile: bool { default: "false", guide: "durability.md#the-cache-is-kept" }
+    }
+
+    /// The tier in memory, above all others.
+    MemoryConfig {
+        /// Size of the memory tier, all its costs included; it keeps what is read, in pages of
+        /// 4KiB
+        memory: Option<Bytes> { example: "8GiB", guide: "tuning.md#memory" }
+        /// When writes reach the tiers below memory; back answers writes from memory and holds up
+        /// to a quarter of it unflushed
+        memory_write: Option<MemoryWrite> { default: "through", example: "back" }
+        /// The admission of the memory tier, as admit is that of the cache
+        memory_admit: Option<Admissions> {
+            default: "always", example: "second-access", guide: "tuning.md#admission"
+        }
+        /// Freezing of the hottest pages in memory, as far as that pays
+        memory_freeze: Option<Freeze> { default: "off", example: "adaptive" }
+        /// Times of list operations on this machine, a file as for floe model, for the advice in
+        /// floe status
+        service: Option<PathBuf> {
+            default: "the paper's times", example: "times.json", guide: "tuning.md#advice"
+        }
+    }
+
+    /// The work of a server.
+    ServingConfig {
+        /// The directory in which Floe records the state of persistent caches, to refuse old copies
+        /// of them
+        state_dir: Option<PathBuf> {
+            value: "DIR", default: "$STATE_DIRECTORY, /var/lib/floe, or ~/.local/state/floe",
+            guide: "durability.md#old-copies"
+        }
+        /// The largest share of hits to read from the volume instead of the cache device, as far as
+        /// that is faster
+        shed: Option<Percent> {
+            value: "MOST", default: "none; 50% without a value on the command line",
+            bare: Some("50%"), replayed: true, guide: "tuning.md#load-shedding"
+        }
+        /// Threads that serve, each with its own shards
+        threads: Option<u64> {
+            default: "the number of cores, or fewer where shards would be too small",
+            example: "4", unit: "threads", range: Some((1, 64)), guide: "tuning.md#threads"
+        }
+        /// The longest time that written data stays in the cache or memory only, with a write mode
+        /// or memory-write that keeps writes
+        flush_interval: Option<Interval> { default: "5s", example: "1min", replayed: true }
+    }
+
+    /// The addresses for clients, and the limits on clients.
+    ListenConfig {
+        /// An address for clients; may be repeated
+        listen: Vec<Uri> {
+            default: "nbd://127.0.0.1:10809", example: "nbd+unix:///?socket=/run/floe.sock"
+        }
+        /// The most clients at a time; the server disconnects further ones
+        max_connections: u64 = 1024 {
+            default: "1024", example: "100", unit: "clients", range: Some((1, 65536))
+        }
+        /// Encryption: on allows clients to encrypt, require demands it
+        tls: Option<TlsMode> { default: "off", example: "require", guide: "configure.md#encrypt" }
+        /// The directory with ca-cert.pem, server-cert.pem and server-key.pem
+        tls_certificates: Option<PathBuf> {
+            value: "DIR", example: "/etc/floe/tls", guide: "configure.md#encrypt"
+        }
+        /// Serve only clients with a certificate that ca-cert.pem has signed
+        tls_verify_peer: bool { default: "false" }
+        /// Allow unencrypted addresses that other machines can reach
+        insecure: bool { default: "false" }
+    }
+
+    /// The admin interface.
+    AdminConfig {
+        /// An address of the admin interface: unix:PATH, or HOST:PORT, which is read-only; may be
+        /// repeated
+        admin: Vec<AdminAddress> {
+            default: "unix:/run/floe/admin.sock or unix:$XDG_RUNTIME_DIR/floe/admin.sock",
+            example: "127.0.0.1:10810", guide: "administer.md#who-may-administer"
+        }
+        /// The group that may use the admin socket too, by name or number
+        admin_group: Option<Group> { default: "only the server's user", example: "disk" }
+        /// A file with the token that allows changes over TCP; other users must not be able to read
+        /// it
+        admin_token_file: Option<PathBuf> { example: "/etc/floe/token" }
+        /// A host name, beside localhost, by which clients may call the admin interface over TCP;
+        /// may be repeated
+        admin_hosts: Vec<String> { example: "cache.example.com" }
+        /// A directory in which volumes and tiers may be that are added later; may be repeated
+        admin_paths: Option<Vec<PathBuf>> {
+            value: "DIR", example: "/srv",
+            default: "anywhere for the server's user, otherwise beside the files served"
+        }
+    }
+
+    /// A volume.
+    VolumeConfig {
+        /// The name for clients
+        name: Option<String> { option: "volume", example: "pictures" }
+        /// The slow device; it may end in ,medium=NAME[,interference=off], and a file in
+        /// ,write-cache=volatile, both for tests
+        backing: Option<Spec> { example: "file:/dev/vdb", replayed: true }
+        /// Refuse clients' writes to the volume
+        read_only: bool { default: "false" }
+        /// A text for clients that list the volumes
+        description: Option<String> { value: "TEXT", example: "until 2024", is_option: false }
+    }
+}
+
+/// The settings of a server, as one tree.
+#[derive(Debug, Clone, Default)]
+pub struct ServerConfig {
+    /// The first tier, where it is described among the settings of the whole server.
+    pub first: TierConfig,
+    /// The tier in memory.
+    pub memory: MemoryConfig,
+    /// The work of the server.
+    pub serving: ServingConfig,
+    /// Addresses and limits.
+    pub listen: ListenConfig,
+    /// The admin interface.
+    pub admin: AdminConfig,
+    /// The tiers with a description of their own, from the top.
+    pub tier: Vec<TierConfig>,
+    /// The volumes, of which the first is the clients' default.
+    pub volume: Vec<VolumeConfig>,
+}
+
+impl ServerConfig {
+    /// Returns the settings of the whole server, those of the first tier among them.
+    pub fn settings() -> impl Iterator<Item = &'static Setting> {
+        let tables = [
+            TierConfig::SETTINGS,
+            MemoryConfig::SETTINGS,
+            ServingConfig::SETTINGS,
+            ListenConfig::SETTINGS,
+            AdminConfig::SETTINGS,
+        ];
+        tables.into_iter().flatten()
+    }
+
+    /// Returns the tiers, from the top.
+    pub fn tiers(&self) -> impl DoubleEndedIterator<Item = &TierConfig> {
+        self.first.cache.iter().map(|_| &self.first).chain(&self.tier)
+    }
+
+    /// Returns the first number that is out of its range: the setting, and the problem.
+    pub(super) fn out_of_range(&self) -> Option<(String, String)> {
+        let Self { memory, serving, listen, admin, .. } = self;
+        let all = [
+            memory.out_of_range(),
+            serving.out_of_range(),
+            listen.out_of_range(),
+            admin.out_of_range(),
+        ];
+        all.into_iter().flatten().next()
+    }
+}
+
+impl TierConfig {
+    /// Returns the settings of a tier.
+    pub fn settings() -> impl Iterator<Item = &'static Setting> {
+        Self::SETTINGS.iter()
+    }
+}
+
+impl VolumeConfig {
+    /// Returns the settings of a volume.
+    pub fn settings() -> impl Iterator<Item = &'static Setting> {
+        Self::SETTINGS.iter()
+    }
+}
+
+/// A table as it stands in a file.
+trait FileTable: Default {
+    /// The names of its settings, and of the tables in it.
+    fn names() -> Vec<String>;
+
+    /// Reads the value of one of them.
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error>;
+}
+
+impl FileTable for ServerConfig {
+    fn names() -> Vec<String> {
+        let tables = ["tier", "volume"].map(str::to_owned);
+        Self::settings().map(Setting::name).chain(tables).collect()
+    }
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "tier" => self.tier = map.next_value()?,
+            "volume" => self.volume = map.next_value()?,
+            _ => {
+                let _ = self.first.take(name, map)?
+                    || self.memory.take(name, map)?
+                    || self.serving.take(name, map)?
+                    || self.listen.take(name, map)?
+                    || self.admin.take(name, map)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a table readable that is a list of settings.
+macro_rules! file_tables {
+    ($($table:ty),*) => { $(
+        impl FileTable for $table {
+            fn names() -> Vec<String> {
+                Self::SETTINGS.iter().map(Setting::name).collect()
+            }
+
+            fn read<'de, A: MapAccess<'de>>(
+                &mut self,
+                name: &str,
+                map: &mut A,
+            ) -> Result<(), A::Error> {
+                self.take(name, map).map(drop)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $table {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_map(Settings(PhantomData))
+            }
+        }
+
+        impl Serialize for $table {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                let mut map = to.serialize_map(None)?;
+                self.give(&mut map)?;
+                map.end()
+            }
+        }
+    )* };
+}
+file_tables!(TierConfig, VolumeConfig);
+
+impl<'de> Deserialize<'de> for ServerConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Settings(PhantomData))
+    }
+}
+
+impl Serialize for ServerConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self { first, memory, serving, listen, admin, tier, volume } = self;
+        let mut map = to.serialize_map(None)?;
+        first.give(&mut map)?;
+        memory.give(&mut map)?;
+        serving.give(&mut map)?;
+        listen.give(&mut map)?;
+        admin.give(&mut map)?;
+        // Tables come last in TOML.
+        if !tier.is_empty() {
+            map.serialize_entry("tier", tier)?;
+        }
+        map.serialize_entry("volume", volume)?;
+        map.end()
+    }
+}
+
+/// Reads a table of settings.
+struct Settings<T>(PhantomData<T>);
+
+impl<'de, T: FileTable> Visitor<'de> for Settings<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a table of settings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+        let names = T::names();
+        let mut table = T::default();
+        while let Some(name) = map.next_key_seed(Name(&names))? {
+            table.read(&name, &mut map)?;
+        }
+        Ok(table)
+    }
+}
+
+/// Reads the name of a setting, which must be one of these.
+struct Name<'a>(&'a [String]);
+
+impl<'de> DeserializeSeed<'de> for Name<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<String, D::Error> {
+        let name = String::deserialize(from)?;
+        if self.0.contains(&name) {
+            return Ok(name);
+        }
+        let hint = nearest(&name, self.0).map(|near| format!("did you mean `{near}`? "));
+        let names: Vec<_> = self.0.iter().map(|name| format!("`{name}`")).collect();
+        let (hint, names) = (hint.unwrap_or_default(), names.join(", "));
+        Err(D::Error::custom(format!("unknown setting `{name}`; {hint}There are {names}")))
+    }
+}
+
+/// Most changes of letters by which a misspelt name differs from the one that was meant.
+const MOST_CHANGES: usize = 2;
+
+/// Returns the name that is nearest to a misspelt one, if one is near.
+fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a str> {
+    let near = names.iter().map(|known| (changes(name, known), known.as_str()));
+    near.filter(|(changes, _)| *changes <= MOST_CHANGES).min().map(|(_, known)| known)
+}
+
+/// Returns the Levenshtein distance of two texts.
+fn changes(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (at, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (to, other) in other.chars().enumerate() {
+            let replaced = diagonal + usize::from(letter != other);
+            diagonal = row[to + 1];
+            row[to + 1] = replaced.min(row[to] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_misspelt_setting_is_told_from_an_unknown_one() {
+        let unknown = |text: &str| toml::from_str::<ServerConfig>(text).unwrap_err().to_string();
+        assert!(unknown("cach = 1").contains("did you mean `cache`?"));
+        assert!(unknown("max-conections = 1").contains("did you mean `max-connections`?"));
+        assert!(unknown("max_connections = 1").contains("did you mean `max-connections`?"));
+        assert!(!unknown("colour = 1").contains("did you mean"));
+    }
+}

@@ -1,0 +1,345 @@
+//! The validation of all settings in one pass: numbers are checked against each other, and defaults
+//! that depend on other settings are filled in. No device is opened.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use floe_block::{
+    Freezing, MemoryError, MemoryOptions, MemoryTier, MemoryWrite, WriteMode, format_size,
+};
+use floe_device::Spec;
+use floe_model::{Policy, Service, Setting as Load};
+use floe_policy::admission::{RegisteredAdmission, SmallBypass};
+
+use super::place::Table as Place;
+use super::tier::{Where, always};
+use super::tree::{
+    AdminConfig, ListenConfig, MemoryConfig, ServerConfig, ServingConfig, Table, TierConfig,
+    VolumeConfig,
+};
+use super::value::{Bytes, Freeze, Interval};
+use super::wrong::{Wrong, named, wrong};
+use crate::admin::AdminAddress;
+use crate::tls::{TlsConfig, TlsError, TlsMode};
+
+/// The error for an admission that a tier can have but memory cannot.
+const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier \
+                               memory:SIZE,write=back,volatile,admit=fussy:tune=1 instead";
+
+/// The default address for clients.
+const LISTEN: &str = "nbd://127.0.0.1:10809";
+
+/// The default of `flush-interval`.
+const FLUSH_INTERVAL: Interval = Interval(Duration::from_secs(5));
+
+impl ServerConfig {
+    /// Validates all settings and fills in what they leave out.
+    ///
+    /// # Errors
+    /// The first setting that cannot be used.
+    pub fn validated(mut self) -> Result<Self, Wrong> {
+        if let Some((setting, problem)) = self.out_of_range() {
+            return Err(wrong(&setting, problem));
+        }
+        self.validate_volumes()?;
+        self.validate_tiers()?;
+        let is_backing = |tier: &TierConfig| {
+            self.volume.iter().any(|volume| same_file(volume.backing(), tier.cache()))
+        };
+        if self.tiers().any(is_backing) {
+            return Err(wrong("cache", "backing and cache are the same file"));
+        }
+        self.validate_threads()?;
+        self.admin.validate()?;
+        self.memory.validate()?;
+        if self.listen.listen.is_empty() {
+            self.listen.listen = vec![named("listen", LISTEN.parse())?];
+        }
+        let mode = self.tiers().next().map_or(WriteMode::default(), TierConfig::mode);
+        if self.serving.shed.is_some() && mode == WriteMode::Pass {
+            let problem = "shed is for a cache that reads are answered from; here write is pass";
+            return Err(wrong("shed", problem));
+        }
+        self.validate_flush_interval(mode)?;
+        self.listen.validate()?;
+        Ok(self)
+    }
+
+    fn validate_volumes(&self) -> Result<(), Wrong> {
+        if self.volume.is_empty() {
+            let problem = "volume is missing: describe at least one in a [[volume]] table";
+            return Err(wrong("volume", problem));
+        }
+        for (index, volume) in self.volume.iter().enumerate() {
+            let of_volume = |setting: &str, problem: String| {
+                Err(Wrong::new(Some(Place::Volume(index)), setting, problem))
+            };
+            let Some(name) = volume.name.as_ref().filter(|name| !name.is_empty()) else {
+                let problem = "name is missing: say what clients call this volume";
+                return of_volume("name", problem.to_owned());
+            };
+            let Some(backing) = &volume.backing else {
+                return of_volume("backing", "backing is missing: say which device".to_owned());
+            };
+            for other in &self.volume[..index] {
+                if other.name() == name {
+                    return of_volume("name", format!("two volumes are named {name:?}"));
+                }
+                if same_file(other.backing(), backing) {
+                    let problem =
+                        format!("volumes {:?} and {name:?} are the same file", other.name());
+                    return of_volume("backing", problem);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn validate_tiers(&mut self) -> Result<(), Wrong> {
+        let has_memory = self.memory.memory.is_some();
+        if self.first.cache.is_some() || self.tier.is_empty() {
+            self.first = std::mem::take(&mut self.first).validated(Where::Server, has_memory)?;
+        } else if let Some(setting) = self.first.given().first() {
+            let problem = format!("{setting} is for cache; of tiers, each has its own");
+            return Err(Where::Server.wrong(setting, problem));
+        }
+        for index in 0..self.tier.len() {
+            // An upper tier holds data for this one like memory.
+            let has_above = has_memory || self.first.cache.is_some() || index > 0;
+            let tier = std::mem::take(&mut self.tier[index]);
+            let tier = tier.validated(Where::Table(index), has_above)?;
+            let mut above =
+                self.first.cache.iter().chain(self.tier[..index].iter().map(TierConfig::cache));
+            if let Some(other) = above.find(|other| same_file(other, tier.cache())) {
+                let problem = format!("it is the same file as the tier {other}");
+                return Err(Where::Table(index).wrong("cache", problem));
+            }
+            self.tier[index] = tier;
+        }
+        Ok(())
+    }
+
+    fn validate_threads(&self) -> Result<(), Wrong> {
+        let Some(asked) = self.serving.threads else { return Ok(()) };
+        if self.tiers().filter_map(|tier| tier.shards).any(|shards| shards < asked) {
+            let problem = format!(
+                "threads = {asked} is more than there are shards; each needs one of its own"
+            );
+            return Err(wrong("threads", problem));
+        }
+        Ok(())
+    }
+
+    /// Returns the number of threads: the setting, or the number of cores that have useful shards
+    /// in every tier.
+    pub fn threads(&self) -> usize {
+        let useful = self.tiers().map(TierConfig::useful_threads).min().unwrap_or(1);
+        let (_, most) = ServingConfig::range("threads");
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
+        self.serving.threads.unwrap_or_else(|| cores.min(useful).clamp(1, most)) as usize
+    }
+
+    /// Returns whether writes may be answered before the backing device has them.
+    fn keeps_writes(&self) -> bool {
+        self.tiers().any(|tier| tier.mode().keeps_writes())
+            || self.memory.memory_write == Some(MemoryWrite::Back)
+    }
+
+    fn validate_flush_interval(&mut self, mode: WriteMode) -> Result<(), Wrong> {
+        let problem = match self.serving.flush_interval {
+            Some(_) if !self.keeps_writes() => format!(
+                "flush-interval is for write = back or only and for memory-write = back; here \
+                 write is {mode}"
+            ),
+            Some(Interval(Duration::ZERO)) => "flush-interval: 0s is too short; without write = \
+                                               back nothing is kept in the cache only"
+                .to_owned(),
+            None if self.keeps_writes() => {
+                self.serving.flush_interval = Some(FLUSH_INTERVAL);
+                return Ok(());
+            }
+            _ => return Ok(()),
+        };
+        Err(wrong("flush-interval", problem))
+    }
+}
+
+impl ServingConfig {
+    /// Returns the approximate age at which unflushed data is written.
+    pub fn flush_interval(&self) -> Duration {
+        self.flush_interval.unwrap_or(FLUSH_INTERVAL).0
+    }
+
+    /// Returns the declared range of a number.
+    fn range(name: &str) -> (u64, u64) {
+        let setting = Self::SETTINGS.iter().find(|setting| setting.name() == name);
+        setting.and_then(|setting| setting.range).unwrap_or((0, u64::MAX))
+    }
+}
+
+impl VolumeConfig {
+    /// Returns the name for clients.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the backing device.
+    ///
+    /// # Panics
+    /// When the volume is not validated.
+    pub fn backing(&self) -> &Spec {
+        self.backing.as_ref().expect("a validated volume has a device")
+    }
+}
+
+impl MemoryConfig {
+    fn validate(&mut self) -> Result<(), Wrong> {
+        let Some(Bytes(bytes)) = self.memory else {
+            return match self.given().first() {
+                None => Ok(()),
+                Some(setting) => {
+                    let problem = format!("{setting} is for a tier in memory; give memory, too");
+                    Err(wrong(setting, problem))
+                }
+            };
+        };
+        let system = rustix::system::sysinfo();
+        let there = u128::from(system.totalram) * u128::from(system.mem_unit);
+        if u128::from(bytes) > there {
+            let there = format_size((there as u64) >> 20 << 20);
+            let problem =
+                format!("memory: {} is more than this machine has ({there})", format_size(bytes));
+            return Err(wrong("memory", problem));
+        }
+        self.memory_write.get_or_insert_default();
+        self.memory_freeze.get_or_insert_default();
+        let admit = self.memory_admit.get_or_insert_with(always);
+        if admit.names().any(|name| name.split(':').next() == Some(SmallBypass::INFO.name)) {
+            let problem = "memory-admit: small-bypass is for what is below memory, and nothing is \
+                           above that";
+            return Err(wrong("memory-admit", problem));
+        }
+        self.times().map(drop)
+    }
+
+    /// Makes the tier in memory, if there is one. It takes memory once it is used.
+    ///
+    /// # Errors
+    /// When its settings do not fit each other.
+    pub fn tier(&self) -> Result<Option<MemoryTier>, Wrong> {
+        let Some(Bytes(bytes)) = self.memory else { return Ok(None) };
+        let is_adaptive = self.memory_freeze == Some(Freeze::Adaptive);
+        let options = MemoryOptions {
+            write: self.memory_write.unwrap_or_default(),
+            freezing: is_adaptive.then(Freezing::adaptive),
+            admission: self.memory_admit.clone().unwrap_or_else(always),
+        };
+        let tier = MemoryTier::new(bytes, options).map_err(|error| match error {
+            MemoryError::Admission(_) => {
+                wrong("memory-admit", format!("memory-admit: {error}; {ASKED_OF_A_TIER}"))
+            }
+            _ => wrong("memory", format!("memory: {error}")),
+        })?;
+        Ok(Some(tier))
+    }
+
+    /// Reads the service times of list operations, which must include those of the tier's policy.
+    ///
+    /// # Errors
+    /// When the tier cannot be made, or the file not be used.
+    pub fn times(&self) -> Result<Option<Arc<Service>>, Wrong> {
+        let Some(tier) = self.tier()? else { return Ok(None) };
+        let Some(file) = &self.service else { return Ok(None) };
+        let times = named("service", read_times(file))?;
+        let policy = named("service", Policy::alike(tier.usage().policy))?;
+        let network = policy.network(&times, &Load::new(1.0, 0.0));
+        named("service", network.map_err(|error| format!("{}: {error}", file.display())))?;
+        Ok(Some(Arc::new(times)))
+    }
+}
+
+/// Reads service times from a file.
+///
+/// # Errors
+/// A line with the file's name.
+pub fn read_times(file: &Path) -> Result<Service, String> {
+    let refused = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
+    let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
+    serde_json::from_str(&text).map_err(|error| refused(&error))
+}
+
+impl ListenConfig {
+    /// Loads the certificates, unless encryption is off.
+    ///
+    /// # Errors
+    /// When a certificate cannot be used.
+    pub fn certificates(&self) -> Result<Option<TlsConfig>, TlsError> {
+        let mode = self.tls.unwrap_or_default();
+        let folder = self.tls_certificates.as_deref().filter(|_| mode != TlsMode::Off);
+        let is_required = mode == TlsMode::Require;
+        folder.map(|folder| TlsConfig::load(folder, self.tls_verify_peer, is_required)).transpose()
+    }
+
+    fn validate(&self) -> Result<(), Wrong> {
+        let is_on = self.tls.unwrap_or_default() != TlsMode::Off;
+        let given = [
+            ("tls-certificates", self.tls_certificates.is_some()),
+            ("tls-verify-peer", self.tls_verify_peer),
+        ];
+        match given.into_iter().find(|(_, given)| *given) {
+            Some((setting, _)) if !is_on => {
+                let problem = format!("{setting} is for tls = on or require; here tls is off");
+                Err(wrong(setting, problem))
+            }
+            _ if is_on && self.tls_certificates.is_none() => {
+                let problem =
+                    "tls-certificates is missing: say which folder holds the server's certificate";
+                Err(wrong("tls", problem))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AdminConfig {
+    fn validate(&self) -> Result<(), Wrong> {
+        let of_tcp = [
+            ("admin-token-file", self.admin_token_file.is_some()),
+            ("admin-hosts", !self.admin_hosts.is_empty()),
+        ];
+        if let Some((setting, _)) = of_tcp.into_iter().find(|(_, given)| *given)
+            && !self.admin.iter().any(is_tcp)
+        {
+            let problem =
+                format!("{setting} is for admin = HOST:PORT; here admin is a Unix socket");
+            return Err(wrong(setting, problem));
+        }
+        if self.admin_group.is_some() && !self.is_on_a_socket() {
+            let problem = "admin-group is for a Unix socket; here admin is on TCP only";
+            return Err(wrong("admin-group", problem));
+        }
+        Ok(())
+    }
+
+    fn is_on_a_socket(&self) -> bool {
+        self.admin.is_empty() || self.admin.iter().any(|address| !is_tcp(address))
+    }
+
+    /// Returns whether no client can change anything while the server runs.
+    pub fn is_read_only(&self) -> bool {
+        !self.is_on_a_socket() && self.admin_token_file.is_none()
+    }
+}
+
+fn is_tcp(address: &AdminAddress) -> bool {
+    matches!(address, AdminAddress::Tcp(_))
+}
+
+/// Returns whether two devices are on one file.
+fn same_file(one: &Spec, other: &Spec) -> bool {
+    one.paths().iter().any(|path| other.paths().contains(path))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,411 @@
+//! The types of settings: each knows the form in which it is written.
+
+use std::fmt::{self, Display, Formatter};
+use std::marker::PhantomData;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use bytesize::ByteSize;
+use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode, format_size};
+use floe_device::Spec;
+use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
+
+use super::declare::{Form, Kind};
+use crate::admin::AdminAddress;
+use crate::tls::TlsMode;
+use floe_nbd::uri::Uri;
+
+/// The type of a setting.
+pub(crate) trait Value: Sized {
+    const FORM: Form;
+
+    /// Reads it from a file, an option or an admin request.
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
+
+    /// Writes it for a file.
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error>;
+
+    /// Returns true where it is not left to its default.
+    fn is_given(&self) -> bool;
+
+    /// Returns it, if it is a number.
+    fn number(&self) -> Option<u64> {
+        None
+    }
+}
+
+/// A single value.
+pub(crate) trait Scalar: Sized {
+    const FORM: Form;
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error>;
+    fn number(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl<T: Scalar> Value for Option<T> {
+    const FORM: Form = T::FORM;
+
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        T::read(from).map(Some)
+    }
+
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Some(value) => value.write(to),
+            None => to.serialize_none(),
+        }
+    }
+
+    fn is_given(&self) -> bool {
+        self.is_some()
+    }
+
+    fn number(&self) -> Option<u64> {
+        self.as_ref().and_then(T::number)
+    }
+}
+
+impl<T: Scalar> Value for Vec<T> {
+    const FORM: Form = Form { is_list: true, ..T::FORM };
+
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(OneOrMore(PhantomData))
+    }
+
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.iter().map(Scalars))
+    }
+
+    fn is_given(&self) -> bool {
+        !self.is_empty()
+    }
+}
+
+impl<T: Scalar> Value for Option<Vec<T>> {
+    const FORM: Form = <Vec<T> as Value>::FORM;
+
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Vec::read(from).map(Some)
+    }
+
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_seq(self.iter().flatten().map(Scalars))
+    }
+
+    fn is_given(&self) -> bool {
+        self.is_some()
+    }
+}
+
+impl Value for bool {
+    const FORM: Form = Form { value: "", unit: "", forms: "", kind: Kind::Flag, is_list: false };
+
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        bool::deserialize(from)
+    }
+
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bool(*self)
+    }
+
+    fn is_given(&self) -> bool {
+        *self
+    }
+}
+
+impl Value for u64 {
+    const FORM: Form = <Self as Scalar>::FORM;
+
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        Scalar::read(from)
+    }
+
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        Scalar::write(self, to)
+    }
+
+    fn is_given(&self) -> bool {
+        true
+    }
+
+    fn number(&self) -> Option<u64> {
+        Some(*self)
+    }
+}
+
+impl Scalar for u64 {
+    const FORM: Form = Form { value: "N", unit: "", forms: "", kind: Kind::Number, is_list: false };
+
+    fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        u64::deserialize(from)
+    }
+
+    fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(*self)
+    }
+
+    fn number(&self) -> Option<u64> {
+        Some(*self)
+    }
+}
+
+/// Makes settings of types with a text form.
+macro_rules! texts {
+    ($($type:ty: $value:literal $unit:literal $forms:literal, |$it:ident| $shown:expr;)*) => { $(
+        impl Scalar for $type {
+            const FORM: Form = Form {
+                value: $value,
+                unit: $unit,
+                forms: $forms,
+                kind: Kind::Text,
+                is_list: false,
+            };
+
+            fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                let text = String::deserialize(from)?;
+                text.parse().map_err(|error| D::Error::custom(error))
+            }
+
+            fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                let $it = self;
+                to.collect_str(&$shown)
+            }
+        }
+    )* };
+}
+
+texts! {
+    String: "NAME" "" "", |it| it;
+    PathBuf: "FILE" "" "", |it| it.display();
+    Spec: "SPEC" "" "file:PATH[,size=SIZE], memory:SIZE or \
+        stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]", |it| it;
+    Bytes: "SIZE" "bytes" "", |it| it;
+    Percent: "SHARE" "percent" "", |it| it;
+    Interval: "DURATION" "time" "", |it| it;
+    WriteMode: "MODE" "" "through, around, back, only or pass", |it| it;
+    MemoryWrite: "WHEN" "" "through or back", |it| it;
+    Freeze: "HOW" "" "adaptive or off", |it| it;
+    TlsMode: "WHEN" "" "off, on or require", |it| it;
+    Admissions: "ADMISSION" "" "", |it| it;
+    Evict: "POLICY" "" "", |it| it;
+    BlockSizes: "LIST" "bytes" "", |it| it;
+    Uri: "URI" "" "nbd://HOST:PORT or nbd+unix:///?socket=PATH", |it| it;
+    AdminAddress: "ADDRESS" "" "", |it| it;
+    Group: "GROUP" "" "", |it| it.name;
+}
+
+/// Reads a value.
+pub(crate) struct Read<T>(PhantomData<T>);
+
+impl<T> Read<T> {
+    pub(crate) fn new() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<'de, T: Value> DeserializeSeed<'de> for Read<T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
+        T::read(from)
+    }
+}
+
+/// Writes a value.
+pub(crate) struct Written<'a, T>(pub(crate) &'a T);
+
+impl<T: Value> Serialize for Written<'_, T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.write(to)
+    }
+}
+
+/// Writes a value of a list.
+struct Scalars<'a, T>(&'a T);
+
+impl<T: Scalar> Serialize for Scalars<'_, T> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        self.0.write(to)
+    }
+}
+
+/// Reads a list of texts; a single text may stand alone.
+struct OneOrMore<T>(PhantomData<T>);
+
+impl<'de, T: Scalar> Visitor<'de> for OneOrMore<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a string or a list of strings")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {
+        Ok(vec![T::read(serde::de::value::StrDeserializer::new(text))?])
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        struct Element<T>(PhantomData<T>);
+        impl<'de, T: Scalar> DeserializeSeed<'de> for Element<T> {
+            type Value = T;
+            fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<T, D::Error> {
+                T::read(from)
+            }
+        }
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(Element(PhantomData))? {
+            values.push(value);
+        }
+        Ok(values)
+    }
+}
+
+/// A size in bytes, such as `4096`, `64KiB` or `10GiB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl Display for Bytes {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&format_size(self.0))
+    }
+}
+
+impl FromStr for Bytes {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // The parser turns a value that is too large into the largest size without an error.
+        match text.parse::<ByteSize>() {
+            Ok(ByteSize(bytes)) if bytes > 0 && bytes < u64::MAX => Ok(Self(bytes)),
+            _ => Err(format!("`{text}` is not a size; write 4096, 64KiB or 10GiB")),
+        }
+    }
+}
+
+/// A share above 0 and not above 1, in percent such as `50%`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Percent(f64);
+
+impl Percent {
+    /// 50 %.
+    pub const HALF: Self = Self(50.0);
+
+    /// Returns the share of 1.
+    pub fn share(self) -> f64 {
+        self.0 / 100.0
+    }
+}
+
+impl Display for Percent {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}%", self.0)
+    }
+}
+
+impl FromStr for Percent {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_suffix('%').map(str::parse::<f64>) {
+            Some(Ok(percent)) if percent > 0.0 && percent <= 100.0 => Ok(Self(percent)),
+            _ => Err(format!("`{text}` is not a share above 0 and up to 100%; write 50% or 12.5%")),
+        }
+    }
+}
+
+/// A time between two runs of a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interval(pub Duration);
+
+impl Display for Interval {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&humantime::format_duration(self.0).to_string().replace(' ', ""))
+    }
+}
+
+impl FromStr for Interval {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match humantime::parse_duration(text) {
+            Ok(interval) => Ok(Self(interval)),
+            Err(_) => Err(format!("`{text}` is not a duration; write 500ms, 5s or 1min")),
+        }
+    }
+}
+
+/// The freezing of the hottest pages in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Freeze {
+    /// No page is frozen.
+    #[default]
+    Off,
+    /// Pages are frozen as far as that pays.
+    Adaptive,
+}
+
+impl Display for Freeze {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Off => "off",
+            Self::Adaptive => "adaptive",
+        })
+    }
+}
+
+impl FromStr for Freeze {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "off" => Ok(Self::Off),
+            "adaptive" => Ok(Self::Adaptive),
+            _ => Err(format!("there is no way `{name}` to freeze; there are adaptive and off")),
+        }
+    }
+}
+
+/// A group of users that exists.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Group {
+    name: String,
+    /// Its number.
+    pub number: u32,
+}
+
+impl FromStr for Group {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let unknown = |problem: String| format!("there is no group `{name}`{problem}");
+        let number = match name.parse() {
+            Ok(number) => number,
+            Err(_) => match nix::unistd::Group::from_name(name) {
+                Ok(Some(group)) => group.gid.as_raw(),
+                Ok(None) => return Err(unknown(String::new())),
+                Err(error) => return Err(unknown(format!(": {error}"))),
+            },
+        };
+        Ok(Self { name: name.to_owned(), number })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentage_is_written_as_it_is_read() {
+        for text in ["50%", "12.5%", "100%", "0.01%"] {
+            let percent: Percent = text.parse().unwrap();
+            assert_eq!(percent.to_string(), text);
+            assert!(percent.share() > 0.0 && percent.share() <= 1.0);
+        }
+        for wrong in ["", "%", "50", "0%", "100.1%", "-1%", "nan%", "inf%", "half"] {
+            assert!(wrong.parse::<Percent>().is_err(), "{wrong}");
+        }
+    }
+}
