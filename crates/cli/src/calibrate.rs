@@ -241,22 +241,6 @@ fn keep(file: &Path, calibration: &Calibration) -> Result<(), CliError> {
         .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
 }
 
-/// Reads a calibration from a file.
-pub(crate) fn read(file: &Path) -> Result<Calibration, String> {
-    let text = std::fs::read_to_string(file)
-        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
-    let found: Calibration = serde_json::from_str(&text).map_err(|error| {
-        format!("{} is not what floe calibrate writes: {error}", file.display())
-    })?;
-    let is_share = |share: f64| (0.0..=1.0).contains(&share);
-    let derived = &found.derived;
-    if derived.write_cost >= 0.0 && is_share(derived.target) && is_share(derived.target_bytes) {
-        Ok(found)
-    } else {
-        Err(format!("{}: a target is from 0 to 1, and a write cost not below 0", file.display()))
-    }
-}
-
 /// A line of JSON: the device, and its result.
 #[derive(Serialize)]
 struct Line<'a, T> {

@@ -10,18 +10,20 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::Args;
-use floe_block::{WriteMode, format_size};
+use floe_block::WriteMode;
 use floe_lab::load::{self, Load, LoadError, Measured};
 use floe_nbd::uri::Uri;
 use floe_server::ServeError;
 use floe_server::admin::client::{self, Endpoint};
+use floe_server::config::{
+    AdminConfig, Bytes, ListenConfig, ServerConfig, TierConfig, VolumeConfig,
+};
 use floe_server::kept::Consent;
 use floe_server::status::Status;
 use serde::Serialize;
 
 use crate::error::CliError;
 use crate::serve::prepare;
-use crate::settings::{Settings, VolumeTable};
 use crate::{OrFail, output};
 
 /// The slow volume, of which only what is written takes space.
@@ -169,30 +171,40 @@ struct Running {
 impl Running {
     fn start(folder: &Path, mode: WriteMode) -> Result<Self, CliError> {
         let place = |name: &str| folder.join(name).display().to_string();
-        let settings = Settings {
-            volume: vec![VolumeTable {
+        let file = |name: &str| format!("file:{}", place(name));
+        let volume = format!("{},size={VOLUME_BYTES},medium={MEDIUM}", file("volume"));
+        let config = ServerConfig {
+            first: TierConfig {
+                cache: Some(file("cache").parse().or_usage()?),
+                cache_size: Some(Bytes(CACHE_BYTES)),
+                volatile: true,
+                write: Some(mode),
+                ..TierConfig::default()
+            },
+            listen: ListenConfig {
+                listen: vec![
+                    format!("nbd+unix:///?socket={}", place("socket")).parse().or_usage()?,
+                ],
+                ..ListenConfig::default()
+            },
+            admin: AdminConfig {
+                admin: vec![format!("unix:{}", place("admin.sock")).parse().or_usage()?],
+                ..AdminConfig::default()
+            },
+            volume: vec![VolumeConfig {
                 name: Some("floe".into()),
-                backing: Some(format!(
-                    "file:{},size={VOLUME_BYTES},medium={MEDIUM}",
-                    place("volume")
-                )),
-                ..VolumeTable::default()
+                backing: Some(volume.parse().or_usage()?),
+                ..VolumeConfig::default()
             }],
-            cache: Some(format!("file:{}", place("cache"))),
-            cache_size: Some(format_size(CACHE_BYTES)),
-            volatile: true,
-            write: Some(mode.to_string()),
-            listen: vec![format!("nbd+unix:///?socket={}", place("socket"))],
-            admin: vec![format!("unix:{}", place("admin.sock"))],
-            ..Settings::default()
+            ..ServerConfig::default()
         };
-        let plan = settings.plan().or_usage()?;
+        let config = config.validated().or_usage()?;
         let (tell, told) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             // The other end is kept open until the server has ended by itself.
             let (_keep, signals) =
                 std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
-            match prepare(plan, Consent::default(), None, signals.into()) {
+            match prepare(&config, Consent::default(), None, signals.into()) {
                 Ok((server, _)) => {
                     let uri = server.uris().next().expect("the server listens");
                     let admin =

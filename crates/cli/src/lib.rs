@@ -108,7 +108,7 @@ enum Command {
 /// Returns the command line: the derived one without the arguments that a command shares with
 /// another and does not use.
 fn command() -> clap::Command {
-    Cli::command().mut_subcommand("replay", replay::without_clients)
+    Cli::command().mut_subcommand("replay", settings::without_server)
 }
 
 /// Does what the command line says.

@@ -13,6 +13,7 @@ use floe_lab::report::{html, png};
 use floe_model::events::{Distribution, Distributions, Effort};
 use floe_model::policies::POLICIES;
 use floe_model::{Policy, Service, Setting};
+use floe_server::config::read_times;
 use indicatif::ProgressBar;
 
 use crate::bench::memory::DiskTimes;
@@ -210,8 +211,13 @@ fn simulate(
 
 /// Every combination of what the arguments list.
 fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
-    let service =
-        Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
+    let service = Arc::new(
+        arguments
+            .service
+            .as_ref()
+            .map_or_else(|| Ok(Service::paper()), |file| read_times(file))
+            .or_usage()?,
+    );
     let options = |list: &Option<Numbers>| match list {
         Some(Numbers(numbers)) => numbers.iter().copied().map(Some).collect(),
         None => vec![None],
@@ -252,11 +258,4 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
         }
     }
     Ok(curves)
-}
-
-/// Service times in a file.
-pub(crate) fn read(file: &PathBuf) -> Result<Service, String> {
-    let refused = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
-    let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
-    serde_json::from_str(&text).map_err(|error| refused(&error))
 }

@@ -17,11 +17,11 @@ use floe_lab::replay::{
 };
 use floe_lab::report::{html, latencies};
 use floe_server::DeviceSource;
+use floe_server::config::{Percent, TierConfig};
 use floe_server::kept::refuse_kept;
 
 use crate::error::CliError;
-use crate::settings::{Source, TierPlan};
-use crate::size::Percent;
+use crate::settings::Source;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::{OrFail, output};
 use price::TierPrice;
@@ -191,11 +191,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     }
     let trace = &arguments.trace;
     let in_trace = |problem: String| CliError::usage(format!("{trace}: {problem}"));
-    let settings = arguments.source.plan()?;
-    if settings.memory.is_some() {
+    let settings = arguments.source.config()?;
+    if settings.memory.memory.is_some() {
         return Err(CliError::usage("memory is for floe serve; a replay is of the cache below it"));
     }
-    let prices = price::of_all(&arguments.price, settings.tiers.len())?;
+    let prices = price::of_all(&arguments.price, settings.tiers().count())?;
     let survey = survey(trace, &arguments.open, arguments.limit)?;
     let pace =
         pace(arguments.at, arguments.speed, arguments.in_flight, &survey).map_err(in_trace)?;
@@ -209,27 +209,29 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         pace,
         warmup,
         verify: !arguments.no_verify && (arguments.verify || arguments.time == Time::Real),
-        flush_interval: settings.flush_interval,
-        shed_most: settings.shed.map(Percent::share),
+        flush_interval: settings.serving.flush_interval(),
+        shed_most: settings.serving.shed.map(Percent::share),
     };
     if let Some(volume) =
-        settings.volumes.iter().find(|volume| volume.read_only && survey.changes > 0)
+        settings.volume.iter().find(|volume| volume.read_only && survey.changes > 0)
     {
-        return Err(in_trace(format!("it writes, and volume {} is read-only", volume.name)));
+        return Err(in_trace(format!("it writes, and volume {} is read-only", volume.name())));
     }
     let read_only = survey.changes == 0;
-    let volumes = settings.volumes.into_iter();
-    let volumes = volumes
-        .map(|volume| Volume { name: volume.name, spec: volume.backing, read_only })
-        .collect();
+    let volumes = settings.volume.iter().map(|volume| Volume {
+        name: volume.name().to_owned(),
+        spec: volume.backing().clone(),
+        read_only,
+    });
+    let volumes = volumes.collect();
     // Tiers end with the replay, even if a server would keep them.
     let mut above_bytes = 0;
-    let tier = |tier: TierPlan| {
+    let tier = |tier: &TierConfig| {
         let config = Config { kept: false, ..tier.config(Memory::None, above_bytes) };
-        above_bytes += tier.cache_bytes;
-        Tier { config, most_dirty_bytes: tier.most_dirty_bytes(), cache: tier.cache }
+        above_bytes += tier.cache_bytes();
+        Tier { config, most_dirty_bytes: tier.most_dirty_bytes(), cache: tier.cache().clone() }
     };
-    let plan = Plan { tiers: settings.tiers.into_iter().map(tier).collect(), volumes };
+    let plan = Plan { tiers: settings.tiers().map(tier).collect(), volumes };
     let fit = Fit { wrap: arguments.wrap, concatenate: arguments.concatenate };
     let layout = Layout::new(&survey, &plan.volume_sizes().or_usage()?, fit)
         .map_err(|error| in_trace(error.to_string()))?;
@@ -272,36 +274,6 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     }
     print::print(&outcome);
     Ok(())
-}
-
-/// Removes the settings of `floe serve` that concern clients from the command.
-pub(crate) fn without_clients(command: clap::Command) -> clap::Command {
-    let of_server = [
-        "volume",
-        "read_only",
-        "volatile",
-        "memory",
-        "memory_write",
-        "memory_admit",
-        "memory_freeze",
-        "service",
-        "threads",
-        "listen",
-        "max_connections",
-        "tls",
-        "tls_certificates",
-        "tls_verify_peer",
-        "admin",
-        "admin_group",
-        "admin_token_file",
-        "admin_hosts",
-        "admin_paths",
-        "insecure",
-    ];
-    of_server.into_iter().fold(command, |command, setting| {
-        // There is always a trace.
-        command.mut_arg(setting, |setting| setting.hide(true).conflicts_with("trace"))
-    })
 }
 
 /// Refuses a device with a persistent cache, which the replay's cache would overwrite.

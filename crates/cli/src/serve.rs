@@ -9,18 +9,18 @@ use std::sync::Arc;
 
 use clap::Args;
 use floe_device::{OpenError, Role};
+use floe_server::config::{Bytes, Percent, ServerConfig as Config, TierConfig, VolumeConfig};
 use floe_server::kept::{Consent, StateDir};
 use floe_server::limits::Limits;
 use floe_server::notify;
-use floe_server::tls::TlsConfig;
-use floe_server::{Bound, ServeError, Server, ServerConfig, Volume};
+use floe_server::tls::TlsMode;
+use floe_server::{AdminConfig, Bound, ServeError, Server, ServerConfig, Volume};
 
 use crate::OrFail;
 use crate::descriptors;
 use crate::error::CliError;
 use crate::log::{self, Format};
-use crate::settings::{Plan, Source, VolumePlan};
-use crate::size::Percent;
+use crate::settings::Source;
 use crate::state_dir::state_dir;
 pub(crate) use signals::Reloadable;
 
@@ -74,27 +74,24 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
-    let mut plan = arguments.source.plan()?;
+    let mut config = arguments.source.config()?;
     if arguments.print_config {
-        let text = toml::to_string(&plan.settings()).or_failure()?;
-        return std::io::stdout().write_all(text.as_bytes()).or_failure();
+        return std::io::stdout().write_all(config.to_text().as_bytes()).or_failure();
     }
     log::begin(arguments.log_format)?;
-    let room = descriptors::make_room(
-        plan.max_connections,
-        plan.threads,
-        plan.tiers.len() + plan.volumes.len(),
-    )?;
-    if room < plan.max_connections {
-        let asked = std::mem::replace(&mut plan.max_connections, room);
+    let devices = config.tiers().count() + config.volume.len();
+    let asked = config.listen.max_connections as usize;
+    let room = descriptors::make_room(asked, config.threads(), devices)?;
+    if room < asked {
+        config.listen.max_connections = room as u64;
         tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
     }
     let (ended, reloading) = signals::catch()?;
-    let state = state_dir(plan.state_dir.as_deref());
-    let (server, reloadable) = prepare(plan.clone(), arguments.consent.into(), state, ended)?;
+    let state = state_dir(config.serving.state_dir.as_deref());
+    let (server, reloadable) = prepare(&config, arguments.consent.into(), state, ended)?;
     reloadable.whenever(reloading)?;
-    plan.log();
-    if plan.admin.only_tells() {
+    log_settings(&config);
+    if config.admin.is_read_only() {
         tracing::warn!(
             "admin is on TCP only, where clients can look and change nothing: for floe flush, \
              floe stop and the like leave `admin` out, add \"unix:PATH\" to it, or give an \
@@ -129,45 +126,40 @@ fn print(uris: String) -> Result<(), CliError> {
 ///
 /// Steps that can fail without a trace come first: opening devices may create files.
 pub(crate) fn prepare(
-    plan: Plan,
+    config: &Config,
     consent: Consent,
     state: Option<StateDir>,
     signals: OwnedFd,
 ) -> Result<(Server, Reloadable), CliError> {
-    let cache = cache::Prepared::new(&plan, consent, state.clone())?;
-    let (memory, service) = match plan.memory {
-        Some(memory) => (Some(memory.tier), memory.service.map(|service| service.times)),
-        None => (None, None),
-    };
-    let devices = plan.volumes.iter().map(|volume| &volume.backing);
-    let devices = devices.chain(plan.tiers.iter().map(|tier| &tier.cache));
-    let admin = plan.admin.config(devices).or_usage()?;
-    let tls = plan
-        .tls
-        .as_ref()
-        .map(|tls| TlsConfig::load(&tls.certificates, tls.verify_peer, tls.required));
-    let tls = tls.transpose().or_usage()?;
+    let memory = config.memory.tier().or_usage()?;
+    let cache = cache::Prepared::new(config, memory.as_ref(), consent, state.clone())?;
+    let devices = config.volume.iter().map(VolumeConfig::backing);
+    let devices = devices.chain(config.tiers().map(TierConfig::cache));
+    let admin = AdminConfig::of(&config.admin, devices).or_usage()?;
+    let tls = config.listen.certificates().or_usage()?;
     let reloadable = Reloadable { tls: tls.clone(), token: admin.token.clone() };
     let bound = Bound::bind(ServerConfig {
-        listen: plan.listen,
+        listen: config.listen.listen.clone(),
         admin,
-        insecure: plan.insecure,
+        insecure: config.listen.insecure,
         tls,
-        limits: Limits { connections: plan.max_connections, ..Limits::default() },
-        flush_interval: plan.flush_interval,
+        limits: Limits { connections: config.listen.max_connections as usize, ..Limits::default() },
+        flush_interval: config.serving.flush_interval(),
         memory,
-        shed_most: plan.shed.map(Percent::share),
-        service,
+        shed_most: config.serving.shed.map(Percent::share),
+        service: config.memory.times().or_usage()?,
         tiers: Some(Arc::new(cache::Newcomers { state })),
         log_lines_dropped: log::dropped_lines,
     })
     .or_usage()?;
-    let volume = |VolumePlan { name, description, backing, read_only }| {
-        let backing = Arc::new(backing.prepare(Role::Backing { read_only })?);
-        Ok(Volume { name, description, backing, read_only })
+    let volume = |volume: &VolumeConfig| {
+        let read_only = volume.read_only;
+        let backing = Arc::new(volume.backing().prepare(Role::Backing { read_only })?);
+        let (name, description) = (volume.name().to_owned(), volume.description.clone());
+        Ok(Volume { name, description: description.unwrap_or_default(), backing, read_only })
     };
     let volumes =
-        plan.volumes.into_iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
+        config.volume.iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
     let tiers = cache.open(&volumes)?;
     let server = bound.serve(tiers, volumes, signals);
     let server = server.map_err(|error| match error {
@@ -177,27 +169,50 @@ pub(crate) fn prepare(
     Ok((server, reloadable))
 }
 
+/// Logs the served devices and settings.
+fn log_settings(config: &Config) {
+    for (number, tier) in config.tiers().enumerate() {
+        let (cache, cache_bytes, kept) = (tier.cache(), tier.cache_bytes(), tier.is_kept());
+        let (write, evict) = (tier.mode(), tier.evict.clone().unwrap_or_default());
+        if number > 0 {
+            tracing::info!(tier = number, %cache, cache_bytes, kept, %write, %evict, "tier");
+            continue;
+        }
+        tracing::info!(
+            version = env!("CARGO_PKG_VERSION"),
+            %cache,
+            cache_bytes,
+            kept,
+            %write,
+            admit = %tier.admit.clone().unwrap_or_default(),
+            %evict,
+            memory_bytes = config.memory.memory.map_or(0, |Bytes(bytes)| bytes),
+            threads = config.threads(),
+            max_connections = config.listen.max_connections,
+            tls = config.listen.tls.unwrap_or_default() != TlsMode::Off,
+            "started"
+        );
+    }
+    for volume in &config.volume {
+        let (name, backing, read_only) = (volume.name(), volume.backing(), volume.read_only);
+        tracing::info!(volume = name, %backing, read_only, "volume");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::settings::{Settings, VolumeTable};
 
-    fn settings(folder: &Path, cache_size: &str, admin: &str) -> Settings {
-        let place = |name: &str| folder.join(name).display().to_string();
-        Settings {
-            volume: vec![VolumeTable {
-                name: Some("floe".into()),
-                backing: Some(format!("file:{},size=1MiB", place("volume"))),
-                ..VolumeTable::default()
-            }],
-            cache: Some(format!("file:{}", place("cache"))),
-            cache_size: Some(cache_size.into()),
-            listen: vec![format!("nbd+unix:///?socket={}", place("socket"))],
-            admin: vec![admin.into()],
-            ..Settings::default()
-        }
+    fn settings(folder: &Path, cache_size: &str, admin: &str) -> Config {
+        let folder = folder.display();
+        let text = format!(
+            "cache = 'file:{folder}/cache'\ncache-size = '{cache_size}'\nadmin = '{admin}'\nlisten \
+             = 'nbd+unix:///?socket={folder}/socket'\n[[volume]]\nname = 'floe'\nbacking = \
+             'file:{folder}/volume,size=1MiB'\n"
+        );
+        Config::from_text(&text).unwrap()
     }
 
     #[test]
@@ -210,10 +225,7 @@ mod tests {
             settings(folder.path(), "4KiB", "127.0.0.1:0"),
         ] {
             let (_stop, signals) = std::os::unix::net::UnixStream::pair().unwrap();
-            assert!(
-                prepare(settings.plan().unwrap(), Consent::default(), None, signals.into())
-                    .is_err()
-            );
+            assert!(prepare(&settings, Consent::default(), None, signals.into()).is_err());
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
     }

@@ -1,56 +1,8 @@
 //! Sizes on the command line: bytes with units, or a share of a trace's footprint.
 
-use std::fmt::{self, Display, Formatter};
 use std::str::FromStr;
 
-use bytesize::ByteSize;
-
-/// A size in bytes, such as `4096`, `64KiB` or `10GiB`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Bytes(pub(crate) u64);
-
-impl FromStr for Bytes {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        // The parser turns what is too large into the largest size without a word.
-        match text.parse::<ByteSize>() {
-            Ok(ByteSize(bytes)) if bytes > 0 && bytes < u64::MAX => Ok(Self(bytes)),
-            _ => Err(format!("`{text}` is not a size; write 4096, 64KiB or 10GiB")),
-        }
-    }
-}
-
-/// A share above 0 and not above 1, in percent such as `50%`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Percent(f64);
-
-impl Percent {
-    /// 50 %.
-    pub(crate) const HALF: Self = Self(50.0);
-
-    /// Returns the share of 1.
-    pub(crate) fn share(self) -> f64 {
-        self.0 / 100.0
-    }
-}
-
-impl Display for Percent {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "{}%", self.0)
-    }
-}
-
-impl FromStr for Percent {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text.strip_suffix('%').map(str::parse::<f64>) {
-            Some(Ok(percent)) if percent > 0.0 && percent <= 100.0 => Ok(Self(percent)),
-            _ => Err(format!("`{text}` is not a share above 0 and up to 100%; write 50% or 12.5%")),
-        }
-    }
-}
+pub(crate) use floe_server::config::{Bytes, Percent};
 
 /// A cache size: objects, bytes, or a share of the footprint such as `10%`.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -145,18 +97,6 @@ mod tests {
         assert_eq!("1000".parse(), Ok(CacheSize::Count(1000)));
         assert_eq!("2.5%".parse(), Ok(CacheSize::Percent(2.5)));
         assert_eq!(CacheSize::Percent(2.5).of(1 << 20), 26214);
-    }
-
-    #[test]
-    fn a_percentage_is_written_as_it_is_read() {
-        for text in ["50%", "12.5%", "100%", "0.01%"] {
-            let percent: Percent = text.parse().unwrap();
-            assert_eq!(percent.to_string(), text);
-            assert!(percent.share() > 0.0 && percent.share() <= 1.0);
-        }
-        for wrong in ["", "%", "50", "0%", "100.1%", "-1%", "nan%", "inf%", "half"] {
-            assert!(wrong.parse::<Percent>().is_err(), "{wrong}");
-        }
     }
 
     #[test]

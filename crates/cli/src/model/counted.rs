@@ -7,8 +7,9 @@ use floe_lab::classes::{Conditions, Point, Verdict};
 use floe_lab::simulate::operations::{Candidate, Operations};
 use floe_lab::simulate::stream::{Keep, Stream};
 use floe_model::{Load, Locks, Service};
+use floe_server::config::read_times;
 
-use super::{Arguments, print, read};
+use super::{Arguments, print};
 use crate::error::CliError;
 use crate::simulate::{on_all_cores, read_stream};
 use crate::size::{CacheSize, Sizes};
@@ -49,8 +50,13 @@ pub(super) fn run(arguments: &Arguments, trace: &str) -> Result<(), CliError> {
 
 /// Returns every combination of load and locking.
 fn conditions(arguments: &Arguments) -> Result<Vec<Conditions>, CliError> {
-    let service =
-        Arc::new(arguments.service.as_ref().map_or_else(|| Ok(Service::paper()), read).or_usage()?);
+    let service = Arc::new(
+        arguments
+            .service
+            .as_ref()
+            .map_or_else(|| Ok(Service::paper()), |file| read_times(file))
+            .or_usage()?,
+    );
     let cores = arguments
         .cores
         .as_ref()

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier};
 use floe_device::Role;
+use floe_server::config::{ServerConfig, TierConfig};
 use floe_server::kept::{
     Consent, Parts, StartError, StateDir, Wishes, claim, company, start, volatile_data_start,
 };
 use floe_server::{DeviceSource, Tier, TierMaker, TierOrder, TierRefused, Volume};
 
 use crate::error::CliError;
-use crate::settings::{Plan, TierPlan};
 use crate::{OrFail, output};
 
 /// A large new cache gets shards for so many threads: later servers may have more threads than the
@@ -53,7 +53,7 @@ impl From<Allowed> for Consent {
 
 /// The tiers of a cache, from the top, checked as far as possible without opening devices.
 pub(super) struct Prepared {
-    tiers: Vec<(TierPlan, How)>,
+    tiers: Vec<(TierConfig, How)>,
     consent: Consent,
 }
 
@@ -69,40 +69,41 @@ enum How {
 
 impl Prepared {
     pub(super) fn new(
-        plan: &Plan,
+        config: &ServerConfig,
+        memory: Option<&MemoryTier>,
         consent: Consent,
         state: Option<StateDir>,
     ) -> Result<Self, CliError> {
         let needed = Consent { initialise: false, ..consent } != Consent::default();
-        let is_for = |tier: &TierPlan| tier.is_kept() || !needed && !tier.cache.paths().is_empty();
-        if consent != Consent::default() && !plan.tiers.iter().any(is_for) {
+        let is_for =
+            |tier: &TierConfig| tier.is_kept() || !needed && !tier.cache().paths().is_empty();
+        if consent != Consent::default() && !config.tiers().any(is_for) {
             let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are \
                            for a cache that is kept";
             return Err(CliError::usage(problem));
         }
-        let above =
-            plan.memory.as_ref().map_or(Memory::None, |memory| MemoryTier::config(&memory.tier));
+        let above = memory.map_or(Memory::None, MemoryTier::config);
         // Memory is above the first tier only; the tier above a lower one holds data for it, too.
         let memories = std::iter::once(above).chain(std::iter::repeat(Memory::None));
-        let mut above_bytes =
-            plan.memory.as_ref().map_or(0, |memory| memory.tier.usage().size_bytes);
-        let several = plan.tiers.len() > 1;
+        let mut above_bytes = memory.map_or(0, |memory| memory.usage().size_bytes);
+        let (tiers, threads): (Vec<_>, _) = (config.tiers().collect(), config.threads());
+        let several = tiers.len() > 1;
         // With several tiers all need shards for the same number of threads.
-        let fewer_threads = !plan.threads_given && !several;
-        let lowest = plan.tiers.iter().rposition(TierPlan::is_kept);
-        let tier = |(at, (tier, memory)): (usize, (&TierPlan, Memory))| {
+        let fewer_threads = config.serving.threads.is_none() && !several;
+        let lowest = tiers.iter().rposition(|tier| tier.is_kept());
+        let tier = |(at, (tier, memory)): (usize, (TierConfig, Memory))| {
             let config = tier.config(memory, above_bytes);
-            above_bytes += tier.cache_bytes;
-            let mut how = How::new(tier, config, plan.threads, fewer_threads, consent)
-                .map_err(|error| in_tier(error, tier, several))?;
+            above_bytes += tier.cache_bytes();
+            let mut how = How::new(&tier, config, threads, fewer_threads, consent)
+                .map_err(|error| in_tier(error, &tier, several))?;
             if let How::Kept(wishes) = &mut how {
                 (wishes.lowest, wishes.state) = (lowest == Some(at), state.clone());
             }
-            Ok((tier.clone(), how))
+            Ok((tier, how))
         };
-        let tiers = plan
-            .tiers
-            .iter()
+        let tiers = tiers
+            .into_iter()
+            .cloned()
             .zip(memories)
             .enumerate()
             .map(tier)
@@ -114,14 +115,14 @@ impl Prepared {
     pub(super) fn open(self, volumes: &[Volume]) -> Result<Vec<Tier>, CliError> {
         let Self { tiers, consent } = self;
         let several = tiers.len() > 1;
-        let prepare = |(plan, how): (TierPlan, How)| {
+        let prepare = |(plan, how): (TierConfig, How)| {
             let source = device(&plan).map_err(|error| in_tier(error, &plan, several))?;
             Ok((plan, how, source))
         };
         let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, CliError>>()?;
         let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
         let sources =
-            kept.iter().map(|(plan, _, source)| (plan.cache.to_string(), Arc::clone(source)));
+            kept.iter().map(|(plan, _, source)| (plan.cache().to_string(), Arc::clone(source)));
         let apart = company(&sources.collect::<Vec<_>>(), consent)
             .map_err(|(at, error)| in_tier(refused(error), &kept[at].0, several))?;
         for ((_, how, _), apart) in kept.iter_mut().zip(apart) {
@@ -129,7 +130,7 @@ impl Prepared {
                 wishes.apart = apart;
             }
         }
-        let open = |(plan, how, source): (TierPlan, How, _)| {
+        let open = |(plan, how, source): (TierConfig, How, _)| {
             watched(|progress| how.open(&plan, source, volumes, progress))
                 .map_err(|error| in_tier(error, &plan, several))
         };
@@ -139,14 +140,14 @@ impl Prepared {
 
 impl How {
     fn new(
-        tier: &TierPlan,
+        tier: &TierConfig,
         config: Config,
         threads: usize,
         fewer_threads: bool,
         consent: Consent,
     ) -> Result<Self, CliError> {
         if !tier.is_kept() {
-            let on_disk = !tier.cache.paths().is_empty();
+            let on_disk = !tier.cache().paths().is_empty();
             let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
             let config =
                 Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
@@ -154,7 +155,7 @@ impl How {
             return Ok(Self::Volatile { caches, data_start, consent });
         }
         let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
-        if tier.cache.paths().iter().any(|path| !path.exists()) {
+        if tier.cache().paths().iter().any(|path| !path.exists()) {
             let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards).or_usage()?;
             let config = Config {
                 cache_bytes: layout.data_bytes(),
@@ -164,7 +165,7 @@ impl How {
             BlockCache::parts(config, threads).or_usage()?;
         }
         Ok(Self::Kept(Box::new(Wishes {
-            sizes: tier.sizes.clone(),
+            sizes: tier.block_sizes.clone(),
             shards: tier.shards,
             config,
             threads,
@@ -180,7 +181,7 @@ impl How {
 
     fn open(
         self,
-        plan: &TierPlan,
+        plan: &TierConfig,
         source: Arc<dyn DeviceSource>,
         volumes: &[Volume],
         progress: &mut dyn FnMut(u64, u64),
@@ -197,7 +198,7 @@ impl How {
         if let Some(most) = plan.most_dirty_bytes() {
             cache.limit_dirty(most);
         }
-        Ok(Tier { name: plan.name(), cache, source, cache_bytes: plan.cache_bytes })
+        Ok(Tier { name: plan.name(), cache, source, cache_bytes: plan.cache_bytes() })
     }
 }
 
@@ -212,7 +213,7 @@ impl TierMaker for Newcomers {
     fn make(&self, order: &TierOrder) -> Result<Tier, TierRefused> {
         let TierOrder { spec, consent, threads, above_bytes, paths, volumes } = order;
         let make = || {
-            let plan = TierPlan::of(spec, paths).or_usage()?;
+            let plan = TierConfig::of(spec, paths).or_usage()?;
             let config = plan.config(Memory::None, *above_bytes);
             let mut how = How::new(&plan, config, *threads, false, *consent)?;
             if let How::Kept(wishes) = &mut how {
@@ -228,14 +229,14 @@ impl TierMaker for Newcomers {
 }
 
 /// Opens a tier's device, which is made if necessary.
-fn device(plan: &TierPlan) -> Result<Arc<dyn DeviceSource>, CliError> {
-    let role = Role::Cache { size: plan.cache_bytes };
-    Ok(Arc::new(plan.cache.prepare(role).or_usage()?))
+fn device(plan: &TierConfig) -> Result<Arc<dyn DeviceSource>, CliError> {
+    let role = Role::Cache { size: plan.cache_bytes() };
+    Ok(Arc::new(plan.cache().prepare(role).or_usage()?))
 }
 
 /// Adds the tier to the error, where there are several tiers.
-fn in_tier(error: CliError, tier: &TierPlan, several: bool) -> CliError {
-    if several { error.about(&format!("tier {}", tier.cache)) } else { error }
+fn in_tier(error: CliError, tier: &TierConfig, several: bool) -> CliError {
+    if several { error.about(&format!("tier {}", tier.cache())) } else { error }
 }
 
 /// Returns the number of shards of a new cache: several for each of its threads, and more where

@@ -402,6 +402,7 @@ fn a_replay_with_a_tier_in_memory_or_an_impossible_admission_is_refused() {
         &["replay", "good.csv", "--backing", "memory:4MiB", "--cache", "memory:1MiB"],
         "
         --memory 2MiB        → --memory | cannot be used
+        --state-dir nowhere  → --state-dir | cannot be used
         --admit sideways     → admit | sideways | obp
         --admit small-bypass → admit | small-bypass:memory=BYTES | tier above
         ",
