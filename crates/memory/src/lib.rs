@@ -40,6 +40,7 @@ mod load;
 mod local;
 mod lookup;
 mod maintenance;
+mod manage;
 mod options;
 mod owner;
 mod plain;

@@ -16,7 +16,7 @@ mod barrier;
 mod budget;
 #[path = "../src/build_error.rs"]
 mod build_error;
-#[path = "../src/builder.rs"]
+#[path = "../src/builder/mod.rs"]
 mod builder;
 #[path = "../src/cache.rs"]
 mod cache;
@@ -64,6 +64,8 @@ mod load;
 mod local;
 #[path = "../src/lookup.rs"]
 mod lookup;
+#[path = "../src/manage.rs"]
+mod manage;
 #[path = "../src/options.rs"]
 mod options;
 #[path = "../src/owner/mod.rs"]

@@ -1,0 +1,291 @@
+//! The builder describes a cache before it is made.
+
+mod build;
+mod policies;
+
+use std::hash::BuildHasher;
+use std::time::Duration;
+
+use floe_policy::QdClock;
+
+use crate::admission::Template;
+use crate::cache::Cache;
+use crate::cause::Cause;
+use crate::clock::Clock;
+use crate::frozen::options::Freezing;
+use crate::hash::DefaultHasher;
+use crate::inner::{Listener, Weigher};
+
+/// Describes a cache: a limit of entries or of weight, and whatever else is to differ from the
+/// default.
+///
+/// ```
+/// # use floe_memory as floe;
+/// use std::time::Duration;
+/// use floe::Cache;
+///
+/// let cache: Cache<String, Vec<u8>> = Cache::builder()
+///     .weight_capacity(64 << 20)
+///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u32)
+///     .capacity(1_000_000)
+///     .time_to_live(Duration::from_secs(600))
+///     .build();
+/// cache.insert("key".into(), vec![0; 100]);
+/// assert_eq!(cache.stats().weight, 103);
+/// ```
+#[must_use = "nothing is made before `build`"]
+pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
+    entries: Option<usize>,
+    weight: Option<u64>,
+    weigher: Option<Weigher<K, V>>,
+    listener: Option<Listener<K, V>>,
+    admission: Option<Box<dyn Template>>,
+    policy: P,
+    hasher: S,
+    live: Option<Duration>,
+    idle: Option<Duration>,
+    shards: Option<usize>,
+    clock: Clock,
+    freezing: Option<Freezing>,
+}
+
+impl<K, V> Cache<K, V> {
+    /// A description to be filled in: see [`Builder`].
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(1000).shards(1).build();
+    /// cache.insert("key", 1);
+    /// ```
+    pub fn builder() -> Builder<K, V> {
+        Builder::default()
+    }
+}
+
+impl<K, V> Default for Builder<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: None,
+            weight: None,
+            weigher: None,
+            listener: None,
+            admission: None,
+            policy: QdClock::default(),
+            hasher: DefaultHasher::default(),
+            live: None,
+            idle: None,
+            shards: None,
+            clock: Clock::system(),
+            freezing: None,
+        }
+    }
+}
+
+impl<K, V, P, S> Builder<K, V, P, S> {
+    /// The most entries it holds.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(2).build();
+    /// (0..5).for_each(|key| cache.insert(key, key));
+    /// assert_eq!(cache.len(), 2);
+    /// ```
+    pub fn capacity(self, entries: usize) -> Self {
+        Self { entries: Some(entries), ..self }
+    }
+
+    /// The most weight it holds, in whatever the [`weigher`](Self::weigher) measures. May be
+    /// combined with a [`capacity`](Self::capacity): both are kept.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let text = |_: &u64, text: &String| text.len() as u32;
+    /// let cache = floe::Cache::builder().weight_capacity(10).weigher(text).build();
+    /// cache.insert(1, "four".to_string());
+    /// cache.insert(2, "more than ten".to_string()); // does not come in
+    /// assert_eq!((cache.len(), cache.stats().weight), (1, 4));
+    /// ```
+    pub fn weight_capacity(self, weight: u64) -> Self {
+        Self { weight: Some(weight), ..self }
+    }
+
+    /// Sets the function that weighs an entry: in bytes, mostly. Called once for each insertion,
+    /// outside of locks; 0 counts as 1.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder()
+    ///     .weight_capacity(1 << 20)
+    ///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u32)
+    ///     .build();
+    /// cache.insert("key".to_string(), vec![0; 97]);
+    /// assert_eq!(cache.stats().weight, 100);
+    /// ```
+    pub fn weigher(self, weigh: impl Fn(&K, &V) -> u32 + Send + Sync + 'static) -> Self {
+        Self { weigher: Some(Box::new(weigh)), ..self }
+    }
+
+    /// Is told of each entry that leaves, with the cause, soon after it has left: by the thread
+    /// whose call made it leave, or by that of the library which takes out what has expired;
+    /// outside of locks, and with no order promised between threads. It may use the cache. It is
+    /// not told of what is in the cache when that is dropped.
+    ///
+    /// If it panics, so does the call, after the listener has got the other entries that left.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::sync::{Arc, Mutex};
+    /// use floe::{Cache, Cause};
+    ///
+    /// let left = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&left);
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .listener(move |key: &u64, value: &&str, cause| {
+    ///         log.lock().unwrap().push((*key, *value, cause));
+    ///     })
+    ///     .build();
+    /// cache.insert(1, "one");
+    /// cache.insert(1, "uno");
+    /// cache.remove(&1);
+    /// let left = left.lock().unwrap();
+    /// assert_eq!(*left, [(1, "one", Cause::Replaced), (1, "uno", Cause::Removed)]);
+    /// ```
+    pub fn listener(self, listen: impl Fn(&K, &V, Cause) + Send + Sync + 'static) -> Self {
+        Self { listener: Some(Box::new(listen)), ..self }
+    }
+
+    /// Sets the hasher of keys. Any hasher will do, because its result is mixed once more; but with
+    /// a predictable one, such as an identity, an attacker that chooses keys can make lookups slow.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::hash::RandomState; // SipHash
+    ///
+    /// let cache = floe::Cache::builder().capacity(100).hasher(RandomState::new()).build();
+    /// cache.insert("key", 1);
+    /// assert_eq!(cache.get_cloned("key"), Some(1));
+    /// ```
+    pub fn hasher<S2: BuildHasher>(self, hasher: S2) -> Builder<K, V, P, S2> {
+        let Self {
+            entries,
+            weight,
+            weigher,
+            listener,
+            admission,
+            policy,
+            hasher: _,
+            live,
+            idle,
+            shards,
+            clock,
+            freezing,
+        } = self;
+        Builder {
+            entries,
+            weight,
+            weigher,
+            listener,
+            admission,
+            policy,
+            hasher,
+            live,
+            idle,
+            shards,
+            clock,
+            freezing,
+        }
+    }
+
+    /// Sets the time after its insertion at which an entry expires: at that time or up to 25 ms
+    /// later. It is not found from then on, and freed within a second or two, by a thread of the
+    /// library's; where the system has no thread to give, by inserting threads. Times over 124 days
+    /// count as 124 days.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .time_to_live(Duration::from_secs(60))
+    ///     .clock(clock.clone())
+    ///     .build();
+    /// cache.insert(1, "one");
+    /// clock.advance(Duration::from_secs(61));
+    /// assert!(cache.get(&1).is_none());
+    /// ```
+    pub fn time_to_live(self, time: Duration) -> Self {
+        Self { live: Some(time), ..self }
+    }
+
+    /// Sets the time after its last use at which an entry expires, as
+    /// [`time_to_live`](Self::time_to_live) otherwise. Every hit of such an entry reads the coarse
+    /// time, and one a tick writes it.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .clock(clock.clone())
+    ///     .build();
+    /// cache.insert(1, "one");
+    /// clock.advance(Duration::from_secs(40));
+    /// assert!(cache.get(&1).is_some());
+    /// clock.advance(Duration::from_secs(40));
+    /// assert!(cache.get(&1).is_some());
+    /// clock.advance(Duration::from_secs(61));
+    /// assert!(cache.get(&1).is_none());
+    /// ```
+    pub fn time_to_idle(self, time: Duration) -> Self {
+        Self { idle: Some(time), ..self }
+    }
+
+    /// Sets the number of parts of the cache, each with a lock and an order of its own, that hits
+    /// of FIFO-like policies never take: a power of two. By default four a core, and fewer where
+    /// they would have less than 256 entries. A cache that has no limit but one of weight is taken
+    /// to hold entries of 4096, so it has a shard for each 1 MiB at most; where that is far from
+    /// the truth, give the number of shards. With one, a cache decides exactly as `floe simulate`
+    /// says.
+    ///
+    /// Shards have equal shares of the limits. All shards make room alike for an entry that weighs
+    /// a sixteenth of a share or more, and take one lock each for it: most entries should be
+    /// lighter.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(1000).shards(4).build();
+    /// cache.insert(1, 1);
+    /// assert_eq!(cache.stats().shards, 4);
+    /// ```
+    pub fn shards(self, shards: usize) -> Self {
+        Self { shards: Some(shards), ..self }
+    }
+
+    /// Where the time comes from, if not from the system: see [`Clock`].
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Has the hottest entries frozen, as far as that pays: see [`Freezing`]. A thread of the
+    /// library, one for all caches of the process, sees to it.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, Freezing};
+    ///
+    /// let cache = Cache::builder().capacity(1000).freezing(Freezing::adaptive()).build();
+    /// cache.insert(1, "one");
+    /// println!("{}", cache.stats().freezing.unwrap().phase);
+    /// ```
+    pub fn freezing(self, freezing: Freezing) -> Self {
+        Self { freezing: Some(freezing), ..self }
+    }
+}
