@@ -14,16 +14,18 @@ mod listener;
 mod metrics;
 pub mod nbd_client;
 pub mod notify;
+mod patience;
 mod protocol;
 mod session;
 mod socket_file;
 pub mod status;
 mod threads;
 pub mod tls;
+mod volume;
 
 pub use listener::ListenError;
 pub use socket_file::SocketError;
 pub use threads::{
-    AdminConfig, Bound, DeviceSource, ServeError, Server, ServerConfig, Tier, TierMaker, TierOrder,
-    TierRefused, Volume,
+    AdminConfig, Bound, ServeError, Server, ServerConfig, Tier, TierMaker, TierOrder, TierRefused,
 };
+pub use volume::{DeviceSource, Volume};

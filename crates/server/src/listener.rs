@@ -5,20 +5,13 @@ use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use floe_nbd::uri::{Address, Uri};
 
+use crate::patience::patiently;
 use crate::protocol::{Nbd, ProtocolFactory};
 use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
 use crate::tls::TlsConfig;
-
-/// Time to wait for an address in use. The kernel releases a killed process's sockets only after it
-/// has wound up its io_uring, which comes after the process's end.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Interval between the attempts.
-const AGAIN: Duration = Duration::from_millis(5);
 
 /// An error while listening on a URI.
 #[derive(Debug, thiserror::Error)]
@@ -141,22 +134,6 @@ impl Listener {
                     _file: Some(file),
                 })
             }
-        }
-    }
-}
-
-/// Repeats an attempt to take an address for a while, as long as the address is in use.
-pub(crate) fn patiently<T, E>(
-    mut attempt: impl FnMut() -> Result<T, E>,
-    is_in_use: impl Fn(&E) -> bool,
-) -> Result<T, E> {
-    let begun = Instant::now();
-    loop {
-        match attempt() {
-            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => {
-                std::thread::sleep(AGAIN)
-            }
-            result => return result,
         }
     }
 }

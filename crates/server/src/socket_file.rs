@@ -18,7 +18,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-use crate::listener::patiently;
+use crate::patience::patiently;
 
 /// Connections that wait to be accepted; the system may allow fewer.
 pub(crate) const BACKLOG: i32 = 1024;

@@ -37,6 +37,7 @@ mod origin;
 mod questions;
 mod replies;
 mod reporting;
+mod sessions;
 mod slots;
 mod team;
 mod tier;
@@ -45,9 +46,9 @@ mod tier_part;
 mod tier_watch;
 mod token;
 mod valve;
-mod volume;
 mod warnings;
 mod worker;
+mod worker_commands;
 mod worker_handle;
 mod worker_outbox;
 mod worker_tiers;
@@ -67,7 +68,6 @@ use messages::{Event, Notice};
 use team::Team;
 pub use tier::Tier;
 pub use tier_maker::{TierMaker, TierOrder, TierRefused};
-pub use volume::{DeviceSource, Volume};
 
 /// A server whose devices are open and whose threads wait for clients.
 pub struct Server {

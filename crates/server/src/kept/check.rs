@@ -6,8 +6,8 @@ use floe_block::{KeptCache, Report, Rotten, Sectors, VolumeId, scan, write_super
 
 use super::disk::Disk;
 use super::keeper::Keeper;
-use super::refusal::StartError;
-use crate::threads::DeviceSource;
+use super::start_error::StartError;
+use crate::volume::DeviceSource;
 
 /// The findings of a check of a cache device.
 #[derive(Debug)]

@@ -19,9 +19,10 @@ use std::sync::Arc;
 use floe_block::{KeptCache, StoreError, Superblock};
 
 use super::disk::Disk;
-use super::refusal::{Difference, Refusal, StartError};
-use super::start::Consent;
-use crate::threads::DeviceSource;
+use super::options::Consent;
+use super::refusal::{Difference, Refusal};
+use super::start_error::StartError;
+use crate::volume::DeviceSource;
 
 /// Identifies the persistent tiers, given from the top with their names. Returns for each tier how
 /// its content may differ from that of its peers.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use floe_block::Io;
 use floe_device::{Action, Device, OpenError, Operation, Pool, Ring, RingError, SECTOR_BYTES};
 
-use crate::threads::DeviceSource;
+use crate::volume::DeviceSource;
 
 /// Submissions its ring takes at a time: more than [`Io`] has in flight.
 const RING_ENTRIES: u32 = 64;

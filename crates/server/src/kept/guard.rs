@@ -21,8 +21,8 @@ use floe_block::SECTOR_BYTES;
 use floe_device::{Action, Completion, Device, Extent, Identity, OpenError, Operation, Pool, Ring};
 
 use super::keeper::SampleWriter;
-use super::start::Parts;
-use crate::threads::{DeviceSource, Volume};
+use super::parts::Parts;
+use crate::volume::{DeviceSource, Volume};
 
 /// Interval at which a device checks whether its delayed writes may go on.
 const LOOK: Duration = Duration::from_micros(200);

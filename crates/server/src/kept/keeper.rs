@@ -10,11 +10,11 @@ use floe_block::{
 
 use super::disk::Disk;
 use super::marker;
-use super::refusal::StartError;
-use super::start::random_id;
+use super::random::random_id;
+use super::start_error::StartError;
 use super::state_dir::StateDir;
 use super::suit::known;
-use crate::threads::{DeviceSource, Volume};
+use crate::volume::{DeviceSource, Volume};
 
 /// Added to the noted generation when the superblock cannot be written, so that the device's copy
 /// counts as old.

@@ -6,28 +6,39 @@
 //! server runs, its `Keeper` records the volumes in the superblock, and at the end the clean
 //! shutdown.
 
+mod bytes;
 mod check;
 mod company;
+mod content;
 mod disk;
 mod guard;
 mod keeper;
 mod marker;
+mod options;
+mod parts;
 mod passing;
+mod random;
 mod refusal;
 mod start;
+mod start_error;
 mod state_dir;
 mod suit;
+mod volatile_mark;
 mod write_back;
 
 pub use check::{Checked, check, repair};
 pub use company::company;
+pub use content::{Holds, holds, refuse_kept};
 pub use disk::{Disk, DiskError};
 pub(crate) use guard::guarded;
 pub(crate) use keeper::Keeper;
+pub use options::{Consent, Wishes};
+pub use parts::Parts;
 pub(crate) use passing::try_volatile;
 pub use passing::{claim, volatile_data_start};
-pub use refusal::{Difference, Given, Refusal, StartError};
-pub(crate) use start::random_stack;
-pub use start::{Consent, Holds, Parts, Wishes, holds, note_calibration, refuse_kept, start};
+pub(crate) use random::random_stack;
+pub use refusal::{Difference, Given, Refusal};
+pub use start::{note_calibration, start};
+pub use start_error::StartError;
 pub use state_dir::StateDir;
 pub use write_back::{Target, WrittenBack, write_back};

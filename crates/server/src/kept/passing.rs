@@ -9,15 +9,13 @@ use std::sync::Arc;
 
 use floe_block::{BlockSizes, SECTOR_BYTES};
 
+use super::content::{Found, look, refuse_kept};
 use super::disk::Disk;
-use super::refusal::{Refusal, StartError};
-use super::start::{Consent, Found, look, refuse_kept};
-use crate::threads::DeviceSource;
-
-/// Length of the marker's area, which also covers both superblock copies of a persistent cache.
-const MARK_BYTES: usize = 64 << 10;
-
-const MAGIC: &[u8; 8] = b"FloeVol\n";
+use super::options::Consent;
+use super::refusal::Refusal;
+use super::start_error::StartError;
+use super::volatile_mark::{MARK_BYTES, mark};
+use crate::volume::DeviceSource;
 
 /// Returns the byte at which the data of a volatile cache begins on a file or disk. The largest
 /// block keeps its alignment.
@@ -55,19 +53,4 @@ pub(crate) fn try_volatile(
     }
     disk.with_io(|io| io.read(data_start..data_start + SECTOR_BYTES)).map(drop)?;
     Ok(())
-}
-
-/// Returns whether the first bytes of a device are the marker of a volatile cache.
-pub(super) fn is_marked(first: &[u8]) -> bool {
-    let mark = mark();
-    first.get(..SECTOR_BYTES as usize).is_some_and(|first| first == &mark[..first.len()])
-}
-
-/// Returns the marker's sector, all of which counts, followed by zeros.
-fn mark() -> Vec<u8> {
-    let mut bytes = vec![0; MARK_BYTES];
-    bytes[8..16].copy_from_slice(MAGIC);
-    let sum = crc_fast::crc64_nvme(&bytes[8..SECTOR_BYTES as usize]);
-    bytes[..8].copy_from_slice(&sum.to_le_bytes());
-    bytes
 }

@@ -1,136 +1,26 @@
 //! Opens the cache on a device for serving: uses it, replaces it, or refuses to touch it.
 
-use std::io::Read;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockCache, BlockSizes, Calibrated, Config, Io, KeptCache, Layout, NewCache,
-    PartJournal, SECTOR_BYTES, Samples, StoreError, Superblock, VolumeId, scan, write_superblock,
+    Begun, BlockSizes, Calibrated, KeptCache, Layout, NewCache, Samples, VolumeId, scan,
+    write_superblock,
 };
 use floe_device::Identity;
 
+use super::bytes::Bytes;
+use super::content::{Found, look};
 use super::disk::Disk;
 use super::keeper::Keeper;
-use super::passing::is_marked;
-use super::refusal::{Bytes, Difference, Refusal, StartError};
+use super::options::{Consent, Wishes};
+use super::parts::Parts;
+use super::random::random_id;
+use super::refusal::{Difference, Refusal};
+use super::start_error::StartError;
 use super::state_dir::StateDir;
 use super::suit::{Candidate, known, sampled, suit};
-use crate::threads::{DeviceSource, Volume};
-
-/// File systems, partition tables, RAID and LVM have their signatures within these ends.
-const FIRST_BYTES: u64 = 1 << 20;
-const LAST_BYTES: u64 = 64 << 10;
-
-/// The magic number of each superblock copy, and its positions.
-const MAGIC: &[u8] = b"FloeBlk\n";
-const MAGIC_AT: [usize; 2] = [8, (32 << 10) + 8];
-
-/// The user's permissions to lose or overwrite data.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Consent {
-    /// Make a new cache, whatever is on the device.
-    pub initialise: bool,
-    /// Lose dirty data of the cache that cannot be kept.
-    pub discard_dirty: bool,
-    /// Use backing devices that are not as the cache knows them.
-    pub accept_backing: bool,
-    /// Keep the cache's dirty data of such devices.
-    pub keep_dirty: bool,
-}
-
-/// The options for opening a cache.
-#[derive(Debug, Clone)]
-pub struct Wishes {
-    /// The block sizes; `None` accepts those of an existing cache.
-    pub sizes: Option<BlockSizes>,
-    /// The number of shards; `None` accepts that of an existing cache.
-    pub shards: Option<u64>,
-    /// The number of shards of a new cache.
-    pub new_shards: u64,
-    /// The configuration in which it is served, with the device bytes that a new cache may take.
-    pub config: Config,
-    /// The number of threads that share it.
-    pub threads: usize,
-    /// Use fewer threads if the cache has fewer shards.
-    pub fewer_threads: bool,
-    /// The possible difference between this tier and its peers, from
-    /// [`company()`](super::company()).
-    pub apart: Option<Difference>,
-    /// The cache joins a running server: its content of the volumes may be old by now.
-    pub joins: bool,
-    /// No persistent tier is below it.
-    pub lowest: bool,
-    /// The state directory, by which an old copy of the cache is detected.
-    pub state: Option<StateDir>,
-    /// The user's permissions.
-    pub consent: Consent,
-}
-
-/// The parts of a cache, ready for a server.
-#[derive(Debug)]
-pub struct Parts {
-    pub(crate) parts: Vec<(BlockCache, Option<PartJournal>)>,
-    /// The cache's id of each volume, in the order of the volumes.
-    pub(crate) ids: Vec<VolumeId>,
-    pub(crate) keeper: Option<Keeper>,
-    /// The byte of the device at which the data of a cache without a journal begins.
-    pub(crate) data_start: u64,
-    /// The limit of dirty bytes, if there is one.
-    pub(crate) most_dirty_bytes: Option<u64>,
-}
-
-impl Parts {
-    /// Makes the parts of a volatile cache.
-    pub fn volatile(caches: Vec<BlockCache>) -> Self {
-        let parts = caches.into_iter().map(|cache| (cache, None)).collect();
-        Self { parts, ids: Vec::new(), keeper: None, data_start: 0, most_dirty_bytes: None }
-    }
-
-    /// Sets the byte at which the data begins: see [`claim()`](super::claim()).
-    pub fn with_data_at(self, bytes: u64) -> Self {
-        Self { data_start: bytes, ..self }
-    }
-
-    /// Sets how many bytes of the cache may be newer than the backing devices: see
-    /// [`BlockCache::limit_dirty`].
-    pub fn limit_dirty(&mut self, bytes: u64) {
-        self.most_dirty_bytes = Some(bytes);
-        self.parts.iter_mut().for_each(|(cache, _)| cache.limit_dirty(bytes));
-    }
-
-    /// Returns the number of threads that the parts are for.
-    pub fn threads(&self) -> usize {
-        self.parts.len()
-    }
-
-    /// Returns the cache's id of the volume at this place in the list of volumes.
-    pub(crate) fn id(&self, at: usize) -> VolumeId {
-        self.ids.get(at).copied().unwrap_or(VolumeId(at as u16))
-    }
-}
-
-/// The content of a device that is about to be overwritten.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holds {
-    /// Nothing visible: zeros in the places of file system signatures and partition tables.
-    Nothing,
-    /// Data that is not a cache's.
-    Data,
-    /// A persistent cache, usable or not.
-    Cache,
-}
-
-/// The content of a cache device.
-pub(super) enum Found {
-    /// Zeros in all places that matter.
-    Nothing,
-    Foreign,
-    Cache(KeptCache),
-    /// A cache of which nothing is valid any more.
-    Retired,
-    Unreadable(StoreError),
-}
+use crate::volume::{DeviceSource, Volume};
 
 /// Makes or opens the cache on a device and begins a session for these volumes. `progress` receives
 /// the bytes read so far and their total.
@@ -194,36 +84,6 @@ pub(super) fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, Start
         Ok(disk)
     };
     volumes.iter().map(|volume| Ok(Candidate { volume, disk: candidate(volume)? })).collect()
-}
-
-/// Identifies the content of a cache device.
-pub(super) fn look(
-    io: &mut Io<'_>,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Found, StoreError> {
-    if let Ok(Some(Superblock { retired: Some(_), .. })) = KeptCache::identify(io) {
-        return Ok(Found::Retired);
-    }
-    match KeptCache::open(io, progress) {
-        Ok(Some(kept)) => return Ok(Found::Cache(kept)),
-        Ok(None) => {}
-        Err(error @ StoreError::Io { .. }) => return Err(error),
-        Err(error) => return Ok(Found::Unreadable(error)),
-    }
-    let bytes = io.device.size_bytes();
-    let first = io.read(0..FIRST_BYTES.min(bytes))?;
-    if is_marked(&first) {
-        return Ok(Found::Nothing);
-    }
-    let is_ours = MAGIC_AT.iter().any(|&at| first.get(at..at + MAGIC.len()) == Some(MAGIC));
-    let last = bytes.saturating_sub(LAST_BYTES) / SECTOR_BYTES * SECTOR_BYTES..bytes;
-    let is_blank = |bytes: &[u8]| bytes.iter().all(|byte| *byte == 0);
-    // One of ours that is intact and cannot be opened: its creation was interrupted.
-    Ok(if is_ours || is_blank(&first) && is_blank(&io.read(last)?) {
-        Found::Nothing
-    } else {
-        Found::Foreign
-    })
 }
 
 /// Returns the cache to open; `None` when a new one is to be made.
@@ -381,47 +241,6 @@ fn begin(
         keeper: Some(Keeper::new(Arc::clone(source), superblock, wishes.state.clone())),
         data_start: 0,
         most_dirty_bytes: None,
-    })
-}
-
-pub(super) fn random_id() -> Result<[u8; 16], StartError> {
-    let mut id = [0; 16];
-    let urandom = std::fs::File::open("/dev/urandom");
-    urandom.and_then(|mut file| file.read_exact(&mut id)).map_err(StartError::Random)?;
-    Ok(id)
-}
-
-/// Returns a random number for a stack of tiers; never 0.
-pub(crate) fn random_stack() -> Result<u32, StartError> {
-    let [a, b, c, d, ..] = random_id()?;
-    Ok(u32::from_le_bytes([a, b, c, d]).max(1))
-}
-
-/// Refuses a device with a persistent cache, which a volatile one would overwrite.
-///
-/// # Errors
-/// When there is one, or the device fails.
-pub fn refuse_kept(source: &Arc<dyn DeviceSource>) -> Result<(), StartError> {
-    let mut cache = Disk::open(source)?;
-    let report = cache.with_io(|io| scan(io, &mut |_, _| {}))?;
-    let has_volumes = report.superblock.as_ref().is_some_and(|it| !it.volumes.is_empty());
-    if !has_volumes && report.problems.is_empty() {
-        return Ok(());
-    }
-    let dirty_bytes = report.shards.iter().map(|shard| shard.dirty_bytes).sum();
-    Err(Refusal::Kept { dirty_bytes }.into())
-}
-
-/// Identifies the content of a device.
-///
-/// # Errors
-/// When the device fails.
-pub fn holds(source: &Arc<dyn DeviceSource>) -> Result<Holds, StartError> {
-    let mut disk = Disk::open(source)?;
-    Ok(match disk.with_io(|io| look(io, &mut |_, _| {}))? {
-        Found::Nothing => Holds::Nothing,
-        Found::Foreign => Holds::Data,
-        Found::Cache(_) | Found::Retired | Found::Unreadable(_) => Holds::Cache,
     })
 }
 

@@ -3,11 +3,13 @@
 use floe_block::{KeptCache, MOST_VOLUMES, Samples, StoreError, Volume as Known, VolumeId};
 use floe_device::Likeness;
 
+use super::bytes::Bytes;
 use super::disk::Disk;
 use super::marker;
-use super::refusal::{Bytes, Difference, Given, Refusal, StartError};
-use super::start::Consent;
-use crate::threads::Volume;
+use super::options::Consent;
+use super::refusal::{Difference, Given, Refusal};
+use super::start_error::StartError;
+use crate::volume::Volume;
 
 /// A volume to be served, with its device.
 pub(super) struct Candidate<'a> {

@@ -19,13 +19,17 @@ use floe_block::{
 };
 
 use super::company::{Order, from_the_lowest};
+use super::content::{Found, look};
 use super::disk::Disk;
 use super::keeper::Keeper;
-use super::refusal::{Given, Refusal, StartError};
-use super::start::{Consent, Found, candidates, look, old_copy, random_stack};
+use super::options::Consent;
+use super::random::random_stack;
+use super::refusal::{Given, Refusal};
+use super::start::{candidates, old_copy};
+use super::start_error::StartError;
 use super::state_dir::StateDir;
 use super::suit::{difference, known};
-use crate::threads::{DeviceSource, Volume};
+use crate::volume::{DeviceSource, Volume};
 
 /// Interval of progress reports, and of polls of devices that imitate a medium.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::config::{AdminConfig, ServeError};
 use crate::admin::{Access, AdminAddress, AllowedPaths, NetworkRules, name_in};
-use crate::listener::patiently;
+use crate::patience::patiently;
 use crate::socket_file::{BACKLOG, Permitted, SocketFile, listen_on};
 use crate::tls::TlsConfig;
 

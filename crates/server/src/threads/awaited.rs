@@ -1,10 +1,46 @@
 //! Commands that a worker has begun and will reply to later.
 
+use std::collections::HashMap;
 use std::time::Instant;
 
 use floe_block::{Driver, Fault, VolumeId};
+use floe_device::Device;
 
+use super::messages::Ticket;
 use super::tier::TierKey;
+
+/// The commands that a worker has begun, and what they have left for later ones.
+#[derive(Default)]
+pub(super) struct Commands {
+    pub(super) awaited: Vec<(Ticket, Awaited)>,
+    pub(super) tier_change: TierChange,
+    /// Devices of volumes to come.
+    pub(super) opened: HashMap<String, Box<dyn Device>>,
+    /// The worker begins no work of its own any more, such as cleaning.
+    pub(super) resting: bool,
+}
+
+impl Commands {
+    /// Replies to a command when this has come.
+    pub(super) fn wait_for(&mut self, ticket: Ticket, awaited: Awaited) {
+        self.awaited.push((ticket, awaited));
+    }
+
+    /// Returns whether the worker begins no work of its own: at the end, and while the I/O gate is
+    /// shut.
+    pub(super) fn is_resting(&self) -> bool {
+        self.resting || self.tier_change.is_shut
+    }
+
+    /// Returns the time at which clients are broken off with.
+    pub(super) fn due(&self) -> Option<Instant> {
+        let due = |(_, awaited): &(Ticket, Awaited)| match awaited {
+            Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,
+            _ => None,
+        };
+        self.awaited.iter().filter_map(due).min()
+    }
+}
 
 /// The condition for the reply to a command.
 #[derive(Debug, Clone, Copy)]

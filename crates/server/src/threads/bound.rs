@@ -28,12 +28,12 @@ use super::team::Team;
 use super::tier::{Tier, TierKey};
 use super::tier_part::TierPart;
 use super::valve::Valve;
-use super::volume::Volume;
 use super::worker::{Beginning, RING_ENTRIES};
 use super::worker_handle::{WorkerHandle, Workers};
 use super::worker_outbox::WorkerOutbox;
 use crate::kept::{guarded, random_stack};
 use crate::listener::Listener;
+use crate::volume::Volume;
 
 /// Memory for requests under way, registered with the kernel, of all threads together and of each
 /// at least. More is taken as needed.

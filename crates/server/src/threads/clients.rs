@@ -1,11 +1,9 @@
 //! A worker's clients: their bytes to their sessions, their requests to the cache, and the answers
 //! back.
 
-use std::fmt::Display;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use floe_block::{Answer, Driver, Fault, Kind, Request as CacheRequest, SECTOR_BYTES};
@@ -17,9 +15,8 @@ use super::origin::{LookedFor, Origin};
 use super::token::ClientToken;
 use super::warnings::Complaint;
 use super::worker::Worker;
-use crate::limits::WATCH_INTERVAL;
 use crate::protocol::{ProtocolFactory, Request};
-use crate::session::{Session, SessionError, Want};
+use crate::session::{SessionError, Want};
 use crate::status::Operation;
 
 /// The time a TCP connection is silent before the system asks whether the other side is still
@@ -30,23 +27,14 @@ const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 impl Worker {
     /// Takes a client on.
     pub(super) fn welcome(&mut self, socket: OwnedFd, protocol: &dyn ProtocolFactory) {
-        if self.ending {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            return; // closes it
-        }
         // A Unix socket has no such options; keepalive finds out that a client's machine is gone.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
         let _ = sockopt::set_socket_keepalive(&socket, true);
         let _ = sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE);
         let _ = sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL);
-        let now = Instant::now();
-        let (exports, common) = (&self.exports, &self.common);
-        let session = |key| Session::new(key, socket, protocol, exports, common, now);
-        let index = self.sessions.insert_with(session);
-        self.watch_at.get_or_insert(now + WATCH_INTERVAL);
+        let Some(index) = self.sessions.begin(socket, protocol, &self.common) else { return };
         self.tally.clients.connections_taken += 1;
         tracing::debug!(thread = self.number, client = index, "connected");
-        self.touched.push(index);
     }
 
     pub(super) fn received(&mut self, index: u32, result: io::Result<SocketOutcome>) {
@@ -54,9 +42,9 @@ impl Worker {
         if let Ok(SocketOutcome::Received(bytes)) = result {
             let now = Instant::now();
             if let Err(error) = session.received(bytes, now) {
-                self.warn(Complaint::HungUp, index, &error, now);
+                self.sessions.warn(self.number, Complaint::HungUp, index, &error, now);
             }
-            self.touched.push(index);
+            self.sessions.touch(index);
         } else {
             // the socket is gone, and that is all there is to say
             let _ = session.received(0, Instant::now());
@@ -70,14 +58,7 @@ impl Worker {
             Ok(SocketOutcome::Sent(list)) => self.sessions[index].keep(list),
             _ => self.break_off(index),
         }
-        self.touched.push(index);
-    }
-
-    /// Warns of a client, unless there were many such warnings lately.
-    fn warn(&mut self, complaint: Complaint, index: u32, error: &dyn Display, now: Instant) {
-        if self.warnings.count(complaint, now) {
-            tracing::warn!(thread = self.number, client = index, %error, "{}", complaint.text());
-        }
+        self.sessions.touch(index);
     }
 
     /// Stops speaking to a client; its socket's operations end at once.
@@ -85,14 +66,12 @@ impl Worker {
         let session = &mut self.sessions[index];
         session.break_off();
         let _ = shutdown(session.socket.as_fd(), Shutdown::Both); // it may be shut down already
-        self.touched.push(index);
+        self.sessions.touch(index);
     }
 
     pub(super) fn pump_touched(&mut self) {
-        while let Some(index) = self.touched.pop() {
-            if self.sessions.contains(index) {
-                self.pump(index);
-            }
+        while let Some(index) = self.sessions.next_touched() {
+            self.pump(index);
         }
         while let Some(index) = self.common.budget.next_in_turn() {
             self.sessions[index].turn_has_come();
@@ -127,12 +106,12 @@ impl Worker {
                 Ok(Some(Want::Pause | Want::End) | None) => break,
                 Err(error @ SessionError::Tls(_)) => {
                     self.tally.clients.clients_hung_up_on += 1;
-                    self.warn(Complaint::NotTrusted, index, &error, now);
+                    self.sessions.warn(self.number, Complaint::NotTrusted, index, &error, now);
                     break; // it is told so
                 }
                 Err(error) => {
                     self.tally.clients.clients_hung_up_on += 1;
-                    self.warn(Complaint::BrokeProtocol, index, &error, now);
+                    self.sessions.warn(self.number, Complaint::BrokeProtocol, index, &error, now);
                     self.break_off(index);
                     break;
                 }
@@ -140,7 +119,7 @@ impl Worker {
         }
         self.tally.clients.requests_refused += self.sessions[index].take_refused();
         if self.common.budget.is_waited_for() {
-            self.watch_at.get_or_insert(now + WATCH_INTERVAL);
+            self.sessions.watch(now);
         }
         if let Some(slices) = self.sessions[index].next_send(now) {
             let socket = Rc::clone(&self.sessions[index].socket);
@@ -153,8 +132,6 @@ impl Worker {
         if self.sessions[index].is_over() {
             tracing::debug!(thread = self.number, client = index, "disconnected");
             self.sessions.remove(index);
-            // a count for choosing workers, nothing depends on it
-            self.connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
@@ -227,23 +204,19 @@ impl Worker {
         buffer: Option<Buffer>,
     ) {
         let number = self.driver.submit(wanted, buffer).number();
-        if self.origins.len() <= number {
-            self.origins.resize_with(number + 1, || None);
-        }
-        self.origins[number] = Some(origin);
+        self.origins.put(number, origin);
     }
 
     /// Passes an answer of the cache to the origin of its request.
     pub(super) fn hand_out(&mut self, answer: Answer) {
-        let origin = self.origins[answer.request.number()].take();
-        match origin.expect("an answer belongs to a request under way") {
+        match self.origins.take(answer.request.number()) {
             Origin::Session { index, request, payload, begun } => {
                 self.note(&request, begun.elapsed(), answer.result.is_ok());
                 match (request.kind, answer.result) {
                     (Kind::DirtyMap, Ok(())) => self.reply_extents(index, &request, payload),
                     (_, result) => self.sessions[index].reply(&request, result.map(|()| payload)),
                 }
-                self.touched.push(index);
+                self.sessions.touch(index);
             }
             Origin::Command(ticket) => {
                 let result = match answer.result {
@@ -303,11 +276,13 @@ impl Worker {
             self.sessions[index].leave_the_line_if_slow(now);
             if let Some(overdue) = self.sessions[index].overdue(now) {
                 self.tally.clients.clients_hung_up_on += 1;
-                self.warn(Complaint::TooSlow, index, &overdue, now);
+                self.sessions.warn(self.number, Complaint::TooSlow, index, &overdue, now);
                 self.break_off(index);
             }
         }
         self.pump_touched();
-        self.watch_at = again.then_some(now + WATCH_INTERVAL);
+        if again {
+            self.sessions.watch(now);
+        }
     }
 }

@@ -7,8 +7,8 @@ use floe_block::{Companion, VolumeId};
 use super::dirty::Dirty;
 use super::known_tier::{KnownTier, others};
 use super::offer::Offered;
-use super::volume::DeviceSource;
 use crate::kept::{Keeper, StartError};
+use crate::volume::DeviceSource;
 
 /// The last step, once all workers have stopped: it records the clean shutdown of each tier that is
 /// in order.

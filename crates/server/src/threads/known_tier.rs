@@ -10,9 +10,9 @@ use floe_block::{Companion, Exchange, WriteMode};
 
 use super::tier::{Tier, TierKey};
 use super::tier_part::TierPart;
-use super::volume::DeviceSource;
 use crate::kept::{Keeper, StartError};
 use crate::status::TierFacts;
+use crate::volume::DeviceSource;
 
 /// The failures of a tier.
 #[derive(Debug, Default)]

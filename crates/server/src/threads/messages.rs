@@ -11,10 +11,10 @@ use floe_nbd::export::Exports;
 use super::config::ServeError;
 use super::tier::TierKey;
 use super::tier_part::TierPart;
-use super::volume::DeviceSource;
 use crate::admin::{Addition, AllowedPaths, NewTier, PathRefused, Reply, Trouble};
 use crate::protocol::ProtocolFactory;
 use crate::status::Snapshot;
+use crate::volume::DeviceSource;
 
 /// A message to a worker.
 #[derive(Debug)]

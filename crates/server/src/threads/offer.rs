@@ -5,9 +5,9 @@ use std::sync::Arc;
 use floe_block::VolumeId;
 use floe_nbd::export::{Export, Exports, ExportsError};
 
-use super::volume::Volume;
 use crate::admin::{Reply, Trouble};
 use crate::status::VolumeFacts;
+use crate::volume::Volume;
 
 /// A volume with its number in the cache.
 #[derive(Debug, Clone)]

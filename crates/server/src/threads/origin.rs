@@ -19,6 +19,23 @@ pub(super) enum Origin {
     Command(Ticket),
 }
 
+/// The asker of each request of the cache under way, by its number.
+#[derive(Debug, Default)]
+pub(super) struct Origins(Vec<Option<Origin>>);
+
+impl Origins {
+    pub(super) fn put(&mut self, number: usize, origin: Origin) {
+        if self.0.len() <= number {
+            self.0.resize_with(number + 1, || None);
+        }
+        self.0[number] = Some(origin);
+    }
+
+    pub(super) fn take(&mut self, number: usize) -> Origin {
+        self.0[number].take().expect("an answer belongs to a request under way")
+    }
+}
+
 /// Reads of one client that memory may have. They came in one go, and are looked for together.
 #[derive(Debug, Default)]
 pub(super) struct LookedFor {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::volume::DeviceSource;
 use crate::kept::Parts;
+use crate::volume::DeviceSource;
 
 /// A tier of a server's cache, ready to serve.
 #[derive(Debug)]

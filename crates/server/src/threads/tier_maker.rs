@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::tier::Tier;
-use super::volume::Volume;
 use crate::admin::AllowedPaths;
 use crate::kept::Consent;
+use crate::volume::Volume;
 
 /// A tier that is to be made for a running server.
 #[derive(Debug, Clone)]

@@ -7,7 +7,7 @@ use floe_block::{BlockCache, Driver, Exchange, PartJournal};
 use floe_device::{OpenError, Pool, Ring};
 
 use super::tier::TierKey;
-use super::volume::DeviceSource;
+use crate::volume::DeviceSource;
 
 /// A worker's part of a tier, before its device is open there.
 #[derive(Debug)]

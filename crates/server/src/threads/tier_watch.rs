@@ -1,14 +1,15 @@
 //! A worker's watch over a tier: each change is reported to the control thread once.
 
-use floe_block::BlockCache;
+use floe_block::{BlockCache, Driver, Sectors, VolumeId};
 
-use super::messages::TierEvent;
+use super::messages::{Event, TierEvent};
 use super::tier::TierKey;
+use super::worker_outbox::WorkerOutbox;
 
 /// A tier of a worker, and what the control thread knows of it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TierWatch {
-    pub(super) key: TierKey,
+    key: TierKey,
     pub(super) degraded: bool,
     pub(super) journal_lost: bool,
     /// A tier without a journal has no dirty data any more, or some that could not be written back.
@@ -17,7 +18,7 @@ pub(super) struct TierWatch {
     /// Some requests are refused.
     refusing: bool,
     /// Data has been lost.
-    pub(super) has_lost: bool,
+    has_lost: bool,
 }
 
 impl TierWatch {
@@ -50,5 +51,59 @@ impl TierWatch {
             }
         }
         events
+    }
+}
+
+/// The watches over all tiers of a worker, from the top.
+pub(super) struct TierWatches {
+    list: Vec<TierWatch>,
+    /// Empty but for its memory.
+    newly_lost: Vec<(VolumeId, Sectors)>,
+}
+
+impl TierWatches {
+    pub(super) fn new(keys: impl Iterator<Item = TierKey>) -> Self {
+        Self { list: keys.map(TierWatch::new).collect(), newly_lost: Vec::new() }
+    }
+
+    /// Returns the position of a tier, from the top; `None` when it is not there any more.
+    pub(super) fn position(&self, key: TierKey) -> Option<usize> {
+        self.list.iter().position(|watch| watch.key == key)
+    }
+
+    /// Returns the watch over a tier, unless that is not there any more.
+    pub(super) fn of(&mut self, key: TierKey) -> Option<&mut TierWatch> {
+        self.list.iter_mut().find(|watch| watch.key == key)
+    }
+
+    pub(super) fn insert(&mut self, at: usize, key: TierKey) {
+        self.list.insert(at, TierWatch::new(key));
+    }
+
+    pub(super) fn remove(&mut self, at: usize) {
+        self.list.remove(at);
+    }
+
+    /// The cache devices of all tiers are used again.
+    pub(super) fn restored(&mut self, driver: &mut Driver) {
+        for (tier, watch) in self.list.iter_mut().enumerate() {
+            watch.degraded = false;
+            driver.tier_mut(tier).expect("workers have all tiers").restore();
+        }
+    }
+
+    /// Reports changes of the tiers to the control thread.
+    pub(super) fn report(&mut self, worker: usize, driver: &mut Driver, outbox: &WorkerOutbox) {
+        for (tier, watch) in self.list.iter_mut().enumerate() {
+            let driver = driver.tier_mut(tier).expect("workers have all tiers");
+            driver.take_newly_lost(&mut self.newly_lost);
+            watch.has_lost |= !self.newly_lost.is_empty();
+            for event in watch.events(worker, driver.cache()) {
+                outbox.send(Event::Tier(watch.key, event));
+            }
+            for (volume, run) in self.newly_lost.drain(..) {
+                outbox.send(Event::Tier(watch.key, TierEvent::DataLost { volume, run }));
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@
 //! Without requests no worker runs, and there is nothing to decide.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use floe_block::{Shedder, shedding_options};
@@ -86,6 +86,31 @@ impl Valve {
             share_now: shedder.share_now(),
             decisions: shedder.decisions().iter().cloned().collect(),
         }
+    }
+}
+
+/// A worker's part in load shedding.
+pub(super) struct Shedding {
+    /// The shed controller, if anything may be shed.
+    valve: Option<Arc<Valve>>,
+    /// The share that is being shed.
+    share: f64,
+}
+
+impl Shedding {
+    pub(super) fn new(valve: Option<Arc<Valve>>) -> Self {
+        Self { valve, share: 0.0 }
+    }
+
+    /// Reports the served requests. Returns the share to shed, if that has changed.
+    pub(super) fn turn(
+        &mut self,
+        worker: usize,
+        served: impl FnOnce() -> (u64, Duration),
+        now: Instant,
+    ) -> Option<f64> {
+        let share = self.valve.as_ref()?.turn(worker, served(), now);
+        (share != std::mem::replace(&mut self.share, share)).then_some(share)
     }
 }
 

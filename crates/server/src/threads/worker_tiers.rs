@@ -9,7 +9,6 @@ use super::awaited::{Awaited, TierAwaited};
 use super::messages::{Done, Problem, TierCommand};
 use super::tier::TierKey;
 use super::tier_part::TierPart;
-use super::tier_watch::TierWatch;
 use super::worker::Worker;
 
 impl Worker {
@@ -18,7 +17,7 @@ impl Worker {
         let key = tier.key;
         let opened = tier.open(&self.ring, &self.common.pool);
         let driver = opened.map_err(|error| Problem::Other(error.to_string()))?;
-        self.tier_change.newcomer = Some((key, driver));
+        self.commands.tier_change.newcomer = Some((key, driver));
         Ok(())
     }
 
@@ -35,17 +34,17 @@ impl Worker {
                 return Err(TierAwaited::Emptied { above });
             }
             TierCommand::Quiesce { above } => {
-                self.tier_change.is_shut = true;
+                self.commands.tier_change.is_shut = true;
                 self.tier(above).shut_seam();
                 return Err(TierAwaited::Quiet { above });
             }
             TierCommand::Rest { above } => return Err(TierAwaited::Rest { above }),
             TierCommand::PutIn { above, ids } => {
-                let newcomer = self.tier_change.newcomer.take();
+                let newcomer = self.commands.tier_change.newcomer.take();
                 let (key, newcomer) = newcomer.expect("a tier is put in after its device is open");
                 self.tier(above).put_below(newcomer, &ids);
                 let at = self.place(above) + 1;
-                self.watches.insert(at, TierWatch::new(key));
+                self.watches.insert(at, key);
                 self.open_gate(above);
             }
             TierCommand::TakeOut { above } => {
@@ -56,7 +55,7 @@ impl Worker {
             }
             TierCommand::Dismiss { above } => {
                 // where its device could not be opened there is none
-                self.tier_change.newcomer = None;
+                self.commands.tier_change.newcomer = None;
                 self.open_gate(above);
             }
             TierCommand::Keep { above, bytes } => {
@@ -78,11 +77,11 @@ impl Worker {
                 self.tier(above).is_quiet_below().then_some(Ok(Done::Nothing))
             }
             TierAwaited::Emptied { above } => {
-                let mut emptied = std::mem::take(&mut self.tier_change.emptied);
+                let mut emptied = std::mem::take(&mut self.commands.tier_change.emptied);
                 self.tier(above).take_drained(&mut emptied);
                 let at = emptied.iter().position(|(of, _)| *of == number);
                 let ended = at.map(|at| emptied.swap_remove(at).1);
-                self.tier_change.emptied = emptied;
+                self.commands.tier_change.emptied = emptied;
                 ended.map(|result| result.map(|()| Done::Nothing).map_err(Problem::Fault))
             }
             TierAwaited::Rest { above } => {
@@ -98,7 +97,7 @@ impl Worker {
 
     /// Returns the position of an attached tier, from the top.
     fn place(&self, key: TierKey) -> usize {
-        self.watches.iter().position(|watch| watch.key == key).expect("the tier is there")
+        self.watches.position(key).expect("the tier is there")
     }
 
     /// Returns an attached tier.
@@ -110,9 +109,9 @@ impl Worker {
     /// Opens the gate after a tier was attached or detached, or after a cancelled change. The end
     /// of an abandoned step is no longer awaited.
     fn open_gate(&mut self, above: TierKey) {
-        self.tier_change.is_shut = false;
-        self.tier_change.emptied.clear();
-        self.awaited.retain(|(_, awaited)| !matches!(awaited, Awaited::Tier(_)));
+        self.commands.tier_change.is_shut = false;
+        self.commands.tier_change.emptied.clear();
+        self.commands.awaited.retain(|(_, awaited)| !matches!(awaited, Awaited::Tier(_)));
         self.tier(above).open_seam();
     }
 }

@@ -7,11 +7,11 @@ use floe_device::Role;
 
 use super::super::messages::{Command, Done, Problem};
 use super::super::offer::{Offered, absent};
-use super::super::volume::Volume;
 use super::core::{Control, Wait};
 use super::opening::beside;
 use super::remove_volume::forget;
 use crate::admin::{Addition, AllowedPaths, Reply, Trouble};
+use crate::volume::Volume;
 
 /// Opens the device, adds the volume in all workers, writes it down, and offers it.
 pub(super) fn add_volume(
