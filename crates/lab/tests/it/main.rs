@@ -7,5 +7,6 @@ mod derivation;
 mod interference;
 mod replay;
 mod replay_accounting;
+mod replay_queue;
 mod simulate_is_cache;
 mod simulated_counts;

@@ -70,7 +70,7 @@ pub(crate) fn setup(in_flight: usize, verify: bool) -> Setup {
     }
 }
 
-fn replay_on(
+pub(crate) fn replay_on(
     stage: Stage,
     setup: &Setup,
     requests: &[Request],
