@@ -23,14 +23,13 @@
 
 use std::collections::BTreeMap;
 
-use floe_memory::BuildError;
-use floe_model::{ModelError, Service};
-use floe_policy::registry::{Choice, ChoiceError};
+use floe_model::Service;
+use floe_policy::registry::Choice;
 use serde::Serialize;
 
 use super::cache::{Cache, Filling};
 use super::freezing::Freezing;
-use super::load::{Load, LoadError};
+use super::load::Load;
 use super::measure::{CacheCompetitor, Competitor, MeasureStep, Measured, Plan, Setup, measure};
 use super::order::{CHUNK, PassOrder};
 use super::subject::Subject;
@@ -38,8 +37,13 @@ use super::worker::Disk;
 use crate::simulate::stream::{Builder, Keep, Stream, StreamError};
 
 mod contention;
+mod error;
+mod known;
 mod orders;
 mod times;
+
+pub use error::CalibrateError;
+use known::{Hits, KNOWN, Known};
 
 /// A time below that, in microseconds, cannot be told from none; it stands in its place, as there
 /// is none that takes no time at all.
@@ -71,48 +75,6 @@ const PAUSE: u32 = 500;
 /// A hit ratio that is off by more than that is not of one kind of requests.
 const IMPURE: f64 = 0.02;
 
-/// The work of a policy's hits beyond the lookup.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hits {
-    /// Nothing.
-    Nothing,
-    /// They leave a mark.
-    Mark,
-    /// They change the list.
-    List,
-    /// Some change the list as LRU's do, some do not, and a coin says which. Measured with a coin
-    /// that always says no.
-    Coin,
-}
-
-/// A policy that both the model and the cache have.
-#[derive(Debug, Clone, Copy)]
-struct Known {
-    name: &'static str,
-    hits: Hits,
-    /// Hits that make an entry be passed by once.
-    touches: Option<u32>,
-    ghosts: bool,
-    /// The model's other name for it.
-    alias: Option<&'static str>,
-}
-
-const KNOWN: [Known; 7] = [
-    Known {
-        name: "lru",
-        hits: Hits::List,
-        touches: None,
-        ghosts: false,
-        alias: Some("single-lock-lru"),
-    },
-    Known { name: "fifo", hits: Hits::Nothing, touches: None, ghosts: false, alias: None },
-    Known { name: "prob-lru", hits: Hits::Coin, touches: None, ghosts: false, alias: None },
-    Known { name: "clock", hits: Hits::Mark, touches: Some(1), ghosts: false, alias: None },
-    Known { name: "sieve", hits: Hits::Mark, touches: Some(1), ghosts: false, alias: None },
-    Known { name: "slru", hits: Hits::List, touches: None, ghosts: false, alias: None },
-    Known { name: "s3-fifo", hits: Hits::Mark, touches: Some(2), ghosts: true, alias: None },
-];
-
 /// Those that are measured in any case, as others are compared with them.
 const BASES: [&str; 2] = ["lru", "fifo"];
 
@@ -121,56 +83,6 @@ pub const POLICIES: &str = "lru,fifo,prob-lru,clock,sieve,slru:segments=2,s3-fif
 
 /// The policy that stands for every one that tosses a coin.
 const COIN: &str = "prob-lru:q=1";
-
-/// Why nothing can be calibrated.
-#[derive(Debug, thiserror::Error)]
-pub enum CalibrateError {
-    /// The model has no such policy, or it is too different from the cache's.
-    #[error("{policy} cannot be calibrated for floe model; there are: {known}")]
-    Policy {
-        /// Its name.
-        policy: String,
-        /// The known names.
-        known: String,
-    },
-    /// Too few keys.
-    #[error("calibration takes a load of at least {KEYS_MIN} keys; this one has {keys}")]
-    Keys {
-        /// The number of distinct keys.
-        keys: usize,
-    },
-    /// A name that should be right is not.
-    #[error(transparent)]
-    Choice(#[from] ChoiceError),
-    /// No cache can be made.
-    #[error(transparent)]
-    Build(#[from] BuildError),
-    /// No circle of keys can be made.
-    #[error(transparent)]
-    Stream(#[from] StreamError),
-    /// Nor a load of it.
-    #[error(transparent)]
-    Load(#[from] LoadError),
-    /// A run did nothing.
-    #[error("{policy}: nothing was done in one of the runs; a larger --seconds leaves time for it")]
-    Nothing {
-        /// The policy.
-        policy: String,
-    },
-    /// The measured times make no model.
-    #[error(transparent)]
-    Model(#[from] ModelError),
-    /// Requests that should all hit, or all miss, did not.
-    #[error("{policy}: {share:.4} of the requests hit where {wanted} should; more --keys may help")]
-    Impure {
-        /// The policy.
-        policy: String,
-        /// The share of requests that hit.
-        share: f64,
-        /// The share of requests that should have hit.
-        wanted: f64,
-    },
-}
 
 /// The settings of a calibration.
 #[derive(Debug)]
