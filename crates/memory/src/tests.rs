@@ -179,6 +179,13 @@ fn a_small_cache_of_heavy_entries_has_few_shards() {
     assert_eq!(of(1 << 40).build().stats().shards, Cache::<u64, u64>::new(1 << 20).stats().shards);
 }
 
+#[test]
+fn a_large_cache_has_shards_of_bounded_size() {
+    let shards = |entries| Cache::<u64, u64>::new(entries).stats().shards;
+    assert!(shards(4 << 20) >= 128);
+    assert_eq!(shards((1 << 31) - 1), shards(1 << 26), "and not any number of them");
+}
+
 /// Returns whether what is taken out of a cache now may be freed without a barrier.
 fn nobody_is_silent(cache: &Cache<u64, u64>) -> bool {
     let records = &cache.inner.threads.records;

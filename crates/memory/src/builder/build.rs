@@ -23,6 +23,14 @@ use crate::upkeep::Upkeep;
 /// Entries that a shard is to have at least: smaller ones decide worse which leave. On the traces
 /// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %.
 const SHARE_MIN: u64 = 256;
+
+/// Most entries of a shard by default: an insertion that makes a shard grow, or sweep all of its
+/// entries, takes time in proportion to them.
+const SHARE_MAX: u64 = 1 << 15;
+
+/// Most shards by default that a large capacity alone makes.
+const SHARDS_FOR_CAPACITY: u64 = 1 << 10;
+
 /// The weight of an entry, as far as the number of shards depends on it, where no limit of entries
 /// tells: a page. A cache of heavier entries still has dozens a shard.
 const WEIGHT_ASSUMED: u64 = 4096;
@@ -72,7 +80,12 @@ where
             let by_weight = || budget.weight_limit().map(|weight| weight / WEIGHT_ASSUMED);
             let entries = budget.entries_limit().or_else(by_weight).unwrap_or(u64::MAX);
             let most = (entries / SHARE_MIN).max(1).ilog2();
-            (cores * SHARDS_PER_CORE).next_power_of_two().min(1 << most.min(16)).min(SHARDS_MAX)
+            let of_bounded_size = match budget.entries_limit() {
+                Some(entries) => entries.div_ceil(SHARE_MAX).min(SHARDS_FOR_CAPACITY) as usize,
+                None => 1,
+            };
+            let wanted = (cores * SHARDS_PER_CORE).max(of_bounded_size);
+            wanted.next_power_of_two().min(1 << most.min(16)).min(SHARDS_MAX)
         });
         let shape = shape::<K, V>(&budget, weighed, shards);
         let about = self.policy.info();
