@@ -23,18 +23,8 @@ impl CliError {
         Self { line: line.into(), code: FAILURE }
     }
 
-    /// Puts the subject in front of the error's line.
-    pub(crate) fn about(self, what: &str) -> Self {
-        Self { line: format!("{what}: {}", self.line), ..self }
-    }
-
     pub(crate) fn line(&self) -> &str {
         &self.line
-    }
-
-    /// Returns true if something failed, rather than being wrong.
-    pub(crate) fn is_failure(&self) -> bool {
-        self.code == FAILURE
     }
 
     pub(crate) fn code(&self) -> u8 {

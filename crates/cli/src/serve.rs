@@ -1,11 +1,12 @@
 //! `floe serve`: binds addresses, opens devices, and runs the server.
 
-mod cache;
+mod consent;
 mod signals;
 
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 use floe_device::{OpenError, Role};
@@ -14,15 +15,21 @@ use floe_server::kept::{Consent, StateDir};
 use floe_server::limits::Limits;
 use floe_server::notify;
 use floe_server::tls::TlsMode;
-use floe_server::{AdminConfig, Bound, ServeError, Server, ServerConfig, Volume};
+use floe_server::{
+    AdminConfig, Bound, NamedDevices, PreparedTiers, ServeError, Server, ServerConfig, TierError,
+    Volume,
+};
 
-use crate::OrFail;
 use crate::descriptors;
 use crate::error::CliError;
 use crate::log::{self, Format};
 use crate::settings::Source;
 use crate::state_dir::state_dir;
+use crate::{OrFail, output};
 pub(crate) use signals::Reloadable;
+
+/// Operations that take longer show progress.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,7 +74,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
-    consent: cache::Allowed,
+    consent: consent::Allowed,
     /// The format of log events on standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     log_format: Format,
@@ -132,7 +139,8 @@ pub(crate) fn prepare(
     signals: OwnedFd,
 ) -> Result<(Server, Reloadable), CliError> {
     let memory = config.memory.tier().or_usage()?;
-    let cache = cache::Prepared::new(config, memory.as_ref(), consent, state.clone())?;
+    let cache =
+        PreparedTiers::new(config, memory.as_ref(), consent, state.clone()).map_err(tier_error)?;
     let devices = config.volume.iter().map(VolumeConfig::backing);
     let devices = devices.chain(config.tiers().map(TierConfig::cache));
     let admin = AdminConfig::of(&config.admin, devices).or_usage()?;
@@ -148,7 +156,8 @@ pub(crate) fn prepare(
         memory,
         shed_most: config.serving.shed.map(Percent::share),
         service: config.memory.times().or_usage()?,
-        tiers: Some(Arc::new(cache::Newcomers { state })),
+        state,
+        devices: Arc::new(NamedDevices),
         log_lines_dropped: log::dropped_lines,
     })
     .or_usage()?;
@@ -160,13 +169,36 @@ pub(crate) fn prepare(
     };
     let volumes =
         config.volume.iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
-    let tiers = cache.open(&volumes)?;
+    let tiers = watched(|progress| cache.open(&volumes, progress)).map_err(tier_error)?;
     let server = bound.serve(tiers, volumes, signals);
     let server = server.map_err(|error| match error {
         ServeError::Open(_) | ServeError::Export(_) => CliError::usage(error.to_string()),
         _ => CliError::failure(error.to_string()), // the system is short of something
     })?;
     Ok((server, reloadable))
+}
+
+fn tier_error(error: TierError) -> CliError {
+    let line = error.to_string();
+    if error.is_failure { CliError::failure(line) } else { CliError::usage(line) }
+}
+
+/// Runs an operation and shows its progress if it takes long.
+fn watched<T>(act: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
+    let begun = Instant::now();
+    let mut bar = None;
+    let done = act(&mut |read, all| {
+        if begun.elapsed() >= PATIENCE {
+            let bar =
+                bar.get_or_insert_with(|| output::progress(all, "reading the cache's journal"));
+            bar.set_length(all); // each tier has a journal
+            bar.set_position(read);
+        }
+    });
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    done
 }
 
 /// Logs the served devices and settings.

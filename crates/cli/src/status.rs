@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
 }
 
 /// Counters that the tables show; the list of counters leaves them out.
-const IN_TABLES: [&str; 10] = [
+const PRINTED: [&str; 12] = [
     "read_requests",
     "read_hits",
     "read_bytes",
@@ -38,6 +38,8 @@ const IN_TABLES: [&str; 10] = [
     "cache_write_bytes",
     "backing_read_bytes",
     "backing_write_bytes",
+    "valid_bytes",
+    "dirty_bytes",
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
@@ -153,9 +155,10 @@ fn print_content(status: &Status) {
     }
     output::print_table(&blocks);
     output::say!(
-        " {} of {} are in use; metadata takes {}",
+        " {} of {} are in use, {} are dirty; metadata takes {}",
         output::bytes(status.cache.valid_bytes),
         output::bytes(status.devices.cache_size_bytes),
+        output::bytes(status.cache.dirty_bytes),
         output::bytes(status.devices.metadata_bytes)
     );
     match status.devices.seconds_to_clean {
@@ -174,7 +177,7 @@ fn print_counters(status: &Status) {
     output::align_left(&mut table, 2);
     let fields = status.cache.fields().into_iter().chain(status.clients.fields());
     for (field, value) in fields {
-        if value > 0 && !IN_TABLES.contains(&field.json) {
+        if value > 0 && !PRINTED.contains(&field.json) {
             let name = field.json.strip_suffix("_bytes");
             let value = if name.is_some() { output::bytes(value) } else { value.to_string() };
             let name = name.unwrap_or(field.json).replace('_', " ");

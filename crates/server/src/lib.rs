@@ -26,6 +26,7 @@ mod volume;
 pub use listener::ListenError;
 pub use socket_file::SocketError;
 pub use threads::{
-    AdminConfig, Bound, ServeError, Server, ServerConfig, Tier, TierMaker, TierOrder, TierRefused,
+    AdminConfig, Bound, CacheDevices, NamedDevices, PreparedTiers, ServeError, Server,
+    ServerConfig, Tier, TierError,
 };
 pub use volume::{DeviceSource, Volume};

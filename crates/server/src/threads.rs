@@ -41,9 +41,9 @@ mod sessions;
 mod slots;
 mod team;
 mod tier;
-mod tier_maker;
 mod tier_part;
 mod tier_watch;
+mod tiers;
 mod token;
 mod valve;
 mod warnings;
@@ -67,7 +67,7 @@ use control::Control;
 use messages::{Event, Notice};
 use team::Team;
 pub use tier::Tier;
-pub use tier_maker::{TierMaker, TierOrder, TierRefused};
+pub use tiers::{CacheDevices, NamedDevices, PreparedTiers, TierError};
 
 /// A server whose devices are open and whose threads wait for clients.
 pub struct Server {

@@ -10,10 +10,10 @@ use floe_model::Service;
 use floe_nbd::export::ExportsError;
 use floe_nbd::uri::Uri;
 
-use super::tier_maker::TierMaker;
+use super::tiers::CacheDevices;
 use crate::admin::{AdminAddress, AllowedPaths, NoDefaultAddress, Token};
 use crate::config;
-use crate::kept::StartError;
+use crate::kept::{StartError, StateDir};
 use crate::limits::Limits;
 use crate::listener::ListenError;
 use crate::socket_file::SocketError;
@@ -43,8 +43,10 @@ pub struct ServerConfig {
     /// The measured service times of list operations on this machine, for the advice in the status;
     /// `None` uses the paper's times.
     pub service: Option<Arc<Service>>,
-    /// The maker of tiers that are added while the server runs; `None` allows no additions.
-    pub tiers: Option<Arc<dyn TierMaker>>,
+    /// The state directory of persistent tiers that are added while the server runs.
+    pub state: Option<StateDir>,
+    /// The opener of the devices of such tiers.
+    pub devices: Arc<dyn CacheDevices>,
     /// Returns the number of log lines dropped so far, for the metrics.
     pub log_lines_dropped: fn() -> u64,
 }

@@ -19,7 +19,9 @@ use floe_server::kept::Parts;
 use floe_server::limits::Limits;
 use floe_server::nbd_client::{Client, ClientError, Options};
 use floe_server::status::Status;
-use floe_server::{AdminConfig, Bound, DeviceSource, ServeError, ServerConfig, Tier, Volume};
+use floe_server::{
+    AdminConfig, Bound, DeviceSource, NamedDevices, ServeError, ServerConfig, Tier, Volume,
+};
 
 /// Size of the volume.
 pub(crate) const VOLUME: usize = 64 << 20;
@@ -107,7 +109,8 @@ impl Setup {
             memory: None,
             shed_most: None,
             service: None,
-            tiers: None,
+            state: None,
+            devices: Arc::new(NamedDevices),
             log_lines_dropped: || 0,
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));

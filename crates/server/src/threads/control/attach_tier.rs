@@ -11,7 +11,7 @@ use floe_block::{Exchange, VolumeId};
 use super::super::known_tier::{in_threads, link};
 use super::super::messages::{Command, Problem, TierCommand};
 use super::super::tier::TierKey;
-use super::super::tier_maker::{TierOrder, TierRefused};
+use super::super::tiers::TierOrder;
 use super::core::{Control, Wait};
 use super::opening::beside;
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
@@ -32,20 +32,19 @@ pub(super) fn attach_tier(
     check_place(at, control.tiers.len())?;
     let tier = {
         let NewTier { tier: spec, initialise, discard_dirty, .. } = wanted;
-        let Some(maker) = control.config.tiers.clone() else {
-            return Err(conflict("this server was begun without anybody to make tiers"));
-        };
         let memory = control.config.memory.as_ref().map_or(0, |memory| memory.usage().size_bytes);
         let above_bytes =
             control.tiers[..at].iter().map(|tier| tier.cache_bytes).sum::<u64>() + memory;
         let volumes = control.offer.all().iter().map(|offered| offered.volume.clone()).collect();
         let consent = Consent { initialise, discard_dirty, ..Consent::default() };
         let threads = control.workers.len();
-        let order = TierOrder { spec, consent, threads, above_bytes, paths, volumes };
-        let made = beside(control, move || maker.make(&order)).map_err(Problem::into_reply)?;
-        made.map_err(|TierRefused { problem, is_failure }| {
-            let trouble = if is_failure { Trouble::Failed } else { Trouble::Conflict };
-            Reply::trouble(trouble, problem)
+        let (state, devices) = (control.config.state.clone(), Arc::clone(&control.config.devices));
+        let order =
+            TierOrder { spec, consent, threads, above_bytes, paths, volumes, state, devices };
+        let made = beside(control, move || order.make()).map_err(Problem::into_reply)?;
+        made.map_err(|error| {
+            let trouble = if error.is_failure { Trouble::Failed } else { Trouble::Conflict };
+            Reply::trouble(trouble, error.to_string())
         })?
     };
     let above = control.tiers[at - 1].key;

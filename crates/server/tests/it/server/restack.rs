@@ -4,12 +4,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-use floe_block::{BlockCache, Config, Evict, Gate, Memory, MemoryWrite, WriteMode};
-use floe_device::{Device, MemoryDevice};
+use floe_block::{MemoryWrite, WriteMode};
+use floe_device::{Device, MemoryDevice, OpenError};
 use floe_server::admin::NewTier;
 use floe_server::admin::client::{self as admin, AdminError};
-use floe_server::kept::Parts;
-use floe_server::{Tier, TierMaker, TierOrder, TierRefused};
+use floe_server::config::TierConfig;
+use floe_server::{CacheDevices, DeviceSource};
 
 use super::churn;
 use super::mood::Mood;
@@ -18,42 +18,28 @@ use crate::rig::{self, Random, Rig, Setup, VOLUME, Wrapped, pattern};
 
 const MIB: usize = 1 << 20;
 
-/// Makes tiers of memory, each with its device in the same mood, out of texts such as `back 8`, a
-/// write mode and mebibytes.
+/// Opens devices in memory, each in the same mood.
 #[derive(Debug, Default)]
-struct Newcomers(Mood);
+struct Moody(Mood);
 
-impl TierMaker for Newcomers {
-    fn make(&self, order: &TierOrder) -> Result<Tier, TierRefused> {
-        let (mode, mib) = order.spec.split_once(' ').unwrap();
-        let cache_bytes = mib.parse::<u64>().unwrap() << 20;
-        let config = Config {
-            sizes: "4KiB,64KiB".parse().unwrap(),
-            cache_bytes,
-            mode: mode.parse().unwrap(),
-            shards: Some(3),
-            gate: Gate::default(),
-            evict: Evict::default(),
-            memory: Memory::None,
-            kept: false,
-        };
-        let refused = |problem: String| TierRefused { problem, is_failure: false };
-        let parts =
-            BlockCache::parts(config, order.threads).map_err(|error| refused(error.to_string()))?;
+impl CacheDevices for Moody {
+    fn prepare(&self, tier: &TierConfig) -> Result<Arc<dyn DeviceSource>, OpenError> {
         let mood = self.0.clone();
-        let source =
-            Wrapped::source(MemoryDevice::new(cache_bytes), move |memory| mood.before(memory));
-        Ok(Tier { name: order.spec.clone(), cache: Parts::volatile(parts), source, cache_bytes })
+        let memory = MemoryDevice::new(tier.cache_bytes());
+        Ok(Wrapped::source(memory, move |memory| mood.before(memory)))
     }
 }
 
 fn with_newcomers(mut setup: Setup, mood: &Mood) -> Rig {
-    setup.config.tiers = Some(Arc::new(Newcomers(mood.clone())));
+    setup.config.devices = Arc::new(Moody(mood.clone()));
     setup.start().unwrap()
 }
 
+/// A tier in memory of a text such as `back 8`, a write mode and mebibytes.
 fn tier(spec: &str, at: Option<usize>) -> NewTier {
-    NewTier { tier: spec.into(), at, initialise: false, discard_dirty: false }
+    let (mode, mib) = spec.split_once(' ').unwrap();
+    let tier = format!("memory:{mib}MiB,write={mode},block-sizes=4KiB+64KiB,shards=3");
+    NewTier { tier, at, initialise: false, discard_dirty: false }
 }
 
 fn names(rig: &Rig) -> Vec<String> {
@@ -126,7 +112,12 @@ fn a_tier_that_comes_serves_and_one_that_goes_leaves_all_it_had() {
         let mut client = rig.client();
         admin::add_tier(&rig.admin, &tier("back 32", None)).unwrap();
         admin::add_tier(&rig.admin, &tier("through 16", Some(1))).unwrap();
-        assert_eq!(names(&rig), ["", "through 16", "back 32"]);
+        let tiers = [
+            "",
+            "memory:16MiB,write=through,block-sizes=4KiB+64KiB,shards=3",
+            "memory:32MiB,write=back,block-sizes=4KiB+64KiB,dirty-max=50%,shards=3",
+        ];
+        assert_eq!(names(&rig), tiers);
         let bytes = pattern(3, 12 * MIB);
         client.write(0, &bytes, false).unwrap();
         let dirty: Vec<bool> = rig.status().tiers.iter().map(|tier| tier.dirty_bytes > 0).collect();
@@ -236,16 +227,14 @@ fn what_cannot_come_or_go_changes_nothing() {
         let rig = with_newcomers(setup, &Mood::default());
         refused(admin::add_tier(&rig.admin, &tier("back 8", Some(0))), "below the first one");
         refused(admin::add_tier(&rig.admin, &tier("back 8", Some(3))), "number 3");
-        refused(admin::add_tier(&rig.admin, &tier("back 0", None)), "too small");
+        let small = NewTier { tier: "memory:64KiB".into(), ..tier("back 1", None) };
+        refused(admin::add_tier(&rig.admin, &small), "too small");
         refused(admin::remove_tier(&rig.admin, 0), "the first tier stays");
         refused(admin::remove_tier(&rig.admin, 2), "there is no tier 2");
         assert_eq!(names(&rig).len(), 2);
         rig.client().write(0, &pattern(1, MIB), false).unwrap();
         assert!(rig.end()[..MIB] == pattern(1, MIB));
     }
-    let alone = Setup::new(WriteMode::Back).start().unwrap();
-    refused(admin::add_tier(&alone.admin, &tier("back 8", None)), "without anybody to make tiers");
-    alone.end();
 }
 
 #[test]

@@ -1,19 +1,19 @@
-//! Opens the tiers of the cache of `floe serve`: persistent ones from their devices, others anew.
+//! Opens the tiers of the cache: persistent ones from their devices, others anew. A tier that is
+//! added to a running server is made in the same way as those of the start.
 
+use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use clap::Args;
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier};
-use floe_device::Role;
-use floe_server::config::{ServerConfig, TierConfig};
-use floe_server::kept::{
+use floe_device::{OpenError, Role};
+
+use super::tier::Tier;
+use crate::admin::AllowedPaths;
+use crate::config::{ServerConfig, TierConfig};
+use crate::kept::{
     Consent, Parts, StartError, StateDir, Wishes, claim, company, start, volatile_data_start,
 };
-use floe_server::{DeviceSource, Tier, TierMaker, TierOrder, TierRefused, Volume};
-
-use crate::error::CliError;
-use crate::{OrFail, output};
+use crate::volume::{DeviceSource, Volume};
 
 /// A large new cache gets shards for so many threads: later servers may have more threads than the
 /// one that made it.
@@ -24,39 +24,14 @@ const THREADS_SOME_DAY: usize = 8;
 const GROUPS_A_SHARD: u64 = 16;
 const GROUPS_A_LARGE_SHARD: u64 = 64;
 
-/// Operations that take longer show progress.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The user's permissions to lose or overwrite data. No file has them: they are for one start.
-#[derive(Debug, Clone, Copy, Default, Args)]
-pub(crate) struct Allowed {
-    /// Make a new cache, whatever the cache device holds
-    #[arg(long)]
-    initialise: bool,
-    /// Lose dirty data where the server would otherwise refuse to start; the log says how much
-    #[arg(long)]
-    discard_dirty: bool,
-    /// Use backing devices that differ from the cache's records, and forget the cached data of them
-    #[arg(long)]
-    accept_backing: bool,
-    /// With --accept-backing: write the cache's dirty data to these devices
-    #[arg(long, requires = "accept_backing", conflicts_with = "discard_dirty")]
-    keep_dirty: bool,
-}
-
-impl From<Allowed> for Consent {
-    fn from(allowed: Allowed) -> Self {
-        let Allowed { initialise, discard_dirty, accept_backing, keep_dirty } = allowed;
-        Self { initialise, discard_dirty, accept_backing, keep_dirty }
-    }
-}
-
 /// The tiers of a cache, from the top, checked as far as possible without opening devices.
-pub(super) struct Prepared {
+#[derive(Debug)]
+pub struct PreparedTiers {
     tiers: Vec<(TierConfig, How)>,
     consent: Consent,
 }
 
+#[derive(Debug)]
 enum How {
     Kept(Box<Wishes>),
     Volatile {
@@ -67,20 +42,24 @@ enum How {
     },
 }
 
-impl Prepared {
-    pub(super) fn new(
+impl PreparedTiers {
+    /// Checks the tiers of validated settings. `memory` is the tier above them.
+    ///
+    /// # Errors
+    /// When a tier cannot be made so, or `consent` fits none.
+    pub fn new(
         config: &ServerConfig,
         memory: Option<&MemoryTier>,
         consent: Consent,
         state: Option<StateDir>,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, TierError> {
         let needed = Consent { initialise: false, ..consent } != Consent::default();
         let is_for =
             |tier: &TierConfig| tier.is_kept() || !needed && !tier.cache().paths().is_empty();
         if consent != Consent::default() && !config.tiers().any(is_for) {
             let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are \
                            for a cache that is kept";
-            return Err(CliError::usage(problem));
+            return Err(TierError::usage(problem));
         }
         let above = memory.map_or(Memory::None, MemoryTier::config);
         // Memory is above the first tier only; the tier above a lower one holds data for it, too.
@@ -107,19 +86,28 @@ impl Prepared {
             .zip(memories)
             .enumerate()
             .map(tier)
-            .collect::<Result<_, CliError>>()?;
+            .collect::<Result<_, TierError>>()?;
         Ok(Self { tiers, consent })
     }
 
-    /// Opens the tiers on their devices.
-    pub(super) fn open(self, volumes: &[Volume]) -> Result<Vec<Tier>, CliError> {
+    /// Opens the tiers on their devices. `progress` receives the bytes of a journal read so far and
+    /// their total.
+    ///
+    /// # Errors
+    /// When a tier cannot be opened.
+    pub fn open(
+        self,
+        volumes: &[Volume],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<Tier>, TierError> {
         let Self { tiers, consent } = self;
         let several = tiers.len() > 1;
         let prepare = |(plan, how): (TierConfig, How)| {
-            let source = device(&plan).map_err(|error| in_tier(error, &plan, several))?;
+            let source =
+                device(&plan, &NamedDevices).map_err(|error| in_tier(error, &plan, several))?;
             Ok((plan, how, source))
         };
-        let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, CliError>>()?;
+        let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, TierError>>()?;
         let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
         let sources =
             kept.iter().map(|(plan, _, source)| (plan.cache().to_string(), Arc::clone(source)));
@@ -131,7 +119,7 @@ impl Prepared {
             }
         }
         let open = |(plan, how, source): (TierConfig, How, _)| {
-            watched(|progress| how.open(&plan, source, volumes, progress))
+            how.open(&plan, source, volumes, progress)
                 .map_err(|error| in_tier(error, &plan, several))
         };
         tiers.into_iter().map(open).collect()
@@ -145,24 +133,25 @@ impl How {
         threads: usize,
         fewer_threads: bool,
         consent: Consent,
-    ) -> Result<Self, CliError> {
+    ) -> Result<Self, TierError> {
         if !tier.is_kept() {
             let on_disk = !tier.cache().paths().is_empty();
             let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
             let config =
                 Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
-            let caches = BlockCache::parts(config, threads).or_usage()?;
+            let caches = BlockCache::parts(config, threads).map_err(TierError::usage)?;
             return Ok(Self::Volatile { caches, data_start, consent });
         }
         let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
         if tier.cache().paths().iter().any(|path| !path.exists()) {
-            let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards).or_usage()?;
+            let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards)
+                .map_err(TierError::usage)?;
             let config = Config {
                 cache_bytes: layout.data_bytes(),
                 shards: Some(new_shards),
                 ..config.clone()
             };
-            BlockCache::parts(config, threads).or_usage()?;
+            BlockCache::parts(config, threads).map_err(TierError::usage)?;
         }
         Ok(Self::Kept(Box::new(Wishes {
             sizes: tier.block_sizes.clone(),
@@ -185,7 +174,7 @@ impl How {
         source: Arc<dyn DeviceSource>,
         volumes: &[Volume],
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Tier, CliError> {
+    ) -> Result<Tier, TierError> {
         let mut cache = match self {
             Self::Kept(wishes) => start(&source, volumes, &wishes, progress).map_err(refused)?,
             Self::Volatile { caches, data_start, consent } => {
@@ -202,40 +191,95 @@ impl How {
     }
 }
 
-/// Makes the tiers that are added while the server runs.
+/// A tier that is to be made for a running server.
 #[derive(Debug)]
-pub(super) struct Newcomers {
+pub(super) struct TierOrder {
+    /// Its device and settings, as users write them.
+    pub(super) spec: String,
+    /// The user's permissions to lose or overwrite data on its device.
+    pub(super) consent: Consent,
+    /// Number of worker threads: it needs as many parts.
+    pub(super) threads: usize,
+    /// Bytes that the tiers above it hold.
+    pub(super) above_bytes: u64,
+    /// The limit on files and devices that it may name.
+    pub(super) paths: AllowedPaths,
+    /// The volumes. The tier numbers them in this order, or returns its own numbers.
+    pub(super) volumes: Vec<Volume>,
     /// The state directory of the persistent tiers.
     pub(super) state: Option<StateDir>,
+    pub(super) devices: Arc<dyn CacheDevices>,
 }
 
-impl TierMaker for Newcomers {
-    fn make(&self, order: &TierOrder) -> Result<Tier, TierRefused> {
-        let TierOrder { spec, consent, threads, above_bytes, paths, volumes } = order;
+impl TierOrder {
+    /// Opens the tier's device and makes its parts, empty. It may take long.
+    ///
+    /// # Errors
+    /// The reason for which there can be no such tier.
+    pub(super) fn make(self) -> Result<Tier, TierError> {
+        let Self { spec, consent, threads, above_bytes, paths, volumes, state, devices } = self;
         let make = || {
-            let plan = TierConfig::of(spec, paths).or_usage()?;
-            let config = plan.config(Memory::None, *above_bytes);
-            let mut how = How::new(&plan, config, *threads, false, *consent)?;
+            let tier = TierConfig::of(&spec, &paths).map_err(TierError::usage)?;
+            let config = tier.config(Memory::None, above_bytes);
+            let mut how = How::new(&tier, config, threads, false, consent)?;
             if let How::Kept(wishes) = &mut how {
-                (wishes.joins, wishes.state) = (true, self.state.clone());
+                (wishes.joins, wishes.state) = (true, state);
             }
-            how.open(&plan, device(&plan)?, volumes, &mut |_, _| {})
+            how.open(&tier, device(&tier, &*devices)?, &volumes, &mut |_, _| {})
         };
-        make().map_err(|error: CliError| {
-            let error = error.about(&format!("tier {spec}"));
-            TierRefused { problem: error.line().to_owned(), is_failure: error.is_failure() }
-        })
+        make().map_err(|error: TierError| error.about(&format!("tier {spec}")))
     }
 }
 
-/// Opens a tier's device, which is made if necessary.
-fn device(plan: &TierConfig) -> Result<Arc<dyn DeviceSource>, CliError> {
-    let role = Role::Cache { size: plan.cache_bytes() };
-    Ok(Arc::new(plan.cache().prepare(role).or_usage()?))
+/// Opens cache devices.
+pub trait CacheDevices: Debug + Send + Sync {
+    /// Prepares the device of a tier, which is made if necessary.
+    ///
+    /// # Errors
+    /// When it cannot be opened or made.
+    fn prepare(&self, tier: &TierConfig) -> Result<Arc<dyn DeviceSource>, OpenError>;
+}
+
+/// The devices that the settings name.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NamedDevices;
+
+impl CacheDevices for NamedDevices {
+    fn prepare(&self, tier: &TierConfig) -> Result<Arc<dyn DeviceSource>, OpenError> {
+        Ok(Arc::new(tier.cache().prepare(Role::Cache { size: tier.cache_bytes() })?))
+    }
+}
+
+/// The reason for which a tier cannot be made, in a line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct TierError {
+    problem: String,
+    /// The cause is a failure, so that a retry may succeed, and not a wrong setting.
+    pub is_failure: bool,
+}
+
+impl TierError {
+    fn usage(problem: impl ToString) -> Self {
+        Self { problem: problem.to_string(), is_failure: false }
+    }
+
+    /// Puts the subject in front of the error's line.
+    fn about(self, what: &str) -> Self {
+        Self { problem: format!("{what}: {}", self.problem), ..self }
+    }
+}
+
+/// Opens a tier's device.
+fn device(
+    tier: &TierConfig,
+    devices: &dyn CacheDevices,
+) -> Result<Arc<dyn DeviceSource>, TierError> {
+    devices.prepare(tier).map_err(TierError::usage)
 }
 
 /// Adds the tier to the error, where there are several tiers.
-fn in_tier(error: CliError, tier: &TierConfig, several: bool) -> CliError {
+fn in_tier(error: TierError, tier: &TierConfig, several: bool) -> TierError {
     if several { error.about(&format!("tier {}", tier.cache())) } else { error }
 }
 
@@ -256,23 +300,6 @@ fn new_shards(config: &Config, threads: usize) -> u64 {
     most(threads, GROUPS_A_SHARD).max(most(THREADS_SOME_DAY.max(threads), GROUPS_A_LARGE_SHARD))
 }
 
-/// Runs an operation and shows its progress if it takes long.
-fn watched<T>(act: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
-    let begun = Instant::now();
-    let mut bar = None;
-    let done = act(&mut |read, all| {
-        if begun.elapsed() >= PATIENCE {
-            bar.get_or_insert_with(|| output::progress(all, "reading the cache's journal"))
-                .set_position(read);
-        }
-    });
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
-    done
-}
-
-fn refused(error: StartError) -> CliError {
-    let line = error.to_string();
-    if error.is_failure() { CliError::failure(line) } else { CliError::usage(line) }
+fn refused(error: StartError) -> TierError {
+    TierError { problem: error.to_string(), is_failure: error.is_failure() }
 }
