@@ -1,105 +1,16 @@
-//! Cleaning: writes dirty blocks to the backing device, one by one, in rounds, to make room, or
-//! ahead of eviction.
-//!
-//! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded
-//! number at once. Before that it writes back the volume's unflushed sectors (`sink`); a round that
-//! only makes room in memory ends there. Drains (a client's flush, the end of the server) that
-//! arrive during their volume's round wait for the next one. So any number of them costs at most
-//! two rounds, and none waits for another volume's device. While a block is being cleaned it can be
-//! read but not written.
+//! Cleaning: writes dirty blocks to the backing device, one by one, in rounds (`rounds`), to make
+//! room, or ahead of eviction. While a block is being cleaned it can be read but not written.
 
 use std::collections::VecDeque;
 
 use super::Shard;
+use super::rounds::{Drain, Next};
 use crate::directory::Block;
 use crate::engine::{Because, Data, Event, Part, Step, Task, Work};
 use crate::geometry::{Sectors, VolumeId};
 use crate::locks::{Need, TaskId};
-use crate::mapping::CLEANED_AT_ONCE;
 use crate::order::{BufferId, Order};
 use crate::request::Fault;
-
-/// The rounds under way, at most one a volume.
-#[derive(Debug, Default)]
-pub(super) struct Rounds(Vec<Round>);
-
-/// A round of a volume, and the drains that wait for it.
-#[derive(Debug)]
-struct Round {
-    volume: VolumeId,
-    /// Blocks have been cleaned since the round was last advanced.
-    moved: bool,
-    stage: Stage,
-    /// Runs still to be written back, or blocks still to be cleaned.
-    left: VecDeque<Sectors>,
-    under_way: usize,
-    /// The first failure.
-    fault: Option<Fault>,
-    /// Drains that the round answers, and those for the next.
-    serving: Vec<Drain>,
-    waiting: Vec<Drain>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    /// Writing unflushed sectors to the tiers below. `last`: the round ends with this stage.
-    Sinking {
-        last: bool,
-    },
-    Cleaning,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Drain {
-    number: u32,
-    /// The drain goes to the backing device, and not only from memory to the cache device.
-    to_backing: bool,
-    /// Some answered write of the volume was on no device when the drain came or since. A
-    /// replacement written meanwhile does not help: it need not be part of the round.
-    lost: bool,
-}
-
-impl Rounds {
-    pub(super) fn is_idle(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    fn of(&mut self, volume: VolumeId) -> Option<&mut Round> {
-        self.0.iter_mut().find(|round| round.volume == volume)
-    }
-
-    /// Notes a loss of a volume's data: the drains that came before cannot promise it.
-    pub(super) fn note_loss(&mut self, volume: VolumeId) {
-        if let Some(round) = self.of(volume) {
-            round.serving.iter_mut().chain(&mut round.waiting).for_each(|drain| drain.lost = true);
-        }
-    }
-
-    /// Puts unflushed runs back into the round, to be written back one by one.
-    pub(super) fn take_back(
-        &mut self,
-        volume: VolumeId,
-        runs: impl DoubleEndedIterator<Item = Sectors>,
-    ) {
-        let round = self.of(volume).expect("what sinks does so in a round");
-        runs.rev().for_each(|run| round.left.push_front(run));
-    }
-
-    /// Notes the end of one of the operations under way in a volume's round.
-    pub(super) fn ended_one(&mut self, volume: VolumeId, fault: Option<Fault>) {
-        let round = self.of(volume).expect("a round ends after the last of it");
-        round.under_way -= 1;
-        round.moved = true;
-        round.fault = round.fault.or(fault);
-    }
-
-    /// Returns a volume whose round is to be advanced; each is returned once.
-    pub(super) fn take_moved(&mut self) -> Option<VolumeId> {
-        let round = self.0.iter_mut().find(|round| round.moved)?;
-        round.moved = false;
-        Some(round.volume)
-    }
-}
 
 impl Shard {
     /// Writes all data of a volume that is dirty now to its backing device. [`Event::Drained`]
@@ -122,9 +33,8 @@ impl Shard {
             let result = if lost { Err(Fault::Io) } else { Ok(()) };
             return self.events.push(Event::Drained { drain: number, result });
         }
-        match self.rounds.of(volume) {
-            Some(round) => round.waiting.push(drain),
-            None => self.begin_round(volume, vec![drain], !to_backing),
+        if !self.rounds.wait(volume, drain) {
+            self.begin_round(volume, vec![drain], !to_backing);
         }
         self.run_round(volume, orders);
         self.run_ready(orders);
@@ -141,7 +51,7 @@ impl Shard {
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
             let dirty =
                 self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0;
-            if self.rounds.of(volume).is_none() && dirty {
+            if !self.rounds.has(volume) && dirty {
                 self.begin_round(volume, Vec::new(), false);
                 self.run_round(volume, orders);
             }
@@ -158,7 +68,7 @@ impl Shard {
     /// Starts rounds that make room in memory, for volumes without a round.
     pub(super) fn sink_all(&mut self, orders: &mut Vec<Order>) {
         for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
-            if self.rounds.of(volume).is_none() && self.held.count(volume) > 0 {
+            if !self.rounds.has(volume) && self.held.count(volume) > 0 {
                 self.begin_round(volume, Vec::new(), true);
                 self.run_round(volume, orders);
             }
@@ -171,65 +81,37 @@ impl Shard {
             true => self.held.runs_of(volume, self.config.sizes.largest()).collect(),
             false => VecDeque::new(), // what is held may have to wait for what is cleaned
         };
-        self.rounds.0.push(Round {
-            volume,
-            moved: false,
-            stage: Stage::Sinking { last: only_sinks },
-            left,
-            under_way: 0,
-            fault: None,
-            serving,
-            waiting: Vec::new(),
-        });
+        self.rounds.begin(volume, left, serving, only_sinks);
     }
 
     /// Starts as many operations of a volume's round as may be under way; ends the round, and
     /// begins the next if one is wanted.
     pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
         loop {
-            let yielding = self
-                .dirt
-                .cleaned_at_once(self.directory.dirty_sectors(), self.tasks.await_backing());
-            let rounds = self.rounds.0.len().max(1);
-            let Some(round) = self.rounds.of(volume) else { return };
-            let is_awaited = !round.serving.is_empty() || !round.waiting.is_empty();
-            let at_once = (if is_awaited { CLEANED_AT_ONCE } else { yielding } / rounds).max(1);
-            if round.under_way < at_once
-                && let Some(run) = round.left.pop_front()
-            {
-                round.under_way += 1;
-                match round.stage {
-                    Stage::Sinking { .. } => self.sink(volume, run, orders),
-                    Stage::Cleaning => self.clean(volume, run.start, Because::Round, orders),
+            let dirty = self.directory.dirty_sectors();
+            let yielding = self.dirt.cleaned_at_once(dirty, self.tasks.await_backing());
+            match self.rounds.next(volume, yielding) {
+                Next::Sink(run) => self.sink(volume, run, orders),
+                Next::Clean(start) => self.clean(volume, start, Because::Round, orders),
+                Next::Blocks => {
+                    let blocks = self.directory.dirty_blocks(volume);
+                    let sectors = blocks.map(|block| self.directory.sectors(block)).collect();
+                    self.rounds.clean(volume, sectors);
                 }
-                continue;
-            }
-            if round.under_way > 0 {
-                return;
-            }
-            if round.stage == (Stage::Sinking { last: false }) {
-                round.stage = Stage::Cleaning;
-                let blocks = self.directory.dirty_blocks(volume);
-                round.left = blocks.map(|block| self.directory.sectors(block)).collect();
-                continue;
-            }
-            let at = self.rounds.0.iter().position(|round| round.volume == volume);
-            let ended = self.rounds.0.swap_remove(at.expect("it has just been found"));
-            self.note_round(volume, ended.fault.is_some());
-            let result = |drain: &Drain| match ended.fault {
-                Some(fault) => Err(fault),
-                None if drain.lost => Err(Fault::Io),
-                None => Ok(()),
-            };
-            let served = ended.serving.iter();
-            self.events.extend(
-                served.map(|drain| Event::Drained { drain: drain.number, result: result(drain) }),
-            );
-            if !ended.waiting.is_empty() {
-                let only_sinks = !ended.waiting.iter().any(|drain| drain.to_backing);
-                self.begin_round(volume, ended.waiting, only_sinks);
-            } else if ended.fault.is_none() && self.is_to_be_emptied(volume) {
-                self.begin_round(volume, Vec::new(), false);
+                Next::Ended { fault, serving, waiting } => {
+                    self.note_round(volume, fault.is_some());
+                    self.events.extend(serving.iter().map(|drain| Event::Drained {
+                        drain: drain.number,
+                        result: drain.result(fault),
+                    }));
+                    if !waiting.is_empty() {
+                        let only_sinks = !waiting.iter().any(|drain| drain.to_backing);
+                        self.begin_round(volume, waiting, only_sinks);
+                    } else if fault.is_none() && self.is_to_be_emptied(volume) {
+                        self.begin_round(volume, Vec::new(), false);
+                    }
+                }
+                Next::Wait => return,
             }
         }
     }

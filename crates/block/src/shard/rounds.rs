@@ -1,0 +1,259 @@
+//! Rounds of cleaning: which runs and blocks of a volume are next, and which drains wait for them.
+//!
+//! A round takes every block of a volume that is dirty when it begins, in backing order, a bounded
+//! number at once. Before that it writes back the volume's unflushed sectors; a round that only
+//! makes room in memory ends there. Drains that arrive during their volume's round wait for the
+//! next one. So any number of them costs at most two rounds, and none waits for another volume's
+//! device.
+
+use std::collections::VecDeque;
+
+use crate::geometry::{Sectors, VolumeId};
+use crate::mapping::CLEANED_AT_ONCE;
+use crate::request::Fault;
+
+/// The rounds under way, at most one a volume.
+#[derive(Debug, Default)]
+pub(super) struct Rounds(Vec<Round>);
+
+/// A round of a volume, and the drains that wait for it.
+#[derive(Debug)]
+struct Round {
+    volume: VolumeId,
+    /// Blocks have been cleaned since the round was last advanced.
+    moved: bool,
+    stage: Stage,
+    /// Runs still to be written back, or blocks still to be cleaned.
+    left: VecDeque<Sectors>,
+    under_way: usize,
+    /// The first failure.
+    fault: Option<Fault>,
+    /// Drains that the round answers, and those for the next.
+    serving: Vec<Drain>,
+    waiting: Vec<Drain>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Writing unflushed sectors to the tiers below. `last`: the round ends with this stage.
+    Sinking {
+        last: bool,
+    },
+    Cleaning,
+}
+
+/// A client's flush, or the end of the server, that waits for a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Drain {
+    pub(super) number: u32,
+    /// The drain goes to the backing device, and not only from memory to the cache device.
+    pub(super) to_backing: bool,
+    /// Some answered write of the volume was on no device when the drain came or since. A
+    /// replacement written meanwhile does not help: it need not be part of the round.
+    pub(super) lost: bool,
+}
+
+impl Drain {
+    /// Returns the drain's result after a round with this fault.
+    pub(super) fn result(&self, fault: Option<Fault>) -> Result<(), Fault> {
+        match fault {
+            Some(fault) => Err(fault),
+            None if self.lost => Err(Fault::Io),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The next action of a round.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// An unflushed run is to be written back.
+    Sink(Sectors),
+    /// The block that begins at this sector is to be cleaned.
+    Clean(u64),
+    /// The round needs the dirty blocks of its volume: see [`Rounds::clean`].
+    Blocks,
+    /// The round has ended.
+    Ended {
+        fault: Option<Fault>,
+        /// Drains to be answered.
+        serving: Vec<Drain>,
+        /// Drains for the next round.
+        waiting: Vec<Drain>,
+    },
+    /// Nothing: enough is under way, or there is no round.
+    Wait,
+}
+
+impl Rounds {
+    /// Returns whether there is no round.
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns whether a volume has a round.
+    pub(super) fn has(&self, volume: VolumeId) -> bool {
+        self.0.iter().any(|round| round.volume == volume)
+    }
+
+    fn of(&mut self, volume: VolumeId) -> Option<&mut Round> {
+        self.0.iter_mut().find(|round| round.volume == volume)
+    }
+
+    /// Begins a round of a volume, which writes unflushed runs back first; with `only_sinks`
+    /// nothing else.
+    pub(super) fn begin(
+        &mut self,
+        volume: VolumeId,
+        unflushed: VecDeque<Sectors>,
+        serving: Vec<Drain>,
+        only_sinks: bool,
+    ) {
+        debug_assert!(!self.has(volume));
+        self.0.push(Round {
+            volume,
+            moved: false,
+            stage: Stage::Sinking { last: only_sinks },
+            left: unflushed,
+            under_way: 0,
+            fault: None,
+            serving,
+            waiting: Vec::new(),
+        });
+    }
+
+    /// Makes a drain wait for the round after its volume's; returns whether there is a round.
+    pub(super) fn wait(&mut self, volume: VolumeId, drain: Drain) -> bool {
+        let round = self.of(volume);
+        round.map(|round| round.waiting.push(drain)).is_some()
+    }
+
+    /// Returns the next action of a volume's round, and counts it as under way. Without drains that
+    /// wait, all rounds together may have `yielding` operations under way.
+    pub(super) fn next(&mut self, volume: VolumeId, yielding: usize) -> Next {
+        let rounds = self.0.len().max(1);
+        let Some(round) = self.of(volume) else { return Next::Wait };
+        let is_awaited = !round.serving.is_empty() || !round.waiting.is_empty();
+        let at_once = (if is_awaited { CLEANED_AT_ONCE } else { yielding } / rounds).max(1);
+        if round.under_way < at_once
+            && let Some(run) = round.left.pop_front()
+        {
+            round.under_way += 1;
+            return match round.stage {
+                Stage::Sinking { .. } => Next::Sink(run),
+                Stage::Cleaning => Next::Clean(run.start),
+            };
+        }
+        if round.under_way > 0 {
+            return Next::Wait;
+        }
+        if round.stage == (Stage::Sinking { last: false }) {
+            return Next::Blocks;
+        }
+        let at = self.0.iter().position(|round| round.volume == volume);
+        let Round { fault, serving, waiting, .. } =
+            self.0.swap_remove(at.expect("it has just been found"));
+        Next::Ended { fault, serving, waiting }
+    }
+
+    /// Gives a round the blocks of its volume to clean.
+    pub(super) fn clean(&mut self, volume: VolumeId, blocks: VecDeque<Sectors>) {
+        if let Some(round) = self.of(volume) {
+            (round.stage, round.left) = (Stage::Cleaning, blocks);
+        }
+    }
+
+    /// Notes a loss of a volume's data: the drains that came before cannot promise it.
+    pub(super) fn note_loss(&mut self, volume: VolumeId) {
+        if let Some(round) = self.of(volume) {
+            round.serving.iter_mut().chain(&mut round.waiting).for_each(|drain| drain.lost = true);
+        }
+    }
+
+    /// Puts unflushed runs back into the round, to be written back one by one.
+    pub(super) fn take_back(
+        &mut self,
+        volume: VolumeId,
+        runs: impl DoubleEndedIterator<Item = Sectors>,
+    ) {
+        let round = self.of(volume).expect("what sinks does so in a round");
+        runs.rev().for_each(|run| round.left.push_front(run));
+    }
+
+    /// Notes the end of one of the operations under way in a volume's round.
+    pub(super) fn ended_one(&mut self, volume: VolumeId, fault: Option<Fault>) {
+        let round = self.of(volume).expect("a round ends after the last of it");
+        round.under_way -= 1;
+        round.moved = true;
+        round.fault = round.fault.or(fault);
+    }
+
+    /// Returns a volume whose round is to be advanced; each is returned once.
+    pub(super) fn take_moved(&mut self) -> Option<VolumeId> {
+        let round = self.0.iter_mut().find(|round| round.moved)?;
+        round.moved = false;
+        Some(round.volume)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VOLUME: VolumeId = VolumeId(1);
+
+    fn drain(number: u32) -> Drain {
+        Drain { number, to_backing: true, lost: false }
+    }
+
+    fn runs(starts: &[u64]) -> VecDeque<Sectors> {
+        starts.iter().map(|&start| start..start + 8).collect()
+    }
+
+    #[test]
+    fn a_round_writes_memory_back_before_it_cleans() {
+        let mut rounds = Rounds::default();
+        rounds.begin(VOLUME, runs(&[8]), vec![drain(1)], false);
+        assert_eq!(rounds.next(VOLUME, 1), Next::Sink(8..16));
+        assert_eq!(rounds.next(VOLUME, 1), Next::Wait);
+        rounds.ended_one(VOLUME, None);
+        assert_eq!((rounds.take_moved(), rounds.take_moved()), (Some(VOLUME), None));
+        assert_eq!(rounds.next(VOLUME, 1), Next::Blocks);
+        rounds.clean(VOLUME, runs(&[0]));
+        assert_eq!(rounds.next(VOLUME, 1), Next::Clean(0));
+        assert!(rounds.wait(VOLUME, drain(2)) && !rounds.wait(VolumeId(2), drain(3)));
+        rounds.ended_one(VOLUME, Some(Fault::Io));
+        let ended = Next::Ended {
+            fault: Some(Fault::Io),
+            serving: vec![drain(1)],
+            waiting: vec![drain(2)],
+        };
+        assert_eq!(rounds.next(VOLUME, 1), ended);
+        assert!(rounds.is_idle());
+    }
+
+    #[test]
+    fn a_round_yields_unless_a_drain_waits() {
+        let mut rounds = Rounds::default();
+        rounds.begin(VOLUME, runs(&[0, 8, 16]), Vec::new(), true);
+        assert_eq!(rounds.next(VOLUME, 1), Next::Sink(0..8));
+        assert_eq!(rounds.next(VOLUME, 1), Next::Wait);
+        rounds.wait(VOLUME, drain(1));
+        assert_eq!(rounds.next(VOLUME, 1), Next::Sink(8..16));
+        rounds.take_back(VOLUME, [32..40, 48..56].into_iter());
+        assert_eq!(rounds.next(VOLUME, 1), Next::Sink(32..40));
+    }
+
+    #[test]
+    fn a_drain_before_a_loss_fails_though_its_round_succeeds() {
+        let mut rounds = Rounds::default();
+        rounds.begin(VOLUME, runs(&[]), vec![drain(1)], true);
+        rounds.note_loss(VOLUME);
+        rounds.note_loss(VolumeId(2));
+        let Next::Ended { fault, serving, .. } = rounds.next(VOLUME, 1) else {
+            panic!("it is over")
+        };
+        assert_eq!(serving[0].result(fault), Err(Fault::Io));
+        assert_eq!(drain(2).result(None), Ok(()));
+    }
+}
