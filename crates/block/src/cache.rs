@@ -11,26 +11,23 @@
 
 mod commits;
 mod drains;
+mod messages;
+mod state;
 mod streams;
 mod volumes;
-
-use floe_policy::Slot;
-use floe_policy::admission::Times;
 
 use crate::config::{Config, ConfigError, MOST_SHARDS};
 use crate::engine::{Event, shard_of};
 use crate::evict::Evict;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::join::{Join, Settled};
-use crate::journal::{Change, RestoredBlock};
+use crate::join::Join;
 use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
 use crate::mode::WriteMode;
-use crate::order::{Bad, BufferId, DeviceId, OpId, Order};
-use crate::part::{ForeignPiece, Message, PartId};
-use crate::piece::Piece;
+use crate::order::{Bad, OpId, Order};
+use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
 use crate::shard::Shard;
-use crate::stats::{MOST_LOST_RUNS, Requests, Stats};
+use crate::stats::Requests;
 use crate::volumes::Volumes;
 use commits::{Commits, RouterOp};
 use drains::Drain;
@@ -283,63 +280,6 @@ impl BlockCache {
         self.handle_events(orders);
     }
 
-    /// Returns whether this part is degraded, after repeated failures of the cache device or by
-    /// [`BlockCache::degrade`]. Reads and writes then go past the cache, except for dirty data.
-    pub fn is_degraded(&self) -> bool {
-        self.degraded
-    }
-
-    /// Degrades this part, as 16 failures in a row do by themselves. When one part is degraded, all
-    /// should be.
-    pub fn degrade(&mut self) {
-        if !std::mem::replace(&mut self.degraded, true) {
-            self.shards.iter_mut().for_each(Shard::degrade);
-        }
-    }
-
-    /// Uses the cache device again, in this part, even when it was not degraded. The device must
-    /// still hold every write it has acknowledged. Older cached data is used as it is, since data
-    /// that has changed meanwhile was dropped. If the device may have lost some data, drop the
-    /// clean data first with [`BlockCache::forget_clean`]; lost dirty data cannot be distinguished
-    /// from good data.
-    ///
-    /// A persistent cache whose journal could not be written stays degraded.
-    pub fn restore(&mut self) {
-        if self.has_lost_journal() {
-            return;
-        }
-        self.degraded = false;
-        self.shards.iter_mut().for_each(Shard::restore);
-    }
-
-    /// Drops all clean data in this part. The blocks remain, empty.
-    pub fn forget_clean(&mut self) {
-        self.shards.iter_mut().for_each(Shard::forget_clean);
-    }
-
-    /// Sets the share of the hits on the cache device, from 0 to 1, that is read from the backing
-    /// device instead. Dirty data is still read from the cache. The share is 0 at first. The caller
-    /// measures whether that pays. Shares have a resolution of 2⁻³²; with a share of 1 one hit in
-    /// so many is not shed.
-    pub fn shed(&mut self, share: f64) {
-        let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
-        self.shards.iter_mut().for_each(|shard| shard.shed.set(share));
-    }
-
-    /// Passes the current latencies to the admission: see [`floe_policy::admission::Times`]. To be
-    /// called now and then.
-    pub fn observe(&mut self, times: &Times) {
-        self.shards.iter_mut().for_each(|shard| shard.observe(times));
-    }
-
-    /// Sets the most dirty bytes on the cache device, in all parts together: writes beyond it go
-    /// through. Cleaning begins at half of the bound, and yields to clients the more the further
-    /// the bound is.
-    pub fn limit_dirty(&mut self, bytes: u64) {
-        let sectors = (bytes / SECTOR_BYTES / self.all_shards).max(1);
-        self.shards.iter_mut().for_each(|shard| shard.dirt.limit(sectors));
-    }
-
     /// Begins to clean this part's dirty data, where no round is doing so. To be called now and
     /// then; the interval bounds the age of dirty data.
     pub fn clean(&mut self, orders: &mut Vec<Order>) {
@@ -365,253 +305,5 @@ impl BlockCache {
         self.joins.iter().all(Option::is_none)
             && self.shards.iter().all(Shard::is_idle)
             && self.commits.is_idle()
-    }
-
-    /// Returns the current counters of this part.
-    pub fn stats(&self) -> Stats {
-        let refused_bytes = self.refused_bytes();
-        let mut stats = Stats { requests: self.requests, refused_bytes, ..Stats::default() };
-        stats.blocks =
-            self.config.sizes.classes().map(|class| (self.config.sizes.bytes(class), 0)).collect();
-        for shard in &self.shards {
-            let directory = &shard.directory;
-            stats.counters += &shard.counters;
-            for (sum, live) in stats.blocks.iter_mut().zip(directory.live()) {
-                sum.1 += live;
-            }
-            stats.valid_bytes += directory.valid_sectors() * SECTOR_BYTES;
-            stats.dirty_bytes += directory.dirty_sectors() * SECTOR_BYTES;
-            stats.held_bytes += shard.held.len() * SECTOR_BYTES;
-            stats.lost_bytes += shard.lost.len() * SECTOR_BYTES;
-            shard.lost.runs(MOST_LOST_RUNS, &mut stats.lost_runs);
-            stats.block_metadata_bytes += directory.block_metadata_bytes();
-            stats.sector_metadata_bytes +=
-                directory.sector_metadata_bytes() + shard.seals.memory_bytes();
-            stats.admission_bytes += shard.admission.memory_bytes();
-            stats.decline(shard.admission.declined());
-            stats.degraded_shards += u64::from(shard.is_degraded());
-        }
-        stats
-    }
-
-    /// Checks the invariants of every shard, slowly: for tests.
-    ///
-    /// # Panics
-    /// When one does not hold.
-    pub fn check(&self) {
-        for shard in &self.shards {
-            shard.directory.check();
-        }
-    }
-
-    /// Restores one of this part's shards to its content when the cache was last used.
-    pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
-        self.shards[shard].directory.restore(blocks);
-        for block in blocks {
-            self.shards[shard].restore_seals(block);
-            self.has_newly_lost |= !block.lost.is_empty();
-            block.lost.iter().for_each(|run| self.shards[shard].lost.restore(block.at.volume, run));
-        }
-    }
-
-    /// Returns the blocks of this part's shard of a number, the coldest first.
-    pub(crate) fn blocks_by_heat(&self, shard: usize) -> Vec<u32> {
-        self.shards[shard].directory.by_heat().into_iter().map(|block| block.0).collect()
-    }
-
-    /// Adds the changes that a checkpoint states for a block, if the block still exists.
-    pub(crate) fn state_block(&self, shard: usize, block: u32, out: &mut Vec<Change>) {
-        self.shards[shard].dump(Slot(block), out);
-    }
-
-    fn join(&mut self, id: RequestId) -> &mut Join {
-        self.joins[id.number()].as_mut().expect("the request is under way")
-    }
-
-    /// Submits sub-requests to shards, here or in other parts, until enough are under way.
-    fn give_out(&mut self, id: RequestId, orders: &mut Vec<Order>) {
-        let region = self.config.sizes.largest();
-        while let Some(piece) = self.join(id).next_piece(id, region) {
-            let shard = self.shard_of(piece.volume, piece.sectors.start);
-            let owner = PartId((shard % self.parts as u64) as u8);
-            if owner == self.part {
-                self.serve(piece, shard, orders);
-            } else {
-                orders
-                    .push(Order::Send { to: owner, message: Message::Piece(ForeignPiece(piece)) });
-            }
-        }
-    }
-
-    /// Returns the number of the shard that a sector belongs to.
-    fn shard_of(&self, volume: VolumeId, sector: u64) -> u64 {
-        (self.config.sizes.region(volume, sector).hash() >> 32) % self.all_shards
-    }
-
-    /// Submits a sub-request to one of this part's shards.
-    fn serve(&mut self, piece: Piece, shard: u64, orders: &mut Vec<Order>) {
-        let here = shard as usize / self.parts;
-        self.shards[here].submit(piece, orders);
-        self.stirred |= 1 << here;
-    }
-
-    /// Handles the shards' events, and begins the commits that are wanted, until there are no more.
-    fn handle_events(&mut self, orders: &mut Vec<Order>) {
-        loop {
-            self.hear_shards(orders);
-            if self.commits.bypass.is_some() {
-                self.drains_without_journal(orders);
-                self.hear_shards(orders);
-            }
-            if !self.config.kept || !self.begin_commits(orders) {
-                return; // a failed commit can cause the next
-            }
-        }
-    }
-
-    /// Handles the shards' events until there are none: handling one shard's events may stir
-    /// another.
-    fn hear_shards(&mut self, orders: &mut Vec<Order>) {
-        while self.stirred != 0 {
-            let stirred = self.stirred.trailing_zeros() as usize;
-            self.stirred &= self.stirred - 1;
-            let Some(shard) = self.shards.get_mut(stirred) else { continue };
-            let mut events = std::mem::replace(&mut shard.events, std::mem::take(&mut self.events));
-            let mut rest = events.drain(..).peekable();
-            while let Some(event) = rest.next() {
-                match event {
-                    Event::Answered { request, result, hit } => {
-                        let finished = rest.next_if_eq(&Event::Finished { request }).is_some();
-                        self.tell(
-                            Message::Answered { request, result, hit, finished },
-                            request,
-                            orders,
-                        );
-                    }
-                    Event::Finished { request } => {
-                        self.tell(Message::Finished { request }, request, orders)
-                    }
-                    Event::WantsCommit => {
-                        self.commits.want();
-                    }
-                    Event::WantsSettlement(volume) => {
-                        self.commits.want_settlement(volume);
-                    }
-                    Event::Drained { drain, result } => {
-                        self.drained(RequestId(drain), result, orders)
-                    }
-                }
-            }
-            drop(rest);
-            self.events = events;
-        }
-    }
-
-    /// Handles the end of a request's flush of the backing device.
-    fn request_flushed(
-        &mut self,
-        request: u32,
-        result: Result<(), Fault>,
-        orders: &mut Vec<Order>,
-    ) {
-        let id = RequestId(request);
-        self.join(id).answered(result, true);
-        self.settle(id, orders);
-    }
-
-    /// Sends a message to the part that owns a request, which may be this one.
-    fn tell(&mut self, message: Message, request: RequestId, orders: &mut Vec<Order>) {
-        let to = request.part();
-        if to == self.part {
-            self.heard(message, orders)
-        } else {
-            orders.push(Order::Send { to, message })
-        }
-    }
-
-    fn heard(&mut self, message: Message, orders: &mut Vec<Order>) {
-        match message {
-            Message::Piece(ForeignPiece(piece)) => {
-                let shard = self.shard_of(piece.volume, piece.sectors.start);
-                self.serve(piece, shard, orders);
-            }
-            Message::FetchAhead { volume, sectors, stream } => {
-                let here = self.shard_of(volume, sectors.start) as usize / self.parts;
-                self.shards[here].fetch_ahead(volume, sectors, stream, orders);
-                self.stirred |= 1 << here;
-            }
-            Message::Drain { request, volume, to_backing } => {
-                self.drain(request, volume, to_backing, orders);
-            }
-            Message::Answered { request, result, hit, finished } => {
-                self.join(request).answered(result, hit);
-                if finished {
-                    self.join(request).finished();
-                    self.give_out(request, orders);
-                }
-                self.settle(request, orders);
-            }
-            Message::Finished { request } => {
-                self.join(request).finished();
-                self.give_out(request, orders);
-                self.settle(request, orders);
-            }
-            Message::Drained { request, result } => {
-                self.join(request).answered(result, true);
-                self.settle(request, orders);
-            }
-        }
-    }
-
-    /// Answers a request whose sub-requests all have answers, and removes it when none of them uses
-    /// its buffer any more.
-    fn settle(&mut self, id: RequestId, orders: &mut Vec<Order>) {
-        let Some(join) = self.joins[id.number()].as_mut() else { return };
-        let over = match join.settle() {
-            Settled::Not => return,
-            Settled::Flush => {
-                let op = RouterOp::Request(id.0).op();
-                let device = DeviceId::Backing(join.request.volume);
-                return orders.push(Order::Flush { op, device });
-            }
-            Settled::Answer { result, over } => {
-                let (request, hit) = (join.request, join.hit);
-                orders.push(Order::Answer { request: id, result });
-                self.count(&request, hit, result);
-                over
-            }
-            Settled::Over => true,
-        };
-        if over {
-            self.joins[id.number()] = None;
-            orders.push(Order::Release { buffer: BufferId::Request(id) });
-        }
-    }
-
-    fn count(&mut self, request: &Request, hit: bool, result: Result<(), Fault>) {
-        let counted = &mut self.requests;
-        counted.errors += u64::from(result.is_err());
-        if result == Err(Fault::OutOfRange) {
-            return; // its length means nothing
-        }
-        match request.kind {
-            Kind::Read => {
-                counted.reads += 1;
-                counted.read_hits += u64::from(hit);
-                counted.read_bytes += request.len;
-            }
-            Kind::Write { .. } => {
-                counted.writes += 1;
-                counted.write_hits += u64::from(hit);
-                counted.write_bytes += request.len;
-            }
-            Kind::Flush | Kind::Drain => counted.flushes += 1,
-            Kind::Zero { .. } | Kind::Trim => counted.trims += 1,
-            Kind::Prefetch => counted.prefetches += 1,
-            Kind::DirtyMap => {}
-        }
-        if !hit && matches!(request.kind, Kind::Read | Kind::Write { .. }) {
-            counted.missed_bytes += request.len;
-        }
     }
 }

@@ -19,20 +19,22 @@
 //! Invariants: the sectors of two blocks never overlap; a dirty sector is valid; `dirty` holds
 //! exactly the blocks with dirty sectors.
 
+mod groups;
 mod order;
 mod restore;
+mod sectors;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use floe_policy::{Access, Eviction, Lru, Ranked, Slot};
+use floe_policy::{Access, Eviction, Lru, Slot};
 
 use crate::bits::Bits;
 use crate::evict::Evict;
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::index::Index;
 use crate::runs::Runs;
-use order::{Order, VICTIMS_TRIED};
+use order::Order;
 
 /// Marks the absence of a slot or a group.
 const NONE: u32 = u32::MAX;
@@ -209,215 +211,6 @@ impl Directory {
         }
     }
 
-    /// Returns the run divided into parts of equal validity.
-    pub(crate) fn validity(
-        &self,
-        block: Block,
-        run: &Sectors,
-    ) -> impl Iterator<Item = (Sectors, bool)> + '_ {
-        self.bit_runs(&self.valid, block, run)
-    }
-
-    /// Returns the dirty parts of a block, in order.
-    pub(crate) fn dirty_runs(&self, block: Block) -> impl Iterator<Item = Sectors> + '_ {
-        self.dirty_runs_in(block, &self.sectors(block))
-    }
-
-    /// Returns the dirty parts of a run of a block, in order.
-    pub(crate) fn dirty_runs_in(
-        &self,
-        block: Block,
-        run: &Sectors,
-    ) -> impl Iterator<Item = Sectors> + use<'_> {
-        let runs = self.bit_runs(&self.dirty_bits, block, run);
-        runs.filter_map(|(run, dirty)| dirty.then_some(run))
-    }
-
-    fn bit_runs<'a>(
-        &self,
-        bits: &'a Bits,
-        block: Block,
-        run: &Sectors,
-    ) -> impl Iterator<Item = (Sectors, bool)> + use<'a> {
-        let kept = self.cache_sectors(block, run);
-        let (kept_start, start) = (kept.start, run.start);
-        bits.runs(kept)
-            .map(move |(at, bit)| (at.start - kept_start + start..at.end - kept_start + start, bit))
-    }
-
-    /// Returns the clean parts of a run of a block, in order.
-    pub(crate) fn clean_runs_in(
-        &self,
-        block: Block,
-        run: &Sectors,
-    ) -> impl Iterator<Item = Sectors> + use<'_> {
-        let valid =
-            self.bit_runs(&self.valid, block, run).filter_map(|(run, valid)| valid.then_some(run));
-        let parts = valid.flat_map(move |run| self.bit_runs(&self.dirty_bits, block, &run));
-        parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
-    }
-
-    /// Returns the run divided into parts that are dirty and parts that are not.
-    pub(crate) fn dirtiness(
-        &self,
-        block: Block,
-        run: &Sectors,
-    ) -> impl Iterator<Item = (Sectors, bool)> + '_ {
-        self.bit_runs(&self.dirty_bits, block, run)
-    }
-
-    pub(crate) fn is_valid(&self, block: Block, run: &Sectors) -> bool {
-        self.valid.all(self.cache_sectors(block, run))
-    }
-
-    pub(crate) fn has_valid(&self, block: Block, run: &Sectors) -> bool {
-        self.valid.any(self.cache_sectors(block, run))
-    }
-
-    pub(crate) fn is_dirty(&self, block: Block) -> bool {
-        self.dirty_bits.any(self.cache_sectors(block, &self.sectors(block)))
-    }
-
-    pub(crate) fn is_all_dirty(&self, block: Block, run: &Sectors) -> bool {
-        self.dirty_bits.all(self.cache_sectors(block, run))
-    }
-
-    pub(crate) fn is_dirty_in(&self, block: Block, run: &Sectors) -> bool {
-        self.dirty_bits.any(self.cache_sectors(block, run))
-    }
-
-    /// Marks a run as clean: the cache and the backing device hold the same data.
-    pub(crate) fn set_clean(&mut self, block: Block, run: &Sectors) {
-        let kept = self.cache_sectors(block, run);
-        self.valid.set(kept.clone());
-        self.dirty_bits.clear(kept);
-        self.forget_if_clean(block);
-    }
-
-    /// Marks a run as dirty: only the cache holds its data.
-    pub(crate) fn set_dirty(&mut self, block: Block, run: &Sectors) {
-        let kept = self.cache_sectors(block, run);
-        self.valid.set(kept.clone());
-        self.dirty_bits.set(kept);
-        self.dirty.insert(self.extents[block.index()], block);
-    }
-
-    /// Marks a run as invalid.
-    pub(crate) fn set_invalid(&mut self, block: Block, run: &Sectors) {
-        let kept = self.cache_sectors(block, run);
-        self.valid.clear(kept.clone());
-        self.dirty_bits.clear(kept);
-        self.forget_if_clean(block);
-    }
-
-    /// Marks the clean sectors of a run as invalid. Dirty sectors stay: they are the only copy.
-    pub(crate) fn set_clean_invalid(&mut self, block: Block, run: &Sectors) {
-        let kept = self.cache_sectors(block, run);
-        for (run, dirty) in self.dirty_bits.runs(kept) {
-            if !dirty {
-                self.valid.clear(run);
-            }
-        }
-    }
-
-    /// Marks all clean sectors as invalid.
-    pub(crate) fn set_all_clean_invalid(&mut self) {
-        self.valid.clone_from(&self.dirty_bits); // a dirty sector is valid
-    }
-
-    /// Records whether a run of a block was fetched ahead.
-    pub(crate) fn set_ahead(&mut self, block: Block, run: &Sectors, ahead: bool) {
-        if self.ahead.is_none() {
-            return;
-        }
-        let units = self.units(block, run);
-        match &mut self.ahead {
-            Some(bits) if ahead => bits.set(units),
-            Some(bits) => bits.clear(units),
-            None => {}
-        }
-    }
-
-    /// Returns the number of smallest blocks in a run of a block that were fetched ahead and are
-    /// read for the first time.
-    #[inline]
-    pub(crate) fn take_ahead(&mut self, block: Block, run: &Sectors) -> u64 {
-        if self.ahead.is_none() {
-            return 0;
-        }
-        let units = self.units(block, run);
-        let Some(bits) = &mut self.ahead else { return 0 };
-        let before = bits.ones();
-        bits.clear(units);
-        before - bits.ones()
-    }
-
-    /// Returns the numbers, in the shard's space, of the smallest blocks that a run of a block
-    /// touches.
-    fn units(&self, block: Block, run: &Sectors) -> Range<u64> {
-        let (kept, unit) = (self.cache_sectors(block, run), self.sizes.smallest());
-        kept.start / unit..kept.end.div_ceil(unit)
-    }
-
-    fn forget_if_clean(&mut self, block: Block) {
-        if !self.dirty.is_empty() && !self.is_dirty(block) {
-            self.dirty.remove(&self.extents[block.index()]);
-        }
-    }
-
-    /// Returns a volume's blocks with dirty sectors, in backing order.
-    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
-        self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
-    }
-
-    /// Finds room for a block of `class` that begins at a sector, without taking a block for which
-    /// `in_use` holds. Returns `None` when everything cold is in use.
-    pub(crate) fn room(
-        &mut self,
-        volume: VolumeId,
-        start: u64,
-        class: Class,
-        in_use: impl Fn(VolumeId, &Sectors) -> bool,
-    ) -> Option<Room> {
-        if self.open[class.0 as usize].is_some() || self.has_free_group() {
-            return Some(Room::Free);
-        }
-        let incoming = arrival(&self.sizes, Extent::new(volume, start, self.sizes.sectors(class)));
-        let extents = &self.extents;
-        let in_use = |block: Block| {
-            let extent = extents[block.index()];
-            in_use(extent.volume(), &extent.sectors())
-        };
-        match self.block_order.coldest(Some(&incoming), in_use) {
-            Some(block) if self.class(block) == class => Some(Room::Replace(block)),
-            _ => {
-                let idle = |group: &Slot| !self.blocks_of(group.0).any(in_use);
-                self.group_order
-                    .coldest_first()
-                    .take(VICTIMS_TRIED)
-                    .find(idle)
-                    .map(|group| Room::Empty(group.0))
-            }
-        }
-    }
-
-    fn has_free_group(&self) -> bool {
-        !self.free_groups.is_empty() || self.first_slots.len() < self.group_limit as usize
-    }
-
-    /// Returns whether a smallest block could only be made in place of another.
-    pub(crate) fn is_full(&self) -> bool {
-        self.open[0].is_none() && !self.has_free_group()
-    }
-
-    /// Returns the block that a smallest one would evict; `None` while there is room.
-    pub(crate) fn coldest_if_full(&mut self) -> Option<Block> {
-        if !self.is_full() {
-            return None;
-        }
-        self.block_order.coldest(None, |_| false)
-    }
-
     /// Returns the number of blocks.
     pub(crate) fn len(&self) -> usize {
         self.block_order.len()
@@ -427,28 +220,6 @@ impl Directory {
     pub(crate) fn smallest_blocks(&self) -> u64 {
         let classes = self.sizes.classes().zip(&self.live);
         classes.map(|(class, live)| live * self.sizes.sectors(class) / self.sizes.smallest()).sum()
-    }
-
-    /// Returns the blocks of a group.
-    pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + use<> {
-        let first = self.first_slots[group as usize];
-        let open = self.open.iter().flatten().find(|open| open.group == group);
-        let count = match open {
-            _ if first == NONE => 0,
-            Some(open) => u32::from(open.taken),
-            None => self.sizes.per_group(self.class(Slot(first))) as u32,
-        };
-        (first..first + count).map(Slot)
-    }
-
-    /// Returns the blocks that are evicted to make this room.
-    pub(crate) fn victims(&self, room: Room) -> impl Iterator<Item = Block> + '_ {
-        let (block, group) = match room {
-            Room::Free => (None, None),
-            Room::Replace(block) => (Some(block), None),
-            Room::Empty(group) => (None, Some(group)),
-        };
-        block.into_iter().chain(group.into_iter().flat_map(|group| self.blocks_of(group)))
     }
 
     /// Makes a block, without valid sectors, in room that [`Directory::room`] has just found.
@@ -495,84 +266,6 @@ impl Directory {
         block
     }
 
-    /// Takes the next place in the open group of a class: the group and the number of the block
-    /// within it.
-    fn take_from_open_group(&mut self, class: Class) -> (u32, u16) {
-        let open = match self.open[class.0 as usize] {
-            Some(open) => open,
-            None => Open { group: self.open_group(class), taken: 0 },
-        };
-        let taken = open.taken + 1;
-        let full = u64::from(taken) == self.sizes.per_group(class);
-        self.open[class.0 as usize] = (!full).then_some(Open { taken, ..open });
-        (open.group, open.taken)
-    }
-
-    fn open_group(&mut self, class: Class) -> u32 {
-        let group = self.free_groups.pop().unwrap_or_else(|| {
-            let group = self.first_slots.len() as u32;
-            assert!(group < self.group_limit, "room was promised where there is none");
-            reserve_by_share(&mut self.first_slots, group as usize + 1);
-            self.first_slots.push(NONE);
-            group
-        });
-        self.first_slots[group as usize] = self.slots.take(self.sizes.per_group(class) as u32);
-        self.reserve_slots();
-        if self.grouped() {
-            self.group_order.reserve(self.first_slots.len());
-            self.group_order.insert(Slot(group), &Access::new(u64::from(group)));
-        }
-        group
-    }
-
-    /// Removes every block of a group and makes the group free.
-    pub(crate) fn empty(&mut self, group: u32) {
-        let first = self.first_slots[group as usize];
-        let class = self.class(Slot(first));
-        for block in self.blocks_of(group) {
-            self.unmap(block);
-            self.block_order.remove(block);
-        }
-        self.slots.give_back(first, self.sizes.per_group(class) as u32);
-        for open in &mut self.open {
-            open.take_if(|open| open.group == group);
-        }
-        self.first_slots[group as usize] = NONE;
-        if self.grouped() {
-            self.group_order.remove(Slot(group));
-        }
-        self.free_groups.push(group);
-    }
-
-    /// Drops all data of a volume, dirty or not, and returns its groups that now hold no data at
-    /// all. Its blocks in other groups stay, empty, until they are the coldest, as after a trim.
-    /// They do no harm to a volume that gets the same id: they spare it an allocation.
-    pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> Vec<u32> {
-        let mut emptied = Vec::new();
-        for group in 0..self.first_slots.len() as u32 {
-            let (mut was_in, mut holds_data) = (false, false);
-            for block in self.blocks_of(group) {
-                let sectors = self.sectors(block);
-                if self.volume(block) == volume {
-                    self.set_invalid(block, &sectors);
-                    was_in = true;
-                }
-                holds_data |= self.valid.any(self.cache_sectors(block, &sectors));
-            }
-            if was_in && !holds_data {
-                emptied.push(group);
-            }
-        }
-        emptied
-    }
-
-    /// Returns the blocks of a volume, found by a walk over all blocks.
-    pub(crate) fn blocks_of_volume(&self, volume: VolumeId) -> Vec<Block> {
-        let groups = 0..self.first_slots.len() as u32;
-        let blocks = groups.flat_map(|group| self.blocks_of(group));
-        blocks.filter(|&block| self.volume(block) == volume).collect()
-    }
-
     /// Makes the arrays cover every slot in use.
     fn reserve_slots(&mut self) {
         let end = self.slots.end() as usize;
@@ -614,14 +307,6 @@ impl Directory {
         self.live.iter().copied()
     }
 
-    pub(crate) fn dirty_sectors(&self) -> u64 {
-        self.dirty_bits.ones()
-    }
-
-    pub(crate) fn valid_sectors(&self) -> u64 {
-        self.valid.ones()
-    }
-
     /// Returns the bytes of memory held for blocks and groups, without the two bits a sector.
     pub(crate) fn block_metadata_bytes(&self) -> u64 {
         let bytes = self.extents.capacity() * size_of::<Extent>()
@@ -633,12 +318,6 @@ impl Directory {
             + self.index.memory_bytes()
             + self.dirty.len() * DIRTY_ENTRY_BYTES;
         bytes as u64
-    }
-
-    /// Returns the bytes of memory held for valid and dirty bits.
-    pub(crate) fn sector_metadata_bytes(&self) -> u64 {
-        let ahead = self.ahead.as_ref().map_or(0, Bits::memory_bytes);
-        (self.valid.memory_bytes() + self.dirty_bits.memory_bytes() + ahead) as u64
     }
 
     /// Checks the invariants of the module's header, slowly.

@@ -10,6 +10,8 @@
 //! which is then the tier below: see `below`.
 
 mod below;
+mod control;
+mod exchange;
 mod journal;
 mod memory;
 mod seam;
@@ -18,28 +20,24 @@ mod volumes;
 mod watched;
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use floe_device::{Action, Buffer, Completion, Device, Operation, Pool, Slice};
 use hashbrown::HashMap;
 
 use crate::cache::BlockCache;
-use crate::exchange::{Exchange, Parcel, Traffic};
+use crate::exchange::Exchange;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::memory::Pages;
 use crate::order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
-use crate::part::{Message, PartId};
 use crate::request::{Fault, Kind, Request, RequestId};
-use crate::stats::Stats;
 use below::{Below, Relay};
+use exchange::Guest;
 pub use journal::PartJournal;
 use journal::{Journal, Verified};
 use seam::Seam;
 use timing::Timing;
 use watched::Watched;
-
-/// Messages handled before the devices are polled again.
-const HEARD_AT_ONCE: usize = 64;
 
 /// The end of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,13 +46,6 @@ pub struct Answer {
     pub request: RequestId,
     /// Its result.
     pub result: Result<(), Fault>,
-}
-
-/// A buffer that another part has lent for sub-requests of its request.
-struct Guest {
-    buffer: Buffer,
-    /// Sub-requests here that have not finished.
-    pieces: u32,
 }
 
 /// A block cache, or one part of it, with its devices.
@@ -132,76 +123,6 @@ impl Driver {
     #[must_use]
     pub fn with_data_at(self, bytes: u64) -> Self {
         Self { data_start: bytes, ..self }
-    }
-
-    /// Degrades this tier only, like [`Driver::restore`] and [`Driver::shed`]; see
-    /// [`BlockCache::degrade`].
-    pub fn degrade(&mut self) {
-        self.cache.degrade();
-    }
-
-    /// Uses the cache device again; see [`BlockCache::restore`].
-    pub fn restore(&mut self) {
-        self.cache.restore();
-    }
-
-    /// Bypasses a cache whose journal cannot be written; see [`BlockCache::bypass`].
-    pub fn bypass(&mut self, stuck: bool) {
-        self.cache.bypass(stuck, &mut self.orders);
-    }
-
-    /// Retires the cache, so that nothing in its journal is valid; see [`BlockCache::retire`].
-    pub fn retire(&mut self) {
-        self.cache.retire(&mut self.orders);
-    }
-
-    /// Sets the share of the hits on the cache device that is read from the backing device; see
-    /// [`BlockCache::shed`].
-    pub fn shed(&mut self, share: f64) {
-        self.cache.shed(share);
-    }
-
-    /// Sets the most dirty bytes of this tier; see [`BlockCache::limit_dirty`].
-    pub fn limit_dirty(&mut self, bytes: u64) {
-        self.cache.limit_dirty(bytes);
-    }
-
-    /// Returns the cache.
-    pub fn cache(&self) -> &BlockCache {
-        &self.cache
-    }
-
-    /// Returns the counters of the cache.
-    pub fn stats(&self) -> Stats {
-        let mut stats = self.cache.stats();
-        if let Some(pages) = &self.pages {
-            pages.count(&mut stats);
-        }
-        if let Some(journal) = &self.journal {
-            stats.sector_metadata_bytes += journal.memory_bytes();
-            stats.corrupt_sectors = journal.corrupt_sectors;
-            stats.counters.cache_write_bytes += journal.written_bytes;
-        }
-        stats
-    }
-
-    /// Returns the failed operations of the cache device, and those of all backing devices of the
-    /// lowest tier.
-    pub fn device_errors(&self) -> (u64, u64) {
-        let own = self.backings.iter().flatten().map(|backing| backing.errors).sum::<u64>();
-        (self.cache_device.errors, self.below().map_or(own, |below| below.device_errors().1))
-    }
-
-    /// Returns the processor time spent busy-waiting by devices that imitate a fast medium, in all
-    /// tiers.
-    pub fn spun(&self) -> Duration {
-        let devices = self.tiers().flat_map(Self::devices);
-        devices.map(|watched| watched.device.spun()).sum()
-    }
-
-    /// Returns the devices of this tier.
-    fn devices(&self) -> impl Iterator<Item = &Watched> {
-        self.backings.iter().flatten().chain([&self.cache_device])
     }
 
     /// Returns a buffer for a request, as [`Driver::submit`] needs it: whole sectors, and zero
@@ -290,22 +211,6 @@ impl Driver {
         }
     }
 
-    /// Returns this tier's queues to the other parts. Those of the tiers below ring the same
-    /// [`Bell`](crate::Bell).
-    pub fn exchange(&self) -> Option<&Exchange> {
-        self.exchange.as_ref()
-    }
-
-    /// Returns whether a message of another part waits to be received, in any tier.
-    pub fn has_mail(&self) -> bool {
-        self.tiers().filter_map(Self::exchange).any(|exchange| !exchange.is_empty())
-    }
-
-    /// Returns the counts of messages sent to other parts, in all tiers.
-    pub fn traffic(&self) -> Traffic {
-        self.tiers().filter_map(Self::exchange).map(Exchange::traffic).sum()
-    }
-
     /// Returns the latest time of the next call of [`Driver::advance`], whatever the ring says.
     pub fn next_due(&self) -> Option<Instant> {
         let late = self.tiers().filter_map(Self::exchange).filter_map(Exchange::next_due);
@@ -346,50 +251,6 @@ impl Driver {
     pub fn is_at_rest(&self) -> bool {
         let is_idle = self.relays.is_empty() && self.cache.is_idle() && self.journal_is_idle();
         is_idle && self.orders.is_empty() && !self.seam.has_held()
-    }
-
-    /// Passes the messages of other parts to the cache, and keeps the buffers that came with them.
-    fn hear(&mut self) {
-        let Some(exchange) = &mut self.exchange else { return };
-        for _ in 0..HEARD_AT_ONCE {
-            let Some(Parcel { message, buffer }) = exchange.receive() else { return };
-            if let (Message::Piece(piece), Some(buffer)) = (&message, buffer) {
-                let request = piece.request();
-                let (part, number) = (request.part().0 as usize, request.number());
-                self.guests.resize_with(self.guests.len().max(part + 1), Vec::new);
-                let guests = &mut self.guests[part];
-                guests.resize_with(guests.len().max(number + 1), || None);
-                guests[number]
-                    .get_or_insert_with(|| Guest { buffer: buffer.attach(), pieces: 0 })
-                    .pieces += 1;
-            }
-            self.cache.received(message, &mut self.orders);
-        }
-    }
-
-    /// Sends a message, with the buffer of a sub-request. Releases a lent buffer once no
-    /// sub-request uses it.
-    fn send(&mut self, to: PartId, message: Message) {
-        let buffer = match &message {
-            Message::Piece(piece) => {
-                self.requests[piece.request().number()].as_ref().map(Buffer::lend)
-            }
-            _ => None,
-        };
-        if let Some(request) = message.finishes() {
-            let place = self.guests.get_mut(request.part().0 as usize);
-            // Requests that move no data have lent no buffer.
-            if let Some(place) = place.and_then(|guests| guests.get_mut(request.number()))
-                && let Some(guest) = place
-            {
-                guest.pieces -= 1;
-                if guest.pieces == 0 {
-                    *place = None;
-                }
-            }
-        }
-        let exchange = self.exchange.as_mut().expect("other parts are reached by an exchange");
-        exchange.send(to, Parcel { message, buffer });
     }
 
     /// Passes the results of a device's finished operations to the cache.

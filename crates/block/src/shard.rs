@@ -17,6 +17,7 @@
 mod admission;
 mod bypass;
 mod clean;
+mod dump;
 mod fetch;
 mod health;
 mod held;
@@ -29,6 +30,7 @@ mod operations;
 mod read;
 mod rounds;
 mod seal;
+mod serve;
 mod settlements;
 mod shed;
 mod sink;

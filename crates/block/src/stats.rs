@@ -3,6 +3,7 @@
 use crate::counters;
 use crate::counters::Counts;
 use crate::geometry::{MOST_CLASSES, Sectors, VolumeId};
+use crate::request::{Fault, Kind, Request};
 
 counters! {
     /// Work of shards: bytes ordered from each device, and what became of blocks.
@@ -177,6 +178,36 @@ counters! {
 
 /// Most lost runs that each part reports.
 pub(crate) const MOST_LOST_RUNS: usize = 8;
+
+impl Requests {
+    /// Counts a request that has its answer.
+    pub(crate) fn count(&mut self, request: &Request, hit: bool, result: Result<(), Fault>) {
+        let counted = self;
+        counted.errors += u64::from(result.is_err());
+        if result == Err(Fault::OutOfRange) {
+            return; // its length means nothing
+        }
+        match request.kind {
+            Kind::Read => {
+                counted.reads += 1;
+                counted.read_hits += u64::from(hit);
+                counted.read_bytes += request.len;
+            }
+            Kind::Write { .. } => {
+                counted.writes += 1;
+                counted.write_hits += u64::from(hit);
+                counted.write_bytes += request.len;
+            }
+            Kind::Flush | Kind::Drain => counted.flushes += 1,
+            Kind::Zero { .. } | Kind::Trim => counted.trims += 1,
+            Kind::Prefetch => counted.prefetches += 1,
+            Kind::DirtyMap => {}
+        }
+        if !hit && matches!(request.kind, Kind::Read | Kind::Write { .. }) {
+            counted.missed_bytes += request.len;
+        }
+    }
+}
 
 impl Stats {
     /// Adds the blocks that each of several admissions has rejected.

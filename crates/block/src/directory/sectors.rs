@@ -1,0 +1,183 @@
+//! The state of the sectors of blocks: valid or not, dirty or clean, fetched ahead or not.
+
+use super::{Block, Directory};
+use crate::bits::Bits;
+use crate::geometry::{Extent, Sectors, VolumeId};
+use std::ops::Range;
+
+impl Directory {
+    /// Returns the run divided into parts of equal validity.
+    pub(crate) fn validity(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + '_ {
+        self.bit_runs(&self.valid, block, run)
+    }
+
+    /// Returns the dirty parts of a block, in order.
+    pub(crate) fn dirty_runs(&self, block: Block) -> impl Iterator<Item = Sectors> + '_ {
+        self.dirty_runs_in(block, &self.sectors(block))
+    }
+
+    /// Returns the dirty parts of a run of a block, in order.
+    pub(crate) fn dirty_runs_in(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = Sectors> + use<'_> {
+        let runs = self.bit_runs(&self.dirty_bits, block, run);
+        runs.filter_map(|(run, dirty)| dirty.then_some(run))
+    }
+
+    fn bit_runs<'a>(
+        &self,
+        bits: &'a Bits,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + use<'a> {
+        let kept = self.cache_sectors(block, run);
+        let (kept_start, start) = (kept.start, run.start);
+        bits.runs(kept)
+            .map(move |(at, bit)| (at.start - kept_start + start..at.end - kept_start + start, bit))
+    }
+
+    /// Returns the clean parts of a run of a block, in order.
+    pub(crate) fn clean_runs_in(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = Sectors> + use<'_> {
+        let valid =
+            self.bit_runs(&self.valid, block, run).filter_map(|(run, valid)| valid.then_some(run));
+        let parts = valid.flat_map(move |run| self.bit_runs(&self.dirty_bits, block, &run));
+        parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
+    }
+
+    /// Returns the run divided into parts that are dirty and parts that are not.
+    pub(crate) fn dirtiness(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + '_ {
+        self.bit_runs(&self.dirty_bits, block, run)
+    }
+
+    pub(crate) fn is_valid(&self, block: Block, run: &Sectors) -> bool {
+        self.valid.all(self.cache_sectors(block, run))
+    }
+
+    pub(crate) fn has_valid(&self, block: Block, run: &Sectors) -> bool {
+        self.valid.any(self.cache_sectors(block, run))
+    }
+
+    pub(crate) fn is_dirty(&self, block: Block) -> bool {
+        self.dirty_bits.any(self.cache_sectors(block, &self.sectors(block)))
+    }
+
+    pub(crate) fn is_all_dirty(&self, block: Block, run: &Sectors) -> bool {
+        self.dirty_bits.all(self.cache_sectors(block, run))
+    }
+
+    pub(crate) fn is_dirty_in(&self, block: Block, run: &Sectors) -> bool {
+        self.dirty_bits.any(self.cache_sectors(block, run))
+    }
+
+    /// Marks a run as clean: the cache and the backing device hold the same data.
+    pub(crate) fn set_clean(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.set(kept.clone());
+        self.dirty_bits.clear(kept);
+        self.forget_if_clean(block);
+    }
+
+    /// Marks a run as dirty: only the cache holds its data.
+    pub(crate) fn set_dirty(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.set(kept.clone());
+        self.dirty_bits.set(kept);
+        self.dirty.insert(self.extents[block.index()], block);
+    }
+
+    /// Marks a run as invalid.
+    pub(crate) fn set_invalid(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.clear(kept.clone());
+        self.dirty_bits.clear(kept);
+        self.forget_if_clean(block);
+    }
+
+    /// Marks the clean sectors of a run as invalid. Dirty sectors stay: they are the only copy.
+    pub(crate) fn set_clean_invalid(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        for (run, dirty) in self.dirty_bits.runs(kept) {
+            if !dirty {
+                self.valid.clear(run);
+            }
+        }
+    }
+
+    /// Marks all clean sectors as invalid.
+    pub(crate) fn set_all_clean_invalid(&mut self) {
+        self.valid.clone_from(&self.dirty_bits); // a dirty sector is valid
+    }
+
+    /// Records whether a run of a block was fetched ahead.
+    pub(crate) fn set_ahead(&mut self, block: Block, run: &Sectors, ahead: bool) {
+        if self.ahead.is_none() {
+            return;
+        }
+        let units = self.units(block, run);
+        match &mut self.ahead {
+            Some(bits) if ahead => bits.set(units),
+            Some(bits) => bits.clear(units),
+            None => {}
+        }
+    }
+
+    /// Returns the number of smallest blocks in a run of a block that were fetched ahead and are
+    /// read for the first time.
+    #[inline]
+    pub(crate) fn take_ahead(&mut self, block: Block, run: &Sectors) -> u64 {
+        if self.ahead.is_none() {
+            return 0;
+        }
+        let units = self.units(block, run);
+        let Some(bits) = &mut self.ahead else { return 0 };
+        let before = bits.ones();
+        bits.clear(units);
+        before - bits.ones()
+    }
+
+    /// Returns the numbers, in the shard's space, of the smallest blocks that a run of a block
+    /// touches.
+    fn units(&self, block: Block, run: &Sectors) -> Range<u64> {
+        let (kept, unit) = (self.cache_sectors(block, run), self.sizes.smallest());
+        kept.start / unit..kept.end.div_ceil(unit)
+    }
+
+    fn forget_if_clean(&mut self, block: Block) {
+        if !self.dirty.is_empty() && !self.is_dirty(block) {
+            self.dirty.remove(&self.extents[block.index()]);
+        }
+    }
+
+    /// Returns a volume's blocks with dirty sectors, in backing order.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
+        self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
+    }
+
+    pub(crate) fn dirty_sectors(&self) -> u64 {
+        self.dirty_bits.ones()
+    }
+
+    pub(crate) fn valid_sectors(&self) -> u64 {
+        self.valid.ones()
+    }
+
+    /// Returns the bytes of memory held for valid and dirty bits.
+    pub(crate) fn sector_metadata_bytes(&self) -> u64 {
+        let ahead = self.ahead.as_ref().map_or(0, Bits::memory_bytes);
+        (self.valid.memory_bytes() + self.dirty_bits.memory_bytes() + ahead) as u64
+    }
+}
