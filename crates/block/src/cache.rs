@@ -3,8 +3,8 @@
 //! Each region of a volume belongs to one shard, chosen by a hash that is part of the cache's
 //! format. A [`BlockCache`] is one *part* of a cache: the shards that one thread owns, and the
 //! requests that were submitted there. A cache with one part is a whole one. Sub-requests
-//! ([`crate::join`]) for shards of other parts are sent there as [`Message`]s. A flush first makes
-//! every part write its dirty data to the backing device, then flushes that device.
+//! ([`crate::engine::join`]) for shards of other parts are sent there as [`Message`]s. A flush
+//! first makes every part write its dirty data to the backing device, then flushes that device.
 //!
 //! Like the shards this is a state machine without I/O: [`BlockCache::submit`],
 //! [`BlockCache::completed`] and [`BlockCache::received`] are its input, [`Order`]s its output.
@@ -17,17 +17,17 @@ mod streams;
 mod volumes;
 
 use crate::config::{Config, ConfigError, MOST_SHARDS};
+use crate::engine::join::Join;
+use crate::engine::request::{Fault, Kind, Request, RequestId};
 use crate::engine::{Event, shard_of};
 use crate::evict::Evict;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::join::Join;
-use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
 use crate::mode::WriteMode;
 use crate::order::{Bad, OpId, Order};
 use crate::part::{Message, PartId};
-use crate::request::{Fault, Kind, Request, RequestId};
 use crate::shard::Shard;
 use crate::stats::Requests;
+use crate::tiers::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
 use crate::volumes::Volumes;
 use commits::{Commits, RouterOp};
 use drains::Drain;

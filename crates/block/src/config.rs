@@ -3,8 +3,8 @@
 use crate::evict::Evict;
 use crate::gate::Gate;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, format_size};
-use crate::memory::Memory;
 use crate::mode::WriteMode;
+use crate::tiers::memory::Memory;
 
 /// Most shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;

@@ -5,20 +5,22 @@
 //! nothing and the tests over failing devices. [`Driver`] executes orders on real
 //! [`floe_device::Device`]s.
 //!
-//! An admission ([`Gate`], `shard::admission`) is asked about each smallest block that is not
-//! cached; by default everything is admitted. A policy ([`Evict`], `directory::order`) chooses the
-//! blocks to evict; by default LRU.
+//! An admission ([`Gate`], `shard::offer`) is asked about each smallest block that is not
+//! cached; by default everything is admitted. A policy ([`Evict`], `mapping::directory`) chooses
+//! the blocks to evict; by default LRU.
 //!
-//! Above the cache there may be a memory tier (`memory`). The shards keep it coherent: they order
-//! the insertion and removal of its pages.
+//! Above the cache there may be a memory tier (`tiers::memory`). The shards keep it coherent: they
+//! order the insertion and removal of its pages.
 //!
 //! A cache can be persistent ([`KeptCache`]). Its shards decide which changes are noted, and in
-//! which order they must become durable (`shard::log`). The `journal` defines the bytes, and
-//! [`Driver::with_journal`] combines the two.
+//! which order they must become durable (`shard::logging`). The journal (`store`) defines the
+//! bytes, and [`Driver::with_journal`] combines the two.
 //!
-//! The algorithms are AdaCache's (Yang et al.): `allocate` has the missing intervals and the greedy
-//! allocation, `directory` the groups and the two-level replacement, `shard` the handling of a
-//! request, `cache` the splitting over shards.
+//! The algorithms are AdaCache's (Yang et al.): `mapping::allocate` has the missing intervals and
+//! the greedy allocation, `mapping::directory` the groups and the two-level replacement, `shard`
+//! the handling of a request, `cache` the splitting over shards. A shard's tasks and locks are in
+//! `engine`, the state of its sectors in `mapping`, what outlives the program in `store`, the
+//! drivers and memory in `tiers`.
 
 /// Returns whether a fault has been planted here, for the crash simulator to find. Without `--cfg
 /// floe_crash` there are none.
@@ -35,47 +37,35 @@ macro_rules! planted {
     };
 }
 
-mod allocate;
 mod bits;
 mod cache;
 mod config;
 mod counters;
-mod directory;
-mod driver;
 mod engine;
 mod evict;
 mod exchange;
 mod gate;
 mod geometry;
-mod index;
-mod join;
-mod journal;
-mod kept;
-mod locks;
 mod mapping;
-mod memory;
 mod mode;
 mod order;
 mod part;
-mod piece;
 #[cfg(floe_crash)]
 #[doc(hidden)]
 pub mod planted;
-mod request;
-mod runs;
-mod samples;
 mod shard;
 mod shedding;
 mod sleep;
 mod stats;
+mod store;
 mod sync;
-mod turns;
+mod tiers;
 mod volumes;
 
 pub use cache::BlockCache;
 pub use config::{Config, ConfigError, MOST_SHARDS};
 pub use counters::{CounterType, Counts, Declaration};
-pub use driver::{Answer, Driver, PartJournal};
+pub use engine::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 pub use evict::{Evict, EvictError};
 pub use exchange::{Bell, Exchange, Traffic};
 pub use floe::{AdmissionStats, FreezeStats, Freezing};
@@ -87,20 +77,20 @@ pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors,
     VolumeId, format_size,
 };
-pub use journal::{
-    Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, Salvage,
-    ShardReport, StoreError, Superblock, Volume, scan, sum_of as sector_sum,
-};
-pub use kept::{BeginError, Begun, KeptCache, Rotten, write_superblock};
-pub use memory::{
-    LEAST_MEMORY_BYTES, Memory, MemoryError, MemoryOptions, MemoryTier, MemoryUse, MemoryWrite,
-    UnknownMemoryWrite,
-};
 pub use mode::{UnknownWriteMode, WriteMode};
 pub use order::{BufferId, DeviceId, Noted, OpId, Order, Paging, ScratchId, Span};
 pub use part::{ForeignPiece, MOST_PARTS, Message, PartId};
-pub use request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
-pub use samples::{MOST_SAMPLES, Samples, sample_sum, sampled_sectors};
 pub use shedding::shedding_options;
 pub use stats::{Counters, Requests, Stats};
+pub use store::journal::{
+    Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, Salvage,
+    ShardReport, StoreError, Superblock, Volume, scan, sum_of as sector_sum,
+};
+pub use store::kept::{BeginError, Begun, KeptCache, Rotten, write_superblock};
+pub use store::samples::{MOST_SAMPLES, Samples, sample_sum, sampled_sectors};
+pub use tiers::driver::{Answer, Driver, PartJournal};
+pub use tiers::memory::{
+    LEAST_MEMORY_BYTES, Memory, MemoryError, MemoryOptions, MemoryTier, MemoryUse, MemoryWrite,
+    UnknownMemoryWrite,
+};
 pub use volumes::VolumeError;

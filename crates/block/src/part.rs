@@ -4,9 +4,9 @@
 //! part sends sub-requests to the parts that own their shards, and asks every part to drain when a
 //! flush comes. A request's id includes its part, so that answers are sent back there.
 
+use crate::engine::piece::Piece;
+use crate::engine::request::{Fault, RequestId};
 use crate::geometry::{Sectors, VolumeId};
-use crate::piece::Piece;
-use crate::request::{Fault, RequestId};
 
 /// Bits of a [`RequestId`] for the number within its part; the part is in the bits above.
 const LOCAL_BITS: u32 = 24;

@@ -2,13 +2,14 @@
 //!
 //! A shard takes sub-requests and completions of operations, and emits orders for devices and
 //! buffers, and events for the router. A sub-request becomes a *task*, which takes a lock on its
-//! sectors ([`crate::locks`]) and runs a few steps. Each step orders some operations and waits for
-//! all of them. A sub-request whose sectors differ in state becomes several tasks (`cut`).
+//! sectors ([`crate::engine`]) and runs a few steps. Each step orders some operations and waits for
+//! all of them. A sub-request whose sectors differ in state becomes several tasks.
 //!
-//! The steps are in the files below this one: `read`, `write`, `store` (putting data into the
-//! cache, which both need) and `clean` (writing dirty data to the backing device). `held` decides
-//! which sectors the memory tier above has; `sink` writes unflushed sectors to the tiers below.
-//! `admission` decides what is inserted, and `fetch` inserts data that no client waits for.
+//! The shard conducts its parts, each with fields of its own: the tasks (`engine`), the state of
+//! sectors (`mapping`), and below this file `admission`, `fetch`, `rounds`, `log`, `settlements`,
+//! `bypass`, `health` and `shed`. The steps are in `read`, `write`, `store` (putting data into the
+//! cache, which both need), `clean` (writing dirty data to the backing device), `sink` (writing
+//! unflushed sectors to the tiers below), `seal` and `logging`.
 //!
 //! Invariants: a task touches only sectors on which it holds a lock. A block is evicted only when
 //! no task holds or waits for a lock on it and none of its sectors is dirty. So a sector's place on
@@ -39,14 +40,14 @@ mod volumes;
 mod write;
 
 use crate::config::Config;
-use crate::directory::{Block, Directory};
+use crate::engine::locks::TaskId;
+use crate::engine::piece::{Piece, PieceKind};
+use crate::engine::request::Fault;
 use crate::engine::{Event, Part, Step, Tasks, Work};
 use crate::geometry::Sectors;
-use crate::locks::TaskId;
+use crate::mapping::directory::{Block, Directory};
 use crate::mapping::{Dirt, Held, Lost, Seals};
 use crate::order::{OpId, Order};
-use crate::piece::{Piece, PieceKind};
-use crate::request::Fault;
 use crate::stats::Counters;
 use admission::Admission;
 use bypass::Bypass;

@@ -7,11 +7,11 @@
 //! meanwhile, of data that the flush may not cover, belong to the next commit.
 
 use super::{BlockCache, ROUTER};
+use crate::engine::request::Fault;
+use crate::engine::turns::Turns;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::order::{DeviceId, OpId, Order};
-use crate::request::Fault;
 use crate::shard::Shard;
-use crate::turns::Turns;
 
 /// Bits below the type of a router's operation. The operations of type 0 are flushes of requests.
 const KIND_BITS: u32 = 48;

@@ -7,10 +7,10 @@
 
 use super::BlockCache;
 use super::commits::Bypassing;
+use crate::engine::request::{Fault, RequestId};
 use crate::geometry::VolumeId;
 use crate::order::Order;
 use crate::part::Message;
-use crate::request::{Fault, RequestId};
 use crate::shard::Shard;
 
 /// A drain that this part works on.

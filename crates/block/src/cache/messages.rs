@@ -3,12 +3,12 @@
 use super::BlockCache;
 use super::commits::RouterOp;
 use crate::engine::Event;
+use crate::engine::join::{Join, Settled};
+use crate::engine::piece::Piece;
+use crate::engine::request::{Fault, RequestId};
 use crate::geometry::VolumeId;
-use crate::join::{Join, Settled};
 use crate::order::{BufferId, DeviceId, Order};
 use crate::part::{ForeignPiece, Message, PartId};
-use crate::piece::Piece;
-use crate::request::{Fault, RequestId};
 
 impl BlockCache {
     pub(super) fn join(&mut self, id: RequestId) -> &mut Join {

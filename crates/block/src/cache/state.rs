@@ -2,9 +2,9 @@
 
 use super::BlockCache;
 use crate::geometry::SECTOR_BYTES;
-use crate::journal::{Change, RestoredBlock};
 use crate::shard::Shard;
 use crate::stats::{MOST_LOST_RUNS, Stats};
+use crate::store::journal::{Change, RestoredBlock};
 use floe_policy::Slot;
 use floe_policy::admission::Times;
 

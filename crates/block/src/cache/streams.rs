@@ -15,10 +15,10 @@ use floe_policy::streams::Streams;
 
 use super::BlockCache;
 use crate::config::Config;
+use crate::engine::request::{Kind, Request};
 use crate::geometry::{Place, SECTOR_BYTES, Sectors};
 use crate::order::Order;
 use crate::part::{Message, PartId};
-use crate::request::{Kind, Request};
 
 /// The streams that a part follows.
 #[derive(Debug)]

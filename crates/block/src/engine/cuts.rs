@@ -5,7 +5,7 @@
 //! for each such run. Available runs are served at once, and later requests wait only for sectors
 //! in use. The sub-request is answered, and ends, with the last of its tasks.
 
-use crate::request::Fault;
+use crate::engine::request::Fault;
 
 /// A sub-request that has become several tasks.
 #[derive(Debug)]

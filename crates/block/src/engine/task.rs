@@ -1,11 +1,11 @@
 //! Tasks: a sub-request becomes one or several of them, each with its steps and operations.
 
-use crate::directory::Block;
+use crate::engine::locks::TaskId;
+use crate::engine::piece::{Piece, PieceKind};
+use crate::engine::request::{Fault, RequestId};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::locks::TaskId;
+use crate::mapping::directory::Block;
 use crate::order::{BufferId, ScratchId, Span};
-use crate::piece::{Piece, PieceKind};
-use crate::request::{Fault, RequestId};
 
 /// A message from a shard to the router.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use std::ops::{Index, IndexMut};
 
 use super::cuts::Cuts;
 use super::task::{Event, Part, Step, Task, Work};
+use crate::engine::locks::{Locks, Need, TaskId};
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
-use crate::locks::{Locks, Need, TaskId};
 use crate::order::{BufferId, OpId, Order, ScratchId};
 
 /// Bits of an [`OpId`] for the part of a task, and for the task; the shard's number is above.
@@ -282,8 +282,8 @@ impl Tasks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::piece::{Piece, PieceKind};
-    use crate::request::{Fault, RequestId};
+    use crate::engine::piece::{Piece, PieceKind};
+    use crate::engine::request::{Fault, RequestId};
 
     const VOLUME: VolumeId = VolumeId(0);
 

@@ -11,9 +11,9 @@
 //! commit.
 
 use crate::bits::Bits;
-use crate::directory::Block;
 use crate::geometry::Sectors;
-use crate::journal::Standing;
+use crate::mapping::directory::Block;
+use crate::store::journal::Standing;
 
 /// The log's statements on dirty data, by sector of the shard's space.
 #[derive(Debug)]

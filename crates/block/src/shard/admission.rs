@@ -28,9 +28,9 @@ use floe_policy::{Access, Direction, Tick, mix};
 
 use super::fetch::Fetches;
 use crate::config::Config;
-use crate::directory::{Block, Directory};
 use crate::engine::units;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
+use crate::mapping::directory::{Block, Directory};
 use crate::stats::Counters;
 
 /// Lookups between two windows of all shards together: divides the 200 between checks of

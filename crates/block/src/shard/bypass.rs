@@ -20,11 +20,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::Shard;
+use crate::engine::locks::TaskId;
+use crate::engine::request::Fault;
 use crate::engine::{Step, Work};
 use crate::geometry::{Place, Sectors, VolumeId};
-use crate::locks::TaskId;
 use crate::order::Order;
-use crate::request::Fault;
 
 /// The validity of the log.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

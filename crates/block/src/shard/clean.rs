@@ -5,12 +5,12 @@ use std::collections::VecDeque;
 
 use super::Shard;
 use super::rounds::{Drain, Next};
-use crate::directory::Block;
+use crate::engine::locks::{Need, TaskId};
+use crate::engine::request::Fault;
 use crate::engine::{Because, Data, Event, Part, Step, Task, Work};
 use crate::geometry::{Sectors, VolumeId};
-use crate::locks::{Need, TaskId};
+use crate::mapping::directory::Block;
 use crate::order::{BufferId, Order};
-use crate::request::Fault;
 
 impl Shard {
     /// Writes all data of a volume that is dirty now to its backing device. [`Event::Drained`]

@@ -1,11 +1,11 @@
 //! Statement of blocks for a checkpoint, and of the rest at the end.
 
 use super::Shard;
-use crate::directory::Block;
 use crate::engine::common;
 use crate::geometry::VolumeId;
-use crate::journal::{Change, Standing};
+use crate::mapping::directory::Block;
 use crate::order::Order;
+use crate::store::journal::{Change, Standing};
 
 impl Shard {
     /// Adds the changes that state a block to an empty log.

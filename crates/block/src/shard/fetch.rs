@@ -11,10 +11,10 @@
 use std::collections::VecDeque;
 
 use super::Shard;
-use crate::directory::Block;
+use crate::engine::locks::TaskId;
 use crate::engine::{Offer, Work, units};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
-use crate::locks::TaskId;
+use crate::mapping::directory::Block;
 use crate::order::Order;
 
 /// Most fetches under way at once, and most that wait; further ones are discarded.

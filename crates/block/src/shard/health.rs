@@ -12,10 +12,10 @@
 //! still holds all that it had acknowledged.
 
 use super::Shard;
-use crate::directory::Block;
+use crate::engine::locks::TaskId;
 use crate::engine::{Part, Step};
 use crate::geometry::{SECTOR_BYTES, Sectors};
-use crate::locks::TaskId;
+use crate::mapping::directory::Block;
 use crate::mode::WriteMode;
 
 /// Failures in a row, with no success between them, after which a shard degrades. A request has a

@@ -3,10 +3,10 @@
 //!
 //! Copies enter the tier when a read has them, and leave it when a change of the sector begins on a
 //! device. Both happen while the task holds its lock, which keeps the tier coherent
-//! ([`crate::memory`]).
+//! ([`crate::tiers::memory`]).
 
 use super::Shard;
-use crate::locks::{Need, TaskId};
+use crate::engine::locks::{Need, TaskId};
 use crate::order::Order;
 
 impl Shard {

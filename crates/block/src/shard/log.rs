@@ -2,10 +2,10 @@
 
 use hashbrown::HashMap;
 
+use crate::engine::turns::Turns;
 use crate::geometry::Place;
-use crate::journal::Change;
 use crate::order::{Noted, OpId, Order};
-use crate::turns::Turns;
+use crate::store::journal::Change;
 
 /// The log of a shard, as the shard sees it.
 #[derive(Debug)]
@@ -141,7 +141,7 @@ impl Log {
 mod tests {
     use super::*;
     use crate::geometry::VolumeId;
-    use crate::journal::BlockAt;
+    use crate::store::journal::BlockAt;
 
     const REGION: fn() -> Place = || Place::new(VolumeId(1), 0);
 

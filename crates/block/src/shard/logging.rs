@@ -28,13 +28,13 @@
 use super::Shard;
 use super::admission::Removal;
 use super::bypass::LogState;
-use crate::directory::Block;
+use crate::engine::locks::TaskId;
+use crate::engine::request::Fault;
 use crate::engine::{Event, Part, Step, Work};
 use crate::geometry::{Sectors, VolumeId};
-use crate::journal::{BlockAt, Change, Standing};
-use crate::locks::TaskId;
+use crate::mapping::directory::Block;
 use crate::order::Order;
-use crate::request::Fault;
+use crate::store::journal::{BlockAt, Change, Standing};
 
 impl Shard {
     /// Returns whether changes are noted: there is a log, and it can be written.

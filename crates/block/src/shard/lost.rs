@@ -1,13 +1,13 @@
 //! Handling of data that the cache device does not return as it was stored.
 
 use super::Shard;
-use crate::directory::Block;
+use crate::engine::locks::TaskId;
+use crate::engine::request::Fault;
 use crate::engine::{Part, Step};
 use crate::geometry::{Place, Sectors};
-use crate::journal::Standing;
-use crate::locks::TaskId;
+use crate::mapping::directory::Block;
 use crate::order::{Bad, OpId, Order};
-use crate::request::Fault;
+use crate::store::journal::Standing;
 
 impl Shard {
     /// Handles a read of `bad` sectors, whose data is not what was stored. Dirty ones are lost from

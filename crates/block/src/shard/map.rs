@@ -7,10 +7,10 @@
 
 use super::Shard;
 use crate::engine::Work;
+use crate::engine::locks::TaskId;
+use crate::engine::piece::Piece;
 use crate::geometry::Sectors;
-use crate::locks::TaskId;
 use crate::order::{BufferId, Order, Span};
-use crate::piece::Piece;
 
 impl Shard {
     /// Marks a sub-request's dirty sectors in its request's buffer, a byte each, and ends it.

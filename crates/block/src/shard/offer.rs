@@ -5,9 +5,9 @@ use floe_policy::admission::Times;
 
 use super::Shard;
 use super::admission::Asked;
+use crate::engine::locks::TaskId;
 use crate::engine::{Offer, common, units};
 use crate::geometry::Sectors;
-use crate::locks::TaskId;
 
 impl Shard {
     /// Takes in the current latencies.

@@ -1,10 +1,10 @@
 //! The orders of a task's operations to devices.
 
 use super::Shard;
-use crate::directory::Block;
 use crate::engine::Part;
+use crate::engine::locks::TaskId;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::locks::TaskId;
+use crate::mapping::directory::Block;
 use crate::order::{DeviceId, Order, Span};
 
 impl Shard {

@@ -10,14 +10,14 @@
 
 use super::Shard;
 use super::admission::Removal;
-use crate::allocate::missing_intervals;
-use crate::directory::Block;
+use crate::engine::locks::{Need, TaskId};
+use crate::engine::request::Fault;
 use crate::engine::{Data, Offer, Part, Step, common};
 use crate::geometry::Sectors;
-use crate::locks::{Need, TaskId};
+use crate::mapping::allocate::missing_intervals;
+use crate::mapping::directory::Block;
 use crate::mode::WriteMode;
 use crate::order::{BufferId, Order};
-use crate::request::Fault;
 
 /// The cached and missing parts of a range. The shard keeps one for the next request, which then
 /// allocates nothing.

@@ -8,9 +8,9 @@
 
 use std::collections::VecDeque;
 
+use crate::engine::request::Fault;
 use crate::geometry::{Sectors, VolumeId};
 use crate::mapping::CLEANED_AT_ONCE;
-use crate::request::Fault;
 
 /// The rounds under way, at most one a volume.
 #[derive(Debug, Default)]

@@ -2,12 +2,12 @@
 //! ([`crate::mapping::Seals`]).
 
 use super::Shard;
-use crate::directory::Block;
+use crate::engine::locks::TaskId;
 use crate::engine::{Part, Step, common};
 use crate::geometry::Sectors;
-use crate::journal::{RestoredBlock, Standing};
-use crate::locks::TaskId;
+use crate::mapping::directory::Block;
 use crate::order::Order;
+use crate::store::journal::{RestoredBlock, Standing};
 
 /// Moves a run from one start to another: places of a block to its sectors, or back.
 fn moved(run: &Sectors, from: u64, to: u64) -> Sectors {

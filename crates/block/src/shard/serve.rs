@@ -1,9 +1,9 @@
 //! Reads that are served from the buffer of another task, while that is being stored.
 
 use super::Shard;
+use crate::engine::locks::TaskId;
 use crate::engine::{Data, Step};
 use crate::geometry::Sectors;
-use crate::locks::TaskId;
 use crate::order::Order;
 
 impl Shard {

@@ -6,9 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::engine::turns::Turns;
 use crate::geometry::{Place, Sectors, VolumeId};
 use crate::order::OpId;
-use crate::turns::Turns;
 
 /// Most sectors that wait to be noted as clean; further ones would only start cold.
 const MOST_DEFERRED: usize = 1 << 16;

@@ -11,12 +11,12 @@
 
 use super::Shard;
 use super::read::overlapping;
-use crate::directory::Block;
+use crate::engine::locks::TaskId;
+use crate::engine::request::Fault;
 use crate::engine::{Part, common};
 use crate::geometry::{SECTOR_BYTES, Sectors};
-use crate::locks::TaskId;
+use crate::mapping::directory::Block;
 use crate::order::Order;
-use crate::request::Fault;
 
 /// Draws the hits that are shed: one each time the sum of the shares reaches another whole.
 #[derive(Debug, Default)]

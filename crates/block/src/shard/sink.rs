@@ -7,9 +7,9 @@
 //! device.
 
 use super::Shard;
+use crate::engine::locks::{Need, TaskId};
 use crate::engine::{Data, Task, Work};
 use crate::geometry::{Sectors, VolumeId};
-use crate::locks::{Need, TaskId};
 use crate::order::{BufferId, Order};
 
 impl Shard {

@@ -10,11 +10,11 @@
 
 use super::Shard;
 use super::admission::Removal;
-use crate::allocate::largest_fitting;
-use crate::directory::{Block, Origin, Room};
+use crate::engine::locks::TaskId;
 use crate::engine::{Because, Part, Step, Work, common};
 use crate::geometry::{Place, Sectors};
-use crate::locks::TaskId;
+use crate::mapping::allocate::largest_fitting;
+use crate::mapping::directory::{Block, Origin, Room};
 use crate::order::{OpId, Order};
 
 /// The result of the search for a block.

@@ -13,15 +13,15 @@
 use super::Shard;
 use super::admission::Removal;
 use super::bypass::LogState;
-use crate::directory::Block;
+use crate::engine::locks::{Need, TaskId};
+use crate::engine::piece::{Piece, PieceKind};
+use crate::engine::request::Fault;
 use crate::engine::{Data, Part, Step, Work};
 use crate::geometry::{SECTOR_BYTES, Sectors};
-use crate::journal::Standing;
-use crate::locks::{Need, TaskId};
+use crate::mapping::directory::Block;
 use crate::mode::WriteMode;
 use crate::order::{BufferId, DeviceId, Order, Span};
-use crate::piece::{Piece, PieceKind};
-use crate::request::Fault;
+use crate::store::journal::Standing;
 
 impl Shard {
     pub(super) fn start_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {

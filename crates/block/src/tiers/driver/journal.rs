@@ -19,10 +19,10 @@ use hashbrown::HashMap;
 
 use super::Driver;
 use crate::bits::Bits;
+use crate::engine::request::Fault;
 use crate::geometry::SECTOR_BYTES;
-use crate::journal::{Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, sum_of};
 use crate::order::{Bad, OpId};
-use crate::request::Fault;
+use crate::store::journal::{Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, sum_of};
 
 /// Mark of the tokens of the journal's own operations, above those of any shard and below the
 /// router's.

@@ -4,7 +4,7 @@ use super::super::Driver;
 use super::{Checkpoint, Journal, MOST_UNDER_WAY, Own, STATED_AT_ONCE, Stage};
 use crate::bits::Bits;
 use crate::cache::BlockCache;
-use crate::journal::{Change, PageWrite, ShardJournal, Standing, fits_dump, mix};
+use crate::store::journal::{Change, PageWrite, ShardJournal, Standing, fits_dump, mix};
 use floe_device::Action;
 
 impl Driver {

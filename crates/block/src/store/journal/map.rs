@@ -12,7 +12,7 @@ use super::change::{BlockAt, Change, NO_SUM, Standing};
 use super::record::Statement;
 use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Extent, SECTOR_BYTES, Sectors, VolumeId};
-use crate::index::Index;
+use crate::mapping::index::Index;
 
 /// A group, or a place, without blocks.
 const NONE: u8 = u8::MAX;

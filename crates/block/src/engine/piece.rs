@@ -1,7 +1,7 @@
 //! Sub-requests: the work of one shard on a run of sectors of one region.
 
+use crate::engine::request::RequestId;
 use crate::geometry::{Sectors, VolumeId};
-use crate::request::RequestId;
 
 /// The type of a sub-request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::super::error::StoreError;
 use crate::geometry::VolumeId;
-use crate::samples::{MOST_SAMPLES, Samples};
+use crate::store::samples::{MOST_SAMPLES, Samples};
 
 /// Most volumes a cache can have.
 pub const MOST_VOLUMES: usize = 256;

@@ -3,7 +3,7 @@
 
 use super::{KeptCache, forget_runs};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::journal::{self, Io, NO_SUM, Restored, Salvage, StoreError, Superblock};
+use crate::store::journal::{self, Io, NO_SUM, Restored, Salvage, StoreError, Superblock};
 
 /// A run of a volume whose data on the cache device differs from the data that was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -5,9 +5,9 @@
 //! once. The request has its answer when all sub-requests have theirs and, where it is to be
 //! durable, the backing device has been flushed. It is over when no sub-request uses its buffer.
 
+use crate::engine::piece::{Piece, PieceKind};
+use crate::engine::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::piece::{Piece, PieceKind};
-use crate::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
 
 /// Sub-requests of one request under way at once: enough for the largest read or write of an NBD
 /// client.

@@ -4,10 +4,10 @@
 use floe_device::Buffer;
 
 use super::Driver;
+use crate::engine::request::Request;
 use crate::geometry::{Sectors, VolumeId};
-use crate::memory::{MemoryTier, Pages};
 use crate::order::Paging;
-use crate::request::Request;
+use crate::tiers::memory::{MemoryTier, Pages};
 
 impl Driver {
     /// Adds a memory tier, before there are volumes; the cache's

@@ -4,7 +4,7 @@ use floe_policy::{Access, Eviction, Slot};
 
 use super::{Block, Directory, NONE, arrival};
 use crate::geometry::{Class, Extent, Sectors, VolumeId};
-use crate::journal::RestoredBlock;
+use crate::store::journal::RestoredBlock;
 
 /// The volume of blocks that only fill the holes of a group: a block is removed only with its
 /// place, so groups have no holes. These blocks have no data, and are replaced first.

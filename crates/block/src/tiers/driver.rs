@@ -26,11 +26,11 @@ use floe_device::{Action, Buffer, Completion, Device, Operation, Pool, Slice};
 use hashbrown::HashMap;
 
 use crate::cache::BlockCache;
+use crate::engine::request::{Fault, Kind, Request, RequestId};
 use crate::exchange::Exchange;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
-use crate::memory::Pages;
 use crate::order::{BufferId, DeviceId, OpId, Order, ScratchId, Span};
-use crate::request::{Fault, Kind, Request, RequestId};
+use crate::tiers::memory::Pages;
 use below::{Below, Relay};
 use exchange::Guest;
 pub use journal::PartJournal;

@@ -1,8 +1,8 @@
 //! The pages of a memory tier, by volume and sector.
 
 use super::{LOOKED_FOR_AT_ONCE, MemoryTier, Page, PageKey};
+use crate::engine::request::{Kind, Request};
 use crate::geometry::{Place, SECTOR_BYTES, VolumeId};
-use crate::request::{Kind, Request};
 use crate::stats::Stats;
 use floe_device::Buffer;
 use hashbrown::HashMap;

@@ -24,8 +24,8 @@ use std::str::FromStr;
 use floe::{AdmissionStats, BuildError, Cache, FreezeStats, Freezing};
 use floe_policy::admission::{Admission, Admissions, Room};
 
+use crate::engine::request::{Kind, Request};
 use crate::geometry::{SECTOR_BYTES, VolumeId, format_size};
-use crate::request::{Kind, Request};
 pub(crate) use pages::Pages;
 
 /// Least memory that a tier is given: with less it would hold hardly anything.

@@ -6,11 +6,11 @@ use std::collections::BTreeSet;
 
 use crate::cache::BlockCache;
 use crate::config::{Config, ConfigError};
-use crate::driver::PartJournal;
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::journal::{
+use crate::store::journal::{
     self, Change, Io, NewCache, Restored, RestoredBlock, Standing, StoreError, Superblock, Volume,
 };
+use crate::tiers::driver::PartJournal;
 
 pub use verify::Rotten;
 

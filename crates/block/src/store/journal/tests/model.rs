@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 
 use super::SIZES;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
-use crate::journal::{BlockAt, Change, NO_SUM, RestoredBlock, Standing};
+use crate::store::journal::{BlockAt, Change, NO_SUM, RestoredBlock, Standing};
 
 /// A sector's place, state and checksum.
 pub(super) type Sector = (u64, Standing, u64);

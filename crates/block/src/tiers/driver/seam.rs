@@ -18,9 +18,9 @@ use floe_device::{Action, Operation};
 
 use super::below::{Below, Waiting};
 use super::{Driver, backing_of};
+use crate::engine::request::{Fault, Kind, Request, RequestId};
 use crate::geometry::VolumeId;
 use crate::order::OpId;
-use crate::request::{Fault, Kind, Request, RequestId};
 
 /// The I/O gate below a tier.
 #[derive(Default)]

@@ -4,7 +4,7 @@ use floe_device::{Fact, FactKind, Identity};
 
 use super::*;
 use crate::geometry::VolumeId;
-use crate::samples::Samples;
+use crate::store::samples::Samples;
 
 fn superblock() -> Superblock {
     let volume = |id: u16, name: &str| Volume {

@@ -24,9 +24,9 @@
 use floe_device::{Action, Buffer};
 
 use super::{Answer, Driver};
+use crate::engine::request::{Fault, Kind, Request, RequestId};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::order::{BufferId, OpId, Span};
-use crate::request::{Fault, Kind, Request, RequestId};
 
 /// The receiver of a lower tier's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

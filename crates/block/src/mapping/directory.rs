@@ -32,8 +32,8 @@ use floe_policy::{Access, Eviction, Lru, Slot};
 use crate::bits::Bits;
 use crate::evict::Evict;
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
-use crate::index::Index;
-use crate::runs::Runs;
+use crate::mapping::index::Index;
+use crate::mapping::runs::Runs;
 use order::Order;
 
 /// Marks the absence of a slot or a group.
