@@ -137,6 +137,8 @@ impl Data {
 /// The progress of a task's data into the cache.
 #[derive(Debug)]
 pub(crate) struct Store {
+    /// Position of the data.
+    pub(crate) data: Data,
     /// Run to be stored in the cache, and its first sector not yet handled.
     pub(crate) run: Sectors,
     pub(crate) cursor: u64,
@@ -158,7 +160,9 @@ pub(crate) struct Store {
 
 impl Store {
     fn new(bypassed: Vec<Sectors>) -> Self {
+        let data = Data { buffer: BufferId::Scratch(ScratchId(0)), sector: 0, offset: 0 };
         Self {
+            data,
             run: 0..0,
             cursor: 0,
             dirty: false,
@@ -196,8 +200,6 @@ pub(crate) struct Task {
     /// It had to wait for its lock.
     pub(crate) waited: bool,
     pub(crate) scratch: Option<ScratchId>,
-    /// Position of its data.
-    pub(crate) data: Data,
     pub(crate) store: Store,
     pub(crate) offer: Offer,
     /// Start of the stream that its range belongs to, if streams are followed; of a fetch, if it
@@ -207,7 +209,6 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn new(work: Work, volume: VolumeId, range: Sectors) -> Self {
-        let data = Data { buffer: BufferId::Scratch(ScratchId(0)), sector: 0, offset: 0 };
         Self {
             work,
             volume,
@@ -221,7 +222,6 @@ impl Task {
             hit: false,
             waited: false,
             scratch: None,
-            data,
             store: Store::new(Vec::new()),
             offer: Offer::NotMade,
             stream: None,

@@ -45,7 +45,7 @@ pub(crate) enum LogState {
 
 /// The fate of a write to a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     Free,
     Wait,
     Refused,
@@ -53,7 +53,7 @@ pub(super) enum Way {
 
 /// The validity of a shard's log, and the tasks that wait for a change of it.
 #[derive(Debug, Default)]
-pub(super) struct Bypass {
+pub(crate) struct Bypass {
     state: LogState,
     /// Runs that the log calls dirty and the backing device has by now: the end of each by its
     /// start.
@@ -69,28 +69,28 @@ pub(super) struct Bypass {
 
 impl Bypass {
     /// Returns the validity of the log.
-    pub(super) fn state(&self) -> LogState {
+    pub(crate) fn state(&self) -> LogState {
         self.state
     }
 
     /// Returns whether the log can be written.
     #[inline]
-    pub(super) fn is_writable(&self) -> bool {
+    pub(crate) fn is_writable(&self) -> bool {
         self.state == LogState::Writable
     }
 
     /// Returns whether the log cannot be written and some of it is valid.
-    pub(super) fn is_bound(&self) -> bool {
+    pub(crate) fn is_bound(&self) -> bool {
         !matches!(self.state, LogState::Writable | LogState::Retired)
     }
 
     /// Returns whether all dirty data is to be cleaned.
-    pub(super) fn is_bypassed(&self) -> bool {
+    pub(crate) fn is_bypassed(&self) -> bool {
         matches!(self.state, LogState::Bypassed { .. })
     }
 
     /// Returns whether some writes wait for a change of the log's validity.
-    pub(super) fn is_waited_for(&self) -> bool {
+    pub(crate) fn is_waited_for(&self) -> bool {
         matches!(self.state, LogState::Unwritable | LogState::Bypassed { stuck: false })
     }
 
@@ -115,7 +115,7 @@ impl Bypass {
     }
 
     /// Notes that some data became dirty which no commit will make durable.
-    pub(super) fn note_unsure(&mut self) {
+    pub(crate) fn note_unsure(&mut self) {
         self.unsure |= self.is_bound();
     }
 
@@ -136,7 +136,7 @@ impl Bypass {
     }
 
     /// Notes that the backing device durably has a run which the log calls dirty.
-    pub(super) fn brought_down(&mut self, volume: VolumeId, run: &Sectors) {
+    pub(crate) fn brought_down(&mut self, volume: VolumeId, run: &Sectors) {
         if self.state != LogState::Retired {
             let end = self.brought_down.entry(Place::new(volume, run.start)).or_insert(run.end);
             *end = run.end.max(*end);
@@ -175,7 +175,7 @@ impl Bypass {
     }
 
     /// Returns the next task to be restarted, if there is one.
-    pub(super) fn take_ready(&mut self) -> Option<TaskId> {
+    pub(crate) fn take_ready(&mut self) -> Option<TaskId> {
         self.ready.pop_front()
     }
 }

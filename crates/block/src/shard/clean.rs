@@ -182,7 +182,7 @@ impl Shard {
         };
         let scratch = self.tasks.new_scratch(id, hull.end - hull.start, orders);
         let data = Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 };
-        self.tasks[id].data = data;
+        self.tasks[id].store.data = data;
         self.tasks[id].step = Step::CleanRead;
         for run in runs {
             self.order_cache_read(id, Part::Dirty(block), block, &run, data.span(&run), orders);
@@ -203,7 +203,7 @@ impl Shard {
         }
         self.tasks[id].step = Step::CleanWrite;
         for run in runs {
-            let from = self.tasks[id].data.span(&run);
+            let from = self.tasks[id].store.data.span(&run);
             self.counters.cleaned_bytes += from.len;
             self.order_backing_write(id, Part::Dirty(block), &run, from, false, orders);
         }

@@ -25,7 +25,7 @@ const FAILURES_IN_A_ROW: u32 = 16;
 
 /// The health of the cache device.
 #[derive(Debug, Default)]
-pub(super) struct Health {
+pub(crate) struct Health {
     failures: u32,
     degraded: bool,
     /// The device has failed to give dirty data back, and has not given all of it back since.
@@ -34,12 +34,12 @@ pub(super) struct Health {
 
 impl Health {
     /// Returns whether the device is given up.
-    pub(super) fn is_degraded(&self) -> bool {
+    pub(crate) fn is_degraded(&self) -> bool {
         self.degraded
     }
 
     /// Gives the device up.
-    pub(super) fn degrade(&mut self) {
+    pub(crate) fn degrade(&mut self) {
         self.degraded = true;
     }
 
@@ -56,17 +56,17 @@ impl Health {
     }
 
     /// Returns whether the device has failed to give dirty data back.
-    pub(super) fn is_unreadable(&self) -> bool {
+    pub(crate) fn is_unreadable(&self) -> bool {
         self.unreadable
     }
 
     /// Notes that all dirty data of a volume could be read.
-    pub(super) fn note_readable(&mut self) {
+    pub(crate) fn note_readable(&mut self) {
         self.unreadable = false;
     }
 
     /// Notes that dirty data could not be read.
-    pub(super) fn note_unreadable(&mut self) {
+    pub(crate) fn note_unreadable(&mut self) {
         self.unreadable = true;
     }
 }

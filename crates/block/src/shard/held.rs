@@ -22,7 +22,7 @@ impl Shard {
     pub(super) fn hold(&mut self, id: TaskId, orders: &mut Vec<Order>) -> bool {
         let task = &self.tasks[id];
         let (volume, sectors) = (task.volume, task.range.clone());
-        let from = task.data.span(&sectors);
+        let from = task.store.data.span(&sectors);
         if !self.held.hold(volume, sectors.clone(), from, orders) {
             return false;
         }

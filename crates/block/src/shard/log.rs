@@ -9,7 +9,7 @@ use crate::store::journal::Change;
 
 /// The log of a shard, as the shard sees it.
 #[derive(Debug)]
-pub(super) struct Log {
+pub(crate) struct Log {
     /// The shard has a log.
     kept: bool,
     /// The shard's number.
@@ -29,7 +29,7 @@ pub(super) struct Log {
 
 impl Log {
     /// Creates the log state of the shard with this number.
-    pub(super) fn new(kept: bool, shard: u8) -> Self {
+    pub(crate) fn new(kept: bool, shard: u8) -> Self {
         Self {
             kept,
             shard,
@@ -45,69 +45,69 @@ impl Log {
 
     /// Returns whether the shard has a log.
     #[inline]
-    pub(super) fn is_kept(&self) -> bool {
+    pub(crate) fn is_kept(&self) -> bool {
         self.kept
     }
 
     /// Notes a change, for the next commit.
-    pub(super) fn note(&mut self, change: Change, orders: &mut Vec<Order>) {
+    pub(crate) fn note(&mut self, change: Change, orders: &mut Vec<Order>) {
         self.noted = true;
         self.flush_late(orders);
         orders.push(Order::Note { shard: self.shard, noted: Noted(change) });
     }
 
     /// Emits the changes that were noted late.
-    pub(super) fn flush_late(&mut self, orders: &mut Vec<Order>) {
+    pub(crate) fn flush_late(&mut self, orders: &mut Vec<Order>) {
         orders.append(&mut self.late);
     }
 
     /// Takes the changes that were noted late, to add some; [`Log::put_late`] takes them back.
-    pub(super) fn take_late(&mut self) -> Vec<Order> {
+    pub(crate) fn take_late(&mut self) -> Vec<Order> {
         std::mem::take(&mut self.late)
     }
 
     /// Takes the changes that were noted late back.
-    pub(super) fn put_late(&mut self, late: Vec<Order>) {
+    pub(crate) fn put_late(&mut self, late: Vec<Order>) {
         self.late = late;
     }
 
     /// Notes that the next commit makes data dirty.
-    pub(super) fn note_dirty(&mut self) {
+    pub(crate) fn note_dirty(&mut self) {
         self.noted_dirty = true;
     }
 
     /// Notes an overwrite of data that the log calls dirty: the next commit has to flush it.
-    pub(super) fn note_rewritten(&mut self) {
+    pub(crate) fn note_rewritten(&mut self) {
         (self.noted, self.noted_dirty) = (true, true);
     }
 
     /// Returns whether some dirty data may not be durable.
-    pub(super) fn has_uncommitted_dirty(&self) -> bool {
+    pub(crate) fn has_uncommitted_dirty(&self) -> bool {
         self.noted_dirty || self.committing_dirty
     }
 
     /// Returns whether a noted change is not part of the commit under way.
-    pub(super) fn has_noted(&self) -> bool {
+    pub(crate) fn has_noted(&self) -> bool {
         self.noted
     }
 
     /// Notes that copies in a region are gone.
-    pub(super) fn note_gone(&mut self, region: Place) {
+    pub(crate) fn note_gone(&mut self, region: Place) {
         self.gone.insert(region, self.commits.next());
     }
 
     /// Returns whether the log may still have copies in a region that are gone.
-    pub(super) fn has_gone_in(&self, region: Place) -> bool {
+    pub(crate) fn has_gone_in(&self, region: Place) -> bool {
         self.gone.contains_key(&region)
     }
 
     /// Makes an operation wait for the next commit.
-    pub(super) fn wait(&mut self, op: OpId) {
+    pub(crate) fn wait(&mut self, op: OpId) {
         self.waiting.push((self.commits.next(), op));
     }
 
     /// Begins a commit of all noted changes. Returns whether some of them make data dirty.
-    pub(super) fn begin(&mut self) -> bool {
+    pub(crate) fn begin(&mut self) -> bool {
         self.commits.begin();
         self.noted = false;
         self.committing_dirty = std::mem::take(&mut self.noted_dirty);
@@ -115,7 +115,7 @@ impl Log {
     }
 
     /// Ends the commit, and returns the operations that waited for it.
-    pub(super) fn end(&mut self, is_durable: bool) -> Vec<OpId> {
+    pub(crate) fn end(&mut self, is_durable: bool) -> Vec<OpId> {
         let ended = self.commits.end();
         if is_durable {
             self.committing_dirty = false;
@@ -127,12 +127,12 @@ impl Log {
     }
 
     /// Abandons the commit: the next serves the operations that wait.
-    pub(super) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self) {
         self.commits.end();
     }
 
     /// Returns the operations that wait for commits.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = OpId> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = OpId> {
         self.waiting.iter().map(|(_, op)| *op)
     }
 }

@@ -299,7 +299,7 @@ impl Shard {
         self.note_fetch(id, &run);
         self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
         let task = &mut self.tasks[id];
-        task.data = data;
+        task.store.data = data;
         // it ends where the volume ends now, also if the volume has grown when it is stored
         task.store.run = run;
     }
@@ -316,7 +316,7 @@ impl Shard {
         orders: &mut Vec<Order>,
     ) {
         let to = match self.tasks[id].step {
-            Step::Edges => self.tasks[id].data,
+            Step::Edges => self.tasks[id].store.data,
             _ => self.tasks[id].request_data(),
         };
         let alike: Vec<(Sectors, bool)> = self.directory.dirtiness(block, &run).collect();
@@ -339,7 +339,7 @@ impl Shard {
 
     pub(super) fn reading_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         let task = &self.tasks[id];
-        let (fetched, from) = (task.store.run.clone(), task.data);
+        let (fetched, from) = (task.store.run.clone(), task.store.data);
         if task.fault.is_some() {
             return self.finish(id, orders);
         }

@@ -14,7 +14,7 @@ use crate::mapping::CLEANED_AT_ONCE;
 
 /// The rounds under way, at most one a volume.
 #[derive(Debug, Default)]
-pub(super) struct Rounds(Vec<Round>);
+pub(crate) struct Rounds(Vec<Round>);
 
 /// A round of a volume, and the drains that wait for it.
 #[derive(Debug)]
@@ -44,18 +44,18 @@ enum Stage {
 
 /// A client's flush, or the end of the server, that waits for a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Drain {
-    pub(super) number: u32,
+pub(crate) struct Drain {
+    pub(crate) number: u32,
     /// The drain goes to the backing device, and not only from memory to the cache device.
-    pub(super) to_backing: bool,
+    pub(crate) to_backing: bool,
     /// Some answered write of the volume was on no device when the drain came or since. A
     /// replacement written meanwhile does not help: it need not be part of the round.
-    pub(super) lost: bool,
+    pub(crate) lost: bool,
 }
 
 impl Drain {
     /// Returns the drain's result after a round with this fault.
-    pub(super) fn result(&self, fault: Option<Fault>) -> Result<(), Fault> {
+    pub(crate) fn result(&self, fault: Option<Fault>) -> Result<(), Fault> {
         match fault {
             Some(fault) => Err(fault),
             None if self.lost => Err(Fault::Io),
@@ -66,7 +66,7 @@ impl Drain {
 
 /// The next action of a round.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(crate) enum Next {
     /// An unflushed run is to be written back.
     Sink(Sectors),
     /// The block that begins at this sector is to be cleaned.
@@ -87,12 +87,12 @@ pub(super) enum Next {
 
 impl Rounds {
     /// Returns whether there is no round.
-    pub(super) fn is_idle(&self) -> bool {
+    pub(crate) fn is_idle(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns whether a volume has a round.
-    pub(super) fn has(&self, volume: VolumeId) -> bool {
+    pub(crate) fn has(&self, volume: VolumeId) -> bool {
         self.0.iter().any(|round| round.volume == volume)
     }
 
@@ -102,7 +102,7 @@ impl Rounds {
 
     /// Begins a round of a volume, which writes unflushed runs back first; with `only_sinks`
     /// nothing else.
-    pub(super) fn begin(
+    pub(crate) fn begin(
         &mut self,
         volume: VolumeId,
         unflushed: VecDeque<Sectors>,
@@ -123,14 +123,14 @@ impl Rounds {
     }
 
     /// Makes a drain wait for the round after its volume's; returns whether there is a round.
-    pub(super) fn wait(&mut self, volume: VolumeId, drain: Drain) -> bool {
+    pub(crate) fn wait(&mut self, volume: VolumeId, drain: Drain) -> bool {
         let round = self.of(volume);
         round.map(|round| round.waiting.push(drain)).is_some()
     }
 
     /// Returns the next action of a volume's round, and counts it as under way. Without drains that
     /// wait, all rounds together may have `yielding` operations under way.
-    pub(super) fn next(&mut self, volume: VolumeId, yielding: usize) -> Next {
+    pub(crate) fn next(&mut self, volume: VolumeId, yielding: usize) -> Next {
         let rounds = self.0.len().max(1);
         let Some(round) = self.of(volume) else { return Next::Wait };
         let is_awaited = !round.serving.is_empty() || !round.waiting.is_empty();
@@ -157,21 +157,21 @@ impl Rounds {
     }
 
     /// Gives a round the blocks of its volume to clean.
-    pub(super) fn clean(&mut self, volume: VolumeId, blocks: VecDeque<Sectors>) {
+    pub(crate) fn clean(&mut self, volume: VolumeId, blocks: VecDeque<Sectors>) {
         if let Some(round) = self.of(volume) {
             (round.stage, round.left) = (Stage::Cleaning, blocks);
         }
     }
 
     /// Notes a loss of a volume's data: the drains that came before cannot promise it.
-    pub(super) fn note_loss(&mut self, volume: VolumeId) {
+    pub(crate) fn note_loss(&mut self, volume: VolumeId) {
         if let Some(round) = self.of(volume) {
             round.serving.iter_mut().chain(&mut round.waiting).for_each(|drain| drain.lost = true);
         }
     }
 
     /// Puts unflushed runs back into the round, to be written back one by one.
-    pub(super) fn take_back(
+    pub(crate) fn take_back(
         &mut self,
         volume: VolumeId,
         runs: impl DoubleEndedIterator<Item = Sectors>,
@@ -181,7 +181,7 @@ impl Rounds {
     }
 
     /// Notes the end of one of the operations under way in a volume's round.
-    pub(super) fn ended_one(&mut self, volume: VolumeId, fault: Option<Fault>) {
+    pub(crate) fn ended_one(&mut self, volume: VolumeId, fault: Option<Fault>) {
         let round = self.of(volume).expect("a round ends after the last of it");
         round.under_way -= 1;
         round.moved = true;
@@ -189,7 +189,7 @@ impl Rounds {
     }
 
     /// Returns a volume whose round is to be advanced; each is returned once.
-    pub(super) fn take_moved(&mut self) -> Option<VolumeId> {
+    pub(crate) fn take_moved(&mut self) -> Option<VolumeId> {
         let round = self.0.iter_mut().find(|round| round.moved)?;
         round.moved = false;
         Some(round.volume)

@@ -43,7 +43,7 @@ impl Shard {
         hit: bool,
         orders: &mut Vec<Order>,
     ) {
-        let from = self.tasks[holder].data;
+        let from = self.tasks[holder].store.data;
         let range = self.tasks[id].range.clone();
         self.counters.joined_reads += 1;
         self.note_read_hit(id);

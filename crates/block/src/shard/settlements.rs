@@ -15,7 +15,7 @@ const MOST_DEFERRED: usize = 1 << 16;
 
 /// The settlements of all volumes, as a shard sees them.
 #[derive(Debug, Default)]
-pub(super) struct Settlements {
+pub(crate) struct Settlements {
     backings: Vec<Backing>,
     /// Clean sectors that are not noted yet, by the settlement that must come first.
     deferred: BTreeMap<Place, u64>,
@@ -38,30 +38,30 @@ impl Settlements {
     }
 
     /// Notes a change of a volume's backing device that is not durable.
-    pub(super) fn note_unsettled(&mut self, volume: VolumeId) {
+    pub(crate) fn note_unsettled(&mut self, volume: VolumeId) {
         let backing = self.of(volume);
         backing.unsettled = backing.turns.next();
     }
 
     /// Returns whether a volume's backing device may lose some of its last writes.
-    pub(super) fn is_unsettled(&self, volume: VolumeId) -> bool {
+    pub(crate) fn is_unsettled(&self, volume: VolumeId) -> bool {
         self.backings.get(volume.0 as usize).is_some_and(|backing| backing.unsettled > 0)
     }
 
     /// Makes an operation wait for the next settlement.
-    pub(super) fn wait(&mut self, volume: VolumeId, op: OpId) {
+    pub(crate) fn wait(&mut self, volume: VolumeId, op: OpId) {
         let backing = self.of(volume);
         backing.waiting.push((backing.turns.next(), op));
     }
 
     /// Begins a settlement.
-    pub(super) fn begin(&mut self, volume: VolumeId) {
+    pub(crate) fn begin(&mut self, volume: VolumeId) {
         self.of(volume).turns.begin();
     }
 
     /// Ends a settlement. Returns the operations that waited for it, and the deferred sectors that
     /// may now be noted, if they are still clean.
-    pub(super) fn end(&mut self, volume: VolumeId, is_durable: bool) -> (Vec<OpId>, Vec<Place>) {
+    pub(crate) fn end(&mut self, volume: VolumeId, is_durable: bool) -> (Vec<OpId>, Vec<Place>) {
         let backing = self.of(volume);
         let ended = backing.turns.end();
         let due = backing.waiting.extract_if(.., |(due, _)| *due <= ended).map(|(_, op)| op);
@@ -82,7 +82,7 @@ impl Settlements {
     }
 
     /// Defers a clean run of a volume that is not settled; returns whether it is not.
-    pub(super) fn defer(&mut self, volume: VolumeId, run: &Sectors) -> bool {
+    pub(crate) fn defer(&mut self, volume: VolumeId, run: &Sectors) -> bool {
         let until = self.of(volume).unsettled;
         if until == 0 {
             return false;
@@ -100,12 +100,12 @@ impl Settlements {
     }
 
     /// Returns whether a sector is deferred.
-    pub(super) fn is_deferred(&self, volume: VolumeId, sector: u64) -> bool {
+    pub(crate) fn is_deferred(&self, volume: VolumeId, sector: u64) -> bool {
         self.deferred.contains_key(&Place::new(volume, sector))
     }
 
     /// Forgets the deferred sectors of a run.
-    pub(super) fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {
+    pub(crate) fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {
         if self.deferred.is_empty() {
             return;
         }

@@ -32,7 +32,7 @@ impl Shard {
         self.tasks[id].range = run.clone();
         let scratch = self.tasks.new_scratch(id, run.end - run.start, orders);
         let data = Data { buffer: BufferId::Scratch(scratch), sector: run.start, offset: 0 };
-        self.tasks[id].data = data;
+        self.tasks[id].store.data = data;
         self.held.recall(volume, run.clone(), data.span(&run), orders);
         self.write_below(id, orders);
     }

@@ -88,7 +88,7 @@ impl Shard {
                         self.drop_clean(block, &run, Removal::Replaced, orders);
                     }
                     self.note_origin(id, block, &run);
-                    let from = self.tasks[id].data.span(&run);
+                    let from = self.tasks[id].store.data.span(&run);
                     self.order_cache_write(id, block, &run, from, orders);
                 }
                 None if self.tasks[id].store.dirty && self.has_gone(id) => {
@@ -119,7 +119,7 @@ impl Shard {
 
     /// Writes a run that would be dirty but has no room to the backing device.
     pub(super) fn store_around(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
-        let from = self.tasks[id].data.span(run);
+        let from = self.tasks[id].store.data.span(run);
         let durable = self.tasks[id].is_durable();
         self.order_backing_write(id, Part::Around, run, from, durable, orders);
     }
@@ -154,9 +154,9 @@ impl Shard {
         let rest = self.tasks.cut(id, until);
         let task = &mut self.tasks[id];
         task.store.run.end = until;
-        let (data, hit) = (task.data, task.hit);
+        let (data, hit) = (task.store.data, task.hit);
         let task = &mut self.tasks[rest];
-        (task.data, task.hit) = (data, hit);
+        (task.store.data, task.hit) = (data, hit);
         self.begin_store(rest, until..end, true, orders);
     }
 
@@ -282,7 +282,7 @@ impl Shard {
                     }
                 }
             }
-            let from = self.tasks[id].data.span(&run);
+            let from = self.tasks[id].store.data.span(&run);
             self.order_backing_write(id, Part::Around, &run, from, false, orders);
         }
         self.directory.set_invalid(block, &run);

@@ -56,7 +56,7 @@ impl Shard {
             && head == 0
             && tail == 0;
         if whole {
-            self.tasks[id].data = self.tasks[id].request_data();
+            self.tasks[id].store.data = self.tasks[id].request_data();
             return self.write_out(id, orders);
         }
         if self.is_lost(id) {
@@ -65,7 +65,8 @@ impl Shard {
             return self.finish(id, orders);
         }
         let scratch = self.tasks.new_scratch(id, range.end - range.start, orders);
-        self.tasks[id].data = Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };
+        self.tasks[id].store.data =
+            Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };
         self.tasks[id].step = Step::Edges;
         if head > 0 || (first == last && tail > 0) {
             self.read_edge(id, first, orders);
@@ -81,7 +82,7 @@ impl Shard {
     fn read_edge(&mut self, id: TaskId, sector: u64, orders: &mut Vec<Order>) {
         let run = sector..sector + 1;
         let task = &self.tasks[id];
-        let (volume, to) = (task.volume, task.data.span(&run));
+        let (volume, to) = (task.volume, task.store.data.span(&run));
         if self.held.has_any(volume, &run) {
             return self.held.recall(volume, run, to, orders);
         }
@@ -101,7 +102,7 @@ impl Shard {
         if self.tasks[id].fault.is_some() {
             return self.finish(id, orders);
         }
-        let scratch = self.tasks[id].data.span(&self.tasks[id].range);
+        let scratch = self.tasks[id].store.data.span(&self.tasks[id].range);
         let (head, tail) = self.tasks[id].edges();
         let part = |span: &Span, offset: u64, len: u64| Span {
             offset: span.offset + offset,
@@ -121,7 +122,7 @@ impl Shard {
                     });
                 }
             }
-            self.tasks[id].data = request;
+            self.tasks[id].store.data = request;
         }
         self.write_out(id, orders);
     }
@@ -194,7 +195,7 @@ impl Shard {
     fn write_backing(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         self.tasks[id].step = Step::Backing;
         let range = self.tasks[id].range.clone();
-        let (from, durable) = (self.tasks[id].data.span(&range), self.tasks[id].is_durable());
+        let (from, durable) = (self.tasks[id].store.data.span(&range), self.tasks[id].is_durable());
         self.order_backing_write(id, Part::Whole, &range, from, durable, orders);
     }
 

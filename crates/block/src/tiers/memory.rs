@@ -24,8 +24,7 @@ use std::str::FromStr;
 use floe::{AdmissionStats, BuildError, Cache, FreezeStats, Freezing};
 use floe_policy::admission::{Admission, Admissions, Room};
 
-use crate::engine::request::{Kind, Request};
-use crate::geometry::{SECTOR_BYTES, VolumeId, format_size};
+use crate::geometry::{SECTOR_BYTES, format_size};
 pub(crate) use pages::Pages;
 
 /// Least memory that a tier is given: with less it would hold hardly anything.
@@ -276,6 +275,8 @@ mod tests {
     use floe_device::Pool;
 
     use super::*;
+    use crate::engine::request::{Kind, Request};
+    use crate::geometry::VolumeId;
 
     #[test]
     fn a_tier_takes_no_more_memory_than_it_was_given() {
