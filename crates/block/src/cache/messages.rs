@@ -11,6 +11,7 @@ use crate::order::{BufferId, DeviceId, Order};
 use crate::part::{ForeignPiece, Message, PartId};
 
 impl BlockCache {
+    #[inline]
     pub(super) fn join(&mut self, id: RequestId) -> &mut Join {
         self.joins[id.number()].as_mut().expect("the request is under way")
     }
@@ -31,11 +32,13 @@ impl BlockCache {
     }
 
     /// Returns the number of the shard that a sector belongs to.
+    #[inline]
     pub(super) fn shard_of(&self, volume: VolumeId, sector: u64) -> u64 {
         (self.config.sizes.region(volume, sector).hash() >> 32) % self.all_shards
     }
 
     /// Submits a sub-request to one of this part's shards.
+    #[inline]
     pub(super) fn serve(&mut self, piece: Piece, shard: u64, orders: &mut Vec<Order>) {
         let here = shard as usize / self.parts;
         self.shards[here].submit(piece, orders);
@@ -107,6 +110,7 @@ impl BlockCache {
     }
 
     /// Sends a message to the part that owns a request, which may be this one.
+    #[inline]
     pub(super) fn tell(&mut self, message: Message, request: RequestId, orders: &mut Vec<Order>) {
         let to = request.part();
         if to == self.part {

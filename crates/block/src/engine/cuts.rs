@@ -48,6 +48,7 @@ impl Cuts {
 
     /// Notes a task's answer. Returns, with the last one, the sub-request's result and whether all
     /// was cached.
+    #[inline]
     pub(crate) fn answered(
         &mut self,
         number: u32,
@@ -62,6 +63,7 @@ impl Cuts {
     }
 
     /// Notes the end of a task; returns whether it was the last.
+    #[inline]
     pub(crate) fn finished(&mut self, number: u32) -> bool {
         let cut = &mut self.cuts[number as usize];
         cut.unfinished -= 1;

@@ -125,6 +125,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
+    #[inline]
     pub(crate) fn span(&self, run: &Sectors) -> Span {
         Span {
             buffer: self.buffer,
@@ -159,6 +160,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
+    #[inline]
     fn new(bypassed: Vec<Sectors>) -> Self {
         let data = Data { buffer: BufferId::Scratch(ScratchId(0)), sector: 0, offset: 0 };
         Self {
@@ -176,6 +178,7 @@ impl Store {
     }
 
     /// Returns whether no block may be made for a sector.
+    #[inline]
     pub(crate) fn stays_out(&self, sector: u64) -> bool {
         self.bypassed.iter().any(|run| run.contains(&sector))
     }
@@ -229,6 +232,7 @@ impl Task {
     }
 
     /// Turns it into another task, which reuses its memory.
+    #[inline]
     pub(crate) fn renew(&mut self, work: Work, volume: VolumeId, range: Sectors) {
         let mut parts = std::mem::take(&mut self.parts);
         let mut bypassed = std::mem::take(&mut self.store.bypassed);
@@ -241,6 +245,7 @@ impl Task {
     ///
     /// # Panics
     /// When no client asked for it.
+    #[inline]
     pub(crate) fn piece(&self) -> &Piece {
         match &self.work {
             Work::Piece(piece) => piece,
@@ -251,6 +256,7 @@ impl Task {
     }
 
     /// Returns the position of a sub-request's sectors in its request's buffer.
+    #[inline]
     pub(crate) fn request_data(&self) -> Data {
         let piece = self.piece();
         Data {
@@ -261,6 +267,7 @@ impl Task {
     }
 
     /// Returns the destination of a read's data; a prefetch has none.
+    #[inline]
     pub(crate) fn destination(&self) -> Option<Data> {
         let is_prefetch = match &self.work {
             Work::Piece(piece) => piece.kind == PieceKind::Prefetch,
@@ -270,6 +277,7 @@ impl Task {
     }
 
     /// Returns whether the task reads for a client or fetches.
+    #[inline]
     pub(crate) fn reads(&self) -> bool {
         match &self.work {
             Work::Piece(piece) => matches!(piece.kind, PieceKind::Read | PieceKind::Prefetch),
@@ -279,6 +287,7 @@ impl Task {
     }
 
     /// Returns whether the task brings newer data: a client's write, or a write-back.
+    #[inline]
     pub(crate) fn writes(&self) -> bool {
         match &self.work {
             Work::Piece(piece) => {
@@ -290,6 +299,7 @@ impl Task {
     }
 
     /// Returns whether the task's write is to survive a power cut before it is answered.
+    #[inline]
     pub(crate) fn is_durable(&self) -> bool {
         let durable = |piece: &Piece| match piece.kind {
             PieceKind::Write { durable, .. } | PieceKind::ZeroPart { durable, .. } => durable,
@@ -299,6 +309,7 @@ impl Task {
     }
 
     /// Returns the bytes at either end that the task's write leaves unchanged.
+    #[inline]
     pub(crate) fn edges(&self) -> (u64, u64) {
         let piece = self.piece();
         match piece.kind {
@@ -312,18 +323,21 @@ impl Task {
     }
 
     /// Returns whether the task fetches the continuation of a stream.
+    #[inline]
     pub(crate) fn is_ahead(&self) -> bool {
         matches!(self.work, Work::Fetch) && self.stream.is_some()
     }
 
     /// Returns the length of its stream up to a sector, in smallest blocks of `unit` sectors; 0
     /// where no stream was followed.
+    #[inline]
     pub(crate) fn in_a_row(&self, sector: u64, unit: u64) -> u64 {
         self.stream.map_or(0, |begun| (sector.saturating_sub(begun)) / unit + 1)
     }
 }
 
 /// Returns the part of `run` that is also in `other`, possibly empty.
+#[inline]
 pub(crate) fn common(run: &Sectors, other: &Sectors) -> Sectors {
     let start = run.start.max(other.start);
     start..run.end.min(other.end).max(start)

@@ -15,11 +15,13 @@ const PART_BITS: u32 = 24;
 const TASK_BITS: u32 = 32;
 
 /// Returns the shard whose operation it is.
+#[inline]
 pub(crate) fn shard_of(op: OpId) -> u8 {
     (op.0 >> (PART_BITS + TASK_BITS)) as u8
 }
 
 /// Returns the task and the number of the part that an operation belongs to.
+#[inline]
 fn part_of(op: OpId) -> (TaskId, usize) {
     ((op.0 >> PART_BITS) as TaskId, (op.0 & ((1 << PART_BITS) - 1)) as usize)
 }
@@ -77,6 +79,7 @@ impl Tasks {
     }
 
     /// Creates a task, which waits for its lock.
+    #[inline]
     pub(crate) fn begin(&mut self, work: Work, volume: VolumeId, range: Sectors) -> TaskId {
         match self.free.pop() {
             Some(id) => {
@@ -91,11 +94,13 @@ impl Tasks {
     }
 
     /// Returns the region of a task, the unit of locking.
+    #[inline]
     pub(crate) fn region_of(&self, id: TaskId) -> Place {
         self.sizes.region(self[id].volume, self[id].range.start)
     }
 
     /// Takes a lock, or leaves the task waiting for it; returns whether it was taken.
+    #[inline]
     pub(crate) fn lock(&mut self, id: TaskId, need: Need) -> bool {
         let region = self.region_of(id);
         self.locks.take(region, id, need)
@@ -161,6 +166,7 @@ impl Tasks {
     }
 
     /// Registers a part of a task and returns the id of its operation.
+    #[inline]
     pub(crate) fn new_op(&mut self, id: TaskId, part: Part, run: &Sectors) -> OpId {
         self.awaited += usize::from(self.is_awaited(id, part));
         let task = &mut self[id];
@@ -173,6 +179,7 @@ impl Tasks {
     }
 
     /// Returns the task and the part that an operation belongs to, with its run.
+    #[inline]
     pub(crate) fn of_op(&self, op: OpId) -> (TaskId, Part, &Sectors) {
         let (id, number) = part_of(op);
         let (part, run) = &self[id].parts[number];
@@ -180,12 +187,14 @@ impl Tasks {
     }
 
     /// Notes the end of an operation.
+    #[inline]
     pub(crate) fn op_ended(&mut self, id: TaskId, part: Part) {
         self[id].outstanding -= 1;
         self.awaited -= usize::from(self.is_awaited(id, part));
     }
 
     /// Returns whether a client waits for a part on a backing device.
+    #[inline]
     fn is_awaited(&self, id: TaskId, part: Part) -> bool {
         let on_backing =
             matches!(part, Part::Uncached | Part::Shed | Part::Fetch | Part::Around | Part::Whole);
@@ -193,11 +202,13 @@ impl Tasks {
     }
 
     /// Returns whether clients wait for operations of backing devices.
+    #[inline]
     pub(crate) fn await_backing(&self) -> bool {
         self.awaited > 0
     }
 
     /// Answers a sub-request, once, when all its tasks have an answer.
+    #[inline]
     pub(crate) fn answer(&mut self, id: TaskId) -> Option<Event> {
         let task = &mut self.tasks[id as usize];
         let Work::Piece(piece) = &task.work else { return None };
@@ -213,6 +224,7 @@ impl Tasks {
     }
 
     /// Releases a task's scratch buffer and lock, and wakes the tasks that wait for the lock.
+    #[inline]
     pub(crate) fn release(&mut self, id: TaskId, orders: &mut Vec<Order>) {
         if let Some(scratch) = self[id].scratch.take() {
             orders.push(Order::Release { buffer: BufferId::Scratch(scratch) });
@@ -224,17 +236,20 @@ impl Tasks {
     }
 
     /// Returns whether an ending task is the last of its sub-request or fetch.
+    #[inline]
     pub(crate) fn is_last(&mut self, id: TaskId) -> bool {
         self[id].cut.is_none_or(|cut| self.cuts.finished(cut))
     }
 
     /// Frees the place of an ended task.
+    #[inline]
     pub(crate) fn free(&mut self, id: TaskId) {
         debug_assert_eq!(self[id].step, Step::Done);
         self.free.push(id);
     }
 
     /// Returns the next task to be tried again. A task woken earlier may have taken its lock.
+    #[inline]
     pub(crate) fn take_ready(&mut self) -> Option<TaskId> {
         while let Some(id) = self.ready.pop_front() {
             let waits = self[id].step == Step::Waiting;
@@ -269,6 +284,7 @@ impl Tasks {
     }
 
     /// Returns whether some task holds or waits for a lock on sectors of a region.
+    #[inline]
     pub(crate) fn in_use(&self, volume: VolumeId, sectors: &Sectors) -> bool {
         self.locks.in_use(self.sizes.region(volume, sectors.start), sectors)
     }

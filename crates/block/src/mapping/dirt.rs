@@ -35,17 +35,20 @@ impl Dirt {
     }
 
     /// Returns whether so many dirty sectors are within the bound.
+    #[inline]
     pub(crate) fn allows(&self, dirty: u64) -> bool {
         self.most.is_none_or(|most| dirty <= most)
     }
 
     /// Returns whether cleaning is to begin with so many dirty sectors.
+    #[inline]
     pub(crate) fn is_time_to_clean(&self, dirty: u64) -> bool {
         self.most.is_some_and(|most| dirty > most / 2)
     }
 
     /// Returns the number of blocks that all rounds together may have under way, with so many dirty
     /// sectors; `yields` says that clients wait for a backing device.
+    #[inline]
     pub(crate) fn cleaned_at_once(&self, dirty: u64, yields: bool) -> usize {
         let (Some(most), true) = (self.most, yields) else { return CLEANED_AT_ONCE };
         let beyond_half = dirty.saturating_sub(most / 2);

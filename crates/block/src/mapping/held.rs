@@ -36,6 +36,7 @@ impl Held {
     }
 
     /// Puts the sectors that a read has in its buffer into the tier.
+    #[inline]
     pub(crate) fn fill(
         &self,
         volume: VolumeId,
@@ -49,6 +50,7 @@ impl Held {
     }
 
     /// Removes sectors from the tier, before they change on a device.
+    #[inline]
     pub(crate) fn forget(&self, volume: VolumeId, sectors: Sectors, orders: &mut Vec<Order>) {
         if self.has_tier {
             orders.push(Order::Memory { volume, sectors, deed: Paging::Forget });
@@ -56,6 +58,7 @@ impl Held {
     }
 
     /// Holds a write in memory, if there is room; returns whether it did.
+    #[inline]
     pub(crate) fn hold(
         &mut self,
         volume: VolumeId,
@@ -72,6 +75,7 @@ impl Held {
     }
 
     /// Releases the held sectors of a run that has been written below.
+    #[inline]
     pub(crate) fn let_go(&mut self, volume: VolumeId, run: &Sectors, orders: &mut Vec<Order>) {
         if self.is_empty() {
             return;
@@ -96,6 +100,7 @@ impl Held {
     }
 
     /// Returns whether nothing is held.
+    #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.sectors.is_empty()
     }
@@ -111,11 +116,13 @@ impl Held {
     }
 
     /// Returns whether a sector is held.
+    #[inline]
     pub(crate) fn contains(&self, place: Place) -> bool {
         self.sectors.contains(&place)
     }
 
     /// Returns whether some of a range is held.
+    #[inline]
     pub(crate) fn has_any(&self, volume: VolumeId, range: &Sectors) -> bool {
         !self.is_empty() && self.of(volume, range).next().is_some()
     }
@@ -127,6 +134,7 @@ impl Held {
 
     /// Returns whether the range begins with held sectors, and the end of the sectors that are
     /// alike.
+    #[inline]
     pub(crate) fn front(&self, volume: VolumeId, range: &Sectors) -> (bool, u64) {
         if self.is_empty() {
             return (false, range.end);
@@ -178,6 +186,7 @@ impl Held {
     }
 
     /// Returns whether it is time to make room.
+    #[inline]
     pub(crate) fn is_half_full(&self) -> bool {
         self.len() > self.most / 2
     }

@@ -53,11 +53,13 @@ impl Lost {
     }
 
     /// Returns the number of sectors.
+    #[inline]
     pub(crate) fn len(&self) -> u64 {
         self.sectors.len() as u64
     }
 
     /// Returns whether some sector of a volume is lost.
+    #[inline]
     pub(crate) fn has_any_of(&self, volume: VolumeId) -> bool {
         self.sectors.range(Place::all_of(volume)).next().is_some()
     }
@@ -74,6 +76,7 @@ impl Lost {
     }
 
     /// Returns runs of a volume without their lost sectors.
+    #[inline]
     pub(crate) fn without(
         &self,
         volume: VolumeId,
@@ -117,6 +120,7 @@ impl Lost {
     }
 
     /// Removes a run of which a device has new content.
+    #[inline]
     pub(crate) fn written(&mut self, volume: VolumeId, run: &Sectors) {
         self.held(volume, run);
         while let Some(&place) = self.below.range(Place::run(volume, run)).next() {
@@ -126,6 +130,7 @@ impl Lost {
 
     /// Removes a run of which memory has new content: it is no longer lost, except for the log,
     /// which outlives memory.
+    #[inline]
     pub(crate) fn held(&mut self, volume: VolumeId, run: &Sectors) {
         while let Some(&place) = self.sectors.range(Place::run(volume, run)).next() {
             self.sectors.remove(&place);

@@ -52,6 +52,7 @@ impl Seals {
     }
 
     /// Registers places of a block for sealing by the next commit.
+    #[inline]
     pub(crate) fn seal_later(&mut self, block: Block, kept: Sectors) {
         self.due.set(kept);
         if self.blocks.last() != Some(&block) {
@@ -61,6 +62,7 @@ impl Seals {
 
     /// Prepares an overwrite of places, none of which is sealed. Returns the parts whose data must
     /// be noted now, perhaps that of an answered write: from now on a commit cannot seal it.
+    #[inline]
     pub(crate) fn overwrite(&mut self, kept: Sectors) -> Vec<Sectors> {
         if self.due.ones() == 0 || !self.due.any(kept.clone()) {
             return Vec::new();
@@ -82,6 +84,7 @@ impl Seals {
     }
 
     /// Returns whether some place is due.
+    #[inline]
     pub(crate) fn has_due(&self) -> bool {
         self.due.ones() > 0
     }
@@ -92,6 +95,7 @@ impl Seals {
     }
 
     /// Returns whether some of these places are sealed.
+    #[inline]
     pub(crate) fn has_sealed(&self, kept: impl FnOnce() -> Sectors) -> bool {
         self.sealed.ones() > 0 && self.sealed.any(kept())
     }

@@ -178,11 +178,13 @@ impl Admission {
     }
 
     /// Returns whether evictions are suspended.
+    #[inline]
     pub(crate) fn withholds(&self) -> bool {
         self.door.as_ref().is_some_and(|door| door.orders.hold)
     }
 
     /// Counts a run of a block that is being written to the cache.
+    #[inline]
     pub(crate) fn inserted(&mut self, run: &Sectors) {
         if let Some(door) = &mut self.door {
             let blocks = units(run, self.sizes.smallest()).count() as u64;
@@ -191,6 +193,7 @@ impl Admission {
     }
 
     /// Counts runs, in order and valid until now, whose copies are gone.
+    #[inline]
     pub(crate) fn removed(&mut self, runs: &[Sectors], because: Removal) {
         let Some(door) = &mut self.door else { return };
         let mut counted = None;

@@ -69,6 +69,7 @@ pub(crate) struct Bypass {
 
 impl Bypass {
     /// Returns the validity of the log.
+    #[inline]
     pub(crate) fn state(&self) -> LogState {
         self.state
     }
@@ -80,11 +81,13 @@ impl Bypass {
     }
 
     /// Returns whether the log cannot be written and some of it is valid.
+    #[inline]
     pub(crate) fn is_bound(&self) -> bool {
         !matches!(self.state, LogState::Writable | LogState::Retired)
     }
 
     /// Returns whether all dirty data is to be cleaned.
+    #[inline]
     pub(crate) fn is_bypassed(&self) -> bool {
         matches!(self.state, LogState::Bypassed { .. })
     }
@@ -115,6 +118,7 @@ impl Bypass {
     }
 
     /// Notes that some data became dirty which no commit will make durable.
+    #[inline]
     pub(crate) fn note_unsure(&mut self) {
         self.unsure |= self.is_bound();
     }
@@ -175,6 +179,7 @@ impl Bypass {
     }
 
     /// Returns the next task to be restarted, if there is one.
+    #[inline]
     pub(crate) fn take_ready(&mut self) -> Option<TaskId> {
         self.ready.pop_front()
     }

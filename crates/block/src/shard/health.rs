@@ -34,6 +34,7 @@ pub(crate) struct Health {
 
 impl Health {
     /// Returns whether the device is given up.
+    #[inline]
     pub(crate) fn is_degraded(&self) -> bool {
         self.degraded
     }
@@ -56,6 +57,7 @@ impl Health {
     }
 
     /// Returns whether the device has failed to give dirty data back.
+    #[inline]
     pub(crate) fn is_unreadable(&self) -> bool {
         self.unreadable
     }

@@ -77,6 +77,7 @@ impl Log {
     }
 
     /// Notes an overwrite of data that the log calls dirty: the next commit has to flush it.
+    #[inline]
     pub(crate) fn note_rewritten(&mut self) {
         (self.noted, self.noted_dirty) = (true, true);
     }

@@ -8,6 +8,7 @@ use crate::mapping::directory::Block;
 use crate::order::{DeviceId, Order, Span};
 
 impl Shard {
+    #[inline]
     pub(super) fn order_cache_read(
         &mut self,
         id: TaskId,
@@ -68,11 +69,13 @@ impl Shard {
     }
 
     /// Returns the offset on the cache device of a run of a block, in bytes.
+    #[inline]
     pub(super) fn cache_offset(&self, block: Block, run: &Sectors) -> u64 {
         (self.cache.start + self.directory.cache_sectors(block, run).start) * SECTOR_BYTES
     }
 
     /// Returns a run without the sectors beyond the volume's end.
+    #[inline]
     pub(super) fn within_volume(&self, volume: VolumeId, run: &Sectors) -> Sectors {
         run.start..run.end.min(self.volumes[volume.0 as usize].sectors)
     }

@@ -87,11 +87,13 @@ pub(crate) enum Next {
 
 impl Rounds {
     /// Returns whether there is no round.
+    #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Returns whether a volume has a round.
+    #[inline]
     pub(crate) fn has(&self, volume: VolumeId) -> bool {
         self.0.iter().any(|round| round.volume == volume)
     }
@@ -189,6 +191,7 @@ impl Rounds {
     }
 
     /// Returns a volume whose round is to be advanced; each is returned once.
+    #[inline]
     pub(crate) fn take_moved(&mut self) -> Option<VolumeId> {
         let round = self.0.iter_mut().find(|round| round.moved)?;
         round.moved = false;

@@ -24,6 +24,7 @@ impl Shard {
 
     /// Returns whether a task's buffer covers a waiting read. Data of an unanswered write does not
     /// count: clients must not see it yet.
+    #[inline]
     pub(super) fn has_all(&self, holder: TaskId, id: TaskId) -> bool {
         let range = &self.tasks[id].range;
         let task = &self.tasks[holder];

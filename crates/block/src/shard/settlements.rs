@@ -105,6 +105,7 @@ impl Settlements {
     }
 
     /// Forgets the deferred sectors of a run.
+    #[inline]
     pub(crate) fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {
         if self.deferred.is_empty() {
             return;

@@ -33,6 +33,7 @@ impl Shed {
     }
 
     /// Returns whether the next hit is to be read from the backing device.
+    #[inline]
     pub(crate) fn draw(&mut self) -> bool {
         let is_whole;
         (self.sum, is_whole) = self.sum.overflowing_add(self.share);

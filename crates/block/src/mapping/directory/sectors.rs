@@ -7,6 +7,7 @@ use std::ops::Range;
 
 impl Directory {
     /// Returns the run divided into parts of equal validity.
+    #[inline]
     pub(crate) fn validity(
         &self,
         block: Block,
@@ -21,6 +22,7 @@ impl Directory {
     }
 
     /// Returns the dirty parts of a run of a block, in order.
+    #[inline]
     pub(crate) fn dirty_runs_in(
         &self,
         block: Block,
@@ -30,6 +32,7 @@ impl Directory {
         runs.filter_map(|(run, dirty)| dirty.then_some(run))
     }
 
+    #[inline]
     fn bit_runs<'a>(
         &self,
         bits: &'a Bits,
@@ -43,6 +46,7 @@ impl Directory {
     }
 
     /// Returns the clean parts of a run of a block, in order.
+    #[inline]
     pub(crate) fn clean_runs_in(
         &self,
         block: Block,
@@ -55,6 +59,7 @@ impl Directory {
     }
 
     /// Returns the run divided into parts that are dirty and parts that are not.
+    #[inline]
     pub(crate) fn dirtiness(
         &self,
         block: Block,
@@ -63,27 +68,33 @@ impl Directory {
         self.bit_runs(&self.dirty_bits, block, run)
     }
 
+    #[inline]
     pub(crate) fn is_valid(&self, block: Block, run: &Sectors) -> bool {
         self.valid.all(self.cache_sectors(block, run))
     }
 
+    #[inline]
     pub(crate) fn has_valid(&self, block: Block, run: &Sectors) -> bool {
         self.valid.any(self.cache_sectors(block, run))
     }
 
+    #[inline]
     pub(crate) fn is_dirty(&self, block: Block) -> bool {
         self.dirty_bits.any(self.cache_sectors(block, &self.sectors(block)))
     }
 
+    #[inline]
     pub(crate) fn is_all_dirty(&self, block: Block, run: &Sectors) -> bool {
         self.dirty_bits.all(self.cache_sectors(block, run))
     }
 
+    #[inline]
     pub(crate) fn is_dirty_in(&self, block: Block, run: &Sectors) -> bool {
         self.dirty_bits.any(self.cache_sectors(block, run))
     }
 
     /// Marks a run as clean: the cache and the backing device hold the same data.
+    #[inline]
     pub(crate) fn set_clean(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
         self.valid.set(kept.clone());
@@ -92,6 +103,7 @@ impl Directory {
     }
 
     /// Marks a run as dirty: only the cache holds its data.
+    #[inline]
     pub(crate) fn set_dirty(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
         self.valid.set(kept.clone());
@@ -108,6 +120,7 @@ impl Directory {
     }
 
     /// Marks the clean sectors of a run as invalid. Dirty sectors stay: they are the only copy.
+    #[inline]
     pub(crate) fn set_clean_invalid(&mut self, block: Block, run: &Sectors) {
         let kept = self.cache_sectors(block, run);
         for (run, dirty) in self.dirty_bits.runs(kept) {
@@ -123,6 +136,7 @@ impl Directory {
     }
 
     /// Records whether a run of a block was fetched ahead.
+    #[inline]
     pub(crate) fn set_ahead(&mut self, block: Block, run: &Sectors, ahead: bool) {
         if self.ahead.is_none() {
             return;
@@ -151,11 +165,13 @@ impl Directory {
 
     /// Returns the numbers, in the shard's space, of the smallest blocks that a run of a block
     /// touches.
+    #[inline]
     fn units(&self, block: Block, run: &Sectors) -> Range<u64> {
         let (kept, unit) = (self.cache_sectors(block, run), self.sizes.smallest());
         kept.start / unit..kept.end.div_ceil(unit)
     }
 
+    #[inline]
     fn forget_if_clean(&mut self, block: Block) {
         if !self.dirty.is_empty() && !self.is_dirty(block) {
             self.dirty.remove(&self.extents[block.index()]);
@@ -167,6 +183,7 @@ impl Directory {
         self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
     }
 
+    #[inline]
     pub(crate) fn dirty_sectors(&self) -> u64 {
         self.dirty_bits.ones()
     }
