@@ -34,7 +34,7 @@ pub struct TwoQ {
 impl Policy for TwoQ {
     const INFO: PolicyInfo = PolicyInfo::new(
         "2q",
-        "first visits pass a FIFO queue, who returns after it enters an LRU list",
+        "new entries pass a FIFO queue; an entry that returns after leaving it enters an LRU list",
         "Johnson & Shasha, VLDB '94",
     )
     .with(&[

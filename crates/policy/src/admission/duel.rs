@@ -22,7 +22,7 @@ pub struct Duel {
 impl RegisteredAdmission for Duel {
     const INFO: PolicyInfo = PolicyInfo::new(
         "duel",
-        "who comes in must have been asked for more often than who leaves, by a sketch",
+        "a candidate enters if a sketch counts more requests for it than for the victim",
         "TinyLFU: Einziger et al., TOS '17",
     );
 
