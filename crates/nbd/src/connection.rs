@@ -144,6 +144,7 @@ impl Connection {
     }
 
     /// The bytes of the current write's payload that are still to come.
+    #[inline]
     pub fn payload_remaining(&self) -> usize {
         match self.state {
             State::Payload { remaining } => remaining,
@@ -157,6 +158,7 @@ impl Connection {
     /// # Panics
     /// When that is more than [`Connection::payload_remaining`]: the driver would have eaten the
     /// next request.
+    #[inline]
     pub fn payload_received(&mut self, bytes: usize) {
         let left = self
             .payload_remaining()
@@ -193,11 +195,13 @@ impl Connection {
     }
 
     /// The result of the handshake; `None` while it lasts.
+    #[inline]
     pub fn negotiated(&self) -> Option<&Negotiated> {
         self.negotiated.as_ref()
     }
 
     /// The export the client chose; `None` while the handshake lasts.
+    #[inline]
     pub fn export(&self) -> Option<&Export> {
         self.negotiated().map(|negotiated| &*negotiated.export)
     }

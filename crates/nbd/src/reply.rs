@@ -33,6 +33,7 @@ pub struct ReplyHeader {
 impl ReplyHeader {
     /// The reply to a request that was carried out. A read's data, exactly
     /// [`ReplyHeader::payload_bytes`], follows it.
+    #[inline]
     pub fn success(request: &Request, structured_replies: bool) -> Self {
         let mut header = Self::empty();
         match (request.command, structured_replies, request.length) {
@@ -77,19 +78,23 @@ impl ReplyHeader {
     }
 
     /// The bytes to send.
+    #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
     /// The number of payload bytes that must follow.
+    #[inline]
     pub fn payload_bytes(&self) -> u32 {
         self.payload_bytes
     }
 
+    #[inline]
     fn empty() -> Self {
         Self { bytes: [0; REPLY_HEADER_MAX_BYTES], len: 0, payload_bytes: 0 }
     }
 
+    #[inline]
     fn simple(&mut self, error: u32, cookie: u64) {
         self.push(&SIMPLE_REPLY_MAGIC.to_be_bytes());
         self.push(&error.to_be_bytes());
@@ -98,6 +103,7 @@ impl ReplyHeader {
     }
 
     /// The header of the only chunk of a reply.
+    #[inline]
     fn chunk(&mut self, kind: u16, cookie: u64, length: u32) {
         self.push(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
         self.push(&chunk::FLAG_DONE.to_be_bytes());
@@ -107,6 +113,7 @@ impl ReplyHeader {
         debug_assert_eq!(usize::from(self.len), CHUNK_HEADER_BYTES);
     }
 
+    #[inline]
     fn push(&mut self, field: &[u8]) {
         let start = usize::from(self.len);
         self.bytes[start..start + field.len()].copy_from_slice(field);

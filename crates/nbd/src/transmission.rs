@@ -58,26 +58,31 @@ pub struct Request {
 
 impl Request {
     /// Returns whether the answer has to wait until the effect is durable.
+    #[inline]
     pub fn fua(&self) -> bool {
         self.flags & command_flag::FUA != 0
     }
 
     /// Returns whether zeroes may be unmapped rather than written.
+    #[inline]
     pub fn may_unmap(&self) -> bool {
         self.flags & command_flag::NO_HOLE == 0
     }
 
     /// Returns whether zeroing has to fail with `ENOTSUP` rather than be as slow as writing.
+    #[inline]
     pub fn only_if_fast(&self) -> bool {
         self.command == Command::WriteZeroes && self.flags & command_flag::FAST_ZERO != 0
     }
 
     /// Returns whether one extent suffices as a block status.
+    #[inline]
     pub fn one_extent(&self) -> bool {
         self.flags & command_flag::REQ_ONE != 0
     }
 
     /// The number of payload bytes that follow the request.
+    #[inline]
     pub fn payload_bytes(&self) -> u32 {
         if self.command == Command::Write { self.length } else { 0 }
     }
