@@ -176,7 +176,7 @@ fn a_small_cache_of_heavy_entries_has_few_shards() {
     };
     assert_eq!(of(1 << 20).build().stats().shards, 1);
     assert!(of(4 << 20).build().stats().shards <= 4);
-    assert_eq!(of(1 << 40).build().stats().shards, Cache::<u64, u64>::new(1 << 20).stats().shards);
+    assert_eq!(of(1 << 40).build().stats().shards, Cache::<u64, u64>::new(1 << 16).stats().shards);
 }
 
 #[test]
