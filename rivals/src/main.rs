@@ -41,7 +41,8 @@ struct Arguments {
     #[arg(long, value_name = "CACHE", default_value = "floe")]
     base: String,
     /// Turns that each cache has
-    #[arg(long, value_name = "N", default_value = "31", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, value_name = "N", default_value = "31",
+          value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
     /// Length of a turn; its first half is not counted, and is longer where it takes longer to ask
     /// for three times as many keys as there are

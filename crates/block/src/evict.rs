@@ -18,7 +18,10 @@ pub enum EvictError {
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     /// The policy cannot be used while serving.
-    #[error("policy {name} has to know what is asked for next, and a cache does not; it can have {}", known().join(", "))]
+    #[error(
+        "policy {name} has to know what is asked for next, and a cache does not; it can have {}",
+        known().join(", ")
+    )]
     Future {
         /// The policy's name.
         name: &'static str,

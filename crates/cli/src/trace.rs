@@ -115,8 +115,8 @@ pub(crate) struct ConvertArguments {
     #[arg(long)]
     as_blocks: bool,
     /// Compress, at this level if one is given
-    #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true, default_missing_value = "3",
-          value_parser = clap::value_parser!(i32).range(1..=22))]
+    #[arg(long, value_name = "LEVEL", num_args = 0..=1, require_equals = true,
+          default_missing_value = "3", value_parser = clap::value_parser!(i32).range(1..=22))]
     zstd: Option<i32>,
     /// Also store the next access of each key, for Belady's policy
     #[arg(long)]

@@ -2,9 +2,9 @@
 //!
 //! A session receives into its own buffer and hands the bytes to its [`Protocol`], which parses
 //! them. A write's payload that has not arrived with its header is received straight into the
-//! request's buffer. Replies queue up and many of them leave in one gathering send, payloads straight from
-//! the device's buffers (`outbox`). With TLS the bytes pass through a [`Channel`] in both
-//! directions, a bounded part at a time.
+//! request's buffer. Replies queue up and many of them leave in one gathering send, payloads
+//! straight from the device's buffers (`outbox`). With TLS the bytes pass through a [`Channel`] in
+//! both directions, a bounded part at a time.
 //!
 //! Bounds: the server stops reading from a session with [`MOST_REQUESTS`] in flight, unsent replies
 //! included, and from one that waits for the memory all sessions share ([`Budget`]). A session that

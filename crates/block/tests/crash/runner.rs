@@ -105,7 +105,8 @@ impl fmt::Display for Survived {
             f,
             "{} crashes ({} power cuts, {} of them while starting; {} kills) and {} orderly ends; \
              {} requests, {} of which failed after {} failures of devices; {} bits rotted; {} \
-             pages lost in copies that were salvaged; {} units of 512 bytes checked; {} checkpoints; {} journals gone past, {} caches retired",
+             pages lost in copies that were salvaged; {} units of 512 bytes checked; \
+             {} checkpoints; {} journals gone past, {} caches retired",
             self.crashes(),
             self.power_cuts,
             self.cuts_while_starting,

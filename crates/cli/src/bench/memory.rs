@@ -149,8 +149,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "STEM")]
     png: Option<PathBuf>,
     /// Measure service times of policies, for floe model, instead of caches at work
-    #[arg(long, conflicts_with_all = ["trace", "shuffle", "writes", "admit", "capacity", "hit_ratio", "shards", "frozen", "lifetime",
-                                      "mpl", "disk_us", "disk_times", "vs", "png"])]
+    #[arg(long, conflicts_with_all = [
+        "trace", "shuffle", "writes", "admit", "capacity", "hit_ratio", "shards", "frozen",
+        "lifetime", "mpl", "disk_us", "disk_times", "vs", "png",
+    ])]
     calibrate: bool,
     /// The file for them, as JSON
     #[arg(long, value_name = "FILE", requires = "calibrate")]

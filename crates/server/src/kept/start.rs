@@ -60,7 +60,11 @@ pub fn start(
             let kept = cache.with_io(|io| KeptCache::create(io, new))?;
             let layout = &kept.superblock().layout;
             tracing::info!(
-                bytes = layout.end_bytes(), data_bytes = layout.data_bytes(), shards = layout.shards(), block_sizes = %layout.sizes(), "cache made"
+                bytes = layout.end_bytes(),
+                data_bytes = layout.data_bytes(),
+                shards = layout.shards(),
+                block_sizes = %layout.sizes(),
+                "cache made"
             );
             (kept, volumes)
         }

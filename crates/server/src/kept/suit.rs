@@ -61,7 +61,11 @@ pub(super) fn suit(
         }
         lost(&known.name, dirty_bytes);
         let valid_bytes = kept.valid_bytes(known.id);
-        tracing::info!(volume = %known.name, valid_bytes, "a volume that is not served any more is forgotten");
+        tracing::info!(
+            volume = %known.name,
+            valid_bytes,
+            "a volume that is not served any more is forgotten"
+        );
     }
     // An id of a removed volume is not reused before its content is durably forgotten.
     let is_free =
@@ -89,7 +93,11 @@ pub(super) fn suit(
         let right = if differs.is_none() { old.samples.clone() } else { Samples::default() };
         let stays = match differs {
             Some(difference @ Difference::Apart) if dirty_bytes == 0 => {
-                tracing::warn!(volume = %volume.name, %difference, "what the cache had of it is forgotten");
+                tracing::warn!(
+                    volume = %volume.name,
+                    %difference,
+                    "what the cache had of it is forgotten"
+                );
                 false
             }
             None => true,
@@ -219,7 +227,12 @@ fn accept(
         }
     };
     let kept_bytes = if stays { dirty_bytes } else { 0 };
-    tracing::warn!(volume = %name, %difference, kept_bytes, "accepted as it is; what the cache had of it is forgotten");
+    tracing::warn!(
+        volume = %name,
+        %difference,
+        kept_bytes,
+        "accepted as it is; what the cache had of it is forgotten"
+    );
     Ok(stays)
 }
 

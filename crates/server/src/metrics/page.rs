@@ -63,8 +63,8 @@ impl Page {
         self.sample(name, &[], value);
     }
 
-    /// The declared metrics of counters, each a family of one sample, but for those of settings that
-    /// are not given.
+    /// The declared metrics of counters, each a family of one sample, but for those of settings
+    /// that are not given.
     pub(super) fn declared(&mut self, counts: &impl Counts, settings: &[&str]) {
         counts.each(WHOLE, &mut |field, value| {
             let is_there = field.with.is_empty() || settings.contains(&field.with);

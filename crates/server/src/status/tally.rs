@@ -1,6 +1,7 @@
 //! Counts of one thread while it serves, and the sum of all threads'.
 //!
-//! A thread keeps a [`Tally`] that no other touches; on request it hands in a [`Snapshot`]. The server's counts are the sum of its threads' snapshots.
+//! A thread keeps a [`Tally`] that no other touches; on request it hands in a [`Snapshot`]. The
+//! server's counts are the sum of its threads' snapshots.
 
 use std::ops::AddAssign;
 use std::time::Duration;

@@ -277,8 +277,9 @@ impl Acceptor {
         self.tell_admin(admin, reply);
     }
 
-    /// The reply of `/healthz`: a worker that hangs, or what the control thread last published. Each
-    /// call gives the workers a message to take, so that a later one notices if it was not taken.
+    /// The reply of `/healthz`: a worker that hangs, or what the control thread last published.
+    /// Each call gives the workers a message to take, so that a later one notices if it was not
+    /// taken.
     fn health(&self) -> Reply {
         let (now, patience) = (Instant::now(), self.config.limits.reply_time);
         let silent = (0..self.workers.len()).find_map(|worker| {

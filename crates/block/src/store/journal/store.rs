@@ -3,7 +3,7 @@
 //! A superblock is always written twice, each time durably: first over the older copy, then over
 //! the other. So both copies agree except in the moment between. A failure in that moment leaves
 //! one copy intact, with the old or the new content. Where the device refuses the older copy and
-//! leaves it intact, the other is written all the same, but only both together count as written: one
+//! leaves it intact, the other is written all the same. Only both together count as written: one
 //! alone would be lost to a defect.
 
 use std::collections::BTreeSet;
