@@ -11,15 +11,14 @@ use floe_device::{Pool, Slice};
 /// Replies for which an idle client's queue keeps memory.
 const REPLIES_KEPT: usize = 8;
 
-/// Longest header of a reply.
-const HEADER_BYTES: usize = 96;
+/// Bytes of headers for which an idle client's queue keeps memory.
+const HEADERS_KEPT: usize = REPLIES_KEPT * 32;
 
 /// A reply on its way out.
 #[derive(Debug)]
 struct Reply {
-    header: [u8; HEADER_BYTES],
-    /// Bytes of the header that have not left.
-    header_bytes: u8,
+    /// Bytes of its header that have not left.
+    header_bytes: usize,
     payload: Option<Slice>,
     /// Bytes that it counts against the session's and the server's bounds.
     bytes: usize,
@@ -31,6 +30,8 @@ pub(crate) struct Outbox {
     /// Answers of the handshake, before all replies.
     pub(crate) answers: Vec<u8>,
     replies: VecDeque<Reply>,
+    /// The headers of the replies, one behind the other.
+    headers: Vec<u8>,
     /// An empty list, for the next send.
     spare: Vec<Slice>,
     /// Replies whose last byte is in the send under way, and their bytes.
@@ -41,10 +42,9 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// Queues a reply. `bytes` of the client's share are free again when it has left.
     pub(crate) fn push(&mut self, header: &[u8], payload: Option<Slice>, bytes: usize) {
-        let header_bytes = header.len() as u8;
-        let mut reply = Reply { header: [0; HEADER_BYTES], header_bytes, payload, bytes };
-        reply.header[..header.len()].copy_from_slice(header);
-        self.replies.push_back(reply);
+        debug_assert!(header.len() <= SEND_HEADER_BYTES, "a send has room for a header");
+        self.headers.extend_from_slice(header);
+        self.replies.push_back(Reply { header_bytes: header.len(), payload, bytes });
     }
 
     /// Returns whether nothing waits to be sent.
@@ -72,15 +72,10 @@ impl Outbox {
         while room > 0
             && let Some(reply) = self.replies.front_mut()
         {
-            if reply.header_bytes > 0 {
-                let header = &reply.header[..usize::from(reply.header_bytes)];
-                if end + header.len() > SEND_HEADER_BYTES {
-                    break;
-                }
-                headers.slice(end..end + header.len()).copy_from(header);
-                end += header.len();
-                reply.header_bytes = 0;
+            if end + reply.header_bytes > SEND_HEADER_BYTES {
+                break;
             }
+            end += std::mem::take(&mut reply.header_bytes);
             if let Some(payload) = reply.payload.take() {
                 if begun < end {
                     slices.push(headers.slice(begun..end));
@@ -101,6 +96,8 @@ impl Outbox {
         if begun < end {
             slices.push(headers.slice(begun..end));
         }
+        headers.slice(0..end).copy_from(&self.headers[..end]);
+        self.headers.drain(..end);
         slices
     }
 
@@ -119,6 +116,7 @@ impl Outbox {
     /// Drops all replies that are not being sent. Returns the number of bytes freed.
     pub(crate) fn clear(&mut self) -> usize {
         self.answers.clear();
+        self.headers.clear();
         self.replies.drain(..).map(|reply| reply.bytes).sum()
     }
 
@@ -126,6 +124,9 @@ impl Outbox {
     pub(crate) fn shrink(&mut self) {
         self.answers.shrink_to_fit();
         self.spare.shrink_to(2 * REPLIES_KEPT);
+        if self.headers.is_empty() {
+            self.headers.shrink_to(HEADERS_KEPT);
+        }
         if self.replies.is_empty() && self.replies.capacity() > REPLIES_KEPT {
             self.replies.shrink_to(REPLIES_KEPT);
         }
