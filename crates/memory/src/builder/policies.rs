@@ -75,10 +75,10 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// without room; each shard has its own.
     ///
     /// A rejected key is not kept: `insert` returns, the value is dropped, and the
-    /// [listener](Self::listener) is told with [`Cause::Bypassed`](crate::Cause::Bypassed). `get_or_insert_with` and its
-    /// sisters return the loaded value all the same, to all waiting callers. A value inserted under
-    /// a key that is there replaces the other without a question, and pinned entries always come
-    /// in.
+    /// [listener](Self::listener) is told with [`Cause::Bypassed`](crate::Cause::Bypassed).
+    /// `get_or_insert_with` and its sisters return the loaded value all the same, to all waiting
+    /// callers. A value inserted under a key that is there replaces the other without a question,
+    /// and pinned entries always come in.
     ///
     /// - [`Duel`](floe_policy::admission::Duel) compares with the victim, so it needs a policy that
     ///   [names](floe_policy::Eviction::victim) it: fifo, lru, relaxed-lru, prob-lru, clock, slru,
