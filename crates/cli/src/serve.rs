@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use floe_device::{OpenError, Role};
-use floe_server::config::{Bytes, Percent, ServerConfig as Config, TierConfig, VolumeConfig};
+use floe_server::config::{Bytes, Percent, ServerConfig, TierConfig, VolumeConfig};
 use floe_server::kept::{Consent, StateDir};
 use floe_server::limits::Limits;
 use floe_server::notify;
 use floe_server::tls::TlsMode;
 use floe_server::{
-    AdminConfig, Bound, NamedDevices, PreparedTiers, ServeError, Server, ServerConfig, TierError,
+    AdminSetup, Bound, NamedDevices, PreparedTiers, ServeError, Server, ServerSetup, TierError,
     Volume,
 };
 
@@ -133,7 +133,7 @@ fn print(uris: String) -> Result<(), CliError> {
 ///
 /// Steps that can fail without a trace come first: opening devices may create files.
 pub(crate) fn prepare(
-    config: &Config,
+    config: &ServerConfig,
     consent: Consent,
     state: Option<StateDir>,
     signals: OwnedFd,
@@ -143,10 +143,10 @@ pub(crate) fn prepare(
         PreparedTiers::new(config, memory.as_ref(), consent, state.clone()).map_err(tier_error)?;
     let devices = config.volume.iter().map(VolumeConfig::backing);
     let devices = devices.chain(config.tiers().map(TierConfig::cache));
-    let admin = AdminConfig::of(&config.admin, devices).or_usage()?;
+    let admin = AdminSetup::of(&config.admin, devices).or_usage()?;
     let tls = config.listen.certificates().or_usage()?;
     let reloadable = Reloadable { tls: tls.clone(), token: admin.token.clone() };
-    let bound = Bound::bind(ServerConfig {
+    let bound = Bound::bind(ServerSetup {
         listen: config.listen.listen.clone(),
         admin,
         insecure: config.listen.insecure,
@@ -202,7 +202,7 @@ fn watched<T>(act: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
 }
 
 /// Logs the served devices and settings.
-fn log_settings(config: &Config) {
+fn log_settings(config: &ServerConfig) {
     for (number, tier) in config.tiers().enumerate() {
         let (cache, cache_bytes, kept) = (tier.cache(), tier.cache_bytes(), tier.is_kept());
         let (write, evict) = (tier.mode(), tier.evict.clone().unwrap_or_default());
@@ -237,14 +237,14 @@ mod tests {
 
     use super::*;
 
-    fn settings(folder: &Path, cache_size: &str, admin: &str) -> Config {
+    fn settings(folder: &Path, cache_size: &str, admin: &str) -> ServerConfig {
         let folder = folder.display();
         let text = format!(
             "cache = 'file:{folder}/cache'\ncache-size = '{cache_size}'\nadmin = '{admin}'\nlisten \
              = 'nbd+unix:///?socket={folder}/socket'\n[[volume]]\nname = 'floe'\nbacking = \
              'file:{folder}/volume,size=1MiB'\n"
         );
-        Config::from_text(&text).unwrap()
+        ServerConfig::from_text(&text).unwrap()
     }
 
     #[test]

@@ -26,7 +26,7 @@ mod volume;
 pub use listener::ListenError;
 pub use socket_file::SocketError;
 pub use threads::{
-    AdminConfig, Bound, CacheDevices, NamedDevices, PreparedTiers, ServeError, Server,
-    ServerConfig, Tier, TierError,
+    AdminSetup, Bound, CacheDevices, NamedDevices, PreparedTiers, ServeError, Server, ServerSetup,
+    Tier, TierError,
 };
 pub use volume::{DeviceSource, Volume};

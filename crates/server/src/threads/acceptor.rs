@@ -16,12 +16,12 @@ use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
 use super::admin_listener::AdminListener;
 use super::admin_session::AdminSession;
 use super::board::Board;
-use super::config::{ServeError, ServerConfig};
 use super::entrance::Entrance;
 use super::mailbox::Mailbox;
 use super::messages::{Event, Message, Notice};
 use super::questions::{Purpose, Questions};
 use super::reporting::Reporting;
+use super::setup::{ServeError, ServerSetup};
 use super::slots::Slots;
 use super::token::AcceptorToken;
 use super::worker_handle::Workers;
@@ -70,7 +70,7 @@ pub(super) struct Io {
 
 /// The thread to which clients come first.
 pub(super) struct Acceptor {
-    pub(super) config: Arc<ServerConfig>,
+    pub(super) config: Arc<ServerSetup>,
     pub(super) io: Io,
     pub(super) listeners: Vec<Listener>,
     pub(super) admin_listeners: Vec<AdminListener>,

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::config::{AdminConfig, ServeError};
+use super::setup::{AdminSetup, ServeError};
 use crate::admin::{Access, AdminAddress, AllowedPaths, NetworkRules, name_in};
 use crate::patience::patiently;
 use crate::socket_file::{BACKLOG, Permitted, SocketFile, listen_on};
@@ -30,7 +30,7 @@ impl AdminListener {
     /// When the address cannot be bound or may not be.
     pub(super) fn bind(
         address: &AdminAddress,
-        config: &AdminConfig,
+        config: &AdminSetup,
         tls: Option<&TlsConfig>,
         insecure: bool,
     ) -> Result<Self, ServeError> {
@@ -43,7 +43,7 @@ impl AdminListener {
     fn on_socket(
         address: &AdminAddress,
         path: &Path,
-        config: &AdminConfig,
+        config: &AdminSetup,
     ) -> Result<Self, ServeError> {
         if let Some(folder) =
             path.parent().filter(|folder| address.is_default() && !folder.exists())
@@ -68,7 +68,7 @@ impl AdminListener {
 
     fn on_tcp(
         text: &str,
-        config: &AdminConfig,
+        config: &AdminSetup,
         tls: Option<&TlsConfig>,
         insecure: bool,
     ) -> Result<Self, ServeError> {
@@ -110,7 +110,7 @@ mod tests {
         let bind = |tls: Option<&TlsConfig>, insecure| {
             AdminListener::bind(
                 &AdminAddress::Tcp("0.0.0.0:0".into()),
-                &AdminConfig::default(),
+                &AdminSetup::default(),
                 tls,
                 insecure,
             )

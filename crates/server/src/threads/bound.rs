@@ -15,7 +15,6 @@ use super::Server;
 use super::acceptor::{Acceptor, Io, Phase};
 use super::admin_listener::AdminListener;
 use super::board::Board;
-use super::config::{ServeError, ServerConfig};
 use super::control::{Control, Inbox};
 use super::entrance::Entrance;
 use super::known_tier::{in_threads, link};
@@ -23,6 +22,7 @@ use super::mailbox::Mailbox;
 use super::offer::Offer;
 use super::questions::Questions;
 use super::reporting::Reporting;
+use super::setup::{ServeError, ServerSetup};
 use super::slots::Slots;
 use super::team::Team;
 use super::tier::{Tier, TierKey};
@@ -43,7 +43,7 @@ const ARENA_BYTES_LEAST: usize = 16 << 20;
 /// Addresses that are bound, before there are devices to serve: a server that cannot listen shall
 /// not create files.
 pub struct Bound {
-    config: ServerConfig,
+    config: ServerSetup,
     listeners: Vec<Listener>,
     admin_listeners: Vec<AdminListener>,
 }
@@ -53,7 +53,7 @@ impl Bound {
     ///
     /// # Errors
     /// When an address cannot be bound or may not be.
-    pub fn bind(config: ServerConfig) -> Result<Self, ServeError> {
+    pub fn bind(config: ServerSetup) -> Result<Self, ServeError> {
         let listeners = config
             .listen
             .iter()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use floe_block::{Fault, Kind, VolumeId};
 use floe_nbd::export::Exports;
 
-use super::config::ServeError;
+use super::setup::ServeError;
 use super::tier::TierKey;
 use super::tier_part::TierPart;
 use crate::admin::{Addition, AllowedPaths, NewTier, PathRefused, Reply, Trouble};

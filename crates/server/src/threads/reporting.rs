@@ -6,8 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::board::State;
-use super::config::ServerConfig;
 use super::offer::facts;
+use super::setup::ServerSetup;
 use super::valve::Valve;
 use crate::status::{Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Tally};
 
@@ -23,7 +23,7 @@ pub(super) struct Reporting {
 }
 
 impl Reporting {
-    pub(super) fn new(config: &ServerConfig, valve: Option<Arc<Valve>>) -> Self {
+    pub(super) fn new(config: &ServerSetup, valve: Option<Arc<Valve>>) -> Self {
         Self {
             begun: Instant::now(),
             started: SystemTime::now(),
@@ -36,7 +36,7 @@ impl Reporting {
     /// A report of these counters; `tally` has those of the acceptor.
     pub(super) fn report(
         &mut self,
-        config: &ServerConfig,
+        config: &ServerSetup,
         state: &State,
         tally: &Tally,
         snapshots: Vec<Snapshot>,

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::config::ServeError;
 use super::messages::Message;
+use super::setup::ServeError;
 use super::worker::{Beginning, Worker};
 use super::worker_handle::Workers;
 use super::worker_outbox::WorkerOutbox;

@@ -18,12 +18,12 @@ use floe_device::{Ring, Seed, SocketCompletion, Sockets};
 use floe_nbd::export::Exports;
 
 use super::awaited::Commands;
-use super::config::{ServeError, ServerConfig};
 use super::mailbox::Mailbox;
 use super::messages::Message;
 use super::offer::Offered;
 use super::origin::{LookedFor, Origins};
 use super::sessions::Sessions;
+use super::setup::{ServeError, ServerSetup};
 use super::tier_part::TierPart;
 use super::tier_watch::TierWatches;
 use super::token::ClientToken;
@@ -38,7 +38,7 @@ pub(super) const RING_ENTRIES: u32 = 512;
 /// The makings of a worker, before it has a thread.
 pub(super) struct Beginning {
     pub(super) number: usize,
-    pub(super) config: Arc<ServerConfig>,
+    pub(super) config: Arc<ServerSetup>,
     /// The parts of the tiers, from the top.
     pub(super) tiers: Vec<TierPart>,
     pub(super) seed: Seed,
@@ -54,7 +54,7 @@ pub(super) struct Beginning {
 /// A thread that serves.
 pub(super) struct Worker {
     pub(super) number: usize,
-    pub(super) config: Arc<ServerConfig>,
+    pub(super) config: Arc<ServerSetup>,
     pub(super) ring: Ring,
     pub(super) sockets: Sockets,
     pub(super) driver: Driver,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use super::config::ServeError;
 use super::mailbox::Mailbox;
 use super::messages::{Asker, Done, Event, Notice, Problem, Ticket, WorkerReply};
+use super::setup::ServeError;
 
 /// Sends a worker's replies and events.
 #[derive(Debug, Clone)]

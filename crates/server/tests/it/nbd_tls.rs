@@ -9,14 +9,14 @@ use floe_nbd::uri::{Address, Uri};
 use crate::certificates::certificates;
 use crate::rig::{Rig, VOLUME, drained, header, pattern, simple_reply};
 use floe_block::WriteMode;
-use floe_server::ServerConfig;
+use floe_server::ServerSetup;
 use floe_server::admin::Token;
 use floe_server::tls::TlsConfig;
 
 /// A server with these certificates.
 fn serve(folder: &Path, verify_peer: bool, required: bool) -> Rig {
     let tls = TlsConfig::load(folder, verify_peer, required).unwrap();
-    let tune = |config: &mut ServerConfig| config.tls = Some(tls);
+    let tune = |config: &mut ServerSetup| config.tls = Some(tls);
     Rig::tuned(WriteMode::Back, |memory| Box::new(memory), tune)
 }
 
@@ -232,7 +232,7 @@ fn the_admin_interface_over_tcp_speaks_tls_to_those_who_begin_with_it() {
     std::fs::write(&token, SECRET).unwrap();
     std::fs::set_permissions(&token, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
     let token = Token::read(&token).unwrap();
-    let tune = |config: &mut ServerConfig| {
+    let tune = |config: &mut ServerSetup| {
         config.tls = Some(tls);
         config.admin.token = Some(token);
     };

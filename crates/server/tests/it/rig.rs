@@ -20,7 +20,7 @@ use floe_server::limits::Limits;
 use floe_server::nbd_client::{Client, ClientError, Options};
 use floe_server::status::Status;
 use floe_server::{
-    AdminConfig, Bound, DeviceSource, NamedDevices, ServeError, ServerConfig, Tier, Volume,
+    AdminSetup, Bound, DeviceSource, NamedDevices, ServeError, ServerSetup, Tier, Volume,
 };
 
 /// Size of the volume.
@@ -69,7 +69,7 @@ pub(crate) struct Setup {
     mode: WriteMode,
     /// Threads that serve.
     pub(crate) threads: usize,
-    pub(crate) config: ServerConfig,
+    pub(crate) config: ServerSetup,
     cache: Arc<dyn DeviceSource>,
     /// Tiers below it, from the top: how each writes, its size, and its device.
     below: Vec<(WriteMode, u64, Arc<dyn DeviceSource>)>,
@@ -82,19 +82,19 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn new(mode: WriteMode) -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let config = ServerConfig {
+        let config = ServerSetup {
             listen: vec![
                 format!("nbd+unix:///?socket={}", folder.path().join("socket").display())
                     .parse()
                     .unwrap(),
                 "nbd://127.0.0.1:0".parse().unwrap(),
             ],
-            admin: AdminConfig {
+            admin: AdminSetup {
                 listen: vec![
                     AdminAddress::Unix(folder.path().join("admin")),
                     AdminAddress::Tcp("127.0.0.1:0".into()),
                 ],
-                ..AdminConfig::default()
+                ..AdminSetup::default()
             },
             insecure: false,
             tls: None,
@@ -249,7 +249,7 @@ impl Rig {
     pub(crate) fn tuned(
         mode: WriteMode,
         wrap: impl Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync + 'static,
-        tune: impl FnOnce(&mut ServerConfig),
+        tune: impl FnOnce(&mut ServerSetup),
     ) -> Self {
         let mut setup = Setup::new(mode).backing(wrap);
         tune(&mut setup.config);

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use floe_block::{Kind, VolumeId};
 
 use super::super::board::Board;
-use super::super::config::ServerConfig;
 use super::super::known_tier::KnownTier;
 use super::super::mailbox::Mailbox;
 use super::super::messages::{
@@ -16,6 +15,7 @@ use super::super::messages::{
 };
 use super::super::offer::{Offer, Offered};
 use super::super::replies::{Replies, snapshots};
+use super::super::setup::ServerSetup;
 use super::super::tier::TierKey;
 use super::super::worker_handle::Workers;
 use crate::admin::Reply;
@@ -27,7 +27,7 @@ const LOOKS: u32 = 4;
 
 /// The control thread's state. Operations are functions of it, one file each.
 pub(in crate::threads) struct Control {
-    pub(in crate::threads) config: Arc<ServerConfig>,
+    pub(in crate::threads) config: Arc<ServerSetup>,
     pub(in crate::threads) workers: Workers,
     pub(in crate::threads) offer: Offer,
     /// The tiers, from the top.

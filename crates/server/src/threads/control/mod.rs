@@ -19,8 +19,8 @@ mod restore;
 mod shutdown;
 
 use super::closing::Closing;
-use super::config::ServeError;
 use super::messages::{Job, Operation, Problem};
+use super::setup::ServeError;
 use crate::admin::Reply;
 pub(super) use core::{Control, Inbox};
 

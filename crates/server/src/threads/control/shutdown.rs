@@ -3,10 +3,10 @@
 use floe_block::Kind;
 
 use super::super::closing::Closing;
-use super::super::config::ServeError;
 use super::super::dirty::Dirty;
 use super::super::messages::{Command, Notice, Problem};
 use super::super::offer::facts;
+use super::super::setup::ServeError;
 use super::core::{Control, Wait};
 use crate::admin::{Reply, Trouble};
 use crate::notify;

@@ -1,4 +1,4 @@
-//! The configuration of a server, and the errors that end it.
+//! A server that is to be bound, and the errors that end it.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::listener::ListenError;
 use crate::socket_file::SocketError;
 use crate::tls::TlsConfig;
 
-/// The configuration of a server.
+/// A server as its validated settings describe it, with certificates, token and devices read.
 #[derive(Debug, Clone)]
-pub struct ServerConfig {
+pub struct ServerSetup {
     /// The addresses to listen on.
     pub listen: Vec<Uri>,
     /// The admin interface.
-    pub admin: AdminConfig,
+    pub admin: AdminSetup,
     /// Allow addresses that other machines can reach.
     pub insecure: bool,
     /// Certificates, when connections may or must be encrypted.
@@ -51,9 +51,9 @@ pub struct ServerConfig {
     pub log_lines_dropped: fn() -> u64,
 }
 
-/// Settings of the admin interface.
+/// The admin interface as its settings describe it, with the token read.
 #[derive(Debug, Clone, Default)]
-pub struct AdminConfig {
+pub struct AdminSetup {
     /// The addresses it listens on.
     pub listen: Vec<AdminAddress>,
     /// The group that may use its Unix sockets, beside the server's user.
@@ -70,7 +70,7 @@ pub struct AdminConfig {
     pub own_folders: Vec<PathBuf>,
 }
 
-impl AdminConfig {
+impl AdminSetup {
     /// Makes it of validated settings, and reads the token. `devices` are those it serves.
     ///
     /// # Errors
