@@ -52,7 +52,7 @@ mod room;
 mod shard;
 mod shares;
 #[cfg(test)]
-#[path = "frozen/simulation.rs"]
+#[path = "frozen/simulation/mod.rs"]
 mod simulation; // as `histories`
 mod slab;
 mod stats;

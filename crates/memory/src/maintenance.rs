@@ -17,10 +17,12 @@
 //! forked process has none of these threads and starts its own with the first insertion into a
 //! cache that is in the list ([`quiet`](crate::quiet)).
 
+mod schedule;
+mod threads;
+
 use std::collections::{BTreeSet, HashMap};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::sync::{Condvar, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use crate::clock::Clock;
@@ -28,10 +30,6 @@ use crate::sweep::Sweep;
 
 /// Between two ticks of a cache that is in use.
 const TICK_US: u64 = 5_000;
-/// Between two ticks of one that is not.
-const IDLE_TICK_US: u64 = 160_000;
-/// A sweep that takes longer than this holds up no other.
-const LONG_US: u64 = 20_000;
 /// After a sweep that ended in a panic, and between two attempts to start a thread.
 const AGAIN_US: u64 = 1_000_000;
 
@@ -205,221 +203,6 @@ pub(crate) fn start() -> std::io::Result<()> {
     }
     IS_ALONE.store(false, Ordering::Relaxed); // as in `is_alone`
     Ok(())
-}
-
-impl Maintenance {
-    fn start_thread(&mut self) -> std::io::Result<()> {
-        if NO_THREADS.load(Ordering::Relaxed) {
-            return Err(std::io::ErrorKind::WouldBlock.into());
-        }
-        std::thread::Builder::new().name("floe-keeper".to_owned()).spawn(run)?;
-        self.threads += 1;
-        Ok(())
-    }
-
-    /// Restarts in a forked process: no thread works on the list, and interrupted sweeps are due.
-    fn begin_again(&mut self) {
-        (self.is_led, self.waiting, self.sweeping, self.threads, self.retry_at) =
-            (false, 0, 0, 0, 0);
-        let numbers: Vec<u64> = self.caches.keys().copied().collect();
-        for number in numbers {
-            let Some(kept) = self.caches.get_mut(&number) else { continue };
-            let was_ticked = kept.ticks && kept.tick_due.is_none();
-            let was_swept = std::mem::take(&mut kept.is_swept);
-            if was_swept {
-                kept.sweep_due = None;
-                self.schedule_sweep(number, 0);
-            }
-            if was_ticked {
-                self.schedule_tick(number, 0);
-            }
-        }
-    }
-
-    fn schedule_tick(&mut self, number: u64, at: u64) {
-        let Some(kept) = self.caches.get_mut(&number) else { return };
-        kept.tick_due = Some(at);
-        self.ticks.insert((at, number));
-        if self.ticks.first() == Some(&(at, number)) {
-            EARLIER.notify_one();
-        }
-    }
-
-    fn schedule_sweep(&mut self, number: u64, at: u64) {
-        let Some(kept) = self.caches.get_mut(&number) else { return };
-        let before = kept.sweep_due;
-        if before.is_some_and(|before| before <= at) {
-            return;
-        }
-        kept.sweep_due = Some(at);
-        if kept.is_swept {
-            return;
-        }
-        if let Some(before) = before {
-            self.sweeps.remove(&(before, number));
-        }
-        self.sweeps.insert((at, number));
-        if self.sweeps.first() == Some(&(at, number)) {
-            EARLIER.notify_one();
-        }
-    }
-
-    /// Ticks that are due.
-    fn take_ticks(&mut self, now: u64) -> Vec<(u64, Arc<dyn Sweep>)> {
-        let mut taken = Vec::new();
-        while let Some(&(at, number)) = self.ticks.first().filter(|(at, _)| *at <= now) {
-            self.ticks.remove(&(at, number));
-            let kept = self.caches.get_mut(&number).expect("what is due is in the list");
-            kept.tick_due = None;
-            taken.extend(kept.cache.upgrade().map(|cache| (number, cache)));
-        }
-        taken
-    }
-
-    fn ticked(&mut self, number: u64, used: bool, at: u64) {
-        let Some(kept) = self.caches.get_mut(&number) else { return };
-        kept.tick_us = if used { TICK_US } else { (2 * kept.tick_us).min(IDLE_TICK_US) };
-        let due = at + kept.tick_us; // those that are due together stay so
-        self.schedule_tick(number, due);
-    }
-
-    /// A sweep that is due. It is under way from now on.
-    fn take_sweep(&mut self, now: u64) -> Option<(u64, Arc<dyn Sweep>)> {
-        loop {
-            let &(at, number) = self.sweeps.first().filter(|(at, _)| *at <= now)?;
-            self.sweeps.remove(&(at, number));
-            let kept = self.caches.get_mut(&number).expect("what is due is in the list");
-            kept.sweep_due = None;
-            if let Some(cache) = kept.cache.upgrade() {
-                kept.is_swept = true;
-                self.sweeping += 1;
-                self.long_at = now + LONG_US;
-                return Some((number, cache));
-            }
-        }
-    }
-
-    fn swept(&mut self, number: u64, next: Option<u64>) {
-        self.sweeping -= 1;
-        let Some(kept) = self.caches.get_mut(&number) else { return };
-        kept.is_swept = false;
-        let due = kept.sweep_due.take().into_iter().chain(next).min();
-        if let Some(at) = due {
-            self.schedule_sweep(number, at);
-        }
-    }
-
-    /// Has another thread lead.
-    fn hand_over(&mut self) {
-        self.is_led = false;
-        if self.waiting > 0 {
-            LEAD.notify_one();
-        } else {
-            let _ = self.start_thread(); // else nobody leads until this thread is back
-        }
-    }
-
-    /// When the leader has something to do.
-    fn next_due(&self) -> Option<u64> {
-        let tick = self.ticks.first().map(|(at, _)| *at);
-        let sweep = self
-            .sweeps
-            .first()
-            .map(|(at, _)| if self.sweeping > 0 { self.long_at.max(*at) } else { *at });
-        tick.into_iter().chain(sweep).min()
-    }
-}
-
-/// Returns what each thread does.
-fn run() {
-    crate::quiet::may_be_quiet();
-    let mut maintenance = maintenance();
-    let mut leads = false;
-    while !maintenance.caches.is_empty() {
-        let now = now_us();
-        if !leads && maintenance.is_led {
-            if maintenance.waiting > 0 {
-                break; // one other is enough
-            }
-            maintenance.waiting += 1;
-            maintenance = maintenance.wait(&LEAD);
-            maintenance.waiting -= 1;
-            continue;
-        }
-        (leads, maintenance.is_led) = (true, true);
-        let due = maintenance.next_due();
-        if due.is_none_or(|due| due > now) {
-            maintenance = match due {
-                Some(due) => maintenance.wait_until(&EARLIER, due),
-                None => maintenance.wait(&EARLIER),
-            };
-            continue;
-        }
-        let ticks = maintenance.take_ticks(now);
-        if !ticks.is_empty() {
-            leads = false;
-            maintenance = tick(maintenance, ticks, now);
-            continue;
-        }
-        let mut next = maintenance.take_sweep(now);
-        if next.is_some() {
-            leads = false;
-            maintenance.hand_over();
-        }
-        while let Some((number, cache)) = next {
-            maintenance = sweep(maintenance, number, cache);
-            next = maintenance.take_sweep(now_us());
-        }
-    }
-    if leads {
-        maintenance.is_led = false;
-        LEAD.notify_all();
-    }
-    maintenance.threads -= 1;
-}
-
-/// Does ticks, and hands over.
-fn tick(maintenance: Locked, ticks: Vec<(u64, Arc<dyn Sweep>)>, now: u64) -> Locked {
-    drop(maintenance);
-    let used: Vec<_> =
-        ticks.iter().map(|(_, cache)| quietly(|| tick_one(&**cache)).unwrap_or(false)).collect();
-    rest();
-    let (mut maintenance, now) = (self::maintenance(), now_us().max(now));
-    for ((number, _), used) in ticks.iter().zip(used) {
-        maintenance.ticked(*number, used, now);
-    }
-    maintenance.hand_over();
-    drop(maintenance);
-    for (_, cache) in ticks {
-        quietly(|| drop(cache)); // the last handle, if its users are done with it
-    }
-    rest();
-    self::maintenance()
-}
-
-fn sweep(maintenance: Locked, number: u64, cache: Arc<dyn Sweep>) -> Locked {
-    drop(maintenance);
-    let next = quietly(|| cache.sweep()).unwrap_or_else(|| Some(now_us() + AGAIN_US));
-    quietly(|| drop(cache)); // as in `tick`
-    rest();
-    let mut maintenance = self::maintenance();
-    maintenance.swept(number, next);
-    maintenance
-}
-
-fn tick_one(cache: &dyn Sweep) -> bool {
-    let _quiet = crate::quiet::quiet();
-    cache.tick()
-}
-
-fn rest() {
-    let _quiet = crate::quiet::quiet();
-    crate::local::rest();
-}
-
-/// Runs what may run the user's code, which panics in vain.
-fn quietly<R>(run: impl FnOnce() -> R) -> Option<R> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(crate::thrown::discard).ok()
 }
 
 /// For tests: how often a thread of the library's woke up.

@@ -58,7 +58,7 @@ mod inner;
 mod iter;
 #[path = "../src/limbo.rs"]
 mod limbo;
-#[path = "../src/load.rs"]
+#[path = "../src/load/mod.rs"]
 mod load;
 #[path = "loom/local.rs"]
 mod local;

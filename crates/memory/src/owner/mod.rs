@@ -5,153 +5,36 @@
 //! a hit or an insertion through the general owner would execute more instructions. A test of
 //! `floe-lab` (`simulate_is_cache`) drives both with the same requests and compares all victims.
 
+mod freezing;
+mod gone;
 mod growth;
+mod shape;
+mod tenant;
 
 use std::ops::Range;
 
-use floe_policy::{Access, Cursor, Eviction, Slot};
+use floe_policy::{Access, Eviction, Slot};
 
+pub(crate) use self::gone::Gone;
+pub(crate) use self::shape::Shape;
+pub(crate) use self::tenant::Tenant;
 use crate::admission::ShardAdmission;
 use crate::budget::{Amount, Budget, Share};
 use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::frozen::index::FrozenIndex;
 use crate::hash::KeyHash;
-use crate::index::{Hash32, Index, Lane};
+use crate::index::{Hash32, Index};
 use crate::limbo::{Batch, Limbo, Retired};
-use crate::slab::{Arena, Slab};
+use crate::slab::Slab;
 use crate::stats::ShardCounts;
 use crate::sync::Arc;
 use crate::table::Table;
 
-/// Slots that a shard without a limit of entries begins with.
-const SLOTS_FIRST: usize = 64;
 /// Keys that an index has room for at first.
 const KEYS_FIRST: usize = 1024;
-/// A cache that may hold so many entries, and no more, has slots for all of them at once, so that
-/// no insertion waits for more. A larger one begins with a few: it may never be filled.
-const SLOTS_AT_ONCE: usize = 1 << 22;
-/// Slots that the shards of such a cache begin with together.
-const SLOTS_BEGUN: usize = 1 << 16;
 /// Slots whose keys an insertion moves while the index grows.
 pub(crate) const MOVED_AT_ONCE: usize = 16;
-
-/// Holds what is known of the entry in a slot.
-#[derive(Debug)]
-pub(crate) struct Tenant<K, V> {
-    /// Null when there is none.
-    pub(crate) entry: *mut Entry<K, V>,
-    pub(crate) hash: Hash32,
-    pub(crate) lane: Lane,
-    pub(crate) weight: u32,
-    pub(crate) pinned: bool,
-    pub(crate) frozen: bool,
-    /// In which of two indexes it stands while keys are moved: in the new one if this is the
-    /// owner's.
-    pub(crate) era: bool,
-}
-
-impl<K, V> Tenant<K, V> {
-    pub(crate) const NONE: Self = Self {
-        entry: std::ptr::null_mut(),
-        hash: Hash32(0),
-        lane: Lane::NONE,
-        weight: 0,
-        pinned: false,
-        frozen: false,
-        era: false,
-    };
-
-    fn is_some(&self) -> bool {
-        !self.entry.is_null()
-    }
-
-    /// Returns whether the order may evict or freeze it.
-    #[inline(always)]
-    fn is_in_reach(&self) -> bool {
-        self.is_some() && !(self.pinned | self.frozen)
-    }
-
-    pub(crate) fn retire(self) -> RetiredOf<K, V> {
-        Retired { entry: self.entry, weight: self.weight }
-    }
-}
-
-/// An entry of a cache that was taken out.
-pub(crate) type RetiredOf<K, V> = Retired<Entry<K, V>>;
-
-/// Entries that were taken out, and why.
-type Departures<K, V> = Vec<(RetiredOf<K, V>, Cause)>;
-
-/// Holds what an operation took out and a listener has yet to hear of. Without a listener it waits
-/// in limbo at once.
-#[derive(Debug)]
-pub(crate) struct Gone<K, V> {
-    // Boxed for the sake of caches without a listener: it is handed around on every insertion.
-    to_tell: Option<Box<Departures<K, V>>>,
-}
-
-impl<K, V> Gone<K, V> {
-    pub(crate) fn new(has_listener: bool) -> Self {
-        Self { to_tell: has_listener.then(Box::default) }
-    }
-
-    /// Returns whether there is a listener.
-    #[inline(always)]
-    pub(crate) fn has_listener(&self) -> bool {
-        self.to_tell.is_some()
-    }
-
-    /// Returns what the listener is to hear of.
-    pub(crate) fn untold(&mut self) -> &mut [(RetiredOf<K, V>, Cause)] {
-        self.to_tell.as_deref_mut().map_or(&mut [], |to_tell| to_tell)
-    }
-
-    /// Returns what the listener was to hear of, once.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = RetiredOf<K, V>> {
-        self.to_tell.take().into_iter().flat_map(|to_tell| *to_tell).map(|(retired, _)| retired)
-    }
-}
-
-/// Holds what a shard is made with.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Shape {
-    /// Slots it is to have room for, if that is known.
-    pub(crate) slots: Option<usize>,
-    pub(crate) shards: usize,
-    /// Entries that may wait to be freed, and their weight, before they are.
-    pub(crate) batch: usize,
-    pub(crate) batch_weight: u64,
-    /// Tells what the policy is told that the shard holds, in weight or else in entries.
-    pub(crate) capacity: u64,
-    /// Tells what of the share has no limit: it is the shard's from the beginning.
-    pub(crate) unlimited: Amount,
-}
-
-impl Shape {
-    /// Returns how many entries need memory, as far as that is known: those that are in, and those
-    /// that wait to be freed.
-    fn places(&self) -> Option<usize> {
-        self.slots.map(|slots| slots + 2 * self.batch)
-    }
-
-    /// Slots it has room for at first.
-    fn slots_first(&self) -> usize {
-        let Some(slots) = self.slots else { return SLOTS_FIRST };
-        let is_large = slots.saturating_mul(self.shards) > SLOTS_AT_ONCE + SLOTS_AT_ONCE / 8;
-        if is_large { (SLOTS_BEGUN / self.shards).max(SLOTS_FIRST) } else { slots.max(1) }
-    }
-
-    /// Memory for the entries of so many shards of this shape.
-    pub(crate) fn slabs<E>(&self, shards: usize) -> impl Iterator<Item = Slab<E>> {
-        let places = self.places();
-        let arena = places.and_then(|places| Arena::new(shards, places)).zip(places);
-        (0..shards).map(move |shard| match &arena {
-            Some((arena, places)) => Slab::in_arena(arena, shard, *places),
-            None => Slab::new(places),
-        })
-    }
-}
 
 /// Holds what a shard frees at once.
 pub(crate) type BatchOf<K, V, P> = Batch<Entry<K, V>, TableOf<P>>;
@@ -432,96 +315,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         true
     }
 
-    /// Returns how many entries are frozen.
-    pub(crate) fn frozen(&self) -> usize {
-        self.frozen
-    }
-
     /// Where entries lie.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
         self.slab.memory()
-    }
-
-    /// From now on, or no longer, frozen entries stand in this index, too.
-    pub(crate) fn set_frozen_index(&mut self, index: Option<Arc<FrozenIndex<K, V>>>) {
-        self.frozen_index = index;
-    }
-
-    /// Puts the frozen ones among some slots into the frozen index.
-    pub(crate) fn index_frozen(&self, slots: Range<u32>) {
-        let index = self.frozen_index.as_ref().expect("set before");
-        for tenant in &self.tenants[slots.start as usize..slots.end as usize] {
-            if tenant.frozen && index.reaches(tenant.entry.expose_provenance()) {
-                index.insert(tenant.hash, tenant.entry.expose_provenance());
-            }
-        }
-    }
-
-    /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking
-    /// goes, and puts them into the frozen index if there is one. The next look goes on where this
-    /// one ended.
-    pub(crate) fn freeze_best(&mut self, goal: usize, from: Cursor) -> Cursor {
-        let mut slots = Vec::with_capacity(Cursor::BATCH);
-        let next = self.order.rank(from, &mut slots);
-        // an order that does not get on ends here
-        let next = if next == from { Cursor::END } else { next };
-        let index = self.frozen_index.as_deref();
-        // The order can be the user's and name anything.
-        slots.retain(|slot| {
-            let Some(tenant) = self.tenants.get(slot.index()).filter(|tenant| tenant.is_in_reach())
-            else {
-                return false;
-            };
-            // SAFETY: it is in, and is taken out under this lock only.
-            let goes_idle = || unsafe { &*tenant.entry }.expiry.goes_idle();
-            index.is_none_or(|index| index.reaches(tenant.entry.expose_provenance()))
-                && !goes_idle() // each hit of such an entry writes to it
-        });
-        slots.truncate(goal.saturating_sub(self.frozen));
-        self.order.freeze(&slots);
-        for slot in &slots {
-            let tenant = &mut self.tenants[slot.index()];
-            if std::mem::replace(&mut tenant.frozen, true) {
-                continue; // named twice, and must not be in the index twice
-            }
-            self.frozen += 1;
-            // SAFETY: as above.
-            unsafe { &*tenant.entry }.set_frozen(true);
-            if let Some(index) = index {
-                index.insert(tenant.hash, tenant.entry.expose_provenance());
-            }
-        }
-        next
-    }
-
-    /// Lets hits on the entries in some slots count again. They are out of reach until the order
-    /// [thaws](Self::thaw).
-    pub(crate) fn unfreeze(&mut self, slots: Range<u32>) {
-        for tenant in &mut self.tenants[slots.start as usize..slots.end as usize] {
-            if std::mem::take(&mut tenant.frozen) {
-                self.frozen -= 1;
-                // SAFETY: it is in, and is taken out under this lock only.
-                unsafe { &*tenant.entry }.set_frozen(false);
-            }
-        }
-    }
-
-    /// Has an entry be like one that was never frozen, but for the order, which the caller sees to.
-    pub(crate) fn melt(&mut self, slot: u32) {
-        let tenant = &mut self.tenants[slot as usize];
-        if std::mem::take(&mut tenant.frozen) {
-            self.frozen -= 1;
-            if let Some(index) = &self.frozen_index {
-                index.take_out(tenant.hash, tenant.entry.expose_provenance());
-            }
-            // SAFETY: it is in, and is taken out under this lock only.
-            unsafe { &*tenant.entry }.set_frozen(false);
-        }
-    }
-
-    /// Puts what was frozen back into the order.
-    pub(crate) fn thaw(&mut self) {
-        self.order.thaw();
     }
 
     /// Memory in which nothing lives any more.

@@ -1,26 +1,19 @@
 //! Getting what is not there yet: one load per key, however many ask.
 
+mod loading;
+
 use std::borrow::Borrow;
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, Hash};
-use std::mem::ManuallyDrop;
 use std::pin::pin;
 
 use floe_policy::Replacement;
 
+use self::loading::Turn;
 use crate::cache::Cache;
-use crate::cause::Cause;
-use crate::entry::Entry;
-use crate::flight::{Aboard, Failure, Flight};
-use crate::guard::{Keep, Ref};
-use crate::hash::KeyHash;
-use crate::options::InsertOptions;
-use crate::owner::Owner;
-use crate::shard::Shard;
-use crate::sync::{Arc, Ordering, lock};
-
-/// In a cell, no address of an entry: the cell is taken.
-const RESERVED: usize = 1;
+use crate::flight::{Aboard, Failure};
+use crate::guard::Ref;
+use crate::sync::Arc;
 
 /// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a
 /// source that is there again is asked once, and one that keeps failing does not make its callers
@@ -45,120 +38,6 @@ impl<E: Send + Sync + 'static> Sharing<Arc<E>> {
     fn all() -> Self {
         let share: fn(&Arc<E>) -> Failure = |error| Some(Arc::clone(error) as _);
         Self { share, receive: |failure| failure?.downcast().ok() }
-    }
-}
-
-/// The next action of a caller that asks for an absent key.
-enum Turn<'a, K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// It has come in the meantime.
-    LookAgain,
-    /// Another loads it.
-    Wait(Arc<Flight<K, V>>),
-    /// Load it.
-    Load(Loading<'a, K, V, P, S>),
-}
-
-/// A load that one caller has taken on. Dropped before it is finished, it fails, and another may
-/// try.
-struct Loading<'a, K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    cache: &'a Cache<K, V, P, S>,
-    hash: KeyHash,
-    flight: Arc<Flight<K, V>>,
-    finished: bool,
-    /// The failure for the waiting callers if it is not finished.
-    failure: Failure,
-}
-
-impl<'a, K, V, P, S> Loading<'a, K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// Fails, and passes the failure to the waiting callers.
-    fn fail(mut self, failure: Failure) {
-        self.failure = failure;
-    }
-
-    /// Hands the value to the cache and to all waiting callers. `key` is for the case that the key
-    /// was removed meanwhile.
-    fn finish(mut self, key: impl FnOnce() -> K, value: V) -> Ref<'a, V> {
-        let inner = &*self.cache.inner;
-        let shard = inner.shard(self.hash);
-        let (mut key, mut value) = (ManuallyDrop::new(key()), ManuallyDrop::new(value));
-        let mut candidate =
-            self.cache.candidate(self.hash, &mut key, &mut value, &InsertOptions::new());
-        let cell = inner.record().cell();
-        // comparing keys is the user's code and may need cells, too
-        cell.store(RESERVED, Ordering::Relaxed);
-        let keep = Keep::new(cell);
-        candidate.guard = Some(cell);
-        let mut afters = Vec::new();
-        let boarded;
-        {
-            // Until the entry is in, no caller may find that the flight has gone.
-            let mut flights = lock(&shard.flights);
-            boarded = flights.land(self.hash.whole(), &self.flight);
-            if boarded.is_some() {
-                inner.put(shard, &mut candidate, |after| afters.push(after));
-            } else {
-                let pass = |owner: &mut Owner<K, V, P>, gone: &mut _| {
-                    owner.pass_through(&mut candidate, Cause::Rejected, gone)
-                };
-                let ((), after) = inner.change(shard, shard.owner(), pass);
-                afters.push(after);
-            }
-        }
-        drop(boarded); // the user's code, outside of the lock
-        let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(cell.load(Ordering::Relaxed));
-        // SAFETY: the cell was filled with the address of the entry before that could be taken out,
-        // and keeps it.
-        let entry = unsafe { &*entry };
-        if Arc::strong_count(&self.flight) > 1 {
-            // Waiting callers still have their flight; no caller can join any more.
-            self.flight.land(entry, inner.threads.records.hold(&raw const *entry as usize));
-        }
-        self.finished = true;
-        shard.ends_loading();
-        inner.note_insertion(self.hash);
-        for after in afters {
-            inner.settle(after);
-        }
-        Ref::new(entry, keep)
-    }
-}
-
-impl<K, V, P, S> Drop for Loading<'_, K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    fn drop(&mut self) {
-        if self.finished {
-            return;
-        }
-        let inner = &*self.cache.inner;
-        let shard = inner.shard(self.hash);
-        let key = lock(&shard.flights).land(self.hash.whole(), &self.flight);
-        shard.ends_loading();
-        inner.failed_loads.fetch_add(1, Ordering::Relaxed); // a count
-        self.flight.fail(self.failure.take());
-        drop(key); // the user's code, outside of the lock
     }
 }
 
@@ -400,44 +279,5 @@ where
                 }
             }
         }
-    }
-
-    /// Decides which caller loads an absent key: this one, if no other loads it or it does not
-    /// wait.
-    ///
-    /// # Panics
-    /// When it would wait for itself.
-    fn turn<Q>(&self, hash: KeyHash, key: &Q, waits: bool) -> Turn<'_, K, V, P, S>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let inner = &*self.inner;
-        let shard: &Shard<K, V, P> = inner.shard(hash);
-        let owned = key.to_owned(); // the user's code, outside of the lock
-        let mut flights = lock(&shard.flights);
-        let found = flights.find(hash.whole(), |found| found.borrow() == key);
-        if let Some(flight) = found.filter(|flight| waits || flight.is_own()) {
-            drop(flights);
-            assert!(!flight.is_own(), "a load asks for the key that it loads");
-            return Turn::Wait(flight);
-        }
-        if self.peek(hash, key).is_some() {
-            return Turn::LookAgain;
-        }
-        let flight = Flight::new();
-        flights.attach(hash.whole(), owned, &flight);
-        shard.begins_loading(); // before the load reads anything: see `Inner::owner_past_loads`
-        inner.loads.fetch_add(1, Ordering::Relaxed); // a count
-        Turn::Load(Loading { cache: self, hash, flight, finished: false, failure: None })
-    }
-
-    /// Returns what a flight has brought, when it is over.
-    fn landed(&self, flight: &Flight<K, V>) -> Result<Ref<'_, V>, Failure> {
-        let entry = flight.wait()?;
-        // The flight's hold keeps the entry while the cell is filled.
-        let cell = self.inner.threads.records.adopt(self.inner.record(), entry.as_ptr() as usize);
-        // SAFETY: kept by the cell; entries of a cache live as long as it does.
-        Ok(Ref::new(unsafe { entry.as_ref() }, Keep::new(cell)))
     }
 }
