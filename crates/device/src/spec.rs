@@ -10,21 +10,21 @@
 //! settings; anything else, also `=` and `:`, may be part of the path, only `+` ends a path of a
 //! stripe. Printing a [`Spec`] gives text that parses to the same.
 
-use std::fmt;
+mod error;
+mod text;
+
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 
-use bytesize::ByteSize;
-
+pub use self::error::SpecError;
+use crate::Device;
 use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};
 use crate::medium::Medium;
 use crate::ring::Ring;
 use crate::source::{MEDIUM_SEED, Source, most_memory};
-use crate::stripe::{CHUNK_BYTES, Layout};
-use crate::{Device, SECTOR_BYTES};
+use crate::stripe::Layout;
 
 /// A device's description, before it is opened.
 #[derive(Debug, Clone, PartialEq)]
@@ -56,105 +56,6 @@ pub enum Role {
     Cache {
         /// Its size in bytes.
         size: u64,
-    },
-}
-
-/// An error in a device's text.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum SpecError {
-    /// Neither `file:` nor `memory:` nor `stripe:`.
-    #[error(
-        "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE and stripe:PATH+PATH"
-    )]
-    Kind {
-        /// The text.
-        spec: String,
-    },
-    /// `file:` without a path.
-    #[error("{spec:?} names no path; write file:PATH")]
-    NoPath {
-        /// The text.
-        spec: String,
-    },
-    /// `stripe:` without two paths, or with an empty one.
-    #[error("{spec:?} names fewer than two paths; write stripe:PATH+PATH")]
-    FewPaths {
-        /// The text.
-        spec: String,
-    },
-    /// One path twice in a stripe.
-    #[error("{spec:?} names path {path:?} twice; name each path once")]
-    SamePath {
-        /// The text.
-        spec: String,
-        /// The path.
-        path: String,
-    },
-    /// `memory:` without a size.
-    #[error("{spec:?} gives no size; write memory:SIZE, such as memory:64MiB")]
-    NoSize {
-        /// The text.
-        spec: String,
-    },
-    /// A setting this kind of device does not have.
-    #[error("unknown setting {setting:?} in {spec:?}; there are {known}")]
-    Setting {
-        /// The text.
-        spec: String,
-        /// The setting.
-        setting: String,
-        /// The known names.
-        known: &'static str,
-    },
-    /// The same setting twice.
-    #[error("{spec:?} gives the setting {setting:?} twice; give it once")]
-    Twice {
-        /// The text.
-        spec: String,
-        /// The setting.
-        setting: String,
-    },
-    /// A size that is no size.
-    #[error("{size:?} in {spec:?} is not a size; write 4096, 64KiB or 10GiB")]
-    Size {
-        /// The text.
-        spec: String,
-        /// The size.
-        size: String,
-    },
-    /// A size a device cannot have.
-    #[error("size {size} in {spec:?} is not a positive multiple of {unit} bytes")]
-    SizeUnit {
-        /// The text.
-        spec: String,
-        /// The size in bytes.
-        size: u64,
-        /// The unit of which it must be a multiple.
-        unit: u64,
-    },
-    /// A write cache of another kind.
-    #[error("unknown write-cache {found:?} in {spec:?}; there is volatile")]
-    WriteCache {
-        /// The text.
-        spec: String,
-        /// The kind.
-        found: String,
-    },
-    /// Interference that is neither left alone nor switched off, or of no medium.
-    #[error("{found:?} in {spec:?} has no effect; write medium=NAME,interference=off")]
-    Interference {
-        /// The text.
-        spec: String,
-        /// The setting.
-        found: String,
-    },
-    /// A medium nobody knows.
-    #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
-    Medium {
-        /// The text.
-        spec: String,
-        /// The medium.
-        medium: String,
     },
 }
 
@@ -260,159 +161,9 @@ impl Spec {
     }
 }
 
-impl FromStr for Spec {
-    type Err = SpecError;
-
-    fn from_str(text: &str) -> Result<Spec, SpecError> {
-        let spec = || text.to_owned();
-        let (kind, rest) = text.split_once(':').ok_or_else(|| SpecError::Kind { spec: spec() })?;
-        let mut parts = rest.split(',');
-        let first = parts.next().unwrap_or_default();
-        let known = match kind {
-            "file" if first.is_empty() => return Err(SpecError::NoPath { spec: spec() }),
-            "file" => "size=SIZE, write-cache=volatile, medium=NAME and interference=off",
-            "memory" if first.is_empty() => return Err(SpecError::NoSize { spec: spec() }),
-            "memory" => "medium=NAME and interference=off",
-            "stripe" => {
-                "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
-            }
-            _ => return Err(SpecError::Kind { spec: spec() }),
-        };
-        let (mut size, mut chunk, mut write_cache, mut faults) = (None, None, None, None);
-        let (mut medium, mut interference) = (None::<Medium>, None);
-        for setting in parts {
-            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-            let again = match name {
-                "size" if kind == "stripe" => {
-                    size.replace(parse_size(text, value, SECTOR_BYTES)?).is_some()
-                }
-                "chunk" if kind == "stripe" => {
-                    chunk.replace(parse_size(text, value, SECTOR_BYTES)?).is_some()
-                }
-                "size" if kind == "file" => size.replace(parse_size(text, value, 512)?).is_some(),
-                "write-cache" if kind != "memory" && value != "volatile" => {
-                    return Err(SpecError::WriteCache { spec: spec(), found: value.to_owned() });
-                }
-                "write-cache" if kind != "memory" => write_cache.replace(value).is_some(),
-                "medium" => {
-                    let found = Medium::named(value).ok_or_else(|| SpecError::Medium {
-                        spec: spec(),
-                        medium: value.to_owned(),
-                    })?;
-                    medium.replace(found).is_some()
-                }
-                "faults" if !value.is_empty() => faults.replace(PathBuf::from(value)).is_some(),
-                "interference" => interference.replace((setting, value)).is_some(),
-                _ => {
-                    return Err(SpecError::Setting {
-                        spec: spec(),
-                        setting: name.to_owned(),
-                        known,
-                    });
-                }
-            };
-            if again {
-                return Err(SpecError::Twice { spec: spec(), setting: name.to_owned() });
-            }
-        }
-        match (&mut medium, interference) {
-            (_, None) => {}
-            (Some(medium), Some((_, "off"))) => medium.interference = &[],
-            (_, Some((setting, _))) => {
-                return Err(SpecError::Interference { spec: spec(), found: setting.to_owned() });
-            }
-        }
-        let kind = match kind {
-            "file" => Kind::File { path: first.into(), size },
-            "stripe" => Kind::Stripe {
-                paths: parse_paths(text, first)?,
-                chunk: chunk.unwrap_or(CHUNK_BYTES),
-                size,
-            },
-            _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
-        };
-        Ok(Spec { kind, volatile: write_cache.is_some(), medium, faults })
-    }
-}
-
-fn parse_paths(spec: &str, text: &str) -> Result<Vec<PathBuf>, SpecError> {
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for path in text.split('+') {
-        if paths.iter().any(|other| other.as_os_str() == path) {
-            return Err(SpecError::SamePath { spec: spec.to_owned(), path: path.to_owned() });
-        }
-        paths.push(path.into());
-    }
-    if paths.len() < 2 || paths.iter().any(|path| path.as_os_str().is_empty()) {
-        return Err(SpecError::FewPaths { spec: spec.to_owned() });
-    }
-    Ok(paths)
-}
-
 /// The present size of a file or block device.
 fn size_of_file(path: &PathBuf) -> Option<u64> {
     let kind = std::fs::metadata(path).ok()?.file_type();
     let seekable = kind.is_file() || kind.is_block_device();
     seekable.then(|| std::fs::File::open(path).ok()?.seek(SeekFrom::End(0)).ok()).flatten()
-}
-
-fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecError> {
-    let ByteSize(size) = text
-        .parse()
-        .map_err(|_| SpecError::Size { spec: spec.to_owned(), size: text.to_owned() })?;
-    // Fractions and overflow are cut off without a word by the parser; the largest size stands for
-    // overflow.
-    if size == 0 || size == u64::MAX || !size.is_multiple_of(unit) {
-        return Err(SpecError::SizeUnit { spec: spec.to_owned(), size, unit });
-    }
-    Ok(size)
-}
-
-/// A size in the largest unit that expresses it exactly.
-struct Exact(u64);
-
-impl fmt::Display for Exact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        match units.into_iter().find(|(shift, _)| self.0.is_multiple_of(1 << shift)) {
-            Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
-            None => write!(f, "{}", self.0),
-        }
-    }
-}
-
-impl fmt::Display for Spec {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            Kind::File { path, size: None } => write!(f, "file:{}", path.display())?,
-            Kind::File { path, size: Some(size) } => {
-                write!(f, "file:{},size={}", path.display(), Exact(*size))?;
-            }
-            Kind::Memory { size } => write!(f, "memory:{}", Exact(*size))?,
-            Kind::Stripe { paths, chunk, size } => {
-                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-                write!(f, "stripe:{},chunk={}", paths.join("+"), Exact(*chunk))?;
-                size.map_or(Ok(()), |size| write!(f, ",size={}", Exact(size)))?;
-            }
-        }
-        if self.volatile {
-            f.write_str(",write-cache=volatile")?;
-        }
-        if let Some(faults) = &self.faults {
-            write!(f, ",faults={}", faults.display())?;
-        }
-        match &self.medium {
-            None => Ok(()),
-            Some(medium) => {
-                let named = Medium::named(medium.name);
-                let is_off = named.is_some_and(|named| named.interference != medium.interference);
-                write!(
-                    f,
-                    ",medium={}{}",
-                    medium.name,
-                    if is_off { ",interference=off" } else { "" }
-                )
-            }
-        }
-    }
 }

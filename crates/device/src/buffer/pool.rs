@@ -17,24 +17,22 @@
 //! releases, `get_mut` acquires, and so whatever the borrower did to the memory happened before its
 //! next use. A loan also keeps the mapping, so it outlives its home thread.
 
+mod home;
+
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::buddy::{Buddy, ORDERS};
+use self::home::Home;
+use super::buddy::Buddy;
 use super::ground::{Family, Ground, PAGE};
 
 /// The number of waiting loans one allocation looks at: more than one, so that looking outruns
 /// lending.
 const LOOKS: usize = 2;
-
-/// The number of free blocks of each order that are kept whole for the next buffer, past the buddy
-/// allocator.
-const KEPT: usize = 16;
 
 /// Where buffers come from. Clones share the same arena.
 #[derive(Clone)]
@@ -60,22 +58,6 @@ pub struct PoolStats {
     pub fallback_bytes: usize,
     /// Buffers this thread is done with and another still has.
     pub on_loan: usize,
-}
-
-struct Home {
-    family: Arc<Family>,
-    /// Where in the mapping this pool's arena begins.
-    first: usize,
-    buddy: RefCell<Buddy>,
-    /// Buffers that ended, by order, with their blocks: the next buffer of that order.
-    kept: RefCell<[Vec<Rc<Memory>>; ORDERS]>,
-    /// Counts of arena buffers whose blocks went back to the buddy allocator.
-    spare: RefCell<Vec<Rc<Memory>>>,
-    /// Buffers whose local count is zero but which a loan still holds.
-    on_loan: RefCell<VecDeque<Rc<Memory>>>,
-    used_bytes: Cell<usize>,
-    fallbacks: Cell<u64>,
-    fallback_bytes: Cell<usize>,
 }
 
 /// One buffer as one thread knows it.
@@ -212,66 +194,6 @@ impl Seed {
             fallback_bytes: Cell::new(0),
             family: self.family,
         }))
-    }
-}
-
-impl Home {
-    /// A buffer in a block that was kept whole.
-    fn again(self: &Rc<Home>, order: u32, len: usize) -> Option<Buffer> {
-        let mut memory = self.kept.borrow_mut().get_mut(order as usize)?.pop()?;
-        self.used_bytes.set(self.used_bytes.get() + (PAGE << order));
-        let inside = Rc::get_mut(&mut memory).expect("a kept block has one owner");
-        (inside.len, inside.home) = (len, Some(Rc::clone(self)));
-        Some(Buffer(ManuallyDrop::new(memory)))
-    }
-
-    /// Gives all kept blocks back to the buddy allocator, to become larger ones.
-    fn merge(&self) {
-        for memory in self.kept.borrow_mut().iter_mut().flat_map(|kept| kept.drain(..)) {
-            if let Place::Arena { page, order } = memory.place {
-                self.buddy.borrow_mut().free(page, order);
-            }
-            self.spare.borrow_mut().push(memory);
-        }
-    }
-
-    /// Looks at up to `most` buffers on loan, the longest waiting first, and takes back those that
-    /// have returned.
-    fn collect(&self, most: usize) {
-        let mut on_loan = self.on_loan.borrow_mut();
-        for _ in 0..most.min(on_loan.len()) {
-            let memory = on_loan.pop_front().expect("no more than there are");
-            if let Some(memory) = self.free(memory) {
-                on_loan.push_back(memory);
-            }
-        }
-    }
-
-    /// Takes back a buffer that nobody here uses; gives it back if another thread still does.
-    fn free(&self, mut memory: Rc<Memory>) -> Option<Rc<Memory>> {
-        let (place, ground) = {
-            let memory = Rc::get_mut(&mut memory).expect("nobody here uses it");
-            (memory.place, memory.ground.as_mut().expect("home buffers stand on something"))
-        };
-        // The other owners are the loans; this is the acquiring look of the invariants.
-        if Arc::get_mut(ground).is_none() {
-            return Some(memory);
-        }
-        match place {
-            Place::Arena { page, order } => {
-                self.used_bytes.set(self.used_bytes.get() - (PAGE << order));
-                let kept = &mut self.kept.borrow_mut()[order as usize];
-                if kept.len() < KEPT {
-                    kept.push(memory);
-                } else {
-                    self.buddy.borrow_mut().free(page, order);
-                    self.spare.borrow_mut().push(memory);
-                }
-            }
-            Place::Heap { bytes } => self.fallback_bytes.set(self.fallback_bytes.get() - bytes),
-            Place::Borrowed => unreachable!("what is borrowed has no home here"),
-        }
-        None
     }
 }
 

@@ -1,0 +1,102 @@
+//! The errors in a device's text.
+
+use crate::medium::Medium;
+
+/// An error in a device's text.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SpecError {
+    /// Neither `file:` nor `memory:` nor `stripe:`.
+    #[error(
+        "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE and stripe:PATH+PATH"
+    )]
+    Kind {
+        /// The text.
+        spec: String,
+    },
+    /// `file:` without a path.
+    #[error("{spec:?} names no path; write file:PATH")]
+    NoPath {
+        /// The text.
+        spec: String,
+    },
+    /// `stripe:` without two paths, or with an empty one.
+    #[error("{spec:?} names fewer than two paths; write stripe:PATH+PATH")]
+    FewPaths {
+        /// The text.
+        spec: String,
+    },
+    /// One path twice in a stripe.
+    #[error("{spec:?} names path {path:?} twice; name each path once")]
+    SamePath {
+        /// The text.
+        spec: String,
+        /// The path.
+        path: String,
+    },
+    /// `memory:` without a size.
+    #[error("{spec:?} gives no size; write memory:SIZE, such as memory:64MiB")]
+    NoSize {
+        /// The text.
+        spec: String,
+    },
+    /// A setting this kind of device does not have.
+    #[error("unknown setting {setting:?} in {spec:?}; there are {known}")]
+    Setting {
+        /// The text.
+        spec: String,
+        /// The setting.
+        setting: String,
+        /// The known names.
+        known: &'static str,
+    },
+    /// The same setting twice.
+    #[error("{spec:?} gives the setting {setting:?} twice; give it once")]
+    Twice {
+        /// The text.
+        spec: String,
+        /// The setting.
+        setting: String,
+    },
+    /// A size that is no size.
+    #[error("{size:?} in {spec:?} is not a size; write 4096, 64KiB or 10GiB")]
+    Size {
+        /// The text.
+        spec: String,
+        /// The size.
+        size: String,
+    },
+    /// A size a device cannot have.
+    #[error("size {size} in {spec:?} is not a positive multiple of {unit} bytes")]
+    SizeUnit {
+        /// The text.
+        spec: String,
+        /// The size in bytes.
+        size: u64,
+        /// The unit of which it must be a multiple.
+        unit: u64,
+    },
+    /// A write cache of another kind.
+    #[error("unknown write-cache {found:?} in {spec:?}; there is volatile")]
+    WriteCache {
+        /// The text.
+        spec: String,
+        /// The kind.
+        found: String,
+    },
+    /// Interference that is neither left alone nor switched off, or of no medium.
+    #[error("{found:?} in {spec:?} has no effect; write medium=NAME,interference=off")]
+    Interference {
+        /// The text.
+        spec: String,
+        /// The setting.
+        found: String,
+    },
+    /// A medium nobody knows.
+    #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
+    Medium {
+        /// The text.
+        spec: String,
+        /// The medium.
+        medium: String,
+    },
+}
