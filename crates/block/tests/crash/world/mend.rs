@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::rc::Rc;
 
-use floe_block::{KeptCache, SECTOR_BYTES, VolumeId};
+use floe_block::{KeptCache, SECTOR_BYTES, StoreError, VolumeId};
 use rand::Rng;
 
 use super::World;
@@ -112,7 +112,7 @@ impl World {
             return Err(format!("{sector:?} counts as dirty, and is not; gone is {gone:?}"));
         }
         if !gone.is_empty() && lost.is_of_log {
-            for sector in self.said_before(bytes, lost, &machine)?.dirty {
+            for sector in self.dirty_before(bytes, lost, &machine)? {
                 if before.dirty.contains(&sector) && !is_kept(&sector) && !after.is_lost(&sector) {
                     return Err(format!("{sector:?} is forgotten; gone is {gone:?}"));
                 }
@@ -126,20 +126,25 @@ impl World {
         }
     }
 
-    /// Opens a copy whose log ends before the lost pages.
-    fn said_before(
+    /// Returns the sectors that are dirty in a copy whose log ends before the lost pages. There are
+    /// none where the log does the duty of a checkpoint whose slot is in use again: such a copy is
+    /// damaged.
+    fn dirty_before(
         &self,
         bytes: &[u8],
         lost: &LostPages,
         machine: &Rc<Machine>,
-    ) -> Result<Said, String> {
+    ) -> Result<BTreeSet<DirtySector>, String> {
         let mut bytes = bytes.to_vec();
         for byte in lost.later.iter().flat_map(|page| page.clone()) {
             bytes[byte] = 0;
         }
         let copy = Disk::holding(machine, &bytes);
         let boot = Boot { machine, cache: &copy, ..self.boot() };
-        let found = boot.open().map_err(|error| format!("the log does not end: {error:?}"))?;
-        Ok(Said::by(&found.ok_or("there is no cache any more")?, self.sizes.len()))
+        let found = match boot.open() {
+            Err(NoBoot::Refused(StoreError::Checkpoint { .. })) => return Ok(BTreeSet::new()),
+            found => found.map_err(|error| format!("the log does not end: {error:?}"))?,
+        };
+        Ok(Said::by(&found.ok_or("there is no cache any more")?, self.sizes.len()).dirty)
     }
 }
