@@ -35,6 +35,12 @@ impl Held {
         Self { sectors: BTreeSet::new(), most, has_tier: memory != Memory::None }
     }
 
+    /// Returns whether there is a memory tier.
+    #[inline]
+    pub(crate) fn has_tier(&self) -> bool {
+        self.has_tier
+    }
+
     /// Puts the sectors that a read has in its buffer into the tier.
     #[inline]
     pub(crate) fn fill(

@@ -12,6 +12,9 @@ use crate::order::Order;
 impl Shard {
     /// Puts the sectors that a read has in its buffer into the tier.
     pub(super) fn fill(&self, id: TaskId, orders: &mut Vec<Order>) {
+        if !self.held.has_tier() {
+            return;
+        }
         if let Some(at) = self.tasks[id].destination() {
             let task = &self.tasks[id];
             self.held.fill(task.volume, task.range.clone(), at.span(&task.range), orders);

@@ -8,7 +8,7 @@ use crate::mapping::directory::Block;
 use crate::order::{DeviceId, Order, Span};
 
 impl Shard {
-    #[inline]
+    #[inline(always)] // every read that hits comes here
     pub(super) fn order_cache_read(
         &mut self,
         id: TaskId,
