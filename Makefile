@@ -37,6 +37,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences
 	$(CARGO) fmt --manifest-path rivals/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) clippy $(RIVALS) --all-targets --locked -- -D warnings
+	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	scripts/check-targets
 	scripts/check-layers
