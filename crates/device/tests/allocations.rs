@@ -5,36 +5,12 @@
 #[path = "it/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::SECTOR;
 use floe_device::{
     Action, Buffer, Completion, Device, FileDevice, FileOptions, MemoryDevice, Operation,
 };
 use floe_device::{Pool, StripeDevice};
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-struct Counting;
-
-// the only way to count allocations; everything is handed to the system's allocator as it is
-#[allow(unsafe_code)]
-// SAFETY: the system's allocator keeps the contract, and counting touches no memory it gives out.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`, which is this one's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `System` with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
+use floe_testkit::allocations::{Counting, of_this_thread};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -47,9 +23,9 @@ const ROUNDS: u64 = 100;
 fn when_warm(mut round: impl FnMut()) -> u64 {
     round();
     round();
-    let before = ALLOCATIONS.get();
+    let before = of_this_thread();
     (0..ROUNDS).for_each(|_| round());
-    ALLOCATIONS.get() - before
+    of_this_thread() - before
 }
 
 #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use floe_model::events::{Distributions, Effort, simulate};
 use floe_model::policies::POLICIES;
 use floe_model::{Load, Service, Setting, bound::bound, mva};
+use floe_testkit::thread_time;
 
 /// A curve as the paper draws it.
 const HIT_RATIOS: std::ops::RangeInclusive<u32> = 40..=100;
@@ -32,7 +33,7 @@ fn main() {
     {
         let setting = Setting::new(0.9, 100.0);
         let load = Load::of(72);
-        let start = cpu_time();
+        let start = thread_time();
         for _ in 0..ROUNDS {
             for percent in HIT_RATIOS.step_by(5) {
                 let setting = setting.at(f64::from(percent) / 100.0);
@@ -42,13 +43,13 @@ fn main() {
                 );
             }
         }
-        let curve = (cpu_time() - start) / ROUNDS;
+        let curve = (thread_time() - start) / ROUNDS;
         let network = policy.network(&service, &setting).expect("a network");
         let effort = Effort { precision: 0.0, visits_max: 10_000_000, seed: 1 };
-        let start = cpu_time();
+        let start = thread_time();
         let simulated =
             simulate(&network, &load, &Distributions::default(), &effort).expect("a simulation");
-        let visits_per_us = simulated.visits as f64 / (cpu_time() - start).as_secs_f64() / 1e6;
+        let visits_per_us = simulated.visits as f64 / (thread_time() - start).as_secs_f64() / 1e6;
         println!(
             "{:<16} {:>7.3} ms  {:<14} {:>8.1} M  {}",
             policy.name,
@@ -62,10 +63,4 @@ fn main() {
 
 fn goal(goal: &str, is_met: bool) -> String {
     format!("goal {goal}{}", if is_met { "" } else { " MISSED" })
-}
-
-/// What this thread has used of the processor.
-fn cpu_time() -> Duration {
-    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }

@@ -165,7 +165,16 @@ fn socket_parameter(query: &str, unix: bool) -> Result<Option<PathBuf>, Problem>
     Ok(socket)
 }
 
-fn tcp_address(authority: &str) -> Result<Address, Problem> {
+fn tcp_address(text: &str) -> Result<Address, Problem> {
+    let (host, port) = authority(text)?;
+    Ok(Address::Tcp { host, port: port.unwrap_or(DEFAULT_PORT) })
+}
+
+/// Reads `HOST[:PORT]`, as in URIs. An IPv6 address stands in brackets.
+///
+/// # Errors
+/// When it is something else.
+pub fn authority(authority: &str) -> Result<(String, Option<u16>), Problem> {
     if authority.contains('@') {
         return Err(Problem::User);
     }
@@ -191,13 +200,13 @@ fn tcp_address(authority: &str) -> Result<Address, Problem> {
         return Err(Problem::NoHost);
     }
     let port = match port {
-        "" => DEFAULT_PORT,
+        "" => None,
         digits if digits.bytes().all(|byte| byte.is_ascii_digit()) => {
-            digits.parse().map_err(|_| Problem::Port(port.to_owned()))?
+            Some(digits.parse().map_err(|_| Problem::Port(port.to_owned()))?)
         }
         _ => return Err(Problem::Port(port.to_owned())),
     };
-    Ok(Address::Tcp { host, port })
+    Ok((host, port))
 }
 
 /// Decodes percent-encoding.

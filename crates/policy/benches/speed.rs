@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use floe_policy::registry::{Choice, Visitor, names};
 use floe_policy::{Policy, mix, with};
+use floe_testkit::thread_time;
 use support::{Cache, Dense};
 
 /// Traces are run again and again until this much processor time is used.
@@ -44,7 +45,7 @@ impl Visitor for Speed<'_> {
         while used < MEASURED_MIN {
             let mut cache = Cache::new(make(), size, self.trace);
             let mut hits = 0u64;
-            let start = cpu_time();
+            let start = thread_time();
             if P::INFO.next_uses {
                 for (&key, &next_use) in self.trace.keys.iter().zip(self.next_uses) {
                     hits += u64::from(cache.request(key, next_use));
@@ -54,7 +55,7 @@ impl Visitor for Speed<'_> {
                     hits += u64::from(cache.request(key, 0));
                 }
             }
-            used += cpu_time() - start;
+            used += thread_time() - start;
             requests += self.trace.keys.len() as f64;
             measured.requests_per_us = requests / used.as_secs_f64() / 1e6;
             measured.miss_ratio = 1.0 - hits as f64 / self.trace.keys.len() as f64;
@@ -62,12 +63,6 @@ impl Visitor for Speed<'_> {
         }
         measured
     }
-}
-
-/// What this thread has used of the processor.
-fn cpu_time() -> Duration {
-    let used = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }
 
 /// What a policy is to reach, in millions of requests per second.

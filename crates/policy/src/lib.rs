@@ -94,6 +94,7 @@ mod sample_set;
 pub mod shedder;
 pub mod shedding;
 mod sketch;
+mod small_queue;
 pub mod trial;
 
 // The policies.

@@ -5,9 +5,8 @@
 //! when it comes back (Yang et al., "FIFO can be Better than LRU: the Power of Lazy Promotion and
 //! Quick Demotion", HotOS '23). [S3-FIFO](crate::S3Fifo) asks for two hits.
 
-use crate::ghost_table::GhostTable;
-use crate::index::Tag;
 use crate::listed::Listed;
+use crate::small_queue::SmallQueue;
 use crate::{Access, Counters, Lists, Marks, Slot};
 
 const SMALL: usize = 0;
@@ -19,12 +18,7 @@ const MAIN: usize = 1;
 pub struct QuickDemotion<const MAIN_FIRST: bool> {
     queues: Lists<2>,
     hits: Counters,
-    tags: Vec<Tag>,
-    ghosts: GhostTable,
-    small_share: f64,
-    ghost_share: f64,
-    small_target: u64,
-    ghost_limit: u64,
+    small: SmallQueue,
     /// Nothing had to leave since the order was empty. Room alone does not tell: where orders share
     /// a capacity, one may stay below its part.
     filling: bool,
@@ -36,12 +30,7 @@ impl<const MAIN_FIRST: bool> QuickDemotion<MAIN_FIRST> {
         Self {
             queues: Lists::named(["small queue", "main queue"]),
             hits: Counters::new(hits_max),
-            tags: Vec::new(),
-            ghosts: GhostTable::default(),
-            small_share,
-            ghost_share,
-            small_target: 0,
-            ghost_limit: 0,
+            small: SmallQueue::new(small_share, ghost_share),
             filling: MAIN_FIRST,
         }
     }
@@ -52,7 +41,7 @@ impl<const MAIN_FIRST: bool> QuickDemotion<MAIN_FIRST> {
     fn fills_main(&mut self, weight: u32) -> bool {
         self.filling |= MAIN_FIRST && self.queues.is_empty();
         self.filling
-            && self.queues.size(MAIN) + u64::from(weight) + self.small_target
+            && self.queues.size(MAIN) + u64::from(weight) + self.small.target()
                 <= self.queues.capacity()
     }
 
@@ -63,7 +52,7 @@ impl<const MAIN_FIRST: bool> QuickDemotion<MAIN_FIRST> {
             let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
             match (small, main) {
                 (Some(oldest), _)
-                    if main.is_none() || self.queues.size(SMALL) >= self.small_target =>
+                    if main.is_none() || self.queues.size(SMALL) >= self.small.target() =>
                 {
                     if self.hits.get(oldest) == 0 {
                         return Some((SMALL, oldest));
@@ -106,10 +95,8 @@ impl<const MAIN_FIRST: bool> Listed for QuickDemotion<MAIN_FIRST> {
 
     #[inline(always)]
     fn insert(&mut self, slot: Slot, access: &Access) {
-        let tag = Tag::of(access.hash);
-        let known = self.ghosts.take(tag, self.ghost_limit);
+        let known = self.small.enter(slot, access);
         let queue = if self.fills_main(access.weight) || known { MAIN } else { SMALL };
-        self.tags[slot.index()] = tag;
         self.hits.set(slot, 0);
         self.queues.set_weight(slot, access.weight);
         self.queues.push_head(queue, slot);
@@ -120,7 +107,7 @@ impl<const MAIN_FIRST: bool> Listed for QuickDemotion<MAIN_FIRST> {
         self.filling = false;
         let (queue, oldest) = self.advance()?;
         if queue == SMALL {
-            self.ghosts.push(self.tags[oldest.index()]);
+            self.small.remember(oldest);
         }
         self.queues.pop_tail(queue)
     }
@@ -140,21 +127,15 @@ impl<const MAIN_FIRST: bool> Listed for QuickDemotion<MAIN_FIRST> {
     fn resized(&mut self) {
         let slots = self.queues.slots();
         self.hits.reserve(slots);
-        self.tags.resize(slots, Tag::default());
-        self.ghosts.reserve((self.ghost_share * slots as f64) as usize);
-        let capacity = self.queues.capacity() as f64;
-        self.small_target = (capacity * self.small_share) as u64;
-        self.ghost_limit = ((capacity * self.ghost_share) as u64).min(slots as u64);
+        self.small.resize(slots, self.queues.capacity());
     }
 
     fn moved(&mut self, from: Slot, to: Slot) {
         self.hits.set(to, self.hits.get(from));
-        self.tags[to.index()] = self.tags[from.index()];
+        self.small.moved(from, to);
     }
 
     fn other_memory_bytes(&self) -> usize {
-        self.hits.memory_bytes()
-            + self.tags.capacity() * size_of::<Tag>()
-            + self.ghosts.memory_bytes()
+        self.hits.memory_bytes() + self.small.memory_bytes()
     }
 }

@@ -11,9 +11,8 @@
 //! Not to be used where entries are hit twice in a burst and never again: the burst passes the
 //! filter.
 
-use crate::ghost_table::GhostTable;
-use crate::index::Tag;
 use crate::listed::Listed;
+use crate::small_queue::SmallQueue;
 use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Slot};
 
 const SMALL: usize = 0;
@@ -32,13 +31,7 @@ pub(crate) const SMALL_SHARE: Parameter =
 pub struct S3Fifo {
     queues: Lists<2>,
     hits: Counters,
-    tags: Vec<Tag>,
-    ghosts: GhostTable,
-    small_share: f64,
-    /// As many ghosts as the main queue has entries.
-    ghost_share: f64,
-    small_target: u64,
-    ghost_limit: u64,
+    small: SmallQueue,
 }
 
 impl Policy for S3Fifo {
@@ -54,12 +47,8 @@ impl Policy for S3Fifo {
         Self {
             queues: Lists::named(["small queue", "main queue"]),
             hits: Counters::new(HITS_MAX),
-            tags: Vec::new(),
-            ghosts: GhostTable::default(),
-            small_share,
-            ghost_share: 1.0 - small_share,
-            small_target: 0,
-            ghost_limit: 0,
+            // As many ghosts as the main queue has entries.
+            small: SmallQueue::new(small_share, 1.0 - small_share),
         }
     }
 }
@@ -72,7 +61,7 @@ impl S3Fifo {
             let (small, main) = (self.queues.tail(SMALL), self.queues.tail(MAIN));
             match (small, main) {
                 (Some(oldest), _)
-                    if main.is_none() || self.queues.size(SMALL) >= self.small_target =>
+                    if main.is_none() || self.queues.size(SMALL) >= self.small.target() =>
                 {
                     if self.hits.get(oldest) < HITS_TO_STAY {
                         return Some((SMALL, oldest));
@@ -115,10 +104,8 @@ impl Listed for S3Fifo {
 
     #[inline(always)]
     fn insert(&mut self, slot: Slot, access: &Access) {
-        let tag = Tag::of(access.hash);
-        let known = self.ghosts.take(tag, self.ghost_limit);
+        let known = self.small.enter(slot, access);
         let queue = if known { MAIN } else { SMALL };
-        self.tags[slot.index()] = tag;
         self.hits.set(slot, 0);
         self.queues.set_weight(slot, access.weight);
         self.queues.push_head(queue, slot);
@@ -129,12 +116,12 @@ impl Listed for S3Fifo {
         let (queue, oldest) = self.advance()?;
         debug_assert!(
             queue == SMALL
-                || self.queues.size(SMALL) < self.small_target
+                || self.queues.size(SMALL) < self.small.target()
                 || self.queues.size(SMALL) == 0,
             "the main queue gives room only while the small one is below its target"
         );
         if queue == SMALL {
-            self.ghosts.push(self.tags[oldest.index()]);
+            self.small.remember(oldest);
         }
         self.queues.pop_tail(queue)
     }
@@ -154,21 +141,15 @@ impl Listed for S3Fifo {
     fn resized(&mut self) {
         let slots = self.queues.slots();
         self.hits.reserve(slots);
-        self.tags.resize(slots, Tag::default());
-        self.ghosts.reserve((self.ghost_share * slots as f64) as usize);
-        let capacity = self.queues.capacity() as f64;
-        self.small_target = (capacity * self.small_share) as u64;
-        self.ghost_limit = ((capacity * self.ghost_share) as u64).min(slots as u64);
+        self.small.resize(slots, self.queues.capacity());
     }
 
     fn moved(&mut self, from: Slot, to: Slot) {
         self.hits.set(to, self.hits.get(from));
-        self.tags[to.index()] = self.tags[from.index()];
+        self.small.moved(from, to);
     }
 
     fn other_memory_bytes(&self) -> usize {
-        self.hits.memory_bytes()
-            + self.tags.capacity() * size_of::<Tag>()
-            + self.ghosts.memory_bytes()
+        self.hits.memory_bytes() + self.small.memory_bytes()
     }
 }

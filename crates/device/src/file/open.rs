@@ -13,21 +13,13 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 
 use crate::SECTOR_BYTES;
 use crate::buffer::Pool;
 use crate::identity::{Identity, identify};
-
-/// The longest wait for a file in use. The kernel releases a killed process's files only when it
-/// has closed its io_uring, which comes after the process has ended: a restart right after a kill
-/// must not be refused for that.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// The time between two attempts meanwhile.
-const AGAIN: Duration = Duration::from_millis(5);
+use crate::patience::patiently;
 
 /// Options for opening a [`FileDevice`](crate::FileDevice).
 #[derive(Debug, Clone, Default)]
@@ -342,22 +334,6 @@ fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
         rustix::io::Errno::WOULDBLOCK => OpenError::InUse { path: path.to_owned() },
         other => OpenError::System { what: "lock", path: path.to_owned(), source: other.into() },
     })
-}
-
-/// Tries again while it is in use, for as long as that may be nobody any more.
-fn patiently<T, E>(
-    mut attempt: impl FnMut() -> Result<T, E>,
-    is_in_use: impl Fn(&E) -> bool,
-) -> Result<T, E> {
-    let begun = Instant::now();
-    loop {
-        match attempt() {
-            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => {
-                std::thread::sleep(AGAIN)
-            }
-            result => return result,
-        }
-    }
 }
 
 /// True if the file takes direct reads of its first sector and of the odd end of its last.

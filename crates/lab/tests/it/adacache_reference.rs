@@ -3,11 +3,9 @@
 //! Needs the trace: set `FLOE_TRACES` to the folder that holds `arc_P2.lis.zst`. The figures are of
 //! reads of `count` sectors a line through a cache of 45 MiB.
 
-use std::io::Write;
-use std::path::PathBuf;
-
 use floe_block::{Config, WriteMode};
 use floe_lab::simulate::blocks::{Setup, simulate};
+use floe_testkit::traces_folder;
 use floe_trace::{OpenOptions, Request, Trace};
 
 /// Block sizes, full hits, bytes read from the backing device, blocks allocated.
@@ -21,14 +19,7 @@ const REFERENCE: [(&str, u64, u64, u64); 5] = [
 
 #[test]
 fn arc_p2_agrees_with_an_independent_model_within_one_percent() {
-    let Some(folder) = std::env::var_os("FLOE_TRACES").map(PathBuf::from) else {
-        // Not eprintln: the test harness would swallow it.
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: set FLOE_TRACES to the folder that holds arc_P2.lis.zst"
-        );
-        return;
-    };
+    let Some(folder) = traces_folder() else { return };
     let options = OpenOptions { as_blocks: true, ..OpenOptions::default() };
     let trace = Trace::open(folder.join("arc_P2.lis.zst"), &options).expect("the trace opens");
     let requests: Vec<Request> = trace.collect::<Result<_, _>>().expect("the trace is sound");

@@ -1,15 +1,16 @@
 //! Replays: the same as simulations where devices take no time, the same again in virtual time, and
 //! never wrong bytes.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use floe_block::{Config, Evict, Gate, Memory, WriteMode};
-use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
+use floe_device::{Action, Device, MemoryDevice, Pool};
 use floe_lab::replay::{
     Clock, Content, Feed, Fit, Layout, OpenTier, Pace, Plan, ReplayError, ReplayResult, Setup,
     Stage, Survey, Tier, VirtualClock, Volume, run,
 };
 use floe_lab::simulate::blocks;
+use floe_testkit::Intercepted;
 use floe_trace::{OpenOptions, Request, Trace};
 
 const ALL_MODES: [WriteMode; 5] =
@@ -237,37 +238,14 @@ fn requests_in_flight_over_each_other_read_what_they_may() {
     }
 }
 
-/// A device that says of every so many writes that it has done one and has not.
-struct Forgetful {
-    device: MemoryDevice,
-    every: u32,
-    writes: u32,
-    done: Vec<Completion>,
-}
-
-impl Device for Forgetful {
-    fn size_bytes(&self) -> u64 {
-        self.device.size_bytes()
-    }
-
-    fn submit(&mut self, operation: Operation) {
-        if matches!(operation.action, Action::Write { .. }) {
-            self.writes += 1;
-            if self.writes.is_multiple_of(self.every) {
-                return self.done.push(Completion { token: operation.token, result: Ok(()) });
-            }
-        }
-        self.device.submit(operation);
-    }
-
-    fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.done);
-        self.device.poll(done);
-    }
-
-    fn next_due(&self) -> Option<Instant> {
-        self.device.next_due()
-    }
+/// A device that says of every fiftieth write that it has done it and has not.
+fn forgetful(device: MemoryDevice) -> impl Device {
+    let mut writes = 0;
+    Intercepted::new(device, move |operation| {
+        writes += u32::from(matches!(operation.action, Action::Write { .. }));
+        let forgets = matches!(operation.action, Action::Write { .. }) && writes % 50 == 0;
+        forgets.then_some(Ok(()))
+    })
 }
 
 #[test]
@@ -280,7 +258,7 @@ fn forgotten_writes_are_noticed() {
         let device = |size, forgets: bool| -> Box<dyn Device> {
             let device = MemoryDevice::new(size);
             match forgets {
-                true => Box::new(Forgetful { device, every: 50, writes: 0, done: Vec::new() }),
+                true => Box::new(forgetful(device)),
                 false => Box::new(device),
             }
         };

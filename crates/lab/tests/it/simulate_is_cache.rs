@@ -9,7 +9,7 @@
 //! what they remember by how many slots there are, and there the simulator and the cache come to
 //! their slots by different steps.
 
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 
@@ -19,6 +19,7 @@ use floe_memory::{BuildError, Cache, Cause};
 use floe_policy::owner::{DenseIndex, SlotOwner};
 use floe_policy::registry::{Choice, Visitor, names};
 use floe_policy::{Access, Policy, Slot, mix};
+use floe_testkit::Identity;
 use floe_trace::{Kind, Op, Request};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -40,24 +41,6 @@ const STEADY: Size = Size { requests: 500_000, capacity: 2000 };
 
 /// Policies that need to know what a cache does not.
 const REFUSED: [&str; 2] = ["sarc", "belady"];
-
-/// Leaves numbers as they are, so that policies get the hashes that they get in the simulator.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are numbers");
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
-}
 
 /// Zipf's law, with scans and loops in between, of lengths that suit the capacity.
 fn stream(Size { requests, capacity }: Size) -> Stream {

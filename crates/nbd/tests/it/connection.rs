@@ -10,20 +10,9 @@ use floe_nbd::error::{ErrorCode, NbdError, ProtocolError, Violation};
 use floe_nbd::export::{Export, Exports};
 use floe_nbd::handshake::Tls;
 use floe_nbd::transmission::{Command, DRAIN_MAX_BYTES, Request};
+use floe_testkit::Random;
 
 const SIZE: u64 = 1 << 20;
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (mixed ^ (mixed >> 31)) % end
-    }
-}
 
 /// What a driver saw: events in order, each write's payload whole, what was sent, and how it ended.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -177,7 +166,7 @@ fn where_the_bytes_are_cut_makes_no_difference() {
             let mut random = Random(seed);
             let (mut rest, mut pieces) = (&session[..], Vec::new());
             while !rest.is_empty() {
-                let (piece, tail) = rest.split_at(rest.len().min(random.below(90) as usize));
+                let (piece, tail) = rest.split_at(rest.len().min(random.below(90)));
                 pieces.push(piece);
                 rest = tail;
             }
@@ -193,17 +182,17 @@ fn garbage_never_panics_and_means_the_same_in_pieces() {
         let mut bytes = session();
         // Spoil a few bytes, or put noise in place of a tail, so that damage reaches every state.
         for _ in 0..random.below(6) {
-            let at = random.below(bytes.len() as u64) as usize;
+            let at = random.below(bytes.len());
             bytes[at] = random.below(256) as u8;
         }
         if random.below(3) == 0 {
-            bytes.truncate(random.below(bytes.len() as u64) as usize);
+            bytes.truncate(random.below(bytes.len()));
             let noise = random.below(2000);
             bytes.extend((0..noise).map(|_| random.below(256) as u8));
         }
         let whole = drive([&bytes[..]], false);
         assert_eq!(drive(bytes.chunks(1), true), whole, "seed {seed}");
-        assert_eq!(drive(bytes.chunks(1 + random.below(100) as usize), true), whole, "seed {seed}");
+        assert_eq!(drive(bytes.chunks(1 + random.below(100)), true), whole, "seed {seed}");
         assert!(
             whole.sent.len() < 64 << 10,
             "seed {seed}: a short input made {} bytes",

@@ -2,11 +2,10 @@
 #![allow(dead_code, unreachable_pub)]
 
 use std::collections::HashMap;
-use std::io::Write;
-use std::path::PathBuf;
 
 use floe_policy::owner::{DenseIndex, SlotOwner};
 use floe_policy::{Access, Replacement, mix};
+use floe_testkit::traces_folder;
 use floe_trace::{OpenOptions, Trace};
 
 /// A trace whose keys are numbered in order of appearance.
@@ -19,15 +18,7 @@ impl Dense {
     /// Reads one of the ARC traces from the folder that FLOE_TRACES names; `None`, with a word on
     /// stderr, without.
     pub fn arc(name: &str) -> Option<Self> {
-        let Some(folder) = std::env::var_os("FLOE_TRACES") else {
-            // Straight to stderr: what `eprintln!` prints is hidden while a test passes.
-            let _ = writeln!(
-                std::io::stderr(),
-                "SKIPPED: FLOE_TRACES does not name a folder with traces"
-            );
-            return None;
-        };
-        let path = PathBuf::from(folder).join(format!("arc_{name}.lis.zst"));
+        let path = traces_folder()?.join(format!("arc_{name}.lis.zst"));
         let trace = Trace::open(&path, &OpenOptions::default()).expect("the trace opens");
         Some(Self::number(trace.map(|request| request.expect("the trace is well formed").key)))
     }

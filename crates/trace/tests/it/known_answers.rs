@@ -3,22 +3,10 @@
 //! Runs when `FLOE_TRACES` names a folder with the traces, and says so when it does not. Every
 //! figure must agree to its last printed digit.
 
-use std::io::Write;
 use std::path::PathBuf;
 
+use floe_testkit::traces_folder;
 use floe_trace::{Info, OpenOptions, Trace};
-
-fn folder() -> Option<PathBuf> {
-    let folder = std::env::var_os("FLOE_TRACES").map(PathBuf::from);
-    if folder.is_none() {
-        // Not eprintln: the test harness would swallow it.
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIPPED: set FLOE_TRACES to the folder of traces to run this test"
-        );
-    }
-    folder
-}
 
 fn info(path: PathBuf, as_blocks: bool) -> Info {
     let options = OpenOptions { as_blocks, ..OpenOptions::default() };
@@ -36,7 +24,7 @@ fn rounded(value: f64, printed: &str) -> String {
 
 #[test]
 fn block_traces_have_their_known_figures() {
-    let Some(folder) = folder() else { return };
+    let Some(folder) = traces_folder() else { return };
     // File, format, requests, read %, mean KiB, footprint MiB, re-referenced %.
     let rows = [
         ("cloudPhysicsIO.vscsi", "vscsi", 113_872, "41.3", "36.1", "1052", "76.4"),
@@ -72,7 +60,7 @@ fn block_traces_have_their_known_figures() {
 
 #[test]
 fn traces_of_keys_and_objects_have_their_known_figures() {
-    let Some(folder) = folder() else { return };
+    let Some(folder) = traces_folder() else { return };
     // File, format, requests, distinct keys, re-referenced %.
     let rows = [
         ("adaptsize_request.trace.xz", "adaptsize", 66_987, 36_815, "45.0"),
@@ -116,7 +104,7 @@ fn traces_of_keys_and_objects_have_their_known_figures() {
 
 #[test]
 fn a_line_of_an_arc_trace_read_as_blocks_is_one_read_of_its_sectors() {
-    let Some(folder) = folder() else { return };
+    let Some(folder) = traces_folder() else { return };
     let keys = info(folder.join("arc_P3.lis.zst"), false);
     let blocks = info(folder.join("arc_P3.lis.zst"), true);
     assert_eq!(blocks.requests, blocks.reads);

@@ -1,0 +1,37 @@
+//! Waiting for conditions, however slow the machine is.
+
+use std::time::{Duration, Instant};
+
+/// Long enough for any machine; only keeps a test of something broken from hanging.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Retries until there is something, and returns it.
+///
+/// # Panics
+///
+/// Panics after [`PATIENCE`].
+#[track_caller]
+pub fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(there) = attempt() {
+            return there;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing came of it");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Waits until a condition is true. `event` names it in the panic after [`PATIENCE`].
+///
+/// # Panics
+///
+/// Panics after [`PATIENCE`].
+#[track_caller]
+pub fn wait_until(event: &str, mut is_true: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < PATIENCE, "{event}: still not after {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
