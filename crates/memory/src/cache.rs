@@ -10,7 +10,7 @@ use floe_policy::{QdClock, Replacement};
 
 use crate::candidate::Candidate;
 use crate::cause::Cause;
-use crate::guard::{Held, Ref};
+use crate::guard::{Held, Keep, Ref};
 use crate::hash::{DefaultHasher, KeyHash};
 use crate::inner::Inner;
 use crate::iter::Iter;
@@ -90,7 +90,7 @@ where
     {
         let inner = &*self.inner;
         let found = inner.look_up(inner.record(), inner.hash(key), key)?;
-        Some(Ref::new(found.entry, Inner::<K, V, P, S>::keep(&found)))
+        Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
     /// Looks a key up and copies the value.
@@ -156,7 +156,7 @@ where
                 *hash = inner.hash(key);
             }
             inner.look_up_many(record, &hashes[..keys.len()], keys, |at, hit| {
-                let value = Ref::new(hit.entry, Inner::<K, V, P, S>::keep(&hit));
+                let value = Ref::new(hit.entry, Keep::new(hit.cell));
                 read(batch * BATCH + at, &value);
                 found += 1;
             });
@@ -181,7 +181,7 @@ where
     {
         let inner = &*self.inner;
         let found = inner.peek(inner.record(), inner.hash(key), key, false);
-        found.map(|found| drop(Inner::<K, V, P, S>::keep(&found))).is_some()
+        found.map(|found| drop(Keep::new(found.cell))).is_some()
     }
 
     /// A guard for a key without a trace, but that the entry was used.
@@ -192,7 +192,7 @@ where
     {
         let inner = &*self.inner;
         let found = inner.peek(inner.record(), hash, key, true)?;
-        Some(Ref::new(found.entry, Inner::<K, V, P, S>::keep(&found)))
+        Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
     /// Looks a key up for a guard that may travel between threads and outlive the cache. Takes a
@@ -212,7 +212,7 @@ where
     {
         let inner = &*self.inner;
         let found = inner.look_up(inner.record(), inner.hash(key), key)?;
-        let keep = Inner::<K, V, P, S>::keep(&found);
+        let keep = Keep::new(found.cell);
         let hold = inner.threads.records.hold(&raw const *found.entry as usize);
         drop(keep);
         Some(Held::new(NonNull::from(&found.entry.value), hold))
@@ -253,7 +253,7 @@ where
     pub fn insert_with(&self, key: K, value: V, options: InsertOptions) {
         let inner = &*self.inner;
         let hash = inner.hash(&key);
-        let shard = inner.shard(hash);
+        let shard = inner.shards.of(hash);
         let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
         let mut candidate = self.candidate(hash, &mut key, &mut value, &options);
         inner.put(shard, &mut candidate, |after| inner.settle(after));
@@ -270,7 +270,7 @@ where
         options: &InsertOptions,
     ) -> Candidate<'a, K, V> {
         let mut candidate = Candidate::new(hash, key, value);
-        if let Some((expiry, due)) = self.inner.expiry(options) {
+        if let Some((expiry, due)) = self.inner.lifetimes.expiry(&self.inner, options) {
             (candidate.expiry, candidate.due) = (expiry, due);
         }
         candidate.weight = self.inner.weigh(candidate.key(), candidate.value());
@@ -295,7 +295,7 @@ where
     {
         let inner = &*self.inner;
         let hash = inner.hash(key);
-        let shard = inner.shard(hash);
+        let shard = inner.shards.of(hash);
         let record = inner.record();
         let owner = inner.owner_past_loads(shard, hash, key);
         inner.with_owner(shard, owner, |owner, gone| {
@@ -308,7 +308,7 @@ where
             // cell over is dropped.
             let value = Ref::new(unsafe { &*entry }, crate::guard::Keep::new(cell));
             // SAFETY: as above.
-            let expired = unsafe { &*entry }.expiry.is_over(&inner.clock);
+            let expired = unsafe { &*entry }.expiry.is_over(inner.lifetimes.clock());
             let cause = if expired { Cause::Expired } else { Cause::Removed };
             let room = owner.take_out(shard.table(), slot, cause, gone);
             owner.release(&inner.budget, room);

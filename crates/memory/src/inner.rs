@@ -2,35 +2,25 @@
 
 use std::borrow::Borrow;
 use std::cell::Cell;
-use std::num::NonZeroU64;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::time::Duration;
 
 use floe_policy::{PolicyInfo, Replacement};
 
 use crate::budget::Budget;
 use crate::cause::Cause;
 use crate::clock::{Clock, TICK_US, Ticks};
-use crate::entry::{Entry, Expiry};
-use crate::frozen::freezer::Freezer;
-use crate::frozen::index::FrozenIndex;
-use crate::frozen::options::FreezeStats;
+use crate::entry::Entry;
+use crate::frozen::freeze::FreezeJob;
+use crate::frozen::state::FrozenState;
 use crate::hash::KeyHash;
 use crate::hazard::Record;
+use crate::lifetimes::Lifetimes;
 use crate::local::{self, Threads};
-use crate::maintenance;
-use crate::options::InsertOptions;
 use crate::owner::{Owner, Shape};
 use crate::shard::Shard;
+use crate::shards::Shards;
 use crate::sweep::Sweep;
-use crate::sync::{
-    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering,
-    Weak, lock,
-};
-use crate::upkeep::Upkeep;
-
-/// Slots looked at under one lock when something goes through all of them.
-pub(crate) const SLOTS_PER_LOCK: u32 = 256;
+use crate::sync::{Arc, AtomicU64, MutexGuard, lock};
 
 /// Weighs an entry.
 pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
@@ -39,37 +29,17 @@ pub(crate) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
 
 /// The cache itself.
 pub(crate) struct Inner<K, V, P: Replacement, S> {
-    pub(crate) shards: Box<[Shard<K, V, P>]>,
-    pub(crate) shard_shift: u32,
+    pub(crate) shards: Shards<K, V, P>,
     pub(crate) hasher: S,
     pub(crate) threads: Arc<Threads>,
-    /// The frozen index that readers are to use; null for none. Freed by the freezer.
-    pub(crate) frozen: AtomicPtr<FrozenIndex<K, V>>,
-    /// One lookup in so many is timed; 0 for none.
-    pub(crate) timed_one_in: AtomicU32,
-    /// True if nothing can be evicted, as all is frozen.
-    pub(crate) all_frozen: AtomicBool,
-    pub(crate) freezer: Mutex<Freezer<K, V>>,
-    /// Bytes of the freezer's indexes.
-    pub(crate) index_bytes: AtomicUsize,
-    /// Tells what the controller of freezing tells, if there is one. Apart from the freezer, which
-    /// can be busy for long.
-    pub(crate) freeze_stats: Mutex<Option<FreezeStats>>,
+    pub(crate) frozen: FrozenState<K, V>,
     pub(crate) budget: Budget,
     pub(crate) weigher: Option<Weigher<K, V>>,
     pub(crate) listener: Option<Listener<K, V>>,
-    pub(crate) clock: Clock,
-    pub(crate) live: Option<Duration>,
-    pub(crate) idle: Option<Duration>,
+    pub(crate) lifetimes: Lifetimes,
     pub(crate) about: &'static PolicyInfo,
     /// The name of the admission, if there is one.
     pub(crate) admission: Option<String>,
-    /// Entries can expire, so that a thread has to sweep them.
-    pub(crate) expires: AtomicBool,
-    /// Tells what the library's threads do for it.
-    pub(crate) upkeep: Upkeep,
-    /// Requests of threads that the last tick has seen.
-    pub(crate) requests_seen: AtomicU64,
     pub(crate) loads: AtomicU64,
     pub(crate) failed_loads: AtomicU64,
 }
@@ -81,17 +51,14 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         local::record(&self.threads)
     }
 
-    #[inline(always)]
-    pub(crate) fn shard(&self, hash: KeyHash) -> &Shard<K, V, P> {
-        let number = hash.shard(self.shard_shift);
-        debug_assert!(number < self.shards.len());
-        // SAFETY: the shift leaves as many bits as the number of shards, a power of two, has
-        // numbers.
-        unsafe { self.shards.get_unchecked(number) }
-    }
-
     pub(crate) fn weigh(&self, key: &K, value: &V) -> u32 {
         self.weigher.as_ref().map_or(1, |weigh| weigh(key, value).max(1))
+    }
+
+    /// The parts that freezing works on.
+    pub(crate) fn freezing(&self) -> FreezeJob<'_, K, V, P> {
+        let Self { shards, frozen: state, threads, budget, .. } = self;
+        FreezeJob { shards, state, threads, budget }
     }
 
     /// The share of a shard, by the present limits.
@@ -99,78 +66,12 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         shape::<K, V>(&self.budget, self.weigher.is_some(), self.shards.len())
     }
 
-    /// Returns the expiry of an entry made now with these options, if it expires, and the time of
-    /// the sweep for it.
-    #[inline(always)]
-    pub(crate) fn expiry(
-        self: &Arc<Self>,
-        options: &InsertOptions,
-    ) -> Option<(Expiry, Option<NonZeroU64>)>
-    where
-        Self: Sweep + 'static,
-    {
-        if self.upkeep.is_kept() && maintenance::is_alone() {
-            self.see_to_it();
-        }
-        let (live, idle) = (options.live.or(self.live), options.idle.or(self.idle));
-        (live.is_some() || idle.is_some()).then(|| self.expiry_of(live, idle))
-    }
-
-    /// Has the library's threads look after the cache from now on, if there are any or one can be
-    /// started.
-    pub(crate) fn keep_house(self: &Arc<Self>, ticks: bool) -> std::io::Result<()>
-    where
-        Self: Sweep + 'static,
-    {
-        let this: Weak<Self> = Arc::downgrade(self);
-        self.upkeep.keep(this, ticks);
-        maintenance::start()
-    }
-
-    /// Does what is due, where the library has no thread for that and still cannot start one.
-    #[cold]
-    fn see_to_it(self: &Arc<Self>)
-    where
-        Self: Sweep + 'static,
-    {
-        if maintenance::start().is_err() && self.upkeep.is_due(Clock::system_us()) {
-            self.sweep();
-        }
-    }
-
-    /// When an entry expires that does. Starts maintenance with the first.
-    #[cold]
-    fn expiry_of(
-        self: &Arc<Self>,
-        live: Option<Duration>,
-        idle: Option<Duration>,
-    ) -> (Expiry, Option<NonZeroU64>)
-    where
-        Self: Sweep + 'static,
-    {
-        let is_manual = self.clock.is_manual();
-        if !self.expires.swap(true, Ordering::Relaxed) {
-            if is_manual {
-                let this: Weak<Self> = Arc::downgrade(self);
-                self.clock.sweeps(this);
-            } else if !self.upkeep.is_kept() {
-                let _ = self.keep_house(false); // else those who insert see to it
-            }
-        }
-        let now_us = self.clock.micros();
-        let next = Ticks(now_us.div_ceil(TICK_US) as u32);
-        let (live, idle) = (live.map(Ticks::at_least), idle.map(Ticks::at_least));
-        let span = live.into_iter().chain(idle).map(|span| span.0).min().unwrap_or(0);
-        let due = NonZeroU64::new((now_us.div_ceil(TICK_US) + u64::from(span)) * TICK_US);
-        (Expiry::new(next, live, idle), due.filter(|_| !is_manual))
-    }
-
     /// Takes out what has expired in all shards, also where the user's code panics for some.
     /// Returns in how many ticks something will have, if it is not used, and when that was.
     pub(crate) fn sweep_all(&self) -> (Option<u32>, u64) {
-        let now_us = self.clock.micros();
+        let now_us = self.lifetimes.clock().micros();
         let (now, first, mut panicked) = (Ticks((now_us / TICK_US) as u32), Cell::new(None), None);
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let sweep = || {
                 self.retain(shard, |entry| {
                     let left = entry.expiry.left(now)?;
@@ -194,7 +95,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// An insertion is over, and perhaps with it a miss that is timed.
     #[inline(always)]
     pub(crate) fn note_insertion(&self, hash: KeyHash) {
-        if self.timed_one_in.load(Ordering::Relaxed) != 0 {
+        if self.frozen.timed_one_in() != 0 {
             // whether it is 0 never changes
             let timings = &self.record().timings;
             if timings.waits_for_insertion() {
@@ -249,22 +150,21 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 
 impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Sweep for Inner<K, V, P, S> {
     fn tick(&self) -> bool {
-        self.drive();
-        let requests = self.threads.records.counted().lookups;
-        // a number that only ticks look at
-        self.requests_seen.swap(requests, Ordering::Relaxed) != requests
+        self.freezing().drive();
+        self.lifetimes.upkeep().sees_more(self.threads.records.counted().lookups)
     }
 
     fn sweep(&self) -> Option<u64> {
-        self.upkeep.begin_sweep(Clock::system_us());
+        let upkeep = self.lifetimes.upkeep();
+        upkeep.begin_sweep(Clock::system_us());
         let (first, now_us) = self.sweep_all();
-        first.map(|ticks| self.upkeep.end_sweep((now_us / TICK_US + u64::from(ticks)) * TICK_US))
+        first.map(|ticks| upkeep.end_sweep((now_us / TICK_US + u64::from(ticks)) * TICK_US))
     }
 }
 
 impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
     fn drop(&mut self) {
-        self.upkeep.forget();
+        self.lifetimes.upkeep().forget();
         self.leave_held();
     }
 }

@@ -3,7 +3,8 @@
 use floe_policy::Replacement;
 
 use crate::guard::{Item, Keep};
-use crate::inner::{Inner, SLOTS_PER_LOCK};
+use crate::inner::Inner;
+use crate::shards::SLOTS_PER_LOCK;
 
 /// The entries of a cache: see [`Cache::iter`](crate::Cache::iter).
 pub struct Iter<'a, K, V, P: Replacement, S> {
@@ -41,7 +42,7 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
                 self.slot += 1;
                 let Some(entry) = owner.tenant(slot) else { continue };
                 // SAFETY: it is in, and is taken out under the lock only.
-                if unsafe { &*entry }.expiry.is_over(&inner.clock) {
+                if unsafe { &*entry }.expiry.is_over(inner.lifetimes.clock()) {
                     continue;
                 }
                 keep.name(entry as usize); // before it can be taken out: see `hazard`

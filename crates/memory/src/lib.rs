@@ -35,6 +35,7 @@ mod index;
 mod index_tests;
 mod inner;
 mod iter;
+mod lifetimes;
 mod limbo;
 mod load;
 mod local;
@@ -50,6 +51,7 @@ mod reclaim;
 mod records;
 mod room;
 mod shard;
+mod shards;
 mod shares;
 #[cfg(test)]
 #[path = "frozen/simulation/mod.rs"]
@@ -114,7 +116,7 @@ pub fn without_threads(without: bool) {
 /// them again. The controller of freezing does that to measure the worth of the frozen index.
 #[doc(hidden)]
 pub fn bypass<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>, bypass: bool) {
-    cache.inner.publish(&sync::lock(&cache.inner.freezer), !bypass);
+    cache.inner.frozen.publish(&cache.inner.frozen.freezer(), !bypass);
 }
 
 /// For tests of what hits do where the system has no barrier for whole processes: from now on they

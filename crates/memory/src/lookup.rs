@@ -6,7 +6,6 @@ use std::hash::{BuildHasher, Hash};
 
 use floe_policy::{HitKind, Marks, Replacement, Slot, Touch};
 
-use crate::barrier;
 use crate::cell::Cell;
 use crate::entry::Entry;
 use crate::frozen::index::FrozenIndex;
@@ -16,23 +15,11 @@ use crate::hash::{DefaultHasher, KeyHash};
 use crate::hazard::Record;
 use crate::inner::Inner;
 use crate::shard::{Fast, Found, Shard};
-use crate::sync::Ordering;
 
 /// Lookups that [`Inner::look_up_many`] has under way at once.
 pub(crate) const BATCH: usize = 16;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Returns whether an entry whose expiry is set is still to be had; notes its use if so.
-    #[cold]
-    pub(crate) fn is_alive(&self, entry: &Entry<K, V>) -> bool {
-        let now = self.clock.now();
-        let alive = !entry.expiry.has_expired(now);
-        if alive && entry.expiry.goes_idle() {
-            entry.expiry.used(self.clock.used_in(now));
-        }
-        alive
-    }
-
     /// Notes a hit in the policy's marks, and in its order where they say so.
     #[inline(always)]
     fn note_hit(
@@ -50,29 +37,11 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let touch = if <P::Marks as Marks>::PLAIN.is_some() {
             marks.touch(Slot(slot))
         } else {
-            Self::touch_with_care(record, found, marks, slot)
+            touch_with_care(record, found, marks, slot)
         };
         if <P::Marks as Marks>::KIND == HitKind::LruLike && touch != Touch::Noted {
             self.promote(shard, record, found.entry, touch);
         }
-    }
-
-    /// Notes a hit in marks that are the user's code, and may use this cache: then the record no
-    /// longer names their table.
-    #[inline(never)]
-    fn touch_with_care(
-        record: &Record,
-        found: &Found<'_, K, V>,
-        marks: &P::Marks,
-        slot: u32,
-    ) -> Touch {
-        let found = Keep::new(found.cell); // it may panic
-        let kept = Keep::new(record.another_cell());
-        // From the record to the cell: that is the order in which they are read.
-        kept.name(record.probed());
-        let touch = marks.touch(Slot(slot));
-        found.into_cell();
-        touch
     }
 
     #[inline(never)]
@@ -82,12 +51,6 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             Some(mut owner) => owner.promote(entry.slot(), entry),
             None => record.promotions_skipped.add(1),
         }
-    }
-
-    /// A guard for a found entry.
-    #[inline(always)]
-    pub(crate) fn keep<'a>(found: &Found<'a, K, V>) -> Keep<'a> {
-        Keep::new(found.cell)
     }
 }
 
@@ -116,7 +79,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let found = self.shard(hash).peek(record, hash.in_shard(), key)?;
+        let found = self.shards.of(hash).peek(record, hash.in_shard(), key)?;
         let expiry = &found.entry.expiry;
         if !expiry.is_set() {
             return Some(found);
@@ -124,8 +87,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         if is_use {
             return self.unless_expired(found);
         }
-        let keep = Self::keep(&found);
-        (!expiry.has_expired(self.clock.now())).then(|| {
+        let keep = Keep::new(found.cell);
+        (!expiry.has_expired(self.lifetimes.clock().now())).then(|| {
             keep.into_cell();
             found
         })
@@ -146,7 +109,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         if record.lookups.next() >= record.timed_next.get() {
             return self.look_up_timed(record, hash, key);
         }
-        let frozen = self.frozen.load(Ordering::Relaxed); // not used before it is read again
+        let frozen = self.frozen.published();
         if frozen.is_null() {
             return self.look_up_dynamic(record, hash, key);
         }
@@ -168,11 +131,10 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        // a number, and any recent one will do
-        let one_in = self.timed_one_in.load(Ordering::Relaxed);
+        let one_in = self.frozen.timed_one_in();
         record.timed_next.set(record.lookups.get() + record.timings.draw(one_in));
         let (began, dynamic_hits) = (timing::now(), record.dynamic_hits.get());
-        let frozen = self.frozen.load(Ordering::Relaxed); // as in `look_up`
+        let frozen = self.frozen.published();
         let found = self
             .find_frozen(frozen, record, hash, key)
             .or_else(|| self.look_up_dynamic(record, hash, key));
@@ -199,7 +161,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         Q: Eq,
     {
         let mut likely = [None; BATCH];
-        let index = self.keep_frozen(record);
+        let index = self.frozen.keep(record);
         let index = index.as_ref().map(|(index, _)| *index);
         if let Some(index) = index {
             hashes.iter().for_each(|hash| index.prefetch(hash.in_shard()));
@@ -209,11 +171,11 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         } else {
             for hash in hashes {
                 // SAFETY: the record names the table.
-                unsafe { &*self.shard(*hash).probe(record) }.index.prefetch(hash.in_shard());
+                unsafe { &*self.shards.of(*hash).probe(record) }.index.prefetch(hash.in_shard());
             }
             for hash in hashes {
                 // SAFETY: as above.
-                let table = unsafe { &*self.shard(*hash).probe(record) };
+                let table = unsafe { &*self.shards.of(*hash).probe(record) };
                 crate::prefetch::span(Shard::<K, V, P>::likely_address(table, hash.in_shard()));
             }
         }
@@ -235,23 +197,6 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// The frozen index, if there is one, kept whatever else this thread does with the cache
-    /// meanwhile.
-    #[inline]
-    fn keep_frozen<'a>(&'a self, record: &'a Record) -> Option<(&'a FrozenIndex<K, V>, Keep<'a>)> {
-        let index = self.frozen.load(Ordering::Relaxed); // not used before it is read again
-        if index.is_null() || !barrier::is_asymmetric() {
-            return None;
-        }
-        let cell = record.another_cell();
-        cell.store(index as usize, Ordering::Release); // see `Record::looked_at`
-        barrier::light_if_asymmetric();
-        let keep = Keep::new(cell);
-        // Acquire: what is in the index was written before it was published. SAFETY: the cell names
-        // the index, and it was published after the cell did. Used as long as the cell is kept.
-        (self.frozen.load(Ordering::Acquire) == index).then(|| (unsafe { &*index }, keep))
-    }
-
     /// Returns the entry that was found, unless it has expired.
     #[inline(always)]
     fn unless_expired<'a>(&self, found: Found<'a, K, V>) -> Option<Found<'a, K, V>> {
@@ -265,7 +210,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     #[cold]
     #[inline(never)]
     fn drop_expired(&self, entry: &Entry<K, V>, cell: &Cell) -> bool {
-        let is_over = !self.is_alive(entry);
+        let is_over = !self.lifetimes.is_alive(&entry.expiry);
         if is_over {
             drop(Keep::new(cell));
         }
@@ -285,21 +230,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        if !barrier::is_asymmetric() {
-            return None; // an index that was published before readers had to fence
-        }
-        record.probe(index as usize);
-        barrier::light_if_asymmetric();
-        // Acquire: what is in the index was written before it was published.
-        if index.is_null() || self.frozen.load(Ordering::Acquire).cast_const() != index {
-            return None;
-        }
-        // SAFETY: the record names the index, and it was published after the record did.
-        let index = unsafe { &*index };
-        let (entry, cell) = index.find(record, hash.in_shard(), key)?;
-        record.probed_out();
-        let found = Found { entry, cell };
-        self.unless_expired(found)
+        self.unless_expired(self.frozen.find(index, record, hash, key)?)
     }
 
     /// [`look_up`](Self::look_up) for what is not in the frozen index.
@@ -329,7 +260,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let shard = self.shard(hash);
+        let shard = self.shards.of(hash);
         match shard.fast_lookup(record, hash.in_shard(), key) {
             Fast::Hit((found, marks)) => self.count(shard, record, found, marks),
             Fast::Miss => {
@@ -379,4 +310,22 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         found
     }
+}
+
+/// Notes a hit in marks that are the user's code, and may use this cache: then the record no longer
+/// names their table.
+#[inline(never)]
+fn touch_with_care<K, V>(
+    record: &Record,
+    found: &Found<'_, K, V>,
+    marks: &impl Marks,
+    slot: u32,
+) -> Touch {
+    let found = Keep::new(found.cell); // it may panic
+    let kept = Keep::new(record.another_cell());
+    // From the record to the cell: that is the order in which they are read.
+    kept.name(record.probed());
+    let touch = marks.touch(Slot(slot));
+    found.into_cell();
+    touch
 }

@@ -29,7 +29,7 @@ where
     /// ```
     pub fn clear(&self) {
         let inner = &*self.inner;
-        for shard in &inner.shards {
+        for shard in inner.shards.iter() {
             let detached = lock(&shard.flights).clear();
             drop(detached);
             inner.retain(shard, |_| Some(Cause::Removed));
@@ -87,7 +87,7 @@ where
 
     fn resized(&self) {
         let inner = &*self.inner;
-        inner.thaw(lock(&inner.freezer).by_hand()); // what is frozen cannot make room
+        inner.freezing().thaw(inner.frozen.freezer().by_hand()); // what is frozen cannot make room
         let shape = inner.shape();
         inner.shards.iter().for_each(|shard| shard.owner().reshape(&inner.budget, shape));
         inner.shrink();
@@ -119,12 +119,12 @@ where
             (0.0..=1.0).contains(&share),
             "a share of the entries is between 0 and 1, not {share}"
         );
-        self.inner.freeze(lock(&self.inner.freezer).by_hand(), share)
+        self.inner.freezing().freeze(self.inner.frozen.freezer().by_hand(), share)
     }
 
     /// Has what is [frozen](Self::freeze) be evicted like everything else again.
     pub fn thaw(&self) {
-        self.inner.thaw(lock(&self.inner.freezer).by_hand());
+        self.inner.freezing().thaw(self.inner.frozen.freezer().by_hand());
     }
 
     /// Keeps a key's entry from being evicted; false if there is none. It still counts towards the
@@ -177,11 +177,12 @@ where
     {
         let inner = &*self.inner;
         let hash = inner.hash(key);
-        let shard = inner.shard(hash);
+        let shard = inner.shards.of(hash);
         let found = inner.with_owner(shard, shard.owner(), |owner, _| {
             let found = owner.find(shard.table(), hash.in_shard(), key);
-            let slot =
-                found.filter(|entry| !entry.expiry.is_over(&inner.clock)).map(|entry| entry.slot());
+            let slot = found
+                .filter(|entry| !entry.expiry.is_over(inner.lifetimes.clock()))
+                .map(|entry| entry.slot());
             slot.map(|slot| owner.set_pinned(slot, hash, pinned)).is_some()
         });
         if !pinned && inner.budget.is_exceeded() {
@@ -207,8 +208,8 @@ where
     /// assert_eq!(Arc::strong_count(&value), 1);
     /// ```
     pub fn reclaim(&self) {
-        if self.inner.expires.load(crate::sync::Ordering::Relaxed) {
-            self.inner.sweep_all(); // set before this thread could know of an entry that expires
+        if self.inner.lifetimes.can_expire() {
+            self.inner.sweep_all();
         }
         self.inner.reclaim();
     }

@@ -198,7 +198,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 
     /// Drops what has left all shards and is not looked at.
     pub(crate) fn reclaim(&self) {
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let batch = shard.owner().limbo.everything(&self.threads.records);
             self.free(shard, batch);
         }

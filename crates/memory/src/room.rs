@@ -9,12 +9,12 @@ use crate::budget::Amount;
 use crate::candidate::Candidate;
 use crate::cause::Cause;
 use crate::entry::Entry;
-use crate::inner::{Inner, SLOTS_PER_LOCK};
+use crate::inner::Inner;
 use crate::owner::Owner;
 use crate::reclaim::After;
 use crate::shard::Shard;
+use crate::shards::SLOTS_PER_LOCK;
 use crate::shares::Lent;
-use crate::sync::{Ordering, lock};
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Puts an entry in, making room in other shards if need be. Its guard keeps it for the caller
@@ -30,10 +30,10 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         K: Eq,
     {
         // Where all is frozen no shard can make room.
-        let all_frozen = self.all_frozen.load(Ordering::Relaxed); // late by a moment does no harm
+        let all_frozen = self.frozen.is_all();
         let asks_others = self.shards.len() > 1 && !all_frozen;
         // at the end, after it came in: see `Upkeep`
-        let _asks = candidate.due.map(|due| self.upkeep.asks(due));
+        let _asks = candidate.due.map(|due| self.lifetimes.upkeep().asks(due));
         if let Err(lacking) = self.try_put(shard, candidate, asks_others, &mut then) {
             self.put_with_help(shard, candidate, lacking, all_frozen, &mut then);
         }
@@ -58,7 +58,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             None => self.owner_past_loads(shard, candidate.hash, candidate.key()),
         };
         let (result, after) = self.change(shard, owner, |owner, gone| {
-            owner.insert(shard, &self.budget, &self.clock, candidate, asks_others, gone)
+            owner.insert(shard, &self.budget, self.lifetimes.clock(), candidate, asks_others, gone)
         });
         then(after);
         result
@@ -149,14 +149,15 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let (mut evicted, mut beyond) = (true, true);
         while self.budget.is_exceeded() {
             if !evicted && !std::mem::take(&mut beyond) {
-                let mut freezer = lock(&self.freezer);
+                let mut freezer = self.frozen.freezer();
                 if !freezer.is_frozen() {
                     break; // what is left is pinned
                 }
-                self.thaw(freezer.by_hand()); // somebody froze it after it had thawed for this
+                // It was frozen after it had thawed for this.
+                self.freezing().thaw(freezer.by_hand());
             }
             evicted = false;
-            for shard in &self.shards {
+            for shard in self.shards.iter() {
                 let (lends, after) = self.change(shard, shard.owner(), |owner, gone| {
                     let amount = owner.lend(shard.table(), self.budget.excess(), beyond, gone);
                     self.budget.give(amount);

@@ -20,7 +20,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
         held.sort_unstable();
         let (mut entries, mut needed, mut other) = (Vec::new(), Vec::new(), Vec::new());
-        for shard in &mut self.shards {
+        for shard in self.shards.iter_mut() {
             let owner = shard.owner_mut();
             entries.extend(owner.take_entries());
             let (with, without) = std::mem::replace(&mut owner.slab, Slab::new(None)).split(&held);

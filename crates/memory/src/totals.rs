@@ -5,7 +5,7 @@ use floe_policy::Replacement;
 use crate::inner::Inner;
 use crate::shard::Shard;
 use crate::stats::{AdmissionStats, Stats};
-use crate::sync::{Ordering, lock};
+use crate::sync::Ordering;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     pub(crate) fn stats(&self) -> Stats {
@@ -20,8 +20,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 .admission
                 .clone()
                 .map(|name| AdmissionStats { name, ..AdmissionStats::default() }),
-            freezing: lock(&self.freeze_stats).clone(),
-            memory_bytes: self.index_bytes.load(Ordering::Relaxed) as u64,
+            freezing: self.frozen.stats(),
+            memory_bytes: self.frozen.index_bytes() as u64,
             ..Stats::default()
         };
         stats = self.threads.records.fold(stats, |stats, record| Stats {
@@ -31,7 +31,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             promotions_skipped: stats.promotions_skipped + record.promotions_skipped.get(),
             ..stats
         });
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let owner = shard.owner();
             let counts = owner.counts;
             stats.insertions += counts.insertions;

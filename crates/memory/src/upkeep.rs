@@ -25,6 +25,8 @@ pub(crate) struct Upkeep {
     sweep_at: AtomicU64,
     /// Before that there is none, as one has just been.
     pause_to: AtomicU64,
+    /// Requests of threads that the last tick has seen.
+    requests_seen: AtomicU64,
 }
 
 impl Upkeep {
@@ -34,6 +36,7 @@ impl Upkeep {
             number: AtomicU64::new(0),
             sweep_at: AtomicU64::new(NEVER),
             pause_to: AtomicU64::new(0),
+            requests_seen: AtomicU64::new(0),
         }
     }
 
@@ -90,6 +93,12 @@ impl Upkeep {
                 maintenance::sweep_at(number, at);
             }
         }
+    }
+
+    /// Returns whether threads have made requests since the last tick.
+    pub(crate) fn sees_more(&self, requests: u64) -> bool {
+        // a number that only ticks look at
+        self.requests_seen.swap(requests, Ordering::Relaxed) != requests
     }
 
     /// Returns whether it is time to sweep.

@@ -56,6 +56,8 @@ mod index;
 mod inner;
 #[path = "../src/iter.rs"]
 mod iter;
+#[path = "../src/lifetimes.rs"]
+mod lifetimes;
 #[path = "../src/limbo.rs"]
 mod limbo;
 #[path = "../src/load/mod.rs"]
@@ -82,6 +84,8 @@ mod records;
 mod room;
 #[path = "../src/shard.rs"]
 mod shard;
+#[path = "../src/shards.rs"]
+mod shards;
 #[path = "../src/shares.rs"]
 mod shares;
 #[path = "../src/slab.rs"]
@@ -148,32 +152,15 @@ mod quiet {
 mod frozen_models;
 
 use std::future::Future;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 
 use barrier::Kind;
 use floe_policy::Fifo;
+use floe_testkit::Identity;
 use sync::Tracked;
-
-/// Keys hash to themselves, so that each run of a model is like the others.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are numbers");
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
-}
 
 type Cache = cache::Cache<Tracked, Tracked, Fifo, BuildHasherDefault<Identity>>;
 

@@ -4,18 +4,11 @@
 
 mod common;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use common::Tally;
 use floe_memory::{BuildError, Cache, Freezing, without_threads};
-
-fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(120);
-    while !is_true() {
-        assert!(Instant::now() < patience, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+use floe_testkit::wait_until;
 
 #[test]
 fn without_a_thread_those_who_insert_see_to_what_expires_and_freezing_is_refused() {

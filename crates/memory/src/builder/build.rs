@@ -10,15 +10,15 @@ use crate::admission::{ShardAdmission, Template};
 use crate::budget::Budget;
 use crate::build_error::{BuildError, SHARDS_MAX};
 use crate::cache::Cache;
-use crate::frozen::freezer::Freezer;
-use crate::frozen::options::FreezeStats;
+use crate::frozen::state::FrozenState;
 use crate::inner::{Inner, shape};
+use crate::lifetimes::Lifetimes;
 use crate::local::Threads;
 use crate::owner::Owner;
 use crate::records::Records;
 use crate::shard::Shard;
-use crate::sync::{Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Mutex};
-use crate::upkeep::Upkeep;
+use crate::shards::Shards;
+use crate::sync::{Arc, AtomicU64};
 
 /// Entries that a shard is to have at least: smaller ones decide worse which leave. On the traces
 /// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %.
@@ -104,35 +104,23 @@ where
             made.push(Shard::new(owner, table));
         }
         let inner = Inner {
-            shards: made.into(),
-            shard_shift: 32 - shards.ilog2(),
+            shards: Shards::new(made),
             hasher: self.hasher,
             threads: Arc::clone(&threads),
-            frozen: AtomicPtr::default(),
-            timed_one_in: AtomicU32::new(
-                self.freezing.map_or(0, |freezing| freezing.sample_one_in),
-            ),
-            all_frozen: AtomicBool::new(false),
-            freezer: Mutex::new(Freezer::new(self.freezing)),
-            index_bytes: AtomicUsize::new(0),
-            freeze_stats: Mutex::new(self.freezing.map(|_| FreezeStats::default())),
+            frozen: FrozenState::new(self.freezing),
             budget,
             weigher: self.weigher,
             listener: self.listener,
-            clock: self.clock,
-            live: self.live,
-            idle: self.idle,
+            lifetimes: Lifetimes::new(self.clock, self.live, self.idle),
             about,
             admission: self.admission.as_ref().map(|template| template.name()),
-            expires: AtomicBool::new(false),
-            upkeep: Upkeep::new(),
-            requests_seen: AtomicU64::new(0),
             loads: AtomicU64::new(0),
             failed_loads: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
         if self.freezing.is_some() {
-            inner.keep_house(true).map_err(|error| BuildError::Thread(error.to_string()))?;
+            let kept = inner.lifetimes.keep_house(&inner, true);
+            kept.map_err(|error| BuildError::Thread(error.to_string()))?;
         }
         Ok(Cache::from_inner(inner))
     }

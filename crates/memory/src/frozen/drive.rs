@@ -6,22 +6,20 @@ use std::time::Duration;
 use floe_policy::Replacement;
 
 use crate::frozen::driver::{Driver, Totals};
+use crate::frozen::freeze::FreezeJob;
 use crate::frozen::freezer::Freezer;
 use crate::frozen::observe::{Action, Done, Observations};
 use crate::frozen::options::Phase;
 use crate::frozen::timing;
-use crate::inner::Inner;
-use crate::sync::{Ordering, lock};
 
 /// Steps that may follow each other at once. More wait for the next tick, so that other caches have
 /// their turn.
 const STEPS_AT_ONCE: usize = 16;
 
-impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
     /// Steps the controller if it is time to; does what it asks for.
     pub(crate) fn drive(&self) {
-        // Busy: a caller is freezing or thawing the cache.
-        let Ok(mut freezer) = self.freezer.try_lock() else { return };
+        let Some(mut freezer) = self.state.free_freezer() else { return };
         self.free_retired(&mut freezer);
         let Some(mut driver) = freezer.driver.take() else { return };
         for _ in 0..STEPS_AT_ONCE {
@@ -43,8 +41,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let seen = self.observe(driver, now);
         let step = driver.controller.step(&seen);
         driver.wake = step.wake;
-        self.timed_one_in.store(driver.controller.timed_one_in(), Ordering::Relaxed); // a number
-        *lock(&self.freeze_stats) = Some(driver.controller.stats());
+        self.state.time_one_in(driver.controller.timed_one_in());
+        self.state.report(driver.controller.stats());
         if driver.by_hand && driver.controller.stats().phase != Phase::WarmingUp {
             driver.by_hand = false;
             self.thaw(freezer); // what is measured from here on is the cache without
@@ -52,7 +50,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         driver.done = match step.action {
             Action::Keep => None,
             Action::Bypass | Action::Resume => {
-                self.publish(freezer, step.action == Action::Resume);
+                self.state.publish(freezer, step.action == Action::Resume);
                 None
             }
             Action::Thaw => {
@@ -97,7 +95,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             totals.latencies.add(&record.timings.latencies());
         });
         let (mut entries, mut weight, mut frozen) = (0, 0, 0);
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             let owner = shard.owner();
             totals.insertions += owner.counts.insertions - owner.counts.replacements;
             totals.evictions += owner.counts.evictions;

@@ -69,7 +69,7 @@ where
     /// was removed meanwhile.
     pub(super) fn finish(mut self, key: impl FnOnce() -> K, value: V) -> Ref<'a, V> {
         let inner = &*self.cache.inner;
-        let shard = inner.shard(self.hash);
+        let shard = inner.shards.of(self.hash);
         let (mut key, mut value) = (ManuallyDrop::new(key()), ManuallyDrop::new(value));
         let mut candidate =
             self.cache.candidate(self.hash, &mut key, &mut value, &InsertOptions::new());
@@ -125,7 +125,7 @@ where
             return;
         }
         let inner = &*self.cache.inner;
-        let shard = inner.shard(self.hash);
+        let shard = inner.shards.of(self.hash);
         let key = lock(&shard.flights).land(self.hash.whole(), &self.flight);
         shard.ends_loading();
         inner.failed_loads.fetch_add(1, Ordering::Relaxed); // a count
@@ -152,7 +152,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let inner = &*self.inner;
-        let shard: &Shard<K, V, P> = inner.shard(hash);
+        let shard: &Shard<K, V, P> = inner.shards.of(hash);
         let owned = key.to_owned(); // the user's code, outside of the lock
         let mut flights = lock(&shard.flights);
         let found = flights.find(hash.whole(), |found| found.borrow() == key);

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::Future;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::BuildHasherDefault;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex};
@@ -17,28 +17,11 @@ use floe_memory::policy::admission::{
 };
 use floe_memory::policy::{Access, AnyPolicy, Fifo, Lru, Parameters, PolicyInfo, Slot, Tick, mix};
 use floe_memory::{BuildError, Cache, Cause, Clock, InsertOptions};
+use floe_testkit::Identity;
 use proptest::prelude::*;
 
 /// Offers between two windows, as the cache has it.
 const WINDOW_OFFERS: u64 = 100;
-
-/// Leaves numbers as they are, so that the hash that an admission knows is that of the key, mixed.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are numbers");
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
-}
 
 type Plain = BuildHasherDefault<Identity>;
 

@@ -11,24 +11,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use crate::common::{Tally, Value};
 use floe_memory::Cache;
 use floe_memory::policy::{AnyPolicy, Lru};
-
-/// All of a key's 64 bits, as they are.
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are numbers");
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
-}
+use floe_testkit::Identity;
 
 /// Of every key the same.
 #[derive(Default)]

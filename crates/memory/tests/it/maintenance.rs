@@ -2,19 +2,11 @@
 //! their own cache.
 
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::Tally;
 use floe_memory::{Cache, Cause};
-
-/// Waits for something that is to come true however slow the machine is.
-fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(120);
-    while !is_true() {
-        assert!(Instant::now() < patience, "{what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
+use floe_testkit::wait_until;
 
 #[test]
 #[cfg_attr(miri, ignore = "waits for the system's clock")]

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use crate::common::{Tally, Value};
 use floe_memory::{Cache, Clock, InsertOptions};
+use floe_testkit::Identity;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -48,23 +49,6 @@ fn alone<R>(run: impl FnOnce() -> R) -> R {
     let result = run();
     DEPTH.set(depth);
     result
-}
-
-#[derive(Default)]
-struct Identity(u64);
-
-impl Hasher for Identity {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("keys are numbers");
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
 }
 
 /// Sixteen each have the same hash.

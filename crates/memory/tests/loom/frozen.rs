@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::sync::{Tracked, lock};
+use crate::sync::Tracked;
 use crate::{Cache, Handle, barrier, model, model_of_readers, sync, thread};
 
 impl Cache {
@@ -17,7 +17,7 @@ impl Cache {
 
     /// Fails unless the key is found in the frozen index, where there is to be one.
     fn is_served(&self) {
-        let index = self.inner.frozen.load(std::sync::atomic::Ordering::Acquire);
+        let index = self.inner.frozen.published();
         // SAFETY: nobody thaws it meanwhile.
         let found = unsafe { index.as_ref() }.map(|index| {
             let key = Tracked::new(1);
@@ -205,9 +205,9 @@ fn an_index_that_is_bypassed_and_resumed_shows_nothing_old() {
             let seen = (other.value(1).unwrap(), other.value(1).unwrap());
             assert!([(10, 10), (10, 11), (11, 11)].contains(&seen), "{seen:?}");
         });
-        cache.inner.publish(&lock(&cache.inner.freezer), false);
+        cache.inner.frozen.publish(&cache.inner.frozen.freezer(), false);
         cache.put(1, 11);
-        cache.inner.publish(&lock(&cache.inner.freezer), true);
+        cache.inner.frozen.publish(&cache.inner.frozen.freezer(), true);
         cache.reclaim();
         reader.join().unwrap();
     });

@@ -1,0 +1,183 @@
+//! The frozen index as readers find it, and the freezer, which makes and frees it.
+
+use std::borrow::Borrow;
+
+use crate::barrier;
+use crate::frozen::freezer::Freezer;
+use crate::frozen::index::FrozenIndex;
+use crate::frozen::options::{FreezeStats, Freezing};
+use crate::guard::Keep;
+use crate::hash::KeyHash;
+use crate::hazard::Record;
+use crate::records::Records;
+use crate::shard::Found;
+use crate::sync::{
+    Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering, lock,
+};
+
+/// The state of freezing in a cache.
+pub(crate) struct FrozenState<K, V> {
+    /// The frozen index that readers are to use; null for none. Freed by the freezer.
+    published: AtomicPtr<FrozenIndex<K, V>>,
+    /// One lookup in so many is timed; 0 for none.
+    timed_one_in: AtomicU32,
+    /// True if nothing can be evicted, as all is frozen.
+    is_all: AtomicBool,
+    freezer: Mutex<Freezer<K, V>>,
+    /// Bytes of the freezer's indexes.
+    index_bytes: AtomicUsize,
+    /// The last report of the controller, if there is one. Apart from the freezer, which can be
+    /// busy for long.
+    stats: Mutex<Option<FreezeStats>>,
+}
+
+impl<K, V> FrozenState<K, V> {
+    /// Nothing is frozen.
+    pub(crate) fn new(options: Option<Freezing>) -> Self {
+        Self {
+            published: AtomicPtr::default(),
+            timed_one_in: AtomicU32::new(options.map_or(0, |options| options.sample_one_in)),
+            is_all: AtomicBool::new(false),
+            freezer: Mutex::new(Freezer::new(options)),
+            index_bytes: AtomicUsize::new(0),
+            stats: Mutex::new(options.map(|_| FreezeStats::default())),
+        }
+    }
+
+    /// Returns the published index, or null. [`find`](Self::find) reads it again before it is used.
+    #[inline(always)]
+    pub(crate) fn published(&self) -> *const FrozenIndex<K, V> {
+        self.published.load(Ordering::Relaxed) // not used before it is read again
+    }
+
+    /// The frozen index, if there is one, kept whatever else this thread does with the cache
+    /// meanwhile.
+    #[inline]
+    pub(crate) fn keep<'a>(
+        &'a self,
+        record: &'a Record,
+    ) -> Option<(&'a FrozenIndex<K, V>, Keep<'a>)> {
+        let index = self.published();
+        if index.is_null() || !barrier::is_asymmetric() {
+            return None;
+        }
+        let cell = record.another_cell();
+        cell.store(index as usize, Ordering::Release); // see `Record::looked_at`
+        barrier::light_if_asymmetric();
+        let keep = Keep::new(cell);
+        // Acquire: what is in the index was written before it was published. SAFETY: the cell names
+        // the index, and it was published after the cell did. Used as long as the cell is kept.
+        (self.published.load(Ordering::Acquire).cast_const() == index)
+            .then(|| (unsafe { &*index }, keep))
+    }
+
+    /// Looks a key up in the frozen index; not to find it there says nothing.
+    #[inline(always)]
+    pub(crate) fn find<'a, Q>(
+        &'a self,
+        index: *const FrozenIndex<K, V>,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
+        if !barrier::is_asymmetric() {
+            return None; // an index that was published before readers had to fence
+        }
+        record.probe(index as usize);
+        barrier::light_if_asymmetric();
+        // Acquire: what is in the index was written before it was published.
+        if index.is_null() || self.published.load(Ordering::Acquire).cast_const() != index {
+            return None;
+        }
+        // SAFETY: the record names the index, and it was published after the record did.
+        let index = unsafe { &*index };
+        let (entry, cell) = index.find(record, hash.in_shard(), key)?;
+        record.probed_out();
+        Some(Found { entry, cell })
+    }
+
+    /// Returns how rarely a lookup is timed: one in so many, or none for 0.
+    #[inline(always)]
+    pub(crate) fn timed_one_in(&self) -> u32 {
+        self.timed_one_in.load(Ordering::Relaxed) // a number, and any recent one will do
+    }
+
+    /// Has one lookup in so many be timed.
+    pub(crate) fn time_one_in(&self, lookups: u32) {
+        self.timed_one_in.store(lookups, Ordering::Relaxed); // as above
+    }
+
+    /// Returns whether nothing can be evicted, as all is frozen.
+    #[inline(always)]
+    pub(crate) fn is_all(&self) -> bool {
+        self.is_all.load(Ordering::Relaxed) // late by a moment does no harm
+    }
+
+    /// Notes whether all is frozen.
+    pub(crate) fn set_all(&self, is_all: bool) {
+        self.is_all.store(is_all, Ordering::Relaxed); // as above
+    }
+
+    /// Locks the freezer, for a caller that freezes or thaws the cache.
+    pub(crate) fn freezer(&self) -> MutexGuard<'_, Freezer<K, V>> {
+        lock(&self.freezer)
+    }
+
+    /// Locks the freezer, unless a caller is freezing or thawing the cache.
+    pub(crate) fn free_freezer(&self) -> Option<MutexGuard<'_, Freezer<K, V>>> {
+        self.freezer.try_lock().ok()
+    }
+
+    /// Publishes the index, or hides it from readers, which then find frozen entries in the index
+    /// of all entries.
+    pub(crate) fn publish(&self, freezer: &Freezer<K, V>, publish: bool) {
+        // Where each hit passes a fence, the shorter way is not worth another test on the way
+        // there; that frozen entries are not promoted remains.
+        let is_published = publish && freezer.is_published && barrier::is_asymmetric();
+        let index = freezer.index.as_ref().filter(|_| is_published);
+        let index = index.map_or(std::ptr::null_mut(), |index| Arc::as_ptr(index).cast_mut());
+        self.published.store(index, Ordering::Release); // who sees the index sees it whole
+    }
+
+    /// Frees retired indexes that no thread reads any more. `record` is the calling thread's.
+    pub(crate) fn free_retired(
+        &self,
+        freezer: &mut Freezer<K, V>,
+        records: &Records,
+        record: &Record,
+    ) {
+        if freezer.retired.is_empty() {
+            return;
+        }
+        let protected = records.protected(record, records.ask());
+        let is_looked_at = |index: &Arc<FrozenIndex<K, V>>| {
+            protected.binary_search(&(Arc::as_ptr(index) as usize)).is_ok()
+        };
+        freezer.retired.retain(is_looked_at);
+        self.count_index_bytes(freezer);
+    }
+
+    /// Counts the freezer's indexes anew.
+    pub(crate) fn count_index_bytes(&self, freezer: &Freezer<K, V>) {
+        self.index_bytes.store(freezer.memory_bytes(), Ordering::Relaxed); // a count
+    }
+
+    /// Returns the bytes of the freezer's indexes.
+    pub(crate) fn index_bytes(&self) -> usize {
+        self.index_bytes.load(Ordering::Relaxed) // a count
+    }
+
+    /// Returns the controller's last report, if there is a controller.
+    pub(crate) fn stats(&self) -> Option<FreezeStats> {
+        lock(&self.stats).clone()
+    }
+
+    /// Notes the controller's report.
+    pub(crate) fn report(&self, stats: FreezeStats) {
+        *lock(&self.stats) = Some(stats);
+    }
+}

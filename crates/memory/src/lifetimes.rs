@@ -1,0 +1,122 @@
+//! The lifetimes of entries: the clock, how long an entry lives, and the sweeps of those that have
+//! expired.
+
+use std::num::NonZeroU64;
+use std::time::Duration;
+
+use crate::clock::{Clock, TICK_US, Ticks};
+use crate::entry::Expiry;
+use crate::maintenance;
+use crate::options::InsertOptions;
+use crate::sweep::Sweep;
+use crate::sync::{Arc, AtomicBool, Ordering, Weak};
+use crate::upkeep::Upkeep;
+
+/// Decides when the entries of a cache expire.
+pub(crate) struct Lifetimes {
+    clock: Clock,
+    /// An entry lives so long, unless its insertion says otherwise.
+    live: Option<Duration>,
+    /// An unused entry lives so long, unless its insertion says otherwise.
+    idle: Option<Duration>,
+    /// Entries can expire, so that a thread has to sweep them.
+    can_expire: AtomicBool,
+    /// Tells what the library's threads do for the cache.
+    upkeep: Upkeep,
+}
+
+impl Lifetimes {
+    pub(crate) fn new(clock: Clock, live: Option<Duration>, idle: Option<Duration>) -> Self {
+        Self { clock, live, idle, can_expire: AtomicBool::new(false), upkeep: Upkeep::new() }
+    }
+
+    #[inline(always)]
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    #[inline(always)]
+    pub(crate) fn upkeep(&self) -> &Upkeep {
+        &self.upkeep
+    }
+
+    /// Returns whether any entry can expire.
+    pub(crate) fn can_expire(&self) -> bool {
+        // Set before the caller could know of an entry that expires.
+        self.can_expire.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether an entry whose expiry is set is still to be had; notes its use if so.
+    #[cold]
+    pub(crate) fn is_alive(&self, expiry: &Expiry) -> bool {
+        let now = self.clock.now();
+        let alive = !expiry.has_expired(now);
+        if alive && expiry.goes_idle() {
+            expiry.used(self.clock.used_in(now));
+        }
+        alive
+    }
+
+    /// Returns the expiry of an entry made now with these options, if it expires, and the time of
+    /// the sweep for it.
+    #[inline(always)]
+    pub(crate) fn expiry(
+        &self,
+        cache: &Arc<impl Sweep + 'static>,
+        options: &InsertOptions,
+    ) -> Option<(Expiry, Option<NonZeroU64>)> {
+        if self.upkeep.is_kept() && maintenance::is_alone() {
+            self.sweep_without_threads(cache);
+        }
+        let (live, idle) = (options.live.or(self.live), options.idle.or(self.idle));
+        (live.is_some() || idle.is_some()).then(|| self.expiry_of(cache, live, idle))
+    }
+
+    /// Has the library's threads look after the cache from now on, if there are any or one can be
+    /// started.
+    pub(crate) fn keep_house(
+        &self,
+        cache: &Arc<impl Sweep + 'static>,
+        ticks: bool,
+    ) -> std::io::Result<()> {
+        self.upkeep.keep(as_sweep(cache), ticks);
+        maintenance::start()
+    }
+
+    /// Does what is due, where the library has no thread for that and still cannot start one.
+    #[cold]
+    fn sweep_without_threads(&self, cache: &Arc<impl Sweep + 'static>) {
+        if maintenance::start().is_err() && self.upkeep.is_due(Clock::system_us()) {
+            cache.sweep();
+        }
+    }
+
+    /// When an entry expires that does. Starts maintenance with the first.
+    #[cold]
+    fn expiry_of(
+        &self,
+        cache: &Arc<impl Sweep + 'static>,
+        live: Option<Duration>,
+        idle: Option<Duration>,
+    ) -> (Expiry, Option<NonZeroU64>) {
+        let is_manual = self.clock.is_manual();
+        if !self.can_expire.swap(true, Ordering::Relaxed) {
+            if is_manual {
+                self.clock.sweeps(as_sweep(cache));
+            } else if !self.upkeep.is_kept() {
+                let _ = self.keep_house(cache, false); // else those who insert see to it
+            }
+        }
+        let now_us = self.clock.micros();
+        let next = Ticks(now_us.div_ceil(TICK_US) as u32);
+        let (live, idle) = (live.map(Ticks::at_least), idle.map(Ticks::at_least));
+        let span = live.into_iter().chain(idle).map(|span| span.0).min().unwrap_or(0);
+        let due = NonZeroU64::new((now_us.div_ceil(TICK_US) + u64::from(span)) * TICK_US);
+        (Expiry::new(next, live, idle), due.filter(|_| !is_manual))
+    }
+}
+
+fn as_sweep(cache: &Arc<impl Sweep + 'static>) -> Weak<dyn Sweep> {
+    let cache: Weak<_> = Arc::downgrade(cache);
+    cache
+}
