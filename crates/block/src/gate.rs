@@ -18,6 +18,12 @@ impl Gate {
         Self { admission, above_bytes: 0 }
     }
 
+    /// Returns the admission policy in the form that [`Admissions`] parses; `None` where everything
+    /// is admitted.
+    pub fn policy(&self) -> Option<String> {
+        (!self.admission.is_always()).then(|| self.admission.to_string())
+    }
+
     /// Returns the share of the shard with a number, of so many.
     pub(crate) fn share(&self, shard: u64, shards: u64) -> Self {
         let mut admission = self.admission.clone();

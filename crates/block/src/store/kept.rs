@@ -202,7 +202,7 @@ impl KeptCache {
         let mut journals: Vec<Vec<Restored>> = caches.iter().map(|_| Vec::new()).collect();
         for (number, shard) in shards.into_iter().enumerate() {
             let part = number % parts;
-            caches[part].restore_shard(number / parts, &shard.blocks);
+            caches[part].shards.restore_shard(number / parts, &shard.blocks);
             if shard.journal.has_pending() {
                 caches[part].inherit_unlogged();
             }

@@ -225,13 +225,13 @@ impl Driver {
 
     /// Returns whether some tier holds data that the tier or device below it lacks.
     pub fn has_dirty_data(&self) -> bool {
-        self.tiers().any(|tier| tier.cache.has_dirty_data())
+        self.tiers().any(|tier| tier.cache.condition().has_dirty_data())
     }
 
     /// Returns whether some tier would lose cached data at a restart now: see
-    /// [`BlockCache::has_unlogged`].
+    /// [`Condition::has_unlogged`](crate::Condition::has_unlogged).
     pub fn has_unlogged(&self) -> bool {
-        self.tiers().any(|tier| tier.cache.has_unlogged())
+        self.tiers().any(|tier| tier.cache.condition().has_unlogged())
     }
 
     /// Returns whether work waits for [`Driver::advance`] that no completion will announce.
@@ -278,7 +278,7 @@ impl Driver {
             });
             if let (DeviceId::Cache, Some(journal)) = (id, &mut self.journal) {
                 if result.is_err()
-                    && let Some((offset, sectors)) = self.cache.stored_at(OpId(token))
+                    && let Some((offset, sectors)) = self.cache.shards.stored_at(OpId(token))
                 {
                     // the device may hold the old data, the new data, or a mixture
                     journal.forget(offset, sectors);

@@ -1,38 +1,21 @@
 //! A superblock on a device that takes one of its two copies, or none.
 
+use std::io::Error;
 use std::ops::Range;
 
 use floe_block::{Io, KeptCache, Layout, NewCache, Volume, VolumeId, write_superblock};
-use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
+use floe_device::{Action, Device, MemoryDevice, Pool};
+use floe_testkit::Intercepted;
 
 const CACHE: u64 = 4 << 20;
 const COPY: u64 = 32 << 10;
 
 /// A device that refuses writes to a range.
-struct Refusing {
-    device: MemoryDevice,
-    range: Range<u64>,
-    refused: Vec<Completion>,
-}
-
-impl Device for Refusing {
-    fn size_bytes(&self) -> u64 {
-        self.device.size_bytes()
-    }
-
-    fn submit(&mut self, operation: Operation) {
-        let writes = matches!(operation.action, Action::Write { .. });
-        if writes && self.range.contains(&operation.offset) {
-            let result = Err(std::io::Error::other("refused"));
-            return self.refused.push(Completion { token: operation.token, result });
-        }
-        self.device.submit(operation);
-    }
-
-    fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.refused);
-        self.device.poll(done);
-    }
+fn refusing(device: &MemoryDevice, range: Range<u64>) -> impl Device + use<> {
+    Intercepted::new(device.clone(), move |operation| {
+        let is_write = matches!(operation.action, Action::Write { .. });
+        (is_write && range.contains(&operation.offset)).then(|| Err(Error::other("refused")))
+    })
 }
 
 #[test]
@@ -41,8 +24,7 @@ fn a_note_is_durable_in_the_copy_of_the_superblock_that_can_be_written() {
     for parity in 0..2 {
         for (range, taken) in cases.clone() {
             let pool = Pool::new(1 << 20);
-            let device = MemoryDevice::new(CACHE);
-            let mut device = Refusing { device, range: 0..0, refused: Vec::new() };
+            let mut device = MemoryDevice::new(CACHE);
             let mut wait = || Ok(());
             let mut io = Io { device: &mut device, pool: &pool, wait: &mut wait };
             let layout = Layout::new(&"4KiB,16KiB".parse().unwrap(), CACHE, 2).unwrap();
@@ -51,8 +33,7 @@ fn a_note_is_durable_in_the_copy_of_the_superblock_that_can_be_written() {
             let mut superblock = kept.unwrap().superblock().clone();
             superblock.generation += parity; // each copy is the older one once
             superblock.void = true;
-            let mut refusing =
-                Refusing { device: device.device.clone(), range: range.clone(), refused: vec![] };
+            let mut refusing = refusing(&device, range.clone());
             let mut io = Io { device: &mut refusing, pool: &pool, wait: &mut wait };
             let result = write_superblock(&mut io, &mut superblock);
             assert_eq!(result.is_ok(), range.is_empty(), "{range:?}, {parity}: {result:?}");
@@ -66,8 +47,7 @@ fn a_note_is_durable_in_the_copy_of_the_superblock_that_can_be_written() {
 fn a_copy_that_was_torn_keeps_the_other_from_being_overwritten() {
     for parity in 0..2 {
         let pool = Pool::new(1 << 20);
-        let device = MemoryDevice::new(CACHE);
-        let mut device = Refusing { device, range: 0..0, refused: Vec::new() };
+        let mut device = MemoryDevice::new(CACHE);
         let mut wait = || Ok(());
         let mut io = Io { device: &mut device, pool: &pool, wait: &mut wait };
         let layout = Layout::new(&"4KiB,16KiB".parse().unwrap(), CACHE, 2).unwrap();
@@ -75,12 +55,11 @@ fn a_copy_that_was_torn_keeps_the_other_from_being_overwritten() {
         let mut superblock = kept.unwrap().superblock().clone();
         superblock.generation += parity;
         let older = (superblock.generation + 1) % 2 * COPY;
-        let memory = device.device.clone();
+        let memory = device.clone();
         memory.write_at(older + 100, &[0xff; 8]);
         let mut other = vec![0; COPY as usize];
         memory.read_at(COPY - older, &mut other);
-        let mut refusing =
-            Refusing { device: memory.clone(), range: older..older + COPY, refused: vec![] };
+        let mut refusing = refusing(&memory, older..older + COPY);
         let mut io = Io { device: &mut refusing, pool: &pool, wait: &mut wait };
         superblock.void = true;
         for _ in 0..3 {

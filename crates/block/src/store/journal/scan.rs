@@ -58,7 +58,7 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
         return Ok(report);
     }
-    let copies = read_copies(io)?;
+    let copies = read_copies(io);
     let odd: Vec<String> = copies.iter().zip(SUPERBLOCK_OFFSETS).filter_map(odd).collect();
     match newest(copies) {
         Ok(superblock) => report.superblock = superblock,
@@ -108,6 +108,7 @@ fn odd((copy, offset): (&Copy, u64)) -> Option<String> {
         Copy::Foreign => "is not one".to_owned(),
         Copy::Newer(version) => format!("has format {version}"),
         Copy::Nonsense(what) => format!("says {what}"),
+        Copy::Unreadable(error) => format!("cannot be read: {error}"),
     };
     Some(format!("the copy of the superblock at offset {offset} {what}"))
 }

@@ -83,7 +83,7 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
         volumes,
     };
     superblock.encode()?;
-    match newest(read_copies(io)?) {
+    match newest(read_copies(io)) {
         // The first copy of the new superblock replaces the older copy of the old one, so one of
         // the two is valid at any moment.
         Ok(Some(old)) if old.id == id => return Err(StoreError::SameId),
@@ -91,6 +91,7 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
             superblock.generation = old.generation;
             superblock.calibrated = old.calibrated; // of the device, which is the same
         }
+        Err(error @ StoreError::Io { .. }) => return Err(error),
         // The device has no cache, or one that cannot be opened. An unfinished copy is recognised
         // by the zeros in place of the other.
         Ok(None) | Err(_) => {
@@ -152,7 +153,7 @@ fn open_what_there_is(
     }
     // Data read from a disk's volatile cache could still be lost when durable data depends on it.
     io.flush()?;
-    let Some(mut superblock) = newest(read_copies(io)?)? else { return Ok(None) };
+    let Some(mut superblock) = newest(read_copies(io))? else { return Ok(None) };
     check_size(io, &superblock.layout)?;
     let known: BTreeSet<_> = superblock.volumes.iter().map(|volume| volume.id).collect();
     let (mut found, mut gone) = (Vec::new(), BTreeSet::new());
@@ -235,7 +236,7 @@ pub(crate) fn superblock_of(io: &mut Io<'_>) -> Result<Option<Superblock>, Store
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
         return Ok(None);
     }
-    newest(read_copies(io)?)
+    newest(read_copies(io))
 }
 
 /// Begins a session: from now on the cache is not clean, and journal pages may be written.
@@ -342,18 +343,20 @@ pub(super) fn read_shard(
 }
 
 /// Reads both copies of the superblock.
-pub(super) fn read_copies(io: &mut Io<'_>) -> Result<[Copy; 2], StoreError> {
-    let mut read = |offset| {
-        let bytes = io.read(copy_range(offset))?;
-        Ok(Superblock::decode(&bytes))
-    };
-    Ok([read(SUPERBLOCK_OFFSETS[0])?, read(SUPERBLOCK_OFFSETS[1])?])
+pub(super) fn read_copies(io: &mut Io<'_>) -> [Copy; 2] {
+    SUPERBLOCK_OFFSETS.map(|offset| match io.read(copy_range(offset)) {
+        Ok(bytes) => Superblock::decode(&bytes),
+        Err(error) => Copy::Unreadable(error),
+    })
 }
 
 /// Returns the valid superblock; `None` when there is no cache.
+///
+/// Nothing follows from a change before both copies have it, so either copy will do where the other
+/// is damaged or cannot be read.
 pub(super) fn newest(copies: [Copy; 2]) -> Result<Option<Superblock>, StoreError> {
     let mut good: Option<Superblock> = None;
-    let (mut damaged, mut zeros) = (false, false);
+    let (mut damaged, mut zeros, mut unreadable) = (false, false, None);
     let mut says = Vec::new();
     for (copy, offset) in copies.into_iter().zip(SUPERBLOCK_OFFSETS) {
         says.push(match copy {
@@ -365,6 +368,10 @@ pub(super) fn newest(copies: [Copy; 2]) -> Result<Option<Superblock>, StoreError
             }
             Copy::Newer(version) => return Err(StoreError::Newer { offset, version }),
             Copy::Nonsense(what) => return Err(StoreError::Nonsense { offset, what }),
+            Copy::Unreadable(error) => {
+                unreadable = unreadable.or(Some(error));
+                continue;
+            }
             Copy::Blank => {
                 zeros = true;
                 format!("the one at offset {offset} is all zeros")
@@ -379,6 +386,7 @@ pub(super) fn newest(copies: [Copy; 2]) -> Result<Option<Superblock>, StoreError
         });
     }
     match good {
+        None if let Some(error) = unreadable => Err(error),
         // Zeros beside a damaged copy: the cache was being created.
         None if damaged && !zeros => Err(StoreError::Superblocks(says.remove(0), says.remove(0))),
         good => Ok(good),

@@ -134,6 +134,8 @@ pub(super) enum Copy {
         found: u64,
     },
     Newer(u32),
+    /// The device fails to read the copy.
+    Unreadable(StoreError),
     /// A copy with impossible content.
     Nonsense(String),
 }

@@ -19,6 +19,7 @@ use hashbrown::HashMap;
 
 use super::Driver;
 use crate::bits::Bits;
+use crate::cache::JournalNews;
 use crate::engine::request::Fault;
 use crate::geometry::SECTOR_BYTES;
 use crate::order::{Bad, OpId};
@@ -369,7 +370,7 @@ impl Driver {
             self.cache.completed(op, result, &mut self.orders);
         }
         if journal.logs.iter().any(ShardJournal::wants_commit) {
-            self.cache.commit_soon(&mut self.orders);
+            self.cache.hear_journal(JournalNews::MuchNoted, &mut self.orders);
         }
     }
 

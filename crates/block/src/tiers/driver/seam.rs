@@ -146,7 +146,7 @@ impl Driver {
             let bytes = self.cache.volume_bytes(*id).expect("the volume is in this tier");
             newcomer.cache.add_volume_at(*new, bytes);
             // This tier has written there, and relies on the new tier to have it flushed.
-            newcomer.cache.note_unsettled(*new);
+            newcomer.cache.shards.note_unsettled(*new);
         }
         match self.below.take() {
             Some(lower) => {
@@ -178,7 +178,7 @@ impl Driver {
             below.ids().filter(|(id, _)| self.cache.volume_bytes(*id).is_some()).collect();
         let mut gone = below.into_driver();
         assert!(
-            gone.is_at_rest() && !gone.cache.has_dirty_data(),
+            gone.is_at_rest() && !gone.cache.condition().has_dirty_data(),
             "a tier goes when it has brought all down"
         );
         match gone.below.take() {

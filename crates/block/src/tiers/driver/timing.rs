@@ -165,7 +165,7 @@ impl Driver {
     /// Sets the clock by which devices are timed, if the cache has an admission.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
-        self.timing = self.cache.admission().is_some().then(|| Timing::new(clock));
+        self.timing = (!self.cache.config().gate.admission.is_always()).then(|| Timing::new(clock));
         self
     }
 }

@@ -21,7 +21,7 @@ impl Driver {
         };
         let id = self.cache.add_volume(bytes);
         // Unlike the volumes of the start, it comes with writes that this cache has not flushed.
-        self.cache.note_unsettled(id);
+        self.cache.shards.note_unsettled(id);
         self.put_volume(id, name, ground);
         id
     }

@@ -6,6 +6,8 @@ use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::model::{Model, random, random_change};
+use floe_device::fault::{Fault, Kind};
+
 use super::*;
 
 const GROUPS: u64 = 8;
@@ -288,6 +290,31 @@ fn damaged_superblocks_are_named_and_one_of_two_is_enough() {
     );
     let report = disk.io(|io| scan(io, &mut |_, _| {})).unwrap();
     assert_eq!((report.problems, report.shards.len()), (vec![error], 0));
+}
+
+#[test]
+fn one_copy_of_the_superblock_may_be_unreadable() {
+    let (whole, _, model) = used();
+    let failing = |reads: &[u64]| {
+        let plan = reads
+            .iter()
+            .fold(FaultPlan::none(), |plan, nth| plan.on(Kind::Read, *nth, Fault::Fail));
+        let mut disk = Disk::of(whole.memory.clone());
+        (disk.device, disk.faults) = FaultDevice::new(disk.memory.clone(), plan);
+        disk
+    };
+    for (nth, offset) in [(0, 0), (1, 32_768)] {
+        assert_eq!(found(&mut failing(&[nth])).unwrap().sectors(), model.sectors());
+        let report = failing(&[nth]).io(|io| scan(io, &mut |_, _| {})).unwrap();
+        let expected = format!("the copy of the superblock at offset {offset} cannot be read");
+        assert!(report.problems[0].starts_with(&expected), "{:?}", report.problems);
+    }
+    let error = failing(&[0, 1]).open().unwrap_err().to_string();
+    assert!(error.starts_with("reading 32768 bytes at offset 0 of the cache device"), "{error}");
+
+    let mut disk = failing(&[0, 1]);
+    disk.io(|io| create(io, new_cache(9, layout(4, 2)))).unwrap_err();
+    assert_eq!(found(&mut failing(&[])).unwrap().sectors(), model.sectors());
 }
 
 #[test]

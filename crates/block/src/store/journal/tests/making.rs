@@ -177,7 +177,8 @@ fn a_device_that_shrank_is_refused() {
 #[test]
 fn a_device_that_fails_is_named_with_the_place() {
     let mut disk = before(Before::Cache);
-    disk.faults.inject(Kind::Read, Fault::Fail);
+    let plan = FaultPlan::none().on(Kind::Read, 0, Fault::Fail).on(Kind::Read, 1, Fault::Fail);
+    (disk.device, disk.faults) = FaultDevice::new(disk.memory.clone(), plan);
     let error = disk.open().unwrap_err().to_string();
     assert!(
         error.starts_with("reading 32768 bytes at offset 0 of the cache device failed"),

@@ -3,7 +3,7 @@
 use super::super::Driver;
 use super::{Checkpoint, Journal, MOST_UNDER_WAY, Own, STATED_AT_ONCE, Stage};
 use crate::bits::Bits;
-use crate::cache::BlockCache;
+use crate::cache::{BlockCache, JournalNews};
 use crate::store::journal::{Change, PageWrite, ShardJournal, Standing, fits_dump, mix};
 use floe_device::Action;
 
@@ -11,20 +11,23 @@ impl Driver {
     /// Advances the checkpoint that is due, if there is one.
     pub(crate) fn go_on_with_checkpoint(&mut self) {
         let Some(journal) = &mut self.journal else { return };
-        if journal.checkpoint.is_none() && !journal.no_checkpoint && !self.cache.is_degraded() {
+        if journal.checkpoint.is_none()
+            && !journal.no_checkpoint
+            && !self.cache.condition().is_degraded()
+        {
             journal.checkpoint = journal.due_checkpoint(&self.cache);
         }
         let Some(checkpoint) = &mut journal.checkpoint else {
             // A commit that waits for a checkpoint: the checkpoint ended while that commit was
             // under way.
-            return self.cache.no_checkpoint_to_come(&mut self.orders);
+            return self.cache.hear_journal(JournalNews::NoCheckpoint, &mut self.orders);
         };
         let log = checkpoint.log;
         if checkpoint.failed {
             if checkpoint.under_way == 0 {
                 journal.logs[log].abandon_checkpoint();
                 (journal.checkpoint, journal.no_checkpoint) = (None, true);
-                self.cache.checkpoint_failed(&mut self.orders);
+                self.cache.hear_journal(JournalNews::CheckpointFailed, &mut self.orders);
             }
             return;
         }
@@ -49,7 +52,7 @@ impl Driver {
             Stage::Ending => {
                 journal.checkpoint = None;
                 journal.logs[log].checkpoint_written();
-                self.cache.log_has_room(&mut self.orders);
+                self.cache.hear_journal(JournalNews::HasRoom, &mut self.orders);
             }
         }
     }
@@ -65,7 +68,7 @@ impl Journal {
     fn due_checkpoint(&mut self, cache: &BlockCache) -> Option<Checkpoint> {
         let log = self.logs.iter().position(ShardJournal::wants_checkpoint)?;
         self.logs[log].begin_checkpoint();
-        let mut left: Vec<u32> = cache.blocks_by_heat(log);
+        let mut left: Vec<u32> = cache.shards.blocks_by_heat(log);
         left.reverse();
         Some(Checkpoint {
             log,
@@ -86,7 +89,7 @@ impl Journal {
         let mut changes = Vec::new();
         for _ in 0..STATED_AT_ONCE {
             let Some(block) = checkpoint.left.pop() else { break };
-            cache.state_block(checkpoint.log, block, &mut changes);
+            cache.shards.state_block(checkpoint.log, block, &mut changes);
             changes.iter_mut().for_each(|change| pass_doubt_on(change, doubted));
             if !fits_dump(&changes) {
                 mix(&mut changes);

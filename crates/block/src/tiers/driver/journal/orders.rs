@@ -41,7 +41,7 @@ impl Driver {
 
     /// Moves the runs that this tier has found to be lost since the last call into `out`.
     pub fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
-        self.cache.take_newly_lost(out);
+        self.cache.shards.take_newly_lost(out);
     }
 
     /// Executes an order about the logs.
