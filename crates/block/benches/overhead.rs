@@ -16,7 +16,7 @@ use floe_block::{
     Layout, Memory, NewCache, Request, Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
-use rustix::time::{ClockId, clock_gettime};
+use floe_testkit::thread_time;
 
 const MIB: u64 = 1 << 20;
 const SECTORS: u64 = 16_384;
@@ -102,9 +102,9 @@ impl Subject {
 
     /// Nanoseconds of processor time a request, of a round.
     fn round(&mut self, writes_of_ten: u64) -> f64 {
-        let begun = cpu_time_ns();
+        let begun = thread_time();
         self.ask(REQUESTS_PER_ROUND, writes_of_ten);
-        (cpu_time_ns() - begun) as f64 / REQUESTS_PER_ROUND as f64
+        (thread_time() - begun).as_nanos() as f64 / REQUESTS_PER_ROUND as f64
     }
 }
 
@@ -141,11 +141,6 @@ fn kept_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
     let mut driver = Driver::new(cache, Box::new(device), pool).with_journal(Some(journal));
     driver.add_volume_at(VolumeId(0), "volume", Box::new(MemoryDevice::new(VOLUME_BYTES)));
     driver
-}
-
-fn cpu_time_ns() -> i64 {
-    let used = clock_gettime(ClockId::ThreadCPUTime);
-    used.tv_sec * 1_000_000_000 + used.tv_nsec
 }
 
 /// The median, and the interval that holds the median of all possible rounds in 95 of 100 cases.

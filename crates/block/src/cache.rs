@@ -12,6 +12,7 @@
 mod commits;
 mod drains;
 mod messages;
+mod shards;
 mod state;
 mod streams;
 mod volumes;
@@ -20,17 +21,18 @@ use crate::config::{Config, ConfigError, MOST_SHARDS};
 use crate::engine::join::Join;
 use crate::engine::request::{Fault, Kind, Request, RequestId};
 use crate::engine::{Event, shard_of};
-use crate::evict::Evict;
-use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::mode::WriteMode;
+use crate::geometry::{SECTOR_BYTES, VolumeId};
 use crate::order::{Bad, OpId, Order};
 use crate::part::{Message, PartId};
 use crate::shard::Shard;
 use crate::stats::Requests;
 use crate::tiers::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
 use crate::volumes::Volumes;
+pub(crate) use commits::JournalNews;
 use commits::{Commits, RouterOp};
-use drains::Drain;
+use drains::Drains;
+use shards::Shards;
+pub use state::Condition;
 use streams::Followed;
 
 /// The shard number in the ids of the router's own operations.
@@ -39,27 +41,18 @@ const ROUTER: u8 = u8::MAX;
 /// One part of a cache over any number of volumes; with one part, a whole cache.
 #[derive(Debug)]
 pub struct BlockCache {
-    part: PartId,
-    parts: usize,
-    /// This part's shards: those whose number leaves `part` when divided by `parts`, in order.
-    shards: Vec<Shard>,
-    /// The number of shards of all parts together.
-    all_shards: u64,
+    pub(crate) shards: Shards,
     config: Config,
     /// The streams of its requests, where a policy needs them.
     followed: Option<Box<Followed>>,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
     /// Drains that this part is working on.
-    drains: Vec<Drain>,
+    drains: Drains,
     commits: Commits,
     requests: Requests,
+    /// A spare vector, empty but for its memory.
     events: Vec<Event>,
-    /// A bit for each of this part's shards that may have events to be handled.
-    stirred: u128,
-    degraded: bool,
-    /// Some shard may have lost sectors that were not reported yet.
-    has_newly_lost: bool,
 }
 
 impl BlockCache {
@@ -108,54 +101,35 @@ impl BlockCache {
             let gate = config.gate.share(number, shards);
             let cache = number * sectors..(number + 1) * sectors;
             let config = Config { gate, memory, shards: Some(shards), ..config.clone() };
-            Shard::new(number as u8, cache, config)
+            Shard::new(number as u8, &cache, config)
         };
         let part = |part: usize| Self {
-            part: PartId(part as u8),
-            parts,
-            shards: (part as u64..shards).step_by(parts).map(shard).collect(),
-            all_shards: shards,
+            shards: Shards::new(PartId(part as u8), parts, shards, config.sizes.clone(), shard),
             followed: Followed::new(&config),
             config: config.clone(),
             volumes: Volumes::default(),
             joins: Vec::new(),
-            drains: Vec::new(),
-            commits: Commits::default(),
+            drains: Drains::default(),
+            commits: Commits::new(config.kept),
             requests: Requests::default(),
             events: Vec::new(),
-            stirred: 0,
-            degraded: false,
-            has_newly_lost: false,
         };
         Ok((0..parts).map(part).collect())
     }
 
     /// Returns the number of this part.
     pub fn part(&self) -> PartId {
-        self.part
+        self.shards.part
     }
 
     /// Returns the number of shards of all parts together.
     pub fn shards(&self) -> usize {
-        self.all_shards as usize
+        self.shards.all as usize
     }
 
-    /// Returns the write mode.
-    pub fn mode(&self) -> WriteMode {
-        self.config.mode
-    }
-
-    /// Returns the admission policy in the form that
-    /// [`Admissions`](floe_policy::admission::Admissions) parses; `None` where everything is
-    /// admitted.
-    pub fn admission(&self) -> Option<String> {
-        let admission = &self.config.gate.admission;
-        (!admission.is_always()).then(|| admission.to_string())
-    }
-
-    /// Returns the eviction policy.
-    pub fn evict(&self) -> &Evict {
-        &self.config.evict
+    /// Returns the configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
     }
 
     /// Returns the size in bytes of a volume, if it exists.
@@ -169,7 +143,11 @@ impl BlockCache {
     /// # Panics
     /// When the id is in use or belongs to another part.
     pub fn submit(&mut self, id: RequestId, request: Request, orders: &mut Vec<Order>) {
-        assert_eq!(id.part(), self.part, "a request is named after the part it is submitted to");
+        assert_eq!(
+            id.part(),
+            self.shards.part,
+            "a request is named after the part it is submitted to"
+        );
         if self.joins.len() <= id.number() {
             self.joins.resize(id.number() + 1, None);
         }
@@ -192,20 +170,22 @@ impl BlockCache {
             if self.config.kept {
                 join.leave_to_parts();
             }
-            (0..self.parts).for_each(|_| join.await_answer());
+            (0..self.shards.parts).for_each(|_| join.await_answer());
         }
-        join.stream = if join.is_refused() { None } else { self.follow(&request) };
+        join.stream = match self.followed.as_deref_mut() {
+            Some(followed) if !join.is_refused() => followed.follow(&self.config.sizes, &request),
+            _ => None,
+        };
         let stream = join.stream;
         self.joins[id.number()] = Some(join);
         if drains {
-            let parts = (0..self.parts).map(|part| PartId(part as u8));
-            for to in parts.filter(|&part| part != self.part) {
-                orders.push(Order::Send {
-                    to,
-                    message: Message::Drain { request: id, volume: request.volume, to_backing },
-                });
+            let message = Message::Drain { request: id, volume: request.volume, to_backing };
+            for to in (0..self.shards.parts).map(|part| PartId(part as u8)) {
+                if to != self.shards.part {
+                    orders.push(Order::Send { to, message: message.clone() });
+                }
             }
-            self.drain(id, request.volume, to_backing, orders);
+            self.heard(message, orders);
         }
         self.give_out(id, orders);
         if let Some(stream) = stream {
@@ -217,61 +197,84 @@ impl BlockCache {
 
     /// Handles the end of an order's operation.
     pub fn completed(&mut self, op: OpId, result: Result<(), Fault>, orders: &mut Vec<Order>) {
-        match shard_of(op) {
-            ROUTER => {
-                self.router_completed(RouterOp::of(op), result, orders);
-            }
-            shard => {
-                let here = shard as usize / self.parts;
-                self.shards[here].completed(op, result, orders);
-                self.stirred |= 1 << here;
-                if self.shards[here].is_degraded() {
-                    self.degrade(); // the device is the same for all
-                }
+        if shard_of(op) == ROUTER {
+            self.router_completed(RouterOp::of(op), result, orders);
+        } else {
+            let shard = self.shards.of_op(op);
+            shard.completed(op, result, orders);
+            if shard.parts.health.is_degraded() {
+                self.shards.degrade(); // the device is the same for all
             }
         }
         self.handle_events(orders);
     }
 
-    /// Returns the position on the cache device of an operation's store, and the number of its
-    /// sectors; `None` for other operations.
-    pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
-        match shard_of(op) {
-            ROUTER => None,
-            shard => self.shards[shard as usize / self.parts].stored_at(op),
+    fn router_completed(
+        &mut self,
+        op: RouterOp,
+        result: Result<(), Fault>,
+        orders: &mut Vec<Order>,
+    ) {
+        if let RouterOp::Request(request) = op {
+            let id = RequestId(request);
+            self.join(id).answered(result, true);
+            self.settle(id, orders);
+        } else if let Some(ended) = self.commits.op_ended(op, result, &mut self.shards, orders) {
+            self.drains.go_on(ended, &self.shards, &mut self.commits);
         }
     }
 
     /// Handles a read of `bad` sectors, which differ from the stored data. Returns the number not
     /// known before.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
-        let here = shard_of(op) as usize / self.parts;
-        let found = self.shards[here].read_corrupt(op, bad, orders);
-        self.has_newly_lost = true;
-        self.stirred |= 1 << here;
-        if self.shards[here].is_degraded() {
-            self.degrade();
+        let shard = self.shards.of_op(op);
+        let found = shard.read_corrupt(op, bad, orders);
+        if shard.parts.health.is_degraded() {
+            self.shards.degrade();
         }
+        self.shards.note_lost();
         self.handle_events(orders);
         found
     }
 
-    /// Moves the runs that this part has found to be lost since the last call into `out`.
-    pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
-        if !std::mem::take(&mut self.has_newly_lost) {
-            return;
+    /// Handles a message of the journal.
+    pub(crate) fn hear_journal(&mut self, news: JournalNews, orders: &mut Vec<Order>) {
+        if self.commits.hear(news, &mut self.shards) {
+            self.handle_events(orders);
         }
-        self.shards.iter_mut().for_each(|shard| shard.lost.report(out));
+    }
+
+    /// Notes that the logs of this part's shards have changes that no shard has noted.
+    pub(crate) fn inherit_unlogged(&mut self) {
+        self.commits.inherit();
     }
 
     /// Notes the checksums of dirty data. To be called when nothing is under way, just before the
     /// end.
     pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
-        self.shards.iter_mut().for_each(|shard| shard.note_rest(orders));
-        if self.has_unlogged() {
+        self.shards.each().for_each(|shard| shard.note_rest(orders));
+        if self.commits.has_unlogged(&self.shards) {
             self.commits.want();
             self.handle_events(orders);
         }
+    }
+
+    /// Bypasses a cache whose journal cannot be written, in this part: the next start drops its
+    /// clean data, unless that could not be recorded. Dirty data is cleaned now, and writes that
+    /// wait for that continue. `stuck` says that some dirty data cannot be cleaned in some part,
+    /// and that writes to it are to be refused.
+    ///
+    /// To be called for all parts alike, including those that could write their logs.
+    pub fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
+        self.commits.bypass(stuck, &mut self.shards, orders);
+        self.handle_events(orders);
+    }
+
+    /// Retires the cache in this part: the next start uses none of its data. All dirty data must
+    /// have been [cleaned](Condition::is_emptied) in all parts.
+    pub fn retire(&mut self, orders: &mut Vec<Order>) {
+        self.commits.retire(&mut self.shards, orders);
+        self.handle_events(orders);
     }
 
     /// Handles a message of another part.
@@ -283,21 +286,11 @@ impl BlockCache {
     /// Begins to clean this part's dirty data, where no round is doing so. To be called now and
     /// then; the interval bounds the age of dirty data.
     pub fn clean(&mut self, orders: &mut Vec<Order>) {
-        for shard in &mut self.shards {
-            shard.clean_all(orders);
-        }
-        self.stirred = u128::MAX;
+        self.shards.each().for_each(|shard| shard.clean_all(orders));
         if self.config.kept {
-            self.settle_and_commit();
+            self.commits.want_all(self.volumes.ids(), &self.shards);
         }
         self.handle_events(orders);
-    }
-
-    /// Returns whether this part holds data that a backing device does not have.
-    pub fn has_dirty_data(&self) -> bool {
-        self.shards
-            .iter()
-            .any(|shard| shard.directory.dirty_sectors() > 0 || !shard.held.is_empty())
     }
 
     /// Returns whether nothing is under way in this part.

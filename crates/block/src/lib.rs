@@ -62,7 +62,7 @@ mod sync;
 mod tiers;
 mod volumes;
 
-pub use cache::BlockCache;
+pub use cache::{BlockCache, Condition};
 pub use config::{Config, ConfigError, MOST_SHARDS};
 pub use counters::{CounterType, Counts, Declaration};
 pub use engine::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};

@@ -5,11 +5,12 @@
 //! sectors ([`crate::engine`]) and runs a few steps. Each step orders some operations and waits for
 //! all of them. A sub-request whose sectors differ in state becomes several tasks.
 //!
-//! The shard conducts its parts, each with fields of its own: the tasks (`engine`), the state of
-//! sectors (`mapping`), and below this file `admission`, `fetch`, `rounds`, `log`, `settlements`,
-//! `bypass`, `health` and `shed`. The steps are in `read`, `write`, `store` (putting data into the
-//! cache, which both need), `clean` (writing dirty data to the backing device), `sink` (writing
-//! unflushed sectors to the tiers below), `seal` and `logging`.
+//! [`Shard`] passes what happens on: to the task that it concerns, by the kind of the task and its
+//! step, or to the part that knows ([`parts`]). The steps of a kind of task are one type each:
+//! [`read::Reading`] and, for everything that changes sectors, [`write::Writing`]. Both have their
+//! data put into the cache by [`store::Storing`], which has victims cleaned by
+//! [`clean::Cleaning`]. Calls go down this list only. A step that has to go back up ends instead,
+//! and the shard's loop resumes the task.
 //!
 //! Invariants: a task touches only sectors on which it holds a lock. A block is evicted only when
 //! no task holds or waits for a lock on it and none of its sectors is dirty. So a sector's place on
@@ -18,16 +19,18 @@
 mod admission;
 mod bypass;
 mod clean;
+mod drain;
 mod dump;
 mod fetch;
 mod health;
-mod held;
+mod journal;
 mod log;
 mod logging;
 mod lost;
 mod map;
 mod offer;
 mod operations;
+mod parts;
 mod read;
 mod rounds;
 mod seal;
@@ -36,98 +39,59 @@ mod settlements;
 mod shed;
 mod sink;
 mod store;
-mod volumes;
+mod way;
 mod write;
 
 use crate::config::Config;
 use crate::engine::locks::TaskId;
 use crate::engine::piece::{Piece, PieceKind};
 use crate::engine::request::Fault;
-use crate::engine::{Event, Part, Step, Tasks, Work};
-use crate::geometry::Sectors;
-use crate::mapping::directory::{Block, Directory};
-use crate::mapping::{Dirt, Held, Lost, Seals};
+use crate::engine::{Offer, Part, Step, Work};
+use crate::geometry::{Sectors, VolumeId};
 use crate::order::{OpId, Order};
-use crate::stats::Counters;
-use admission::Admission;
-use bypass::Bypass;
-use fetch::Fetches;
-use health::Health;
-use log::Log;
-use read::Survey;
-use rounds::Rounds;
-use settlements::Settlements;
-use shed::Shed;
-
-/// The properties of a volume that a shard needs.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct VolumeSize {
-    pub(crate) sectors: u64,
-}
+use clean::Cleaning;
+use fetch::Fetch;
+use floe_policy::admission::Times;
+use parts::Parts;
+use read::Reading;
+use store::Storing;
+use write::Writing;
 
 /// A shard.
 #[derive(Debug)]
 pub(crate) struct Shard {
-    /// Its part of the cache device, in sectors.
-    cache: Sectors,
-    /// The cache's configuration, with this shard's share of `gate` and `memory`.
-    config: Config,
-    volumes: Vec<VolumeSize>,
-    pub(crate) directory: Directory,
-    pub(crate) held: Held,
-    pub(crate) tasks: Tasks,
-    rounds: Rounds,
-    health: Health,
-    pub(crate) shed: Shed,
-    pub(crate) admission: Admission,
-    fetches: Fetches,
-    /// A spare survey, empty but for its memory.
-    spare_survey: Survey,
-    pub(crate) lost: Lost,
-    pub(crate) seals: Seals,
-    log: Log,
-    settlements: Settlements,
-    bypass: Bypass,
-    pub(crate) dirt: Dirt,
-    pub(crate) events: Vec<Event>,
-    pub(crate) counters: Counters,
+    pub(crate) parts: Parts,
 }
 
 impl Shard {
-    pub(crate) fn new(number: u8, cache: Sectors, config: Config) -> Self {
-        let sectors = cache.end - cache.start;
-        Self {
-            directory: Directory::new(config.sizes.clone(), sectors, &config.evict),
-            held: Held::new(config.memory),
-            seals: Seals::new(if config.kept { sectors } else { 0 }),
-            log: Log::new(config.kept, number),
-            settlements: Settlements::default(),
-            bypass: Bypass::default(),
-            dirt: Dirt::default(),
-            admission: Admission::new(&config, sectors),
-            fetches: Fetches::default(),
-            tasks: Tasks::new(number, config.sizes.clone()),
-            cache,
-            config,
-            volumes: Vec::new(),
-            rounds: Rounds::default(),
-            health: Health::default(),
-            shed: Shed::default(),
-            spare_survey: Survey::default(),
-            lost: Lost::default(),
-            events: Vec::new(),
-            counters: Counters::default(),
+    /// Returns the empty shard of this number, which has `cache` of the cache device.
+    pub(crate) fn new(number: u8, cache: &Sectors, config: Config) -> Self {
+        Self { parts: Parts::new(number, cache, config) }
+    }
+
+    /// Lets the shard add its orders to a list. They come after those of earlier calls that had no
+    /// list.
+    #[inline]
+    fn emit<T>(&mut self, orders: &mut Vec<Order>, act: impl FnOnce(&mut Self) -> T) -> T {
+        if !self.parts.orders.is_empty() {
+            orders.append(&mut self.parts.orders);
         }
+        std::mem::swap(orders, &mut self.parts.orders);
+        let result = act(self);
+        std::mem::swap(orders, &mut self.parts.orders);
+        result
     }
 
     /// Starts a sub-request.
     pub(crate) fn submit(&mut self, piece: Piece, orders: &mut Vec<Order>) {
         let (volume, range) = (piece.volume, piece.sectors.clone());
         let stream = piece.stream;
-        let task = self.tasks.begin(Work::Piece(piece), volume, range);
-        self.tasks[task].stream = stream;
-        self.start(task, orders);
-        self.run_ready(orders);
+        let task = self.parts.tasks.begin(Work::Piece(piece), volume, range);
+        self.parts.tasks[task].stream = stream;
+        self.emit(orders, |shard| {
+            shard.start(task);
+            shard.run_ready();
+        });
     }
 
     /// Handles the end of an operation.
@@ -137,161 +101,226 @@ impl Shard {
         result: Result<(), Fault>,
         orders: &mut Vec<Order>,
     ) {
-        let (id, part, run) = self.tasks.of_op(op);
-        let run = run.clone();
-        self.tasks.op_ended(id, part);
-        self.note_health(id, part, result.is_ok());
-        self.part_ended(id, part, run, result, orders);
-        self.go_on(id, orders);
+        self.emit(orders, |shard| shard.op_ended(op, result));
     }
 
-    /// Handles a read of data that turned out not to be cached, without a fault of the device.
-    fn forgotten(&mut self, op: OpId, block: Block, run: Sectors, orders: &mut Vec<Order>) {
-        let (id, part, _) = self.tasks.of_op(op);
-        self.tasks.op_ended(id, part);
-        self.cached_read_failed(id, block, run, Fault::Io, orders);
-        self.go_on(id, orders);
+    /// Handles the end of an operation, or of a wait for a commit or a settlement.
+    fn op_ended(&mut self, op: OpId, result: Result<(), Fault>) {
+        let (id, part, run) = self.parts.tasks.of_op(op);
+        let run = run.clone();
+        self.parts.tasks.op_ended(id, part);
+        let is_cleaning = self.parts.tasks[id].step == Step::CleanRead;
+        self.parts.health.note_op(part, is_cleaning, result.is_ok());
+        self.part_ended(id, part, run, result);
+        self.go_on(id);
     }
 
     /// Advances a task of which an operation has ended.
-    fn go_on(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id].outstanding == 0 {
-            self.step_ended(id, orders);
+    fn go_on(&mut self, id: TaskId) {
+        if self.parts.tasks[id].outstanding == 0 {
+            self.step_ended(id);
         }
-        self.run_ready(orders);
+        self.run_ready();
     }
 
     /// Returns whether nothing is under way.
     pub(crate) fn is_idle(&self) -> bool {
-        self.tasks.is_idle() && self.rounds.is_idle()
+        self.parts.tasks.is_idle() && self.parts.rounds.is_idle()
     }
 
-    /// Starts tasks whose turn may have come. A loop, not a recursion: one finished task may
-    /// unblock many.
-    fn run_ready(&mut self, orders: &mut Vec<Order>) {
-        loop {
-            while let Some(volume) = self.rounds.take_moved() {
-                self.run_round(volume, orders);
+    /// Advances whatever may go on. A loop, not a recursion: one finished task may unblock many.
+    #[inline]
+    fn run_ready(&mut self) {
+        while self.has_ready() {
+            self.run_next();
+        }
+    }
+
+    /// Returns whether something may go on. Mostly nothing may.
+    #[inline]
+    fn has_ready(&self) -> bool {
+        let parts = &self.parts;
+        parts.tasks.has_ready()
+            || parts.rounds.has_moved()
+            || parts.fetches.has_next()
+            || self.wants_rounds()
+    }
+
+    /// Advances one of the things that may go on.
+    #[inline(never)] // a hit does not come here
+    fn run_next(&mut self) {
+        let parts = &mut self.parts;
+        if let Some(id) = parts.tasks.take_resumed() {
+            match parts.tasks[id].step {
+                Step::Waiting => self.start(id),
+                _ => self.step_ended(id),
             }
-            if let Some(id) = self.bypass.take_ready() {
-                self.start(id, orders);
-                continue;
-            }
-            if let Some(id) = self.tasks.take_ready() {
-                self.counters.restarts += 1;
-                self.start(id, orders);
-            } else if self.start_fetch(orders) {
-                continue;
-            } else if self.wants_rounds() {
-                self.begin_rounds(orders);
-            } else {
-                break;
-            }
+        } else if let Some(volume) = parts.rounds.take_moved() {
+            self.run_round(volume);
+        } else if let Some(id) = parts.tasks.take_ready() {
+            parts.counters.restarts += 1;
+            self.start(id);
+        } else if let Some(fetch) = parts.fetches.next() {
+            self.start_fetch(fetch);
+        } else if self.wants_rounds() {
+            self.parts.begin_rounds();
         }
     }
 
     /// Starts a task, if its lock is free.
-    fn start(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let task = &self.tasks[id];
-        match &task.work {
-            Work::Clean { .. } => self.start_clean(id, orders),
-            Work::Sink => self.start_sink(id, orders),
-            Work::Fetch => self.start_read(id, orders),
+    fn start(&mut self, id: TaskId) {
+        let parts = &mut self.parts;
+        match &parts.tasks[id].work {
+            Work::Clean { .. } => Cleaning::of(parts, id).start(),
+            Work::Sink => Writing::of(parts, id).start_sink(),
+            Work::Fetch => Reading::of(parts, id).start(),
             Work::Piece(piece) => match piece.kind {
-                PieceKind::Read | PieceKind::Prefetch => self.start_read(id, orders),
-                PieceKind::DirtyMap => self.mark_dirty(id, orders),
+                PieceKind::Read | PieceKind::Prefetch => Reading::of(parts, id).start(),
+                PieceKind::DirtyMap => parts.mark_dirty(id),
                 PieceKind::Write { .. } | PieceKind::ZeroPart { .. } => {
-                    self.start_write(id, orders)
+                    Writing::of(parts, id).start();
                 }
-                PieceKind::Zero { .. } | PieceKind::Trim => self.start_zero_or_trim(id, orders),
+                PieceKind::Zero { .. } | PieceKind::Trim => {
+                    Writing::of(parts, id).start_zero_or_trim();
+                }
             },
         }
     }
 
     /// Handles the result of one operation, and recovers from a failure where possible.
-    fn part_ended(
-        &mut self,
-        id: TaskId,
-        part: Part,
-        run: Sectors,
-        result: Result<(), Fault>,
-        orders: &mut Vec<Order>,
-    ) {
+    fn part_ended(&mut self, id: TaskId, part: Part, run: Sectors, result: Result<(), Fault>) {
+        let parts = &mut self.parts;
         if matches!(part, Part::Around | Part::Whole) && result != Err(Fault::Unsupported) {
             // a failed operation may have taken effect in part
-            self.note_unsettled(self.tasks[id].volume);
+            parts.logging.note_unsettled(parts.tasks[id].volume);
         }
         match (part, result) {
-            (Part::Store(block), Ok(())) if self.tasks[id].store.dirty => {
-                if !self.directory.is_all_dirty(block, &run) {
-                    self.directory.set_dirty(block, &run);
+            (Part::Store(block), Ok(())) if parts.tasks[id].store.dirty => {
+                if !parts.map.directory.is_all_dirty(block, &run) {
+                    parts.map.directory.set_dirty(block, &run);
                 }
-                self.seal_later(block, &run);
-                self.found(id, &run, orders);
+                parts.logging.seal_later(&parts.map.directory, block, &run);
+                parts.found(id, &run);
             }
-            (Part::Around, Ok(())) => self.found(id, &run, orders),
+            (Part::Around, Ok(())) => parts.found(id, &run),
             (Part::Store(block), Ok(())) => {
-                self.directory.set_clean(block, &run);
-                self.note_clean(block, &run, orders);
+                let directory = &mut parts.map.directory;
+                directory.set_clean(block, &run);
+                parts.logging.note_clean(directory, block, &run, &mut parts.orders);
             }
-            (Part::Store(block), Err(_)) => self.store_failed(id, block, run, orders),
+            (Part::Store(block), Err(_)) => Storing::of(parts, id).failed(block, &run),
             (Part::Cached(block), Err(fault)) => {
-                self.counters.cache_errors += 1;
-                self.cached_read_failed(id, block, run, fault, orders);
+                parts.counters.cache_errors += 1;
+                Reading::of(parts, id).cached_failed(block, run, fault);
             }
-            (Part::Shed, Err(fault)) => self.shed_read_failed(id, run, fault, orders),
+            (Part::Shed, Err(fault)) => Reading::of(parts, id).shed_failed(run, fault),
             (Part::Dirty(block), Ok(()))
-                if self.tasks[id].step == Step::CleanWrite && !self.is_kept() =>
+                if parts.tasks[id].step == Step::CleanWrite && !parts.logging.is_kept() =>
             {
-                self.directory.set_clean(block, &run);
+                parts.map.directory.set_clean(block, &run);
             }
-            (Part::Unlogged, Ok(())) => self.store_around(id, &run, orders),
-            (Part::Unlogged, Err(_)) => self.tasks[id].store.retry = true,
+            (Part::Unlogged, Ok(())) => Storing::of(parts, id).around(&run),
+            (Part::Unlogged, Err(_)) => parts.tasks[id].store.retry = true,
             (_, Ok(())) => {}
-            (_, Err(fault)) => self.tasks[id].fault = Some(fault),
+            (_, Err(fault)) => parts.tasks[id].fault = Some(fault),
         }
     }
 
-    /// Advances to the next step when all operations of a step have ended.
-    fn step_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.tasks[id].parts.clear();
-        match self.tasks[id].step {
-            Step::Reading => self.reading_ended(id, orders),
-            Step::Edges => self.edges_ended(id, orders),
-            Step::Backing => self.backing_ended(id, orders),
-            Step::Storing => self.storing_ended(id, orders),
-            Step::CleanRead => self.clean_read_ended(id, orders),
-            Step::CleanWrite => self.clean_write_ended(id, orders),
-            Step::Unlogging => self.unlogging_ended(id, orders),
-            Step::Unsealing => self.unsealing_ended(id, orders),
-            Step::Settling => self.settling_ended(id, orders),
-            Step::Noting => self.noting_ended(id, orders),
-            Step::Room => {} // its first writes have ended before its victims are clean
+    /// Advances to the next step when all operations of a step have ended, or a task is resumed.
+    fn step_ended(&mut self, id: TaskId) {
+        let parts = &mut self.parts;
+        let task = &mut parts.tasks[id];
+        let cleans = matches!(task.work, Work::Clean { .. });
+        if task.outstanding == 0 {
+            task.parts.clear();
+        }
+        match task.step {
+            Step::Reading => Reading::of(parts, id).ended(),
+            Step::Edges => Writing::of(parts, id).edges_ended(),
+            Step::Backing => Writing::of(parts, id).backing_ended(),
+            Step::Storing if task.store.retry && task.fault.is_none() => {
+                Writing::of(parts, id).through();
+            }
+            Step::Storing => Storing::of(parts, id).ended(),
+            Step::Room if task.store.cleaning > 0 => {} // its first writes have ended before
+            Step::Room => Storing::of(parts, id).go_on(),
+            Step::Unsealing => Storing::of(parts, id).unsealed(),
+            Step::CleanRead => Cleaning::of(parts, id).read_ended(),
+            Step::CleanWrite => Cleaning::of(parts, id).write_ended(),
+            Step::Unlogging if cleans => Cleaning::of(parts, id).unlogged(),
+            Step::Settling if cleans => Cleaning::of(parts, id).settled(),
+            Step::Noting if cleans => Cleaning::of(parts, id).noted(),
+            Step::Unlogging => Writing::of(parts, id).unlogged(),
+            Step::Settling => Writing::of(parts, id).settled(),
+            Step::Noting => Writing::of(parts, id).noted(),
             Step::Waiting | Step::Done => unreachable!("no operation is under way without a lock"),
         }
     }
 
-    /// Ends a task: answers, releases its buffers and lock, and wakes the tasks that wait for the
-    /// lock.
-    fn finish(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.events.extend(self.tasks.answer(id));
-        debug_assert_eq!(self.tasks[id].outstanding, 0);
-        self.tasks[id].step = Step::Done;
-        self.tasks.release(id, orders);
-        match self.tasks[id].work {
-            Work::Piece(Piece { request, .. }) => {
-                if self.tasks.is_last(id) {
-                    self.events.push(Event::Finished { request });
-                }
-            }
-            Work::Clean { because, .. } => self.cleaned(id, because, orders),
-            Work::Sink => self.sunk(id),
-            Work::Fetch => {
-                if self.tasks.is_last(id) {
-                    self.fetches.ended();
-                }
+    /// Fetches a run of a region that continues a stream, before it is asked for.
+    pub(crate) fn fetch_ahead(
+        &mut self,
+        volume: VolumeId,
+        run: Sectors,
+        stream: u64,
+        orders: &mut Vec<Order>,
+    ) {
+        if self.parts.mode().caches_reads() {
+            self.parts.fetches.push(Fetch { volume, run, stream: Some(stream) });
+            self.emit(orders, Self::run_ready);
+        }
+    }
+
+    /// Begins a fetch, unless there is nothing to fetch, or no room for it.
+    fn start_fetch(&mut self, Fetch { volume, run, stream }: Fetch) {
+        let parts = &mut self.parts;
+        let run = parts.map.within_volume(volume, &run);
+        if run.start >= run.end || parts.admission.withholds() && parts.map.directory.is_full() {
+            return;
+        }
+        if stream.is_none() {
+            parts.counters.ordered_blocks += parts.smallest_blocks(&run);
+        }
+        parts.fetches.begun();
+        let id = parts.tasks.begin(Work::Fetch, volume, run);
+        let task = &mut parts.tasks[id];
+        task.stream = stream;
+        if stream.is_none() {
+            task.offer = Offer::Admitted;
+        }
+        Reading::of(parts, id).start();
+    }
+
+    /// Takes in the current latencies.
+    pub(crate) fn observe(&mut self, times: &Times) {
+        let Parts { admission, map, fetches, .. } = &mut self.parts;
+        admission.observe(times, &map.directory, fetches);
+    }
+
+    /// Returns the position on the cache device of an operation's store, and the number of its
+    /// sectors.
+    pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
+        let (_, Part::Store(block), run) = self.parts.tasks.of_op(op) else { return None };
+        Some((self.parts.map.cache_offset(block, run), (run.end - run.start) as usize))
+    }
+
+    /// Removes a volume without tasks, with all its data.
+    pub(crate) fn remove_volume(&mut self, id: VolumeId) {
+        let Parts { map, tasks, logging, orders, .. } = &mut self.parts;
+        debug_assert!(!tasks.is_using(id));
+        for block in map.directory.blocks_of_volume(id) {
+            logging.note_dropped(&map.directory, block, orders);
+        }
+        for group in map.directory.drop_volume(id) {
+            let in_use =
+                |block| tasks.in_use(map.directory.volume(block), &map.directory.sectors(block));
+            if !map.directory.blocks_of(group).any(in_use) {
+                map.directory.empty(group);
             }
         }
-        self.tasks.free(id);
+        map.held.remove_volume(id);
+        map.lost.remove_volume(id);
+        map.set_volume(id, 0); // fetches ordered for the volume become void
+        self.parts.note_round(id, false);
     }
 }

@@ -5,33 +5,9 @@
 #[path = "it/common/mod.rs"]
 mod common;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use common::*;
 use floe_block::WriteMode;
-
-struct Counting;
-
-thread_local! {
-    static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
-}
-
-// the only way to count allocations; everything is handed to the system's allocator as it is
-#[allow(unsafe_code)]
-// SAFETY: the system's allocator keeps the contract, and counting touches no memory it gives out.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller keeps the contract of `alloc`, which is this one's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `System` with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
+use floe_testkit::allocations::{Counting, of_this_thread};
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -49,9 +25,9 @@ fn a_hit_allocates_nothing() {
                 }
             };
             round(2);
-            let before = ALLOCATIONS.get();
+            let before = of_this_thread();
             round(3);
-            assert_eq!(ALLOCATIONS.get() - before, 0, "{mode:?}, {sectors} sectors");
+            assert_eq!(of_this_thread() - before, 0, "{mode:?}, {sectors} sectors");
         }
     }
 }
@@ -63,8 +39,8 @@ fn a_write_of_whole_sectors_to_cached_blocks_allocates_nothing() {
         let mut round =
             || (0..100).for_each(|at| assert!(bench.cache_only(write(at * SECTOR, SECTOR))));
         (0..3).for_each(|_| round());
-        let before = ALLOCATIONS.get();
+        let before = of_this_thread();
         round();
-        assert_eq!(ALLOCATIONS.get() - before, 0, "{mode:?}");
+        assert_eq!(of_this_thread() - before, 0, "{mode:?}");
     }
 }

@@ -6,12 +6,12 @@
 //! the cache device if some of them make data dirty, and then writes the logs. Changes noted
 //! meanwhile, of data that the flush may not cover, belong to the next commit.
 
-use super::{BlockCache, ROUTER};
+use super::ROUTER;
+use super::shards::Shards;
 use crate::engine::request::Fault;
 use crate::engine::turns::Turns;
-use crate::geometry::{SECTOR_BYTES, VolumeId};
+use crate::geometry::VolumeId;
 use crate::order::{DeviceId, OpId, Order};
-use crate::shard::Shard;
 
 /// Bits below the type of a router's operation. The operations of type 0 are flushes of requests.
 const KIND_BITS: u32 = 48;
@@ -53,6 +53,8 @@ impl RouterOp {
 /// The commits and settlements of a part.
 #[derive(Debug, Default)]
 pub(super) struct Commits {
+    /// There is a journal.
+    kept: bool,
     turns: Turns,
     wanted: bool,
     /// The logs came with changes that are not durable yet: blocks removed when the cache was
@@ -63,7 +65,7 @@ pub(super) struct Commits {
     /// A log could not be written.
     failed: bool,
     /// The way in which requests bypass the cache then, once that is decided.
-    pub(super) bypass: Option<Bypassing>,
+    bypass: Option<Bypassing>,
     settlements: Vec<Settlements>,
 }
 
@@ -85,7 +87,35 @@ struct Settlements {
     wanted: bool,
 }
 
+/// The end of a turn.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ended {
+    /// Of a settlement, the volume; otherwise it was a commit.
+    pub(super) settled: Option<VolumeId>,
+    pub(super) turn: u64,
+    pub(super) result: Result<(), Fault>,
+}
+
+/// A message of the journal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JournalNews {
+    /// Much is noted: a commit should come soon.
+    MuchNoted,
+    /// A log that was full has room again.
+    HasRoom,
+    /// No checkpoint is under way or wanted. A commit that waits for room has it, unless no
+    /// checkpoint can be written.
+    NoCheckpoint,
+    /// A checkpoint has failed: a log that was full stays full, and takes no more changes.
+    CheckpointFailed,
+}
+
 impl Commits {
+    /// Returns the state of a part, with or without a journal.
+    pub(super) fn new(kept: bool) -> Self {
+        Self { kept, ..Self::default() }
+    }
+
     fn of(&mut self, volume: VolumeId) -> &mut Settlements {
         let at = volume.0 as usize;
         self.settlements.resize_with(self.settlements.len().max(at + 1), Settlements::default);
@@ -98,10 +128,29 @@ impl Commits {
         self.turns.next()
     }
 
+    /// Requests a settlement of a volume's backing device, and returns its number.
     pub(super) fn want_settlement(&mut self, volume: VolumeId) -> u64 {
         let settlements = self.of(volume);
         settlements.wanted = true;
         settlements.turns.next()
+    }
+
+    /// Returns whether there is a journal.
+    #[inline]
+    pub(super) fn is_kept(&self) -> bool {
+        self.kept
+    }
+
+    /// Returns whether the way in which requests bypass the cache is decided.
+    #[inline]
+    pub(super) fn is_bypassed(&self) -> bool {
+        self.bypass.is_some()
+    }
+
+    /// Returns whether the bypass has come as far as it can: the whole log is void, or some dirty
+    /// data stays for good.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.bypass, Some(Bypassing::Retired | Bypassing::Clean { stuck: true }))
     }
 
     /// Returns whether commits have ended for good, since the whole log is void.
@@ -128,218 +177,157 @@ impl Commits {
     pub(super) fn is_idle(&self) -> bool {
         !self.is_busy() && self.settlements.iter().all(|s| !s.wanted && !s.turns.is_under_way())
     }
-}
 
-impl BlockCache {
-    /// Requests a commit because much is noted, unless one is under way or commits have failed.
-    pub(crate) fn commit_soon(&mut self, orders: &mut Vec<Order>) {
-        if !self.commits.is_busy() && !self.commits.failed {
-            self.commits.want();
-            self.handle_events(orders);
+    /// Handles a message of the journal. Returns whether something may go on now.
+    pub(super) fn hear(&mut self, news: JournalNews, shards: &mut Shards) -> bool {
+        match news {
+            JournalNews::MuchNoted if self.is_busy() || self.failed => return false,
+            JournalNews::MuchNoted => self.wanted = true,
+            JournalNews::HasRoom => self.put_off = false,
+            _ if !self.put_off => return false,
+            JournalNews::NoCheckpoint if !shards.is_degraded() => self.put_off = false,
+            JournalNews::NoCheckpoint | JournalNews::CheckpointFailed => {
+                self.lose(shards);
+                self.put_off = false;
+            }
         }
-    }
-
-    /// Notes that a log that was full has room again.
-    pub(crate) fn log_has_room(&mut self, orders: &mut Vec<Order>) {
-        self.commits.put_off = false;
-        self.handle_events(orders);
-    }
-
-    /// Handles the absence of a checkpoint, under way or wanted. A commit that waits for room has
-    /// it, unless no checkpoint can be written.
-    pub(crate) fn no_checkpoint_to_come(&mut self, orders: &mut Vec<Order>) {
-        if self.commits.put_off && self.degraded {
-            self.checkpoint_failed(orders);
-        } else if self.commits.put_off {
-            self.log_has_room(orders);
-        }
-    }
-
-    /// Handles a failed checkpoint: a log that was full stays full, and takes no more changes.
-    pub(crate) fn checkpoint_failed(&mut self, orders: &mut Vec<Order>) {
-        if self.commits.put_off {
-            self.lose_journal();
-            self.log_has_room(orders);
-        }
+        true
     }
 
     /// Notes that a log cannot be written. Tasks that wait for a commit wait for the decision on
     /// the bypass.
-    fn lose_journal(&mut self) {
-        (self.commits.failed, self.commits.wanted) = (true, true);
-        self.degrade(); // a cache that cannot keep what it takes is none
-        self.shards.iter_mut().for_each(Shard::lose_log);
+    fn lose(&mut self, shards: &mut Shards) {
+        (self.failed, self.wanted) = (true, true);
+        shards.degrade(); // a cache that cannot keep what it takes is none
+        shards.each().for_each(|shard| shard.parts.logging.lose());
     }
 
-    /// Bypasses a cache whose journal cannot be written, in this part: the next start drops its
-    /// clean data, unless that could not be recorded. Dirty data is cleaned now, and writes that
-    /// wait for that continue. `stuck` says that some dirty data cannot be cleaned in some part,
-    /// and that writes to it are to be refused.
-    ///
-    /// To be called for all parts alike, including those that could write their logs.
-    pub fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
-        if self.commits.is_retired() {
+    /// Bypasses the journal: see [`super::BlockCache::bypass`].
+    pub(super) fn bypass(&mut self, stuck: bool, shards: &mut Shards, orders: &mut Vec<Order>) {
+        if self.is_retired() {
             return;
         }
-        self.lose_journal();
-        self.commits.bypass = Some(Bypassing::Clean { stuck });
-        self.shards.iter_mut().for_each(|shard| shard.bypass(stuck, orders));
-        self.go_on_without_journal(orders);
+        self.lose(shards);
+        (self.bypass, self.put_off) = (Some(Bypassing::Clean { stuck }), false);
+        shards.each().for_each(|shard| shard.bypass(stuck, orders));
     }
 
-    /// Retires the cache in this part: the next start uses none of its data. All dirty data must
-    /// have been [cleaned](BlockCache::is_emptied) in all parts.
-    pub fn retire(&mut self, orders: &mut Vec<Order>) {
-        self.lose_journal();
-        self.commits.bypass = Some(Bypassing::Retired);
-        self.shards.iter_mut().for_each(|shard| shard.retire(orders));
-        self.go_on_without_journal(orders);
+    /// Retires the journal: see [`super::BlockCache::retire`].
+    pub(super) fn retire(&mut self, shards: &mut Shards, orders: &mut Vec<Order>) {
+        self.lose(shards);
+        (self.bypass, self.put_off) = (Some(Bypassing::Retired), false);
+        shards.each().for_each(|shard| shard.retire(orders));
     }
 
-    fn go_on_without_journal(&mut self, orders: &mut Vec<Order>) {
-        self.commits.put_off = false;
-        self.stirred = u128::MAX;
-        self.handle_events(orders);
-    }
-
-    /// Returns whether requests bypass the journal since it could not be written.
-    pub fn is_bypassed(&self) -> bool {
-        self.commits.bypass.is_some()
-    }
-
-    /// Returns whether nothing in this part is dirty below memory.
-    pub fn is_emptied(&self) -> bool {
-        self.shards.iter().all(|shard| shard.directory.dirty_sectors() == 0)
-    }
-
-    /// Returns whether dirty data could not be cleaned since the journal could not be written.
-    pub fn is_blocked(&self) -> bool {
-        self.commits.is_lost() && self.shards.iter().any(Shard::is_blocked)
-    }
-
-    /// Returns an upper bound of the bytes with refused requests: data of this part's shards that
-    /// is lost, unreadable, or cannot be replaced.
-    pub fn refused_bytes(&self) -> u64 {
-        self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
-    }
-
-    /// Requests the settlements and the commit that make more data survive a restart.
-    pub(super) fn settle_and_commit(&mut self) {
-        for volume in (0..=u16::MAX).map(VolumeId).take(self.volumes.ids()) {
-            if self.shards.iter().any(|shard| shard.is_unsettled(volume)) {
-                self.commits.want_settlement(volume);
+    /// Requests the settlements, of so many volumes, and the commit that make more data survive a
+    /// restart.
+    pub(super) fn want_all(&mut self, volumes: usize, shards: &Shards) {
+        for volume in (0..=u16::MAX).map(VolumeId).take(volumes) {
+            if shards.is_unsettled(volume) {
+                self.want_settlement(volume);
             }
         }
-        if self.has_unlogged() {
-            self.commits.want();
-        }
-    }
-
-    /// Returns whether a noted change would not survive a restart yet.
-    pub fn has_unlogged(&self) -> bool {
-        self.config.kept && !self.commits.failed && self.has_to_commit()
+        self.wanted |= self.has_unlogged(shards);
     }
 
     /// Returns whether a commit would make anything durable.
-    pub(super) fn has_to_commit(&self) -> bool {
-        self.commits.inherited || self.shards.iter().any(|shard| shard.has_noted())
+    pub(super) fn has_to_commit(&self, shards: &Shards) -> bool {
+        self.inherited || shards.iter().any(|shard| shard.parts.logging.log.has_noted())
+    }
+
+    /// Returns whether a noted change would not survive a restart yet.
+    pub(super) fn has_unlogged(&self, shards: &Shards) -> bool {
+        self.kept && !self.failed && self.has_to_commit(shards)
     }
 
     /// Notes that the logs of this part's shards have changes that no shard has noted.
-    pub(crate) fn inherit_unlogged(&mut self) {
-        self.commits.inherited = true;
+    pub(super) fn inherit(&mut self) {
+        self.inherited = true;
     }
 
-    /// Returns whether the journal could not be written: its content is fixed, and the data it
-    /// describes must stay.
-    pub fn has_lost_journal(&self) -> bool {
-        self.commits.failed
-    }
-
-    /// Begins the commits and settlements that are wanted and not under way. Returns whether a
-    /// commit has ended at once, because the logs cannot be written.
-    pub(super) fn begin_commits(&mut self, orders: &mut Vec<Order>) -> bool {
-        for at in 0..self.commits.settlements.len() {
-            let settlements = &mut self.commits.settlements[at];
+    /// Begins the commits and settlements that are wanted and not under way. Returns the commit
+    /// that has ended at once, because the logs cannot be written.
+    pub(super) fn begin(&mut self, shards: &mut Shards, orders: &mut Vec<Order>) -> Option<Ended> {
+        for (at, settlements) in self.settlements.iter_mut().enumerate() {
             if settlements.wanted && !settlements.turns.is_under_way() {
                 settlements.wanted = false;
                 settlements.turns.begin();
                 let volume = VolumeId(at as u16);
-                self.shards.iter_mut().for_each(|shard| shard.settlement_begun(volume));
+                shards.each().for_each(|shard| shard.parts.logging.settlements.begin(volume));
                 let op = RouterOp::Settle(volume).op();
                 orders.push(Order::Flush { op, device: DeviceId::Backing(volume) });
             }
         }
-        if !self.commits.wanted || self.commits.turns.is_under_way() || self.commits.put_off {
-            return false;
+        let must_wait = self.failed && self.bypass.is_none();
+        if !self.wanted || self.turns.is_under_way() || self.put_off || must_wait {
+            return None;
         }
-        if self.commits.failed && self.commits.bypass.is_none() {
-            return false;
-        }
-        (self.commits.wanted, self.commits.inherited) = (false, false);
-        self.commits.turns.begin();
+        (self.wanted, self.inherited) = (false, false);
+        self.turns.begin();
         let mut flushes = false;
-        for shard in &mut self.shards {
+        for shard in shards.each() {
             flushes |= shard.commit_begun(orders);
         }
-        if self.commits.failed {
-            self.commit_ended(Err(Fault::Io), orders);
-            return true;
+        if self.failed {
+            return Some(self.commit_ended(Err(Fault::Io), shards, orders));
         }
         orders.push(Order::SealLogs);
         orders.push(match flushes && !planted!(RecordBeforeData) {
             true => Order::Flush { op: RouterOp::CommitFlush.op(), device: DeviceId::Cache },
             false => Order::WriteLogs { op: RouterOp::CommitWrite.op() },
         });
-        false
+        None
     }
 
-    /// Handles the end of a router's operation.
-    pub(super) fn router_completed(
+    /// Handles the end of an operation of a commit or a settlement, and returns what has ended with
+    /// it.
+    pub(super) fn op_ended(
         &mut self,
         op: RouterOp,
         result: Result<(), Fault>,
+        shards: &mut Shards,
         orders: &mut Vec<Order>,
-    ) {
+    ) -> Option<Ended> {
         match (op, result) {
-            (RouterOp::Request(request), _) => self.request_flushed(request, result, orders),
-            (RouterOp::CommitFlush | RouterOp::CommitWrite, _) if self.commits.failed => {
-                // another part's log cannot be written: none is valid any more
-                self.commits.turns.end();
-                self.shards.iter_mut().for_each(Shard::commit_abandoned);
-                self.commits.wanted = true;
-            }
-            (RouterOp::CommitFlush, Ok(())) => {
-                orders.push(Order::WriteLogs { op: RouterOp::CommitWrite.op() });
-            }
-            (RouterOp::CommitWrite, Err(Fault::NoSpace)) => {
-                self.commits.turns.end();
-                (self.commits.wanted, self.commits.put_off) = (true, true);
-                self.shards.iter_mut().for_each(|shard| shard.commit_put_off(orders));
-            }
-            (RouterOp::CommitWrite, Ok(())) => self.commit_ended(result, orders),
-            (RouterOp::CommitFlush | RouterOp::CommitWrite, Err(_)) => {
-                self.commits.turns.end();
-                self.lose_journal();
-                self.shards.iter_mut().for_each(Shard::commit_abandoned);
-            }
             (RouterOp::Settle(volume), _) => {
-                let ended = self.commits.of(volume).turns.end();
-                for shard in &mut self.shards {
-                    shard.settlement_ended(volume, result, orders);
-                }
-                self.stirred = u128::MAX;
-                self.drains_settled(volume, ended, result, orders);
+                let turn = self.of(volume).turns.end();
+                shards.each().for_each(|shard| shard.settlement_ended(volume, result, orders));
+                return Some(Ended { settled: Some(volume), turn, result });
+            }
+            // another part's log cannot be written: none is valid any more
+            _ if self.failed => self.abandon(shards),
+            (RouterOp::CommitWrite, Ok(())) => {
+                return Some(self.commit_ended(result, shards, orders));
+            }
+            (_, Ok(())) => orders.push(Order::WriteLogs { op: RouterOp::CommitWrite.op() }),
+            (RouterOp::CommitWrite, Err(Fault::NoSpace)) => {
+                self.turns.end();
+                (self.wanted, self.put_off) = (true, true);
+                shards.each().for_each(|shard| shard.commit_put_off(orders));
+            }
+            (_, Err(_)) => {
+                self.lose(shards);
+                self.abandon(shards);
             }
         }
+        None
     }
 
-    fn commit_ended(&mut self, result: Result<(), Fault>, orders: &mut Vec<Order>) {
-        let ended = self.commits.turns.end();
-        for shard in &mut self.shards {
-            shard.commit_ended(result, orders);
-        }
-        self.stirred = u128::MAX;
-        self.drains_committed(ended, result, orders);
+    /// Abandons the commit under way: the next serves what waits for it.
+    fn abandon(&mut self, shards: &mut Shards) {
+        self.turns.end();
+        self.wanted = true;
+        shards.each().for_each(|shard| shard.parts.logging.log.abandon());
+    }
+
+    fn commit_ended(
+        &mut self,
+        result: Result<(), Fault>,
+        shards: &mut Shards,
+        orders: &mut Vec<Order>,
+    ) -> Ended {
+        let turn = self.turns.end();
+        shards.each().for_each(|shard| shard.commit_ended(result, orders));
+        Ended { settled: None, turn, result }
     }
 }

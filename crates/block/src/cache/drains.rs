@@ -5,17 +5,18 @@
 //! place. Unflushed data is written to the cache device, unflushed changes of the backing device
 //! are settled, and the logs are committed, in this order.
 
-use super::BlockCache;
-use super::commits::Bypassing;
+use std::collections::VecDeque;
+
+use super::commits::{Commits, Ended};
+use super::shards::Shards;
 use crate::engine::request::{Fault, RequestId};
 use crate::geometry::VolumeId;
 use crate::order::Order;
-use crate::part::Message;
 use crate::shard::Shard;
 
 /// A drain that this part works on.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Drain {
+struct Drain {
     request: RequestId,
     volume: VolumeId,
     /// All dirty data is to be cleaned, including data that the cache could keep.
@@ -37,28 +38,42 @@ enum Stage {
     Waiting,
 }
 
-impl BlockCache {
+/// The drains that a part works on.
+#[derive(Debug, Default)]
+pub(super) struct Drains {
+    drains: Vec<Drain>,
+    /// Drains that have ended, with their results.
+    ended: VecDeque<(RequestId, Result<(), Fault>)>,
+}
+
+impl Drains {
     /// Drains all of this part's shards; with `to_backing`, including data that the cache could
     /// keep.
-    pub(super) fn drain(
+    pub(super) fn begin(
         &mut self,
         request: RequestId,
         volume: VolumeId,
         to_backing: bool,
+        shards: &mut Shards,
+        commits: &Commits,
         orders: &mut Vec<Order>,
     ) {
-        let stage = Stage::Shards(self.shards.len());
-        let is_checked = self.commits.is_retired();
+        let is_checked = commits.is_retired();
+        let stage = match commits.is_lost() {
+            true => Stage::Waiting,
+            false => Stage::Shards(shards.len()),
+        };
         self.drains.push(Drain { request, volume, to_backing, is_checked, stage, fault: None });
-        if self.commits.is_lost() {
-            self.drain_of(request).stage = Stage::Waiting;
-            return;
+        if stage != Stage::Waiting {
+            let to_backing = to_backing || !commits.is_kept() || commits.is_retired();
+            shards.each().for_each(|shard| shard.drain(request.0, volume, to_backing, orders));
         }
-        let to_backing = to_backing || !self.config.kept || self.commits.is_retired();
-        for shard in &mut self.shards {
-            shard.drain(request.0, volume, to_backing, orders);
-        }
-        self.stirred = u128::MAX;
+    }
+
+    /// Returns a drain that has ended, with its result; each is returned once.
+    #[inline]
+    pub(super) fn take_ended(&mut self) -> Option<(RequestId, Result<(), Fault>)> {
+        self.ended.pop_front()
     }
 
     /// Continues the drains that wait for the decision on the bypass, which was made or has
@@ -66,50 +81,49 @@ impl BlockCache {
     ///
     /// While dirty data of the log is valid, the next start may write an older version of it than
     /// was flushed. So a drain waits until the whole log is void, unless some of its data stays for
-    /// good ([`BlockCache::bypass`]).
-    pub(super) fn drains_without_journal(&mut self, orders: &mut Vec<Order>) {
-        if !matches!(
-            self.commits.bypass,
-            Some(Bypassing::Retired | Bypassing::Clean { stuck: true })
-        ) {
+    /// good ([`super::BlockCache::bypass`]).
+    pub(super) fn go_on_without_journal(
+        &mut self,
+        shards: &mut Shards,
+        commits: &mut Commits,
+        orders: &mut Vec<Order>,
+    ) {
+        if !commits.is_settled() {
             return;
         }
-        for request in self.waiting_drains(|drain| drain.stage == Stage::Waiting) {
-            let Drain { volume, to_backing, .. } = *self.drain_of(request);
-            if self.commits.is_retired() {
-                let shards = self.shards.len();
-                let drain = self.drain_of(request);
-                (drain.stage, drain.fault, drain.is_checked) = (Stage::Shards(shards), None, true);
-                for shard in &mut self.shards {
-                    shard.drain(request.0, volume, true, orders);
-                }
-                self.stirred = u128::MAX;
+        for request in self.waiting(|drain| drain.stage == Stage::Waiting) {
+            let drain = self.of(request);
+            let Drain { volume, to_backing, .. } = *drain;
+            if commits.is_retired() {
+                (drain.stage, drain.fault) = (Stage::Shards(shards.len()), None);
+                drain.is_checked = true;
+                shards.each().for_each(|shard| shard.drain(request.0, volume, true, orders));
                 continue;
             }
-            let is_missing = |shard: &Shard| match to_backing {
-                true => shard.has_dirty_of(volume) || shard.is_unsure_of(volume),
-                false => shard.is_unsure_of(volume),
+            let is_missing = |shard: &Shard| {
+                shard.is_unsure_of(volume) || to_backing && shard.parts.map.has_dirty_of(volume)
             };
-            match self.shards.iter().any(is_missing) {
-                true => self.fail_drain(request, Fault::Io, orders),
-                false => {
-                    self.drain_of(request).is_checked = true;
-                    self.settle_drain(request, volume, orders);
-                }
+            if shards.iter().any(is_missing) {
+                drain.fault = Some(Fault::Io);
+                self.end(request);
+            } else {
+                drain.is_checked = true;
+                self.settle(request, shards, commits);
             }
         }
     }
 
     /// Makes a drain wait that began before the journal was lost; returns whether it does.
-    fn waits_without_journal(&mut self, request: RequestId) -> bool {
-        let waits = self.commits.has_failed() && !self.drain_of(request).is_checked;
+    fn waits_without_journal(&mut self, request: RequestId, commits: &Commits) -> bool {
+        let drain = self.of(request);
+        let waits = commits.has_failed() && !drain.is_checked;
         if waits {
-            self.drain_of(request).stage = Stage::Waiting;
+            drain.stage = Stage::Waiting;
         }
         waits
     }
 
-    fn drain_of(&mut self, request: RequestId) -> &mut Drain {
+    fn of(&mut self, request: RequestId) -> &mut Drain {
         let drain = self.drains.iter_mut().find(|drain| drain.request == request);
         drain.expect("a drain that goes on was begun")
     }
@@ -119,98 +133,76 @@ impl BlockCache {
         &mut self,
         request: RequestId,
         result: Result<(), Fault>,
-        orders: &mut Vec<Order>,
+        shards: &Shards,
+        commits: &mut Commits,
     ) {
-        let drain = self.drain_of(request);
+        let drain = self.of(request);
         drain.fault = drain.fault.or(result.err());
         let Stage::Shards(left) = drain.stage else { unreachable!("shards drain first") };
         drain.stage = Stage::Shards(left - 1);
-        if left > 1 {
+        let failed = drain.fault.is_some();
+        if left > 1 || self.waits_without_journal(request, commits) {
             return;
         }
-        let (volume, failed) = (drain.volume, drain.fault.is_some());
-        if self.waits_without_journal(request) {
-            return;
+        match failed || !commits.is_kept() {
+            true => self.end(request),
+            false => self.settle(request, shards, commits),
         }
-        if failed || !self.config.kept {
-            return self.end_drain(request, orders);
-        }
-        self.settle_drain(request, volume, orders);
     }
 
     /// Waits until the writes to a volume's backing device are durable, and then for a commit.
-    fn settle_drain(&mut self, request: RequestId, volume: VolumeId, orders: &mut Vec<Order>) {
-        if self.shards.iter().any(|shard| shard.is_unsettled(volume)) {
-            self.drain_of(request).stage = Stage::Settling(self.commits.want_settlement(volume));
+    fn settle(&mut self, request: RequestId, shards: &Shards, commits: &mut Commits) {
+        let drain = self.of(request);
+        if shards.is_unsettled(drain.volume) {
+            drain.stage = Stage::Settling(commits.want_settlement(drain.volume));
         } else {
-            self.commit_drain(request, orders);
+            self.commit(request, shards, commits);
         }
     }
 
     /// Waits for a commit, if one would make anything durable.
-    fn commit_drain(&mut self, request: RequestId, orders: &mut Vec<Order>) {
+    fn commit(&mut self, request: RequestId, shards: &Shards, commits: &mut Commits) {
         if planted!(SkippedFlush) {
-            return self.end_drain(request, orders);
+            return self.end(request);
         }
-        if self.waits_without_journal(request) {
+        if self.waits_without_journal(request, commits) {
             return;
         }
-        if self.commits.has_failed() || !self.commits.is_busy() && !self.has_to_commit() {
-            return self.end_drain(request, orders);
+        if commits.has_failed() || !commits.is_busy() && !commits.has_to_commit(shards) {
+            return self.end(request);
         }
-        self.drain_of(request).stage = Stage::Committing(self.commits.want());
+        self.of(request).stage = Stage::Committing(commits.want());
     }
 
-    /// Continues the drains that waited for a settlement.
-    pub(super) fn drains_settled(
-        &mut self,
-        volume: VolumeId,
-        ended: u64,
-        result: Result<(), Fault>,
-        orders: &mut Vec<Order>,
-    ) {
-        let waited = |drain: &Drain| {
-            drain.volume == volume && matches!(drain.stage, Stage::Settling(due) if due <= ended)
+    /// Continues the drains that waited for a settlement or a commit that has ended.
+    pub(super) fn go_on(&mut self, ended: Ended, shards: &Shards, commits: &mut Commits) {
+        let Ended { settled, turn, result } = ended;
+        let waited = |drain: &Drain| match drain.stage {
+            Stage::Settling(due) => settled == Some(drain.volume) && due <= turn,
+            Stage::Committing(due) => settled.is_none() && due <= turn,
+            _ => false,
         };
-        for request in self.waiting_drains(waited) {
-            match result {
-                Ok(()) => self.commit_drain(request, orders),
-                Err(fault) => self.fail_drain(request, fault, orders),
-            }
-        }
-    }
-
-    /// Continues the drains that waited for a commit.
-    pub(super) fn drains_committed(
-        &mut self,
-        ended: u64,
-        result: Result<(), Fault>,
-        orders: &mut Vec<Order>,
-    ) {
-        for request in self
-            .waiting_drains(|drain| matches!(drain.stage, Stage::Committing(due) if due <= ended))
-        {
-            match result {
-                Ok(()) => self.end_drain(request, orders),
+        for request in self.waiting(waited) {
+            match (settled, result) {
+                (Some(_), Ok(())) => self.commit(request, shards, commits),
+                (Some(_), Err(fault)) => {
+                    self.of(request).fault = Some(fault);
+                    self.end(request);
+                }
+                (None, Ok(())) => self.end(request),
                 // the journal cannot be written
-                Err(_) => self.drain_of(request).stage = Stage::Waiting,
+                (None, Err(_)) => self.of(request).stage = Stage::Waiting,
             }
         }
     }
 
-    fn waiting_drains(&self, waits: impl Fn(&Drain) -> bool) -> Vec<RequestId> {
+    fn waiting(&self, waits: impl Fn(&Drain) -> bool) -> Vec<RequestId> {
         self.drains.iter().filter(|drain| waits(drain)).map(|drain| drain.request).collect()
     }
 
-    fn fail_drain(&mut self, request: RequestId, fault: Fault, orders: &mut Vec<Order>) {
-        self.drain_of(request).fault = Some(fault);
-        self.end_drain(request, orders);
-    }
-
-    fn end_drain(&mut self, request: RequestId, orders: &mut Vec<Order>) {
+    fn end(&mut self, request: RequestId) {
         let at = self.drains.iter().position(|drain| drain.request == request);
         let ended = self.drains.swap_remove(at.expect("a drain that ends was begun"));
-        let result = ended.fault.map_or(Ok(()), Err);
-        self.tell(Message::Drained { request, result }, request, orders);
+        self.ended.push_back((request, ended.fault.map_or(Ok(()), Err)));
     }
 }

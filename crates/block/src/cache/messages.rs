@@ -4,11 +4,9 @@ use super::BlockCache;
 use super::commits::RouterOp;
 use crate::engine::Event;
 use crate::engine::join::{Join, Settled};
-use crate::engine::piece::Piece;
-use crate::engine::request::{Fault, RequestId};
-use crate::geometry::VolumeId;
+use crate::engine::request::RequestId;
 use crate::order::{BufferId, DeviceId, Order};
-use crate::part::{ForeignPiece, Message, PartId};
+use crate::part::{ForeignPiece, Message};
 
 impl BlockCache {
     #[inline]
@@ -20,100 +18,81 @@ impl BlockCache {
     pub(super) fn give_out(&mut self, id: RequestId, orders: &mut Vec<Order>) {
         let region = self.config.sizes.largest();
         while let Some(piece) = self.join(id).next_piece(id, region) {
-            let shard = self.shard_of(piece.volume, piece.sectors.start);
-            let owner = PartId((shard % self.parts as u64) as u8);
-            if owner == self.part {
-                self.serve(piece, shard, orders);
+            let shard = self.shards.number_of(piece.volume, piece.sectors.start);
+            let to = self.shards.owner(shard);
+            if to == self.shards.part {
+                self.shards.at(shard).submit(piece, orders);
             } else {
-                orders
-                    .push(Order::Send { to: owner, message: Message::Piece(ForeignPiece(piece)) });
+                orders.push(Order::Send { to, message: Message::Piece(ForeignPiece(piece)) });
             }
         }
-    }
-
-    /// Returns the number of the shard that a sector belongs to.
-    #[inline]
-    pub(super) fn shard_of(&self, volume: VolumeId, sector: u64) -> u64 {
-        (self.config.sizes.region(volume, sector).hash() >> 32) % self.all_shards
-    }
-
-    /// Submits a sub-request to one of this part's shards.
-    #[inline]
-    pub(super) fn serve(&mut self, piece: Piece, shard: u64, orders: &mut Vec<Order>) {
-        let here = shard as usize / self.parts;
-        self.shards[here].submit(piece, orders);
-        self.stirred |= 1 << here;
     }
 
     /// Handles the shards' events, and begins the commits that are wanted, until there are no more.
     pub(super) fn handle_events(&mut self, orders: &mut Vec<Order>) {
         loop {
             self.hear_shards(orders);
-            if self.commits.bypass.is_some() {
-                self.drains_without_journal(orders);
+            if self.commits.is_bypassed() {
+                self.drains.go_on_without_journal(&mut self.shards, &mut self.commits, orders);
                 self.hear_shards(orders);
             }
-            if !self.config.kept || !self.begin_commits(orders) {
-                return; // a failed commit can cause the next
+            if !self.config.kept {
+                return;
+            }
+            // a failed commit can cause the next
+            let Some(ended) = self.commits.begin(&mut self.shards, orders) else { return };
+            self.drains.go_on(ended, &self.shards, &mut self.commits);
+        }
+    }
+
+    /// Handles the events of shards and drains until there are none: handling one shard's events
+    /// may stir another.
+    fn hear_shards(&mut self, orders: &mut Vec<Order>) {
+        loop {
+            if let Some(shard) = self.shards.next_stirred() {
+                let spare = std::mem::take(&mut self.events);
+                let mut events = std::mem::replace(&mut shard.parts.events, spare);
+                self.hear(&mut events, orders);
+                self.events = events;
+            } else if let Some((request, result)) = self.drains.take_ended() {
+                self.tell(Message::Drained { request, result }, request, orders);
+            } else {
+                return;
             }
         }
     }
 
-    /// Handles the shards' events until there are none: handling one shard's events may stir
-    /// another.
-    pub(super) fn hear_shards(&mut self, orders: &mut Vec<Order>) {
-        while self.stirred != 0 {
-            let stirred = self.stirred.trailing_zeros() as usize;
-            self.stirred &= self.stirred - 1;
-            let Some(shard) = self.shards.get_mut(stirred) else { continue };
-            let mut events = std::mem::replace(&mut shard.events, std::mem::take(&mut self.events));
-            let mut rest = events.drain(..).peekable();
-            while let Some(event) = rest.next() {
-                match event {
-                    Event::Answered { request, result, hit } => {
-                        let finished = rest.next_if_eq(&Event::Finished { request }).is_some();
-                        self.tell(
-                            Message::Answered { request, result, hit, finished },
-                            request,
-                            orders,
-                        );
-                    }
-                    Event::Finished { request } => {
-                        self.tell(Message::Finished { request }, request, orders)
-                    }
-                    Event::WantsCommit => {
-                        self.commits.want();
-                    }
-                    Event::WantsSettlement(volume) => {
-                        self.commits.want_settlement(volume);
-                    }
-                    Event::Drained { drain, result } => {
-                        self.drained(RequestId(drain), result, orders)
-                    }
+    /// Handles a shard's events.
+    fn hear(&mut self, events: &mut Vec<Event>, orders: &mut Vec<Order>) {
+        let mut rest = events.drain(..).peekable();
+        while let Some(event) = rest.next() {
+            match event {
+                Event::Answered { request, result, hit } => {
+                    let finished = rest.next_if_eq(&Event::Finished { request }).is_some();
+                    let message = Message::Answered { request, result, hit, finished };
+                    self.tell(message, request, orders);
+                }
+                Event::Finished { request } => {
+                    self.tell(Message::Finished { request }, request, orders);
+                }
+                Event::WantsCommit => {
+                    self.commits.want();
+                }
+                Event::WantsSettlement(volume) => {
+                    self.commits.want_settlement(volume);
+                }
+                Event::Drained { drain, result } => {
+                    self.drains.drained(RequestId(drain), result, &self.shards, &mut self.commits);
                 }
             }
-            drop(rest);
-            self.events = events;
         }
-    }
-
-    /// Handles the end of a request's flush of the backing device.
-    pub(super) fn request_flushed(
-        &mut self,
-        request: u32,
-        result: Result<(), Fault>,
-        orders: &mut Vec<Order>,
-    ) {
-        let id = RequestId(request);
-        self.join(id).answered(result, true);
-        self.settle(id, orders);
     }
 
     /// Sends a message to the part that owns a request, which may be this one.
     #[inline]
     pub(super) fn tell(&mut self, message: Message, request: RequestId, orders: &mut Vec<Order>) {
         let to = request.part();
-        if to == self.part {
+        if to == self.shards.part {
             self.heard(message, orders)
         } else {
             orders.push(Order::Send { to, message })
@@ -123,16 +102,16 @@ impl BlockCache {
     pub(super) fn heard(&mut self, message: Message, orders: &mut Vec<Order>) {
         match message {
             Message::Piece(ForeignPiece(piece)) => {
-                let shard = self.shard_of(piece.volume, piece.sectors.start);
-                self.serve(piece, shard, orders);
+                let shard = self.shards.number_of(piece.volume, piece.sectors.start);
+                self.shards.at(shard).submit(piece, orders);
             }
             Message::FetchAhead { volume, sectors, stream } => {
-                let here = self.shard_of(volume, sectors.start) as usize / self.parts;
-                self.shards[here].fetch_ahead(volume, sectors, stream, orders);
-                self.stirred |= 1 << here;
+                let shard = self.shards.number_of(volume, sectors.start);
+                self.shards.at(shard).fetch_ahead(volume, sectors, stream, orders);
             }
             Message::Drain { request, volume, to_backing } => {
-                self.drain(request, volume, to_backing, orders);
+                let (shards, commits) = (&mut self.shards, &self.commits);
+                self.drains.begin(request, volume, to_backing, shards, commits, orders);
             }
             Message::Answered { request, result, hit, finished } => {
                 self.join(request).answered(result, hit);

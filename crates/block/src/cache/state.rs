@@ -1,26 +1,24 @@
 //! The state of a part: its counters, its health, and the content of its shards.
 
 use super::BlockCache;
+use super::commits::Commits;
+use super::shards::Shards;
 use crate::geometry::SECTOR_BYTES;
+use crate::mapping::Mapping;
 use crate::shard::Shard;
 use crate::stats::{MOST_LOST_RUNS, Stats};
-use crate::store::journal::{Change, RestoredBlock};
-use floe_policy::Slot;
 use floe_policy::admission::Times;
 
 impl BlockCache {
-    /// Returns whether this part is degraded, after repeated failures of the cache device or by
-    /// [`BlockCache::degrade`]. Reads and writes then go past the cache, except for dirty data.
-    pub fn is_degraded(&self) -> bool {
-        self.degraded
+    /// Returns what this part can and cannot do now.
+    pub fn condition(&self) -> Condition<'_> {
+        Condition { shards: &self.shards, commits: &self.commits }
     }
 
     /// Degrades this part, as 16 failures in a row do by themselves. When one part is degraded, all
     /// should be.
     pub fn degrade(&mut self) {
-        if !std::mem::replace(&mut self.degraded, true) {
-            self.shards.iter_mut().for_each(Shard::degrade);
-        }
+        self.shards.degrade();
     }
 
     /// Uses the cache device again, in this part, even when it was not degraded. The device must
@@ -31,16 +29,14 @@ impl BlockCache {
     ///
     /// A persistent cache whose journal could not be written stays degraded.
     pub fn restore(&mut self) {
-        if self.has_lost_journal() {
-            return;
+        if !self.commits.has_failed() {
+            self.shards.restore();
         }
-        self.degraded = false;
-        self.shards.iter_mut().for_each(Shard::restore);
     }
 
     /// Drops all clean data in this part. The blocks remain, empty.
     pub fn forget_clean(&mut self) {
-        self.shards.iter_mut().for_each(Shard::forget_clean);
+        self.shards.each().for_each(Shard::forget_clean);
     }
 
     /// Sets the share of the hits on the cache device, from 0 to 1, that is read from the backing
@@ -49,46 +45,46 @@ impl BlockCache {
     /// so many is not shed.
     pub fn shed(&mut self, share: f64) {
         let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
-        self.shards.iter_mut().for_each(|shard| shard.shed.set(share));
+        self.shards.each().for_each(|shard| shard.parts.shed.set(share));
     }
 
     /// Passes the current latencies to the admission: see [`floe_policy::admission::Times`]. To be
     /// called now and then.
     pub fn observe(&mut self, times: &Times) {
-        self.shards.iter_mut().for_each(|shard| shard.observe(times));
+        self.shards.each().for_each(|shard| shard.observe(times));
     }
 
     /// Sets the most dirty bytes on the cache device, in all parts together: writes beyond it go
     /// through. Cleaning begins at half of the bound, and yields to clients the more the further
     /// the bound is.
     pub fn limit_dirty(&mut self, bytes: u64) {
-        let sectors = (bytes / SECTOR_BYTES / self.all_shards).max(1);
-        self.shards.iter_mut().for_each(|shard| shard.dirt.limit(sectors));
+        let sectors = (bytes / SECTOR_BYTES / self.shards.all).max(1);
+        self.shards.each().for_each(|shard| shard.parts.dirt.limit(sectors));
     }
 
     /// Returns the current counters of this part.
     pub fn stats(&self) -> Stats {
-        let refused_bytes = self.refused_bytes();
+        let refused_bytes = self.condition().refused_bytes();
         let mut stats = Stats { requests: self.requests, refused_bytes, ..Stats::default() };
         stats.blocks =
             self.config.sizes.classes().map(|class| (self.config.sizes.bytes(class), 0)).collect();
-        for shard in &self.shards {
-            let directory = &shard.directory;
-            stats.counters += &shard.counters;
+        for Shard { parts } in self.shards.iter() {
+            let Mapping { directory, held, lost, .. } = &parts.map;
+            stats.counters += &parts.counters;
             for (sum, live) in stats.blocks.iter_mut().zip(directory.live()) {
                 sum.1 += live;
             }
             stats.valid_bytes += directory.valid_sectors() * SECTOR_BYTES;
             stats.dirty_bytes += directory.dirty_sectors() * SECTOR_BYTES;
-            stats.held_bytes += shard.held.len() * SECTOR_BYTES;
-            stats.lost_bytes += shard.lost.len() * SECTOR_BYTES;
-            shard.lost.runs(MOST_LOST_RUNS, &mut stats.lost_runs);
+            stats.held_bytes += held.len() * SECTOR_BYTES;
+            stats.lost_bytes += lost.len() * SECTOR_BYTES;
+            lost.runs(MOST_LOST_RUNS, &mut stats.lost_runs);
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes +=
-                directory.sector_metadata_bytes() + shard.seals.memory_bytes();
-            stats.admission_bytes += shard.admission.memory_bytes();
-            stats.decline(shard.admission.declined());
-            stats.degraded_shards += u64::from(shard.is_degraded());
+                directory.sector_metadata_bytes() + parts.logging.memory_bytes();
+            stats.admission_bytes += parts.admission.memory_bytes();
+            stats.decline(parts.admission.declined());
+            stats.degraded_shards += u64::from(parts.health.is_degraded());
         }
         stats
     }
@@ -98,28 +94,61 @@ impl BlockCache {
     /// # Panics
     /// When one does not hold.
     pub fn check(&self) {
-        for shard in &self.shards {
-            shard.directory.check();
+        for shard in self.shards.iter() {
+            shard.parts.map.directory.check();
         }
     }
+}
 
-    /// Restores one of this part's shards to its content when the cache was last used.
-    pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
-        self.shards[shard].directory.restore(blocks);
-        for block in blocks {
-            self.shards[shard].restore_seals(block);
-            self.has_newly_lost |= !block.lost.is_empty();
-            block.lost.iter().for_each(|run| self.shards[shard].lost.restore(block.at.volume, run));
-        }
+/// The condition of a part.
+#[derive(Debug, Clone, Copy)]
+pub struct Condition<'a> {
+    shards: &'a Shards,
+    commits: &'a Commits,
+}
+
+impl Condition<'_> {
+    /// Returns whether this part is degraded, after repeated failures of the cache device or by
+    /// [`BlockCache::degrade`]. Reads and writes then go past the cache, except for dirty data.
+    pub fn is_degraded(&self) -> bool {
+        self.shards.is_degraded()
     }
 
-    /// Returns the blocks of this part's shard of a number, the coldest first.
-    pub(crate) fn blocks_by_heat(&self, shard: usize) -> Vec<u32> {
-        self.shards[shard].directory.by_heat().into_iter().map(|block| block.0).collect()
+    /// Returns whether this part holds data that a backing device does not have.
+    pub fn has_dirty_data(&self) -> bool {
+        !self.is_emptied() || self.shards.iter().any(|shard| !shard.parts.map.held.is_empty())
     }
 
-    /// Adds the changes that a checkpoint states for a block, if the block still exists.
-    pub(crate) fn state_block(&self, shard: usize, block: u32, out: &mut Vec<Change>) {
-        self.shards[shard].dump(Slot(block), out);
+    /// Returns whether nothing in this part is dirty below memory.
+    pub fn is_emptied(&self) -> bool {
+        self.shards.iter().all(|shard| shard.parts.map.directory.dirty_sectors() == 0)
+    }
+
+    /// Returns whether a noted change would not survive a restart yet.
+    pub fn has_unlogged(&self) -> bool {
+        self.commits.has_unlogged(self.shards)
+    }
+
+    /// Returns whether the journal could not be written: its content is fixed, and the data it
+    /// describes must stay.
+    pub fn has_lost_journal(&self) -> bool {
+        self.commits.has_failed()
+    }
+
+    /// Returns whether requests bypass the journal since it could not be written.
+    pub fn is_bypassed(&self) -> bool {
+        self.commits.is_bypassed()
+    }
+
+    /// Returns whether dirty data could not be cleaned since the journal could not be written.
+    pub fn is_blocked(&self) -> bool {
+        let is_blocked = |shard: &Shard| shard.parts.logging.bypass.is_blocked();
+        self.commits.is_lost() && self.shards.iter().any(is_blocked)
+    }
+
+    /// Returns an upper bound of the bytes with refused requests: data of this part's shards that
+    /// is lost, unreadable, or cannot be replaced.
+    pub fn refused_bytes(&self) -> u64 {
+        self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
     }
 }

@@ -16,9 +16,9 @@ use floe_policy::streams::Streams;
 use super::BlockCache;
 use crate::config::Config;
 use crate::engine::request::{Kind, Request};
-use crate::geometry::{Place, SECTOR_BYTES, Sectors};
+use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors};
 use crate::order::Order;
-use crate::part::{Message, PartId};
+use crate::part::Message;
 
 /// The streams that a part follows.
 #[derive(Debug)]
@@ -35,61 +35,50 @@ impl Followed {
         let wanted = fetches_from.is_some() || config.gate.admission.needs().streams;
         wanted.then(|| Box::new(Self { streams: Streams::default(), fetches_from }))
     }
-}
 
-impl BlockCache {
     /// Follows the stream of a read or write, and returns the sector at which it began.
-    pub(super) fn follow(&mut self, request: &Request) -> Option<u64> {
-        let followed = self.followed.as_deref_mut()?;
+    pub(super) fn follow(&mut self, sizes: &BlockSizes, request: &Request) -> Option<u64> {
         if !matches!(request.kind, Kind::Read | Kind::Write { .. }) || request.len == 0 {
             return None;
         }
-        let unit = self.config.sizes.smallest();
+        let unit = sizes.smallest();
         let end = (request.offset + request.len).div_ceil(SECTOR_BYTES);
-        let sectors = self.config.sizes.round_out(&(request.offset / SECTOR_BYTES..end));
+        let sectors = sizes.round_out(&(request.offset / SECTOR_BYTES..end));
         let number = |sector| Place::new(request.volume, sector).number() / unit;
-        let begun = followed.streams.follow(&(number(sectors.start)..number(sectors.end)));
+        let begun = self.streams.follow(&(number(sectors.start)..number(sectors.end)));
         Some(Place::of_number(begun * unit).sector())
     }
 
-    /// Fetches the continuation of a read, which was followed last, if it is part of a stream.
-    pub(super) fn fetch_ahead(&mut self, request: &Request, stream: u64, orders: &mut Vec<Order>) {
-        let Some(followed) = self.followed.as_deref_mut().filter(|_| request.kind == Kind::Read)
-        else {
-            return;
-        };
-        let Some(ahead) = followed.fetches_from.and_then(|from| followed.streams.ahead(from))
-        else {
-            return;
-        };
-        let volume_sectors = self.volumes.bytes(request.volume).unwrap_or(0).div_ceil(SECTOR_BYTES);
-        let (unit, region) = (self.config.sizes.smallest(), self.config.sizes.largest());
+    /// Returns the sectors to be fetched after a read, which was followed last, if it is part of a
+    /// stream. They may reach beyond the volume.
+    fn ahead(&mut self, sizes: &BlockSizes) -> Option<Sectors> {
+        let ahead = self.streams.ahead(self.fetches_from?)?;
         // Numbers of places do not overflow into the next volume: that begins beyond any volume's
         // end.
+        let unit = sizes.smallest();
         let first = Place::of_number(ahead.start * unit).sector();
-        let end = (first + (ahead.end - ahead.start) * unit).min(volume_sectors);
-        let mut start = first;
-        while start < end {
-            let next = (start + 1).next_multiple_of(region).min(end);
-            self.fetch_run_ahead(request, start..next, stream, orders);
-            start = next;
-        }
+        Some(first..first + (ahead.end - ahead.start) * unit)
     }
+}
 
-    fn fetch_run_ahead(
-        &mut self,
-        request: &Request,
-        sectors: Sectors,
-        stream: u64,
-        orders: &mut Vec<Order>,
-    ) {
-        let shard = self.shard_of(request.volume, sectors.start);
-        let owner = PartId((shard % self.parts as u64) as u8);
-        let message = Message::FetchAhead { volume: request.volume, sectors, stream };
-        if owner == self.part {
-            self.heard(message, orders)
-        } else {
-            orders.push(Order::Send { to: owner, message })
+impl BlockCache {
+    /// Fetches the continuation of a read, which was followed last, if it is part of a stream.
+    pub(super) fn fetch_ahead(&mut self, request: &Request, stream: u64, orders: &mut Vec<Order>) {
+        let followed = self.followed.as_deref_mut().filter(|_| request.kind == Kind::Read);
+        let Some(ahead) = followed.and_then(|followed| followed.ahead(&self.config.sizes)) else {
+            return;
+        };
+        let volume = request.volume;
+        let end = ahead.end.min(self.volumes.bytes(volume).unwrap_or(0).div_ceil(SECTOR_BYTES));
+        let mut start = ahead.start;
+        while start < end {
+            let next = (start + 1).next_multiple_of(self.config.sizes.largest()).min(end);
+            let message = Message::FetchAhead { volume, sectors: start..next, stream };
+            match self.shards.owner(self.shards.number_of(volume, start)) {
+                here if here == self.shards.part => self.heard(message, orders),
+                to => orders.push(Order::Send { to, message }),
+            }
+            start = next;
         }
     }
 }

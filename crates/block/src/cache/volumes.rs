@@ -5,7 +5,6 @@
 
 use super::BlockCache;
 use crate::geometry::{SECTOR_BYTES, VolumeId};
-use crate::shard::VolumeSize;
 use crate::volumes::VolumeError;
 
 impl BlockCache {
@@ -16,7 +15,7 @@ impl BlockCache {
     /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
     pub fn add_volume(&mut self, bytes: u64) -> VolumeId {
         let id = self.volumes.add(bytes);
-        self.set_volume(id, bytes);
+        self.shards.set_volume(id, bytes);
         id
     }
 
@@ -26,19 +25,7 @@ impl BlockCache {
     /// When the id is not free, or the volume has more than half an exbibyte.
     pub fn add_volume_at(&mut self, id: VolumeId, bytes: u64) {
         self.volumes.add_at(id, bytes);
-        self.set_volume(id, bytes);
-    }
-
-    fn set_volume(&mut self, id: VolumeId, bytes: u64) {
-        for shard in &mut self.shards {
-            shard.set_volume(id, VolumeSize { sectors: bytes.div_ceil(SECTOR_BYTES) });
-        }
-    }
-
-    /// Notes that a volume's backing device may have writes that a power cut would lose, though
-    /// none of them came from this part.
-    pub(crate) fn note_unsettled(&mut self, id: VolumeId) {
-        self.shards.iter_mut().for_each(|shard| shard.note_unsettled(id));
+        self.shards.set_volume(id, bytes);
     }
 
     /// Removes a volume with all its cached data, and frees its id. To be done in all parts alike,
@@ -51,14 +38,14 @@ impl BlockCache {
     pub fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
         self.volumes.bytes(id).ok_or(VolumeError::Unknown)?;
         let asked_for = self.joins.iter().flatten().any(|join| join.request.volume == id);
-        if asked_for || self.shards.iter().any(|shard| shard.tasks.is_using(id)) {
+        if asked_for || self.shards.iter().any(|shard| shard.parts.tasks.is_using(id)) {
             return Err(VolumeError::Busy);
         }
-        let dirty = self.shards.iter().map(|shard| shard.dirty_bytes(id)).sum();
+        let dirty = self.shards.iter().map(|shard| shard.parts.map.dirty_bytes(id)).sum();
         if dirty > 0 && !discard {
             return Err(VolumeError::Dirty(dirty));
         }
-        self.shards.iter_mut().for_each(|shard| shard.remove_volume(id));
+        self.shards.each().for_each(|shard| shard.remove_volume(id));
         self.volumes.remove(id);
         Ok(())
     }
@@ -75,14 +62,15 @@ impl BlockCache {
         if let Some(cut) = self.volumes.may_grow(id, bytes)? {
             let asked_for =
                 self.joins.iter().flatten().any(|join| join.reaches(id, cut * SECTOR_BYTES));
-            if asked_for || self.shards.iter().any(|shard| shard.tasks.in_use(id, &(cut..cut + 1)))
+            if asked_for
+                || self.shards.iter().any(|shard| shard.parts.tasks.in_use(id, &(cut..cut + 1)))
             {
                 return Err(VolumeError::Busy);
             }
-            self.shards.iter_mut().for_each(|shard| shard.forget_sector(id, cut));
+            self.shards.each().for_each(|shard| shard.forget_sector(id, cut));
         }
         self.volumes.resize(id, bytes);
-        self.set_volume(id, bytes);
+        self.shards.set_volume(id, bytes);
         Ok(())
     }
 }

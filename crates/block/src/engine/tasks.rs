@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::{Index, IndexMut};
 
 use super::cuts::Cuts;
-use super::task::{Event, Part, Step, Task, Work};
+use super::task::{Data, Event, Part, Step, Task, Work};
 use crate::engine::locks::{Locks, Need, TaskId};
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::order::{BufferId, OpId, Order, ScratchId};
@@ -39,6 +39,8 @@ pub(crate) struct Tasks {
     locks: Locks,
     /// Tasks to be started again, because a lock that may block them was released.
     ready: VecDeque<TaskId>,
+    /// Tasks to start or go on with, though no operation of theirs has ended.
+    resumed: VecDeque<TaskId>,
     /// Operations of backing devices that clients wait for.
     awaited: usize,
     /// A spare vector, empty but for its memory.
@@ -73,6 +75,7 @@ impl Tasks {
             scratch_made: 0,
             locks: Locks::default(),
             ready: VecDeque::new(),
+            resumed: VecDeque::new(),
             awaited: 0,
             spare: Vec::new(),
         }
@@ -151,18 +154,18 @@ impl Tasks {
         rest
     }
 
-    /// Orders a scratch buffer for a task.
-    pub(crate) fn new_scratch(
+    /// Orders a scratch buffer for a task, as long as a run, and returns the run's place in it.
+    pub(crate) fn new_buffer(
         &mut self,
         id: TaskId,
-        sectors: u64,
+        run: &Sectors,
         orders: &mut Vec<Order>,
-    ) -> ScratchId {
+    ) -> Data {
         self.scratch_made += 1;
         let scratch = ScratchId(u64::from(self.number) << 56 | self.scratch_made);
-        orders.push(Order::Allocate { scratch, len: sectors * SECTOR_BYTES });
+        orders.push(Order::Allocate { scratch, len: (run.end - run.start) * SECTOR_BYTES });
         self[id].scratch = Some(scratch);
-        scratch
+        Data { buffer: BufferId::Scratch(scratch), sector: run.start, offset: 0 }
     }
 
     /// Registers a part of a task and returns the id of its operation.
@@ -258,6 +261,23 @@ impl Tasks {
             }
         }
         None
+    }
+
+    /// Returns whether some task may be tried again or go on.
+    #[inline]
+    pub(crate) fn has_ready(&self) -> bool {
+        !self.ready.is_empty() || !self.resumed.is_empty()
+    }
+
+    /// Queues a task to start or go on, though no operation of it has ended.
+    pub(crate) fn resume(&mut self, id: TaskId) {
+        self.resumed.push_back(id);
+    }
+
+    /// Returns the next task that was resumed.
+    #[inline]
+    pub(crate) fn take_resumed(&mut self) -> Option<TaskId> {
+        self.resumed.pop_front()
     }
 
     /// Returns the tasks that hold a lock in a task's region.
@@ -359,7 +379,7 @@ mod tests {
         assert!(!tasks.lock(reader, Need::shared(0..2)));
         assert!(tasks.take_ready().is_none() && tasks.in_use(VOLUME, &(3..5)));
         let mut orders = Vec::new();
-        tasks.new_scratch(writer, 4, &mut orders);
+        tasks.new_buffer(writer, &(0..4), &mut orders);
         tasks[writer].step = Step::Done;
         tasks.release(writer, &mut orders);
         assert!(matches!(orders[..], [Order::Allocate { .. }, Order::Release { .. }]));

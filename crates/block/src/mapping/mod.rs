@@ -12,8 +12,10 @@ pub(crate) mod index;
 mod lost;
 mod runs;
 mod seals;
+mod state;
 
 pub(crate) use dirt::{CLEANED_AT_ONCE, Dirt};
 pub(crate) use held::Held;
 pub(crate) use lost::Lost;
 pub(crate) use seals::Seals;
+pub(crate) use state::{Mapping, Survey};

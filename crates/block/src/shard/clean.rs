@@ -1,251 +1,149 @@
 //! Cleaning: writes dirty blocks to the backing device, one by one, in rounds (`rounds`), to make
 //! room, or ahead of eviction. While a block is being cleaned it can be read but not written.
 
-use std::collections::VecDeque;
-
-use super::Shard;
-use super::rounds::{Drain, Next};
+use super::parts::Parts;
 use crate::engine::locks::{Need, TaskId};
-use crate::engine::request::Fault;
-use crate::engine::{Because, Data, Event, Part, Step, Task, Work};
+use crate::engine::{Because, Part, Step, Work};
 use crate::geometry::{Sectors, VolumeId};
 use crate::mapping::directory::Block;
-use crate::order::{BufferId, Order};
 
-impl Shard {
-    /// Writes all data of a volume that is dirty now to its backing device. [`Event::Drained`]
-    /// reports the end and the result.
-    ///
-    /// Without `to_backing` only unflushed data is written, and only to the cache device.
-    pub(crate) fn drain(
-        &mut self,
-        number: u32,
-        volume: VolumeId,
-        to_backing: bool,
-        orders: &mut Vec<Order>,
-    ) {
-        // The loss in a persistent cache concerns data that had been flushed: a later flush need
-        // not fail for it.
-        let has_to_go = to_backing || !self.is_kept();
-        let lost = has_to_go && self.lost.has_any_of(volume);
-        let drain = Drain { number, lost, to_backing };
-        if !to_backing && self.held.count(volume) == 0 {
-            let result = if lost { Err(Fault::Io) } else { Ok(()) };
-            return self.events.push(Event::Drained { drain: number, result });
-        }
-        if !self.rounds.wait(volume, drain) {
-            self.begin_round(volume, vec![drain], !to_backing);
-        }
-        self.run_round(volume, orders);
-        self.run_ready(orders);
-    }
+/// A task that cleans a block.
+pub(super) struct Cleaning<'a> {
+    parts: &'a mut Parts,
+    id: TaskId,
+}
 
-    /// Starts rounds for all dirty data that no round covers.
-    pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
-        self.begin_rounds(orders);
-        self.run_ready(orders);
-    }
-
-    /// Begins a round for each volume with dirty data and without a round.
-    pub(super) fn begin_rounds(&mut self, orders: &mut Vec<Order>) {
-        for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
-            let dirty =
-                self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0;
-            if !self.rounds.has(volume) && dirty {
-                self.begin_round(volume, Vec::new(), false);
-                self.run_round(volume, orders);
-            }
-        }
-    }
-
-    /// Begins to clean once half of the bound is dirty.
-    pub(super) fn clean_in_time(&mut self, orders: &mut Vec<Order>) {
-        if self.dirt.is_time_to_clean(self.directory.dirty_sectors()) {
-            self.begin_rounds(orders);
-        }
-    }
-
-    /// Starts rounds that make room in memory, for volumes without a round.
-    pub(super) fn sink_all(&mut self, orders: &mut Vec<Order>) {
-        for volume in (0..self.volumes.len()).map(|volume| VolumeId(volume as u16)) {
-            if !self.rounds.has(volume) && self.held.count(volume) > 0 {
-                self.begin_round(volume, Vec::new(), true);
-                self.run_round(volume, orders);
-            }
-        }
-    }
-
-    fn begin_round(&mut self, volume: VolumeId, serving: Vec<Drain>, only_sinks: bool) {
-        let sinks = !self.bypass.is_waited_for();
-        let left = match sinks {
-            true => self.held.runs_of(volume, self.config.sizes.largest()).collect(),
-            false => VecDeque::new(), // what is held may have to wait for what is cleaned
-        };
-        self.rounds.begin(volume, left, serving, only_sinks);
-    }
-
-    /// Starts as many operations of a volume's round as may be under way; ends the round, and
-    /// begins the next if one is wanted.
-    pub(super) fn run_round(&mut self, volume: VolumeId, orders: &mut Vec<Order>) {
-        loop {
-            let dirty = self.directory.dirty_sectors();
-            let yielding = self.dirt.cleaned_at_once(dirty, self.tasks.await_backing());
-            match self.rounds.next(volume, yielding) {
-                Next::Sink(run) => self.sink(volume, run, orders),
-                Next::Clean(start) => self.clean(volume, start, Because::Round, orders),
-                Next::Blocks => {
-                    let blocks = self.directory.dirty_blocks(volume);
-                    let sectors = blocks.map(|block| self.directory.sectors(block)).collect();
-                    self.rounds.clean(volume, sectors);
-                }
-                Next::Ended { fault, serving, waiting } => {
-                    self.note_round(volume, fault.is_some());
-                    self.events.extend(serving.iter().map(|drain| Event::Drained {
-                        drain: drain.number,
-                        result: drain.result(fault),
-                    }));
-                    if !waiting.is_empty() {
-                        let only_sinks = !waiting.iter().any(|drain| drain.to_backing);
-                        self.begin_round(volume, waiting, only_sinks);
-                    } else if fault.is_none() && self.is_to_be_emptied(volume) {
-                        self.begin_round(volume, Vec::new(), false);
-                    }
-                }
-                Next::Wait => return,
-            }
-        }
+impl<'a> Cleaning<'a> {
+    pub(super) fn of(parts: &'a mut Parts, id: TaskId) -> Self {
+        Self { parts, id }
     }
 
     /// Starts to clean the block that begins at a sector.
-    pub(super) fn clean(
-        &mut self,
-        volume: VolumeId,
-        block_start: u64,
-        because: Because,
-        orders: &mut Vec<Order>,
-    ) {
-        let work = Work::Clean { block_start, because };
-        let id = self.tasks.begin(work, volume, block_start..block_start + 1);
-        self.start_clean(id, orders);
-    }
-
-    /// Handles the end of the cleaning task `id`.
-    pub(super) fn cleaned(&mut self, id: TaskId, because: Because, orders: &mut Vec<Order>) {
-        let Task { fault, volume, range, .. } = &self.tasks[id];
-        let (fault, volume, start) = (*fault, *volume, range.start);
-        if because == Because::Round {
-            return self.rounds.ended_one(volume, fault);
-        }
-        if let (Some(_), Some(block)) = (fault, self.directory.find(volume, start)) {
-            // or the next task that needs room would try it again and fail
-            self.directory.spare(block);
-        }
-        match because {
-            Because::Room(task) => self.victim_cleaned(task, fault.is_none(), orders),
-            _ => self.dirt.cleaned_ahead(),
-        }
+    pub(super) fn begin(parts: &mut Parts, volume: VolumeId, start: u64, because: Because) {
+        let work = Work::Clean { block_start: start, because };
+        let id = parts.tasks.begin(work, volume, start..start + 1);
+        Cleaning::of(parts, id).start();
     }
 
     /// Returns the block to clean, if it still exists and is dirty.
-    fn block_to_clean(&self, id: TaskId) -> Option<(Block, Sectors)> {
-        let task = &self.tasks[id];
+    fn block(&self) -> Option<(Block, Sectors)> {
+        let task = &self.parts.tasks[self.id];
         let Work::Clean { block_start, .. } = task.work else {
             unreachable!("pieces are not cleaned")
         };
-        let block = self.directory.find(task.volume, block_start)?;
-        let sectors = self.directory.sectors(block);
-        (sectors.start == block_start && self.directory.is_dirty(block)).then_some((block, sectors))
+        let directory = &self.parts.map.directory;
+        let block = directory.find(task.volume, block_start)?;
+        let sectors = directory.sectors(block);
+        (sectors.start == block_start && directory.is_dirty(block)).then_some((block, sectors))
     }
 
-    pub(super) fn start_clean(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let Some((_, sectors)) = self.block_to_clean(id) else { return self.finish(id, orders) };
-        self.tasks[id].range = sectors.clone();
-        if !self.tasks.lock(id, Need::shared(sectors)) {
+    /// Returns the block to clean with its dirty runs, unless the task has ended: another task may
+    /// have cleaned the block, to make room, or all that is dirty is lost.
+    fn dirty_runs(&mut self) -> Option<(Block, Vec<Sectors>)> {
+        let Some((block, sectors)) = self.block() else {
+            self.parts.finish(self.id);
+            return None;
+        };
+        let runs = self.parts.map.dirty_there(block, &sectors);
+        if runs.is_empty() {
+            self.parts.fail(self.id);
+            return None;
+        }
+        Some((block, runs))
+    }
+
+    /// Starts to clean: locks the block, and waits until the log has no clean copy of it.
+    pub(super) fn start(&mut self) {
+        let Some((_, sectors)) = self.block() else { return self.parts.finish(self.id) };
+        let (parts, id) = (&mut *self.parts, self.id);
+        parts.tasks[id].range = sectors.clone();
+        if !parts.tasks.lock(id, Need::shared(sectors.clone())) {
             return;
         }
-        if self.has_gone(id) {
-            self.tasks[id].step = Step::Unlogging;
-            let range = self.tasks[id].range.clone();
-            return self.await_commit(id, Part::Noted, &range);
+        if parts.logging.has_gone(parts.tasks.region_of(id)) {
+            parts.tasks[id].step = Step::Unlogging;
+            return parts.await_commit(id, Part::Noted, &sectors);
         }
-        self.clean_read(id, orders);
+        self.read();
     }
 
-    /// Reads the dirty runs. The log has no clean copy of them by now.
-    pub(super) fn clean_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
-        let runs = self.dirty_there(block, &self.directory.sectors(block));
-        let ends = runs.first().zip(runs.last()).map(|(first, last)| first.start..last.end);
-        let Some(hull) = ends else {
-            self.tasks[id].fault = Some(Fault::Io); // all that is dirty is lost
-            return self.finish(id, orders);
-        };
-        let scratch = self.tasks.new_scratch(id, hull.end - hull.start, orders);
-        let data = Data { buffer: BufferId::Scratch(scratch), sector: hull.start, offset: 0 };
-        self.tasks[id].store.data = data;
-        self.tasks[id].step = Step::CleanRead;
-        for run in runs {
-            self.order_cache_read(id, Part::Dirty(block), block, &run, data.span(&run), orders);
+    /// Continues once the log has no clean copy of the block.
+    pub(super) fn unlogged(&mut self) {
+        self.parts.has_failed_with_log(self.id); // then its clean copies are void
+        match self.parts.tasks[self.id].fault {
+            Some(_) => self.parts.finish(self.id),
+            None => self.read(),
         }
     }
 
-    pub(super) fn clean_read_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id].fault.is_some() {
-            self.counters.cache_errors += 1;
-            return self.finish(id, orders);
-        }
-        // Another task may have cleaned the block meanwhile, to make room.
-        let Some((block, _)) = self.block_to_clean(id) else { return self.finish(id, orders) };
-        let runs = self.dirty_there(block, &self.directory.sectors(block));
-        if runs.is_empty() {
-            self.tasks[id].fault = Some(Fault::Io);
-            return self.finish(id, orders);
-        }
-        self.tasks[id].step = Step::CleanWrite;
+    /// Reads the dirty runs.
+    fn read(&mut self) {
+        let Some((block, runs)) = self.dirty_runs() else { return };
+        let (parts, id) = (&mut *self.parts, self.id);
+        let hull = runs[0].start..runs[runs.len() - 1].end;
+        let data = parts.tasks.new_buffer(id, &hull, &mut parts.orders);
+        parts.tasks[id].store.data = data;
+        parts.tasks[id].step = Step::CleanRead;
         for run in runs {
-            let from = self.tasks[id].store.data.span(&run);
-            self.counters.cleaned_bytes += from.len;
-            self.order_backing_write(id, Part::Dirty(block), &run, from, false, orders);
+            parts.read_cache(id, block, &run, data.span(&run));
+        }
+    }
+
+    /// Writes the dirty runs that were read.
+    pub(super) fn read_ended(&mut self) {
+        if self.parts.tasks[self.id].fault.is_some() {
+            self.parts.counters.cache_errors += 1;
+            return self.parts.finish(self.id);
+        }
+        let Some((block, runs)) = self.dirty_runs() else { return };
+        let (parts, id) = (&mut *self.parts, self.id);
+        parts.tasks[id].step = Step::CleanWrite;
+        for run in runs {
+            parts.counters.cleaned_bytes += parts.tasks[id].store.data.span(&run).len;
+            parts.write_backing(id, Part::Dirty(block), &run, false);
         }
     }
 
     /// Ends the write of dirty data to the backing device. In a persistent cache that write has to
     /// be durable before the log may call the data clean.
-    pub(super) fn clean_write_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id].fault.is_some() || !self.is_kept() {
-            return self.finish(id, orders);
+    pub(super) fn write_ended(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        if parts.tasks[id].fault.is_some() || !parts.logging.is_kept() {
+            return parts.finish(id);
         }
         if planted!(CleanBeforeFlush) {
-            return self.settling_ended(id, orders);
+            return self.settled();
         }
-        self.tasks[id].step = Step::Settling;
-        self.await_settlement(id);
+        parts.tasks[id].step = Step::Settling;
+        parts.await_settlement(id);
     }
 
-    /// Marks a block clean after the log has recorded it.
-    pub(super) fn clean_noted(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.set_clean(id, false, orders);
+    /// Continues once the backing device durably has the data: the log may now call it clean.
+    pub(super) fn settled(&mut self) {
+        match self.parts.tasks[self.id].fault {
+            Some(_) => self.parts.finish(self.id),
+            None => self.parts.displace_dirty(self.id),
+        }
     }
 
-    /// Marks a block clean that the backing device durably has, although the log cannot record it.
-    pub(super) fn brought_down(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.set_clean(id, true, orders);
-    }
-
-    fn set_clean(&mut self, id: TaskId, without_log: bool, orders: &mut Vec<Order>) {
-        if let Some((block, _)) = self.block_to_clean(id) {
-            let volume = self.directory.volume(block);
-            for run in self.dirty_there(block, &self.directory.sectors(block)) {
-                self.forget_seals(block, &run);
-                self.directory.set_clean(block, &run);
-                if without_log {
-                    self.bypass.brought_down(volume, &run);
-                }
-            }
-            if self.directory.is_dirty(block) {
-                self.tasks[id].fault = Some(Fault::Io); // the rest is lost, and in the way
+    /// Marks the block clean after the log has recorded it, or cannot record it any more.
+    pub(super) fn noted(&mut self) {
+        let without_log = self.parts.has_failed_with_log(self.id);
+        if self.parts.tasks[self.id].fault.is_some() {
+            return self.parts.finish(self.id);
+        }
+        let Some((block, _)) = self.block() else { return self.parts.finish(self.id) };
+        let (parts, id) = (&mut *self.parts, self.id);
+        for run in parts.map.dirty_of(block) {
+            parts.logging.forget_seals(&parts.map.directory, block, &run);
+            parts.map.directory.set_clean(block, &run);
+            if without_log {
+                parts.logging.bypass.brought_down(parts.tasks[id].volume, &run);
             }
         }
-        self.finish(id, orders);
+        match parts.map.directory.is_dirty(block) {
+            true => parts.fail(id), // the rest is lost, and in the way
+            false => parts.finish(id),
+        }
     }
 }

@@ -7,16 +7,12 @@
 //! clients and by the rounds that clean them.
 //!
 //! While degraded nothing is inserted, and every change of the backing device drops the copy,
-//! before or with it (`Shard::drop_copies`). So every sector that is still valid is unchanged since
-//! it was stored, and is the newest version. [`Shard::restore`] may use it again, if the device
-//! still holds all that it had acknowledged.
+//! before or with it. So every sector that is still valid is unchanged since it was stored, and is
+//! the newest version. [`Health::restore`] may use it again, if the device still holds all that it
+//! had acknowledged.
 
-use super::Shard;
-use crate::engine::locks::TaskId;
-use crate::engine::{Part, Step};
-use crate::geometry::{SECTOR_BYTES, Sectors};
-use crate::mapping::directory::Block;
-use crate::mode::WriteMode;
+use crate::engine::Part;
+use crate::geometry::Sectors;
 
 /// Failures in a row, with no success between them, after which a shard degrades. A request has a
 /// few operations on a bad spot, and others succeed between them. A device that is gone fails all
@@ -39,9 +35,31 @@ impl Health {
         self.degraded
     }
 
+    /// Returns the sectors of a range that a request bypasses the cache with because of its device.
+    pub(crate) fn bypassed_sectors(&self, range: &Sectors) -> u64 {
+        if self.degraded { range.end - range.start } else { 0 }
+    }
+
     /// Gives the device up.
     pub(crate) fn degrade(&mut self) {
         self.degraded = true;
+    }
+
+    /// Uses the device again. It must still hold every write it has acknowledged; data that it may
+    /// have lost must be dropped before.
+    pub(crate) fn restore(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Records the result of an operation of any device, if it was the cache device's.
+    /// `is_cleaning` says that its task reads dirty data to clean it.
+    #[inline]
+    pub(crate) fn note_op(&mut self, part: Part, is_cleaning: bool, ok: bool) {
+        match part {
+            Part::Cached(_) | Part::Store(_) => self.note(ok, false),
+            Part::Dirty(_) if is_cleaning => self.note(ok, true),
+            _ => {}
+        }
     }
 
     /// Records the result of an operation of the cache device, perhaps a read of dirty data.
@@ -70,64 +88,6 @@ impl Health {
     /// Notes that dirty data could not be read.
     pub(crate) fn note_unreadable(&mut self) {
         self.unreadable = true;
-    }
-}
-
-impl Shard {
-    /// Returns whether the shard is degraded.
-    pub(crate) fn is_degraded(&self) -> bool {
-        self.health.is_degraded()
-    }
-
-    /// Degrades the shard. Operations under way end as they began.
-    pub(crate) fn degrade(&mut self) {
-        self.health.degrade();
-    }
-
-    /// Uses the cache device again. It must still hold every write it has acknowledged; data that
-    /// it may have lost must be dropped before ([`Shard::forget_clean`]).
-    pub(crate) fn restore(&mut self) {
-        self.health = Health::default();
-    }
-
-    /// Drops all clean data. I/O need not be quiesced: a task that reads such a sector has its
-    /// lock, and the sector keeps its place.
-    pub(crate) fn forget_clean(&mut self) {
-        if self.is_kept() {
-            let blocks: Vec<Block> = self.directory.by_heat();
-            for block in blocks {
-                let sectors = self.directory.sectors(block);
-                self.drop_clean_late(block, &sectors);
-            }
-        }
-        self.directory.set_all_clean_invalid();
-    }
-
-    /// Records the result of an operation of the cache device.
-    #[inline]
-    pub(super) fn note_health(&mut self, id: TaskId, part: Part, ok: bool) {
-        let on_cache = match part {
-            Part::Cached(_) | Part::Store(_) => true,
-            Part::Dirty(_) => self.tasks[id].step == Step::CleanRead,
-            Part::Uncached | Part::Shed | Part::Fetch | Part::Around | Part::Whole => false,
-            Part::Noted | Part::Unlogged | Part::Settled => false,
-        };
-        if on_cache {
-            self.health.note(ok, matches!(part, Part::Dirty(_)));
-        }
-    }
-
-    /// Returns the write mode in force.
-    #[inline]
-    pub(super) fn mode(&self) -> WriteMode {
-        if self.health.is_degraded() { WriteMode::Pass } else { self.config.mode }
-    }
-
-    /// Counts bytes that bypass the cache because of its device.
-    pub(super) fn note_bypass(&mut self, range: &Sectors) {
-        if self.health.is_degraded() {
-            self.counters.bypassed_bytes += (range.end - range.start) * SECTOR_BYTES;
-        }
     }
 }
 

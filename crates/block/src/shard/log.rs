@@ -21,8 +21,6 @@ pub(crate) struct Log {
     /// The commit under way makes data dirty.
     committing_dirty: bool,
     waiting: Vec<(u64, OpId)>,
-    /// Changes that were noted where no order could be emitted.
-    late: Vec<Order>,
     /// Regions with dropped copies, by the commit that makes the drop durable.
     gone: HashMap<Place, u64, foldhash::fast::FixedState>,
 }
@@ -38,7 +36,6 @@ impl Log {
             noted_dirty: false,
             committing_dirty: false,
             waiting: Vec::new(),
-            late: Vec::new(),
             gone: HashMap::default(),
         }
     }
@@ -52,23 +49,7 @@ impl Log {
     /// Notes a change, for the next commit.
     pub(crate) fn note(&mut self, change: Change, orders: &mut Vec<Order>) {
         self.noted = true;
-        self.flush_late(orders);
         orders.push(Order::Note { shard: self.shard, noted: Noted(change) });
-    }
-
-    /// Emits the changes that were noted late.
-    pub(crate) fn flush_late(&mut self, orders: &mut Vec<Order>) {
-        orders.append(&mut self.late);
-    }
-
-    /// Takes the changes that were noted late, to add some; [`Log::put_late`] takes them back.
-    pub(crate) fn take_late(&mut self) -> Vec<Order> {
-        std::mem::take(&mut self.late)
-    }
-
-    /// Takes the changes that were noted late back.
-    pub(crate) fn put_late(&mut self, late: Vec<Order>) {
-        self.late = late;
     }
 
     /// Notes that the next commit makes data dirty.
@@ -142,7 +123,6 @@ impl Log {
 mod tests {
     use super::*;
     use crate::geometry::VolumeId;
-    use crate::store::journal::BlockAt;
 
     const REGION: fn() -> Place = || Place::new(VolumeId(1), 0);
 
@@ -172,17 +152,5 @@ mod tests {
         log.begin();
         assert_eq!(log.end(false), [OpId(1)]);
         assert!(log.has_noted() && log.has_gone_in(REGION()));
-    }
-
-    #[test]
-    fn changes_noted_late_come_before_the_next() {
-        let mut log = Log::new(true, 3);
-        let at = BlockAt { volume: VolumeId(1), sectors: 0..8, place: 0 };
-        let mut late = log.take_late();
-        late.push(Order::SealLogs);
-        log.put_late(late);
-        let mut orders = Vec::new();
-        log.note(Change::Dropped { block: at }, &mut orders);
-        assert!(matches!(orders[..], [Order::SealLogs, Order::Note { shard: 3, .. }]));
     }
 }

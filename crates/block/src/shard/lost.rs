@@ -1,11 +1,10 @@
 //! Handling of data that the cache device does not return as it was stored.
 
 use super::Shard;
-use crate::engine::locks::TaskId;
+use super::read::Reading;
 use crate::engine::request::Fault;
 use crate::engine::{Part, Step};
-use crate::geometry::{Place, Sectors};
-use crate::mapping::directory::Block;
+use crate::geometry::Place;
 use crate::order::{Bad, OpId, Order};
 use crate::store::journal::Standing;
 
@@ -14,7 +13,12 @@ impl Shard {
     /// now on. Clean ones that a crash left half overwritten are dropped, and do not count as
     /// errors. Returns the number of bad sectors not known before.
     pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
-        let (id, part, run) = self.tasks.of_op(op);
+        self.emit(orders, |shard| shard.found_corrupt(op, bad))
+    }
+
+    fn found_corrupt(&mut self, op: OpId, bad: &[Bad]) -> u64 {
+        let parts = &mut self.parts;
+        let (id, part, run) = parts.tasks.of_op(op);
         let run = run.clone();
         let (Part::Cached(block) | Part::Dirty(block)) = part else {
             unreachable!("nothing else reads the cache device");
@@ -22,48 +26,37 @@ impl Shard {
         let (mut are_all_lost, mut found) = (true, 0);
         let mut is_excused = true;
         for (sector, doubted) in bad.iter().map(|bad| (run.start + bad.number, bad.doubted)) {
-            let place = Place::new(self.tasks[id].volume, sector);
+            let (place, run) = (Place::new(parts.tasks[id].volume, sector), sector..sector + 1);
             // Of held sectors memory has newer data, which becomes dirty in their stead.
-            let is_dirty = self.directory.is_all_dirty(block, &(sector..sector + 1));
-            let is_lost = is_dirty && !self.held.contains(place);
+            let is_dirty = parts.map.directory.is_all_dirty(block, &run);
+            let is_lost = is_dirty && !parts.map.held.contains(place);
             is_excused &= doubted && !is_dirty;
-            found += u64::from(match is_dirty {
-                _ if is_lost => self.lose(block, place, orders),
+            let is_new = match is_dirty {
+                _ if is_lost => parts.map.lost.find(place),
                 true => true,
                 false if doubted => false,
                 // or another read has found it before
-                false => self.directory.is_valid(block, &(sector..sector + 1)),
-            });
+                false => parts.map.directory.is_valid(block, &run),
+            };
+            if is_lost && is_new {
+                parts.rounds.note_loss(place.volume());
+                parts.note(block, &run, Standing::Lost);
+            }
+            found += u64::from(is_new);
             are_all_lost &= is_lost;
         }
+        if let Part::Cached(block) = part
+            && is_excused
+        {
+            // not cached after all, without a fault of the device
+            parts.tasks.op_ended(id, part);
+            Reading::of(parts, id).cached_failed(block, run, Fault::Io);
+            self.go_on(id);
+            return found;
+        }
         // The other dirty sectors of the block can be cleaned.
-        let goes_on = are_all_lost && self.tasks[id].step == Step::CleanRead;
-        match part {
-            Part::Cached(block) if is_excused => self.forgotten(op, block, run, orders),
-            _ => self.completed(op, if goes_on { Ok(()) } else { Err(Fault::Io) }, orders),
-        }
+        let goes_on = are_all_lost && parts.tasks[id].step == Step::CleanRead;
+        self.op_ended(op, if goes_on { Ok(()) } else { Err(Fault::Io) });
         found
-    }
-
-    /// Returns whether a task's range includes a lost sector.
-    pub(super) fn is_lost(&self, id: TaskId) -> bool {
-        self.lost.has_any(self.tasks[id].volume, &self.tasks[id].range)
-    }
-
-    /// Marks a sector as lost. Returns whether it was not lost before.
-    fn lose(&mut self, block: Block, place: Place, orders: &mut Vec<Order>) -> bool {
-        let is_new = self.lost.find(place);
-        if is_new {
-            let run = place.sector()..place.sector() + 1;
-            self.rounds.note_loss(place.volume());
-            self.note(block, &run, Standing::Lost, orders);
-        }
-        is_new
-    }
-
-    /// Returns the dirty runs of a block within a range, without lost sectors.
-    pub(super) fn dirty_there(&self, block: Block, range: &Sectors) -> Vec<Sectors> {
-        let dirty = self.directory.dirty_runs_in(block, range);
-        self.lost.without(self.directory.volume(block), dirty)
     }
 }

@@ -1,26 +1,25 @@
 //! Questions to the admission ([`super::admission`]) about the missing blocks of reads and writes.
 
 use floe_policy::Direction;
-use floe_policy::admission::Times;
 
-use super::Shard;
 use super::admission::Asked;
+use super::parts::Parts;
 use crate::engine::locks::TaskId;
 use crate::engine::{Offer, common, units};
 use crate::geometry::Sectors;
 
-impl Shard {
-    /// Takes in the current latencies.
-    pub(crate) fn observe(&mut self, times: &Times) {
-        self.admission.observe(times, &self.directory, &mut self.fetches);
-    }
-
+impl Parts {
     /// Asks the admission whether a task's smallest block at a sector is to be inserted.
     fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
         let task = &self.tasks[id];
         let in_a_row = task.in_a_row(start, self.config.sizes.smallest());
         let asked = Asked { volume: task.volume, start, direction, in_a_row };
-        self.admission.admits(asked, &mut self.directory, &mut self.counters)
+        self.admission.admits(asked, &mut self.map.directory, &mut self.counters)
+    }
+
+    /// Ends the admission's window of counts when it has enough lookups.
+    fn close_window_in_time(&mut self) {
+        self.admission.close_window_in_time(&self.map.directory, &mut self.fetches);
     }
 
     /// Decides which of a read's missing runs are admitted, and moves them into `offered`.
@@ -66,7 +65,7 @@ impl Shard {
                 before = Some(admitted);
             }
         }
-        self.admission.close_window_in_time(&self.directory, &mut self.fetches);
+        self.close_window_in_time();
     }
 
     /// Counts a read whose whole range is cached.
@@ -80,7 +79,7 @@ impl Shard {
         for (start, part) in units(&range, self.config.sizes.smallest()) {
             self.admission.look_up(volume, start, &part, true, Direction::Read);
         }
-        self.admission.close_window_in_time(&self.directory, &mut self.fetches);
+        self.close_window_in_time();
     }
 
     /// Decides which blocks a write may make, just before its data goes to the cache.
@@ -103,7 +102,7 @@ impl Shard {
             }
         }
         self.tasks[id].store.bypassed = bypassed;
-        self.spare_survey = survey;
-        self.admission.close_window_in_time(&self.directory, &mut self.fetches);
+        self.map.reuse(survey);
+        self.close_window_in_time();
     }
 }

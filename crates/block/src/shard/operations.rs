@@ -1,82 +1,69 @@
-//! The orders of a task's operations to devices.
+//! The operations of tasks: their orders to devices, and the waits for what the whole part does.
 
-use super::Shard;
-use crate::engine::Part;
+use super::parts::Parts;
 use crate::engine::locks::TaskId;
-use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
+use crate::engine::{Data, Event, Part, Work};
+use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::mapping::directory::Block;
 use crate::order::{DeviceId, Order, Span};
 
-impl Shard {
+impl Parts {
     #[inline(always)] // every read that hits comes here
-    pub(super) fn order_cache_read(
-        &mut self,
-        id: TaskId,
-        part: Part,
-        block: Block,
-        run: &Sectors,
-        to: Span,
-        orders: &mut Vec<Order>,
-    ) {
-        let offset = self.cache_offset(block, run);
+    pub(super) fn read_cache(&mut self, id: TaskId, block: Block, run: &Sectors, to: Span) {
+        let offset = self.map.cache_offset(block, run);
+        let cleans = matches!(self.tasks[id].work, Work::Clean { .. });
+        let part = if cleans { Part::Dirty(block) } else { Part::Cached(block) };
         let op = self.tasks.new_op(id, part, run);
         self.counters.cache_read_bytes += to.len;
-        orders.push(Order::Read { op, device: DeviceId::Cache, offset, to });
+        self.orders.push(Order::Read { op, device: DeviceId::Cache, offset, to });
     }
 
-    pub(super) fn order_cache_write(
-        &mut self,
-        id: TaskId,
-        block: Block,
-        run: &Sectors,
-        from: Span,
-        orders: &mut Vec<Order>,
-    ) {
-        let offset = self.cache_offset(block, run);
+    /// Writes a run of a task's data to its place in a block.
+    pub(super) fn write_cache(&mut self, id: TaskId, block: Block, run: &Sectors) {
+        let offset = self.map.cache_offset(block, run);
+        let from = self.tasks[id].store.data.span(run);
         let op = self.tasks.new_op(id, Part::Store(block), run);
         self.admission.inserted(run);
         self.counters.cache_write_bytes += from.len;
-        orders.push(Order::Write { op, device: DeviceId::Cache, offset, from, durable: false });
+        let device = DeviceId::Cache;
+        self.orders.push(Order::Write { op, device, offset, from, durable: false });
     }
 
-    pub(super) fn order_backing_read(
-        &mut self,
-        id: TaskId,
-        part: Part,
-        run: &Sectors,
-        to: Span,
-        orders: &mut Vec<Order>,
-    ) {
+    pub(super) fn read_backing(&mut self, id: TaskId, part: Part, run: &Sectors, to: Span) {
         let op = self.tasks.new_op(id, part, run);
         self.counters.backing_read_bytes += to.len;
         let device = DeviceId::Backing(self.tasks[id].volume);
-        orders.push(Order::Read { op, device, offset: run.start * SECTOR_BYTES, to });
+        self.orders.push(Order::Read { op, device, offset: run.start * SECTOR_BYTES, to });
     }
 
-    pub(super) fn order_backing_write(
-        &mut self,
-        id: TaskId,
-        part: Part,
-        run: &Sectors,
-        from: Span,
-        durable: bool,
-        orders: &mut Vec<Order>,
-    ) {
+    /// Writes a run of a task's data to the backing device.
+    pub(super) fn write_backing(&mut self, id: TaskId, part: Part, run: &Sectors, durable: bool) {
         let op = self.tasks.new_op(id, part, run);
+        let from = self.tasks[id].store.data.span(run);
         self.counters.backing_write_bytes += from.len;
         let device = DeviceId::Backing(self.tasks[id].volume);
-        orders.push(Order::Write { op, device, offset: run.start * SECTOR_BYTES, from, durable });
+        let offset = run.start * SECTOR_BYTES;
+        self.orders.push(Order::Write { op, device, offset, from, durable });
     }
 
-    /// Returns the offset on the cache device of a run of a block, in bytes.
-    #[inline]
-    pub(super) fn cache_offset(&self, block: Block, run: &Sectors) -> u64 {
-        (self.cache.start + self.directory.cache_sectors(block, run).start) * SECTOR_BYTES
+    pub(super) fn copy(&mut self, from: Data, to: Data, run: &Sectors) {
+        if !run.is_empty() {
+            self.orders.push(Order::Copy { from: from.span(run), to: to.span(run) });
+        }
     }
 
-    /// Returns a run without the sectors beyond the volume's end.
-    #[inline]
-    pub(super) fn within_volume(&self, volume: VolumeId, run: &Sectors) -> Sectors {
-        run.start..run.end.min(self.volumes[volume.0 as usize].sectors)
+    /// Makes a task wait until all noted changes are durable.
+    pub(super) fn await_commit(&mut self, id: TaskId, part: Part, run: &Sectors) {
+        let op = self.tasks.new_op(id, part, run);
+        self.logging.log.wait(op);
+        self.events.push(Event::WantsCommit);
+    }
+
+    /// Makes a task wait until all writes to its volume's backing device are durable.
+    pub(super) fn await_settlement(&mut self, id: TaskId) {
+        let (volume, range) = (self.tasks[id].volume, self.tasks[id].range.clone());
+        let op = self.tasks.new_op(id, Part::Settled, &range);
+        self.logging.settlements.wait(volume, op);
+        self.events.push(Event::WantsSettlement(volume));
     }
 }

@@ -8,279 +8,254 @@
 //! that are not admitted (`admission`) are read past the cache, without their neighbours. A
 //! prefetch is a read without a destination: it only fetches.
 
-use super::Shard;
 use super::admission::Removal;
+use super::parts::Parts;
+use super::store::Storing;
 use crate::engine::locks::{Need, TaskId};
 use crate::engine::request::Fault;
 use crate::engine::{Data, Offer, Part, Step, common};
-use crate::geometry::Sectors;
-use crate::mapping::allocate::missing_intervals;
+use crate::geometry::{SECTOR_BYTES, Sectors};
+use crate::mapping::Survey;
 use crate::mapping::directory::Block;
 use crate::mode::WriteMode;
-use crate::order::{BufferId, Order};
+use crate::order::BufferId;
 
-/// The cached and missing parts of a range. The shard keeps one for the next request, which then
-/// allocates nothing.
-#[derive(Debug, Default)]
-pub(super) struct Survey {
-    /// Cached blocks in address order, each with its part of the range.
-    pub(super) blocks: Vec<(Block, Sectors)>,
-    /// Runs that no block covers, rounded out to smallest blocks.
-    pub(super) missing: Vec<Sectors>,
-    /// The valid runs of `blocks`, in address order.
-    cached: Vec<(Block, Sectors)>,
-    /// Missing runs and the invalid runs of `blocks`, in address order.
-    fetches: Vec<Sectors>,
-    /// The runs of `fetches`, each with whether it is admitted.
-    offered: Vec<(Sectors, bool)>,
+/// A task that reads.
+pub(super) struct Reading<'a> {
+    pub(super) parts: &'a mut Parts,
+    pub(super) id: TaskId,
 }
 
-impl Shard {
-    /// Walks a task's range as Algorithm 1 does, and returns its blocks and gaps.
-    pub(super) fn survey(&mut self, id: TaskId) -> Survey {
-        let mut survey = std::mem::take(&mut self.spare_survey);
-        let Survey { blocks, missing, cached, fetches, offered } = &mut survey;
-        blocks.clear();
-        missing.clear();
-        cached.clear();
-        fetches.clear();
-        offered.clear();
-        let task = &self.tasks[id];
-        let cached_until = |sector: u64| {
-            let block = self.directory.find(task.volume, sector)?;
-            let sectors = self.directory.sectors(block);
-            blocks.push((block, common(&sectors, &task.range)));
-            Some(sectors.end)
-        };
-        missing_intervals(&self.config.sizes, &task.range, cached_until, missing);
-        survey
+impl<'a> Reading<'a> {
+    #[inline]
+    pub(super) fn of(parts: &'a mut Parts, id: TaskId) -> Self {
+        Self { parts, id }
     }
 
-    pub(super) fn start_read(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let mut next = Some(id);
+    /// Starts a read, in runs that memory holds and runs that it does not.
+    pub(super) fn start(&mut self) {
+        let mut next = Some(self.id);
         while let Some(id) = next {
-            let (held, rest) = self.cut_at_held(id);
-            next = rest;
-            if held { self.read_held(id, orders) } else { self.read_below(id, orders) }
+            self.id = id;
+            let task = &self.parts.tasks[id];
+            let end = task.range.end;
+            let (held, until) = self.parts.map.held.front(task.volume, &task.range);
+            next = (until < end).then(|| self.parts.tasks.cut(id, until));
+            if held { self.lock_shared(Self::held) } else { self.below() }
         }
     }
 
-    /// Reads a range that is not held in memory.
-    fn read_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.mode() == WriteMode::Pass {
-            return match self.tasks[id].destination() {
-                Some(_) => self.read_past_cache(id, orders),
-                None => self.finish(id, orders),
-            };
-        }
-        let mut survey = self.survey(id);
-        self.read_surveyed(id, &mut survey, orders);
-        self.spare_survey = survey;
-    }
-
-    /// Reads a task's range from the backing device, but dirty sectors from the cache.
-    fn read_past_cache(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let mut next = Some(id);
+    /// Locks the task's range, and begins `read` for each piece of it that has its lock. The others
+    /// wait, or have ended.
+    #[inline]
+    fn lock_shared(&mut self, mut read: impl FnMut(&mut Self)) {
+        let mut next = Some(self.id);
         while let Some(id) = next {
-            let range = self.tasks[id].range.clone();
-            let (taken, rest) = self.tasks.lock_front(id, Need::shared(range), 1);
+            self.id = id;
+            let range = self.parts.tasks[id].range.clone();
+            let (taken, rest) = self.parts.tasks.lock_front(id, Need::shared(range), 1);
             next = rest;
-            if self.may_begin(id, taken, orders) {
-                self.read_newest(id, orders);
+            if self.may_begin(taken) {
+                read(self);
             }
         }
     }
 
-    /// Reads a locked range: dirty sectors from the cache, the others from the backing device.
-    fn read_newest(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id].range.clone();
-        self.note_bypass(&range);
-        if self.directory.dirty_sectors() == 0 {
-            self.read_newest_of(id, Part::Uncached, &[], orders);
+    /// Reads a range that is not held in memory.
+    fn below(&mut self) {
+        if self.parts.mode() == WriteMode::Pass {
+            return match self.parts.tasks[self.id].destination() {
+                Some(_) => self.lock_shared(Self::newest),
+                None => self.parts.finish(self.id),
+            };
+        }
+        let mut survey = self.parts.survey(self.id);
+        self.surveyed(&mut survey);
+        self.parts.map.reuse(survey);
+    }
+
+    /// Reads a locked range, all of which is held.
+    fn held(&mut self) {
+        self.parts.tasks[self.id].hit = true;
+        let task = &self.parts.tasks[self.id];
+        if let Some(to) = task.destination() {
+            let (range, to) = (task.range.clone(), to.span(&task.range));
+            self.parts.map.held.recall(task.volume, range, to, &mut self.parts.orders);
+            self.fill();
+        }
+        self.parts.finish(self.id);
+    }
+
+    /// Puts the sectors that the task has in its buffer into the memory tier.
+    fn fill(&mut self) {
+        let (task, held) = (&self.parts.tasks[self.id], &self.parts.map.held);
+        if held.has_tier()
+            && let Some(at) = task.destination()
+        {
+            let (range, from) = (task.range.clone(), at.span(&task.range));
+            held.fill(task.volume, range, from, &mut self.parts.orders);
+        }
+    }
+
+    /// Reads a locked range past the cache: dirty sectors from the cache, the others from the
+    /// backing device.
+    fn newest(&mut self) {
+        let range = &self.parts.tasks[self.id].range;
+        self.parts.counters.bypassed_bytes +=
+            self.parts.health.bypassed_sectors(range) * SECTOR_BYTES;
+        if self.parts.map.directory.dirty_sectors() == 0 {
+            self.newest_of(Part::Uncached, &[]);
             return;
         }
-        let survey = self.survey(id);
-        self.read_newest_of(id, Part::Uncached, &survey.blocks, orders);
-        self.spare_survey = survey;
+        let survey = self.parts.survey(self.id);
+        self.newest_of(Part::Uncached, &survey.blocks);
+        self.parts.map.reuse(survey);
     }
 
     /// Reads a task's range, which has these `blocks`: dirty sectors from the cache, the others
     /// from the backing device as `part`. Returns how many sectors are dirty.
-    pub(super) fn read_newest_of(
-        &mut self,
-        id: TaskId,
-        part: Part,
-        blocks: &[(Block, Sectors)],
-        orders: &mut Vec<Order>,
-    ) -> u64 {
-        let range = self.tasks[id].range.clone();
-        let request = self.tasks[id].request_data();
+    fn newest_of(&mut self, part: Part, blocks: &[(Block, Sectors)]) -> u64 {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let range = parts.tasks[id].range.clone();
+        let request = parts.tasks[id].request_data();
         let (mut rest, mut from_cache) = (range.clone(), 0);
         for (block, run) in overlapping(blocks, &range) {
-            let dirty: Vec<Sectors> =
-                self.directory.dirty_runs_in(*block, &common(run, &range)).collect();
+            let run = common(run, &range);
+            let dirty: Vec<Sectors> = parts.map.directory.dirty_runs_in(*block, &run).collect();
             for run in dirty {
                 let before = rest.start..run.start;
                 if !before.is_empty() {
-                    self.order_backing_read(id, part, &before, request.span(&before), orders);
+                    parts.read_backing(id, part, &before, request.span(&before));
                 }
-                self.order_cache_read(
-                    id,
-                    Part::Cached(*block),
-                    *block,
-                    &run,
-                    request.span(&run),
-                    orders,
-                );
+                parts.read_cache(id, *block, &run, request.span(&run));
                 rest.start = run.end;
                 from_cache += run.end - run.start;
             }
         }
         if !rest.is_empty() {
-            self.order_backing_read(id, part, &rest, request.span(&rest), orders);
+            parts.read_backing(id, part, &rest, request.span(&rest));
         }
         from_cache
     }
 
     /// Reads cached runs from the cache; fetches each missing run, or reads it past the cache.
-    fn read_surveyed(&mut self, mut id: TaskId, survey: &mut Survey, orders: &mut Vec<Order>) {
+    fn surveyed(&mut self, survey: &mut Survey) {
+        let parts = &mut *self.parts;
         let Survey { blocks, missing, cached, fetches, offered } = survey;
         fetches.append(missing);
         for (block, run) in blocks.iter() {
-            for (run, valid) in self.directory.validity(*block, run) {
+            for (run, valid) in parts.map.directory.validity(*block, run) {
                 if valid { cached.push((*block, run)) } else { fetches.push(run) }
             }
         }
         fetches.sort_unstable_by_key(|run| run.start);
-        self.offer_fetches(id, fetches, offered);
+        parts.offer_fetches(self.id, fetches, offered);
+        let mut id = self.id;
         for (fetch, admitted) in offered.iter() {
-            if self.tasks[id].range.start < fetch.start {
-                let rest = self.tasks.cut(id, fetch.start);
-                self.read_cached(id, cached, orders);
+            if self.parts.tasks[id].range.start < fetch.start {
+                let rest = self.parts.tasks.cut(id, fetch.start);
+                Reading::of(self.parts, id).cached(cached);
                 id = rest;
             }
-            let is_last = self.tasks[id].range.end <= fetch.end;
-            let rest = if is_last { id } else { self.tasks.cut(id, fetch.end) };
+            let is_last = self.parts.tasks[id].range.end <= fetch.end;
+            let rest = if is_last { id } else { self.parts.tasks.cut(id, fetch.end) };
+            let offer = if *admitted { Offer::Admitted } else { Offer::Bypassed };
+            self.parts.tasks[id].offer = offer;
+            let mut front = Reading::of(self.parts, id);
             if *admitted {
-                self.tasks[id].offer = Offer::Admitted;
-                self.read_missing(id, fetch.clone(), blocks, orders);
+                front.missing(fetch.clone(), blocks)
             } else {
-                self.tasks[id].offer = Offer::Bypassed;
-                self.read_bypassed(id, orders);
+                front.bypassed()
             }
             if is_last {
                 return;
             }
             id = rest;
         }
-        self.read_cached(id, cached, orders);
+        self.id = id;
+        self.cached(cached);
     }
 
     /// Reads a task's range, all of which is valid, from its `blocks`.
-    fn read_cached(&mut self, id: TaskId, blocks: &[(Block, Sectors)], orders: &mut Vec<Order>) {
-        let mut next = Some(id);
-        while let Some(id) = next {
-            let range = self.tasks[id].range.clone();
-            let (taken, rest) = self.tasks.lock_front(id, Need::shared(range), 1);
-            next = rest;
-            if !self.may_begin(id, taken, orders) {
-                continue;
+    fn cached(&mut self, blocks: &[(Block, Sectors)]) {
+        self.lock_shared(|piece| {
+            let (parts, id) = (&mut *piece.parts, piece.id);
+            let to = parts.tasks[id].destination();
+            if to.is_none() && parts.tasks[id].is_ahead() {
+                return parts.finish(id); // cached already, and no client waits
             }
-            let to = self.tasks[id].destination();
-            if to.is_none() && self.tasks[id].is_ahead() {
-                self.finish(id, orders); // cached already, and no client waits
-                continue;
-            }
-            self.tasks[id].hit = true;
-            self.note_read_hit(id);
-            let range = self.tasks[id].range.clone();
-            let shed = to.is_some() && self.shed.draw();
+            parts.tasks[id].hit = true;
+            parts.note_read_hit(id);
+            let range = parts.tasks[id].range.clone();
+            let shed = to.is_some() && parts.shed.draw();
             for (block, run) in overlapping(blocks, &range) {
-                self.directory.touch(*block);
-                if to.is_some() {
-                    self.note_used(*block, &common(run, &range));
-                }
-                if let Some(to) = to.filter(|_| !shed) {
+                parts.map.directory.touch(*block);
+                if let Some(to) = to {
                     let run = common(run, &range);
-                    self.order_cache_read(
-                        id,
-                        Part::Cached(*block),
-                        *block,
-                        &run,
-                        to.span(&run),
-                        orders,
-                    );
+                    parts.note_used(*block, &run);
+                    if !shed {
+                        parts.read_cache(id, *block, &run, to.span(&run));
+                    }
                 }
             }
             if shed {
-                self.read_shed(id, blocks, orders);
+                let from_cache = piece.newest_of(Part::Shed, blocks);
+                let sectors = range.end - range.start - from_cache;
+                piece.parts.counters.shed_bytes += sectors * SECTOR_BYTES;
             } else if to.is_none() {
-                self.finish(id, orders); // a prefetch of what is there
+                parts.finish(id); // a prefetch of what is there
             }
-        }
+        });
     }
 
     /// Fetches `fetch`, all of it invalid, into the cache, for a task whose range is within it.
     /// Existing blocks of it are in `blocks`.
-    fn read_missing(
-        &mut self,
-        id: TaskId,
-        mut fetch: Sectors,
-        blocks: &[(Block, Sectors)],
-        orders: &mut Vec<Order>,
-    ) {
-        let mut next = Some(id);
+    fn missing(&mut self, mut fetch: Sectors, blocks: &[(Block, Sectors)]) {
+        let mut next = Some(self.id);
         while let Some(id) = next {
-            let range = self.tasks[id].range.clone();
+            self.id = id;
+            let range = self.parts.tasks[id].range.clone();
             let need = Need::exclusive_or_shared(fetch.clone(), range);
-            let (taken, rest) = self.tasks.lock_front(id, need, self.config.sizes.smallest());
+            let unit = self.parts.config.sizes.smallest();
+            let (taken, rest) = self.parts.tasks.lock_front(id, need, unit);
             next = rest;
-            let end = rest.map_or(fetch.end, |rest| self.tasks[rest].range.start);
+            let end = rest.map_or(fetch.end, |rest| self.parts.tasks[rest].range.start);
             let run = std::mem::replace(&mut fetch.start, end)..end;
-            if self.may_begin(id, taken, orders) {
-                for (block, _) in overlapping(blocks, &self.tasks[id].range) {
-                    self.directory.touch(*block);
+            if self.may_begin(taken) {
+                for (block, _) in overlapping(blocks, &self.parts.tasks[id].range) {
+                    self.parts.map.directory.touch(*block);
                 }
-                self.fetch(id, &run, orders);
+                self.fetch(&run);
             }
         }
     }
 
     /// Reads a task's range, all of it invalid, from the backing device and past the cache.
-    fn read_bypassed(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let mut next = Some(id);
-        while let Some(id) = next {
-            let range = self.tasks[id].range.clone();
-            let (taken, rest) = self.tasks.lock_front(id, Need::shared(range), 1);
-            next = rest;
-            if !self.may_begin(id, taken, orders) {
-                continue;
+    fn bypassed(&mut self) {
+        self.lock_shared(|piece| match piece.parts.tasks[piece.id].destination() {
+            Some(_) => {
+                piece.newest_of(Part::Uncached, &[]);
             }
-            match self.tasks[id].destination() {
-                Some(_) => {
-                    self.read_newest_of(id, Part::Uncached, &[], orders);
-                }
-                None => self.finish(id, orders), // a prefetch of what is to stay out
-            }
-        }
+            None => piece.parts.finish(piece.id), // a prefetch of what is to stay out
+        });
     }
 
     /// Returns whether a read may begin; `taken` says that it has its lock. If not, the read waits
     /// or has already ended.
-    pub(super) fn may_begin(&mut self, id: TaskId, taken: bool, orders: &mut Vec<Order>) -> bool {
+    fn may_begin(&mut self, taken: bool) -> bool {
+        let id = self.id;
         if !taken {
-            let hit = !std::mem::replace(&mut self.tasks[id].waited, true);
-            let holder = self.tasks.holders(id).find(|&holder| self.has_all(holder, id));
+            let hit = !std::mem::replace(&mut self.parts.tasks[id].waited, true);
+            let holder = self.parts.tasks.holders(id).find(|&holder| self.is_in(holder));
             if let Some(holder) = holder {
                 // data available at once counts as a hit
-                self.serve_from(holder, id, hit, orders);
+                self.serve_from(holder, hit);
             }
             return false;
         }
-        self.tasks[id].step = Step::Reading;
-        if self.is_lost(id) {
-            self.tasks[id].fault = Some(Fault::Io);
-            self.finish(id, orders);
+        self.parts.tasks[id].step = Step::Reading;
+        if self.parts.is_lost(id) {
+            self.parts.fail(id);
             return false;
         }
         true
@@ -288,17 +263,21 @@ impl Shard {
 
     /// Orders a run from the backing device, into the request's own buffer if that covers all of
     /// it.
-    fn fetch(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
-        let (volume, range) = (self.tasks[id].volume, self.tasks[id].range.clone());
-        let run = self.within_volume(volume, run);
+    fn fetch(&mut self, run: &Sectors) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let (volume, range) = (parts.tasks[id].volume, parts.tasks[id].range.clone());
+        let run = parts.map.within_volume(volume, run);
         let holds_all = |_: &Data| range.start <= run.start && run.end <= range.end;
-        let data = self.tasks[id].destination().filter(holds_all).unwrap_or_else(|| {
-            let scratch = self.tasks.new_scratch(id, run.end - run.start, orders);
-            Data { buffer: BufferId::Scratch(scratch), sector: run.start, offset: 0 }
-        });
-        self.note_fetch(id, &run);
-        self.order_backing_read(id, Part::Fetch, &run, data.span(&run), orders);
-        let task = &mut self.tasks[id];
+        let data = parts.tasks[id]
+            .destination()
+            .filter(holds_all)
+            .unwrap_or_else(|| parts.tasks.new_buffer(id, &run, &mut parts.orders));
+        if parts.tasks[id].is_ahead() {
+            parts.counters.prefetched_blocks += parts.smallest_blocks(&run);
+            parts.counters.prefetched_bytes += (run.end - run.start) * SECTOR_BYTES;
+        }
+        parts.read_backing(id, Part::Fetch, &run, data.span(&run));
+        let task = &mut parts.tasks[id];
         task.store.data = data;
         // it ends where the volume ends now, also if the volume has grown when it is stored
         task.store.run = run;
@@ -307,61 +286,74 @@ impl Shard {
     /// Recovers from a failed read of cached sectors: clean ones are read from the backing device.
     /// Dirty ones among them are read again by themselves, as the failure may have been that of a
     /// clean one.
-    pub(super) fn cached_read_failed(
-        &mut self,
-        id: TaskId,
-        block: Block,
-        run: Sectors,
-        fault: Fault,
-        orders: &mut Vec<Order>,
-    ) {
-        let to = match self.tasks[id].step {
-            Step::Edges => self.tasks[id].store.data,
-            _ => self.tasks[id].request_data(),
+    pub(super) fn cached_failed(&mut self, block: Block, run: Sectors, fault: Fault) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let to = match parts.tasks[id].step {
+            Step::Edges => parts.tasks[id].store.data,
+            _ => parts.tasks[id].request_data(),
         };
-        let alike: Vec<(Sectors, bool)> = self.directory.dirtiness(block, &run).collect();
+        let alike: Vec<(Sectors, bool)> = parts.map.directory.dirtiness(block, &run).collect();
         if let [(_, true)] = alike[..] {
-            self.health.note_unreadable();
-            self.tasks[id].fault = Some(fault);
+            parts.health.note_unreadable();
+            parts.tasks[id].fault = Some(fault);
             return;
         }
+        let volume = parts.tasks[id].volume;
         for (run, dirty) in alike {
-            if dirty && self.lost.has_any(self.directory.volume(block), &run) {
-                self.tasks[id].fault = Some(fault);
+            if dirty && parts.map.lost.has_any(volume, &run) {
+                parts.tasks[id].fault = Some(fault);
             } else if dirty {
-                self.order_cache_read(id, Part::Cached(block), block, &run, to.span(&run), orders);
+                parts.read_cache(id, block, &run, to.span(&run));
             } else {
-                self.drop_clean(block, &run, Removal::Invalid, orders);
-                self.order_backing_read(id, Part::Uncached, &run, to.span(&run), orders);
+                parts.drop_clean(block, &run, Removal::Invalid);
+                parts.read_backing(id, Part::Uncached, &run, to.span(&run));
             }
         }
     }
 
-    pub(super) fn reading_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let task = &self.tasks[id];
+    /// Repeats a failed shed read from the cache.
+    pub(super) fn shed_failed(&mut self, run: Sectors, fault: Fault) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let to = parts.tasks[id].request_data();
+        let survey = parts.survey(id);
+        for (block, part) in overlapping(&survey.blocks, &run) {
+            let part = common(part, &run);
+            // Sectors that another reader has found unreadable since are invalid now, and no device
+            // is left to ask.
+            if parts.map.directory.is_valid(*block, &part) {
+                parts.read_cache(id, *block, &part, to.span(&part));
+            } else {
+                parts.tasks[id].fault = Some(fault);
+            }
+        }
+        parts.map.reuse(survey);
+    }
+
+    /// Answers a read whose data has arrived, and stores what was fetched.
+    pub(super) fn ended(&mut self) {
+        let task = &self.parts.tasks[self.id];
         let (fetched, from) = (task.store.run.clone(), task.store.data);
         if task.fault.is_some() {
-            return self.finish(id, orders);
+            return self.parts.finish(self.id);
         }
-        if fetched.is_empty() {
-            self.fill(id, orders);
-            return self.finish(id, orders);
+        if !fetched.is_empty()
+            && let (BufferId::Scratch(_), Some(to)) = (from.buffer, task.destination())
+        {
+            let run = common(&task.range, &fetched);
+            self.parts.copy(from, to, &run);
         }
-        if let (BufferId::Scratch(_), Some(to)) = (from.buffer, self.tasks[id].destination()) {
-            self.copy(from, to, &common(&task.range, &fetched), orders);
+        self.fill();
+        if fetched.is_empty() || self.parts.health.is_degraded() {
+            return self.parts.finish(self.id);
         }
-        self.fill(id, orders);
-        if self.is_degraded() {
-            return self.finish(id, orders);
-        }
-        self.events.extend(self.tasks.answer(id));
-        self.begin_store(id, fetched, false, orders);
-        self.serve_waiting(id, orders);
+        self.parts.events.extend(self.parts.tasks.answer(self.id));
+        Storing::of(self.parts, self.id).begin(fetched, false);
+        self.serve_waiting();
     }
 }
 
 /// Returns the blocks, in address order, whose runs overlap a range.
-pub(super) fn overlapping<'a>(
+fn overlapping<'a>(
     blocks: &'a [(Block, Sectors)],
     range: &Sectors,
 ) -> impl Iterator<Item = &'a (Block, Sectors)> + use<'a> {

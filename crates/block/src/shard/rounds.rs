@@ -20,7 +20,7 @@ pub(crate) struct Rounds(Vec<Round>);
 #[derive(Debug)]
 struct Round {
     volume: VolumeId,
-    /// Blocks have been cleaned since the round was last advanced.
+    /// Something has changed since the round was last advanced.
     moved: bool,
     stage: Stage,
     /// Runs still to be written back, or blocks still to be cleaned.
@@ -114,7 +114,7 @@ impl Rounds {
         debug_assert!(!self.has(volume));
         self.0.push(Round {
             volume,
-            moved: false,
+            moved: true,
             stage: Stage::Sinking { last: only_sinks },
             left: unflushed,
             under_way: 0,
@@ -126,8 +126,10 @@ impl Rounds {
 
     /// Makes a drain wait for the round after its volume's; returns whether there is a round.
     pub(crate) fn wait(&mut self, volume: VolumeId, drain: Drain) -> bool {
-        let round = self.of(volume);
-        round.map(|round| round.waiting.push(drain)).is_some()
+        let Some(round) = self.of(volume) else { return false };
+        round.waiting.push(drain);
+        round.moved = true; // it no longer yields
+        true
     }
 
     /// Returns the next action of a volume's round, and counts it as under way. Without drains that
@@ -188,6 +190,12 @@ impl Rounds {
         round.under_way -= 1;
         round.moved = true;
         round.fault = round.fault.or(fault);
+    }
+
+    /// Returns whether a round is to be advanced.
+    #[inline]
+    pub(crate) fn has_moved(&self) -> bool {
+        self.0.iter().any(|round| round.moved)
     }
 
     /// Returns a volume whose round is to be advanced; each is returned once.

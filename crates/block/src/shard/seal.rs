@@ -1,11 +1,9 @@
 //! Sealing: which dirty data a commit notes with its checksums, and the permission to overwrite it
 //! ([`crate::mapping::Seals`]).
 
-use super::Shard;
-use crate::engine::locks::TaskId;
-use crate::engine::{Part, Step, common};
+use super::logging::Logging;
 use crate::geometry::Sectors;
-use crate::mapping::directory::Block;
+use crate::mapping::directory::{Block, Directory};
 use crate::order::Order;
 use crate::store::journal::{RestoredBlock, Standing};
 
@@ -14,39 +12,57 @@ fn moved(run: &Sectors, from: u64, to: u64) -> Sectors {
     run.start - from + to..run.end - from + to
 }
 
-impl Shard {
+impl Logging {
     /// Registers a run that was stored as dirty for sealing by the next commit.
-    pub(super) fn seal_later(&mut self, block: Block, run: &Sectors) {
+    pub(super) fn seal_later(&mut self, directory: &Directory, block: Block, run: &Sectors) {
         self.note_rewritten();
-        if !self.is_logging() {
-            return;
+        if self.is_on() {
+            self.seals.seal_later(block, directory.cache_sectors(block, run));
         }
-        self.seals.seal_later(block, self.directory.cache_sectors(block, run));
     }
 
     /// Prepares a write of dirty data to a run, none of which is sealed. Data stored there before,
     /// perhaps of an answered write, must be noted now: from now on a commit cannot seal it.
     pub(super) fn note_overwriting(
         &mut self,
+        directory: &Directory,
         block: Block,
         run: &Sectors,
         orders: &mut Vec<Order>,
     ) {
-        let kept = self.directory.cache_sectors(block, run);
+        let kept = directory.cache_sectors(block, run);
         for due in self.seals.overwrite(kept.clone()) {
-            self.note(block, &moved(&due, kept.start, run.start), Standing::Dirty, orders);
+            let run = moved(&due, kept.start, run.start);
+            self.note(directory, block, &run, Standing::Dirty, orders);
         }
     }
 
+    /// Permits the overwriting of a run, sealed or not.
+    pub(super) fn unseal(
+        &mut self,
+        directory: &Directory,
+        block: Block,
+        run: &Sectors,
+        orders: &mut Vec<Order>,
+    ) {
+        for (run, sealed) in self.by_seal(directory, block, run) {
+            if sealed {
+                self.note(directory, block, &run, Standing::Dirty, orders);
+            }
+        }
+        // or the commit that is to come would seal it
+        self.note_overwriting(directory, block, run, orders);
+    }
+
     /// Seals the due sectors, for the commit that begins.
-    pub(super) fn seal(&mut self, orders: &mut Vec<Order>) {
+    pub(super) fn seal(&mut self, directory: &Directory, orders: &mut Vec<Order>) {
         let mut blocks = self.seals.take_blocks();
         for block in blocks.drain(..) {
-            if !self.seals.has_due() || !self.directory.is_live(block) {
+            if !self.seals.has_due() || !directory.is_live(block) {
                 continue; // it has been cleaned, and perhaps replaced
             }
-            let sectors = self.directory.sectors(block);
-            let kept = self.directory.cache_sectors(block, &sectors);
+            let sectors = directory.sectors(block);
+            let kept = directory.cache_sectors(block, &sectors);
             for due in self.seals.due(kept.clone()) {
                 let run = moved(&due, kept.start, sectors.start);
                 let standing = match () {
@@ -54,66 +70,35 @@ impl Shard {
                     () if planted!(NeverSealed) => Standing::Dirty,
                     () => Standing::Sealed,
                 };
-                self.note(block, &run, standing, orders);
+                self.note(directory, block, &run, standing, orders);
             }
         }
         self.seals.reuse(blocks);
     }
 
     /// Returns whether a sealed sector prevents a task from storing into a run of a block.
-    pub(super) fn is_sealed(&self, block: Block, run: &Sectors) -> bool {
-        self.seals.has_sealed(|| self.directory.cache_sectors(block, run))
+    pub(super) fn is_sealed(&self, directory: &Directory, block: Block, run: &Sectors) -> bool {
+        self.seals.has_sealed(|| directory.cache_sectors(block, run))
             && !planted!(SealedOverwritten)
-    }
-
-    /// Notes that the sectors which a task has still to overwrite may change, and makes the task
-    /// wait until that is durable.
-    pub(super) fn unseal(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.tasks[id].step = Step::Unsealing;
-        let survey = self.survey(id);
-        let task = &self.tasks[id];
-        let left = task.store.cursor..task.store.run.end;
-        for (block, run) in &survey.blocks {
-            let run = common(run, &left);
-            if run.is_empty() {
-                continue;
-            }
-            for (run, sealed) in self.by_seal(*block, &run) {
-                if sealed {
-                    self.note(*block, &run, Standing::Dirty, orders);
-                }
-            }
-            // or the commit that is to come would seal it
-            self.note_overwriting(*block, &run, orders);
-        }
-        self.spare_survey = survey;
-        self.await_commit(id, Part::Noted, &left);
-    }
-
-    /// Continues a store whose sealed sectors may now be overwritten.
-    pub(super) fn unsealing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.has_failed_with_log(id) {
-            self.tasks[id].store.retry = true; // what is sealed stays so
-        }
-        match self.tasks[id].fault {
-            _ if self.tasks[id].store.retry => self.storing_ended(id, orders),
-            Some(_) => self.storing_ended(id, orders),
-            None => self.store(id, orders),
-        }
     }
 
     /// Divides a dirty run of a block, without lost sectors, into parts with a checksum in the log
     /// and parts without.
-    pub(super) fn by_seal(&self, block: Block, run: &Sectors) -> Vec<(Sectors, bool)> {
-        let kept = self.directory.cache_sectors(block, run);
+    pub(super) fn by_seal(
+        &self,
+        directory: &Directory,
+        block: Block,
+        run: &Sectors,
+    ) -> Vec<(Sectors, bool)> {
+        let kept = directory.cache_sectors(block, run);
         let (from, to) = (kept.start, run.start);
         self.seals.by_seal(kept).map(|(at, sealed)| (moved(&at, from, to), sealed)).collect()
     }
 
     /// Forgets the seals of a run that is durably no longer dirty.
-    pub(super) fn forget_seals(&mut self, block: Block, run: &Sectors) {
+    pub(super) fn forget_seals(&mut self, directory: &Directory, block: Block, run: &Sectors) {
         if self.is_kept() {
-            self.seals.forget(self.directory.cache_sectors(block, run));
+            self.seals.forget(directory.cache_sectors(block, run));
         }
     }
 

@@ -1,66 +1,80 @@
 //! Reads that are served from the buffer of another task, while that is being stored.
 
-use super::Shard;
+use super::parts::Parts;
+use super::read::Reading;
+use crate::engine::Step;
 use crate::engine::locks::TaskId;
-use crate::engine::{Data, Step};
 use crate::geometry::Sectors;
-use crate::order::Order;
+use crate::mapping::directory::Block;
 
-impl Shard {
+impl Reading<'_> {
     /// Serves the reads that wait for a task from its buffer, if it covers them and is being stored
     /// in the cache.
-    pub(super) fn serve_waiting(&mut self, holder: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[holder].step == Step::Done {
+    pub(super) fn serve_waiting(&mut self) {
+        let holder = self.id;
+        if self.parts.tasks[holder].step == Step::Done {
             return;
         }
-        let waiting = self.tasks.waiting(holder);
+        let waiting = self.parts.tasks.waiting(holder);
         for &id in &waiting {
-            if self.tasks[id].reads() && self.has_all(holder, id) {
-                self.serve_from(holder, id, false, orders);
+            let mut reader = Reading::of(self.parts, id);
+            if reader.parts.tasks[id].reads() && reader.is_in(holder) {
+                reader.serve_from(holder, false);
             }
         }
-        self.tasks.reuse(waiting);
+        self.parts.tasks.reuse(waiting);
     }
 
-    /// Returns whether a task's buffer covers a waiting read. Data of an unanswered write does not
+    /// Returns whether another task's buffer covers the range. Data of an unanswered write does not
     /// count: clients must not see it yet.
     #[inline]
-    pub(super) fn has_all(&self, holder: TaskId, id: TaskId) -> bool {
-        let range = &self.tasks[id].range;
-        let task = &self.tasks[holder];
+    pub(super) fn is_in(&self, holder: TaskId) -> bool {
+        let range = &self.parts.tasks[self.id].range;
+        let task = &self.parts.tasks[holder];
         matches!(task.step, Step::Storing | Step::Room)
             && !task.store.dirty
             && task.store.run.start <= range.start
             && range.end <= task.store.run.end
-            && !self.held.has_any(task.volume, range) // it may have fetched what is older
+            // it may have fetched what is older
+            && !self.parts.map.held.has_any(task.volume, range)
             // a fetch may have more sectors than its reader wanted, and lost ones among them
-            && !self.is_lost(id)
+            && !self.parts.is_lost(self.id)
     }
 
-    pub(super) fn serve_from(
-        &mut self,
-        holder: TaskId,
-        id: TaskId,
-        hit: bool,
-        orders: &mut Vec<Order>,
-    ) {
-        let from = self.tasks[holder].store.data;
-        let range = self.tasks[id].range.clone();
-        self.counters.joined_reads += 1;
-        self.note_read_hit(id);
-        let task = &mut self.tasks[id];
-        task.hit = hit;
-        task.step = Step::Reading;
-        if let Some(to) = self.tasks[id].destination() {
-            self.note_used_early(holder, &range);
-            self.copy(from, to, &range, orders);
+    /// Answers the read from another task's buffer.
+    pub(super) fn serve_from(&mut self, holder: TaskId, hit: bool) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let from = parts.tasks[holder].store.data;
+        parts.counters.joined_reads += 1;
+        parts.note_read_hit(id);
+        let task = &mut parts.tasks[id];
+        (task.hit, task.step) = (hit, Step::Reading);
+        let range = task.range.clone();
+        if let Some(to) = task.destination() {
+            parts.note_used_early(holder, &range);
+            parts.copy(from, to, &range);
         }
-        self.finish(id, orders);
+        parts.finish(id);
+    }
+}
+
+impl Parts {
+    /// Counts a client's first read of a run that was fetched ahead.
+    pub(super) fn note_used(&mut self, block: Block, run: &Sectors) {
+        self.counters.prefetched_used_blocks += self.map.directory.take_ahead(block, run);
     }
 
-    pub(super) fn copy(&mut self, from: Data, to: Data, run: &Sectors, orders: &mut Vec<Order>) {
-        if !run.is_empty() {
-            orders.push(Order::Copy { from: from.span(run), to: to.span(run) });
+    /// Counts a client's read of a run that a fetch is still putting into the cache.
+    fn note_used_early(&mut self, holder: TaskId, run: &Sectors) {
+        if !self.tasks[holder].is_ahead() {
+            return;
+        }
+        let (volume, mut start) = (self.tasks[holder].volume, run.start);
+        while start < run.end {
+            let Some(block) = self.map.directory.find(volume, start) else { return };
+            let end = self.map.directory.sectors(block).end.min(run.end);
+            self.note_used(block, &(start..end));
+            start = end;
         }
     }
 }

@@ -104,6 +104,15 @@ impl Settlements {
         self.deferred.contains_key(&Place::new(volume, sector))
     }
 
+    /// Forgets a run if all of it is deferred; returns whether it was.
+    pub(crate) fn take_deferred(&mut self, volume: VolumeId, run: &Sectors) -> bool {
+        let is_deferred = run.clone().all(|sector| self.is_deferred(volume, sector));
+        if is_deferred {
+            self.forget_deferred(volume, run);
+        }
+        is_deferred
+    }
+
     /// Forgets the deferred sectors of a run.
     #[inline]
     pub(crate) fn forget_deferred(&mut self, volume: VolumeId, run: &Sectors) {

@@ -9,15 +9,6 @@
 //! under the lock of the read. Dirty ones still come from the cache. The directory learns of a shed
 //! hit as of any. A shed read that fails is repeated from the cache, so shedding causes no errors.
 
-use super::Shard;
-use super::read::overlapping;
-use crate::engine::locks::TaskId;
-use crate::engine::request::Fault;
-use crate::engine::{Part, common};
-use crate::geometry::{SECTOR_BYTES, Sectors};
-use crate::mapping::directory::Block;
-use crate::order::Order;
-
 /// Draws the hits that are shed: one each time the sum of the shares reaches another whole.
 #[derive(Debug, Default)]
 pub(crate) struct Shed {
@@ -38,51 +29,6 @@ impl Shed {
         let is_whole;
         (self.sum, is_whole) = self.sum.overflowing_add(self.share);
         is_whole
-    }
-}
-
-impl Shard {
-    /// Reads a task's range, all of it valid in its `blocks`, from the backing device, except dirty
-    /// sectors.
-    pub(super) fn read_shed(
-        &mut self,
-        id: TaskId,
-        blocks: &[(Block, Sectors)],
-        orders: &mut Vec<Order>,
-    ) {
-        let from_cache: u64 = self.read_newest_of(id, Part::Shed, blocks, orders);
-        let range = &self.tasks[id].range;
-        self.counters.shed_bytes += (range.end - range.start - from_cache) * SECTOR_BYTES;
-    }
-
-    /// Repeats a failed shed read from the cache.
-    pub(super) fn shed_read_failed(
-        &mut self,
-        id: TaskId,
-        run: Sectors,
-        fault: Fault,
-        orders: &mut Vec<Order>,
-    ) {
-        let to = self.tasks[id].request_data();
-        let survey = self.survey(id);
-        for (block, part) in overlapping(&survey.blocks, &run) {
-            let part = common(part, &run);
-            // Sectors that another reader has found unreadable since are invalid now, and no device
-            // is left to ask.
-            if self.directory.validity(*block, &part).any(|(_, valid)| !valid) {
-                self.tasks[id].fault = Some(fault);
-            } else {
-                self.order_cache_read(
-                    id,
-                    Part::Cached(*block),
-                    *block,
-                    &part,
-                    to.span(&part),
-                    orders,
-                );
-            }
-        }
-        self.spare_survey = survey;
     }
 }
 

@@ -8,14 +8,15 @@
 //! admitted (`admission`), or finds all cold blocks in use, is not cached. It goes to the backing
 //! device if it would be lost otherwise.
 
-use super::Shard;
 use super::admission::Removal;
+use super::clean::Cleaning;
+use super::parts::Parts;
 use crate::engine::locks::TaskId;
 use crate::engine::{Because, Part, Step, Work, common};
-use crate::geometry::{Place, Sectors};
+use crate::geometry::{Class, Place, Sectors};
 use crate::mapping::allocate::largest_fitting;
 use crate::mapping::directory::{Block, Origin, Room};
-use crate::order::{OpId, Order};
+use crate::store::journal::Standing;
 
 /// The result of the search for a block.
 enum Placed {
@@ -26,89 +27,98 @@ enum Placed {
     Later(u64),
 }
 
-impl Shard {
-    /// Begins to store a run of a task, whose data is at the task's `data`, in the cache.
-    pub(super) fn begin_store(
-        &mut self,
-        id: TaskId,
-        run: Sectors,
-        dirty: bool,
-        orders: &mut Vec<Order>,
-    ) {
-        let task = &mut self.tasks[id];
-        task.store.cursor = run.start;
-        task.store.run = run;
-        task.store.dirty = dirty;
-        self.store(id, orders);
+/// A task must wait for room until its victims are clean.
+struct Waits;
+
+/// A task whose data goes into the cache.
+pub(super) struct Storing<'a> {
+    parts: &'a mut Parts,
+    id: TaskId,
+}
+
+impl<'a> Storing<'a> {
+    pub(super) fn of(parts: &'a mut Parts, id: TaskId) -> Self {
+        Self { parts, id }
+    }
+
+    /// Begins to store a run, whose data is at the task's `data`, in the cache.
+    pub(super) fn begin(&mut self, run: Sectors, dirty: bool) {
+        let store = &mut self.parts.tasks[self.id].store;
+        (store.cursor, store.run, store.dirty) = (run.start, run, dirty);
+        self.go_on();
     }
 
     /// Stores from the cursor on, until everything is ordered or the task must wait for room.
-    pub(super) fn store(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.tasks[id].step = Step::Storing;
-        let volume = self.tasks[id].volume;
-        let end = self.tasks[id].store.run.end;
-        while self.tasks[id].store.cursor < end {
-            if self.tasks[id].store.dirty && self.is_kept() && self.bypass.is_bound() {
-                self.tasks[id].store.retry = true;
+    pub(super) fn go_on(&mut self) {
+        let id = self.id;
+        let task = &mut self.parts.tasks[id];
+        task.step = Step::Storing;
+        let (volume, end, dirty) = (task.volume, task.store.run.end, task.store.dirty);
+        while self.parts.tasks[id].store.cursor < end {
+            if dirty && self.parts.logging.is_kept() && self.parts.logging.bypass.is_bound() {
+                self.parts.tasks[id].store.retry = true;
                 break;
             }
-            let left = self.tasks[id].store.cursor..end;
-            let block = match self.directory.find(volume, left.start) {
+            let left = self.parts.tasks[id].store.cursor..end;
+            let block = match self.parts.map.directory.find(volume, left.start) {
                 Some(block) => Some(block),
-                None => match self.block_for(id, &left, orders) {
+                None => match self.block_for(&left) {
                     Placed::At(block) => Some(block),
                     Placed::Nowhere => None,
-                    Placed::Later(until) => return self.store_beyond(id, until, orders),
+                    Placed::Later(until) => return self.beyond(until),
                 },
             };
             let run = match block {
-                Some(block) => common(&left, &self.directory.sectors(block)),
-                None => left.start..self.without_block_until(id, &left),
+                Some(block) => common(&left, &self.parts.map.directory.sectors(block)),
+                None => left.start..self.without_block_until(&left),
             };
+            let parts = &mut *self.parts;
             if let Some(block) = block
-                && self.tasks[id].store.dirty
-                && self.is_logging()
+                && dirty
+                && parts.logging.is_on()
             {
-                if self.is_sealed(block, &run) {
-                    return self.unseal(id, orders);
+                let directory = &parts.map.directory;
+                if parts.logging.is_sealed(directory, block, &run) {
+                    return self.unseal();
                 }
-                self.note_overwriting(block, &run, orders);
+                parts.logging.note_overwriting(directory, block, &run, &mut parts.orders);
             }
-            self.tasks[id].store.cursor = run.end;
-            let run = self.within_volume(volume, &run);
+            parts.tasks[id].store.cursor = run.end;
+            let run = parts.map.within_volume(volume, &run);
             if run.start >= run.end {
                 continue;
             }
             match block {
                 Some(block) => {
                     if planted!(UnmarkedOverwrite) {
-                        self.directory.set_clean_invalid(block, &run);
-                    } else if self.tasks[id].store.dirty && self.is_kept() {
+                        parts.map.directory.set_clean_invalid(block, &run);
+                    } else if dirty && parts.logging.is_kept() {
                         // a checkpoint must not state data that is about to be overwritten
-                        self.drop_clean(block, &run, Removal::Replaced, orders);
+                        parts.drop_clean(block, &run, Removal::Replaced);
                     }
-                    self.note_origin(id, block, &run);
-                    let from = self.tasks[id].store.data.span(&run);
-                    self.order_cache_write(id, block, &run, from, orders);
+                    let ahead = parts.tasks[id].is_ahead();
+                    parts.map.directory.set_ahead(block, &run, ahead);
+                    parts.write_cache(id, block, &run);
                 }
-                None if self.tasks[id].store.dirty && self.has_gone(id) => {
-                    self.await_commit(id, Part::Unlogged, &run);
+                None if dirty && parts.logging.has_gone(parts.tasks.region_of(id)) => {
+                    parts.await_commit(id, Part::Unlogged, &run);
                 }
-                None if self.tasks[id].store.dirty => self.store_around(id, &run, orders),
+                None if dirty => self.around(&run),
                 None => {}
             }
         }
-        if self.tasks[id].outstanding == 0 {
-            self.step_ended(id, orders);
+        if self.parts.tasks[id].outstanding == 0 {
+            self.ended();
         }
     }
 
     /// Returns the end of a run that begins without a block: after a smallest block, or after all
     /// sectors that may make none.
-    fn without_block_until(&self, id: TaskId, left: &Sectors) -> u64 {
-        let (task, unit) = (&self.tasks[id], self.config.sizes.smallest());
+    fn without_block_until(&self, left: &Sectors) -> u64 {
+        let (task, unit) = (&self.parts.tasks[self.id], self.parts.config.sizes.smallest());
         let goes_on = |sector: u64| {
-            task.store.stays_out(sector) && self.directory.find(task.volume, sector).is_none()
+            task.store.stays_out(sector)
+                && self.parts.map.directory.find(task.volume, sector).is_none()
         };
         let mut end = (left.start + 1).next_multiple_of(unit);
         while task.store.stays_out(left.start) && end < left.end && goes_on(end) {
@@ -118,133 +128,135 @@ impl Shard {
     }
 
     /// Writes a run that would be dirty but has no room to the backing device.
-    pub(super) fn store_around(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
-        let from = self.tasks[id].store.data.span(run);
-        let durable = self.tasks[id].is_durable();
-        self.order_backing_write(id, Part::Around, run, from, durable, orders);
+    pub(super) fn around(&mut self, run: &Sectors) {
+        let durable = self.parts.tasks[self.id].is_durable();
+        self.parts.write_backing(self.id, Part::Around, run, durable);
     }
 
-    /// Ends a store. A durable write also waits until its records in the log are durable.
-    pub(super) fn storing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let task = &self.tasks[id];
-        if task.store.retry && task.fault.is_none() {
-            return self.write_through(id, orders);
-        }
-        if task.fault.is_none() && task.store.dirty && self.tasks[id].is_durable() {
-            self.tasks[id].step = Step::Noting;
-            let range = self.tasks[id].range.clone();
-            return self.await_commit(id, Part::Noted, &range);
-        }
+    /// Ends a store. A durable write also waits until its records in the log are durable. A write
+    /// that the cache could not take is resumed.
+    pub(super) fn ended(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let task = &mut parts.tasks[id];
         let dirty = task.store.dirty;
-        self.finish(id, orders);
-        if dirty {
-            self.clean_in_time(orders);
+        if task.fault.is_none() && task.store.retry {
+            task.step = Step::Storing;
+            return parts.tasks.resume(id);
+        }
+        if task.fault.is_none() && dirty && task.is_durable() {
+            task.step = Step::Noting;
+            let range = task.range.clone();
+            return parts.await_commit(id, Part::Noted, &range);
+        }
+        parts.finish(id);
+        if dirty && parts.dirt.is_time_to_clean(parts.map.directory.dirty_sectors()) {
+            parts.begin_rounds();
         }
     }
 
     /// Continues a client's store beyond a block whose room must be waited for, as a task of its
     /// own. The data is in the request's buffer, which both tasks may use. A fetch or a write-back
     /// has its data in a buffer of one task, and no client waits for it.
-    fn store_beyond(&mut self, id: TaskId, until: u64, orders: &mut Vec<Order>) {
-        let end = self.tasks[id].store.run.end;
-        let waited_for = matches!(self.tasks[id].work, Work::Piece(_));
-        if !self.tasks[id].store.dirty || until >= end || !waited_for {
+    fn beyond(&mut self, until: u64) {
+        let tasks = &mut self.parts.tasks;
+        let task = &tasks[self.id];
+        let (end, data, hit) = (task.store.run.end, task.store.data, task.hit);
+        let waited_for = matches!(task.work, Work::Piece(_));
+        if !task.store.dirty || until >= end || !waited_for {
             return;
         }
-        let rest = self.tasks.cut(id, until);
-        let task = &mut self.tasks[id];
-        task.store.run.end = until;
-        let (data, hit) = (task.store.data, task.hit);
-        let task = &mut self.tasks[rest];
-        (task.store.data, task.hit) = (data, hit);
-        self.begin_store(rest, until..end, true, orders);
+        let rest = tasks.cut(self.id, until);
+        tasks[self.id].store.run.end = until;
+        (tasks[rest].store.data, tasks[rest].hit) = (data, hit);
+        Storing::of(self.parts, rest).begin(until..end, true);
     }
 
     /// Makes the largest block that fits the missing range from `left.start` on.
-    fn block_for(&mut self, id: TaskId, left: &Sectors, orders: &mut Vec<Order>) -> Placed {
-        let task = &self.tasks[id];
-        if task.store.no_room || self.is_degraded() || task.store.stays_out(left.start) {
+    fn block_for(&mut self, left: &Sectors) -> Placed {
+        let parts = &mut *self.parts;
+        let task = &parts.tasks[self.id];
+        if task.store.no_room || parts.health.is_degraded() || task.store.stays_out(left.start) {
             return Placed::Nowhere;
         }
-        let (volume, unit) = (task.volume, self.config.sizes.smallest());
-        let mut interval = self.config.sizes.round_out(left);
+        let (volume, sizes) = (task.volume, &parts.config.sizes);
+        let mut interval = sizes.round_out(left);
         let uncached = |sector: &u64| {
-            self.directory.find(volume, *sector).is_none()
+            parts.map.directory.find(volume, *sector).is_none()
                 && !task.store.stays_out((*sector).max(left.start))
         };
-        let units = (interval.start..interval.end).step_by(unit as usize);
-        interval.end = interval.start + units.take_while(uncached).count() as u64 * unit;
-        let class = largest_fitting(&self.config.sizes, &interval);
-
-        let room = loop {
-            let in_use = |volume, sectors: &Sectors| self.tasks.in_use(volume, sectors);
-            let Some(room) = self.directory.room(volume, interval.start, class, in_use) else {
-                self.counters.stores_without_room += 1;
-                return Placed::Nowhere;
-            };
-            if room != Room::Free && self.admission.withholds() {
-                self.counters.stores_withheld += 1;
-                return Placed::Nowhere;
+        let units = (interval.start..interval.end).step_by(sizes.smallest() as usize);
+        interval.end =
+            interval.start + units.take_while(uncached).count() as u64 * sizes.smallest();
+        let class = largest_fitting(sizes, &interval);
+        let end = interval.start + sizes.sectors(class);
+        let in_a_row = task.in_a_row(left.start, sizes.smallest());
+        let origin = Origin { in_a_row, ahead: task.is_ahead() };
+        match self.room(interval.start, class) {
+            Some(Ok(room)) => {
+                let directory = &mut self.parts.map.directory;
+                Placed::At(directory.allocate(volume, interval.start, class, room, origin))
             }
-            let dirty: Vec<Block> = self
-                .directory
-                .victims(room)
-                .filter(|&block| self.directory.is_dirty(block))
-                .collect();
+            Some(Err(Waits)) => Placed::Later(end),
+            None => Placed::Nowhere,
+        }
+    }
+
+    /// Makes room for a block: evicts clean blocks, and has dirty ones cleaned. Returns `None` if
+    /// there is no room to be had, and [`Waits`] if the task must wait until victims are clean.
+    fn room(&mut self, start: u64, class: Class) -> Option<Result<Room, Waits>> {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let volume = parts.tasks[id].volume;
+        let room = loop {
+            let in_use = |volume, sectors: &Sectors| parts.tasks.in_use(volume, sectors);
+            let Some(room) = parts.map.directory.room(volume, start, class, in_use) else {
+                parts.counters.stores_without_room += 1;
+                return None;
+            };
+            if room != Room::Free && parts.admission.withholds() {
+                parts.counters.stores_withheld += 1;
+                return None;
+            }
+            let directory = &parts.map.directory;
+            let is_dirty = |block: &Block| directory.is_dirty(*block);
+            let dirty: Vec<Block> = directory.victims(room).filter(is_dirty).collect();
             if dirty.is_empty() {
                 break room;
             }
-            let stays = |block: &Block| {
-                self.dirty_there(*block, &self.directory.sectors(*block)).is_empty()
-            };
-            if let Some(block) = dirty.iter().copied().find(stays) {
+            let stays = |block: &&Block| parts.map.dirty_of(**block).is_empty();
+            if let Some(block) = dirty.iter().find(stays) {
                 // all its dirty sectors are lost, and cannot be cleaned
-                self.directory.spare(block);
-                self.counters.stores_without_room += 1;
-                return Placed::Nowhere;
+                parts.map.directory.spare(*block);
+                parts.counters.stores_without_room += 1;
+                return None;
             }
-            let ahead = self.dirt.clean_ahead(dirty.len(), self.directory.len());
+            let ahead = parts.dirt.clean_ahead(dirty.len(), directory.len());
             if !ahead {
-                self.tasks[id].step = Step::Room;
-                self.tasks[id].store.cleaning = dirty.len() as u32;
+                parts.tasks[id].step = Step::Room;
+                parts.tasks[id].store.cleaning = dirty.len() as u32;
             }
             let because = if ahead { Because::Ahead } else { Because::Room(id) };
             for block in dirty {
-                let start = self.directory.sectors(block).start;
-                self.clean(self.directory.volume(block), start, because, orders);
+                let directory = &parts.map.directory;
+                let (volume, start) = (directory.volume(block), directory.sectors(block).start);
+                Cleaning::begin(parts, volume, start, because);
             }
             if !ahead {
-                return Placed::Later(interval.start + self.config.sizes.sectors(class));
+                return Some(Err(Waits));
             }
         };
-        self.counters.blocks_allocated[class.0 as usize] += 1;
-        self.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
-        self.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
-        if self.is_logging() || self.admission.asks() {
-            let victims: Vec<Block> = self.directory.victims(room).collect();
-            for victim in victims {
-                self.admission.evicted(victim, &self.directory);
-                if self.is_logging() {
-                    self.note_dropped(victim, orders);
+        parts.counters.blocks_allocated[class.0 as usize] += 1;
+        parts.counters.blocks_replaced += u64::from(matches!(room, Room::Replace(_)));
+        parts.counters.groups_emptied += u64::from(matches!(room, Room::Empty(_)));
+        if parts.logging.is_on() || parts.admission.asks() {
+            let directory = &parts.map.directory;
+            for victim in directory.victims(room) {
+                parts.admission.evicted(victim, directory);
+                if parts.logging.is_on() {
+                    parts.logging.note_dropped(directory, victim, &mut parts.orders);
                 }
             }
         }
-        let origin = Origin {
-            in_a_row: self.tasks[id].in_a_row(left.start, self.config.sizes.smallest()),
-            ahead: self.tasks[id].is_ahead(),
-        };
-        Placed::At(self.directory.allocate(volume, interval.start, class, room, origin))
-    }
-
-    /// Handles the end of cleaning a victim for `id`. If it cannot be cleaned, the rest is not
-    /// cached.
-    pub(super) fn victim_cleaned(&mut self, id: TaskId, cleaned: bool, orders: &mut Vec<Order>) {
-        let task = &mut self.tasks[id];
-        task.store.cleaning -= 1;
-        task.store.no_room |= !cleaned;
-        if task.store.cleaning == 0 {
-            self.store(id, orders);
-        }
+        Some(Ok(room))
     }
 
     /// Recovers from a failed store: clean data is not cached, dirty data goes to the backing
@@ -253,56 +265,62 @@ impl Shard {
     ///
     /// The log of a persistent cache may have an older version, which may be removed only when the
     /// backing device has the new one. There the write is restarted and goes through.
-    pub(super) fn store_failed(
-        &mut self,
-        id: TaskId,
-        block: Block,
-        run: Sectors,
-        orders: &mut Vec<Order>,
-    ) {
-        self.counters.cache_errors += 1;
-        if self.is_kept() {
-            if self.tasks[id].store.dirty {
-                (self.tasks[id].store.retry, self.tasks[id].store.damaged) = (true, true);
-            }
-            if self.tasks[id].store.dirty && self.directory.is_dirty_in(block, &run) {
-                // the failed write may have overwritten dirty data, and be read
-                self.note_rewritten();
-            }
-            self.directory.set_clean_invalid(block, &run);
-            return self.note_failed(block, &run, orders);
-        }
-        if self.tasks[id].store.dirty {
-            let volume = self.tasks[id].volume;
-            for dirty in self.directory.dirty_runs(block).map(|dirty| common(&dirty, &run)) {
-                for place in dirty.map(|sector| Place::new(volume, sector)) {
-                    if !self.held.contains(place) {
-                        self.rounds.note_loss(volume);
-                        self.lost.insert(place);
-                    }
+    pub(super) fn failed(&mut self, block: Block, run: &Sectors) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        parts.counters.cache_errors += 1;
+        let dirty = parts.tasks[id].store.dirty;
+        if parts.logging.is_kept() {
+            if dirty {
+                let store = &mut parts.tasks[id].store;
+                (store.retry, store.damaged) = (true, true);
+                if parts.map.directory.is_dirty_in(block, run) {
+                    // the failed write may have overwritten dirty data, and be read
+                    parts.logging.note_rewritten();
                 }
             }
-            let from = self.tasks[id].store.data.span(&run);
-            self.order_backing_write(id, Part::Around, &run, from, false, orders);
+            parts.map.directory.set_clean_invalid(block, run);
+            let alike: Vec<(Sectors, bool)> = parts.map.directory.dirtiness(block, run).collect();
+            // the clean copies are destroyed
+            let clean = alike.iter().filter(|(_, dirty)| !dirty);
+            return clean.for_each(|(run, _)| parts.note(block, run, Standing::Invalid));
         }
-        self.directory.set_invalid(block, &run);
-    }
-
-    /// Returns the position on the cache device of an operation's store, and the number of its
-    /// sectors.
-    pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
-        match self.tasks.of_op(op) {
-            (_, Part::Store(block), run) => {
-                Some((self.cache_offset(block, run), (run.end - run.start) as usize))
+        if dirty {
+            let volume = parts.tasks[id].volume;
+            for sector in parts.map.directory.dirty_runs_in(block, run).flatten() {
+                let place = Place::new(volume, sector);
+                if !parts.map.held.contains(place) {
+                    parts.rounds.note_loss(volume);
+                    parts.map.lost.insert(place);
+                }
             }
-            _ => None,
+            parts.write_backing(id, Part::Around, run, false);
         }
+        parts.map.directory.set_invalid(block, run);
     }
 
-    /// Handles new content of a run: it is no longer lost, nor held in memory.
-    pub(super) fn found(&mut self, id: TaskId, run: &Sectors, orders: &mut Vec<Order>) {
-        let volume = self.tasks[id].volume;
-        self.held.let_go(volume, run, orders);
-        self.lost.written(volume, run);
+    /// Notes that the sealed sectors which are still to be overwritten may change, and waits until
+    /// that is durable.
+    fn unseal(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        parts.tasks[id].step = Step::Unsealing;
+        let survey = parts.survey(id);
+        let left = parts.tasks[id].store.cursor..parts.tasks[id].store.run.end;
+        for (block, run) in &survey.blocks {
+            let run = common(run, &left);
+            if !run.is_empty() {
+                parts.logging.unseal(&parts.map.directory, *block, &run, &mut parts.orders);
+            }
+        }
+        parts.map.reuse(survey);
+        parts.await_commit(id, Part::Noted, &left);
+    }
+
+    /// Continues a store whose sealed sectors may now be overwritten.
+    pub(super) fn unsealed(&mut self) {
+        if self.parts.has_failed_with_log(self.id) {
+            self.parts.tasks[self.id].store.retry = true; // what is sealed stays so
+        }
+        let task = &self.parts.tasks[self.id];
+        if task.store.retry || task.fault.is_some() { self.ended() } else { self.go_on() }
     }
 }

@@ -10,217 +10,292 @@
 //! of it are dropped. Dirty ones are newer than the failed write's target, and stay. A degraded
 //! shard writes as `pass` does.
 
-use super::Shard;
 use super::admission::Removal;
 use super::bypass::LogState;
+use super::parts::Parts;
+use super::read::Reading;
+use super::store::Storing;
+use super::way::Way;
 use crate::engine::locks::{Need, TaskId};
-use crate::engine::piece::{Piece, PieceKind};
+use crate::engine::piece::PieceKind;
 use crate::engine::request::Fault;
-use crate::engine::{Data, Part, Step, Work};
+use crate::engine::{Part, Step, Work};
 use crate::geometry::{SECTOR_BYTES, Sectors};
 use crate::mapping::directory::Block;
 use crate::mode::WriteMode;
-use crate::order::{BufferId, DeviceId, Order, Span};
+use crate::order::{DeviceId, Order, Span};
 use crate::store::journal::Standing;
 
-impl Shard {
-    pub(super) fn start_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let mut next = Some(id);
+/// A task that changes its range: a client's write, zeroing or trim, or a write-back.
+pub(super) struct Writing<'a> {
+    pub(super) parts: &'a mut Parts,
+    pub(super) id: TaskId,
+}
+
+impl<'a> Writing<'a> {
+    #[inline]
+    pub(super) fn of(parts: &'a mut Parts, id: TaskId) -> Self {
+        Self { parts, id }
+    }
+
+    /// Starts a write.
+    pub(super) fn start(&mut self) {
+        let mut next = Some(self.id);
         while let Some(id) = next {
-            let range = self.tasks[id].range.clone();
-            let (taken, rest) = self.tasks.lock_front(id, Need::exclusive(range), 1);
+            self.id = id;
+            let range = self.parts.tasks[id].range.clone();
+            let (taken, rest) = self.parts.tasks.lock_front(id, Need::exclusive(range), 1);
             next = rest;
             if taken {
-                self.begin_write(id, orders);
+                self.begin();
             }
         }
     }
 
     /// Begins a write that has its lock.
-    fn begin_write(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id].range.clone();
-        self.note_bypass(&range);
-        if self.mode() != WriteMode::Pass {
-            let survey = self.survey(id);
-            self.tasks[id].hit = survey.missing.is_empty();
-            if self.mode() != WriteMode::Around {
+    fn begin(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let range = parts.tasks[id].range.clone();
+        parts.counters.bypassed_bytes += parts.health.bypassed_sectors(&range) * SECTOR_BYTES;
+        if parts.mode() != WriteMode::Pass {
+            let survey = parts.survey(id);
+            parts.tasks[id].hit = survey.missing.is_empty();
+            if parts.mode() != WriteMode::Around {
                 for (block, _) in &survey.blocks {
-                    self.directory.touch(*block);
+                    parts.map.directory.touch(*block);
                 }
             }
-            self.spare_survey = survey;
+            parts.map.reuse(survey);
         }
-        let (head, tail) = self.tasks[id].edges();
+        let (head, tail) = parts.tasks[id].edges();
         let (first, last) = (range.start, range.end - 1);
-        let whole = matches!(self.tasks[id].piece().kind, PieceKind::Write { .. })
-            && head == 0
-            && tail == 0;
-        if whole {
-            self.tasks[id].store.data = self.tasks[id].request_data();
-            return self.write_out(id, orders);
+        let is_write = matches!(parts.tasks[id].piece().kind, PieceKind::Write { .. });
+        if is_write && head == 0 && tail == 0 {
+            parts.tasks[id].store.data = parts.tasks[id].request_data();
+            return self.out();
         }
-        if self.is_lost(id) {
-            // the sectors that it changes in part cannot be read
-            self.tasks[id].fault = Some(Fault::Io);
-            return self.finish(id, orders);
+        if parts.is_lost(id) {
+            return parts.fail(id); // the sectors that it changes in part cannot be read
         }
-        let scratch = self.tasks.new_scratch(id, range.end - range.start, orders);
-        self.tasks[id].store.data =
-            Data { buffer: BufferId::Scratch(scratch), sector: first, offset: 0 };
-        self.tasks[id].step = Step::Edges;
+        parts.tasks[id].store.data = parts.tasks.new_buffer(id, &range, &mut parts.orders);
+        parts.tasks[id].step = Step::Edges;
         if head > 0 || (first == last && tail > 0) {
-            self.read_edge(id, first, orders);
+            self.read_edge(first);
         }
         if tail > 0 && last != first {
-            self.read_edge(id, last, orders);
+            self.read_edge(last);
         }
-        if self.tasks[id].outstanding == 0 {
-            self.edges_ended(id, orders); // a part of the last sector that ends with the volume
+        if self.parts.tasks[id].outstanding == 0 {
+            self.edges_ended(); // a part of the last sector that ends with the volume
         }
     }
 
-    fn read_edge(&mut self, id: TaskId, sector: u64, orders: &mut Vec<Order>) {
+    /// Reads a sector that the write changes in part.
+    fn read_edge(&mut self, sector: u64) {
+        let (parts, id) = (&mut *self.parts, self.id);
         let run = sector..sector + 1;
-        let task = &self.tasks[id];
-        let (volume, to) = (task.volume, task.store.data.span(&run));
-        if self.held.has_any(volume, &run) {
-            return self.held.recall(volume, run, to, orders);
+        let (volume, to) = (parts.tasks[id].volume, parts.tasks[id].store.data.span(&run));
+        if parts.map.held.has_any(volume, &run) {
+            return parts.map.held.recall(volume, run, to, &mut parts.orders);
         }
-        let block = self.directory.find(volume, sector);
-        let usable = |block: &Block| match self.is_degraded() {
-            true => self.directory.is_dirty_in(*block, &run),
-            false => self.directory.is_valid(*block, &run),
+        let usable = |block: &Block| match parts.health.is_degraded() {
+            true => parts.map.directory.is_dirty_in(*block, &run),
+            false => parts.map.directory.is_valid(*block, &run),
         };
-        match block.filter(usable) {
-            Some(block) => self.order_cache_read(id, Part::Cached(block), block, &run, to, orders),
-            None => self.order_backing_read(id, Part::Uncached, &run, to, orders),
+        match parts.map.directory.find(volume, sector).filter(usable) {
+            Some(block) => parts.read_cache(id, block, &run, to),
+            None => parts.read_backing(id, Part::Uncached, &run, to),
         }
     }
 
     /// Completes the sectors covered in part, after they have been read.
-    pub(super) fn edges_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id].fault.is_some() {
-            return self.finish(id, orders);
+    pub(super) fn edges_ended(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let task = &mut parts.tasks[id];
+        if task.fault.is_some() {
+            return parts.finish(id);
         }
-        let scratch = self.tasks[id].store.data.span(&self.tasks[id].range);
-        let (head, tail) = self.tasks[id].edges();
+        let scratch = task.store.data.span(&task.range);
+        let (head, tail) = task.edges();
         let part = |span: &Span, offset: u64, len: u64| Span {
             offset: span.offset + offset,
             len,
             ..*span
         };
-        if let PieceKind::ZeroPart { .. } = self.tasks[id].piece().kind {
-            orders.push(Order::Clear { span: part(&scratch, head, scratch.len - head - tail) });
+        if let PieceKind::ZeroPart { .. } = task.piece().kind {
+            let span = part(&scratch, head, scratch.len - head - tail);
+            parts.orders.push(Order::Clear { span });
         } else {
-            let request = self.tasks[id].request_data();
-            let to = request.span(&self.tasks[id].range);
+            task.store.data = task.request_data();
+            let to = task.store.data.span(&task.range);
             for (offset, len) in [(0, head), (scratch.len - tail, tail)] {
                 if len > 0 {
-                    orders.push(Order::Copy {
-                        from: part(&scratch, offset, len),
-                        to: part(&to, offset, len),
-                    });
+                    let (from, to) = (part(&scratch, offset, len), part(&to, offset, len));
+                    parts.orders.push(Order::Copy { from, to });
                 }
             }
-            self.tasks[id].store.data = request;
         }
-        self.write_out(id, orders);
+        self.out();
     }
 
     /// Writes whole sectors, to memory or below.
-    fn write_out(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id].is_durable() || !self.hold(id, orders) {
-            self.write_below(id, orders);
+    fn out(&mut self) {
+        if self.parts.tasks[self.id].is_durable() || !self.hold() {
+            self.below();
         }
+    }
+
+    /// Ends a write by holding its data in memory, if there is room; returns whether it did.
+    fn hold(&mut self) -> bool {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let task = &parts.tasks[id];
+        let (volume, sectors) = (task.volume, task.range.clone());
+        let from = task.store.data.span(&sectors);
+        if !parts.map.held.hold(volume, sectors.clone(), from, &mut parts.orders) {
+            return false;
+        }
+        parts.map.lost.held(volume, &sectors);
+        parts.finish(id);
+        if parts.map.held.is_half_full() {
+            parts.sink_all();
+        }
+        true
     }
 
     /// Writes whole sectors to the tiers below memory.
-    pub(super) fn write_below(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id].range.clone();
-        if !self.may_change(id, orders) {
+    pub(super) fn below(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let range = parts.tasks[id].range.clone();
+        if !parts.may_change(id) {
             return;
         }
-        if !matches!(self.tasks[id].work, Work::Sink) {
+        if !matches!(parts.tasks[id].work, Work::Sink) {
             // a write-back leaves the tier as it is
-            self.held.forget(self.tasks[id].volume, range.clone(), orders);
+            parts.map.held.forget(parts.tasks[id].volume, range.clone(), &mut parts.orders);
         }
-        let keeps = self.mode().keeps_writes() && !self.tasks[id].store.through;
-        let may_stay = keeps && (self.is_kept() || !self.tasks[id].is_durable());
-        if may_stay && self.may_be_dirty(id) {
-            self.offer_write(id);
-            return self.begin_store(id, range, true, orders);
+        let keeps = parts.mode().keeps_writes() && !parts.tasks[id].store.through;
+        let may_stay = keeps && (parts.logging.is_kept() || !parts.tasks[id].is_durable());
+        if may_stay && self.may_be_dirty() {
+            self.parts.offer_write(id);
+            return Storing::of(self.parts, id).begin(range, true);
         }
-        if !self.unlog(id, orders) {
-            self.write_backing(id, orders);
+        if !self.unlog() {
+            self.write_backing();
         }
     }
 
-    /// Returns whether the data of a task's write may stay in the cache only.
-    fn may_be_dirty(&mut self, id: TaskId) -> bool {
-        let range = self.tasks[id].range.clone();
+    /// Returns whether the data may stay in the cache only.
+    fn may_be_dirty(&mut self) -> bool {
+        let parts = &mut *self.parts;
+        let range = &parts.tasks[self.id].range;
         let len = range.end - range.start;
-        if self.dirt.allows(self.directory.dirty_sectors() + len) {
+        if parts.dirt.allows(parts.map.directory.dirty_sectors() + len) {
             return true;
         }
         // An overwrite of dirty sectors does not increase their number.
-        let survey = self.survey(id);
-        let runs =
-            survey.blocks.iter().flat_map(|(block, run)| self.directory.dirty_runs_in(*block, run));
-        let dirty: u64 = runs.map(|run| run.end - run.start).sum();
-        self.spare_survey = survey;
+        let survey = parts.survey(self.id);
+        let dirty_runs =
+            |(block, run): &(Block, Sectors)| parts.map.directory.dirty_runs_in(*block, run);
+        let dirty: u64 =
+            survey.blocks.iter().flat_map(dirty_runs).map(|run| run.end - run.start).sum();
+        parts.map.reuse(survey);
         dirty == len
     }
 
-    /// Continues once no clean copy of a task's range would come back: its backing device may
-    /// change.
-    pub(super) fn unlogging_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.has_failed_with_log(id) {
-            let cleans = matches!(self.tasks[id].work, Work::Clean { .. });
-            if !cleans && !self.may_change(id, orders) {
-                return;
+    /// Restarts a write that the cache could not take: it writes to the backing device first, from
+    /// its buffer.
+    pub(super) fn through(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let store = &mut parts.tasks[id].store;
+        (store.retry, store.through, store.no_room, store.dirty) = (false, true, false, false);
+        // A sector that the write changes in part cannot be read again: a failed store may have
+        // overwritten it.
+        let task = &parts.tasks[id];
+        if task.store.damaged && task.scratch.is_some() && parts.way(id) == Way::Wait {
+            return parts.fail(id);
+        }
+        self.below();
+    }
+
+    /// Makes it durable that the range has no clean copies, before its backing device changes
+    /// there. Returns whether the task has to wait for that, in [`Step::Unlogging`].
+    fn unlog(&mut self) -> bool {
+        let (parts, id) = (&mut *self.parts, self.id);
+        if !parts.logging.is_on() {
+            return false;
+        }
+        let survey = parts.survey(id);
+        let is_replaced = parts.tasks[id].writes() && parts.mode().caches_writes();
+        let because = if is_replaced { Removal::Replaced } else { Removal::Invalid };
+        for (block, run) in &survey.blocks {
+            let clean: Vec<Sectors> = parts.map.directory.clean_runs_in(*block, run).collect();
+            for run in clean {
+                parts.admission.removed(std::slice::from_ref(&run), because);
+                // sectors that the log never recorded need no record
+                if !parts.logging.settlements.take_deferred(parts.tasks[id].volume, &run) {
+                    parts.note(*block, &run, Standing::Invalid);
+                }
+                parts.map.directory.set_clean_invalid(*block, &run);
             }
         }
-        if self.tasks[id].fault.is_some() {
-            return self.finish(id, orders);
+        parts.map.reuse(survey);
+        if !parts.logging.has_gone(parts.tasks.region_of(id)) || planted!(BackingBeforeLog) {
+            return false;
         }
-        match &self.tasks[id].work {
-            Work::Clean { .. } => self.clean_read(id, orders),
-            Work::Piece(Piece { kind: PieceKind::Zero { .. } | PieceKind::Trim, .. }) => {
-                self.zero_or_trim(id, orders);
+        parts.tasks[id].step = Step::Unlogging;
+        let range = parts.tasks[id].range.clone();
+        parts.await_commit(id, Part::Noted, &range);
+        true
+    }
+
+    /// Continues once no clean copy of the range would come back: its backing device may change.
+    pub(super) fn unlogged(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        if parts.has_failed_with_log(id) && !parts.may_change(id) {
+            return;
+        }
+        if parts.tasks[id].fault.is_some() {
+            return parts.finish(id);
+        }
+        match &parts.tasks[id].work {
+            Work::Piece(piece)
+                if matches!(piece.kind, PieceKind::Zero { .. } | PieceKind::Trim) =>
+            {
+                self.zero_or_trim();
             }
-            _ => self.write_backing(id, orders),
+            _ => self.write_backing(),
         }
     }
 
-    fn write_backing(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        self.tasks[id].step = Step::Backing;
-        let range = self.tasks[id].range.clone();
-        let (from, durable) = (self.tasks[id].store.data.span(&range), self.tasks[id].is_durable());
-        self.order_backing_write(id, Part::Whole, &range, from, durable, orders);
+    fn write_backing(&mut self) {
+        let task = &mut self.parts.tasks[self.id];
+        task.step = Step::Backing;
+        let (range, durable) = (task.range.clone(), task.is_durable());
+        self.parts.write_backing(self.id, Part::Whole, &range, durable);
     }
 
-    pub(super) fn start_zero_or_trim(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id].range.clone();
-        if !self.tasks.lock(id, Need::exclusive(range.clone())) {
+    /// Starts to zero or trim whole sectors.
+    pub(super) fn start_zero_or_trim(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let range = parts.tasks[id].range.clone();
+        if !parts.tasks.lock(id, Need::exclusive(range.clone())) {
             return;
         }
-        self.held.forget(self.tasks[id].volume, range, orders);
-        if !self.may_change(id, orders) {
-            return;
-        }
-        if !self.unlog(id, orders) {
-            self.zero_or_trim(id, orders);
+        parts.map.held.forget(parts.tasks[id].volume, range, &mut parts.orders);
+        if parts.may_change(id) && !self.unlog() {
+            self.zero_or_trim();
         }
     }
 
-    fn zero_or_trim(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let range = self.tasks[id].range.clone();
-        self.tasks[id].step = Step::Backing;
-        let device = DeviceId::Backing(self.tasks[id].volume);
+    fn zero_or_trim(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let range = parts.tasks[id].range.clone();
+        parts.tasks[id].step = Step::Backing;
+        let device = DeviceId::Backing(parts.tasks[id].volume);
         let (offset, len) = (range.start * SECTOR_BYTES, (range.end - range.start) * SECTOR_BYTES);
-        let kind = self.tasks[id].piece().kind;
-        let op = self.tasks.new_op(id, Part::Whole, &range);
-        orders.push(match kind {
+        let kind = parts.tasks[id].piece().kind;
+        let op = parts.tasks.new_op(id, Part::Whole, &range);
+        parts.orders.push(match kind {
             PieceKind::Zero { may_unmap, fast } => {
                 Order::Zero { op, device, offset, len, may_unmap, fast }
             }
@@ -230,87 +305,82 @@ impl Shard {
 
     /// Handles the end of a write to the backing device. Dirty sectors stay until that is durable
     /// and noted in the log.
-    pub(super) fn backing_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let counts = self.is_kept() && self.bypass.state() != LogState::Retired;
-        if self.tasks[id].fault.is_none() && counts && self.is_dirty_below(id) {
-            self.tasks[id].step = Step::Settling;
-            return self.await_settlement(id);
+    pub(super) fn backing_ended(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let logging = &parts.logging;
+        let counts = logging.is_kept() && logging.bypass.state() != LogState::Retired;
+        if parts.tasks[id].fault.is_none() && counts && parts.is_dirty_below(id) {
+            parts.tasks[id].step = Step::Settling;
+            return parts.await_settlement(id);
         }
-        self.backing_settled(id, orders);
+        self.backing_settled();
     }
 
     /// Ends a write to the backing device once no dirty sectors are left below it.
-    fn backing_settled(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id].fault.is_none() {
-            let range = self.tasks[id].range.clone();
-            self.found(id, &range, orders);
+    fn backing_settled(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let task = &parts.tasks[id];
+        let (range, fault) = (task.range.clone(), task.fault);
+        if fault.is_none() {
+            parts.found(id, &range);
+            if parts.tasks[id].writes() && parts.mode().caches_writes() {
+                parts.events.extend(parts.tasks.answer(id));
+                parts.offer_write(id);
+                Storing::of(parts, id).begin(range, false);
+                return Reading::of(parts, id).serve_waiting();
+            }
         }
-        let task = &self.tasks[id];
-        let range = task.range.clone();
-        let (failed, refused) = (task.fault.is_some(), task.fault == Some(Fault::Unsupported));
-        let kind = match &task.work {
-            Work::Piece(piece) => Some(piece.kind),
-            _ => None, // a write-back
-        };
-        if !failed && self.tasks[id].writes() && self.mode().caches_writes() {
-            self.events.extend(self.tasks.answer(id));
-            self.offer_write(id);
-            self.begin_store(id, range, false, orders);
-            return self.serve_waiting(id, orders);
+        let is_fast = matches!(
+            &parts.tasks[id].work,
+            Work::Piece(piece) if matches!(piece.kind, PieceKind::Zero { fast: true, .. })
+        );
+        if !is_fast || fault != Some(Fault::Unsupported) {
+            self.drop_copies(fault.is_some()); // something may have changed
         }
-        let nothing_changed = refused && matches!(kind, Some(PieceKind::Zero { fast: true, .. }));
-        if !nothing_changed {
-            self.drop_copies(id, failed, orders);
-        }
-        self.finish(id, orders);
+        self.parts.finish(id);
     }
 
     /// Continues once the writes to the backing device are durable: the log may now say that the
     /// dirty sectors are superseded.
-    pub(super) fn settling_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        if self.tasks[id].fault.is_some() {
-            return self.finish(id, orders);
-        }
-        match self.tasks[id].work {
-            Work::Clean { .. } => self.displace_dirty(id, Standing::Clean, orders),
-            _ => self.displace_dirty(id, Standing::Invalid, orders),
+    pub(super) fn settled(&mut self) {
+        match self.parts.tasks[self.id].fault {
+            Some(_) => self.parts.finish(self.id),
+            None => self.parts.displace_dirty(self.id),
         }
     }
 
-    /// Continues once the changes noted for a task's range are durable.
-    pub(super) fn noting_ended(&mut self, id: TaskId, orders: &mut Vec<Order>) {
-        let without_log = self.has_failed_with_log(id);
-        let failed = self.tasks[id].fault.is_some();
-        match self.tasks[id].work {
-            Work::Clean { .. } if without_log => self.brought_down(id, orders),
+    /// Continues once the changes noted for the range are durable.
+    pub(super) fn noted(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        if parts.has_failed_with_log(id) {
             // The log may call dirty the data that this write replaces.
-            _ if without_log => self.start_anew(id, orders),
-            _ if failed => self.finish(id, orders),
-            Work::Clean { .. } => self.clean_noted(id, orders),
-            // a durable write in the cache
-            _ if self.tasks[id].store.dirty => self.finish(id, orders),
-            _ => {
-                self.drop_copies(id, false, orders);
-                self.backing_settled(id, orders);
-            }
+            return parts.start_anew(id);
         }
+        let task = &parts.tasks[id];
+        if task.fault.is_some() || task.store.dirty {
+            return parts.finish(id); // a durable write in the cache
+        }
+        self.drop_copies(false);
+        self.backing_settled();
     }
 
-    /// Drops the cached copies of a task's range; with `only_clean`, only the clean ones.
-    fn drop_copies(&mut self, id: TaskId, only_clean: bool, orders: &mut Vec<Order>) {
-        let survey = self.survey(id);
+    /// Drops the cached copies of the range; with `only_clean`, only the clean ones.
+    fn drop_copies(&mut self, only_clean: bool) {
+        let parts = &mut *self.parts;
+        let survey = parts.survey(self.id);
         for (block, run) in &survey.blocks {
-            self.drop_clean(*block, run, Removal::Invalid, orders);
+            parts.drop_clean(*block, run, Removal::Invalid);
             if only_clean {
                 continue;
             }
-            if self.admission.asks() {
-                let dirty: Vec<Sectors> = self.directory.dirty_runs_in(*block, run).collect();
-                self.admission.removed(&dirty, Removal::Invalid);
+            let directory = &mut parts.map.directory;
+            if parts.admission.asks() {
+                let dirty: Vec<Sectors> = directory.dirty_runs_in(*block, run).collect();
+                parts.admission.removed(&dirty, Removal::Invalid);
             }
-            self.forget_seals(*block, run);
-            self.directory.set_invalid(*block, run);
+            parts.logging.forget_seals(directory, *block, run);
+            directory.set_invalid(*block, run);
         }
-        self.spare_survey = survey;
+        parts.map.reuse(survey);
     }
 }

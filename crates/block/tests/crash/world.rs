@@ -356,7 +356,8 @@ impl World {
                 let waiting: Vec<_> =
                     self.pending.iter().map(|pending| pending.request.kind).collect();
                 let (bypassing, cache) = (self.bypassing, self.driver().cache());
-                let (lost, empty) = (cache.has_lost_journal(), cache.is_emptied());
+                let (lost, empty) =
+                    (cache.condition().has_lost_journal(), cache.condition().is_emptied());
                 let what = format!(
                     "{} requests wait for nothing: {waiting:?}; journal lost {lost}, \
                      {bypassing:?}, emptied {empty}",

@@ -79,7 +79,7 @@ fn an_admission_that_admits_everything_changes_no_operation() {
     for mode in CACHING {
         let log = |admit: &str, gated: bool| {
             let mut bench = bench(admit, mode);
-            assert_eq!(bench.cache.admission().is_some(), gated);
+            assert_eq!(bench.cache.config().gate.policy().is_some(), gated);
             for (request, stamp) in ragged(3_000) {
                 bench.ask(request, stamp).unwrap();
             }

@@ -27,7 +27,7 @@ fn read_failing(bench: &mut Bench, blocks: std::ops::Range<u64>) {
 fn degraded(mode: WriteMode) -> Bench {
     let mut bench = bench(mode);
     read_failing(&mut bench, 64..64 + 2 * ENOUGH);
-    assert!(bench.cache.is_degraded());
+    assert!(bench.cache.condition().is_degraded());
     bench.log.clear();
     bench
 }
@@ -40,7 +40,7 @@ fn a_row_of_failures_gives_the_cache_device_up_and_reads_no_longer_try_it() {
             bench.get(block * 8).unwrap(); // cached
         }
         let mut blocks = 64;
-        while !bench.cache.is_degraded() {
+        while !bench.cache.condition().is_degraded() {
             read_failing(&mut bench, blocks..blocks + 1);
             blocks += 1;
         }
@@ -70,7 +70,7 @@ fn failures_with_successes_between_them_change_nothing() {
         bench.run_failing(|order| on_cache(order) && block % 8 > 0);
         assert!(bench.answer(id).result.is_ok());
     }
-    assert!(!bench.cache.is_degraded());
+    assert!(!bench.cache.condition().is_degraded());
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn a_degraded_write_goes_to_the_backing_device_and_drops_what_is_cached() {
         );
         assert!(bench.log.iter().all(|order| on_backing(order) || is_read(order)));
         bench.cache.restore();
-        assert!(!bench.cache.is_degraded());
+        assert!(!bench.cache.condition().is_degraded());
         assert_eq!([0, 2, 3, 4].map(|sector| bench.get(sector)), [200, 201, 201, 200].map(Ok));
         let bytes = bench.ask(read(5 * SECTOR, SECTOR), 0).unwrap();
         assert_eq!([bytes[9], bytes[10], bytes[109], bytes[110]], [200, 202, 202, 200]);

@@ -176,7 +176,7 @@ fn who_asks_what_is_dirty_hears_of_what_is_held() {
     bench.put(2..4, 200);
     let map = bench.ask(floe_block::Request { kind: Kind::DirtyMap, ..read(0, 6 * SECTOR) }, 0);
     assert_eq!(map, Ok(vec![0, 0, 1, 1, 0, 0]));
-    assert!(bench.cache.has_dirty_data());
+    assert!(bench.cache.condition().has_dirty_data());
     assert_eq!(bench.cache.stats().held_bytes, 2 * SECTOR);
 }
 

@@ -8,7 +8,8 @@ use floe_block::{
     Begun, BlockSizes, Config, Driver, Fault, Io, KeptCache, Kind, Layout, NewCache, Request,
     Volume, VolumeId, WriteMode,
 };
-use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
+use floe_device::{Action, Device, MemoryDevice, Pool};
+use floe_testkit::Intercepted;
 
 const SECTOR: u64 = 4096;
 const VOLUME: u64 = 64 * SECTOR;
@@ -149,58 +150,26 @@ fn what_was_flushed_is_dirty_in_the_next_life_and_what_was_read_is_a_hit() {
     assert_eq!(driver.stats().requests.read_hits, 1);
 }
 
-/// A cache device that counts what it is to write, and takes nothing while it is `full`.
-struct Watched {
-    device: MemoryDevice,
-    written: Rc<Cell<u64>>,
-    full: Rc<Cell<bool>>,
-    refused: Vec<Completion>,
-}
-
 /// The device, what it was to write, and whether it is full.
 type Watch = (Box<dyn Device>, Rc<Cell<u64>>, Rc<Cell<bool>>);
 
-impl Watched {
-    fn over(machine: &Machine) -> Watch {
-        let (written, full) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
-        let (of, is_full) = (Rc::clone(&written), Rc::clone(&full));
-        let device = machine.cache.clone();
-        (Box::new(Self { device, written: of, full: is_full, refused: Vec::new() }), written, full)
-    }
-}
-
-impl Device for Watched {
-    fn size_bytes(&self) -> u64 {
-        self.device.size_bytes()
-    }
-
-    fn submit(&mut self, operation: Operation) {
-        let Action::Write { from, .. } = &operation.action else {
-            return self.device.submit(operation);
-        };
-        self.written.set(self.written.get() + from.len() as u64);
-        if self.full.get() {
-            let result = Err(std::io::Error::from(std::io::ErrorKind::StorageFull));
-            return self.refused.push(Completion { token: operation.token, result });
-        }
-        self.device.submit(operation);
-    }
-
-    fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.refused);
-        self.device.poll(done);
-    }
-
-    fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
-        self.device.set_size(bytes)
-    }
+/// A cache device that counts what it is to write, and takes nothing while it is full.
+fn watched(machine: &Machine) -> Watch {
+    let (written, full) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(false)));
+    let (of, is_full) = (Rc::clone(&written), Rc::clone(&full));
+    let device = Intercepted::new(machine.cache.clone(), move |operation| {
+        let Action::Write { from, .. } = &operation.action else { return None };
+        of.set(of.get() + from.len() as u64);
+        is_full.get().then(|| Err(std::io::ErrorKind::StorageFull.into()))
+    });
+    (Box::new(device), written, full)
 }
 
 #[test]
 fn what_the_journal_writes_is_counted() {
     let machine = Machine::new();
     machine.create(2);
-    let (device, written, _) = Watched::over(&machine);
+    let (device, written, _) = watched(&machine);
     let mut driver = machine.start_on(WriteMode::Back, device);
     for round in 0..200 {
         write(&mut driver, round % 64, round as u8);
@@ -214,7 +183,7 @@ fn what_the_journal_writes_is_counted() {
 fn requests_wait_for_what_becomes_of_a_journal_that_cannot_be_written_and_then_go_past_it() {
     let machine = Machine::new();
     machine.create(2);
-    let (device, _, full) = Watched::over(&machine);
+    let (device, _, full) = watched(&machine);
     let mut driver = machine.start_on(WriteMode::Back, device);
     (0..8).for_each(|sector| write(&mut driver, sector, 1 + sector as u8));
     flush(&mut driver);
@@ -239,11 +208,13 @@ fn requests_wait_for_what_becomes_of_a_journal_that_cannot_be_written_and_then_g
         answers.drain(..).map(|answer| answer.result).collect::<Vec<_>>()
     };
     let early = go_on(&mut driver);
-    assert!(driver.cache().has_lost_journal() && !driver.cache().is_bypassed());
+    assert!(
+        driver.cache().condition().has_lost_journal() && !driver.cache().condition().is_bypassed()
+    );
     assert!(early.len() < 3 && early.iter().all(Result::is_ok), "{early:?}");
     driver.bypass(false);
     let later = go_on(&mut driver);
-    assert!(driver.cache().is_emptied(), "what was dirty is brought down");
+    assert!(driver.cache().condition().is_emptied(), "what was dirty is brought down");
     assert!(
         early.len() + later.len() < 3,
         "the flush may not promise what the journal may replace"

@@ -282,7 +282,7 @@ impl Rig {
         let below = move |driver: &Driver| driver.tiers().nth(above + 1).unwrap().is_at_rest();
         self.turn_until("rest", below);
         let upper = self.driver.tier_mut(above).unwrap();
-        goes &= !upper.below().unwrap().cache().has_dirty_data();
+        goes &= !upper.below().unwrap().cache().condition().has_dirty_data();
         if goes {
             upper.take_below();
         }

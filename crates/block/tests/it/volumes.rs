@@ -70,7 +70,7 @@ fn a_volume_in_use_or_with_dirty_data_stays_unless_that_is_to_be_discarded() {
     let stats = bench.cache.stats();
     assert_eq!((stats.dirty_bytes, stats.valid_bytes), (0, 0));
     assert_eq!(stats.blocks.iter().map(|(_, blocks)| blocks).sum::<u64>(), 0, "no group is left");
-    assert!(!bench.cache.has_dirty_data());
+    assert!(!bench.cache.condition().has_dirty_data());
     bench.cache.add_volume(64 * BLOCK);
     assert!(bench.ask(flush(), 0).is_ok());
     assert_eq!(bench.get(0), Ok(1));

@@ -12,7 +12,7 @@ impl Directory {
         &self,
         block: Block,
         run: &Sectors,
-    ) -> impl Iterator<Item = (Sectors, bool)> + '_ {
+    ) -> impl Iterator<Item = (Sectors, bool)> + use<'_> {
         self.bit_runs(&self.valid, block, run)
     }
 
@@ -64,7 +64,7 @@ impl Directory {
         &self,
         block: Block,
         run: &Sectors,
-    ) -> impl Iterator<Item = (Sectors, bool)> + '_ {
+    ) -> impl Iterator<Item = (Sectors, bool)> + use<'_> {
         self.bit_runs(&self.dirty_bits, block, run)
     }
 

@@ -22,11 +22,11 @@ pub enum Bypassing {
 impl World {
     /// Takes the next step, if the journal is lost.
     pub(super) fn see_to_journal(&mut self) -> Result<(), Failure> {
-        if !self.driver().cache().has_lost_journal() || !self.machine.has_power() {
+        if !self.driver().cache().condition().has_lost_journal() || !self.machine.has_power() {
             return Ok(());
         }
         let cache = self.driver().cache();
-        let (emptied, blocked) = (cache.is_emptied(), cache.is_blocked());
+        let (emptied, blocked) = (cache.condition().is_emptied(), cache.condition().is_blocked());
         match self.bypassing {
             Bypassing::Not if emptied && self.draw(|rng| rng.random()) => self.retire(),
             Bypassing::Not => match self.note_void() {

@@ -344,7 +344,7 @@ impl World {
         if drained && self.driver().has_dirty_data() {
             return Err(self.failure("a drain leaves something dirty".to_owned(), 0, 0..0));
         }
-        if self.driver().cache().has_lost_journal() {
+        if self.driver().cache().condition().has_lost_journal() {
             self.kept.drained = false;
             return Ok(End::Orderly);
         }

@@ -320,11 +320,11 @@ impl Bench {
     pub fn see_to_journal(&mut self) {
         let mut parts = vec![&self.cache];
         parts.extend(&self.others);
-        if !parts.iter().any(|part| part.has_lost_journal()) {
+        if !parts.iter().any(|part| part.condition().has_lost_journal()) {
             return;
         }
-        let emptied = parts.iter().all(|part| part.is_emptied());
-        let blocked = parts.iter().any(|part| part.is_blocked());
+        let emptied = parts.iter().all(|part| part.condition().is_emptied());
+        let blocked = parts.iter().any(|part| part.condition().is_blocked());
         let next = match self.bypassing {
             Bypassing::Not => Bypassing::Clean { stuck: false },
             Bypassing::Clean { .. } if emptied => Bypassing::Retired,

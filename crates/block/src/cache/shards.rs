@@ -1,0 +1,178 @@
+//! The shards of a part, and which of them may have events to be handled.
+//!
+//! Whatever may cause events goes through [`Shards::at`], [`Shards::of_op`] or [`Shards::each`],
+//! which mark the shards that they return as *stirred*.
+
+use super::ROUTER;
+use crate::engine::shard_of;
+use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
+use crate::order::OpId;
+use crate::part::PartId;
+use crate::shard::Shard;
+use crate::store::journal::{Change, RestoredBlock};
+use floe_policy::Slot;
+
+/// The shards of a part.
+#[derive(Debug)]
+pub(crate) struct Shards {
+    pub(super) part: PartId,
+    pub(super) parts: usize,
+    /// This part's shards: those whose number leaves `part` when divided by `parts`, in order.
+    shards: Vec<Shard>,
+    /// The number of shards of all parts together.
+    pub(super) all: u64,
+    sizes: BlockSizes,
+    /// A bit for each of this part's shards that may have events to be handled.
+    stirred: u128,
+    degraded: bool,
+    /// Some shard may have lost sectors that were not reported yet.
+    has_newly_lost: bool,
+}
+
+impl Shards {
+    /// Returns the shards of a part, one of so many, of which there are `all` in all parts.
+    pub(super) fn new(
+        part: PartId,
+        parts: usize,
+        all: u64,
+        sizes: BlockSizes,
+        shard: impl Fn(u64) -> Shard,
+    ) -> Self {
+        let shards = (u64::from(part.0)..all).step_by(parts).map(shard).collect();
+        let (stirred, degraded, has_newly_lost) = (0, false, false);
+        Self { part, parts, shards, all, sizes, stirred, degraded, has_newly_lost }
+    }
+
+    /// Returns the number, among all shards, of the one that a sector belongs to.
+    #[inline]
+    pub(super) fn number_of(&self, volume: VolumeId, sector: u64) -> u64 {
+        (self.sizes.region(volume, sector).hash() >> 32) % self.all
+    }
+
+    /// Returns the part that has the shard of this number.
+    #[inline]
+    pub(super) fn owner(&self, number: u64) -> PartId {
+        PartId((number % self.parts as u64) as u8)
+    }
+
+    /// Returns this part's shard of a number, which may have events afterwards.
+    #[inline]
+    pub(super) fn at(&mut self, number: u64) -> &mut Shard {
+        let here = number as usize / self.parts;
+        self.stirred |= 1 << here;
+        &mut self.shards[here]
+    }
+
+    /// Returns the shard of an operation, which may have events afterwards.
+    #[inline]
+    pub(super) fn of_op(&mut self, op: OpId) -> &mut Shard {
+        self.at(shard_of(op).into())
+    }
+
+    /// Returns each of this part's shards, which may have events afterwards.
+    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut Shard> {
+        self.stirred = u128::MAX;
+        self.shards.iter_mut()
+    }
+
+    /// Returns each of this part's shards.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Shard> {
+        self.shards.iter()
+    }
+
+    /// Returns the number of this part's shards.
+    pub(super) fn len(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Returns a shard that may have events; each is returned once.
+    #[inline]
+    pub(super) fn next_stirred(&mut self) -> Option<&mut Shard> {
+        if self.stirred == 0 {
+            return None;
+        }
+        let stirred = self.stirred.trailing_zeros() as usize;
+        self.stirred &= self.stirred - 1;
+        if stirred >= self.shards.len() {
+            self.stirred = 0;
+            return None;
+        }
+        Some(&mut self.shards[stirred])
+    }
+
+    /// Returns whether this part is degraded.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Degrades all shards.
+    pub(super) fn degrade(&mut self) {
+        if !std::mem::replace(&mut self.degraded, true) {
+            self.shards.iter_mut().for_each(|shard| shard.parts.health.degrade());
+        }
+    }
+
+    /// Uses the cache device again.
+    pub(super) fn restore(&mut self) {
+        self.degraded = false;
+        self.shards.iter_mut().for_each(|shard| shard.parts.health.restore());
+    }
+
+    /// Adds a volume, or changes the size of one.
+    pub(super) fn set_volume(&mut self, id: VolumeId, bytes: u64) {
+        let sectors = bytes.div_ceil(SECTOR_BYTES);
+        self.shards.iter_mut().for_each(|shard| shard.parts.map.set_volume(id, sectors));
+    }
+
+    /// Returns whether a volume's backing device may lose some of its last writes.
+    pub(super) fn is_unsettled(&self, volume: VolumeId) -> bool {
+        self.iter().any(|shard| shard.parts.logging.settlements.is_unsettled(volume))
+    }
+
+    /// Notes that a volume's backing device may have writes that a power cut would lose, though
+    /// none of them came from this part.
+    pub(crate) fn note_unsettled(&mut self, volume: VolumeId) {
+        self.shards.iter_mut().for_each(|shard| shard.parts.logging.note_unsettled(volume));
+    }
+
+    /// Returns the position on the cache device of an operation's store, and the number of its
+    /// sectors; `None` for other operations.
+    pub(crate) fn stored_at(&self, op: OpId) -> Option<(u64, usize)> {
+        let shard = shard_of(op);
+        if shard == ROUTER { None } else { self.shards[shard as usize / self.parts].stored_at(op) }
+    }
+
+    /// Notes that some shard may have lost sectors.
+    pub(super) fn note_lost(&mut self) {
+        self.has_newly_lost = true;
+    }
+
+    /// Moves the runs that this part has found to be lost since the last call into `out`.
+    pub(crate) fn take_newly_lost(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
+        if std::mem::take(&mut self.has_newly_lost) {
+            self.shards.iter_mut().for_each(|shard| shard.parts.map.lost.report(out));
+        }
+    }
+
+    /// Restores one of this part's shards to its content when the cache was last used.
+    pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
+        let parts = &mut self.shards[shard].parts;
+        parts.map.directory.restore(blocks);
+        for block in blocks {
+            parts.logging.restore_seals(block);
+            self.has_newly_lost |= !block.lost.is_empty();
+            block.lost.iter().for_each(|run| parts.map.lost.restore(block.at.volume, run));
+        }
+    }
+
+    /// Returns the blocks of this part's shard of a number, the coldest first.
+    pub(crate) fn blocks_by_heat(&self, shard: usize) -> Vec<u32> {
+        let blocks = self.shards[shard].parts.map.directory.by_heat();
+        blocks.into_iter().map(|block| block.0).collect()
+    }
+
+    /// Adds the changes that a checkpoint states for a block, if the block still exists.
+    pub(crate) fn state_block(&self, shard: usize, block: u32, out: &mut Vec<Change>) {
+        self.shards[shard].dump(Slot(block), out);
+    }
+}
