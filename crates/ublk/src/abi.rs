@@ -1,0 +1,194 @@
+//! The kernel's structures and numbers, as in `include/uapi/linux/ublk_cmd.h`.
+
+/// Returns the number of a command, as `_IOC` makes it: `access` 2 reads, 3 reads and writes.
+const fn command(access: u32, number: u32, bytes: u32) -> u32 {
+    access << 30 | bytes << 16 | (b'u' as u32) << 8 | number
+}
+
+const CONTROL_BYTES: u32 = size_of::<ControlCommand>() as u32;
+const IO_BYTES: u32 = size_of::<IoCommand>() as u32;
+
+pub(crate) const ADD_DEV: u32 = command(3, 0x04, CONTROL_BYTES);
+pub(crate) const DEL_DEV: u32 = command(3, 0x05, CONTROL_BYTES);
+pub(crate) const START_DEV: u32 = command(3, 0x06, CONTROL_BYTES);
+pub(crate) const STOP_DEV: u32 = command(3, 0x07, CONTROL_BYTES);
+pub(crate) const SET_PARAMS: u32 = command(3, 0x08, CONTROL_BYTES);
+pub(crate) const GET_PARAMS: u32 = command(2, 0x09, CONTROL_BYTES);
+pub(crate) const START_USER_RECOVERY: u32 = command(3, 0x10, CONTROL_BYTES);
+pub(crate) const END_USER_RECOVERY: u32 = command(3, 0x11, CONTROL_BYTES);
+pub(crate) const GET_DEV_INFO: u32 = command(2, 0x02, CONTROL_BYTES);
+pub(crate) const GET_FEATURES: u32 = command(2, 0x13, CONTROL_BYTES);
+
+pub(crate) const FETCH_REQ: u32 = command(3, 0x20, IO_BYTES);
+pub(crate) const COMMIT_AND_FETCH_REQ: u32 = command(3, 0x21, IO_BYTES);
+
+/// A killed server's device waits for another server.
+pub(crate) const F_USER_RECOVERY: u64 = 1 << 3;
+/// Requests that a killed server had taken are issued again.
+pub(crate) const F_USER_RECOVERY_REISSUE: u64 = 1 << 4;
+/// Commands are numbered as those of `ioctl`.
+pub(crate) const F_CMD_IOCTL_ENCODE: u64 = 1 << 6;
+/// The server copies data by reading and writing the character file.
+pub(crate) const F_USER_COPY: u64 = 1 << 7;
+
+pub(crate) const ATTR_READ_ONLY: u32 = 1 << 0;
+pub(crate) const ATTR_ROTATIONAL: u32 = 1 << 1;
+pub(crate) const ATTR_VOLATILE_CACHE: u32 = 1 << 2;
+pub(crate) const ATTR_FUA: u32 = 1 << 3;
+
+pub(crate) const PARAM_BASIC: u32 = 1 << 0;
+pub(crate) const PARAM_DISCARD: u32 = 1 << 1;
+
+pub(crate) const OP_READ: u32 = 0;
+pub(crate) const OP_WRITE: u32 = 1;
+pub(crate) const OP_FLUSH: u32 = 2;
+pub(crate) const OP_DISCARD: u32 = 3;
+pub(crate) const OP_WRITE_ZEROES: u32 = 5;
+pub(crate) const OP_FUA: u32 = 1 << 13;
+pub(crate) const OP_NO_UNMAP: u32 = 1 << 15;
+
+/// The most requests of a queue; it spaces the queues' descriptors in the character file.
+pub(crate) const MOST_DEPTH: usize = 4096;
+
+/// The offset in the character file of the data of tag 0 of queue 0.
+const DATA_START: u64 = 0x8000_0000;
+const TAG_SHIFT: u32 = 25;
+const QUEUE_SHIFT: u32 = 41;
+
+/// Returns the offset in the character file of a request's data.
+pub(crate) const fn data_offset(queue: u16, tag: u16) -> u64 {
+    DATA_START + ((queue as u64) << QUEUE_SHIFT | (tag as u64) << TAG_SHIFT)
+}
+
+/// The argument of a control command.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ControlCommand {
+    pub(crate) device: u32,
+    pub(crate) queue: u16,
+    pub(crate) bytes: u16,
+    pub(crate) address: u64,
+    pub(crate) data: u64,
+    pub(crate) path_bytes: u16,
+    pub(crate) padding: u16,
+    pub(crate) reserved: u32,
+}
+
+impl ControlCommand {
+    /// Returns the bytes of the submission that hold the command.
+    pub(crate) fn to_bytes(self) -> [u8; 80] {
+        let mut bytes = [0; 80];
+        bytes[0..4].copy_from_slice(&self.device.to_ne_bytes());
+        bytes[4..6].copy_from_slice(&self.queue.to_ne_bytes());
+        bytes[6..8].copy_from_slice(&self.bytes.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.address.to_ne_bytes());
+        bytes[16..24].copy_from_slice(&self.data.to_ne_bytes());
+        bytes
+    }
+}
+
+/// The kernel's record of a device.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct DeviceRecord {
+    pub(crate) queues: u16,
+    pub(crate) depth: u16,
+    pub(crate) state: u16,
+    pub(crate) padding: u16,
+    pub(crate) most_io_bytes: u32,
+    pub(crate) device: u32,
+    pub(crate) server: i32,
+    pub(crate) padding_2: u32,
+    pub(crate) flags: u64,
+    /// The server's own; the kernel only keeps it.
+    pub(crate) label: u64,
+    pub(crate) owner_user: u32,
+    pub(crate) owner_group: u32,
+    pub(crate) reserved: [u64; 2],
+}
+
+/// The parameters of a device.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ParameterRecord {
+    pub(crate) bytes: u32,
+    pub(crate) types: u32,
+    pub(crate) attributes: u32,
+    pub(crate) logical_shift: u8,
+    pub(crate) physical_shift: u8,
+    pub(crate) optimal_shift: u8,
+    pub(crate) least_shift: u8,
+    pub(crate) most_sectors: u32,
+    pub(crate) chunk_sectors: u32,
+    pub(crate) sectors: u64,
+    pub(crate) boundary_mask: u64,
+    pub(crate) discard_alignment: u32,
+    pub(crate) discard_granularity: u32,
+    pub(crate) most_discard_sectors: u32,
+    pub(crate) most_zero_sectors: u32,
+    pub(crate) most_discard_segments: u16,
+    pub(crate) reserved: u16,
+    pub(crate) padding: u32,
+}
+
+/// The argument of a queue's command.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct IoCommand {
+    pub(crate) queue: u16,
+    pub(crate) tag: u16,
+    pub(crate) result: i32,
+    pub(crate) address: u64,
+}
+
+impl IoCommand {
+    /// Returns the bytes of the submission that hold the command.
+    pub(crate) fn to_bytes(self) -> [u8; 16] {
+        let mut bytes = [0; 16];
+        bytes[0..2].copy_from_slice(&self.queue.to_ne_bytes());
+        bytes[2..4].copy_from_slice(&self.tag.to_ne_bytes());
+        bytes[4..8].copy_from_slice(&self.result.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.address.to_ne_bytes());
+        bytes
+    }
+}
+
+/// The kernel's description of a request, in memory that the server maps.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Descriptor {
+    pub(crate) operation: u32,
+    pub(crate) sectors: u32,
+    pub(crate) first_sector: u64,
+    pub(crate) address: u64,
+}
+
+const _: () = {
+    assert!(size_of::<ControlCommand>() == 32);
+    assert!(size_of::<DeviceRecord>() == 64);
+    assert!(size_of::<ParameterRecord>() == 64);
+    assert!(std::mem::offset_of!(ParameterRecord, sectors) == 24);
+    assert!(std::mem::offset_of!(ParameterRecord, discard_alignment) == 40);
+    assert!(size_of::<IoCommand>() == 16);
+    assert!(size_of::<Descriptor>() == 24);
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_have_the_numbers_of_the_kernels_header() {
+        assert_eq!(ADD_DEV, 0xc020_7504);
+        assert_eq!(GET_FEATURES, 0x8020_7513);
+        assert_eq!(FETCH_REQ, 0xc010_7520);
+        assert_eq!(COMMIT_AND_FETCH_REQ, 0xc010_7521);
+    }
+
+    #[test]
+    fn data_of_each_request_has_a_place_of_its_own() {
+        assert_eq!(data_offset(0, 0), 0x8000_0000);
+        assert_eq!(data_offset(0, 1), 0x8200_0000);
+        assert_eq!(data_offset(1, 0), 0x8000_0000 + (1 << 41));
+    }
+}
