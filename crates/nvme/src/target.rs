@@ -1,0 +1,46 @@
+//! The side that has the namespaces.
+//!
+//! A [`Subsystem`](subsystem::Subsystem) is what hosts connect to. Each of their connections is a
+//! [`Connection`](connection::Connection), which turns received bytes into requests and the answers
+//! to them into bytes. The first connection of a host is an admin queue and makes a *controller*;
+//! the others are I/O queues of that controller.
+//!
+//! ```text
+//!             bytes                                           requests, payload
+//! host ──────────────────▶ Connection ─▶ Message (header, data) ─▶ admin, fabrics ─▶ answer
+//!                              │                                └▶ io ─▶ Request ──▶ caller
+//!                              └─ Subsystem: controllers of all hosts, behind a lock that connects
+//!                                 and admin commands take, and no I/O
+//! ```
+
+mod admin;
+pub mod connection;
+mod data;
+mod discovery;
+mod fabrics;
+mod features;
+mod flight;
+mod identify;
+mod io;
+mod log;
+mod message;
+pub mod namespace;
+pub mod request;
+pub mod subsystem;
+
+pub use message::digest;
+
+use fabrics::QUEUE_MAX;
+
+/// Version of the base specification that controllers follow: 1.4.
+const VERSION: u32 = 0x0001_0400;
+/// Most bytes of data in a command capsule.
+pub const IN_CAPSULE_MAX_BYTES: usize = 8 << 10;
+/// Most bytes that a command transfers.
+pub const TRANSFER_MAX_BYTES: u32 = 1 << 20;
+/// Most bytes of data in one message from a host.
+const MESSAGE_MAX_BYTES: u32 = TRANSFER_MAX_BYTES;
+/// Highest identifier of a namespace.
+const NAMESPACES_MAX: u32 = 4096;
+/// Most commands that wait for an event.
+const ASYNC_EVENTS_MAX: usize = 4;

@@ -1,0 +1,301 @@
+//! Commands: from a capsule to requests or an answer.
+
+use super::{Connection, Event, Role, State, Violation, status_of};
+use crate::target::QUEUE_MAX;
+use crate::target::admin::{Admin, Outcome};
+use crate::target::data::{Incoming, Sink};
+use crate::target::fabrics::{self, Connected};
+use crate::target::flight::{Flight, Flights, Payload};
+use crate::target::io::{self, Plan, Range};
+use crate::target::message::Bytes;
+use crate::target::request::{Answer, Failure, Request, RequestKind};
+use crate::wire::code::{admin, fabrics as fabrics_code};
+use crate::wire::command::{Command, Completion, FLAG_SGL};
+use crate::wire::status::Status;
+use crate::wire::{CONNECT_DATA_BYTES, descriptor};
+
+/// The place of a command's data from the host.
+enum Place {
+    /// In the capsule, behind so many bytes.
+    Capsule { before: usize },
+    /// It is to be asked for.
+    Transport,
+}
+
+impl Connection {
+    /// Acts on a command with so many bytes of data in its capsule.
+    pub(super) fn command(
+        &mut self,
+        command: &Command,
+        data: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        if self.queue.size > 0 {
+            self.queue.head = (self.queue.head + 1) % self.queue.size;
+        }
+        let digest = if data > 0 { self.parameters.data_digest_bytes() } else { 0 };
+        // Errors skip the capsule's data.
+        self.state = match data {
+            0 => super::NEXT_HEADER,
+            _ => State::Data(Incoming::skip(data + digest)),
+        };
+        let is_plain = command.flags() == FLAG_SGL;
+        let is_connect =
+            command.opcode() == admin::FABRICS && command.fabrics_type() == fabrics_code::CONNECT;
+        let begun = match &mut self.role {
+            _ if !is_plain => Err(Status::INVALID_FIELD.final_()),
+            Role::None if is_connect => self.gather(command, CONNECT_DATA_BYTES, data, digest),
+            Role::None => Err(Status::SEQUENCE_ERROR.final_()),
+            Role::Admin(admin) => {
+                let outcome = admin.command(command, &self.subsystem, &self.namespaces);
+                self.admin_answer(command, outcome, out);
+                return Ok(Some(Event::Nothing));
+            }
+            Role::Io(_) if command.opcode() == admin::FABRICS => {
+                Err(Status::INVALID_OPCODE.final_())
+            }
+            Role::Io(_) => match io::plan(command, &self.namespaces) {
+                Ok(plan) => return self.begin(command, plan, data, digest, out),
+                Err(status) => Err(status),
+            },
+        };
+        Ok(match begun {
+            Ok(()) => None,
+            Err(status) => Some(self.refuse(command.id(), 0, status, out)),
+        })
+    }
+
+    /// Begins a command of an I/O queue.
+    fn begin(
+        &mut self,
+        command: &Command,
+        plan: Plan,
+        data: usize,
+        digest: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        let id = command.id();
+        match plan {
+            Plan::One { kind, range } => {
+                let (reads, length) = (kind == RequestKind::Read, range.bytes as u32);
+                let mut flight = Flight { reads, ..Flight::new(id, length) };
+                let mut in_capsule = false;
+                if reads || matches!(kind, RequestKind::Write { .. }) {
+                    let place = match place(command, length as usize, data, !reads) {
+                        Ok(place) => place,
+                        Err(status) => return Ok(Some(self.refuse(id, 0, status, out))),
+                    };
+                    if !reads {
+                        flight.payload = Payload::Unasked;
+                    }
+                    if let Place::Capsule { before } = place {
+                        flight.payload = Payload::None;
+                        in_capsule = true;
+                        let bytes = length as usize;
+                        let after = data - before - bytes + digest;
+                        let sink = Sink::Nothing;
+                        self.state = State::Data(Incoming { before, bytes, after, sink });
+                    }
+                }
+                let tag = self.flights.begin(flight).ok_or(Violation::QueueOverrun)?;
+                if let (true, State::Data(incoming)) = (in_capsule, &mut self.state) {
+                    incoming.sink = Sink::Payload(tag);
+                }
+                let Range { volume, offset, .. } = range;
+                let request = Request { tag, volume, kind, offset, length, in_capsule };
+                Ok(Some(Event::Request(request)))
+            }
+            Plan::Flush(pieces) => {
+                if data > 0 {
+                    return Ok(Some(self.refuse(id, 0, Status::INVALID_FIELD.final_(), out)));
+                }
+                let tag = self.flights.begin(Flight::new(id, 0)).ok_or(Violation::QueueOverrun)?;
+                self.state = State::Issue(tag, pieces);
+                Ok(None)
+            }
+            Plan::Deallocate { list_bytes } => {
+                // Hosts may send more than the ranges that they name.
+                let sent = (command.descriptor().length as usize).max(list_bytes);
+                match self.gather(command, sent, data, digest) {
+                    Ok(()) => Ok(None),
+                    Err(status) => Ok(Some(self.refuse(id, 0, status, out))),
+                }
+            }
+        }
+    }
+
+    /// Collects the data of a command from its capsule.
+    fn gather(
+        &mut self,
+        command: &Command,
+        bytes: usize,
+        data: usize,
+        digest: usize,
+    ) -> Result<(), Status> {
+        let Place::Capsule { before } = place(command, bytes, data, true)? else {
+            return Err(Status::SGL_TYPE_INVALID.final_());
+        };
+        let sink = Sink::Command(Box::new(*command), Vec::with_capacity(bytes));
+        let after = data - before - bytes + digest;
+        self.state = State::Data(Incoming { before, bytes, after, sink });
+        Ok(())
+    }
+
+    /// The data of a message is complete.
+    pub(super) fn data_complete(&mut self, incoming: Incoming, out: &mut Vec<u8>) -> Option<Event> {
+        let Sink::Command(command, data) = incoming.sink else { return None };
+        if matches!(self.role, Role::None) {
+            return Some(self.connect(&command, &data, out));
+        }
+        let pieces = match io::ranges(&command, &data, &self.namespaces) {
+            Ok(pieces) => pieces,
+            Err(status) => return Some(self.refuse(command.id(), 0, status, out)),
+        };
+        match self.flights.begin(Flight::new(command.id(), 0)) {
+            Some(tag) => {
+                self.state = State::Issue(tag, pieces);
+                None
+            }
+            None => Some(self.refuse(command.id(), 0, Status::INTERNAL_ERROR, out)),
+        }
+    }
+
+    fn connect(&mut self, command: &Command, data: &[u8], out: &mut Vec<u8>) -> Event {
+        let (controller, connected) = match fabrics::connect(command, data, &self.subsystem) {
+            Ok(connected) => connected,
+            Err((result, status)) => return self.refuse(command.id(), result, status, out),
+        };
+        let (size, flow_control) = fabrics::queue_of(command);
+        debug_assert!(size <= QUEUE_MAX);
+        self.queue.size = size;
+        self.queue.head = 1 % size;
+        self.queue.flow_control = flow_control;
+        self.flights = Flights::new(usize::from(size));
+        self.role = match connected {
+            Connected::Admin { lease, keep_alive_ms } => {
+                Role::Admin(Box::new(Admin::new(lease, self.address, keep_alive_ms)))
+            }
+            Connected::Io(lease) => Role::Io(lease),
+        };
+        let mut bytes = Bytes::EMPTY;
+        let completion = self.completion(command.id(), controller.id.into(), Status::SUCCESS);
+        self.parameters.response(&mut bytes, &completion);
+        out.extend_from_slice(bytes.as_slice());
+        Event::Nothing
+    }
+
+    fn admin_answer(
+        &mut self,
+        command: &Command,
+        outcome: Result<Outcome, Status>,
+        out: &mut Vec<u8>,
+    ) {
+        let (result, data, status) = match outcome {
+            Ok(Outcome::Held) => return self.tell_events(out),
+            Ok(Outcome::Done(result)) => (result, None, Status::SUCCESS),
+            Ok(Outcome::Data(data)) => (0, Some(data), Status::SUCCESS),
+            Err(status) => (0, None, status),
+        };
+        if let Some(data) = data {
+            match place(command, data.len(), 0, false) {
+                Ok(_) => {
+                    let header = self.parameters.data(command.id(), data.len() as u32, false);
+                    out.extend_from_slice(header.as_slice());
+                    out.extend_from_slice(&data);
+                    if self.parameters.data_digest {
+                        out.extend(crate::target::digest(&data).to_le_bytes());
+                    }
+                    self.complete(command.id(), result, status, out);
+                }
+                Err(status) => self.complete(command.id(), 0, status, out),
+            }
+        } else {
+            self.complete(command.id(), result, status, out);
+        }
+        self.tell_events(out);
+    }
+
+    /// Answers commands that wait for events, if there is an event.
+    pub(super) fn tell_events(&mut self, out: &mut Vec<u8>) {
+        if let Role::Admin(admin) = &mut self.role
+            && let Some((id, event)) = admin.event()
+        {
+            self.complete(id, event, Status::SUCCESS, out);
+        }
+    }
+
+    fn refuse(&mut self, id: u16, result: u64, status: Status, out: &mut Vec<u8>) -> Event {
+        self.complete(id, result, status, out);
+        Event::Refused
+    }
+
+    fn complete(&mut self, id: u16, result: u64, status: Status, out: &mut Vec<u8>) {
+        let mut bytes = Bytes::EMPTY;
+        self.parameters.response(&mut bytes, &self.completion(id, result, status));
+        out.extend_from_slice(bytes.as_slice());
+    }
+
+    fn completion(&self, id: u16, result: u64, status: Status) -> Completion {
+        let queue_head = if self.queue.flow_control { self.queue.head } else { u16::MAX };
+        Completion { result, queue_head, id, status }
+    }
+
+    /// Makes the next request of a command that has several.
+    pub(super) fn issue(&mut self, tag: u16, kind: RequestKind, range: Range) -> Event {
+        let flight = self.flights.get(tag).expect("it is in flight while requests are made");
+        flight.pending += 1;
+        let Range { volume, offset, bytes } = range;
+        let length = bytes as u32;
+        Event::Request(Request { tag, volume, kind, offset, length, in_capsule: false })
+    }
+
+    /// A request of a command is done, or no more will be made.
+    pub(super) fn answer(&mut self, tag: u16, result: Result<(), Failure>) -> Option<Answer> {
+        let flight = self.flights.get(tag).expect("an answer belongs to a command in flight");
+        if let Err(failure) = result
+            && flight.status.is_success()
+        {
+            flight.status = status_of(failure, flight.reads);
+        }
+        flight.pending -= 1;
+        if flight.pending > 0 {
+            return None;
+        }
+        let flight = self.flights.end(tag).expect("it was there");
+        let payload = flight.reads && flight.status.is_success();
+        let is_last = payload && !self.queue.flow_control;
+        let (mut before, mut after) = (Bytes::EMPTY, Bytes::EMPTY);
+        if payload {
+            before = self.parameters.data(flight.id, flight.length, is_last);
+        }
+        if !is_last {
+            let completion = self.completion(flight.id, 0, flight.status);
+            self.parameters.response(if payload { &mut after } else { &mut before }, &completion);
+        }
+        Some(Answer { before, payload, after })
+    }
+}
+
+/// Finds the data of a command that transfers so many bytes. `data` bytes are in the capsule.
+fn place(
+    command: &Command,
+    bytes: usize,
+    data: usize,
+    to_controller: bool,
+) -> Result<Place, Status> {
+    let described = command.descriptor();
+    if described.length as usize != bytes {
+        return Err(Status::SGL_LENGTH_INVALID.final_());
+    }
+    match described.kind {
+        descriptor::TRANSPORT => Ok(Place::Transport),
+        descriptor::IN_CAPSULE if to_controller => {
+            let before = usize::try_from(described.address).unwrap_or(usize::MAX);
+            match before.checked_add(bytes) {
+                Some(end) if end <= data => Ok(Place::Capsule { before }),
+                _ => Err(Status::SGL_OFFSET_INVALID.final_()),
+            }
+        }
+        _ => Err(Status::SGL_TYPE_INVALID.final_()),
+    }
+}

@@ -1,0 +1,54 @@
+//! Hosts that send anything.
+
+use proptest::prelude::*;
+
+use super::hosts::*;
+use crate::wire::command::Command;
+
+/// A good session with some bytes changed.
+fn damaged(good: Vec<u8>, damage: &[(usize, u8)]) -> Vec<u8> {
+    let mut bytes = good;
+    let length = bytes.len();
+    for &(at, byte) in damage {
+        bytes[at % length] = byte;
+    }
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_a_connection_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let _ = Caller::new(&subsystem()).take(&bytes);
+    }
+
+    #[test]
+    fn no_damage_makes_a_connection_panic(
+        damage in prop::collection::vec((any::<usize>(), any::<u8>()), 0..6),
+        commands in prop::collection::vec(
+            (any::<u8>(), 0..4_u32, any::<[u8; 24]>(), 0..2048_usize), 0..20,
+        ),
+        io in any::<bool>(),
+    ) {
+        let subsystem = subsystem();
+        let mut admin = admin_queue(&subsystem);
+        let mut bytes = Vec::new();
+        for (number, (opcode, namespace, rest, data)) in commands.iter().enumerate() {
+            let place = if number % 3 == 0 { transport(*data) } else { in_capsule(*data) };
+            let command = Command::new(*opcode, number as u16)
+                .with(4, &namespace.to_le_bytes())
+                .with(40, rest)
+                .with_descriptor(place);
+            let data = if number % 3 == 0 { vec![] } else { vec![0; *data] };
+            bytes.extend(capsule(&command, &data));
+        }
+        let bytes = if bytes.is_empty() { bytes } else { damaged(bytes, &damage) };
+        if io {
+            let mut queue = Caller::new(&subsystem);
+            queue.take(&io_queue(1, 1)).unwrap();
+            let _ = queue.take(&bytes);
+        } else {
+            let _ = admin.take(&bytes);
+            prop_assert!(admin.out.len() <= 24 + commands.len() * (72 << 10));
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Commands of NVMe over Fabrics: Connect, and the controller's registers.
+
+use std::sync::Arc;
+
+use super::VERSION;
+use super::subsystem::{Controller, ControllerLease, Host, QueueLease, Subsystem, check_nqn};
+use crate::wire::command::Command;
+use crate::wire::connect;
+use crate::wire::property;
+use crate::wire::status::Status;
+use crate::wire::{ANY_CONTROLLER, CONNECT_DATA_BYTES, DISCOVERY_NQN};
+
+/// Most commands of a queue in flight.
+pub(super) const QUEUE_MAX: u16 = 128;
+
+/// A queue that has just been connected.
+#[derive(Debug)]
+pub(super) enum Connected {
+    Admin { lease: ControllerLease, keep_alive_ms: u32 },
+    Io(QueueLease),
+}
+
+/// The result of a refused Connect: where the wrong value is, and its status.
+type Refused = (u64, Status);
+
+/// A parameter of the command is wrong.
+fn wrong_word(at: u64) -> Refused {
+    (at, Status::CONNECT_PARAMETERS.final_())
+}
+
+/// A parameter in the data is wrong.
+fn wrong_data(at: usize) -> Refused {
+    (at as u64 | 1 << 16, Status::CONNECT_PARAMETERS.final_())
+}
+
+/// The size of the queue that a Connect command makes, and whether the host counts its places.
+pub(super) fn queue_of(command: &Command) -> (u16, bool) {
+    (command.u16(44).saturating_add(1), command.u8(46) & connect::NO_FLOW_CONTROL == 0)
+}
+
+/// Connects a queue.
+pub(super) fn connect(
+    command: &Command,
+    data: &[u8],
+    subsystem: &Arc<Subsystem>,
+) -> Result<(Arc<Controller>, Connected), Refused> {
+    if command.u16(40) != 0 {
+        return Err((0, Status::CONNECT_FORMAT.final_()));
+    }
+    if data.len() != CONNECT_DATA_BYTES {
+        return Err((0, Status::SGL_LENGTH_INVALID.final_()));
+    }
+    let (queue, size) = (command.u16(42), command.u16(44));
+    if size == 0 || size >= QUEUE_MAX {
+        return Err(wrong_word(44));
+    }
+    let name = |range: std::ops::Range<usize>| {
+        let field = &data[range.clone()];
+        let end = field.iter().position(|&byte| byte == 0);
+        let text = end.and_then(|end| std::str::from_utf8(&field[..end]).ok());
+        text.ok_or(wrong_data(range.start))
+    };
+    let subsystem_nqn = name(connect::SUBSYSTEM_NQN)?;
+    let host_nqn = name(connect::HOST_NQN)?;
+    let discovery = subsystem_nqn == DISCOVERY_NQN;
+    if !discovery && subsystem_nqn != subsystem.nqn() {
+        return Err(wrong_data(connect::SUBSYSTEM_NQN.start));
+    }
+    check_nqn(host_nqn).map_err(|_| wrong_data(connect::HOST_NQN.start))?;
+    let id = data[connect::HOST_ID].try_into().expect("sixteen bytes");
+    let host = Host { nqn: host_nqn.to_owned(), id };
+    let wanted = &data[connect::CONTROLLER_ID];
+    let wanted = u16::from_le_bytes([wanted[0], wanted[1]]);
+    if queue == 0 {
+        if wanted != ANY_CONTROLLER {
+            return Err(wrong_data(connect::CONTROLLER_ID.start)); // controllers are made for hosts
+        }
+        let lease = subsystem.admit(host, discovery).ok_or((0, Status::CONNECT_BUSY))?;
+        let keep_alive_ms = command.u32(48);
+        return Ok((Arc::clone(&lease.controller), Connected::Admin { lease, keep_alive_ms }));
+    }
+    let controller = subsystem.controller(wanted);
+    let controller = controller.ok_or(wrong_data(connect::CONTROLLER_ID.start))?;
+    if controller.host != host {
+        return Err(wrong_data(connect::HOST_NQN.start));
+    }
+    if controller.discovery {
+        return Err(wrong_word(42));
+    }
+    let lease = controller.connect(queue).map_err(|status| (0, status.final_()))?;
+    Ok((controller, Connected::Io(lease)))
+}
+
+/// The registers of a controller.
+#[derive(Debug, Default)]
+pub(super) struct Registers {
+    configuration: u32,
+    status: u32,
+}
+
+impl Registers {
+    /// Returns whether the controller is enabled.
+    pub(super) fn is_ready(&self) -> bool {
+        self.status & property::CSTS_READY != 0
+    }
+
+    /// Reads a register.
+    pub(super) fn get(&self, command: &Command) -> Result<u64, Status> {
+        let is_long = command.u8(40) & 7 == 1;
+        match (command.u32(44), is_long) {
+            (property::CAP, true) => {
+                let (most_entries, timeout) = (u64::from(QUEUE_MAX) - 1, 30 << 24);
+                Ok(most_entries | 1 << 16 | timeout | 1 << 37) // NVM command set
+            }
+            (property::VS, false) => Ok(VERSION.into()),
+            (property::CC, false) => Ok(self.configuration.into()),
+            (property::CSTS, false) => Ok(self.status.into()),
+            _ => Err(Status::INVALID_FIELD.final_()),
+        }
+    }
+
+    /// Writes a register.
+    pub(super) fn set(&mut self, command: &Command, controller: &Controller) -> Result<(), Status> {
+        if command.u32(44) != property::CC || command.u8(40) & 7 != 0 {
+            return Err(Status::INVALID_FIELD.final_());
+        }
+        let value = command.u64(48) as u32;
+        let was = std::mem::replace(&mut self.configuration, value);
+        let (enable, was_enabled) = (value & property::CC_ENABLE, was & property::CC_ENABLE);
+        if enable != 0 && was_enabled == 0 {
+            // Entries of 64 and 16 bytes, pages of 4 KiB, the NVM command set.
+            let is_fit = controller.discovery || value >> 16 & 0xff == 0x46;
+            if is_fit && value & 0x3ff0 == 0 {
+                self.status = property::CSTS_READY;
+                controller.enable(true);
+            } else {
+                self.status = property::CSTS_FATAL;
+            }
+        } else if enable == 0 && was_enabled != 0 {
+            self.status = 0;
+            controller.enable(false);
+        }
+        if value & property::CC_SHUTDOWN != 0 {
+            self.status |= property::CSTS_SHUTDOWN_COMPLETE;
+        }
+        Ok(())
+    }
+}

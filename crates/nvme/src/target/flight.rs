@@ -1,0 +1,85 @@
+//! Commands in flight on a connection.
+//!
+//! A command has a place in a list, and its number is the tag of the requests made from it. A host
+//! that has more commands in flight than its queue has places breaks the protocol.
+
+use crate::wire::status::Status;
+
+/// The state of the data that a command needs from its host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Payload {
+    /// It needs none, or has it in its capsule.
+    None,
+    /// The host waits to be asked for it.
+    Unasked,
+    /// The host may still send so many bytes.
+    Asked(u32),
+}
+
+/// The part of a command that its answer needs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Flight {
+    /// The host's name for the command.
+    pub(super) id: u16,
+    /// The command returns the data of a read.
+    pub(super) reads: bool,
+    /// Bytes of its data.
+    pub(super) length: u32,
+    pub(super) payload: Payload,
+    /// Requests that are not answered, and those still to be made.
+    pub(super) pending: u32,
+    /// The first failure of a request.
+    pub(super) status: Status,
+}
+
+impl Flight {
+    pub(super) fn new(id: u16, length: u32) -> Self {
+        let (payload, status) = (Payload::None, Status::SUCCESS);
+        Self { id, reads: false, length, payload, pending: 1, status }
+    }
+}
+
+/// All commands in flight.
+#[derive(Debug, Default)]
+pub(super) struct Flights {
+    places: Vec<Option<Flight>>,
+    free: Vec<u16>,
+    most: usize,
+}
+
+impl Flights {
+    /// Makes room for so many commands, as they come.
+    pub(super) fn new(most: usize) -> Self {
+        Self { places: Vec::new(), free: Vec::new(), most }
+    }
+
+    /// Gives a command a place; `None` when all are taken.
+    pub(super) fn begin(&mut self, flight: Flight) -> Option<u16> {
+        if let Some(tag) = self.free.pop() {
+            self.places[usize::from(tag)] = Some(flight);
+            return Some(tag);
+        }
+        if self.places.len() >= self.most {
+            return None;
+        }
+        self.places.push(Some(flight));
+        Some((self.places.len() - 1) as u16)
+    }
+
+    /// Returns the command with this tag.
+    pub(super) fn get(&mut self, tag: u16) -> Option<&mut Flight> {
+        self.places.get_mut(usize::from(tag))?.as_mut()
+    }
+
+    /// Ends a command.
+    pub(super) fn end(&mut self, tag: u16) -> Option<Flight> {
+        let flight = self.places.get_mut(usize::from(tag))?.take()?;
+        self.free.push(tag);
+        Some(flight)
+    }
+
+    /// The number of commands in flight.
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+}
