@@ -1,0 +1,309 @@
+//! The admin queue: from Connect to a controller that is ready, and what is asked of it then.
+//!
+//! The order is that of Linux: Connect, CAP, CC with EN 0 and then 1, CSTS until it is ready, VS,
+//! Identify. Source: NVMe Base Specification, "Controller Initialization".
+
+use std::time::Duration;
+
+use super::command::{Command, Payload, admin, attribute, feature, log_page};
+use super::connection::{Connection, succeeded};
+use super::discovery::{DISCOVERY_NQN, DiscoveryEntry, ENTRY_BYTES, parse_entry, parse_header};
+use super::error::{HostError, broken};
+use super::identify::{ControllerData, NamespaceData, parse_list};
+use super::io::IoQueue;
+use super::queue::{Completion, QueueOptions};
+use super::transport::Transport;
+
+/// Bytes of Connect's data.
+const CONNECT_BYTES: usize = 1024;
+
+/// Entries of commands and completions, as powers of two, in CC.
+const ENTRY_SIZES: u32 = 6 << 16 | 4 << 20;
+const ENABLE: u32 = 1;
+
+/// Times that CSTS is read before the controller counts as never ready.
+const READY_QUESTIONS: usize = 10_000;
+
+/// Address and names: everything that a queue needs to reach its controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Access {
+    /// HOST:PORT.
+    pub address: String,
+    /// The subsystem's name.
+    pub subsystem: String,
+    /// The host's name.
+    pub host: String,
+    /// The host's id.
+    pub host_id: [u8; 16],
+    /// Keep alive timeout in milliseconds; 0 for none.
+    pub keep_alive_ms: u32,
+    /// Ends waits in which nothing moves.
+    pub timeout: Option<Duration>,
+    /// Digests, alignment and flow control of every queue; other fields are of the admin queue.
+    pub options: QueueOptions,
+}
+
+impl Access {
+    /// Access with defaults to a subsystem.
+    pub fn new(address: &str, subsystem: &str) -> Self {
+        Self {
+            address: address.to_owned(),
+            subsystem: subsystem.to_owned(),
+            host: "nqn.2014-08.org.nvmexpress:uuid:0f0e0d0c-0b0a-4908-8706-050403020100".to_owned(),
+            host_id: [15, 14, 13, 12, 11, 10, 73, 8, 135, 6, 5, 4, 3, 2, 1, 0],
+            keep_alive_ms: 0,
+            timeout: None,
+            options: QueueOptions::default(),
+        }
+    }
+
+    /// Connect's data, for the controller with this id.
+    pub fn connect_data(&self, controller: u16) -> Vec<u8> {
+        let mut data = vec![0; CONNECT_BYTES];
+        data[..16].copy_from_slice(&self.host_id);
+        data[16..18].copy_from_slice(&controller.to_le_bytes());
+        data[256..][..self.subsystem.len()].copy_from_slice(self.subsystem.as_bytes());
+        data[512..][..self.host.len()].copy_from_slice(self.host.as_bytes());
+        data
+    }
+}
+
+/// A controller that is ready for commands.
+#[derive(Debug)]
+pub struct Controller<T> {
+    connection: Connection<T>,
+    access: Access,
+    id: u16,
+    data: ControllerData,
+    /// Asynchronous events that came while others were waited for.
+    events: Vec<Completion>,
+}
+
+impl<T: Transport> Controller<T> {
+    /// Connects the admin queue and enables the controller.
+    ///
+    /// # Errors
+    /// When the controller cannot be reached, refuses, or breaks the protocol.
+    pub fn connect(access: &Access) -> Result<Self, HostError> {
+        let options = QueueOptions { id: 0, ..access.options };
+        let mut connection = Connection::<T>::open(&access.address, access.timeout, options)?;
+        let id = connection
+            .call(Command::connect(
+                0,
+                options.entries,
+                options.flow_control,
+                access.keep_alive_ms,
+                access.connect_data(0xFFFF),
+            ))?
+            .result as u16;
+        enable(&mut connection)?;
+        let data = connection.call(Command::identify(1, 0))?.data;
+        let data = ControllerData::parse(&data)?;
+        if data.controller_id != id {
+            return Err(broken(format!("CNTLID {}, and {id} in Connect", data.controller_id)));
+        }
+        Ok(Self { connection, access: access.clone(), id, data, events: Vec::new() })
+    }
+
+    /// The controller's properties.
+    pub fn data(&self) -> &ControllerData {
+        &self.data
+    }
+
+    /// The controller's number.
+    pub fn id(&self) -> u16 {
+        self.id
+    }
+
+    /// The admin queue's connection.
+    pub fn connection(&mut self) -> &mut Connection<T> {
+        &mut self.connection
+    }
+
+    /// The ids of the active namespaces.
+    ///
+    /// # Errors
+    /// As every call: the controller's refusal, or a failed connection.
+    pub fn namespaces(&mut self) -> Result<Vec<u32>, HostError> {
+        parse_list(&self.call(Command::identify(2, 0))?.data)
+    }
+
+    /// The properties of a namespace.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn namespace(&mut self, id: u32) -> Result<NamespaceData, HostError> {
+        NamespaceData::parse(&self.call(Command::identify(0, id))?.data)
+    }
+
+    /// The identifiers of a namespace: their types and bytes.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn identifiers(&mut self, id: u32) -> Result<Vec<(u8, Vec<u8>)>, HostError> {
+        let data = self.call(Command::identify(3, id))?.data;
+        let (mut found, mut rest) = (Vec::new(), &data[..]);
+        while let [kind, length, _, _, more @ ..] = rest
+            && *kind != 0
+        {
+            let wanted = match kind {
+                1 => Some(8),
+                2 | 3 => Some(16),
+                4 => Some(1),
+                _ => None,
+            };
+            let length = usize::from(*length);
+            if length == 0 || length > more.len() || wanted.is_some_and(|wanted| wanted != length) {
+                return Err(broken(format!("an identifier of type {kind} has NIDL {length}")));
+            }
+            found.push((*kind, more[..length].to_vec()));
+            rest = &more[length..];
+        }
+        Ok(found)
+    }
+
+    /// Asks for I/O queues. Returns the number granted.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn set_queues(&mut self, queues: u16) -> Result<u16, HostError> {
+        let wanted = u32::from(queues - 1) * 0x1_0001;
+        let granted = self.call(Command::set_features(feature::NUMBER_OF_QUEUES, wanted))?.result;
+        let (submission, completion) = (granted as u16, (granted >> 16) as u16);
+        Ok(submission.min(completion).min(queues - 1) + 1)
+    }
+
+    /// Connects an I/O queue of `entries` entries.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn io_queue(&self, id: u16, entries: u16) -> Result<IoQueue<T>, HostError> {
+        let in_capsule_bytes = self.data.in_capsule_bytes;
+        let options = QueueOptions { id, entries, in_capsule_bytes, ..self.access.options };
+        let (address, timeout) = (&self.access.address, self.access.timeout);
+        let mut connection = Connection::open(address, timeout, options)?;
+        let data = self.access.connect_data(self.id);
+        let connect = Command::connect(id, entries, options.flow_control, 0, data);
+        let told = connection.call(connect)?.result as u16;
+        if told != self.id {
+            return Err(broken(format!("Connect of queue {id} returned CNTLID {told}")));
+        }
+        Ok(IoQueue::new(connection))
+    }
+
+    /// Restarts the controller's timer.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn keep_alive(&mut self) -> Result<(), HostError> {
+        self.call(Command::new("Keep Alive", admin::KEEP_ALIVE, 0, Payload::None)).map(drop)
+    }
+
+    /// Reads part of a log page.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn log_page(&mut self, page: u8, offset: u64, bytes: u32) -> Result<Vec<u8>, HostError> {
+        let namespace = if page == log_page::HEALTH { u32::MAX } else { 0 };
+        Ok(self.call(Command::get_log_page(page, namespace, offset, bytes))?.data)
+    }
+
+    /// Asks to be told when namespaces come and go, and waits for nothing.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn watch_namespaces(&mut self) -> Result<(), HostError> {
+        let wanted = ControllerData::NAMESPACE_NOTICES;
+        self.call(Command::set_features(feature::ASYNC_EVENTS, wanted))?;
+        self.request_event()
+    }
+
+    /// Asks for one more asynchronous event.
+    ///
+    /// # Errors
+    /// When the connection failed.
+    pub fn request_event(&mut self) -> Result<(), HostError> {
+        let command =
+            Command::new("Asynchronous Event Request", admin::ASYNC_EVENT, 0, Payload::None);
+        self.connection.submit(command).map(drop)
+    }
+
+    /// Waits for the next asynchronous event. Returns its first 32 bits.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn next_event(&mut self) -> Result<u32, HostError> {
+        let event = match self.events.pop() {
+            Some(event) => event,
+            None => self.connection.next_completion()?,
+        };
+        Ok(succeeded(event)?.result as u32)
+    }
+
+    /// The subsystems that a discovery controller knows.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn discover(&mut self) -> Result<Vec<DiscoveryEntry>, HostError> {
+        let read = |this: &mut Self, at: u64| {
+            this.log_page(log_page::DISCOVERY, at * ENTRY_BYTES as u64, ENTRY_BYTES as u32)
+        };
+        loop {
+            let (generation, entries) = parse_header(&read(self, 0)?)?;
+            let mut found = Vec::new();
+            for entry in 1..=entries {
+                found.push(parse_entry(&read(self, entry)?)?);
+            }
+            if parse_header(&read(self, 0)?)?.0 == generation {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Connects to a discovery controller.
+    ///
+    /// # Errors
+    /// See [`Controller::connect`].
+    pub fn connect_to_discovery(access: &Access) -> Result<Self, HostError> {
+        Self::connect(&Access { subsystem: DISCOVERY_NQN.to_owned(), ..access.clone() })
+    }
+
+    /// Runs an admin command; asynchronous events that come meanwhile are kept.
+    ///
+    /// # Errors
+    /// See [`Controller::namespaces`].
+    pub fn call(&mut self, command: Command) -> Result<Completion, HostError> {
+        let id = self.connection.submit(command)?;
+        loop {
+            let completion = self.connection.next_completion()?;
+            if completion.id == id {
+                return succeeded(completion);
+            }
+            self.events.insert(0, completion);
+        }
+    }
+}
+
+/// Disables the controller, enables it and waits until it is ready.
+fn enable<T: Transport>(connection: &mut Connection<T>) -> Result<(), HostError> {
+    let capabilities = connection.call(Command::property_get(attribute::CAP, true))?.result;
+    if capabilities & 0xFFFF == 0 {
+        return Err(broken("CAP has MQES 0"));
+    }
+    if capabilities >> 37 & 1 == 0 {
+        return Err(broken(format!("CAP {capabilities:#x} has no NVM command set")));
+    }
+    connection.call(Command::property_set(attribute::CC, 0))?;
+    connection.call(Command::property_set(attribute::CC, ENTRY_SIZES | ENABLE))?;
+    for _ in 0..READY_QUESTIONS {
+        let status = connection.call(Command::property_get(attribute::CSTS, false))?.result;
+        if status & 2 != 0 {
+            return Err(broken(format!("CSTS {status:#x} has CFS")));
+        }
+        if status & 1 != 0 {
+            connection.call(Command::property_get(attribute::VS, false))?;
+            return Ok(());
+        }
+    }
+    Err(broken("CSTS never has RDY"))
+}

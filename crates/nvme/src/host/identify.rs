@@ -1,0 +1,196 @@
+//! The structures that Identify returns.
+//!
+//! Source: NVMe Base Specification, "Identify command"; NVM Command Set Specification, "Identify
+//! Namespace". All sizes but those in bytes are as the controller tells them.
+
+use super::error::{HostError, broken};
+use super::pdu::{text_at, u16_at, u32_at, u64_at};
+
+/// Bytes of a structure.
+const STRUCTURE_BYTES: usize = 4096;
+
+/// Bytes of a unit of capsule sizes.
+const CAPSULE_UNIT_BYTES: u32 = 16;
+
+/// Properties of a controller.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerData {
+    /// SN.
+    pub serial_number: String,
+    /// MN.
+    pub model_number: String,
+    /// FR.
+    pub firmware_revision: String,
+    /// SUBNQN.
+    pub subsystem: String,
+    /// CNTLID.
+    pub controller_id: u16,
+    /// VER.
+    pub version: u32,
+    /// CNTRLTYPE: 1 for I/O, 2 for discovery.
+    pub controller_type: u8,
+    /// MDTS: a power of two of the smallest memory page; 0 without a limit.
+    pub longest_transfer: u8,
+    /// KAS, in units of 100 ms.
+    pub keep_alive_granularity: u16,
+    /// MAXCMD.
+    pub outstanding_commands: u16,
+    /// NN.
+    pub namespaces: u32,
+    /// OAES.
+    pub async_events: u32,
+    /// AERL, plus one.
+    pub async_event_requests: u16,
+    /// ONCS.
+    pub optional_commands: u16,
+    /// VWC: there is a volatile write cache.
+    pub volatile_write_cache: bool,
+    /// SGLS.
+    pub sgl_support: u32,
+    /// IOCCSZ without the command itself, in bytes.
+    pub in_capsule_bytes: u32,
+}
+
+impl ControllerData {
+    /// Bit of [`Self::optional_commands`]: Dataset Management.
+    pub const DATASET_MANAGEMENT: u16 = 1 << 2;
+    /// Bit of [`Self::optional_commands`]: Write Zeroes.
+    pub const WRITE_ZEROES: u16 = 1 << 3;
+    /// Bit of [`Self::async_events`]: namespaces come and go.
+    pub const NAMESPACE_NOTICES: u32 = 1 << 8;
+
+    /// Parses Identify's structure 1, and checks what fabrics demand.
+    ///
+    /// # Errors
+    /// When a field has a value that the specification forbids.
+    pub fn parse(bytes: &[u8]) -> Result<Self, HostError> {
+        check_length("controller", bytes)?;
+        let (entry, kas, capsule, response, offset) = (
+            (bytes[512], bytes[513]),
+            u16_at(bytes, 320),
+            u32_at(bytes, 1792),
+            u32_at(bytes, 1796),
+            u16_at(bytes, 1800),
+        );
+        let controller_type = bytes[111];
+        // Discovery controllers have no I/O queues.
+        if controller_type != 2 {
+            if !(4..=1 << 20).contains(&capsule) {
+                return Err(broken(format!("IOCCSZ is {capsule}")));
+            }
+            if response < 1 {
+                return Err(broken(format!("IORCSZ is {response}")));
+            }
+            if entry != (0x66, 0x44) {
+                return Err(broken(format!("SQES and CQES are {:#x} and {:#x}", entry.0, entry.1)));
+            }
+            if kas == 0 {
+                return Err(broken("KAS is 0"));
+            }
+        }
+        if offset != 0 {
+            return Err(broken(format!("ICDOFF is {offset}")));
+        }
+        if u32_at(bytes, 536) & 3 == 0 {
+            return Err(broken(format!("SGLS is {:#x}, without SGLs", u32_at(bytes, 536))));
+        }
+        if u16_at(bytes, 514) == 0 {
+            return Err(broken("MAXCMD is 0"));
+        }
+        Ok(Self {
+            serial_number: text_at(bytes, 4, 20),
+            model_number: text_at(bytes, 24, 40),
+            firmware_revision: text_at(bytes, 64, 8),
+            subsystem: text_at(bytes, 768, 256),
+            controller_id: u16_at(bytes, 78),
+            version: u32_at(bytes, 80),
+            controller_type,
+            longest_transfer: bytes[77],
+            keep_alive_granularity: kas,
+            outstanding_commands: u16_at(bytes, 514),
+            namespaces: u32_at(bytes, 516),
+            async_events: u32_at(bytes, 92),
+            async_event_requests: u16::from(bytes[259]) + 1,
+            optional_commands: u16_at(bytes, 520),
+            volatile_write_cache: bytes[525] & 1 != 0,
+            sgl_support: u32_at(bytes, 536),
+            in_capsule_bytes: capsule.saturating_sub(4) * CAPSULE_UNIT_BYTES,
+        })
+    }
+}
+
+/// Properties of a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NamespaceData {
+    /// NSZE, in blocks.
+    pub blocks: u64,
+    /// Bytes of a block, from the LBA format in use.
+    pub block_bytes: u32,
+    /// NSATTR: writes are refused.
+    pub write_protected: bool,
+    /// NSFEAT.
+    pub features: u8,
+    /// NGUID.
+    pub guid: [u8; 16],
+    /// EUI64.
+    pub eui64: [u8; 8],
+}
+
+impl NamespaceData {
+    /// Parses Identify's structure 0.
+    ///
+    /// # Errors
+    /// When a field has a value that the specification forbids, or metadata is demanded.
+    pub fn parse(bytes: &[u8]) -> Result<Self, HostError> {
+        check_length("namespace", bytes)?;
+        let (formats, format) = (bytes[25], bytes[26] & 15);
+        if format > formats {
+            return Err(broken(format!("FLBAS is {format} of NLBAF {formats}")));
+        }
+        let format = u32_at(bytes, 128 + 4 * usize::from(format));
+        let (metadata, shift) = (format as u16, (format >> 16) as u8);
+        let (size, capacity, used) = (u64_at(bytes, 0), u64_at(bytes, 8), u64_at(bytes, 16));
+        if metadata != 0 {
+            return Err(broken(format!("MS is {metadata}")));
+        }
+        // An inactive namespace has zeroes everywhere.
+        if size > 0 && !(9..=24).contains(&shift) {
+            return Err(broken(format!("LBADS is {shift}")));
+        }
+        if used > capacity || capacity > size {
+            return Err(broken(format!("NSZE {size}, NCAP {capacity}, NUSE {used}")));
+        }
+        Ok(Self {
+            blocks: size,
+            block_bytes: 1 << shift,
+            write_protected: bytes[99] & 1 != 0,
+            features: bytes[24],
+            guid: bytes[104..120].try_into().expect("16 bytes"),
+            eui64: bytes[120..128].try_into().expect("8 bytes"),
+        })
+    }
+}
+
+/// Parses a list of namespace ids, which must rise.
+///
+/// # Errors
+/// When they do not.
+pub(super) fn parse_list(bytes: &[u8]) -> Result<Vec<u32>, HostError> {
+    check_length("list", bytes)?;
+    let ids: Vec<u32> = bytes.chunks_exact(4).map(|id| u32_at(id, 0)).collect();
+    let used = ids.iter().position(|id| *id == 0).unwrap_or(ids.len());
+    if ids[..used].windows(2).any(|pair| pair[0] >= pair[1]) {
+        return Err(broken(format!("the list of namespaces is {:?}", &ids[..used])));
+    }
+    if let Some(stray) = ids[used..].iter().find(|id| **id != 0) {
+        return Err(broken(format!("the list of namespaces has {stray} after its end")));
+    }
+    Ok(ids[..used].to_vec())
+}
+
+fn check_length(name: &str, bytes: &[u8]) -> Result<(), HostError> {
+    match bytes.len() {
+        STRUCTURE_BYTES => Ok(()),
+        length => Err(broken(format!("a {name} structure has {length} bytes"))),
+    }
+}
