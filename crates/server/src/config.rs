@@ -4,17 +4,20 @@
 //! Each setting is declared once (`tree`). Its name in files and options, its help, the manual page
 //! and the reference in docs/service/settings.md follow from the declaration.
 
+mod attach;
 mod calibration;
 mod declare;
 mod file;
 mod given;
 mod place;
+mod text;
 mod tier;
 mod tree;
 mod validate;
 mod value;
 mod wrong;
 
+pub use attach::Attach;
 pub use declare::{Kind, Setting};
 pub use given::{Given, read_given};
 pub use tier::own_forms;

@@ -6,6 +6,7 @@
 //! `scripts/fuzz` runs it.
 
 mod cut;
+mod nvme;
 mod parsing;
 mod seeds;
 mod serving;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use floe_nbd::export::{Export, Exports};
 use floe_nbd::handshake::Tls;
 
+use crate::protocol::Nbd;
 use cut::{Cut, Random};
 use parsing::meaning;
 pub use seeds::seeds;
@@ -33,14 +35,20 @@ const PREFIX_BYTES: usize = 9;
 pub fn run(input: &[u8]) {
     let Some((prefix, sent)) = input.split_at_checked(PREFIX_BYTES) else { return };
     let seed = u64::from_le_bytes(prefix[1..].try_into().expect("eight bytes"));
-    let tls = [Tls::Off, Tls::Offered, Tls::Required][usize::from(prefix[0] % 3)];
+    let tls = match prefix[0] % 5 {
+        0 => Tls::Off,
+        1 => Tls::Offered,
+        2 => Tls::Required,
+        kind => return nvme::run(kind == 4, sent, seed),
+    };
     let whole = meaning(sent, tls, &mut Cut { left: usize::MAX, random: Random(0) }, false);
     let cut = meaning(sent, tls, &mut Cut { left: 0, random: Random(seed) }, true);
     assert_eq!(whole, cut, "cut into pieces it means something else");
     if tls == Tls::Off {
         let (at_once, broken) =
-            answers(sent, &mut Cut { left: usize::MAX, random: Random(0) }, None);
-        let (cut, cut_broken) = answers(sent, &mut Cut { left: 0, random: Random(seed) }, None);
+            answers(&Nbd, sent, &mut Cut { left: usize::MAX, random: Random(0) }, None);
+        let (cut, cut_broken) =
+            answers(&Nbd, sent, &mut Cut { left: 0, random: Random(seed) }, None);
         assert_eq!(broken, cut_broken);
         // A client that breaks the protocol may lose the last answers.
         let same = if broken { at_once.len().min(cut.len()) } else { at_once.len().max(cut.len()) };
@@ -49,7 +57,7 @@ pub fn run(input: &[u8]) {
             cut.get(..same),
             "cut into pieces it is answered otherwise"
         );
-        answers(sent, &mut Cut { left: 0, random: Random(seed) }, Some(Random(!seed)));
+        answers(&Nbd, sent, &mut Cut { left: 0, random: Random(seed) }, Some(Random(!seed)));
     }
 }
 

@@ -1,9 +1,10 @@
-//! The server: NBD for data, HTTP for operators.
+//! The server: NBD and NVMe over TCP for data, HTTP for operators.
 //!
-//! `session` is one client, whose protocol [`floe_nbd`] speaks; `threads` move bytes between
-//! sockets, sessions and the block cache: [`Server`]. [`admin`] is the HTTP side. [`nbd_client`]
-//! connects to a server.
+//! `session` is one client, whose protocol [`floe_nbd`] or [`floe_nvme`] speaks; `threads` move
+//! bytes between sockets, sessions and the block cache: [`Server`]. [`admin`] is the HTTP side.
+//! [`nbd_client`] and [`nvme_client`] connect to a server.
 
+mod address;
 pub mod admin;
 pub mod config;
 #[cfg(any(test, fuzzing))]
@@ -14,19 +15,21 @@ mod listener;
 mod metrics;
 pub mod nbd_client;
 pub mod notify;
-mod patience;
+pub mod nvme_client;
 mod protocol;
 mod session;
 mod socket_file;
 pub mod status;
 mod threads;
 pub mod tls;
+pub mod ublk;
 mod volume;
 
+pub use address::{ListenAddress, ListenAddressError, NvmeAddress};
 pub use listener::ListenError;
 pub use socket_file::SocketError;
 pub use threads::{
-    AdminSetup, Bound, CacheDevices, NamedDevices, PreparedTiers, ServeError, Server, ServerSetup,
-    Tier, TierError,
+    AdminSetup, Attached, Bound, CacheDevices, NamedDevices, PreparedTiers, ServeError, Server,
+    ServerSetup, Tier, TierError,
 };
-pub use volume::{DeviceSource, Volume};
+pub use volume::{DeviceSource, Reach, Volume};

@@ -1,4 +1,4 @@
-//! Listening sockets for NBD URIs.
+//! Listening sockets, each with the protocol of its clients.
 
 use std::io;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -8,10 +8,13 @@ use std::sync::Arc;
 
 use floe_nbd::uri::{Address, Uri};
 
-use crate::patience::patiently;
-use crate::protocol::{Nbd, ProtocolFactory};
+use floe_nvme::target::subsystem::Subsystem;
+
+use crate::address::{ListenAddress, NvmeAddress};
+use crate::protocol::{Nbd, NvmeTcp, ProtocolFactory};
 use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
 use crate::tls::TlsConfig;
+use floe_device::patiently;
 
 /// An error while listening on a URI.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +44,15 @@ pub enum ListenError {
         /// The address.
         uri: String,
     },
+    /// Other machines can reach an address whose protocol has no encryption.
+    #[error(
+        "{address} can be reached from other machines, and NVMe over TCP is not encrypted here; \
+         listen on 127.0.0.1, or give --insecure if the network is trusted"
+    )]
+    ExposedNvme {
+        /// The address.
+        address: String,
+    },
     /// The URI promises TLS, and the server is configured without it.
     #[error(
         "cannot listen on {uri} without TLS, which it promises: give --tls require and \
@@ -65,6 +77,7 @@ impl ListenError {
             // Binding a Unix socket has waited already.
             Self::Socket { .. }
             | Self::Exposed { .. }
+            | Self::ExposedNvme { .. }
             | Self::NoTls { .. }
             | Self::NamesExport { .. } => false,
         }
@@ -76,7 +89,7 @@ impl ListenError {
 pub(crate) struct Listener {
     pub(crate) socket: Rc<OwnedFd>,
     /// The address clients connect to, with the bound port.
-    pub(crate) uri: Uri,
+    pub(crate) address: ListenAddress,
     /// Begins the protocol of its clients.
     pub(crate) protocol: Arc<dyn ProtocolFactory>,
     _file: Option<SocketFile>,
@@ -86,14 +99,40 @@ impl Listener {
     /// Begins to listen. It waits a little for an address in use, which may be that of a program
     /// just killed.
     pub(crate) fn bind(
-        uri: &Uri,
+        address: &ListenAddress,
         tls: Option<&TlsConfig>,
         insecure: bool,
+        subsystem: &Arc<Subsystem>,
     ) -> Result<Self, ListenError> {
-        patiently(|| Self::attempt(uri, tls, insecure), ListenError::is_in_use)
+        let attempt = || match address {
+            ListenAddress::Nbd(uri) => Self::for_nbd(uri, tls, insecure),
+            ListenAddress::NvmeTcp(address) => Self::for_nvme(address, insecure, subsystem),
+        };
+        patiently(attempt, ListenError::is_in_use)
     }
 
-    fn attempt(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
+    fn for_nvme(
+        address: &NvmeAddress,
+        insecure: bool,
+        subsystem: &Arc<Subsystem>,
+    ) -> Result<Self, ListenError> {
+        let failed = |source| ListenError::Bind { uri: address.to_string(), source };
+        let NvmeAddress { host, port } = address;
+        let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
+        if !insecure && addresses.iter().any(|address| !address.ip().is_loopback()) {
+            return Err(ListenError::ExposedNvme { address: address.to_string() });
+        }
+        let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+        let port = listener.local_addr().map_err(failed)?.port();
+        Ok(Self {
+            socket: Rc::new(listener.into()),
+            address: ListenAddress::NvmeTcp(NvmeAddress { host: host.clone(), port }),
+            protocol: Arc::new(NvmeTcp::new(Arc::clone(subsystem))),
+            _file: None,
+        })
+    }
+
+    fn for_nbd(uri: &Uri, tls: Option<&TlsConfig>, insecure: bool) -> Result<Self, ListenError> {
         let encrypted = tls.is_some_and(TlsConfig::required);
         if uri.tls && !encrypted {
             return Err(ListenError::NoTls { uri: uri.to_string() });
@@ -118,7 +157,7 @@ impl Listener {
                 let uri = Uri { address, tls: encrypted, ..uri.clone() };
                 Ok(Self {
                     socket: Rc::new(listener.into()),
-                    uri,
+                    address: ListenAddress::Nbd(uri),
                     protocol: Arc::new(Nbd),
                     _file: None,
                 })
@@ -129,7 +168,7 @@ impl Listener {
                 let uri = Uri { tls: encrypted, ..uri.clone() };
                 Ok(Self {
                     socket: Rc::new(socket),
-                    uri,
+                    address: ListenAddress::Nbd(uri),
                     protocol: Arc::new(Nbd),
                     _file: Some(file),
                 })
@@ -143,13 +182,25 @@ mod tests {
     use super::*;
 
     fn bind(uri: &str) -> Result<Listener, ListenError> {
-        Listener::bind(&uri.parse().unwrap(), None, false)
+        bind_with(uri, None, false)
+    }
+
+    fn bind_with(
+        uri: &str,
+        tls: Option<&TlsConfig>,
+        insecure: bool,
+    ) -> Result<Listener, ListenError> {
+        let subsystem = Arc::new(Subsystem::new("nqn.2026-11.io.example:a", "1").unwrap());
+        Listener::bind(&uri.parse().unwrap(), tls, insecure, &subsystem)
     }
 
     #[test]
     fn the_uri_to_connect_to_has_the_bound_port() {
         let listener = bind("nbd://127.0.0.1:0").unwrap();
-        let Address::Tcp { port, .. } = listener.uri.address else { panic!("{:?}", listener.uri) };
+        let ListenAddress::Nbd(Uri { address: Address::Tcp { port, .. }, .. }) = listener.address
+        else {
+            panic!("{:?}", listener.address)
+        };
         assert_ne!(port, 0);
         assert!(std::net::TcpStream::connect(("127.0.0.1", port)).is_ok());
     }
@@ -175,18 +226,21 @@ mod tests {
             error.starts_with("nbd://0.0.0.0:0/ can be reached from other machines"),
             "{error}"
         );
-        assert!(Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), None, true).is_ok());
+        assert!(bind_with("nbd://0.0.0.0:0", None, true).is_ok());
+        // TLS of NBD does not protect it.
+        let error = bind_with("nvme-tcp://0.0.0.0:0", Some(&tls(true)), false).unwrap_err();
+        assert!(matches!(error, ListenError::ExposedNvme { .. }), "{error}");
+        assert!(bind_with("nvme-tcp://0.0.0.0:0", None, true).is_ok());
     }
 
     #[test]
     fn what_promises_tls_is_not_served_without() {
         let error = bind("nbds://127.0.0.1:0").unwrap_err().to_string();
         assert!(error.contains("--tls require"), "{error}");
-        let encrypted =
-            Listener::bind(&"nbds://0.0.0.0:0".parse().unwrap(), Some(&tls(true)), false).unwrap();
-        assert!(encrypted.uri.to_string().starts_with("nbds://0.0.0.0:"), "{}", encrypted.uri);
-        let error = Listener::bind(&"nbd://0.0.0.0:0".parse().unwrap(), Some(&tls(false)), false)
-            .unwrap_err();
+        let encrypted = bind_with("nbds://0.0.0.0:0", Some(&tls(true)), false).unwrap();
+        let address = encrypted.address.to_string();
+        assert!(address.starts_with("nbds://0.0.0.0:"), "{address}");
+        let error = bind_with("nbd://0.0.0.0:0", Some(&tls(false)), false).unwrap_err();
         assert!(
             matches!(error, ListenError::Exposed { .. }),
             "a client may still do without: {error}"

@@ -20,10 +20,12 @@
 //! three more.
 
 mod nbd;
+mod nvme;
 mod outbox;
 
 use std::error::Error;
 use std::fmt::Debug;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,14 +35,16 @@ use floe_nbd::export::Exports;
 
 use crate::tls::TlsConfig;
 pub(crate) use nbd::Nbd;
+pub(crate) use nvme::{NvmeTcp, subsystem_name};
 pub(crate) use outbox::{Outbox, slice_of};
 
 /// Begins conversations. A listener has one, so it chooses the protocol of its clients.
 pub(crate) trait ProtocolFactory: Debug + Send + Sync {
-    /// Begins the conversation with a client that has just connected. The outbox may get a
-    /// greeting.
+    /// Begins the conversation with a client that has just connected to `address`, unless that is
+    /// a Unix socket. The outbox may get a greeting.
     fn begin(
         &self,
+        address: Option<SocketAddr>,
         exports: &Arc<Exports>,
         tls: Option<&TlsConfig>,
         out: &mut Outbox,
@@ -62,6 +66,8 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
     pub(crate) offset: u64,
     pub(crate) length: u32,
+    /// The payload of the write is the next that the client sends.
+    pub(crate) payload_follows: bool,
 }
 
 impl Request {
@@ -129,8 +135,9 @@ pub(crate) trait Protocol: Debug {
     /// Answers a request of an [`Event::Request`].
     fn reply(&mut self, request: &Request, result: Result<Answer<'_>, Fault>, out: Reply<'_>);
 
-    /// The server's list of volumes has changed. Returns whether the conversation can go on.
-    fn exports_changed(&mut self, exports: &Arc<Exports>) -> bool;
+    /// The server's list of volumes has changed. Returns whether the conversation can go on. The
+    /// client may be told.
+    fn exports_changed(&mut self, exports: &Arc<Exports>, out: &mut Outbox) -> bool;
 
     /// Returns whether the client has come through the handshake, for which its time is limited.
     fn is_established(&self) -> bool;
@@ -142,6 +149,18 @@ pub(crate) trait Protocol: Debug {
     /// connection alive.
     fn longest_silence(&self) -> Option<Duration> {
         None
+    }
+
+    /// Returns whether the connection that this one belongs to is there; `None` where it belongs to
+    /// none.
+    fn has_parent(&self) -> Option<bool> {
+        None
+    }
+
+    /// Returns whether the outbox tells a client that broke the protocol the reason. It is sent
+    /// before the session ends.
+    fn has_last_words(&self) -> bool {
+        false
     }
 }
 
@@ -156,6 +175,22 @@ pub(crate) struct Reply<'a> {
 impl<'a> Reply<'a> {
     pub(crate) fn new(outbox: &'a mut Outbox, pool: &'a Pool, bytes: usize) -> Self {
         Self { outbox, pool, bytes }
+    }
+
+    /// Sends bytes, the data of a read, and bytes behind it.
+    pub(crate) fn send_around(self, before: &[u8], payload: Option<Slice>, after: &[u8]) {
+        if after.is_empty() {
+            return self.outbox.push(before, payload, self.bytes);
+        }
+        self.outbox.push(before, payload, 0);
+        self.outbox.push(after, None, self.bytes);
+    }
+
+    /// Sends nothing: the client gets one reply for several requests.
+    pub(crate) fn send_nothing(self) {
+        if self.bytes > 0 {
+            self.outbox.push(&[], None, self.bytes);
+        }
     }
 
     /// Sends a header, with the data of a read behind it.

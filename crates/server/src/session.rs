@@ -21,6 +21,7 @@ mod receiving;
 mod sending;
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -59,6 +60,9 @@ pub(crate) enum SessionError {
     /// The client broke the protocol.
     #[error(transparent)]
     Protocol(#[from] Broken),
+    /// The client broke the protocol, and its last reply says so.
+    #[error(transparent)]
+    Told(Broken),
     /// The client broke TLS, or its certificate is not valid.
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
@@ -69,6 +73,8 @@ pub(crate) enum SessionError {
 pub(crate) enum Overdue {
     #[error("no export chosen in time")]
     Handshake,
+    #[error("the connection that it belongs to has ended")]
+    Orphaned,
     #[error("it has sent nothing for longer than it promised")]
     Silent,
     /// The client takes no replies, or sends no more of a write.
@@ -153,7 +159,9 @@ impl Session {
         now: Instant,
     ) -> Self {
         let mut outbox = Outbox::default();
-        let protocol = factory.begin(exports, common.tls.as_ref(), &mut outbox);
+        let address = rustix::net::getsockname(&socket).ok();
+        let address = address.and_then(|address| SocketAddr::try_from(address).ok());
+        let protocol = factory.begin(address, exports, common.tls.as_ref(), &mut outbox);
         Self {
             socket: Rc::new(socket),
             key,
@@ -211,13 +219,13 @@ impl Session {
             }
             match self.turn {
                 // Payload of earlier writes is behind, and only that may free the memory.
-                Some(_) if !self.incoming.is_empty() => {}
+                Some(_) if !self.incoming.is_empty() && !self.is_crowded() => {}
                 Some(_) => return Ok(Some(Want::Pause)),
                 None if self.is_crowded() => return Ok(Some(Want::Pause)),
                 None => {}
             }
-            let (used, event) =
-                self.protocol.advance(&self.input[self.used..], &mut self.outbox)?;
+            let advanced = self.protocol.advance(&self.input[self.used..], &mut self.outbox);
+            let (used, event) = advanced.map_err(|error| self.dismissed(error))?;
             self.used += used;
             match event {
                 Event::NeedMore if self.decrypt()? || self.ended => {}
@@ -232,6 +240,11 @@ impl Session {
                     self.channel = Some(Box::new(config.channel()));
                     self.clear.append(&mut self.outbox.answers);
                 }
+                Event::Request(request) if self.goes_first(&request) => {
+                    self.common.budget.take_at_once(self.key, bytes_of(&request));
+                    self.serving += 1;
+                    return Ok(Some(Want::Serve(request)));
+                }
                 Event::Request(request) if self.turn.is_some() => self.behind.push_back(request),
                 Event::Request(request) => self.turn = Some(self.take_turn(request, now)),
                 Event::Refused => self.refused += 1,
@@ -241,6 +254,15 @@ impl Session {
         }
     }
 
+    /// The client has broken the protocol. Ends the session if the client is told so.
+    fn dismissed(&mut self, error: Broken) -> SessionError {
+        if !self.protocol.has_last_words() {
+            return SessionError::Protocol(error);
+        }
+        self.end();
+        SessionError::Told(error)
+    }
+
     /// Takes out the request whose memory is there.
     fn take_request(&mut self, now: Instant) -> Option<Want> {
         let Some(Turn::Come(request)) = self.turn else { return None };
@@ -248,6 +270,15 @@ impl Session {
         self.turn = next.map(|next| self.take_turn(next, now));
         self.serving += 1;
         Some(Want::Serve(request))
+    }
+
+    /// The request passes those that wait for memory. A write does whose payload is in front of the
+    /// payload of earlier writes, because only that may free the memory. So does a request that
+    /// needs none, because nothing else bounds how many wait.
+    fn goes_first(&self, request: &Request) -> bool {
+        let is_write = matches!(request.kind, Kind::Write { .. });
+        request.payload_follows && !self.incoming.is_empty()
+            || self.turn.is_some() && !is_write && bytes_of(request) == 0
     }
 
     /// The client is to be listened to no more until replies have left.
@@ -321,7 +352,7 @@ impl Session {
     /// Takes over the server's new list of exports. A session whose export is gone ends; one whose
     /// export has another size serves up to that.
     pub(crate) fn exports_changed(&mut self, exports: &Arc<Exports>) {
-        if !self.protocol.exports_changed(exports) {
+        if !self.protocol.exports_changed(exports, &mut self.outbox) {
             self.end();
         }
     }
@@ -329,6 +360,16 @@ impl Session {
     /// Returns the volume the client has chosen; `None` while the handshake lasts.
     pub(crate) fn volume(&self) -> Option<VolumeId> {
         self.protocol.volume()
+    }
+
+    /// Returns whether the client has chosen the volume, or waits with a request to it.
+    pub(crate) fn uses(&self, volume: VolumeId) -> bool {
+        let turn = self.turn.iter().map(|turn| match turn {
+            Turn::Waiting(request) | Turn::SetAside(request) | Turn::Come(request) => request,
+        });
+        let incoming = self.incoming.iter().chain(&self.filled).map(|write| &write.request);
+        let mut waiting = turn.chain(&self.behind).chain(incoming);
+        self.volume() == Some(volume) || waiting.any(|request| request.volume == volume)
     }
 
     /// Returns the number of requests refused in the session since the last call, and resets it.

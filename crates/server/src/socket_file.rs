@@ -18,7 +18,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-use crate::patience::patiently;
+use floe_device::patiently;
 
 /// Connections that wait to be accepted; the system may allow fewer.
 pub(crate) const BACKLOG: i32 = 1024;

@@ -20,6 +20,7 @@ mod acceptor_admin;
 mod admin_listener;
 mod admin_session;
 mod admin_tls;
+mod attach;
 mod awaited;
 mod board;
 mod bound;
@@ -29,6 +30,8 @@ mod control;
 mod dirty;
 mod entrance;
 mod known_tier;
+mod local;
+mod locals;
 mod mailbox;
 mod messages;
 mod offer;
@@ -59,8 +62,10 @@ use std::thread::Builder;
 
 use floe_nbd::uri::Uri;
 
+use crate::address::{ListenAddress, NvmeAddress};
 use crate::admin::AdminAddress;
 use acceptor::Acceptor;
+pub use attach::Attached;
 pub use bound::Bound;
 use control::Control;
 use messages::{Event, Notice};
@@ -75,15 +80,32 @@ pub struct Server {
     acceptor: Acceptor,
     control: Control,
     team: Team,
+    nqn: String,
 }
 
 impl Server {
-    /// The addresses that clients connect to, one for each volume and address.
+    /// The addresses that NBD clients connect to, one for each volume and address.
     pub fn uris(&self) -> impl Iterator<Item = Uri> + '_ {
         self.control.offer.exports().iter().flat_map(|export| {
             let listeners = self.acceptor.listeners.iter();
-            listeners.map(|it| Uri { export: export.name.clone(), ..it.uri.clone() })
+            listeners.filter_map(|it| match &it.address {
+                ListenAddress::Nbd(uri) => Some(Uri { export: export.name.clone(), ..uri.clone() }),
+                ListenAddress::NvmeTcp(_) => None,
+            })
         })
+    }
+
+    /// The addresses that hosts connect to over NVMe over TCP.
+    pub fn nvme_addresses(&self) -> impl Iterator<Item = &NvmeAddress> {
+        self.acceptor.listeners.iter().filter_map(|it| match &it.address {
+            ListenAddress::Nbd(_) => None,
+            ListenAddress::NvmeTcp(address) => Some(address),
+        })
+    }
+
+    /// The name of the NVMe subsystem, which hosts give when they connect.
+    pub fn nqn(&self) -> &str {
+        &self.nqn
     }
 
     /// Returns the addresses of the admin interface.
@@ -98,8 +120,9 @@ impl Server {
     /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was
     /// lost.
     pub fn run(self) -> Result<(), ServeError> {
-        let Self { acceptor, control, team } = self;
+        let Self { acceptor, control, team, nqn: _ } = self;
         let (events, notices) = (control.inbox.sender.clone(), Arc::clone(&control.acceptor));
+        let local = control.local.clone();
         let run = move || {
             let ended = catch_unwind(AssertUnwindSafe(|| control::run(control)));
             ended.unwrap_or_else(|_| {
@@ -115,6 +138,9 @@ impl Server {
         }
         let ended = control.join().expect("a panic of it is caught");
         let stopped = team.end();
+        if stopped.is_ok() {
+            local.delete(); // a worker that hangs has it open
+        }
         accepted?;
         let closing = ended?;
         stopped?; // or the caches would say that all is in order

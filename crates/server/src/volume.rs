@@ -25,6 +25,11 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
         false
     }
 
+    /// Returns whether its medium rotates, as far as that is known.
+    fn rotates(&self) -> bool {
+        false
+    }
+
     /// Reads its size again and returns it.
     ///
     /// # Errors
@@ -55,6 +60,10 @@ impl DeviceSource for Source {
         Source::has_kernel_name(self)
     }
 
+    fn rotates(&self) -> bool {
+        rotates(&Source::name(self))
+    }
+
     fn refresh(&self) -> std::io::Result<u64> {
         Source::refresh(self)
     }
@@ -62,6 +71,20 @@ impl DeviceSource for Source {
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
         Source::open(self, ring, pool)
     }
+}
+
+/// Returns whether one of these block devices rotates; `+` is between their paths.
+fn rotates(paths: &str) -> bool {
+    let queue = |path: &str| {
+        let number = rustix::fs::stat(path).ok()?.st_rdev;
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let device = format!("/sys/dev/block/{major}:{minor}");
+        // A partition has the queue of its disk.
+        ["queue", "../queue"]
+            .into_iter()
+            .find_map(|queue| std::fs::read_to_string(format!("{device}/{queue}/rotational")).ok())
+    };
+    paths.split('+').filter_map(queue).any(|text| text.trim() == "1")
 }
 
 /// A volume to offer.
@@ -75,4 +98,30 @@ pub struct Volume {
     pub backing: Arc<dyn DeviceSource>,
     /// Refuse clients' writes.
     pub read_only: bool,
+    /// The ways to reach it.
+    pub reach: Reach,
+}
+
+/// The ways to reach a volume.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Reach {
+    /// Clients of the server's addresses.
+    #[default]
+    Clients,
+    /// A block device of this machine.
+    Local,
+    /// Both.
+    Both,
+}
+
+impl Reach {
+    /// Returns whether it is a block device of this machine.
+    pub fn is_local(self) -> bool {
+        self != Self::Clients
+    }
+
+    /// Returns whether clients of the server's addresses see it.
+    pub fn has_clients(self) -> bool {
+        self != Self::Local
+    }
 }

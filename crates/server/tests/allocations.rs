@@ -5,39 +5,9 @@
 #[path = "it/rig.rs"]
 mod rig;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use floe_block::{MemoryWrite, WriteMode};
+use floe_testkit::allocations::{Counting, of_other_threads};
 use rig::Setup;
-
-struct Counting;
-
-thread_local! {
-    /// Of the test's own thread; the server's threads are all others.
-    static IS_TEST: Cell<bool> = const { Cell::new(false) };
-}
-
-static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
-
-// the only way to count allocations; everything is handed to the system's allocator as it is
-#[allow(unsafe_code)]
-// SAFETY: the system's allocator keeps the contract, and counting touches no memory it gives out.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if !IS_TEST.try_with(Cell::get).unwrap_or(true) {
-            ALLOCATIONS.fetch_add(1, Relaxed);
-        }
-        // SAFETY: the caller keeps the contract of `alloc`, which is this one's.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `System` with this layout.
-        unsafe { System.dealloc(memory, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
@@ -50,7 +20,6 @@ const ROUNDS: u64 = 500;
 /// grows and shrinks; its copies cost nothing.
 #[test]
 fn requests_allocate_nothing() {
-    IS_TEST.set(true);
     for (mode, memory) in [
         (WriteMode::Through, None),
         (WriteMode::Back, None),
@@ -69,9 +38,9 @@ fn requests_allocate_nothing() {
             }
         };
         round(1000);
-        let before = ALLOCATIONS.load(Relaxed);
+        let before = of_other_threads();
         round(ROUNDS);
-        let made = ALLOCATIONS.load(Relaxed) - before;
+        let made = of_other_threads() - before;
         // Left for what still grows when more meets there than ever before, which is a matter of
         // timing, and for pages that have left memory, which are dropped in batches.
         assert!(

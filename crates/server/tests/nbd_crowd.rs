@@ -1,31 +1,17 @@
 //! Ten thousand clients. Alone in its process, whose memory it measures.
 
+mod alone;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "it/rig.rs"]
 mod rig;
 
 use std::io::Write;
 
+use alone::{is_served, resident_bytes};
 use floe_block::WriteMode;
 use floe_server::limits::Limits;
-use floe_server::nbd_client::Client;
-use rig::{Rig, header, pattern, simple_reply};
+use rig::{Rig, header, simple_reply};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-
-/// That a client's requests are answered, and rightly.
-fn is_served(client: &mut Client, seed: u64) {
-    let data = pattern(seed, 10_000);
-    let mut read = vec![0; data.len()];
-    client.write(4096 * seed, &data, false).unwrap();
-    client.read(4096 * seed, &mut read).unwrap();
-    assert!(read == data);
-}
-
-/// Memory of this process: the server's, and the test's.
-fn resident_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
-}
 
 #[test]
 fn ten_thousand_idle_connections_cost_little_and_keep_nobody_waiting() {

@@ -3,6 +3,7 @@
 //!
 //! Alone in its process, whose memory it measures.
 
+mod alone;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "it/rig.rs"]
 mod rig;
@@ -12,29 +13,16 @@ use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use alone::{is_served, resident_bytes};
 use floe_block::WriteMode;
 use floe_nbd::uri::Address;
 use floe_server::limits::Limits;
 use floe_server::nbd_client::Client;
-use rig::{PATIENCE, Random, Rig, drained, header, patiently, pattern, shake_hands, simple_reply};
+use floe_testkit::{PATIENCE, Random, patiently, pattern};
+use rig::{Rig, drained, header, shake_hands, simple_reply};
 
 fn serve(limits: Limits) -> Rig {
     Rig::tuned(WriteMode::Back, |memory| Box::new(memory), |config| config.limits = limits)
-}
-
-/// That a client's requests are answered, and rightly.
-fn is_served(client: &mut Client, seed: u64) {
-    let data = pattern(seed, 10_000);
-    let mut read = vec![0; data.len()];
-    client.write(4096 * seed, &data, false).unwrap();
-    client.read(4096 * seed, &mut read).unwrap();
-    assert!(read == data);
-}
-
-/// Memory of this process: the server's, and the test's.
-fn resident_bytes() -> usize {
-    let text = std::fs::read_to_string("/proc/self/statm").unwrap();
-    text.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
 }
 
 #[test]

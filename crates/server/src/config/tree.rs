@@ -9,11 +9,12 @@ use floe_device::Spec;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use super::attach::Attach;
 use super::declare::{Setting, settings};
 use super::value::{Bytes, Freeze, Group, Interval, Percent, Read, Value, Written};
+use crate::address::ListenAddress;
 use crate::admin::AdminAddress;
 use crate::tls::TlsMode;
-use floe_nbd::uri::Uri;
 
 /// A table of settings.
 pub(super) trait Table: Default {
@@ -126,7 +127,7 @@ settings! {
     /// The addresses for clients, and the limits on clients.
     ListenConfig {
         /// An address for clients; may be repeated
-        listen: Vec<Uri> {
+        listen: Vec<ListenAddress> {
             default: "nbd://127.0.0.1:10809", example: "nbd+unix:///?socket=/run/floe.sock"
         }
         /// The most clients at a time; the server disconnects further ones
@@ -141,6 +142,8 @@ settings! {
         }
         /// Serve only clients with a certificate that ca-cert.pem has signed
         tls_verify_peer: bool { default: "false" }
+        /// The name by which NVMe hosts know this server; one is made where none is given
+        nqn: Option<String> { value: "NQN", example: "nqn.2026-11.com.example:cache" }
         /// Allow unencrypted addresses that other machines can reach
         insecure: bool { default: "false" }
     }
@@ -177,6 +180,10 @@ settings! {
         backing: Option<Spec> { example: "file:/dev/vdb", replayed: true }
         /// Refuse clients' writes to the volume
         read_only: bool { default: "false" }
+        /// Make a block device of this machine of the volume, instead of offering it to clients
+        attach: Option<Attach> { example: "ublk", guide: "attach.md", is_option: false }
+        /// Offer an attached volume to clients too, though it can be written on this machine
+        share: bool { default: "false", guide: "attach.md#clients-beside-it", is_option: false }
         /// A text for clients that list the volumes
         description: Option<String> { value: "TEXT", example: "until 2024", is_option: false }
     }
@@ -222,13 +229,8 @@ impl ServerConfig {
     /// Returns the first number that is out of its range: the setting, and the problem.
     pub(super) fn out_of_range(&self) -> Option<(String, String)> {
         let Self { memory, serving, listen, admin, .. } = self;
-        let all = [
-            memory.out_of_range(),
-            serving.out_of_range(),
-            listen.out_of_range(),
-            admin.out_of_range(),
-        ];
-        all.into_iter().flatten().next()
+        let first = memory.out_of_range().or_else(|| serving.out_of_range());
+        first.or_else(|| listen.out_of_range()).or_else(|| admin.out_of_range())
     }
 }
 

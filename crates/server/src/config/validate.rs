@@ -12,6 +12,7 @@ use floe_device::Spec;
 use floe_model::{Policy, Service, Setting as Load};
 use floe_policy::admission::{RegisteredAdmission, SmallBypass};
 
+use super::attach::Attach;
 use super::place::Table as Place;
 use super::tier::{Where, always};
 use super::tree::{
@@ -22,6 +23,7 @@ use super::value::{Bytes, Freeze, Interval};
 use super::wrong::{Wrong, named, wrong};
 use crate::admin::AdminAddress;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
+use crate::volume::Reach;
 
 /// The error for an admission that a tier can have but memory cannot.
 const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier \
@@ -53,7 +55,8 @@ impl ServerConfig {
         self.validate_threads()?;
         self.admin.validate()?;
         self.memory.validate()?;
-        if self.listen.listen.is_empty() {
+        let has_clients = self.volume.iter().any(|volume| volume.reach().has_clients());
+        if self.listen.listen.is_empty() && has_clients {
             self.listen.listen = vec![named("listen", LISTEN.parse())?];
         }
         let mode = self.tiers().next().map_or(WriteMode::default(), TierConfig::mode);
@@ -82,6 +85,10 @@ impl ServerConfig {
             let Some(backing) = &volume.backing else {
                 return of_volume("backing", "backing is missing: say which device".to_owned());
             };
+            if volume.share && volume.attach.is_none() {
+                let problem = "share is for an attached volume; give attach, too";
+                return of_volume("share", problem.to_owned());
+            }
             for other in &self.volume[..index] {
                 if other.name() == name {
                     return of_volume("name", format!("two volumes are named {name:?}"));
@@ -182,6 +189,16 @@ impl VolumeConfig {
     /// Returns the name for clients.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
+    }
+
+    /// Returns the ways to reach the volume. Clients may use an attached volume if nothing can be
+    /// written there behind them, or if that is allowed.
+    pub fn reach(&self) -> Reach {
+        match self.attach {
+            None => Reach::Clients,
+            Some(Attach::Ublk) if self.read_only || self.share => Reach::Both,
+            Some(Attach::Ublk) => Reach::Local,
+        }
     }
 
     /// Returns the backing device.

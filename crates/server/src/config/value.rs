@@ -12,10 +12,12 @@ use floe_device::Spec;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize, Serializer};
 
+use super::attach::Attach;
 use super::declare::{Form, Kind};
+use super::text::Text;
+use crate::address::ListenAddress;
 use crate::admin::AdminAddress;
 use crate::tls::TlsMode;
-use floe_nbd::uri::Uri;
 
 /// The type of a setting.
 pub(crate) trait Value: Sized {
@@ -166,8 +168,7 @@ macro_rules! texts {
             };
 
             fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-                let text = String::deserialize(from)?;
-                text.parse().map_err(|error| D::Error::custom(error))
+                from.deserialize_str(Text::new())
             }
 
             fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -190,10 +191,12 @@ texts! {
     MemoryWrite: "WHEN" "" "through or back", |it| it;
     Freeze: "HOW" "" "adaptive or off", |it| it;
     TlsMode: "WHEN" "" "off, on or require", |it| it;
+    Attach: "HOW" "" "ublk", |it| it;
     Admissions: "ADMISSION" "" "", |it| it;
     Evict: "POLICY" "" "", |it| it;
     BlockSizes: "LIST" "bytes" "", |it| it;
-    Uri: "URI" "" "nbd://HOST:PORT or nbd+unix:///?socket=PATH", |it| it;
+    ListenAddress: "URI" "" "nbd://HOST:PORT, nbd+unix:///?socket=PATH or \
+        nvme-tcp://HOST:PORT", |it| it;
     AdminAddress: "ADDRESS" "" "", |it| it;
     Group: "GROUP" "" "", |it| it.name;
 }

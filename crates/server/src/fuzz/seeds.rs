@@ -57,9 +57,8 @@ pub fn seeds() -> Vec<Vec<u8>> {
         .concat(),
     ];
     sent.extend(requests.iter().map(|request| [&negotiated[..], request].concat()));
-    (0..3)
-        .flat_map(|tls| {
-            sent.iter().map(move |sent| [&[tls, 1, 2, 3, 4, 5, 6, 7, 8][..], sent].concat())
-        })
-        .collect()
+    let nbd = (0..3).flat_map(|tls| {
+        sent.iter().map(move |sent| [&[tls, 1, 2, 3, 4, 5, 6, 7, 8][..], sent].concat())
+    });
+    nbd.chain(super::nvme::seeds()).collect()
 }

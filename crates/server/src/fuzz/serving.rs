@@ -12,8 +12,11 @@ use floe_nbd::export::{Export, Exports};
 use super::cut::{Cut, Random};
 use super::{LONGEST_BYTES, exports};
 use crate::limits::{Limits, MOST_REQUESTS, RECEIVE_BUSY_BYTES};
-use crate::protocol::{Nbd, Request};
-use crate::session::{Budget, Common, Session, Want};
+use crate::protocol::{ProtocolFactory, Request};
+use crate::session::{Budget, Common, Session, SessionError, Want};
+
+/// Longest request of any protocol, or short writes that go first, whichever is more.
+const LONGEST_TRANSFER_BYTES: usize = 2 << 20;
 
 /// A server of one client, on a disk whose bytes encode their position.
 struct Host {
@@ -28,7 +31,12 @@ struct Host {
 
 /// Returns a session's answers to some input, and whether the input broke the protocol. With
 /// `delays`, the server answers late and in any order.
-pub(super) fn answers(sent: &[u8], cut: &mut Cut, mut delays: Option<Random>) -> (Vec<u8>, bool) {
+pub(super) fn answers(
+    protocol: &dyn ProtocolFactory,
+    sent: &[u8],
+    cut: &mut Cut,
+    mut delays: Option<Random>,
+) -> (Vec<u8>, bool) {
     let now = Instant::now();
     let pool = Pool::new(0);
     let budget = Rc::new(Budget::new(2 * LONGEST_BYTES as usize, 1));
@@ -39,7 +47,7 @@ pub(super) fn answers(sent: &[u8], cut: &mut Cut, mut delays: Option<Random>) ->
         limits: Limits::default(),
     };
     let nowhere = OwnedFd::from(std::fs::File::open("/dev/null").expect("/dev/null is there"));
-    let session = Session::new(0, nowhere, &Nbd, &exports(), &common, now);
+    let session = Session::new(0, nowhere, protocol, &exports(), &common, now);
     let mut host =
         Host { session, pool, budget, said: Vec::new(), open: Vec::new(), sending: false };
     let mut rest = sent;
@@ -52,11 +60,14 @@ pub(super) fn answers(sent: &[u8], cut: &mut Cut, mut delays: Option<Random>) ->
             Ok(Some(Want::ServeWrite(request, buffer))) => host.open.push((request, Some(buffer))),
             Ok(Some(Want::Receive { into, .. })) => place = Some(into),
             Ok(Some(Want::Pause | Want::End) | None) => {}
-            Err(_) => {
+            Err(error) => {
                 broken = true;
-                host.session.break_off();
+                if !matches!(error, SessionError::Told(_)) {
+                    host.session.break_off();
+                }
                 host.open.drain(..).for_each(|(request, _)| host.session.reply(&request, Ok(None)));
                 host.session.sent(now);
+                host.session.break_off();
                 break;
             }
         }
@@ -146,11 +157,12 @@ impl Host {
     }
 
     fn check_bounds(&self) {
-        assert!(self.budget.used() <= 3 * LONGEST_BYTES as usize);
+        let most = 2 * LONGEST_BYTES as usize + LONGEST_TRANSFER_BYTES;
+        assert!(self.budget.used() <= most);
         assert!(self.open.len() <= MOST_REQUESTS);
         // Of each request its buffer and a page for its header or extents, and what is received and
         // sent at once.
-        let most = 3 * LONGEST_BYTES as usize + (MOST_REQUESTS + 8) * 4096 + RECEIVE_BUSY_BYTES;
+        let most = most + (MOST_REQUESTS + 8) * 4096 + RECEIVE_BUSY_BYTES;
         assert!(self.pool.stats().fallback_bytes <= most, "{:?}", self.pool.stats());
     }
 }

@@ -163,6 +163,10 @@ impl DeviceSource for GuardedSource {
         self.inner.has_kernel_name()
     }
 
+    fn rotates(&self) -> bool {
+        self.inner.rotates()
+    }
+
     fn refresh(&self) -> std::io::Result<u64> {
         self.inner.refresh()
     }
@@ -243,6 +247,7 @@ mod tests {
         sampled_sectors,
     };
     use floe_device::MemoryDevice;
+    use floe_testkit::Intercepted;
 
     use super::super::disk::Disk;
     use super::super::keeper::Keeper;
@@ -269,16 +274,10 @@ mod tests {
         fn open(&self, _: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
             let device = self.device.clone();
             Ok(match self.cache.clone() {
-                Some(cache) => Box::new(Suspicious { device, cache }),
+                Some(cache) => Box::new(suspicious(device, cache)),
                 None => Box::new(device),
             })
         }
-    }
-
-    /// A volume's device that looks at each change whether the cache has forgotten its samples.
-    struct Suspicious {
-        device: MemoryDevice,
-        cache: Arc<dyn DeviceSource>,
     }
 
     fn known_samples(cache: &Arc<dyn DeviceSource>) -> Vec<u64> {
@@ -287,12 +286,9 @@ mod tests {
         superblock.volumes[0].samples.known().map(|(sector, _)| sector).collect()
     }
 
-    impl Device for Suspicious {
-        fn size_bytes(&self) -> u64 {
-            self.device.size_bytes()
-        }
-
-        fn submit(&mut self, operation: Operation) {
+    /// A volume's device that looks at each change whether the cache has forgotten its samples.
+    fn suspicious(device: MemoryDevice, cache: Arc<dyn DeviceSource>) -> impl Device {
+        Intercepted::new(device, move |operation| {
             let len = match &operation.action {
                 Action::Write { from, .. } => from.len() as u64,
                 Action::Zero { len, .. } | Action::Discard { len } => *len,
@@ -300,17 +296,13 @@ mod tests {
             };
             let end = (operation.offset + len).div_ceil(SECTOR_BYTES);
             let changed = operation.offset / SECTOR_BYTES..end;
-            let known = known_samples(&self.cache);
+            let known = known_samples(&cache);
             assert!(
                 len == 0 || !known.iter().any(|sector| changed.contains(sector)),
                 "{changed:?}"
             );
-            self.device.submit(operation);
-        }
-
-        fn poll(&mut self, done: &mut Vec<Completion>) {
-            self.device.poll(done);
-        }
+            None
+        })
     }
 
     #[test]
@@ -340,6 +332,7 @@ mod tests {
             description: String::new(),
             backing: memory(BYTES, Some(Arc::clone(&cache))),
             read_only: false,
+            reach: crate::volume::Reach::Clients,
         };
         let volumes = guarded(vec![volume], std::iter::once(&parts));
         let (ring, pool) = (Ring::new(1).expect("a ring"), Pool::new(0));

@@ -29,7 +29,7 @@ use super::start::{candidates, old_copy};
 use super::start_error::StartError;
 use super::state_dir::StateDir;
 use super::suit::{difference, known};
-use crate::volume::{DeviceSource, Volume};
+use crate::volume::{DeviceSource, Reach, Volume};
 
 /// Interval of progress reports, and of polls of devices that imitate a medium.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
@@ -155,7 +155,9 @@ fn write_back_one(
         while answers.is_empty() || !driver.is_idle() {
             driver.advance();
             driver.take_answers(&mut answers);
-            if driver.cache().has_lost_journal() && !driver.cache().is_bypassed() {
+            if driver.cache().condition().has_lost_journal()
+                && !driver.cache().condition().is_bypassed()
+            {
                 // The journal cannot note clean data: the drain fails, and may be repeated.
                 driver.bypass(true);
             }
@@ -167,7 +169,7 @@ fn write_back_one(
         driver.take_newly_lost(&mut lost);
         stays -= bytes - lost_sectors(&lost, *id) * SECTOR_BYTES;
         let left_bytes = driver.stats().dirty_bytes;
-        let without_journal = driver.cache().has_lost_journal();
+        let without_journal = driver.cache().condition().has_lost_journal();
         let drained = match answers.pop().map_or(Ok(()), |answer| answer.result) {
             Ok(()) if without_journal => Err(Fault::Io), // what was brought down cannot be noted
             drained => drained,
@@ -217,7 +219,9 @@ fn matched(
             (None, _) => return Err(Refusal::WhichVolume { of: names() }.into()),
         };
         let backing = Arc::clone(backing);
-        volumes.push(Volume { name, description: String::new(), backing, read_only: false });
+        let reach = Reach::Clients;
+        let description = String::new();
+        volumes.push(Volume { name, description, backing, read_only: false, reach });
     }
     let mut ids = Vec::new();
     for candidate in &mut candidates(&volumes)? {

@@ -1,5 +1,6 @@
 //! NBD as a protocol of sessions: [`Connection`] in terms of the cache.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use floe_block::{Fault, Kind, VolumeId};
@@ -30,6 +31,7 @@ pub(crate) struct Nbd;
 impl ProtocolFactory for Nbd {
     fn begin(
         &self,
+        _: Option<SocketAddr>,
         exports: &Arc<Exports>,
         tls: Option<&TlsConfig>,
         out: &mut Outbox,
@@ -105,7 +107,7 @@ impl Protocol for NbdClient {
         }
     }
 
-    fn exports_changed(&mut self, exports: &Arc<Exports>) -> bool {
+    fn exports_changed(&mut self, exports: &Arc<Exports>, _: &mut Outbox) -> bool {
         self.connection.exports_changed(exports)
     }
 
@@ -147,6 +149,7 @@ impl NbdClient {
             kind,
             offset: request.offset,
             length: request.length,
+            payload_follows: request.command == Command::Write,
         }
     }
 }

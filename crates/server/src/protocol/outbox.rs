@@ -47,6 +47,13 @@ impl Outbox {
         self.replies.push_back(Reply { header_bytes: header.len(), payload, bytes });
     }
 
+    /// Queues bytes behind the replies that wait.
+    pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(SEND_HEADER_BYTES) {
+            self.push(part, None, 0);
+        }
+    }
+
     /// Returns whether nothing waits to be sent.
     pub(crate) fn is_empty(&self) -> bool {
         self.answers.is_empty() && self.replies.is_empty()

@@ -17,7 +17,8 @@
 //! may never leave enough for the claim.
 //!
 //! Invariants: `used` is the sum of the clients' memory beyond their own; it exceeds the common
-//! memory only by a single request that is larger. A request within a client's own memory is
+//! memory only by a single request that is larger, and by short writes before whose payload the
+//! server cannot read on ([`Budget::take_at_once`]). A request within a client's own memory is
 //! granted at once. A client stands in line once.
 
 use std::cell::RefCell;
@@ -97,6 +98,12 @@ impl Budget {
             self.grant(&mut state, client, bytes);
         }
         is_own
+    }
+
+    /// Takes `bytes` for a client even if they are not there, because more memory comes free only
+    /// after this request.
+    pub(crate) fn take_at_once(&self, client: u32, bytes: usize) {
+        self.grant(&mut self.state.borrow_mut(), client, bytes);
     }
 
     /// Gives back part of a client's memory.

@@ -42,6 +42,9 @@ impl Session {
             return (now >= self.begun + self.common.limits.handshake_time)
                 .then_some(Overdue::Handshake);
         }
+        if self.protocol.has_parent() == Some(false) {
+            return Some(Overdue::Orphaned);
+        }
         if self.protocol.longest_silence().is_some_and(|most| now >= self.heard + most) {
             return Some(Overdue::Silent);
         }
@@ -59,7 +62,9 @@ impl Session {
 
     /// The client can be late while no other waits for its memory.
     pub(crate) fn is_watched(&self) -> bool {
-        self.is_in_handshake() || self.protocol.longest_silence().is_some() && !self.ended
+        let is_bound =
+            || self.protocol.longest_silence().is_some() || self.protocol.has_parent().is_some();
+        self.is_in_handshake() || !self.ended && is_bound()
     }
 
     /// No request is in flight, no reply is pending and no send is under way.

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::setup::{AdminSetup, ServeError};
 use crate::admin::{Access, AdminAddress, AllowedPaths, NetworkRules, name_in};
-use crate::patience::patiently;
 use crate::socket_file::{BACKLOG, Permitted, SocketFile, listen_on};
 use crate::tls::TlsConfig;
+use floe_device::patiently;
 
 /// A listening socket of the admin interface.
 #[derive(Debug)]
@@ -97,15 +97,13 @@ impl AdminListener {
 
 #[cfg(test)]
 mod tests {
+    use floe_testkit::certificates;
+
     use super::*;
 
     #[test]
     fn other_machines_are_kept_out_unless_they_encrypt_or_are_asked_in() {
-        let folder = tempfile::tempdir().unwrap();
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        std::fs::write(folder.path().join("server-cert.pem"), made.cert.pem()).unwrap();
-        std::fs::write(folder.path().join("server-key.pem"), made.signing_key.serialize_pem())
-            .unwrap();
+        let folder = certificates();
         let tls = |required| TlsConfig::load(folder.path(), false, required).unwrap();
         let bind = |tls: Option<&TlsConfig>, insecure| {
             AdminListener::bind(

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use floe_block::{Bell, Exchange};
 use floe_device::{Pool, Ring, Sockets};
+use floe_nvme::target::subsystem::Subsystem;
 
 use super::Server;
 use super::acceptor::{Acceptor, Io, Phase};
@@ -31,8 +32,11 @@ use super::valve::Valve;
 use super::worker::{Beginning, RING_ENTRIES};
 use super::worker_handle::{WorkerHandle, Workers};
 use super::worker_outbox::WorkerOutbox;
+use crate::address::ListenAddress;
 use crate::kept::{guarded, random_stack};
 use crate::listener::Listener;
+use crate::protocol::subsystem_name;
+use crate::ublk::LocalDevices;
 use crate::volume::Volume;
 
 /// Memory for requests under way, registered with the kernel, of all threads together and of each
@@ -46,6 +50,7 @@ pub struct Bound {
     config: ServerSetup,
     listeners: Vec<Listener>,
     admin_listeners: Vec<AdminListener>,
+    nqn: String,
 }
 
 impl Bound {
@@ -54,17 +59,22 @@ impl Bound {
     /// # Errors
     /// When an address cannot be bound or may not be.
     pub fn bind(config: ServerSetup) -> Result<Self, ServeError> {
-        let listeners = config
-            .listen
-            .iter()
-            .map(|uri| Listener::bind(uri, config.tls.as_ref(), config.insecure));
+        let nqn = config.nqn.clone().unwrap_or_else(|| {
+            let addresses =
+                config.listen.iter().filter(|it| matches!(it, ListenAddress::NvmeTcp(_)));
+            subsystem_name(&addresses.map(ToString::to_string).collect::<Vec<_>>())
+        });
+        let subsystem = Arc::new(Subsystem::new(&nqn, env!("CARGO_PKG_VERSION"))?);
+        let listeners = config.listen.iter().map(|address| {
+            Listener::bind(address, config.tls.as_ref(), config.insecure, &subsystem)
+        });
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let admin = &config.admin;
         let admin_listeners = admin.listen.iter().map(|address| {
             AdminListener::bind(address, admin, config.tls.as_ref(), config.insecure)
         });
         let admin_listeners = admin_listeners.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { listeners, admin_listeners, config })
+        Ok(Self { listeners, admin_listeners, config, nqn })
     }
 
     /// A server of these volumes, the first of which is the default one, through these tiers, from
@@ -83,7 +93,7 @@ impl Bound {
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
-        let Self { config, listeners, admin_listeners } = self;
+        let Self { config, listeners, admin_listeners, nqn } = self;
         let threads = tiers.first().expect("there is a tier").cache.threads();
         let config = Arc::new(config);
         let volumes = guarded(volumes, tiers.iter().map(|tier| &tier.cache));
@@ -158,6 +168,7 @@ impl Bound {
             config,
             workers,
             offer,
+            local: LocalDevices::default(),
             stack,
             keys_given: known.len() as u32,
             tiers: known,
@@ -170,6 +181,6 @@ impl Bound {
             last_number: 0,
             note_again: None,
         };
-        Ok(Server { acceptor, control, team })
+        Ok(Server { acceptor, control, team, nqn })
     }
 }

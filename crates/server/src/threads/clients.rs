@@ -112,7 +112,9 @@ impl Worker {
                 Err(error) => {
                     self.tally.clients.clients_hung_up_on += 1;
                     self.sessions.warn(self.number, Complaint::BrokeProtocol, index, &error, now);
-                    self.break_off(index);
+                    if !matches!(error, SessionError::Told(_)) {
+                        self.break_off(index);
+                    }
                     break;
                 }
             }
@@ -217,6 +219,10 @@ impl Worker {
                     (_, result) => self.sessions[index].reply(&request, result.map(|()| payload)),
                 }
                 self.sessions.touch(index);
+            }
+            Origin::Local { index, request, payload, begun } => {
+                let result = answer.result.map(|()| payload);
+                self.complete_local(index, &request, result, begun);
             }
             Origin::Command(ticket) => {
                 let result = match answer.result {

@@ -84,16 +84,17 @@ pub(super) fn in_threads(
 ) -> (KnownTier, Vec<TierPart>) {
     let Tier { name, cache, source, cache_bytes } = tier;
     assert_eq!(cache.threads(), exchanges.len(), "all tiers have as many parts");
-    let mode = cache.parts[0].0.mode();
+    let config = cache.parts[0].0.config();
+    let mode = config.mode;
     let known = KnownTier {
         key,
         name,
         most_dirty_bytes: cache.most_dirty_bytes,
         may_be_dirty: mode.keeps_writes()
-            || cache.parts.iter().any(|(cache, _)| cache.has_dirty_data()),
+            || cache.parts.iter().any(|(cache, _)| cache.condition().has_dirty_data()),
         mode,
-        admission: cache.parts[0].0.admission(),
-        evict: cache.parts[0].0.evict().to_string(),
+        admission: config.gate.policy(),
+        evict: config.evict.to_string(),
         cache_bytes,
         keeper: cache.keeper,
         source: Arc::clone(&source),

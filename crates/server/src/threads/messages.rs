@@ -14,6 +14,7 @@ use super::tier_part::TierPart;
 use crate::admin::{Addition, AllowedPaths, NewTier, PathRefused, Reply, Trouble};
 use crate::protocol::ProtocolFactory;
 use crate::status::Snapshot;
+use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
 
 /// A message to a worker.
@@ -21,6 +22,8 @@ use crate::volume::DeviceSource;
 pub(super) enum Message {
     /// Serve this client, in the protocol that the factory begins.
     Serve(OwnedFd, Arc<dyn ProtocolFactory>),
+    /// Serve this queue of a local block device.
+    ServeQueue(QueueOrder),
     /// These exports are offered now: new clients see them, and clients of others are sent away.
     Offer(Arc<Exports>),
     /// Carry out the command, and reply under the ticket.

@@ -136,5 +136,11 @@ fn exports_of(volumes: &[Offered]) -> Result<Exports, ExportsError> {
         read_only: offered.volume.read_only,
         ..Export::new(offered.volume.name.clone(), offered.bytes)
     };
-    Exports::new(volumes.iter().filter(|offered| !offered.leaving).map(export).collect())
+    Exports::new(
+        volumes
+            .iter()
+            .filter(|offered| !offered.leaving && offered.volume.reach.has_clients())
+            .map(export)
+            .collect(),
+    )
 }

@@ -7,6 +7,7 @@ use floe_device::{Buffer, Slice};
 
 use super::messages::Ticket;
 use crate::protocol::Request;
+use crate::ublk::LocalRequest;
 
 /// Reads that are looked for in memory together: enough for the processor, and few enough that none
 /// waits for long.
@@ -16,6 +17,7 @@ const LOOKED_FOR_AT_ONCE: usize = 16;
 #[derive(Debug)]
 pub(super) enum Origin {
     Session { index: u32, request: Request, payload: Option<Slice>, begun: Instant },
+    Local { index: usize, request: LocalRequest, payload: Option<Slice>, begun: Instant },
     Command(Ticket),
 }
 

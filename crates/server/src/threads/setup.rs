@@ -8,9 +8,10 @@ use floe_block::MemoryTier;
 use floe_device::{OpenError, RingError, Spec};
 use floe_model::Service;
 use floe_nbd::export::ExportsError;
-use floe_nbd::uri::Uri;
+use floe_nvme::target::subsystem::NqnError;
 
 use super::tiers::CacheDevices;
+use crate::address::ListenAddress;
 use crate::admin::{AdminAddress, AllowedPaths, NoDefaultAddress, Token};
 use crate::config;
 use crate::kept::{StartError, StateDir};
@@ -23,7 +24,9 @@ use crate::tls::TlsConfig;
 #[derive(Debug, Clone)]
 pub struct ServerSetup {
     /// The addresses to listen on.
-    pub listen: Vec<Uri>,
+    pub listen: Vec<ListenAddress>,
+    /// The name of the NVMe subsystem; `None` for one made from the machine and its addresses.
+    pub nqn: Option<String>,
     /// The admin interface.
     pub admin: AdminSetup,
     /// Allow addresses that other machines can reach.
@@ -125,6 +128,9 @@ pub enum ServeError {
     /// An address cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The subsystem's name cannot be used.
+    #[error(transparent)]
+    Nqn(#[from] NqnError),
     /// The admin address cannot be listened on.
     #[error("cannot listen on admin address {address}: {source}; give another with --admin")]
     Admin {
@@ -156,6 +162,9 @@ pub enum ServeError {
     /// A device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// A volume cannot be a local block device.
+    #[error("{0}")]
+    Attach(String),
     /// There is no ring for a thread.
     #[error(transparent)]
     Ring(#[from] RingError),

@@ -29,23 +29,24 @@ impl TierWatch {
 
     /// The changes of a tier's cache in this worker; they count as reported.
     pub(super) fn events(&mut self, worker: usize, cache: &BlockCache) -> Vec<TierEvent> {
+        let condition = cache.condition();
         let mut events = Vec::new();
         let mut first = |is: bool, reported: &mut bool, event: TierEvent| {
             if is && !std::mem::replace(reported, is) {
                 events.push(event);
             }
         };
-        first(cache.is_degraded(), &mut self.degraded, TierEvent::Degraded);
-        if cache.has_lost_journal() {
+        first(condition.is_degraded(), &mut self.degraded, TierEvent::Degraded);
+        if condition.has_lost_journal() {
             first(true, &mut self.journal_lost, TierEvent::JournalLost);
-            let emptied = cache.is_bypassed() && !self.emptied && cache.is_emptied();
+            let emptied = condition.is_bypassed() && !self.emptied && condition.is_emptied();
             first(emptied, &mut self.emptied, TierEvent::Emptied { worker });
-            let blocked = cache.is_blocked();
+            let blocked = condition.is_blocked();
             first(blocked, &mut self.blocked, TierEvent::Blocked);
             self.blocked = blocked;
         }
         if self.degraded || self.has_lost || self.refusing {
-            let refusing = cache.refused_bytes() > 0;
+            let refusing = condition.refused_bytes() > 0;
             if refusing != std::mem::replace(&mut self.refusing, refusing) {
                 events.push(TierEvent::Refusing { worker, refusing });
             }

@@ -18,6 +18,7 @@ use floe_device::{Ring, Seed, SocketCompletion, Sockets};
 use floe_nbd::export::Exports;
 
 use super::awaited::Commands;
+use super::locals::Locals;
 use super::mailbox::Mailbox;
 use super::messages::Message;
 use super::offer::Offered;
@@ -61,6 +62,7 @@ pub(super) struct Worker {
     /// Shared by all sessions.
     pub(super) common: Common,
     pub(super) sessions: Sessions,
+    pub(super) locals: Locals,
     pub(super) origins: Origins,
     /// Empty between clients.
     pub(super) looked_for: LookedFor,
@@ -117,6 +119,7 @@ impl Worker {
             driver,
             common,
             sessions: Sessions::new(exports, connections),
+            locals: Locals::default(),
             origins: Origins::default(),
             looked_for: LookedFor::default(),
             tally: Tally::default(),
@@ -141,6 +144,7 @@ impl Worker {
             self.sockets.poll(&mut arrived);
             self.mailbox.take().into_iter().for_each(|message| self.take_message(message));
             arrived.drain(..).for_each(|completion| self.take_in(completion));
+            self.take_local();
             self.pump_touched();
             self.driver.advance();
             self.driver.take_answers(&mut answers);
@@ -180,6 +184,7 @@ impl Worker {
     fn take_message(&mut self, message: Message) {
         match message {
             Message::Serve(socket, protocol) => self.welcome(socket, &*protocol),
+            Message::ServeQueue(order) => self.serve_queue(order),
             Message::Offer(exports) => self.sessions.offer(exports),
             Message::Ask { ticket, command } => self.begin_command(ticket, command),
             Message::Degrade { tier } => {

@@ -34,6 +34,7 @@ impl Worker {
             Command::NoteRest => Awaited::Noted { begun: false },
             Command::End => {
                 self.sessions.end();
+                self.locals.end();
                 Awaited::Quiet { until }
             }
             command => {
@@ -81,9 +82,10 @@ impl Worker {
             let result = match awaited {
                 Awaited::Quiet { until } => self
                     .clients_are_gone(now, until, |session| session.is_quiet())
+                    .filter(|()| self.locals.is_quiet())
                     .map(|()| Ok(Done::Nothing)),
                 Awaited::Unused { volume, until } => {
-                    let unused = |session: &Session| session.volume() != Some(volume);
+                    let unused = |session: &Session| !session.uses(volume);
                     self.clients_are_gone(now, until, unused).map(|()| Ok(Done::Nothing))
                 }
                 Awaited::Idle { tier, volume } => {

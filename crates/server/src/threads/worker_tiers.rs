@@ -86,7 +86,7 @@ impl Worker {
             }
             TierAwaited::Rest { above } => {
                 let below = self.tier(above).below().expect("a tier rests before it goes");
-                match (below.is_at_rest(), below.cache().has_dirty_data()) {
+                match (below.is_at_rest(), below.cache().condition().has_dirty_data()) {
                     (false, _) => None,
                     (true, false) => Some(Ok(Done::Nothing)),
                     (true, true) => Some(Err(Problem::Other("some of it is dirty again".into()))),

@@ -1,9 +1,9 @@
 //! The server, as clients and operators meet it.
 
-mod certificates;
 mod nbd_client_replies;
 mod nbd_clients;
 mod nbd_servers;
 mod nbd_tls;
+mod nvme_hosts;
 mod rig;
 mod server;

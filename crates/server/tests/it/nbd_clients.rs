@@ -6,7 +6,6 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
-use std::process::{Command as Process, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -19,11 +18,9 @@ use floe_nbd::reply::ReplyHeader;
 use floe_nbd::transmission::{Command, Request};
 use floe_nbd::uri::{Address, Uri};
 use floe_server::nbd_client::{Client, ClientError, Options, Reply};
+use floe_testkit::{PATIENCE, is_installed, run};
 
 const SIZE: usize = 8 << 20;
-
-/// Long enough for any machine; only keeps a broken server from hanging the tests.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
 type Disk = Arc<Mutex<Vec<u8>>>;
 
@@ -143,7 +140,7 @@ fn code(result: Result<(), ClientError>) -> ErrorCode {
 fn what_is_written_is_read_with_and_without_structured_replies() {
     let (uri, disk) = serve();
     for structured_replies in [true, false] {
-        let options = Options { structured_replies, timeout: PATIENCE };
+        let options = Options { structured_replies, timeout: Some(PATIENCE) };
         let mut client = Client::connect_with(&uri, &options).unwrap();
         assert_eq!(client.info().size_bytes, SIZE as u64);
         assert_eq!(client.info().structured_replies, structured_replies);
@@ -228,7 +225,7 @@ fn many_requests_in_flight_come_back_each_with_its_own_data() {
 #[test]
 fn a_flood_in_both_directions_does_not_deadlock() {
     let (uri, _) = serve();
-    let options = Options { timeout: PATIENCE, ..Options::default() };
+    let options = Options { timeout: Some(PATIENCE), ..Options::default() };
     let mut client = Client::connect_with(&uri, &options).unwrap();
     let megabyte = vec![5; 1 << 20];
     for turn in 0..40 {
@@ -251,7 +248,7 @@ fn a_silent_server_times_out_and_a_strange_one_is_refused() {
     let hasty = Options { timeout: Some(Duration::from_millis(50)), ..Options::default() };
     assert!(matches!(Client::connect_with(&uri, &hasty), Err(ClientError::Timeout)));
 
-    let options = Options { timeout: PATIENCE, ..Options::default() };
+    let options = Options { timeout: Some(PATIENCE), ..Options::default() };
     let server = std::thread::spawn(move || {
         listener.accept().unwrap(); // the one that timed out
         listener.accept().unwrap().0.write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian")
@@ -290,38 +287,13 @@ fn unix_sockets_work_by_path_and_by_abstract_name() {
     }
 }
 
-/// Where the programs must be there (in CI, under `make test`) a missing one is a failure;
-/// elsewhere it is told.
-fn missing(program: &str) {
-    let required =
-        ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
-    assert!(!required, "{program} is not installed; make test installs it");
-    // Not println: the test harness would swallow it.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {program} is not installed");
-}
-
-/// Runs a program to its end; gives its output, or `None` with a line saying so when it is not
-/// installed.
-fn run(program: &str, arguments: &[&str]) -> Option<String> {
-    let child = Process::new(program).args(arguments).stdin(Stdio::null()).output();
-    let Ok(output) = child else {
-        missing(program);
-        return None;
-    };
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {}\n{text}\n{errors}",
-        output.status
-    );
-    Some(text)
-}
-
 #[test]
 fn nbdinfo_sees_what_is_offered() {
+    if !is_installed(&["nbdinfo"]) {
+        return;
+    }
     let (uri, _) = serve();
-    let Some(json) = run("nbdinfo", &["--json", &uri.to_string()]) else { return };
+    let json = run("nbdinfo", &["--json", &uri.to_string()]);
     for wanted in [
         r#""export-name": "disk""#,
         r#""description": "a test disk""#,
@@ -342,7 +314,7 @@ fn nbdinfo_sees_what_is_offered() {
         assert!(json.contains(wanted), "{wanted} is missing in {json}");
     }
     let server = Uri { export: String::new(), ..uri };
-    let list = run("nbdinfo", &["--list", &server.to_string()]).unwrap();
+    let list = run("nbdinfo", &["--list", &server.to_string()]);
     assert!(
         list.contains(r#"export="disk""#) && list.contains(r#"export="sealed disk""#),
         "{list}"
@@ -352,6 +324,9 @@ fn nbdinfo_sees_what_is_offered() {
 
 #[test]
 fn qemu_io_writes_zeroes_discards_and_reads_back() {
+    if !is_installed(&["qemu-io"]) {
+        return;
+    }
     let (uri, disk) = serve();
     let commands = [
         "write -P 3 4k 8k",
@@ -365,7 +340,7 @@ fn qemu_io_writes_zeroes_discards_and_reads_back() {
     commands.iter().for_each(|command| arguments.extend(["-c", command]));
     let text = uri.to_string();
     arguments.push(&text);
-    let Some(output) = run("qemu-io", &arguments) else { return };
+    let output = run("qemu-io", &arguments);
     assert!(!output.contains("failed") && !output.contains("error"), "{output}");
     let disk = disk.lock().unwrap();
     assert!(
@@ -377,6 +352,9 @@ fn qemu_io_writes_zeroes_discards_and_reads_back() {
 
 #[test]
 fn nbdcopy_brings_a_file_in_and_out_unchanged() {
+    if !is_installed(&["nbdcopy"]) {
+        return;
+    }
     let (uri, disk) = serve();
     let folder = tempfile::tempdir().unwrap();
     let (source, target) = (folder.path().join("in"), folder.path().join("out"));
@@ -385,28 +363,33 @@ fn nbdcopy_brings_a_file_in_and_out_unchanged() {
     content[1 << 20..3 << 20].fill(0);
     std::fs::write(&source, &content).unwrap();
     let text = uri.to_string();
-    if run("nbdcopy", &["--flush", source.to_str().unwrap(), &text]).is_some() {
-        assert!(*disk.lock().unwrap() == content);
-        run("nbdcopy", &[&text, target.to_str().unwrap()]);
-        assert!(std::fs::read(&target).unwrap() == content);
-    }
+    run("nbdcopy", &["--flush", source.to_str().unwrap(), &text]);
+    assert!(*disk.lock().unwrap() == content);
+    run("nbdcopy", &[&text, target.to_str().unwrap()]);
+    assert!(std::fs::read(&target).unwrap() == content);
 }
 
 #[test]
 fn nbdinfo_shows_which_parts_are_allocated() {
+    if !is_installed(&["nbdinfo"]) {
+        return;
+    }
     let (uri, disk) = serve();
     disk.lock().unwrap()[4096..12288].fill(7);
-    let Some(map) = run("nbdinfo", &["--map", &uri.to_string()]) else { return };
+    let map = run("nbdinfo", &["--map", &uri.to_string()]);
     let fields: Vec<Vec<&str>> =
         map.lines().map(|line| line.split_whitespace().take(3).collect()).collect();
     let rest = (SIZE - 12288).to_string();
     assert_eq!(fields, [["0", "4096", "3"], ["4096", "8192", "0"], ["12288", &rest, "3"]]);
-    let contexts = run("nbdinfo", &["--list", &uri.to_string()]).unwrap();
+    let contexts = run("nbdinfo", &["--list", &uri.to_string()]);
     assert!(contexts.matches("base:allocation").count() == 2, "one for each export: {contexts}");
 }
 
 #[test]
 fn fio_verifies_what_it_wrote() {
+    if !is_installed(&["fio"]) {
+        return;
+    }
     let (uri, _) = serve();
     let target = format!("--uri={uri}");
     let job = [

@@ -1,18 +1,14 @@
 //! The client against well-known servers, where they are installed.
 
-use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use floe_nbd::uri::{Address, Uri};
 use floe_server::nbd_client::{Client, Options};
+use floe_testkit::{PATIENCE, is_installed, wait_until};
 
 const SIZE: usize = 4 << 20;
-
-/// Long enough for any machine; only keeps a broken server from hanging the tests.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A server on a Unix socket, ended with the test.
 struct Server(Child);
@@ -21,17 +17,12 @@ impl Server {
     /// Starts it and waits until it listens, which is later than its socket is there; `None`, with
     /// a line saying so, when it is not installed.
     fn start(program: &str, arguments: &[&str], socket: &Path) -> Option<Self> {
-        let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
-        let Ok(child) = child else {
-            missing(program);
+        if !is_installed(&[program]) {
             return None;
-        };
-        let server = Self(child);
-        let start = Instant::now();
-        while UnixStream::connect(socket).is_err() {
-            assert!(start.elapsed() < PATIENCE, "{program} did not start");
-            std::thread::sleep(Duration::from_millis(10));
         }
+        let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn();
+        let server = Self(child.expect("it is installed"));
+        wait_until(program, || UnixStream::connect(socket).is_ok());
         Some(server)
     }
 }
@@ -41,16 +32,6 @@ impl Drop for Server {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// Where the programs must be there (in CI, under `make test`) a missing one is a failure;
-/// elsewhere it is told.
-fn missing(program: &str) {
-    let required =
-        ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
-    assert!(!required, "{program} is not installed; make test installs it");
-    // Not println: the test harness would swallow it.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {program} is not installed");
 }
 
 /// Writes, zeroes and reads back, one by one and many in flight.

@@ -6,12 +6,12 @@ use std::process::{Command, Output, Stdio};
 
 use floe_nbd::uri::{Address, Uri};
 
-use crate::certificates::certificates;
-use crate::rig::{Rig, VOLUME, drained, header, pattern, simple_reply};
+use crate::rig::{Rig, VOLUME, drained, header, simple_reply};
 use floe_block::WriteMode;
 use floe_server::ServerSetup;
 use floe_server::admin::Token;
 use floe_server::tls::TlsConfig;
+use floe_testkit::{certificates, is_installed, pattern};
 
 /// A server with these certificates.
 fn serve(folder: &Path, verify_peer: bool, required: bool) -> Rig {
@@ -30,18 +30,10 @@ fn tcp_uri(rig: &Rig, folder: &Path) -> String {
     format!("nbds://localhost:{}/floe?tls-certificates={}", port(rig), folder.display())
 }
 
-/// Runs a program; `None` when it is missing, which only a machine without clients may say.
+/// Runs a program; `None` where it is missing.
 fn run(program: &str, arguments: &[&str]) -> Option<Output> {
-    match Command::new(program).args(arguments).stdin(Stdio::null()).output() {
-        Ok(output) => Some(output),
-        Err(error) => {
-            let required =
-                ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
-            assert!(!required, "{program}: {error}");
-            eprintln!("SKIPPED: {program} is missing");
-            None
-        }
-    }
+    let run = || Command::new(program).args(arguments).stdin(Stdio::null()).output();
+    is_installed(&[program]).then(|| run().expect("it is installed"))
 }
 
 fn succeeds(program: &str, arguments: &[&str]) -> bool {

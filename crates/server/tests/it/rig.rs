@@ -20,8 +20,11 @@ use floe_server::limits::Limits;
 use floe_server::nbd_client::{Client, ClientError, Options};
 use floe_server::status::Status;
 use floe_server::{
-    AdminSetup, Bound, DeviceSource, NamedDevices, ServeError, ServerSetup, Tier, Volume,
+    AdminSetup, Bound, DeviceSource, NamedDevices, Reach, ServeError, ServerSetup, Tier, Volume,
 };
+use floe_testkit::{PATIENCE, patiently};
+
+use crate::server::mood::Mood;
 
 /// Size of the volume.
 pub(crate) const VOLUME: usize = 64 << 20;
@@ -37,13 +40,12 @@ pub(crate) const MEMORIES: [Option<MemoryWrite>; 3] =
 /// Threads that serve.
 const THREADS: usize = 2;
 
-/// Long enough for any machine; only keeps a broken server from hanging the tests.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
-
 /// A server in a thread of its own.
 pub(crate) struct Rig {
     /// Over a Unix socket and over TCP.
     pub(crate) uris: Vec<Uri>,
+    /// Its addresses of NVMe over TCP.
+    pub(crate) nvme: Vec<String>,
     /// Its admin socket.
     pub(crate) admin: Endpoint,
     /// Where its admin interface is on TCP.
@@ -96,6 +98,7 @@ impl Setup {
                 ],
                 ..AdminSetup::default()
             },
+            nqn: None,
             insecure: false,
             tls: None,
             limits: Limits {
@@ -215,20 +218,22 @@ impl Setup {
                 }
             };
             let admin: Vec<_> = server.admin_addresses().cloned().collect();
-            tell.send(Ok((server.uris().collect(), admin))).unwrap();
+            let nvme = server.nvme_addresses().map(ToString::to_string).collect();
+            tell.send(Ok((server.uris().collect(), nvme, admin))).unwrap();
             server.run()
         });
-        let (uris, mut admin): (_, Vec<AdminAddress>) =
+        let (uris, nvme, mut admin): (_, _, Vec<AdminAddress>) =
             told.recv_timeout(PATIENCE).expect("it begins, or says why not")?;
         let admin_tcp = admin.pop().expect("TCP is the last").to_string();
         let admin = admin.pop().expect("the socket is the first").into();
-        Ok(Rig { uris, admin, admin_tcp, signal, thread, memory, _folder: folder })
+        Ok(Rig { uris, nvme, admin, admin_tcp, signal, thread, memory, _folder: folder })
     }
 }
 
 /// A writable volume.
 fn volume(name: &str, backing: Arc<dyn DeviceSource>) -> Volume {
-    Volume { name: name.into(), description: String::new(), backing, read_only: false }
+    let (name, description) = (name.into(), String::new());
+    Volume { name, description, backing, read_only: false, reach: Reach::Clients }
 }
 
 impl Rig {
@@ -307,6 +312,15 @@ impl Rig {
         admin::status(&self.admin).unwrap()
     }
 
+    /// Keeps a thread busy until [`Mood::let_go`], and returns when it is.
+    pub(crate) fn keep_busy(&self, mood: &Mood, thread: usize) {
+        mood.keep_busy(thread);
+        // The question wakes the thread. It may be kept busy before it answers, so nobody waits.
+        let admin = self.admin.clone();
+        std::thread::spawn(move || drop(admin::status(&admin)));
+        patiently(|| mood.keeps_busy().then_some(()));
+    }
+
     /// Waits until the status is as wanted.
     pub(crate) fn wait_for(&self, wanted: impl Fn(&Status) -> bool) -> Status {
         patiently(|| Some(self.status()).filter(&wanted))
@@ -366,18 +380,6 @@ impl<W: Fn(MemoryDevice) -> Box<dyn Device> + Send + Sync> DeviceSource for Wrap
     }
 }
 
-/// Tries until there is something.
-pub(crate) fn patiently<T>(mut attempt: impl FnMut() -> Option<T>) -> T {
-    let begun = Instant::now();
-    loop {
-        if let Some(there) = attempt() {
-            return there;
-        }
-        assert!(begun.elapsed() < PATIENCE, "nothing came of it");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// A client's part of the handshake.
 pub(crate) fn shake_hands(stream: &mut (impl Read + Write)) {
     let mut greeting = [0; 18];
@@ -421,28 +423,6 @@ pub(crate) fn drained(stream: &mut impl Read) -> Vec<u8> {
             Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return bytes,
             Err(error) => panic!("{error}"),
         }
-    }
-}
-
-/// Bytes that differ from place to place and from seed to seed.
-pub(crate) fn pattern(seed: u64, length: usize) -> Vec<u8> {
-    let mut random = Random(seed);
-    (0..length.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(length).collect()
-}
-
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-pub(crate) struct Random(pub(crate) u64);
-
-impl Random {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    pub(crate) fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
     }
 }
 

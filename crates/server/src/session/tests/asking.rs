@@ -2,7 +2,10 @@
 //! NVMe over TCP do.
 //!
 //! A request is `r` or `w`, its tag and the KiB of its range. The server asks for the payload with
-//! `?` and the tag. A part of it is `d`, the tag, its KiB and its bytes.
+//! `?` and the tag. A part of it is `d`, the tag, its KiB and its bytes. The payload of a write `i`
+//! follows it.
+
+use std::net::SocketAddr;
 
 use super::*;
 
@@ -12,25 +15,40 @@ const SILENCE: std::time::Duration = std::time::Duration::from_secs(5);
 #[derive(Debug, Default)]
 struct Asking {
     payload_bytes: usize,
+    /// The write whose payload follows.
+    follows: Option<u64>,
 }
 
 #[derive(Debug)]
 struct AskingFactory;
 
 impl ProtocolFactory for AskingFactory {
-    fn begin(&self, _: &Arc<Exports>, _: Option<&TlsConfig>, _: &mut Outbox) -> Box<dyn Protocol> {
+    fn begin(
+        &self,
+        _: Option<SocketAddr>,
+        _: &Arc<Exports>,
+        _: Option<&TlsConfig>,
+        _: &mut Outbox,
+    ) -> Box<dyn Protocol> {
         Box::new(Asking::default())
     }
 }
 
 impl Protocol for Asking {
     fn advance(&mut self, input: &[u8], _: &mut Outbox) -> Result<(usize, Event), Broken> {
+        if let Some(tag) = self.follows.take() {
+            return Ok((0, Event::Payload { tag, bytes: self.payload_bytes }));
+        }
         assert_eq!(self.payload_bytes, 0, "the session lacks payload");
         let &[kind, tag, kib, ..] = input else { return Ok((0, Event::NeedMore)) };
         let length = u32::from(kib) << 10;
         let kind = match kind {
             b'r' => Kind::Read,
             b'w' => Kind::Write { durable: false },
+            b'i' => {
+                (self.payload_bytes, self.follows) = (length as usize, Some(tag.into()));
+                Kind::Write { durable: false }
+            }
             b'd' => {
                 self.payload_bytes = length as usize;
                 return Ok((3, Event::Payload { tag: tag.into(), bytes: self.payload_bytes }));
@@ -38,11 +56,15 @@ impl Protocol for Asking {
             _ => return Err("neither a request nor data".into()),
         };
         let volume = VolumeId(0);
-        let request = Request { tag: tag.into(), flags: 0, volume, kind, offset: 0, length };
+        let (tag, payload_follows) = (tag.into(), self.follows.is_some());
+        let request = Request { tag, flags: 0, volume, kind, offset: 0, length, payload_follows };
         Ok((3, Event::Request(request)))
     }
 
     fn ready(&mut self, write: &Request, out: &mut Outbox) {
+        if write.payload_follows {
+            return;
+        }
         out.answers.extend([b'?', write.tag as u8]);
     }
 
@@ -58,7 +80,7 @@ impl Protocol for Asking {
         out.send(&[b'.', request.tag as u8], None);
     }
 
-    fn exports_changed(&mut self, _: &Arc<Exports>) -> bool {
+    fn exports_changed(&mut self, _: &Arc<Exports>, _: &mut Outbox) -> bool {
         true
     }
 
@@ -151,6 +173,26 @@ fn payload_is_received_while_requests_before_it_wait_for_memory() {
     assert!(matches!(session.next(now()), Ok(None)), "the receive goes on");
     session.received(7192, now()).unwrap();
     assert_eq!(written(&mut session).0, b'1');
+}
+
+#[test]
+fn a_write_in_front_of_awaited_payload_waits_for_no_memory() {
+    let budget = Rc::new(Budget::new(40_000, 1));
+    let mut session = session(&budget, now());
+    assert!(budget.take(1, 30_000), "another client has the memory");
+    arrive(&mut session, b"w1\x08r2\x03");
+    assert_eq!(serve(&mut session), b'1');
+    arrive(&mut session, &[&b"i3\x03"[..], &[3; 3072], b"d1\x08", &[1; 92]].concat());
+    assert_eq!(serve(&mut session), b'3', "the payload of 1 is behind it");
+    assert_eq!(written(&mut session), (b'3', vec![3; 3072]));
+    arrive(&mut session, &[1; 8100]);
+    assert_eq!(written(&mut session), (b'1', vec![1; 8192]));
+    assert!(session.uses(VolumeId(0)), "a read waits");
+    budget.give_back(1, 30_000);
+    assert_eq!(budget.next_in_turn(), Some(0));
+    session.turn_has_come();
+    assert_eq!(serve(&mut session), b'2');
+    assert!(!session.uses(VolumeId(1)));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::core::{Control, Wait};
 use super::opening::beside;
 use super::remove_volume::forget;
 use crate::admin::{Addition, AllowedPaths, Reply, Trouble};
-use crate::volume::Volume;
+use crate::volume::{Reach, Volume};
 
 /// Opens the device, adds the volume in all workers, writes it down, and offers it.
 pub(super) fn add_volume(
@@ -86,5 +86,6 @@ fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> 
     let source = backing.prepare(Role::Backing { read_only });
     let source = source.map_err(|error| Problem::Other(error.to_string()))?;
     check()?; // a link may have been changed meanwhile
-    Ok(Volume { name, description, backing: Arc::new(source), read_only })
+    let backing = Arc::new(source);
+    Ok(Volume { name, description, backing, read_only, reach: Reach::Clients })
 }

@@ -21,6 +21,7 @@ use super::super::worker_handle::Workers;
 use crate::admin::Reply;
 use crate::kept::{Keeper, StartError};
 use crate::status::Snapshot;
+use crate::ublk::LocalDevices;
 
 /// Number of checks for silent workers within the time that one may be silent.
 const LOOKS: u32 = 4;
@@ -30,6 +31,8 @@ pub(in crate::threads) struct Control {
     pub(in crate::threads) config: Arc<ServerSetup>,
     pub(in crate::threads) workers: Workers,
     pub(in crate::threads) offer: Offer,
+    /// The local block devices.
+    pub(in crate::threads) local: LocalDevices,
     /// The tiers, from the top.
     pub(in crate::threads) tiers: Vec<KnownTier>,
     /// The random number of the tiers served together.

@@ -20,6 +20,25 @@ pub(super) fn beside<T: Send + 'static>(
     control: &mut Control,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
+    wait_for(control, work, |control| control.ending)
+}
+
+/// Runs work of the end of the server on an extra thread, and waits for it.
+///
+/// # Errors
+/// When the server is abandoned first, the work panics, or there is no thread for it.
+pub(super) fn beside_the_end<T: Send + 'static>(
+    control: &mut Control,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    wait_for(control, work, |control| control.abandoned)
+}
+
+fn wait_for<T: Send + 'static>(
+    control: &mut Control,
+    work: impl FnOnce() -> T + Send + 'static,
+    is_over: impl Fn(&Control) -> bool,
+) -> Result<T, Problem> {
     let (result, results) = mpsc::channel();
     let sender = control.inbox.sender.clone();
     let run = move || {
@@ -33,9 +52,9 @@ pub(super) fn beside<T: Send + 'static>(
     loop {
         match results.try_recv() {
             Ok(Ok(done)) => return Ok(done),
-            Ok(Err(_)) => return Err(Problem::Other("opening the device panicked".to_owned())),
+            Ok(Err(_)) => return Err(Problem::Other("the work on a device panicked".to_owned())),
             Err(TryRecvError::Disconnected) => unreachable!("it sends a result first"),
-            Err(TryRecvError::Empty) if control.ending => return Err(Problem::Ending),
+            Err(TryRecvError::Empty) if is_over(control) => return Err(Problem::Ending),
             Err(TryRecvError::Empty) => {}
         }
         let restores = |job: &Job| matches!(job.operation, Operation::Restore);

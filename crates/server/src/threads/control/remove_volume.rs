@@ -17,6 +17,10 @@ pub(super) fn remove_volume(
     force: bool,
 ) -> Result<Reply, Reply> {
     let offered = present(control.offer.all(), name)?;
+    if offered.volume.reach.is_local() {
+        let problem = format!("volume {name:?} is attached to this machine, and stays as it is");
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
     let (id, ids) = (offered.id, offered.ids.clone());
     let snapshots = control.snapshots(Wait::UntilEnd).map_err(Problem::into_reply)?;
     let of = |thread: &Snapshot| thread.connections.get(usize::from(id.0)).copied().unwrap_or(0);

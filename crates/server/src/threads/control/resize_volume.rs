@@ -16,6 +16,10 @@ pub(super) fn resize_volume(
     wanted: Option<u64>,
 ) -> Result<Reply, Reply> {
     let offered = present(control.offer.all(), name)?;
+    if offered.volume.reach.is_local() {
+        let problem = format!("volume {name:?} is attached to this machine, and stays as it is");
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
     let (id, ids, before) = (offered.id, offered.ids.clone(), offered.bytes);
     let backing = Arc::clone(&offered.volume.backing);
     let refuse = |problem: String| Reply::trouble(Trouble::Conflict, problem);

@@ -8,6 +8,7 @@ use super::super::messages::{Command, Notice, Problem};
 use super::super::offer::facts;
 use super::super::setup::ServeError;
 use super::core::{Control, Wait};
+use super::opening::beside_the_end;
 use crate::admin::{Reply, Trouble};
 use crate::notify;
 use crate::status::{LostStatus, Snapshot};
@@ -23,6 +24,12 @@ pub(super) fn shutdown(mut control: Control) -> Result<Closing, ServeError> {
     if let Ok(snapshots) = control.snapshots(Wait::Long) {
         let Dirty { held_bytes, .. } = Dirty::of(&snapshots);
         tracing::info!(dirty_bytes = Dirty::of(&snapshots).bytes(), held_bytes, "ending");
+    }
+    if !control.local.is_empty() {
+        let local = control.local.clone();
+        // Workers serve what the kernel writes now.
+        let stopped = beside_the_end(&mut control, move || local.stop());
+        stopped.unwrap_or_else(|problem| tracing::warn!(%problem, "a local device stays"));
     }
     // Clients have all their answers, or are broken off with. A thread that does not answer does
     // not keep the others from making durable what they have.

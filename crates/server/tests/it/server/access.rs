@@ -10,9 +10,10 @@ use floe_block::WriteMode;
 use floe_server::admin::client::{self as admin, Endpoint};
 use floe_server::admin::{AdminAddress, Token};
 use floe_server::limits::Limits;
+use floe_testkit::patiently;
 
 use super::volumes::{in_file, refused};
-use crate::rig::{Gate, Rig, drained, patiently};
+use crate::rig::{Gate, Rig, drained};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 

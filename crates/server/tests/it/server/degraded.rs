@@ -8,9 +8,10 @@ use floe_block::WriteMode;
 use floe_nbd::error::ErrorCode;
 use floe_server::admin::client as admin;
 use floe_server::nbd_client::{Client, ClientError};
+use floe_testkit::{patiently, pattern};
 
 use super::mood::Mood;
-use crate::rig::{Rig, Setup, patiently, pattern};
+use crate::rig::{Rig, Setup};
 
 const MODES: [WriteMode; 2] = [WriteMode::Through, WriteMode::Back];
 
@@ -137,9 +138,7 @@ fn a_cache_device_that_fails_again_before_all_threads_use_it_is_told() {
     client.write(0, &pattern(1, CACHED), false).unwrap();
     cache.fail(true);
     degrade(&rig, &mut client);
-    backing.keep_busy(1);
-    rig.status(); // wakes the thread
-    patiently(|| backing.keeps_busy().then_some(()));
+    rig.keep_busy(&backing, 1);
     let (answers, end) = (AtomicUsize::new(0), AtomicBool::new(false));
     let before = cache.operations();
     std::thread::scope(|scope| {

@@ -9,9 +9,10 @@ use floe_device::{Device, MemoryDevice, OpenError, Pool, Ring};
 use floe_server::admin::NewVolume;
 use floe_server::admin::client as admin;
 use floe_server::{DeviceSource, ServeError};
+use floe_testkit::{PATIENCE, patiently, pattern};
 
 use super::mood::Mood;
-use crate::rig::{Gate, PATIENCE, Setup, VOLUME, patiently, pattern};
+use crate::rig::{Gate, Setup, VOLUME};
 
 /// A device that all threads but the last can open.
 #[derive(Debug)]
@@ -102,9 +103,7 @@ fn a_thread_that_hangs_is_reported_and_not_waited_for() {
     setup.config.limits.reply_time = Duration::from_millis(100);
     let rig = setup.start().unwrap();
     assert_eq!(admin::health(&rig.admin).unwrap(), "ok");
-    mood.keep_busy(1);
-    let _ = admin::status(&rig.admin); // wakes the thread
-    patiently(|| mood.keeps_busy().then_some(()));
+    rig.keep_busy(&mood, 1);
     let volume = NewVolume {
         name: "more".into(),
         backing: "memory:1MiB".into(),

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use floe_block::WriteMode;
 use floe_device::{Role, Spec};
 use floe_nbd::wire::{SIMPLE_REPLY_MAGIC, command, command_flag, option, state};
+use floe_testkit::pattern;
 
-use crate::rig::{Rig, Setup, header, pattern, simple_reply};
+use crate::rig::{Rig, Setup, header, simple_reply};
 
 const MODES: [WriteMode; 2] = [WriteMode::Through, WriteMode::Back];
 const SIZE: u64 = 8 << 20;

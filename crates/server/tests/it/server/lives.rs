@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use floe_block::WriteMode;
 use floe_server::admin::client::{self as admin, AdminError};
 use floe_server::nbd_client::Client;
+use floe_testkit::{Random, pattern};
 
 use super::volumes::{in_file, resize_to};
-use crate::rig::{Random, Rig, Setup, pattern};
+use crate::rig::{Rig, Setup};
 
 const LIVES: usize = 3;
 const DEATHS: usize = 3;

@@ -10,10 +10,11 @@ use floe_server::ServeError;
 use floe_server::admin::client as admin;
 use floe_server::nbd_client::{Client, ClientError};
 use floe_server::status::{MemoryStatus, Status};
+use floe_testkit::{Random, patiently, pattern};
 
 use super::mood::Mood;
 use super::volumes::in_file;
-use crate::rig::{Gate, Random, Rig, Setup, Wrapped, patiently, pattern};
+use crate::rig::{Gate, Rig, Setup, Wrapped};
 
 const MODES: [WriteMode; 4] =
     [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];

@@ -6,7 +6,7 @@ mod ending;
 mod kinds;
 mod lives;
 mod memory;
-mod mood;
+pub(crate) mod mood;
 mod restack;
 mod shedding;
 mod tiers;
@@ -19,10 +19,7 @@ use std::net::{Shutdown, TcpStream};
 use floe_nbd::error::ErrorCode;
 use floe_nbd::wire::command;
 
-use crate::rig::{
-    Gate, MEMORIES, PATIENCE, Random, Rig, Setup, VOLUME, drained, header, patiently, pattern,
-    simple_reply,
-};
+use crate::rig::{Gate, MEMORIES, Rig, Setup, VOLUME, drained, header, simple_reply};
 use floe_block::WriteMode;
 use floe_device::fault::{Fault, Kind};
 use floe_device::medium::Medium;
@@ -31,6 +28,7 @@ use floe_server::ServeError;
 use floe_server::admin::client as admin;
 use floe_server::nbd_client::{Client, ClientError};
 use floe_server::status::Status;
+use floe_testkit::{PATIENCE, Random, patiently, pattern};
 
 const MODES: [WriteMode; 4] =
     [WriteMode::Pass, WriteMode::Through, WriteMode::Around, WriteMode::Back];

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use floe_device::{Action, Completion, Device, Operation};
-
-use crate::rig::PATIENCE;
+use floe_testkit::PATIENCE;
 
 /// The test's handle on a device, all threads' handles of it.
 #[derive(Debug, Clone, Default)]

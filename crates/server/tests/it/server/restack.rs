@@ -10,11 +10,12 @@ use floe_server::admin::NewTier;
 use floe_server::admin::client::{self as admin, AdminError};
 use floe_server::config::TierConfig;
 use floe_server::{CacheDevices, DeviceSource};
+use floe_testkit::{Random, pattern};
 
 use super::churn;
 use super::mood::Mood;
 use super::volumes::{in_file, refused};
-use crate::rig::{self, Random, Rig, Setup, VOLUME, Wrapped, pattern};
+use crate::rig::{self, Rig, Setup, VOLUME, Wrapped};
 
 const MIB: usize = 1 << 20;
 

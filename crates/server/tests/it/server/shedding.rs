@@ -3,8 +3,9 @@
 
 use floe_block::WriteMode;
 use floe_server::status::Status;
+use floe_testkit::pattern;
 
-use crate::rig::{Setup, pattern};
+use crate::rig::Setup;
 
 const WRITTEN: usize = 1 << 20;
 

@@ -6,11 +6,12 @@ use floe_device::{Device, MemoryDevice};
 use floe_server::admin::Resize;
 use floe_server::admin::client as admin;
 use floe_server::status::Status;
+use floe_testkit::{patiently, pattern};
 
 use super::churn;
 use super::mood::Mood;
 use super::volumes::in_file;
-use crate::rig::{Rig, Setup, VOLUME, patiently, pattern};
+use crate::rig::{Rig, Setup, VOLUME};
 
 const MIB: usize = 1 << 20;
 

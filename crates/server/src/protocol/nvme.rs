@@ -1,0 +1,209 @@
+//! NVMe over TCP as a protocol of sessions: [`Connection`] in terms of the cache.
+//!
+//! All connections of a listener share a [`Subsystem`], which knows the controllers of all hosts,
+//! and the list of namespaces, which is made once for each list of exports.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use floe_block::{Fault, Kind, VolumeId};
+use floe_nbd::export::{Export, Exports};
+use floe_nvme::target::connection::{Connection, Event as NvmeEvent};
+use floe_nvme::target::namespace::{Namespace, Namespaces};
+use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
+use floe_nvme::target::subsystem::{Subsystem, number_of};
+
+use super::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
+use crate::tls::TlsConfig;
+
+/// Begins conversations in NVMe over TCP.
+#[derive(Debug)]
+pub(crate) struct NvmeTcp {
+    subsystem: Arc<Subsystem>,
+    known: Arc<Mutex<Known>>,
+}
+
+/// The namespaces made last, and the exports that they were made from.
+#[derive(Debug, Default)]
+struct Known {
+    exports: Option<Arc<Exports>>,
+    namespaces: Arc<Namespaces>,
+}
+
+/// One connection of a host.
+#[derive(Debug)]
+struct NvmeClient {
+    connection: Connection,
+    known: Arc<Mutex<Known>>,
+    /// Answers on their way to the outbox; empty between calls.
+    answers: Vec<u8>,
+    has_failed: bool,
+}
+
+impl NvmeTcp {
+    pub(crate) fn new(subsystem: Arc<Subsystem>) -> Self {
+        Self { subsystem, known: Arc::default() }
+    }
+}
+
+/// The name of a subsystem that has none of its own: no other machine's, and no other server's on
+/// this one.
+pub(crate) fn subsystem_name(addresses: &[String]) -> String {
+    let machine = std::fs::read_to_string("/etc/machine-id")
+        .or_else(|_| std::fs::read_to_string("/proc/sys/kernel/hostname"))
+        .unwrap_or_default();
+    let texts: Vec<&str> =
+        [machine.trim()].into_iter().chain(addresses.iter().map(String::as_str)).collect();
+    let hex = format!("{:032x}", number_of(&texts));
+    let (a, b, c, d, e) = (&hex[..8], &hex[8..12], &hex[13..16], &hex[17..20], &hex[20..]);
+    format!("nqn.2014-08.org.nvmexpress:uuid:{a}-{b}-8{c}-8{d}-{e}")
+}
+
+impl ProtocolFactory for NvmeTcp {
+    fn begin(
+        &self,
+        address: Option<SocketAddr>,
+        exports: &Arc<Exports>,
+        _: Option<&TlsConfig>,
+        _: &mut Outbox,
+    ) -> Box<dyn Protocol> {
+        let namespaces = namespaces_of(&self.known, exports);
+        let connection = Connection::new(Arc::clone(&self.subsystem), namespaces, address);
+        let known = Arc::clone(&self.known);
+        Box::new(NvmeClient { connection, known, answers: Vec::new(), has_failed: false })
+    }
+}
+
+/// Returns the namespaces of a list of exports.
+fn namespaces_of(known: &Mutex<Known>, exports: &Arc<Exports>) -> Arc<Namespaces> {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    if !known.exports.as_ref().is_some_and(|same| Arc::ptr_eq(same, exports)) {
+        let namespace = |export: &Arc<Export>| Namespace {
+            volume: export.volume,
+            name: export.name.clone(),
+            bytes: export.size_bytes,
+            read_only: export.read_only,
+        };
+        known.namespaces = Arc::new(Namespaces::new(exports.iter().map(namespace).collect()));
+        known.exports = Some(Arc::clone(exports));
+    }
+    Arc::clone(&known.namespaces)
+}
+
+impl Protocol for NvmeClient {
+    fn advance(&mut self, input: &[u8], out: &mut Outbox) -> Result<(usize, Event), Broken> {
+        let advanced = self.connection.advance(input, &mut self.answers);
+        self.send(out);
+        let (used, event) = advanced.inspect_err(|_| self.has_failed = true)?;
+        let event = match event {
+            NvmeEvent::NeedMore => Event::NeedMore,
+            NvmeEvent::Nothing => Event::Nothing,
+            NvmeEvent::Request(request) => Event::Request(of_nvme(&request)),
+            NvmeEvent::Payload { tag, bytes } => Event::Payload { tag: tag.into(), bytes },
+            NvmeEvent::Refused => Event::Refused,
+        };
+        Ok((used, event))
+    }
+
+    fn ready(&mut self, write: &Request, out: &mut Outbox) {
+        self.connection.ready(write.tag as u16, &mut self.answers);
+        self.send(out);
+    }
+
+    fn payload_received(&mut self, bytes: usize) {
+        self.connection.payload_received(bytes);
+    }
+
+    fn end_of_input(&self) -> Result<(), Broken> {
+        Ok(self.connection.end_of_input()?)
+    }
+
+    fn reply(&mut self, request: &Request, result: Result<Answer<'_>, Fault>, out: Reply<'_>) {
+        if self.has_failed {
+            return out.send_nothing(); // nothing may follow the request to terminate
+        }
+        // A discard is a hint, and may be beyond a device.
+        let is_hint = request.kind == Kind::Trim && matches!(result, Err(Fault::Unsupported));
+        let outcome = match &result {
+            Err(_) if is_hint => Ok(()),
+            Ok(_) => Ok(()),
+            Err(fault) => Err(failure_of(*fault)),
+        };
+        let Some(answer) = self.connection.reply(request.tag as u16, outcome) else {
+            return out.send_nothing();
+        };
+        let payload = match result {
+            Ok(Answer::Data(payload)) if answer.payload => Some(payload),
+            _ => None,
+        };
+        out.send_around(answer.before.as_slice(), payload, answer.after.as_slice());
+    }
+
+    fn exports_changed(&mut self, exports: &Arc<Exports>, out: &mut Outbox) -> bool {
+        let namespaces = namespaces_of(&self.known, exports);
+        self.connection.namespaces_changed(&namespaces, &mut self.answers);
+        self.send(out);
+        true
+    }
+
+    fn is_established(&self) -> bool {
+        self.connection.is_connected()
+    }
+
+    fn volume(&self) -> Option<VolumeId> {
+        None // a host uses all of them
+    }
+
+    fn longest_silence(&self) -> Option<Duration> {
+        // Twice the time: a host that is late once is not gone.
+        let promised = self.connection.keep_alive_ms()?;
+        Some(2 * Duration::from_millis(promised.into()))
+    }
+
+    fn has_parent(&self) -> Option<bool> {
+        self.connection.has_controller()
+    }
+
+    fn has_last_words(&self) -> bool {
+        self.has_failed
+    }
+}
+
+impl NvmeClient {
+    fn send(&mut self, out: &mut Outbox) {
+        out.push_bytes(&self.answers);
+        self.answers.clear();
+        self.answers.shrink_to(256);
+    }
+}
+
+fn of_nvme(request: &NvmeRequest) -> Request {
+    let kind = match request.kind {
+        RequestKind::Read | RequestKind::Verify => Kind::Read,
+        RequestKind::Write { durable } => Kind::Write { durable },
+        RequestKind::Flush => Kind::Flush,
+        RequestKind::Deallocate => Kind::Trim,
+        RequestKind::WriteZeroes { durable, deallocate } => {
+            Kind::Zero { durable, may_unmap: deallocate, fast: false }
+        }
+    };
+    Request {
+        tag: request.tag.into(),
+        flags: 0,
+        volume: VolumeId(request.volume),
+        kind,
+        offset: request.offset,
+        length: request.length,
+        payload_follows: request.in_capsule,
+    }
+}
+
+fn failure_of(fault: Fault) -> Failure {
+    match fault {
+        Fault::Io => Failure::Device,
+        Fault::NoSpace => Failure::NoSpace,
+        Fault::OutOfRange => Failure::OutOfRange,
+        Fault::Unsupported => Failure::Unsupported,
+    }
+}

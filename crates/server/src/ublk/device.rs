@@ -1,0 +1,268 @@
+//! A local block device: found again or made, started, stopped, deleted.
+//!
+//! The kernel keeps a number for the server with each device, its *label*: here the checksum of the
+//! volume's name and of its backing device. A server that was killed leaves its device quiesced;
+//! the next server of the volume finds the device by that label and takes it over.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crc_fast::{CrcAlgorithm, checksum};
+use floe_block::{SECTOR_BYTES, VolumeId};
+use floe_ublk::{
+    Character, Control, DeviceInfo, NewDevice, Parameters, State, UblkError, block_path,
+};
+use rustix::io::Errno;
+
+/// The most requests of a queue, and the largest read or write: 64 MiB of data for each queue.
+const DEPTH: u16 = 128;
+const MOST_IO_BYTES: u32 = 512 << 10;
+
+/// The largest discard, and the largest request to write zeroes.
+const MOST_DISCARD_BYTES: u32 = 1 << 30;
+
+/// The time that the kernel may take to notice the end of an earlier server, and between looks.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A volume that is to be a local block device.
+#[derive(Debug, Clone)]
+pub(crate) struct LocalVolume {
+    pub(crate) id: VolumeId,
+    pub(crate) name: String,
+    /// The name of the backing device.
+    pub(crate) backing: String,
+    pub(crate) bytes: u64,
+    pub(crate) read_only: bool,
+    pub(crate) rotational: bool,
+}
+
+/// A device of this server.
+#[derive(Debug)]
+pub(crate) struct LocalDevice {
+    control: Control,
+    number: u32,
+    pub(crate) queues: u16,
+    pub(crate) depth: u16,
+    volume: String,
+    /// An earlier server's device, which is taken over.
+    is_recovered: bool,
+    is_stopped: bool,
+}
+
+impl LocalDevice {
+    /// Finds the volume's device, which waits for a server, or makes one.
+    ///
+    /// # Errors
+    /// When the driver refuses, or the device found does not fit the volume.
+    pub(crate) fn prepare(volume: &LocalVolume, queues: u16) -> Result<Self, String> {
+        let mut control = Control::open().map_err(|error| error.to_string())?;
+        let label = label(&volume.name, &volume.backing);
+        let found = wait_for_the_last_server(&mut control, label, &volume.name)?;
+        let device = |control, info: &DeviceInfo, is_recovered| Self {
+            control,
+            number: info.device,
+            queues: info.queues,
+            depth: info.depth,
+            volume: volume.name.clone(),
+            is_recovered,
+            is_stopped: false,
+        };
+        if let Some(info) = found {
+            let text = |error: UblkError| error.to_string();
+            let was = control.parameters(info.device).map_err(text)?;
+            if was.bytes != volume.bytes || was.read_only != volume.read_only {
+                let path = block_path(info.device);
+                return Err(format!(
+                    "{} waits for volume {:?}, but has {} bytes where the volume has {}, or other \
+                     rights to write: end its use, then run floe detach {0}",
+                    path.display(),
+                    volume.name,
+                    was.bytes,
+                    volume.bytes,
+                ));
+            }
+            begin_recovery(&mut control, info.device)?;
+            return Ok(device(control, &info, true));
+        }
+        let wanted = NewDevice {
+            queues,
+            depth: DEPTH,
+            most_io_bytes: MOST_IO_BYTES,
+            label,
+            parameters: Parameters {
+                bytes: volume.bytes,
+                read_only: volume.read_only,
+                rotational: volume.rotational,
+                physical_bytes: SECTOR_BYTES as u32,
+                most_io_bytes: MOST_IO_BYTES,
+                most_discard_bytes: MOST_DISCARD_BYTES,
+            },
+        };
+        let number = control.add(&wanted).map_err(|error| error.to_string())?;
+        let info = control.info(number).map_err(|error| error.to_string())?;
+        Ok(device(control, &info, false))
+    }
+
+    /// Opens the file that the queues are served through.
+    pub(crate) fn open(&self) -> Result<Arc<Character>, UblkError> {
+        Character::open(self.number).map(Arc::new)
+    }
+
+    /// Lets requests come. Workers must be serving all queues: a new device's partition table is
+    /// read now.
+    pub(crate) fn start(&mut self) -> Result<(), UblkError> {
+        match self.is_recovered {
+            true => self.control.end_recovery(self.number),
+            false => self.control.start(self.number),
+        }
+    }
+
+    /// Returns the path of the block device.
+    pub(crate) fn path(&self) -> PathBuf {
+        block_path(self.number)
+    }
+
+    /// Stops the device while workers serve it, unless it is in use. Then requests wait for the
+    /// next server.
+    fn stop(&mut self) {
+        let (path, volume) = (self.path(), &self.volume);
+        // While the device is open so, it cannot be mounted.
+        let exclusive = OpenOptions::new()
+            .read(true)
+            .custom_flags(rustix::fs::OFlags::EXCL.bits() as i32)
+            .open(&path);
+        if exclusive.as_ref().is_err_and(|error| Errno::from_io_error(error) == Some(Errno::BUSY)) {
+            tracing::warn!(
+                volume, device = %path.display(),
+                "the device is in use and stays: its requests wait until the volume is attached \
+                 again"
+            );
+            return;
+        }
+        match self.control.stop(self.number) {
+            Ok(()) => self.is_stopped = true,
+            Err(error) => tracing::warn!(volume, %error, "the device stays"),
+        }
+    }
+
+    /// Deletes a stopped device, which no worker has open any more.
+    fn delete(&mut self) {
+        if self.is_stopped
+            && let Err(error) = self.control.delete(self.number)
+        {
+            tracing::warn!(volume = self.volume, %error, "the device could not be deleted");
+        }
+    }
+
+    /// Undoes [`LocalDevice::prepare`] of a device that cannot be started.
+    pub(crate) fn give_up(mut self) {
+        if !self.is_recovered {
+            let _ = self.control.stop(self.number); // the first problem is what counts
+        }
+    }
+}
+
+/// The local devices of a server.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct LocalDevices(Arc<Mutex<Vec<LocalDevice>>>);
+
+impl LocalDevices {
+    pub(crate) fn push(&self, device: LocalDevice) {
+        self.each(|devices| devices.push(device));
+    }
+
+    /// Returns whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.each(|devices| devices.is_empty())
+    }
+
+    /// Stops all that are not in use, while workers serve them.
+    pub(crate) fn stop(&self) {
+        self.each(|devices| devices.iter_mut().for_each(LocalDevice::stop));
+    }
+
+    /// Deletes those that were stopped. Their workers have ended.
+    pub(crate) fn delete(&self) {
+        // A thread that still stops them has not come to its end.
+        let Ok(mut devices) = self.0.try_lock() else { return };
+        devices.iter_mut().for_each(LocalDevice::delete);
+    }
+
+    fn each<T>(&self, act: impl FnOnce(&mut Vec<LocalDevice>) -> T) -> T {
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Returns a volume's device that waits for a server. One that never started is deleted. A server
+/// that was just killed may not have ended altogether.
+fn wait_for_the_last_server(
+    control: &mut Control,
+    label: u64,
+    volume: &str,
+) -> Result<Option<DeviceInfo>, String> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let found = control.labelled(label).map_err(|error| format!("/dev: {error}"))?;
+        let Some(info) = found.first() else { return Ok(None) };
+        match info.state {
+            State::Quiesced => return Ok(Some(*info)),
+            State::Dead => {
+                control.delete(info.device).map_err(|error| error.to_string())?;
+            }
+            State::Live if Instant::now() < until => sleep(LOOK_AGAIN),
+            State::Live => {
+                return Err(format!(
+                    "volume {volume:?} is {} already, served by process {}",
+                    block_path(info.device).display(),
+                    info.server
+                ));
+            }
+        }
+    }
+}
+
+/// Begins to take over a device, once its earlier server has ended altogether.
+fn begin_recovery(control: &mut Control, device: u32) -> Result<(), String> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match control.begin_recovery(device) {
+            Ok(()) => return Ok(()),
+            Err(error)
+                if error.number() == Some(Errno::BUSY.raw_os_error()) && Instant::now() < until =>
+            {
+                sleep(LOOK_AGAIN)
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+}
+
+/// Returns the number by which a volume's device is found again; not 0.
+fn label(volume: &str, backing: &str) -> u64 {
+    let backing = std::fs::canonicalize(backing).unwrap_or_else(|_| backing.into());
+    let text = format!("floe\0{volume}\0{}", backing.display());
+    checksum(CrcAlgorithm::Crc64Nvme, text.as_bytes()) | 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_tells_volumes_apart_and_follows_links() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (file, link) = (folder.path().join("disk"), folder.path().join("link"));
+        std::fs::write(&file, []).expect("a file");
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        let of = |name: &str, path: &std::path::Path| label(name, &path.display().to_string());
+        assert_eq!(of("floe", &file), of("floe", &link));
+        assert_ne!(of("floe", &file), of("other", &file));
+        assert_ne!(of("floe", &file), of("floe", folder.path()));
+        assert_ne!(of("floe", &file), 0);
+    }
+}

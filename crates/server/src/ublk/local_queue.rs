@@ -1,0 +1,185 @@
+//! The session of one hardware queue of a local block device.
+//!
+//! It has no socket, no protocol and no part of the clients' budget: the kernel bounds the requests
+//! of a queue and their sizes.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use floe_block::{Fault, Kind, Request as CacheRequest, VolumeId};
+use floe_device::{Ring, Slice};
+use floe_ublk::{Action, Character, Queue, Request, UblkError};
+use rustix::io::Errno;
+
+/// A queue for a worker to serve.
+#[derive(Debug)]
+pub(crate) struct QueueOrder {
+    pub(crate) character: Arc<Character>,
+    pub(crate) number: u16,
+    /// The most requests under way.
+    pub(crate) depth: u16,
+    pub(crate) volume: VolumeId,
+    pub(crate) read_only: bool,
+    /// Told when the worker serves it, or cannot.
+    pub(crate) begun: Sender<Result<(), UblkError>>,
+}
+
+/// A queue that a worker serves.
+#[derive(Debug)]
+pub(crate) struct LocalQueue {
+    queue: Queue,
+    volume: VolumeId,
+    read_only: bool,
+    /// Requests handed to the cache and not yet completed.
+    under_way: usize,
+    /// No more requests are handed to the cache. The device's next server has the others.
+    ending: bool,
+    arrived: Vec<Request>,
+}
+
+/// A request for the cache, and its number in the queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LocalRequest {
+    pub(crate) tag: u16,
+    pub(crate) wanted: CacheRequest,
+}
+
+impl LocalQueue {
+    /// Begins to serve a queue on the ring of this thread.
+    ///
+    /// # Errors
+    /// When the kernel refuses.
+    pub(crate) fn begin(ring: &Ring, order: &QueueOrder) -> Result<Self, UblkError> {
+        let queue = Queue::begin(ring, &order.character, order.number, order.depth)?;
+        Ok(Self {
+            queue,
+            volume: order.volume,
+            read_only: order.read_only,
+            under_way: 0,
+            ending: false,
+            arrived: Vec::new(),
+        })
+    }
+
+    /// Appends the requests that have arrived; those that cannot be served are completed with an
+    /// error.
+    pub(crate) fn poll(&mut self, requests: &mut Vec<LocalRequest>) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        self.queue.poll(&mut arrived);
+        for request in arrived.drain(..).filter(|_| !self.ending) {
+            match to_cache(&request, self.volume, self.read_only) {
+                Ok(wanted) => {
+                    self.under_way += 1;
+                    requests.push(LocalRequest { tag: request.tag, wanted });
+                }
+                Err(error) => self.queue.complete(request.tag, -error.raw_os_error()),
+            }
+        }
+        self.arrived = arrived;
+    }
+
+    /// Copies the data of a write from the kernel.
+    ///
+    /// # Errors
+    /// When the kernel refuses. The request must be completed then.
+    pub(crate) fn take_data(&self, tag: u16, into: &Slice) -> Result<(), Fault> {
+        self.queue.take_data(tag, into).map_err(|_| Fault::Io)
+    }
+
+    /// Completes a request, with the data of a read.
+    pub(crate) fn complete(
+        &mut self,
+        request: &LocalRequest,
+        result: Result<Option<Slice>, Fault>,
+    ) {
+        self.under_way -= 1;
+        let given = result.map_err(errno).and_then(|data| match data {
+            Some(data) => self.queue.give_data(request.tag, &data).map_err(|_| Errno::IO),
+            None => Ok(()),
+        });
+        let number = match given {
+            Ok(()) if moves_data(request.wanted.kind) => request.wanted.len as i32,
+            Ok(()) => 0,
+            Err(error) => -error.raw_os_error(),
+        };
+        self.queue.complete(request.tag, number);
+    }
+
+    /// Hands no more requests to the cache.
+    pub(crate) fn end(&mut self) {
+        self.ending = true;
+    }
+
+    /// Returns whether no request of it is with the cache.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.under_way == 0
+    }
+
+    /// Returns whether the device has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.queue.is_over()
+    }
+}
+
+/// Returns a request in the cache's terms.
+fn to_cache(request: &Request, volume: VolumeId, read_only: bool) -> Result<CacheRequest, Errno> {
+    let kind = match request.action.ok_or(Errno::OPNOTSUPP)? {
+        Action::Read => Kind::Read,
+        Action::Flush => Kind::Flush,
+        _ if read_only => return Err(Errno::ROFS),
+        Action::Write { durable } => Kind::Write { durable },
+        Action::Discard => Kind::Trim,
+        Action::Zero { durable, may_unmap } => Kind::Zero { durable, may_unmap, fast: false },
+    };
+    let is_flush = kind == Kind::Flush;
+    let (offset, len) = if is_flush { (0, 0) } else { (request.offset, request.bytes.into()) };
+    Ok(CacheRequest { volume, kind, offset, len })
+}
+
+fn moves_data(kind: Kind) -> bool {
+    matches!(kind, Kind::Read | Kind::Write { .. })
+}
+
+fn errno(fault: Fault) -> Errno {
+    match fault {
+        Fault::Io | Fault::OutOfRange => Errno::IO,
+        Fault::NoSpace => Errno::NOSPC,
+        Fault::Unsupported => Errno::OPNOTSUPP,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cached(action: Option<Action>, read_only: bool) -> Result<CacheRequest, Errno> {
+        let request = Request { tag: 3, action, offset: 8192, bytes: 4096 };
+        to_cache(&request, VolumeId(2), read_only)
+    }
+
+    #[test]
+    fn each_action_is_a_request_of_the_cache() {
+        let zero = Action::Zero { durable: true, may_unmap: false };
+        for (action, kind) in [
+            (Action::Read, Kind::Read),
+            (Action::Write { durable: true }, Kind::Write { durable: true }),
+            (Action::Discard, Kind::Trim),
+            (zero, Kind::Zero { durable: true, may_unmap: false, fast: false }),
+        ] {
+            let expected = CacheRequest { volume: VolumeId(2), kind, offset: 8192, len: 4096 };
+            assert_eq!(cached(Some(action), false), Ok(expected));
+        }
+        let flush = cached(Some(Action::Flush), true).expect("a flush is a request");
+        assert_eq!((flush.kind, flush.offset, flush.len), (Kind::Flush, 0, 0));
+        assert_eq!(cached(None, false), Err(Errno::OPNOTSUPP));
+    }
+
+    #[test]
+    fn a_device_to_read_only_refuses_changes() {
+        let zero = Action::Zero { durable: false, may_unmap: true };
+        for action in [Action::Write { durable: false }, Action::Discard, zero] {
+            assert_eq!(cached(Some(action), true), Err(Errno::ROFS));
+        }
+        assert!(cached(Some(Action::Read), true).is_ok());
+    }
+}
