@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use clap::Args;
+use comfy_table::Table;
 use floe_block::WriteMode;
 use floe_lab::load::{self, Load, LoadError, Measured};
 use floe_nbd::uri::Uri;
@@ -74,8 +75,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let demo = Demo { time: *arguments.time, folder: folder.path(), interrupted: &interrupted };
     if !arguments.json {
         output::say!(
-            "A {} volume on a simulated {MEDIUM} disk (about 1 ms), 70 % reads and 30 % writes of \
-             4 to 32 KiB,\n16 in flight, Zipf 1.1; then the same through {} of cache in a file.\n",
+            "A {} volume on a simulated {MEDIUM} disk (about 1 ms), 70 % reads and 30 % writes\nof \
+             4 to 32 KiB, 16 in flight, Zipf 1.1; then the same through {} of cache in a\nfile.\n",
             output::bytes(VOLUME_BYTES),
             output::bytes(CACHE_BYTES)
         );
@@ -232,41 +233,65 @@ impl Running {
     }
 }
 
-fn print(rows: &[Row]) {
-    let columns = [
-        "",
-        "requests/s",
-        "MiB/s",
-        "mean",
-        "p99",
-        "mean read",
-        "mean write",
-        "read hits",
-        "from disk",
-        "to disk",
+/// Makes a table with a column for each run.
+fn table(rows: &[Row]) -> Table {
+    type Cell = fn(&Row) -> String;
+    let lines: [(&str, Cell); 9] = [
+        ("requests/s", |row| format!("{:.0}", row.requests_per_second)),
+        ("MiB/s", |row| format!("{:.1}", row.mebibytes_per_second)),
+        ("mean", |row| output::microseconds(row.mean_us)),
+        ("p99", |row| output::microseconds(row.p99_us)),
+        ("mean read", |row| output::microseconds(row.read_mean_us)),
+        ("mean write", |row| output::microseconds(row.write_mean_us)),
+        ("read hits", |row| output::percent(row.read_hit_ratio)),
+        ("from disk", |row| output::bytes(row.backing_read_bytes)),
+        ("to disk", |row| output::bytes(row.backing_write_bytes)),
     ];
+    let columns: Vec<&str> = [""].into_iter().chain(rows.iter().map(|row| row.run)).collect();
     let mut table = output::table(&columns, 1);
-    for row in rows {
-        table.add_row(vec![
-            row.run.to_owned(),
-            format!("{:.0}", row.requests_per_second),
-            format!("{:.1}", row.mebibytes_per_second),
-            output::microseconds(row.mean_us),
-            output::microseconds(row.p99_us),
-            output::microseconds(row.read_mean_us),
-            output::microseconds(row.write_mean_us),
-            output::percent(row.read_hit_ratio),
-            output::bytes(row.backing_read_bytes),
-            output::bytes(row.backing_write_bytes),
-        ]);
+    for (name, cell) in lines {
+        table.add_row([name.to_owned()].into_iter().chain(rows.iter().map(cell)));
     }
-    output::print_table(&table);
+    table
+}
+
+fn print(rows: &[Row]) {
+    output::print_table(&table(rows));
     let (bare, last) = (&rows[0], &rows[rows.len() - 1]);
     output::say!(
-        "\nThrough the warm cache reads take {} instead of {}; with write-back, the same load \
+        "\nThrough the warm cache reads take {} instead of {};\nwith write-back, the same load \
          runs {:.1} times as fast.",
         output::microseconds(rows[2].read_mean_us),
         output::microseconds(bare.read_mean_us),
         last.requests_per_second / bare.requests_per_second
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The widest figures that a run can show.
+    fn row(run: &'static str) -> Row {
+        Row {
+            run,
+            requests_per_second: 1_234_567.8,
+            mebibytes_per_second: 12_345.6,
+            mean_us: 12_345.6,
+            p99_us: 1_234_567.8,
+            read_mean_us: 999.9,
+            write_mean_us: 12_345.6,
+            read_hit_ratio: 0.999,
+            backing_read_bytes: 1023 << 20,
+            backing_write_bytes: (999 << 30) + (512 << 20),
+        }
+    }
+
+    #[test]
+    fn the_table_fits_into_80_columns() {
+        let rows = ["bare volume", "cold cache", "warm cache", "write-back cache"].map(row);
+        for line in table(&rows).to_string().lines() {
+            assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+        }
+    }
 }

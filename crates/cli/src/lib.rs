@@ -3,6 +3,7 @@
 //! All of it but `main`, so that its documentation does not replace that of the library `floe`.
 
 mod admin;
+mod attach;
 mod bench;
 mod calibrate;
 mod check;
@@ -47,6 +48,7 @@ Examples:
   floe serve --backing file:/dev/vdb --cache file:/var/cache/floe.img --cache-size 10GiB
   floe serve --backing file:disk.img --cache memory:256MiB --listen \
                         'nbd+unix:///?socket=/run/floe.sock'
+  floe attach --backing file:/dev/vdb --cache file:/dev/nvme0n1
   floe status --json
   floe volume add pictures file:/dev/vdc
   floe tier add file:/dev/nvme1n1
@@ -63,6 +65,10 @@ Examples:
 enum Command {
     /// Serve a volume through a cache, over NBD
     Serve(Box<serve::Arguments>),
+    /// Make a block device of this machine of a volume, through a cache
+    Attach(Box<serve::AttachArguments>),
+    /// Remove a block device of floe attach that is not in use, and end its server
+    Detach(attach::DetachArguments),
     /// Show the counters of a running server
     Status(status::Arguments),
     /// Write all dirty data of a running server to its volumes
@@ -120,6 +126,8 @@ pub fn run() -> ExitCode {
     };
     let result = match cli.command {
         Command::Serve(arguments) => serve::run(*arguments),
+        Command::Attach(arguments) => serve::attach(*arguments),
+        Command::Detach(arguments) => attach::detach(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Flush(arguments) => admin::flush(&arguments),
         Command::Restore(arguments) => admin::restore(&arguments),

@@ -6,6 +6,7 @@ use clap::error::{ContextKind, ContextValue};
 
 use crate::error::{CliError, USAGE};
 use crate::log;
+use crate::settings::refused_by_replay;
 
 /// Prints an error, and returns the exit code it ends in.
 pub(crate) fn report(error: &CliError) -> ExitCode {
@@ -26,6 +27,9 @@ pub(crate) fn explain(refusal: &clap::Error) -> ExitCode {
     if refusal.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         eprint!("{text}");
         return ExitCode::from(USAGE);
+    }
+    if let Some(line) = refused_by_replay(refusal) {
+        return report(&CliError::usage(line));
     }
     // clap lists what is missing on lines of their own.
     let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);

@@ -25,7 +25,7 @@ use crate::error::CliError;
 use crate::log::{self, Format};
 use crate::settings::Source;
 use crate::state_dir::state_dir;
-use crate::{OrFail, output};
+use crate::{OrFail, attach, output};
 pub(crate) use signals::Reloadable;
 
 /// Operations that take longer show progress.
@@ -65,6 +65,23 @@ floe.toml has the same settings without the dashes, and a table for each volume 
 FLOE_LOG says what is logged: error, warn, info (the default), debug or trace; debug tells of \
                         every client.";
 
+const ATTACH_EXAMPLES: &str = "\
+Examples:
+  floe attach --backing file:/dev/vdb --cache file:/dev/nvme0n1
+  floe attach --backing file:/dev/vdb --cache file:/dev/nvme0n1 --write back --volume pictures
+  floe attach --config /etc/floe/attach.toml
+
+It prints the block device, such as /dev/ublkb0, when that is there, and serves it until floe \
+                               detach or floe stop. A device in use stays when its server ends: \
+                               its requests wait until the volume is attached again.";
+
+#[derive(Debug, Args)]
+#[command(after_help = ATTACH_EXAMPLES)]
+pub(crate) struct AttachArguments {
+    #[command(flatten)]
+    arguments: Arguments,
+}
+
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -80,12 +97,33 @@ pub(crate) struct Arguments {
     log_format: Format,
 }
 
+/// Serves a volume as a block device of this machine.
+pub(crate) fn attach(AttachArguments { arguments }: AttachArguments) -> Result<(), CliError> {
+    let Arguments { source, print_config, consent, log_format } = arguments;
+    let source = source.attached();
+    let config = source.config()?;
+    if !config.volume.iter().any(|volume| volume.reach().is_local()) {
+        let problem = "no volume of the file is to be attached: give one attach = \"ublk\"";
+        return Err(CliError::usage(problem));
+    }
+    serve(config, print_config, consent, log_format)
+}
+
 pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
-    let mut config = arguments.source.config()?;
-    if arguments.print_config {
+    let Arguments { source, print_config, consent, log_format } = arguments;
+    serve(source.config()?, print_config, consent, log_format)
+}
+
+fn serve(
+    mut config: ServerConfig,
+    print_config: bool,
+    consent: consent::Allowed,
+    log_format: Format,
+) -> Result<(), CliError> {
+    if print_config {
         return std::io::stdout().write_all(config.to_text().as_bytes()).or_failure();
     }
-    log::begin(arguments.log_format)?;
+    log::begin(log_format)?;
     let devices = config.tiers().count() + config.volume.len();
     let asked = config.listen.max_connections as usize;
     let room = descriptors::make_room(asked, config.threads(), devices)?;
@@ -93,9 +131,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         config.listen.max_connections = room as u64;
         tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
     }
+    if config.volume.iter().any(|volume| volume.reach().is_local()) {
+        floe_server::ublk::check_driver().or_failure()?;
+    }
     let (ended, reloading) = signals::catch()?;
     let state = state_dir(config.serving.state_dir.as_deref());
-    let (server, reloadable) = prepare(&config, arguments.consent.into(), state, ended)?;
+    let (mut server, reloadable) = prepare(&config, consent.into(), state, ended)?;
     reloadable.whenever(reloading)?;
     log_settings(&config);
     if config.admin.is_read_only() {
@@ -105,11 +146,18 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
              admin-token-file"
         );
     }
-    print(server.uris().map(|uri| format!("{uri}\n")).collect())?;
+    let attached = server.attach().or_failure()?;
+    attach::record(&server, &attached);
+    let devices = attached.iter().map(|it| format!("{}\n", it.device.display()));
+    let nqn = server.nqn();
+    let nvme = server.nvme_addresses().map(|address| format!("{address}/{nqn}\n"));
+    print(server.uris().map(|uri| format!("{uri}\n")).chain(nvme).chain(devices).collect())?;
     let admin: Vec<_> = server.admin_addresses().map(ToString::to_string).collect();
     tracing::info!(admin = %admin.join(","), "serving");
     notify::ready();
-    server.run().or_failure()
+    let ended = server.run();
+    attach::forget(&attached);
+    ended.or_failure()
 }
 
 /// Prints the addresses on a separate thread. A stalled reader of standard output, such as a pipe
@@ -149,6 +197,7 @@ pub(crate) fn prepare(
     let bound = Bound::bind(ServerSetup {
         listen: config.listen.listen.clone(),
         admin,
+        nqn: config.listen.nqn.clone(),
         insecure: config.listen.insecure,
         tls,
         limits: Limits { connections: config.listen.max_connections as usize, ..Limits::default() },
@@ -162,10 +211,11 @@ pub(crate) fn prepare(
     })
     .or_usage()?;
     let volume = |volume: &VolumeConfig| {
-        let read_only = volume.read_only;
+        let (read_only, reach) = (volume.read_only, volume.reach());
         let backing = Arc::new(volume.backing().prepare(Role::Backing { read_only })?);
         let (name, description) = (volume.name().to_owned(), volume.description.clone());
-        Ok(Volume { name, description: description.unwrap_or_default(), backing, read_only })
+        let description = description.unwrap_or_default();
+        Ok(Volume { name, description, backing, read_only, reach })
     };
     let volumes =
         config.volume.iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use clap::builder::ValueParser;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use floe_server::config::{
     Given, Kind, ServerConfig, Setting, TierConfig, VolumeConfig, own_forms, read_given,
@@ -28,6 +29,13 @@ pub(crate) struct Source {
 }
 
 impl Source {
+    /// The same settings, of a volume that becomes a block device of this machine. A file says so
+    /// itself.
+    pub(crate) fn attached(mut self) -> Self {
+        self.volume.push(("attach".to_owned(), vec!["ublk".to_owned()]));
+        self
+    }
+
     /// Reads and validates the settings, wherever they were given.
     pub(crate) fn config(self) -> Result<ServerConfig, CliError> {
         let Self { config, server, volume, tiers } = self;
@@ -130,6 +138,22 @@ pub(crate) fn without_server(command: Command) -> Command {
         // There is always a trace.
         command.mut_arg(setting.option(), |option| option.hide(true).conflicts_with("trace"))
     })
+}
+
+/// Says which setting of a server a replay was given, if a command line was refused for that.
+pub(crate) fn refused_by_replay(refusal: &clap::Error) -> Option<String> {
+    let argument = |kind| match refusal.get(kind)? {
+        ContextValue::String(one) => Some(one),
+        ContextValue::Strings(some) => some.first(),
+        _ => None,
+    };
+    let pair = [argument(ContextKind::InvalidArg)?, argument(ContextKind::PriorArg)?];
+    let setting = match pair.map(|argument| argument == "<TRACE>") {
+        [true, false] => pair[1],
+        [false, true] => pair[0],
+        _ => return None,
+    };
+    Some(format!("floe replay does not take '{setting}', a setting of floe serve"))
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! `--admit` as a user gives it: in replays, in servers, on the command line and in files.
 
-use crate::common::{Volume, assert_same, floe_ok, noise, text};
+use crate::common::{Volume, assert_same, floe_ok, text};
 use floe_server::nbd_client::Client;
+use floe_testkit::pattern;
 use serde_json::Value;
 
 const ZIPF: &str = "zipf:keys=5000,theta=0.9,read=0.7,block=4KiB,requests=20000";
@@ -172,13 +173,13 @@ fn pages_tell_what_became_of_offers_and_who_declined() {
 
 #[test]
 fn a_server_into_whose_cache_nothing_comes_serves_from_the_volume_and_says_so() {
-    let content = noise(1, 4 << 20);
+    let content = pattern(1, 4 << 20);
     for settings in [&["--write", "through"][..], &["--write", "back", "--volatile"]] {
         let mode = settings[1];
         let volume = Volume::new(&content, mode).with(&["--admit", "never"]).with(&settings[2..]);
         let server = volume.serve();
         let mut client = Client::connect(&server.unix.parse().unwrap()).unwrap();
-        let piece = noise(2, 100_000);
+        let piece = pattern(2, 100_000);
         client.write(1234, &piece, false).unwrap();
         client.flush().unwrap();
         let mut read = vec![0; 200_000];
@@ -210,7 +211,7 @@ fn a_server_into_whose_cache_nothing_comes_serves_from_the_volume_and_says_so() 
 
 #[test]
 fn memory_asks_before_a_page_comes_in_and_says_so() {
-    let content = noise(1, 4 << 20);
+    let content = pattern(1, 4 << 20);
     for threads in ["1", "2"] {
         let memory =
             ["--memory", "2MiB", "--memory-write", "back", "--memory-admit", "second-access"];
@@ -237,7 +238,7 @@ fn memory_asks_before_a_page_comes_in_and_says_so() {
             assert_eq!(asked.admission, "second-access");
         }
         // What is written is held whether or not it comes in, and found.
-        let piece = noise(2, 300_000);
+        let piece = pattern(2, 300_000);
         client.write(10_000, &piece, false).unwrap();
         wanted[10_000..][..piece.len()].copy_from_slice(&piece);
         let mut read = vec![0; 400_000];

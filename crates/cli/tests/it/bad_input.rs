@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::common::{floe, floe_in, noise};
+use crate::common::{floe, floe_in};
+use floe_testkit::pattern;
 
 /// A gzip file's header and a compressed block that ends too early.
 const CUT_GZIP: &[u8] = b"\x1f\x8b\x08\0\0\0\0\0\0\x03\xed\xc0\x01";
@@ -19,12 +20,12 @@ fn files(folder: &Path) {
     write("volume.img", &[0; 1 << 20]);
     write("odd.img", &[0; 1000]);
     write("nothing", b"");
-    write("noise", &noise(1, 4999));
+    write("noise", &pattern(1, 4999));
     write("cut.csv.gz", CUT_GZIP);
     let late = MSR.repeat(500) + "128166372016382155,hm,1,Dream,310983168,65536,2\n";
     write("late.csv", late.as_bytes());
     write("good.csv", MSR.repeat(500).as_bytes());
-    write("short.vscsi", &noise(2, 33));
+    write("short.vscsi", &pattern(2, 33));
     let good = "cache = \"memory:1MiB\"\nblock-sizes = \"4KiB\"\n\n[[volume]]\nname = \
                 \"a\"\nbacking = \"memory:4MiB\"\n";
     let toml = |name: &str, before: &str, after: &str| {
@@ -39,6 +40,8 @@ fn files(folder: &Path) {
     toml("twice", "", "name = \"b\"\n");
     toml("value", "\n\nwrite = \"sideways\"\n", "");
     toml("unknown-in-volume", "", "colour = \"red\"\n");
+    toml("attach-value", "", "attach = \"iscsi\"\n");
+    toml("share-alone", "", "share = true\n");
     toml("single", "backing = \"memory:4MiB\"\n", "");
     toml("same-name", "", "[[volume]]\nbacking = \"memory:4MiB\"\nname = \"a\"\n");
     toml("value-in-volume", "", "[[volume]]\nname = \"b\"\nbacking = \"disk:5\"\n");
@@ -46,6 +49,9 @@ fn files(folder: &Path) {
     toml("tier", "", "[[tier]]\ncache = \"memory:1MiB\"\nwrite = \"sideways\"\n");
     toml("tier-unknown", "", "[[tier]]\ncache = \"memory:1MiB\"\ncolour = \"red\"\n");
     toml("interval", "flush-interval = \"1s\"\n", "");
+    toml("unitless", "write = \"back\"\nflush-interval = 5\n", "");
+    toml("shareless", "write = \"back\"\ndirty-max = 12.5\n", "");
+    toml("sizeless", "cache-size = 1048576\nthreads = 1.5\n", "");
     let times = |name: &str, policies: &str| {
         let text = format!("{{\"floe_service\":1,\n\"policies\":[{policies}]}}");
         write(&format!("{name}.json"), text.as_bytes());
@@ -338,12 +344,17 @@ fn wrong_configuration_files_are_refused_with_the_line() {
         unknown.toml                     → unknown.toml | line 2 | `cach` | `cache-size`
         single.toml                      → single.toml | line 1 | `backing` | `volume`
         type.toml                        → type.toml | line 1 | threads: | two
-        type-in-list.toml                → type-in-list.toml | line 1 | listen: | 5
+        type-in-list.toml                → type-in-list.toml | line 1 | listen: | 5 | quotation
+        unitless.toml                    → unitless.toml | line 2 | flush-interval: | write \"5s\"
+        shareless.toml                   → shareless.toml | line 2 | dirty-max: | write \"12.5%\"
+        sizeless.toml                    → sizeless.toml | line 1 | cache-size: | \"1048576\"
         type-in-tier.toml                → type-in-tier.toml | line 9 | volatile: | yes
         syntax.toml                      → syntax.toml | line 2
         twice.toml                       → twice.toml | line 7 | duplicate
         value.toml                       → value.toml | line 3 | write | sideways
         unknown-in-volume.toml           → unknown-in-volume.toml | line 7 | `colour` | `read-only`
+        attach-value.toml                → attach-value.toml | line 7 | attach | `iscsi` | ublk
+        share-alone.toml                 → share-alone.toml | line 7 | share | attach
         binary.toml                      → binary.toml | UTF-8
         same-name.toml                   → same-name.toml | line 9 | two volumes
         value-in-volume.toml             → value-in-volume.toml | line 9 | backing | disk:5
@@ -401,8 +412,8 @@ fn a_replay_with_a_tier_in_memory_or_an_impossible_admission_is_refused() {
     all_refused(
         &["replay", "good.csv", "--backing", "memory:4MiB", "--cache", "memory:1MiB"],
         "
-        --memory 2MiB        → --memory | cannot be used
-        --state-dir nowhere  → --state-dir | cannot be used
+        --memory 2MiB        → replay does not take | --memory | floe serve
+        --state-dir nowhere  → replay does not take | --state-dir | floe serve
         --admit sideways     → admit | sideways | obp
         --admit small-bypass → admit | small-bypass:memory=BYTES | tier above
         ",
@@ -581,6 +592,8 @@ fn help_is_there_for_every_command_with_examples() {
     for command in [
         "",
         "serve",
+        "attach",
+        "detach",
         "status",
         "flush",
         "restore",

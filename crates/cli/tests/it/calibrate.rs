@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::common::{floe_in, floe_ok, installed, text};
+use crate::common::{floe_in, floe_ok, text};
+use floe_testkit::is_installed;
 use serde_json::Value;
 
 /// What keeps a run short.
@@ -108,7 +109,7 @@ fn what_cannot_be_calibrated_leaves_no_file() {
 #[test]
 fn the_script_measures_asks_the_model_and_prints() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/results-hit-ratio");
-    if !installed(&["python3"]) {
+    if !is_installed(&["python3"]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");

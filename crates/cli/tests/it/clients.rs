@@ -9,11 +9,9 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use crate::common::{
-    SETUPS, Server, Volume, assert_same, floe, floe_ok, http, installed, noise, run, text,
-    wait_for, wait_until,
-};
+use crate::common::{SETUPS, Server, Volume, assert_same, floe, floe_ok, http, text, wait_for};
 use floe_server::nbd_client::Client;
+use floe_testkit::{is_installed, pattern, run, wait_until};
 
 const MIB: usize = 1 << 20;
 
@@ -34,10 +32,10 @@ fn qemu_io(uri: &str, commands: &[&str]) {
 
 #[test]
 fn nbdinfo_sees_the_volume_and_what_it_can_do() {
-    if !installed(&["nbdinfo"]) {
+    if !is_installed(&["nbdinfo"]) {
         return;
     }
-    let volume = Volume::new(&noise(1, 5 * MIB + 512), "through").with(&["--volume", "pictures"]);
+    let volume = Volume::new(&pattern(1, 5 * MIB + 512), "through").with(&["--volume", "pictures"]);
     let server = volume.serve();
     for uri in [&server.unix, &server.tcp] {
         let json: serde_json::Value =
@@ -56,10 +54,10 @@ fn nbdinfo_sees_the_volume_and_what_it_can_do() {
 
 #[test]
 fn nbdinfo_lists_the_volume() {
-    if !installed(&["nbdinfo"]) {
+    if !is_installed(&["nbdinfo"]) {
         return;
     }
-    let volume = Volume::new(&noise(2, MIB), "through").with(&["--volume", "pictures"]);
+    let volume = Volume::new(&pattern(2, MIB), "through").with(&["--volume", "pictures"]);
     let server = volume.serve();
     for uri in [&server.unix, &server.tcp] {
         let json = run("nbdinfo", &["--list", "--json", &uri.replace("/pictures", "/")]);
@@ -73,11 +71,11 @@ fn nbdinfo_lists_the_volume() {
 
 #[test]
 fn nbdcopy_both_ways_keeps_every_byte_in_every_mode() {
-    if !installed(&["nbdcopy"]) {
+    if !is_installed(&["nbdcopy"]) {
         return;
     }
     for (mode, threads) in SETUPS {
-        let (before, after) = (noise(3, 12 * MIB), noise(4, 12 * MIB));
+        let (before, after) = (pattern(3, 12 * MIB), pattern(4, 12 * MIB));
         let volume = Volume::new(&before, mode).on(threads);
         let (source, target) = (volume.path("source"), volume.path("target"));
         std::fs::write(&source, &after).expect("a source");
@@ -98,7 +96,7 @@ fn nbdcopy_both_ways_keeps_every_byte_in_every_mode() {
 
 #[test]
 fn qemu_io_reads_back_what_it_wrote_zeroed_and_discarded() {
-    if !installed(&["qemu-io"]) {
+    if !is_installed(&["qemu-io"]) {
         return;
     }
     for (mode, threads) in SETUPS {
@@ -154,13 +152,13 @@ fn qemu_io_reads_back_what_it_wrote_zeroed_and_discarded() {
 
 #[test]
 fn qemu_img_converts_to_and_from_the_volume() {
-    if !installed(&["qemu-img"]) {
+    if !is_installed(&["qemu-img"]) {
         return;
     }
     for (mode, threads) in SETUPS {
-        let volume = Volume::new(&noise(5, 6 * MIB), mode).on(threads);
+        let volume = Volume::new(&pattern(5, 6 * MIB), mode).on(threads);
         let (source, target) = (volume.path("source.qcow2"), volume.path("target.qcow2"));
-        let mut image = noise(6, 6 * MIB);
+        let mut image = pattern(6, 6 * MIB);
         image[MIB..3 * MIB].fill(0);
         std::fs::write(volume.path("image"), &image).expect("an image");
         run(
@@ -186,11 +184,11 @@ fn qemu_img_converts_to_and_from_the_volume() {
 
 #[test]
 fn fio_verifies_what_two_connections_wrote_at_random() {
-    if !installed(&["fio"]) {
+    if !is_installed(&["fio"]) {
         return;
     }
     for (mode, threads) in SETUPS {
-        let volume = Volume::new(&noise(7, 16 * MIB), mode).on(threads);
+        let volume = Volume::new(&pattern(7, 16 * MIB), mode).on(threads);
         let server = volume.serve();
         for (name, sizes, uri) in [
             ("sectors", "--bs=4k", &server.unix),
@@ -230,7 +228,7 @@ fn fio_verifies_what_two_connections_wrote_at_random() {
 
 #[test]
 fn a_signal_brings_what_a_volatile_cache_has_to_the_backing_device() {
-    let (before, after) = (noise(8, 6 * MIB), noise(9, 6 * MIB));
+    let (before, after) = (pattern(8, 6 * MIB), pattern(9, 6 * MIB));
     let volume = Volume::new(&before, "back").with(&NEVER).with(&["--volatile"]);
     let server = volume.serve();
     let mut client = connect(&server.unix);
@@ -246,11 +244,11 @@ fn a_signal_brings_what_a_volatile_cache_has_to_the_backing_device() {
 
 #[test]
 fn a_flush_leaves_nothing_dirty_and_goes_on_serving() {
-    let volume = Volume::new(&noise(10, 6 * MIB), "back").with(&NEVER);
+    let volume = Volume::new(&pattern(10, 6 * MIB), "back").with(&NEVER);
     let server = volume.serve();
     let mut client = connect(&server.unix);
     // well below what a part of so small a cache keeps before it begins to clean by itself
-    let piece = noise(11, 200_000);
+    let piece = pattern(11, 200_000);
     client.write(12_345, &piece, false).expect("a write");
     assert!(server.status().cache.dirty_bytes >= piece.len() as u64);
     assert_eq!(floe_ok(&["flush", "--admin", &server.admin]), "");
@@ -267,10 +265,10 @@ fn a_flush_leaves_nothing_dirty_and_goes_on_serving() {
 
 #[test]
 fn a_clients_flush_makes_its_writes_safe_below_a_volatile_cache() {
-    let volume = Volume::new(&noise(12, 6 * MIB), "back").with(&NEVER).with(&["--volatile"]);
+    let volume = Volume::new(&pattern(12, 6 * MIB), "back").with(&NEVER).with(&["--volatile"]);
     let server = volume.serve();
     let mut client = connect(&server.tcp);
-    let piece = noise(13, 70_000);
+    let piece = pattern(13, 70_000);
     client.write(3_000_000, &piece, false).expect("a write");
     client.flush().expect("a flush");
     client.write(5_000_000, &piece, true).expect("a durable write");
@@ -281,10 +279,10 @@ fn a_clients_flush_makes_its_writes_safe_below_a_volatile_cache() {
 
 #[test]
 fn stop_empties_a_volatile_cache_and_ends_the_server() {
-    let volume = Volume::new(&noise(14, 6 * MIB), "back").with(&NEVER).with(&["--volatile"]);
+    let volume = Volume::new(&pattern(14, 6 * MIB), "back").with(&NEVER).with(&["--volatile"]);
     let mut server = volume.serve();
     let mut client = connect(&server.unix);
-    let piece = noise(15, 300_001);
+    let piece = pattern(15, 300_001);
     client.write(777, &piece, false).expect("a write");
     assert_eq!(floe_ok(&["stop", "--admin", &server.admin]), "");
     server.has_ended_well();
@@ -298,7 +296,7 @@ fn stop_empties_a_volatile_cache_and_ends_the_server() {
 #[test]
 fn the_status_adds_up() {
     for (mode, threads) in SETUPS {
-        let volume = Volume::new(&noise(16, 8 * MIB), mode).on(threads);
+        let volume = Volume::new(&pattern(16, 8 * MIB), mode).on(threads);
         let volume = if mode == "back" { volume.with(&NEVER) } else { volume };
         let server = volume.serve();
         let idle = server.status();
@@ -398,7 +396,7 @@ fn the_status_adds_up() {
 
 #[test]
 fn volumes_come_grow_and_go_while_the_server_runs() {
-    let volume = Volume::new(&noise(49, MIB), "back").with(&NEVER);
+    let volume = Volume::new(&pattern(49, MIB), "back").with(&NEVER);
     let server = volume.serve();
     let backing = volume.path("second.img");
     std::fs::write(&backing, vec![0; MIB]).expect("a second volume");
@@ -412,7 +410,7 @@ fn volumes_come_grow_and_go_while_the_server_runs() {
     };
     assert_eq!(ok(&["add", "a/b", &spec]), "added a/b of 1MiB\n");
     let uri = server.unix.replace("/floe?", "/a/b?");
-    let bytes = noise(50, 64 << 10);
+    let bytes = pattern(50, 64 << 10);
     let mut client = connect(&uri);
     client.write(0, &bytes, false).expect("it can be written");
     drop(client);
@@ -449,7 +447,7 @@ fn volumes_come_grow_and_go_while_the_server_runs() {
 
 #[test]
 fn settings_of_the_command_line_become_a_file() {
-    let volume = Volume::new(&noise(48, MIB), "back").with(&NEVER).with(&["--print-config"]);
+    let volume = Volume::new(&pattern(48, MIB), "back").with(&NEVER).with(&["--print-config"]);
     let line = volume.command_line();
     let words: Vec<&str> = line.iter().map(String::as_str).collect();
     let printed = floe_ok(&words);
@@ -462,7 +460,7 @@ fn settings_of_the_command_line_become_a_file() {
 
 #[test]
 fn a_second_signal_says_what_is_still_dirty() {
-    let volume = Volume::new(&noise(47, 8 * MIB), "back").with(&NEVER).with(&["--volatile"]);
+    let volume = Volume::new(&pattern(47, 8 * MIB), "back").with(&NEVER).with(&["--volatile"]);
     let slow: Vec<String> = volume
         .command_line()
         .into_iter()
@@ -479,7 +477,7 @@ fn a_second_signal_says_what_is_still_dirty() {
     let mut uris = BufReader::new(child.stdout.take().expect("it is piped")).lines();
     let mut client = connect(&uris.next().expect("a line").expect("a URI"));
     for at in 0..256 {
-        client.write(at * (32 << 10), &noise(at, 4096), false).expect("it can be written");
+        client.write(at * (32 << 10), &pattern(at, 4096), false).expect("it can be written");
     }
     drop(client);
     let mut log =
@@ -506,13 +504,13 @@ fn a_second_signal_says_what_is_still_dirty() {
     assert!(crate::common::wait_for(&mut child).success());
     let bytes = volume.backing();
     for at in 0..256 {
-        assert_same("a block", &bytes[at * (32 << 10)..][..4096], &noise(at as u64, 4096));
+        assert_same("a block", &bytes[at * (32 << 10)..][..4096], &pattern(at as u64, 4096));
     }
 }
 
 #[test]
 fn the_log_tells_what_happens_as_json_a_line() {
-    let volume = Volume::new(&noise(44, MIB), "back")
+    let volume = Volume::new(&pattern(44, MIB), "back")
         .with(&NEVER)
         .with(&["--volatile"])
         .with(&["--log-format", "json"]);
@@ -527,7 +525,7 @@ fn the_log_tells_what_happens_as_json_a_line() {
         .expect("floe runs");
     let mut uris = BufReader::new(child.stdout.take().expect("it is piped")).lines();
     let mut client = connect(&uris.next().expect("a line").expect("a URI"));
-    client.write(0, &noise(45, 4096), false).expect("it can be written");
+    client.write(0, &pattern(45, 4096), false).expect("it can be written");
     drop(client);
     let pid = rustix::process::Pid::from_child(&child);
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it is there");
@@ -555,7 +553,7 @@ fn the_log_tells_what_happens_as_json_a_line() {
 
 #[test]
 fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers() {
-    let volume = Volume::new(&noise(46, MIB), "through");
+    let volume = Volume::new(&pattern(46, MIB), "through");
     let mut child = Command::new("sh")
         .args(["-c", "ulimit -n 160 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_floe")])
         .args(volume.command_line())
@@ -592,10 +590,10 @@ fn with_few_descriptors_fewer_clients_are_served_and_the_admin_interface_answers
 
 #[test]
 fn a_monitor_finds_health_and_metrics() {
-    let volume = Volume::new(&noise(41, MIB), "back").with(&NEVER).with(&["--volume", "a b"]);
+    let volume = Volume::new(&pattern(41, MIB), "back").with(&NEVER).with(&["--volume", "a b"]);
     let server = volume.serve();
     let mut client = connect(&server.unix);
-    client.write(0, &noise(42, 8192), false).expect("it can be written");
+    client.write(0, &pattern(42, 8192), false).expect("it can be written");
     client.read(0, &mut [0; 4096]).expect("it can be read");
     let (head, body) = http(&server.admin, "GET /healthz HTTP/1.1\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
@@ -617,7 +615,7 @@ fn a_monitor_finds_health_and_metrics() {
 
 #[test]
 fn the_volumes_can_be_listed() {
-    let volume = Volume::new(&noise(43, MIB), "through").with(&["--volume", "pictures"]);
+    let volume = Volume::new(&pattern(43, MIB), "through").with(&["--volume", "pictures"]);
     let server = volume.serve();
     let _client = connect(&server.unix);
     let list = floe_ok(&["volume", "list", "--json", "--admin", &server.admin]);
@@ -636,7 +634,7 @@ fn the_volumes_can_be_listed() {
 
 #[test]
 fn a_volume_served_again_holds_what_was_written() {
-    let mut content = noise(17, 6 * MIB);
+    let mut content = pattern(17, 6 * MIB);
     let volume = Volume::new(&content, "back");
     for round in 0..4 {
         let server = volume.serve();
@@ -644,7 +642,7 @@ fn a_volume_served_again_holds_what_was_written() {
         let mut found = vec![0; 6 * MIB];
         client.read(0, &mut found).expect("a read");
         assert_same("the volume", &found, &content);
-        let piece = noise(20 + round, 1_234_567);
+        let piece = pattern(20 + round, 1_234_567);
         let at = 1_100_001 * round as usize;
         client.write(at as u64, &piece, false).expect("a write");
         content[at..][..piece.len()].copy_from_slice(&piece);
@@ -668,7 +666,7 @@ fn refused(volume: &Volume, changes: &[(&str, &str)], wanted: &str) {
 
 #[test]
 fn two_servers_cannot_have_the_same_files_or_socket() {
-    let volume = Volume::new(&noise(18, 5 * MIB), "back");
+    let volume = Volume::new(&pattern(18, 5 * MIB), "back");
     let server = volume.serve();
     refused(&volume, &[], "nbd.sock");
     refused(
@@ -685,16 +683,16 @@ fn two_servers_cannot_have_the_same_files_or_socket() {
     refused(&volume, &[("backing.img", "b.img"), ("cache.img", "c.img")], "nbd.sock");
     let mut data = vec![0; MIB];
     connect(&server.unix).read(0, &mut data).expect("the first one still serves");
-    assert_same("the volume", &data, &noise(18, MIB));
+    assert_same("the volume", &data, &pattern(18, MIB));
     server.end();
 }
 
 #[test]
 fn a_client_killed_while_it_writes_leaves_others_served() {
-    if !installed(&["fio"]) {
+    if !is_installed(&["fio"]) {
         return;
     }
-    let content = noise(19, 16 * MIB);
+    let content = pattern(19, 16 * MIB);
     let volume = Volume::new(&content, "back");
     let server = volume.serve();
     let mut bystander = connect(&server.unix);
@@ -738,10 +736,10 @@ fn nonsense() -> [Vec<u8>; 4] {
     const FIXED_NEWSTYLE: [u8; 4] = [0, 0, 0, 3];
     const EXPORT_NAME: &[u8] = b"IHAVEOPT\0\0\0\x01\0\0\0\0";
     let huge_option = [&FIXED_NEWSTYLE[..], b"IHAVEOPT\0\0\0\x06\xff\xff\xff\xff"].concat();
-    let request = [&FIXED_NEWSTYLE[..], EXPORT_NAME, &noise(21, 4096)].concat();
+    let request = [&FIXED_NEWSTYLE[..], EXPORT_NAME, &pattern(21, 4096)].concat();
     let write =
         [&FIXED_NEWSTYLE[..], EXPORT_NAME, b"\x25\x60\x95\x13\0\0\0\x01\xff\xff\xff\xff"].concat();
-    [noise(22, 100_000), huge_option, request, write]
+    [pattern(22, 100_000), huge_option, request, write]
 }
 
 /// Sends all of it and reads until the server has enough.
@@ -753,7 +751,7 @@ fn pester(mut socket: impl Read + Write, nonsense: &[u8], hang_up: impl FnOnce()
 
 #[test]
 fn a_client_that_sends_nonsense_disturbs_nobody() {
-    let content = noise(23, 5 * MIB);
+    let content = pattern(23, 5 * MIB);
     let volume = Volume::new(&content, "back");
     let server = volume.serve();
     let mut bystander = connect(&server.unix);

@@ -1,8 +1,9 @@
 //! Clients that ask which parts of a volume are holes and copy the rest, and clients of several
 //! volumes.
 
-use crate::common::{SETUPS, Server, Volume, assert_same, installed, noise, run, text};
+use crate::common::{SETUPS, Server, Volume, assert_same, text};
 use floe_server::nbd_client::Client;
+use floe_testkit::{is_installed, pattern, run};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Deserialize;
@@ -47,7 +48,7 @@ fn sparse(megabytes: usize, volume: &Volume) -> Vec<u8> {
     let file = std::fs::File::create(volume.path("backing.img")).expect("a volume");
     file.set_len(content.len() as u64).expect("a length");
     for at in (0..megabytes).step_by(4).map(|megabyte| megabyte * MIB) {
-        content[at..at + MIB].copy_from_slice(&noise(at as u64 + 1, MIB));
+        content[at..at + MIB].copy_from_slice(&pattern(at as u64 + 1, MIB));
         std::os::unix::fs::FileExt::write_all_at(&file, &content[at..at + MIB], at as u64)
             .expect("a write");
     }
@@ -56,7 +57,7 @@ fn sparse(megabytes: usize, volume: &Volume) -> Vec<u8> {
 
 #[test]
 fn maps_never_take_data_for_a_hole_and_copies_by_them_are_whole() {
-    if !installed(&["nbdinfo", "nbdcopy", "qemu-img"]) {
+    if !is_installed(&["nbdinfo", "nbdcopy", "qemu-img"]) {
         return;
     }
     for (mode, threads) in SETUPS {
@@ -74,7 +75,7 @@ fn maps_never_take_data_for_a_hole_and_copies_by_them_are_whole() {
             let range = at..at + length;
             match random.random_range(0..4) {
                 0 | 1 => {
-                    content[range.clone()].copy_from_slice(&noise(at as u64, length));
+                    content[range.clone()].copy_from_slice(&pattern(at as u64, length));
                     client
                         .write(at as u64, &content[range], random.random_ratio(1, 8))
                         .expect("a write");
@@ -117,13 +118,13 @@ fn maps_never_take_data_for_a_hole_and_copies_by_them_are_whole() {
 
 #[test]
 fn several_volumes_are_listed_apart_and_one_may_be_for_reading_only() {
-    if !installed(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"]) {
+    if !is_installed(&["nbdinfo", "nbdcopy", "qemu-img", "qemu-io"]) {
         return;
     }
     for threads in ["1", "2"] {
         let folder = tempfile::tempdir().expect("a folder");
         let path = |name: &str| folder.path().join(name);
-        let contents = [noise(52, 12 * MIB), noise(53, 5 * MIB + 512), noise(54, 8 * MIB)];
+        let contents = [pattern(52, 12 * MIB), pattern(53, 5 * MIB + 512), pattern(54, 8 * MIB)];
         let names = ["pictures", "with space", "frozen"];
         let mut config = format!(
             "cache = \"file:{}\"\ncache-size = \"4MiB\"\nblock-sizes = \"4KiB,64KiB\"\nwrite = \
@@ -157,7 +158,7 @@ fn several_volumes_are_listed_apart_and_one_may_be_for_reading_only() {
         assert_eq!(listed["exports"].as_array().expect("a list").len(), names.len());
 
         // All are used at once, through a cache that holds none of them whole.
-        let fresh = noise(55, 12 * MIB);
+        let fresh = pattern(55, 12 * MIB);
         std::fs::write(path("fresh"), &fresh).expect("a source");
         std::thread::scope(|scope| {
             scope.spawn(|| run("nbdcopy", &["--flush", text(&path("fresh")), &uri(names[0])]));

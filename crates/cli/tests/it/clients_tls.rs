@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use crate::certificates::certificates;
-use crate::common::{Server, Volume, assert_same, installed, noise, run, text, wait_until};
+use crate::common::{Server, Volume, assert_same, text};
+use floe_testkit::{certificates, is_installed, pattern, run, wait_until};
 
 const MIB: usize = 1 << 20;
 
@@ -29,11 +29,11 @@ fn uris(server: &Server, certificates: &str) -> (String, String) {
 
 #[test]
 fn libnbd_from_python_finds_every_promise_kept_over_tls() {
-    if !installed(&[LIBNBD]) {
+    if !is_installed(&[LIBNBD]) {
         return;
     }
     let folder = certificates();
-    let content = noise(41, 24 * MIB);
+    let content = pattern(41, 24 * MIB);
     let (volume, server) = serve(
         &content,
         "back",
@@ -57,13 +57,13 @@ fn libnbd_from_python_finds_every_promise_kept_over_tls() {
 
 #[test]
 fn fios_jobs_verify_what_they_wrote_over_tls() {
-    if !installed(&["fio"]) {
+    if !is_installed(&["fio"]) {
         return;
     }
     let folder = certificates();
     for (mode, threads) in [("through", "1"), ("through", "2"), ("back", "1"), ("back", "2")] {
         let (_volume, server) =
-            serve(&noise(42, 16 * MIB), mode, folder.path(), &["--threads", threads]);
+            serve(&pattern(42, 16 * MIB), mode, folder.path(), &["--threads", threads]);
         // fio does not let libnbd read the files that a URI names.
         let (tcp, unix) = uris(&server, "tls-verify-peer=0");
         let job = |name: &str, uri: &str, offset: &str| {

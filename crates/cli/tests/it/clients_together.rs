@@ -6,10 +6,9 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
 
-use crate::common::{
-    SETUPS, Server, Volume, assert_same, floe_ok, installed, noise, run, text, wait_for, wait_until,
-};
+use crate::common::{SETUPS, Server, Volume, assert_same, floe_ok, text, wait_for};
 use floe_server::nbd_client::Client;
+use floe_testkit::{is_installed, pattern, run, wait_until};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -75,12 +74,12 @@ loops=2
 
 #[test]
 fn fios_jobs_verify_what_they_wrote_side_by_side() {
-    if !installed(&["fio"]) {
+    if !is_installed(&["fio"]) {
         return;
     }
     for (mode, threads) in SETUPS {
-        let untouched = noise(31, MIB);
-        let mut content = noise(30, 20 * MIB);
+        let untouched = pattern(31, MIB);
+        let mut content = pattern(30, 20 * MIB);
         content.extend(&untouched);
         let volume = Volume::new(&content, mode).on(threads);
         let server = volume.serve();
@@ -114,11 +113,11 @@ fn fios_jobs_verify_what_they_wrote_side_by_side() {
 
 #[test]
 fn nbdcopy_over_many_connections_from_server_to_server_keeps_every_byte() {
-    if !installed(&["nbdcopy"]) {
+    if !is_installed(&["nbdcopy"]) {
         return;
     }
     for (mode, threads) in SETUPS {
-        let content = noise(32, 24 * MIB + 512);
+        let content = pattern(32, 24 * MIB + 512);
         let (from, to) = (
             Volume::new(&content, mode).on(threads),
             Volume::new(&vec![0xff; 24 * MIB + 512], mode).on(threads),
@@ -137,15 +136,15 @@ fn nbdcopy_over_many_connections_from_server_to_server_keeps_every_byte() {
 
 #[test]
 fn qemu_img_converts_between_servers_out_of_order() {
-    if !installed(&["qemu-img"]) {
+    if !is_installed(&["qemu-img"]) {
         return;
     }
     for (mode, threads) in SETUPS {
-        let mut content = noise(33, 16 * MIB);
+        let mut content = pattern(33, 16 * MIB);
         content[3 * MIB..9 * MIB].fill(0);
         let (from, to) = (
             Volume::new(&content, mode).on(threads),
-            Volume::new(&noise(34, 16 * MIB), mode).on(threads),
+            Volume::new(&pattern(34, 16 * MIB), mode).on(threads),
         );
         let (source, target) = (from.serve(), to.serve());
         let line = [
@@ -250,12 +249,12 @@ fn holds(server: &Server) -> (u64, usize) {
 
 #[test]
 fn clients_that_break_off_anywhere_disturb_nobody_and_leave_nothing_behind() {
-    if !installed(&["fio"]) {
+    if !is_installed(&["fio"]) {
         return;
     }
     for (mode, threads, seed) in [("through", "1", 35), ("back", "2", 36)] {
         let mut random = StdRng::seed_from_u64(seed);
-        let volume = Volume::new(&noise(seed, 16 * MIB), mode).on(threads);
+        let volume = Volume::new(&pattern(seed, 16 * MIB), mode).on(threads);
         let mut server = volume.serve();
         let mut settled = None;
         for round in 0..3 {
@@ -302,7 +301,7 @@ fn clients_that_break_off_anywhere_disturb_nobody_and_leave_nothing_behind() {
             Client::connect(&server.tcp.parse().expect("the URI is good")).expect("it serves");
         let mut data = vec![0; 2 * MIB];
         client.read(6 * MIB as u64, &mut data).expect("a read");
-        assert_same("the range nobody wrote to", &data, &noise(seed, 8 * MIB)[6 * MIB..]);
+        assert_same("the range nobody wrote to", &data, &pattern(seed, 8 * MIB)[6 * MIB..]);
         drop(client);
         assert_eq!(floe_ok(&["stop", "--admin", &server.admin]), "");
         server.has_ended_well();

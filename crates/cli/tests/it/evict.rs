@@ -1,8 +1,9 @@
 //! `--evict` as a user gives it: in replays, simulations and servers, on the command line, in tiers
 //! and in files.
 
-use crate::common::{Server, Volume, assert_same, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe_ok, text};
 use floe_server::nbd_client::Client;
+use floe_testkit::pattern;
 use serde_json::Value;
 
 /// Popular blocks, and now and then a scan.
@@ -91,7 +92,7 @@ fn simulations_of_blocks_compare_policies() {
 
 #[test]
 fn a_server_evicts_by_its_policy_goes_on_after_a_restart_and_says_so() {
-    let content = noise(1, 4 << 20);
+    let content = pattern(1, 4 << 20);
     let volume = Volume::new(&content, "back");
     let serve = |evict: &str| {
         let mut line = volume.command_line();

@@ -1,8 +1,9 @@
 //! Cache devices that fail under `floe serve`: volumes stay usable, and what the server says of
 //! itself is so.
 
-use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, wait_until};
+use crate::common::{Server, Volume, assert_same, floe, floe_ok};
 use floe_server::nbd_client::{Client, ClientError};
+use floe_testkit::{pattern, wait_until};
 
 const MIB: usize = 1 << 20;
 const PIECE: usize = 16 << 10;
@@ -20,7 +21,7 @@ struct Failing {
 
 impl Failing {
     fn new(mode: &str, settings: &[&str]) -> Self {
-        let model = noise(1, 4 * MIB);
+        let model = pattern(1, 4 * MIB);
         let never: &[&str] =
             if mode == "back" && !settings.contains(&"--flush-interval") { &NEVER } else { &[] };
         Self { volume: Volume::new(&model, mode).with(never).with(settings), model, versions: 1 }
@@ -50,7 +51,7 @@ impl Failing {
     /// Writes something new to a piece of the volume.
     fn write(&mut self, client: &mut Client, piece: usize) -> Result<(), ClientError> {
         self.versions += 1;
-        let bytes = noise(self.versions, PIECE);
+        let bytes = pattern(self.versions, PIECE);
         client.write((piece * PIECE) as u64, &bytes, false)?;
         self.model[piece * PIECE..][..PIECE].copy_from_slice(&bytes);
         Ok(())
@@ -306,7 +307,7 @@ fn dirty_data_that_cannot_be_read_is_refused_and_everything_else_is_served() {
         }
         client.flush().expect("all that was dirty had been flushed");
         for piece in [8, 12, 23] {
-            let write = client.write((piece * PIECE) as u64, &noise(9, PIECE), false);
+            let write = client.write((piece * PIECE) as u64, &pattern(9, PIECE), false);
             assert!(matches!(write, Err(ClientError::Request(_))), "piece {piece}: {write:?}");
             let read = client.read((piece * PIECE) as u64, &mut vec![0; PIECE]);
             assert!(matches!(read, Err(ClientError::Request(_))), "piece {piece}: {read:?}");
@@ -378,7 +379,7 @@ fn dirty_data_of_a_device_that_comes_back_is_written_back() {
 fn a_cache_file_that_the_system_does_not_let_grow_is_gone_past() {
     // The file is sparse: the system refuses what is written beyond the limit, as a full file
     // system would.
-    let model = noise(1, MIB);
+    let model = pattern(1, MIB);
     let mut rig = Failing { volume: Volume::new(&model, "through"), model, versions: 1 };
     rig.serve().end(); // the cache is made
     let line = rig.volume.command_line();
@@ -438,7 +439,7 @@ fn more_memory_than_there_is_is_refused_in_a_line() {
 fn two_volumes_are_served_past_a_failing_cache_and_come_and_go() {
     let mut rig = Failing::new("through", &[]);
     let server = rig.serve();
-    let second = noise(50, MIB);
+    let second = pattern(50, MIB);
     std::fs::write(rig.volume.path("second.img"), &second).expect("a volume");
     let spec = format!("file:{}", rig.volume.path("second.img").display());
     floe_ok(&["volume", "add", "second", &spec, "--admin", &server.admin]);
@@ -454,7 +455,7 @@ fn two_volumes_are_served_past_a_failing_cache_and_come_and_go() {
     for piece in 0..64 {
         rig.write(&mut client, piece).expect("a write");
         other
-            .write((piece % 32 * PIECE) as u64, &noise(piece as u64, PIECE), false)
+            .write((piece % 32 * PIECE) as u64, &pattern(piece as u64, PIECE), false)
             .expect("a write");
     }
     client.flush().expect("a flush");

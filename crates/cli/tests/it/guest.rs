@@ -10,8 +10,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::certificates::certificates;
-use crate::common::{Server, Volume, installed, run, text, wait_until};
+use crate::common::{Server, Volume, text};
+use floe_testkit::{certificates, is_installed, run, wait_until};
 use tempfile::TempDir;
 
 const VOLUME_BYTES: usize = 96 << 20;
@@ -20,13 +20,14 @@ const VOLUME_BYTES: usize = 96 << 20;
 const COMPILER: [&str; 3] = ["tcc", "libc6-dev", "linux-libc-dev"];
 
 /// Whether a guest can run here.
-fn guests_run() -> bool {
+pub(crate) fn guests_run() -> bool {
     let linux = cfg!(all(target_os = "linux", target_arch = "x86_64"));
     linux
-        && installed(&[
+        && is_installed(&[
             "qemu-system-x86_64",
             "busybox",
             "nbd-client",
+            "nvme",
             "mke2fs",
             "modprobe",
             "cpio",
@@ -95,7 +96,8 @@ impl Tree {
     }
 }
 
-fn scripts() -> PathBuf {
+/// Where the guests' scripts are.
+pub(crate) fn scripts() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest")
 }
 
@@ -222,7 +224,7 @@ fn kills() -> u64 {
 
 #[test]
 fn what_linux_has_fsynced_survives_a_killed_server_whose_devices_lose_what_was_not_flushed() {
-    if !guests_run() || !installed(&["nbdcopy"]) {
+    if !guests_run() || !is_installed(&["nbdcopy"]) {
         return;
     }
     let volume = Volume::new(&vec![0; VOLUME_BYTES], "back").on("2").losing_unflushed();

@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::process::Output;
 
-use crate::common::{Volume, assert_same, floe, floe_in, floe_ok, noise, text};
+use crate::common::{Volume, assert_same, floe, floe_in, floe_ok, text};
+use floe_testkit::pattern;
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
@@ -142,7 +143,7 @@ fn a_device_that_is_there_is_as_it_was() {
         assert!(said.contains("holds data") && said.contains("--overwrite"), "{said}");
         assert_same("the disk", &std::fs::read(&file).expect("a file"), content);
     };
-    refuse(&noise(1, 8 * MIB));
+    refuse(&pattern(1, 8 * MIB));
     // Where a table of partitions would not be, but where would be written.
     let mut hidden = vec![0; 8 * MIB];
     hidden[4 * MIB + 17] = 1;
@@ -152,7 +153,7 @@ fn a_device_that_is_there_is_as_it_was() {
 
 #[test]
 fn a_kept_cache_is_never_overwritten() {
-    let volume = Volume::new(&noise(2, MIB), "back");
+    let volume = Volume::new(&pattern(2, MIB), "back");
     volume.serve().end();
     let cache = volume.path("cache.img");
     let before = std::fs::read(&cache).expect("a cache");
@@ -165,7 +166,7 @@ fn a_kept_cache_is_never_overwritten() {
 
 #[test]
 fn a_kept_cache_is_told_and_otherwise_stays_as_it_is() {
-    let volume = Volume::new(&noise(3, MIB), "back");
+    let volume = Volume::new(&pattern(3, MIB), "back");
     volume.serve().end();
     let cache = volume.path("cache.img");
     let status = || parsed(&floe_ok(&["check", text(&cache), "--json"]));

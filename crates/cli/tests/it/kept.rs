@@ -1,8 +1,9 @@
 //! A cache that outlives the program: what the next server finds, whom it serves and whom it
 //! refuses.
 
-use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe, floe_ok, text};
 use floe_server::nbd_client::Client;
+use floe_testkit::pattern;
 
 const MIB: usize = 1 << 20;
 
@@ -49,10 +50,10 @@ fn refusal(volume: &Volume, settings: &[&str]) -> String {
 
 /// A volume whose cache has 64 KiB of it from 1 MiB on, and no server.
 fn used(dirty: bool) -> (Volume, Vec<u8>) {
-    let mut content = noise(1, 4 * MIB);
+    let mut content = pattern(1, 4 * MIB);
     let volume = Volume::new(&content, "back").with(&NEVER);
     let server = volume.serve();
-    let piece = noise(2, 64 << 10);
+    let piece = pattern(2, 64 << 10);
     write(&server, MIB, &piece, true);
     content[MIB..][..piece.len()].copy_from_slice(&piece);
     if dirty {
@@ -65,7 +66,7 @@ fn used(dirty: bool) -> (Volume, Vec<u8>) {
 
 #[test]
 fn what_was_written_and_read_is_there_after_a_restart_on_any_number_of_threads() {
-    let mut content = noise(3, 4 * MIB);
+    let mut content = pattern(3, 4 * MIB);
     let volume = Volume::new(&content, "back").with(&NEVER).with(&["--shards", "4"]);
     for (round, threads) in ["1", "2", "4", "3", "1"].into_iter().enumerate() {
         let line = volume.command_line();
@@ -85,7 +86,7 @@ fn what_was_written_and_read_is_there_after_a_restart_on_any_number_of_threads()
         } else {
             read(&server, 0, 256 << 10);
         }
-        let piece = noise(100 + round as u64, 128 << 10);
+        let piece = pattern(100 + round as u64, 128 << 10);
         write(&server, 0, &piece, false);
         content[..piece.len()].copy_from_slice(&piece);
         server.end();
@@ -98,10 +99,10 @@ fn what_was_written_and_read_is_there_after_a_restart_on_any_number_of_threads()
 #[test]
 fn what_was_flushed_survives_a_killed_server() {
     for threads in ["1", "2"] {
-        let mut content = noise(4, 4 * MIB);
+        let mut content = pattern(4, 4 * MIB);
         let volume = Volume::new(&content, "back").with(&NEVER).on(threads);
         let server = volume.serve();
-        let piece = noise(5, 300_001);
+        let piece = pattern(5, 300_001);
         write(&server, 777_777, &piece, true);
         server.kill(&volume);
         content[777_777..][..piece.len()].copy_from_slice(&piece);
@@ -143,7 +144,7 @@ fn a_cache_of_another_volume_is_refused() {
         "{}",
         server.log()
     );
-    assert_same("the volume", &read(&server, 0, 4 * MIB), &noise(1, 4 * MIB));
+    assert_same("the volume", &read(&server, 0, 4 * MIB), &pattern(1, 4 * MIB));
     server.end();
 }
 
@@ -151,7 +152,7 @@ fn a_cache_of_another_volume_is_refused() {
 fn another_file_in_the_volumes_place_is_refused_until_it_is_accepted() {
     for (dirty, keep) in [(false, false), (true, false), (true, true)] {
         let (volume, content) = used(dirty);
-        let other = noise(6, 4 * MIB);
+        let other = pattern(6, 4 * MIB);
         std::fs::write(volume.path("other"), &other).expect("another volume");
         std::fs::rename(volume.path("other"), volume.path("backing.img")).expect("in its place");
         let said = refusal(&volume, &[]);
@@ -240,7 +241,7 @@ fn a_cache_serves_as_it_was_made_or_not_at_all() {
 
 #[test]
 fn data_that_is_not_floes_is_left_alone() {
-    let volume = Volume::new(&noise(7, 4 * MIB), "back");
+    let volume = Volume::new(&pattern(7, 4 * MIB), "back");
     for at in [0, 1080, 65600, 4 * MIB - 5] {
         let mut bytes = vec![0; 4 * MIB];
         bytes[at] = 0x53;
@@ -281,7 +282,7 @@ fn a_kept_cache_is_not_overwritten_by_a_volatile_one() {
 /// it is somebody's.
 #[test]
 fn a_volatile_cache_spares_what_is_not_floes() {
-    let content = noise(20, 4 * MIB);
+    let content = pattern(20, 4 * MIB);
     let volume = Volume::new(&content, "back").with(&["--volatile"]);
     let attempt = |more: &[&str]| {
         let mut line = volume.command_line();
@@ -291,14 +292,14 @@ fn a_volatile_cache_spares_what_is_not_floes() {
             volume.path("floe.log"),
         )
     };
-    std::fs::write(volume.path("cache.img"), noise(21, 4 * MIB)).expect("somebody's data");
+    std::fs::write(volume.path("cache.img"), pattern(21, 4 * MIB)).expect("somebody's data");
     let said = attempt(&[]).err().expect("it is refused");
     assert!(
         said.contains("data that is not a cache of floe's") && said.contains("--initialise"),
         "{said}"
     );
     assert!(
-        std::fs::read(volume.path("cache.img")).expect("the file") == noise(21, 4 * MIB),
+        std::fs::read(volume.path("cache.img")).expect("the file") == pattern(21, 4 * MIB),
         "it is as it was"
     );
     attempt(&["--initialise"]).expect("it may be overwritten").end();
@@ -323,16 +324,16 @@ fn a_volatile_cache_spares_what_is_not_floes() {
 
 #[test]
 fn a_volume_that_is_missing_is_not_forgotten_with_what_is_dirty() {
-    let volume = Volume::new(&noise(8, 4 * MIB), "back").with(&NEVER);
+    let volume = Volume::new(&pattern(8, 4 * MIB), "back").with(&NEVER);
     let second = volume.path("second.img");
-    std::fs::write(&second, noise(9, 2 * MIB)).expect("a volume");
+    std::fs::write(&second, pattern(9, 2 * MIB)).expect("a volume");
     let server = volume.serve();
     let spec = format!("file:{}", second.display());
     floe_ok(&["volume", "add", "second", &spec, "--admin", &server.admin]);
     let uri = server.unix.replace("/floe", "/second");
     let mut client = Client::connect(&uri.parse().expect("a URI")).expect("the volume is served");
-    client.write(0, &noise(10, 8192), true).expect("a durable write");
-    client.write(4096, &noise(11, 8192), false).expect("a write");
+    client.write(0, &pattern(10, 8192), true).expect("a durable write");
+    client.write(4096, &pattern(11, 8192), false).expect("a write");
     drop(client);
     server.end();
     let said = refusal(&volume, &[]);
@@ -361,12 +362,12 @@ fn a_volume_that_is_missing_is_not_forgotten_with_what_is_dirty() {
     assert_eq!(server.status().cache.dirty_bytes, 12288);
     let mut found = vec![0; 12288];
     connect(&server).read(0, &mut found).expect("a read");
-    assert_same("the second volume", &found[4096..], &noise(11, 8192));
+    assert_same("the second volume", &found[4096..], &pattern(11, 8192));
     floe_ok(&["volume", "remove", "second", "--admin", &server.admin]);
     assert_same(
         "its backing device",
         &std::fs::read(&second).expect("it is there")[4096..12288],
-        &noise(11, 8192),
+        &pattern(11, 8192),
     );
     server.kill(&volume);
     volume.serve().end();
@@ -374,11 +375,11 @@ fn a_volume_that_is_missing_is_not_forgotten_with_what_is_dirty() {
 
 #[test]
 fn a_volume_added_under_a_number_that_was_anothers_has_nothing_of_it() {
-    let volume = Volume::new(&noise(12, MIB), "back").with(&NEVER);
+    let volume = Volume::new(&pattern(12, MIB), "back").with(&NEVER);
     let server = volume.serve();
     for round in 0..3 {
         let file = volume.path("more.img");
-        std::fs::write(&file, noise(20 + round, MIB)).expect("a volume");
+        std::fs::write(&file, pattern(20 + round, MIB)).expect("a volume");
         let name = format!("more{round}");
         floe_ok(&[
             "volume",
@@ -393,7 +394,7 @@ fn a_volume_added_under_a_number_that_was_anothers_has_nothing_of_it() {
             Client::connect(&uri.parse().expect("a URI")).expect("the volume is served");
         let mut found = vec![0; MIB];
         client.read(0, &mut found).expect("a read");
-        assert_same("the volume", &found, &noise(20 + round, MIB));
+        assert_same("the volume", &found, &pattern(20 + round, MIB));
         drop(client);
         if round < 2 {
             floe_ok(&["volume", "remove", &name, "--admin", &server.admin]);
@@ -406,7 +407,7 @@ fn a_volume_added_under_a_number_that_was_anothers_has_nothing_of_it() {
         "{}",
         server.log()
     );
-    assert_same("the volume", &read(&server, 0, MIB), &noise(12, MIB));
+    assert_same("the volume", &read(&server, 0, MIB), &pattern(12, MIB));
     server.end();
 }
 
@@ -523,7 +524,7 @@ fn what_is_dirty_is_written_back_without_a_server() {
     let (volume, content) = used(true);
     let backing = format!("file:{}", volume.path("backing.img").display());
     let other = volume.path("other.img");
-    std::fs::write(&other, noise(13, 4 * MIB)).expect("another volume");
+    std::fs::write(&other, pattern(13, 4 * MIB)).expect("another volume");
     let other = format!("file:{}", other.display());
     for (target, wanted) in [
         (other.clone(), "another file than before"),
@@ -591,9 +592,9 @@ fn a_replay_does_not_overwrite_a_kept_cache() {
 /// that first had that was killed at once.
 #[test]
 fn a_new_volume_gets_nothing_of_one_that_is_gone() {
-    let volume = Volume::new(&noise(1, MIB), "back").with(&["--flush-interval", "1h"]);
+    let volume = Volume::new(&pattern(1, MIB), "back").with(&["--flush-interval", "1h"]);
     let file = |name: &str, seed: u64| {
-        std::fs::write(volume.path(name), noise(seed, MIB)).expect("a file");
+        std::fs::write(volume.path(name), pattern(seed, MIB)).expect("a file");
         format!("file:{}", text(&volume.path(name)))
     };
     let (gone, next) = (file("gone.img", 2), file("next.img", 3));
@@ -618,13 +619,13 @@ fn a_new_volume_gets_nothing_of_one_that_is_gone() {
     };
     let server = config("");
     floe_ok(&["volume", "add", "gone", &gone, "--admin", &server.admin]);
-    assert_same("the one that goes", &read(&server, "gone"), &noise(2, MIB));
+    assert_same("the one that goes", &read(&server, "gone"), &pattern(2, MIB));
     floe_ok(&["volume", "remove", "gone", "--admin", &server.admin]);
     drop(server); // kills it
     let more = format!("\n[[volume]]\nname = \"next\"\nbacking = \"{next}\"\n");
     drop(config(&more)); // before anything is committed
     let server = config(&more);
-    assert_same("the next one", &read(&server, "next"), &noise(3, MIB));
+    assert_same("the next one", &read(&server, "next"), &pattern(3, MIB));
     server.end();
 }
 
@@ -709,11 +710,11 @@ fn log_pages(bytes: &[u8]) -> Vec<Vec<usize>> {
 
 /// A cache of one shard with several flushed writes, killed, and what the volume should read.
 fn killed() -> (Volume, Vec<u8>) {
-    let mut content = noise(30, 4 * MIB);
+    let mut content = pattern(30, 4 * MIB);
     let volume = Volume::new(&content, "back").with(&NEVER).with(&["--shards", "1"]).on("1");
     let server = volume.serve();
     for round in 0..6 {
-        let piece = noise(31 + round as u64, 64 << 10);
+        let piece = pattern(31 + round as u64, 64 << 10);
         let at = round * (128 << 10);
         write(&server, at, &piece, true);
         content[at..][..piece.len()].copy_from_slice(&piece);

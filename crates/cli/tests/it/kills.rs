@@ -13,8 +13,9 @@ use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use crate::common::{Server, Volume, installed, run, wait_for};
+use crate::common::{Server, Volume, wait_for};
 use floe_server::nbd_client::Client;
+use floe_testkit::{is_installed, run};
 use load::{Done, Load};
 use model::{Model, SECTOR};
 use rand::rngs::SmallRng;
@@ -255,7 +256,7 @@ const NOISE: [&str; 6] = [
 
 #[test]
 fn fio_finds_what_it_synced_before_the_server_was_killed() {
-    if !installed(&["fio"]) {
+    if !is_installed(&["fio"]) {
         return;
     }
     let mut rig = Rig::new(time_as_seed(), TIERS[0]);

@@ -1,8 +1,9 @@
 //! A server begun without one of its kept tiers: noticed as long as that may hold what nothing else
 //! has.
 
-use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe, floe_ok, text};
 use floe_server::nbd_client::Client;
+use floe_testkit::pattern;
 
 const MIB: usize = 1 << 20;
 
@@ -20,7 +21,7 @@ impl Stack {
 
     /// With tiers of so many mebibytes.
     fn sized(upper: &str, lower: &str, mib: [u64; 2]) -> Self {
-        let content = noise(1, 8 * MIB);
+        let content = pattern(1, 8 * MIB);
         let volume = Volume::new(&content, "back");
         let tier = |name: &str, mode: &str, mib: u64| {
             format!(
@@ -67,7 +68,7 @@ impl Stack {
 
     /// Writes somewhere and flushes.
     fn write(&mut self, server: &Server, seed: u64) {
-        let piece = noise(seed, MIB / 2);
+        let piece = pattern(seed, MIB / 2);
         let at = seed as usize % 5 * MIB + 4321;
         let mut client = connect(server);
         for (number, bytes) in piece.chunks(64 << 10).enumerate() {
@@ -242,7 +243,7 @@ fn data_of_a_tier_that_was_away_is_not_taken_for_new() {
     stack.write(&server, 14);
     server.end();
     let server = stack.serve(&[&lower], &["--accept-backing"]);
-    stack.content = noise(1, 8 * MIB); // without what only the other one has
+    stack.content = pattern(1, 8 * MIB); // without what only the other one has
     stack.check(&server);
     stack.write(&server, 19);
     server.end();
@@ -352,14 +353,14 @@ fn tiers_are_written_back_without_a_server_from_the_lowest_up() {
         let server = stack.serve(&[&stack.tiers[0], &stack.tiers[1]], &["--flush-interval", "1s"]);
         let mut client = connect(&server);
         let mut both = |seed: u64| {
-            stack.content[..MIB].copy_from_slice(&noise(seed, MIB));
+            stack.content[..MIB].copy_from_slice(&pattern(seed, MIB));
             for (at, piece) in (0..).step_by(64 << 10).zip(stack.content[..MIB].chunks(64 << 10)) {
                 client.write(at, piece, false).expect("a write");
             }
             client.flush().expect("a flush");
         };
         both(31);
-        crate::common::wait_until("the lower tier's turn", || {
+        floe_testkit::wait_until("the lower tier's turn", || {
             let tiers = server.status().tiers;
             if tiers.iter().all(|tier| tier.dirty_bytes == 0) {
                 both(31); // it has come and gone unseen
@@ -421,14 +422,14 @@ fn tiers_that_were_written_back_are_served_again_also_where_that_was_interrupted
         let mut client = connect(&server);
         let mut both = |seeds: [u64; 3]| {
             for (at, seed) in [0, 3 * MIB, 8 * MIB - (64 << 10)].into_iter().zip(seeds) {
-                let piece = noise(seed, 64 << 10);
+                let piece = pattern(seed, 64 << 10);
                 client.write(at as u64, &piece, false).expect("a write");
                 stack.content[at..][..piece.len()].copy_from_slice(&piece);
             }
             client.flush().expect("a flush");
         };
         both([40, 41, 42]);
-        crate::common::wait_until("the lower tier's turn", || {
+        floe_testkit::wait_until("the lower tier's turn", || {
             let tiers = server.status().tiers;
             tiers[0].dirty_bytes == 0
         });

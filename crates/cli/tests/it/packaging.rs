@@ -5,13 +5,14 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{floe, floe_ok, installed, text};
+use crate::common::{floe, floe_ok, text};
+use floe_testkit::is_installed;
 
-const UNIT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/floe.service");
+const PACKAGING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging");
 
 #[test]
 fn every_command_has_a_page_that_man_shows_without_a_warning() {
-    if !installed(&["man"]) {
+    if !is_installed(&["man"]) {
         return;
     }
     let folder = tempfile::tempdir().expect("a folder");
@@ -44,6 +45,8 @@ fn every_command_has_a_page_that_man_shows_without_a_warning() {
     for name in [
         "floe",
         "floe-serve",
+        "floe-attach",
+        "floe-detach",
         "floe-status",
         "floe-volume-add",
         "floe-tier-add",
@@ -74,7 +77,7 @@ fn bash_takes_the_completions() {
     std::fs::write(&script, floe_ok(&["completions", "bash"])).expect("a script");
     let ask = "source \"$1\"; COMP_WORDS=(floe vol); COMP_CWORD=1; _floe floe vol floe; echo \
                \"${COMPREPLY[@]}\"";
-    let said = crate::common::run("bash", &["-c", ask, "bash", text(&script)]);
+    let said = floe_testkit::run("bash", &["-c", ask, "bash", text(&script)]);
     assert_eq!(said.trim(), "volume");
     for shell in ["zsh", "fish"] {
         assert!(floe_ok(&["completions", shell]).contains("max-connections"), "{shell}");
@@ -82,14 +85,23 @@ fn bash_takes_the_completions() {
 }
 
 #[test]
-fn systemd_finds_nothing_wrong_with_the_service() {
-    if !installed(&["systemd-analyze"]) {
+fn systemd_finds_nothing_wrong_with_the_services() {
+    if !is_installed(&["systemd-analyze"]) {
         return;
     }
+    for (unit, instance) in
+        [("floe.service", "floe.service"), ("floe-attach@.service", "floe-attach@pictures.service")]
+    {
+        is_well_formed(unit, instance);
+    }
+}
+
+#[track_caller]
+fn is_well_formed(unit: &str, instance: &str) {
     let folder = tempfile::tempdir().expect("a folder");
-    let unit = std::fs::read_to_string(UNIT).expect("the unit");
+    let unit = std::fs::read_to_string(Path::new(PACKAGING).join(unit)).expect("the unit");
     assert!(unit.contains("ExecStart=/usr/bin/floe "));
-    let here = folder.path().join("floe.service");
+    let here = folder.path().join(instance);
     std::fs::write(&here, unit.replace("/usr/bin/floe", env!("CARGO_BIN_EXE_floe")))
         .expect("a unit");
     let output = Command::new("systemd-analyze")

@@ -6,10 +6,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{Server, Volume, assert_same, floe, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe, floe_ok, text};
 use crate::kills::load::Load;
 use crate::kills::model::{Model, SECTOR};
 use floe_server::nbd_client::Client;
+use floe_testkit::pattern;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -61,7 +62,7 @@ fn refused(server: &Server, words: &[&str], said: &[&str]) {
 
 #[test]
 fn a_tier_is_listed_added_and_removed() {
-    let content = noise(1, 8 * MIB);
+    let content = pattern(1, 8 * MIB);
     let volume = Volume::new(&content, "through").on("2");
     let server = volume.serve();
     let file = volume.path("tier.img");
@@ -91,7 +92,7 @@ fn a_tier_is_listed_added_and_removed() {
 
 #[test]
 fn what_cannot_be_added_or_removed_is_refused_in_a_line() {
-    let volume = Volume::new(&noise(1, MIB), "back").on("2");
+    let volume = Volume::new(&pattern(1, MIB), "back").on("2");
     let server = volume.serve();
     let path = |name: &str| format!("file:{}", text(&volume.path(name)));
     refused(&server, &["add", "memory:4MiB,colour=red"], &["colour", "write=MODE"]);
@@ -106,7 +107,7 @@ fn what_cannot_be_added_or_removed_is_refused_in_a_line() {
     refused(&server, &["add", "memory:4MiB", "--at", "2"], &["number 2"]);
     refused(&server, &["remove", "0"], &["first tier stays"]);
     refused(&server, &["remove", "1"], &["no tier 1"]);
-    std::fs::write(volume.path("other.img"), noise(2, 8 * MIB)).expect("a file");
+    std::fs::write(volume.path("other.img"), pattern(2, 8 * MIB)).expect("a file");
     refused(&server, &["add", &path("other.img")], &["--initialise"]);
     refused(&server, &["add", &(path("other.img") + ",volatile")], &["--initialise"]);
     tier_ok(&server, &["add", &path("other.img"), "--initialise"]);
@@ -118,13 +119,13 @@ fn what_cannot_be_added_or_removed_is_refused_in_a_line() {
 /// What a tier on a device had of the volume is old once the volume was written to without it.
 #[test]
 fn a_tier_that_was_away_brings_nothing_old_back() {
-    let mut content = noise(1, 6 * MIB);
+    let mut content = pattern(1, 6 * MIB);
     let volume = Volume::new(&content, "through").on("2");
     let spec = format!("file:{},size=16MiB,write=back", text(&volume.path("tier.img")));
     let server = volume.serve();
     let mut client = connect(&server);
     let mut write = |client: &mut Client, seed: u64| {
-        content[MIB..][..3 * MIB].copy_from_slice(&noise(seed, 3 * MIB));
+        content[MIB..][..3 * MIB].copy_from_slice(&pattern(seed, 3 * MIB));
         client.write(MIB as u64, &content[MIB..][..3 * MIB], false).expect("a write");
         content.clone()
     };

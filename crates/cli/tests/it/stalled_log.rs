@@ -6,10 +6,11 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 
-use crate::common::{floe_ok, noise, wait_for, wait_until};
+use crate::common::{floe_ok, wait_for};
 use floe_server::admin::AdminAddress;
 use floe_server::admin::client as admin;
 use floe_server::nbd_client::Client;
+use floe_testkit::{pattern, wait_until};
 use serde_json::Value;
 
 /// A server with a log of which nothing has been read.
@@ -91,7 +92,7 @@ impl Drop for Unread {
 fn a_log_that_nobody_reads_stops_neither_clients_nor_commands_nor_the_end() {
     let mut server = Unread::serve(&[]);
     server.overflow();
-    let (mut client, data) = (server.client(), noise(1, 100_000));
+    let (mut client, data) = (server.client(), pattern(1, 100_000));
     let mut read = vec![0; data.len()];
     client.write(4096, &data, false).expect("a write");
     client.flush().expect("a flush");

@@ -3,8 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::common::{Server, assert_same, floe, floe_ok, noise, text};
+use crate::common::{Server, assert_same, floe, floe_ok, text};
 use floe_server::nbd_client::Client;
+use floe_testkit::pattern;
 
 const MIB: usize = 1 << 20;
 const VOLUMES: [&str; 2] = ["alpha", "beta"];
@@ -22,9 +23,9 @@ impl Pair {
     fn new(mode: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let content = [1, 2].map(|seed| {
-            let mut content = noise(seed, 4 * MIB);
-            content[..ENDS].copy_from_slice(&noise(7, ENDS));
-            content[4 * MIB - ENDS..].copy_from_slice(&noise(8, ENDS));
+            let mut content = pattern(seed, 4 * MIB);
+            content[..ENDS].copy_from_slice(&pattern(7, ENDS));
+            content[4 * MIB - ENDS..].copy_from_slice(&pattern(8, ENDS));
             content
         });
         let pair = Self { folder, content };
@@ -77,7 +78,7 @@ impl Pair {
     /// Writes something into each volume, and flushes it.
     fn write(&mut self, server: &Server, seed: u64) {
         for (number, (name, content)) in VOLUMES.iter().zip(&mut self.content).enumerate() {
-            let piece = noise(seed + number as u64, 64 << 10);
+            let piece = pattern(seed + number as u64, 64 << 10);
             let mut client = Self::client(server, name);
             client.write(MIB as u64, &piece, false).expect("a write");
             client.flush().expect("a flush");
@@ -113,7 +114,7 @@ impl Pair {
 
 fn kill(server: Server, files: &[&Path]) {
     drop(server);
-    crate::common::wait_until("its end", || {
+    floe_testkit::wait_until("its end", || {
         files.iter().all(|file| {
             let file = std::fs::File::open(file).expect("the file is there");
             rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -194,7 +195,7 @@ fn a_volume_that_was_written_while_it_was_served_is_itself_after_a_crash() {
         let mut pair = Pair::new(mode);
         let server = pair.serve(&[]);
         let range = sectors.start * 4096..sectors.end * 4096;
-        let news = noise(90, range.len());
+        let news = pattern(90, range.len());
         let mut client = Pair::client(&server, "alpha");
         for (at, part) in (range.start..).step_by(MIB).zip(news.chunks(MIB)) {
             client.write(at as u64, part, false).expect("a write");

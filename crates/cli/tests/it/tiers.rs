@@ -1,8 +1,9 @@
 //! Tiers that stand on each other: the program with several cache devices between its clients and a
 //! volume.
 
-use crate::common::{Server, Volume, assert_same, floe_ok, noise, text};
+use crate::common::{Server, Volume, assert_same, floe_ok, text};
 use floe_server::nbd_client::Client;
+use floe_testkit::pattern;
 
 const MIB: usize = 1 << 20;
 
@@ -46,7 +47,7 @@ fn serve(volume: &Volume, line: &[String]) -> Server {
 fn two_tiers_serve_what_was_written_and_a_flush_brings_it_to_the_volume() {
     for threads in ["1", "2"] {
         for (upper, lower) in [("through", "through"), ("back", "back"), ("through", "back")] {
-            let mut content = noise(1, 24 * MIB + 512);
+            let mut content = pattern(1, 24 * MIB + 512);
             let volume = Volume::new(&content, "through").on(threads);
             let (upper, lower) = (
                 format!("memory:4MiB,block-sizes=4KiB+64KiB,write={upper}"),
@@ -56,7 +57,7 @@ fn two_tiers_serve_what_was_written_and_a_flush_brings_it_to_the_volume() {
             let mut client = connect(&server);
             for round in 0..3 {
                 for at in (0..content.len() - MIB).step_by(2 * MIB + 300) {
-                    let piece = noise((round * 100 + at) as u64, 200_000);
+                    let piece = pattern((round * 100 + at) as u64, 200_000);
                     client.write(at as u64, &piece, false).expect("a write");
                     content[at..][..piece.len()].copy_from_slice(&piece);
                 }
@@ -90,7 +91,7 @@ fn tiers_that_are_kept_go_on_where_they_were_after_a_kill() {
     for tiers in
         [&[&*volatile, second][..], &[first, second], &[first, "memory:8MiB,write=back", second]]
     {
-        let mut content = noise(2, 24 * MIB);
+        let mut content = pattern(2, 24 * MIB);
         let volume = Volume::new(&content, "back").with(&["--flush-interval", NEVER]);
         let before = volume.backing();
         for (round, threads) in ["2", "1", "3"].into_iter().enumerate() {
@@ -116,7 +117,7 @@ fn tiers_that_are_kept_go_on_where_they_were_after_a_kill() {
                 round == 0 || last.dirty_bytes > 0 || status.cache.dirty_bytes > 0,
                 "{status:?}"
             );
-            let piece = noise(10 + round as u64, 3 * MIB);
+            let piece = pattern(10 + round as u64, 3 * MIB);
             let at = round * MIB + 12_345;
             client.write(at as u64, &piece, false).expect("a write");
             content[at..][..piece.len()].copy_from_slice(&piece);
@@ -143,7 +144,7 @@ fn fussycache_over_dram_keeps_dirty_pages_and_fetches_what_is_popular() {
     // Tuned by what is measured, and as published, which does the same each time.
     for (fussy, fetches) in [("fussy:tune=1", false), ("fussy:warm-up=200", true)] {
         for threads in ["1", "2"] {
-            let mut content = noise(1, 16 * MIB);
+            let mut content = pattern(1, 16 * MIB);
             let volume =
                 Volume::new(&content, "through").on(threads).with(&["--flush-interval", NEVER]);
             let tier = format!("memory:1MiB,write=back,volatile,admit={fussy},block-sizes=4KiB");
@@ -157,7 +158,7 @@ fn fussycache_over_dram_keeps_dirty_pages_and_fetches_what_is_popular() {
                     3000 + (turn / 2 % 50) as usize
                 };
                 if turn % 5 == 0 {
-                    let (at, piece) = (page * PAGE + 100, noise(turn, 3000));
+                    let (at, piece) = (page * PAGE + 100, pattern(turn, 3000));
                     client.write(at as u64, &piece, false).expect("a write");
                     content[at..][..piece.len()].copy_from_slice(&piece);
                 } else {
@@ -182,7 +183,7 @@ fn fussycache_over_dram_keeps_dirty_pages_and_fetches_what_is_popular() {
 
 #[test]
 fn tiers_are_printed_as_settings_and_served_from_them() {
-    let volume = Volume::new(&noise(3, MIB), "back")
+    let volume = Volume::new(&pattern(3, MIB), "back")
         .with(&["--tier", "memory:8MiB,write=back,block-sizes=4KiB+64KiB"]);
     let mut line = volume.command_line();
     line.push("--print-config".to_owned());

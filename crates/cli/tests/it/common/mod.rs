@@ -7,9 +7,9 @@ use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use floe_server::status::Status;
+use floe_testkit::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -33,9 +33,6 @@ pub(crate) const SETUPS: [(&str, &str); 16] = [
     ("through", "1 --volatile --tier memory:8MiB,write=back,block-sizes=4KiB+64KiB"),
     ("back", "2 --tier memory:6MiB,write=back --tier file:FOLDER/tier.img,size=8MiB,write=back"),
 ];
-
-/// How long anything may take before a test gives it up as hung.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Where the state of caches is noted by what runs without a folder of its own.
 const STATE: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/state");
@@ -61,16 +58,6 @@ pub(crate) fn floe_ok(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("output is UTF-8")
 }
 
-/// Waits for something to become true.
-#[track_caller]
-pub(crate) fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !happened() {
-        assert!(begun.elapsed() < PATIENCE, "{what} does not happen");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 /// Waits for a program to end.
 #[track_caller]
 pub(crate) fn wait_for(child: &mut Child) -> ExitStatus {
@@ -82,18 +69,6 @@ pub(crate) fn wait_for(child: &mut Child) -> ExitStatus {
     status.expect("just seen")
 }
 
-/// Bytes without a pattern, the same for the same seed.
-pub(crate) fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut word = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()
-    };
-    (0..bytes.div_ceil(8)).flat_map(|_| word()).take(bytes).collect()
-}
-
 /// Whether two long runs of bytes are the same; says where they differ, not what they are.
 #[track_caller]
 pub(crate) fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
@@ -101,38 +76,6 @@ pub(crate) fn assert_same(what: &str, found: &[u8], wanted: &[u8]) {
     if let Some(at) = found.iter().zip(wanted).position(|(a, b)| a != b) {
         panic!("{what} differs at byte {at}: {:#04x} instead of {:#04x}", found[at], wanted[at]);
     }
-}
-
-/// Whether other people's programs (or files, by their paths) are there. Where they must be (in CI,
-/// under `make test`), a missing one is a failure; elsewhere the test is skipped, visibly.
-pub(crate) fn installed(programs: &[&str]) -> bool {
-    let paths = std::env::var_os("PATH").unwrap_or_default();
-    let folders = || std::env::split_paths(&paths).chain(["/usr/sbin".into(), "/sbin".into()]);
-    let there = |program: &&str| folders().any(|folder| folder.join(program).is_file());
-    let Some(missing) = programs.iter().find(|program| !there(program)) else { return true };
-    let required =
-        ["CI", "FLOE_REQUIRE_CLIENTS"].iter().any(|name| std::env::var_os(name).is_some());
-    assert!(!required, "{missing} is not installed; make test installs it");
-    // Not println: the test harness would swallow it.
-    let _ = writeln!(std::io::stderr(), "SKIPPED: {missing} is not installed");
-    false
-}
-
-/// Runs somebody else's program to its end, which must be a good one; gives what it printed.
-#[track_caller]
-pub(crate) fn run(program: &str, arguments: &[&str]) -> String {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut command = Command::new(program);
-    let output = command.current_dir(&folder).args(arguments).stdin(Stdio::null()).output();
-    let output = output.unwrap_or_else(|error| panic!("{program}: {error}"));
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{program} {arguments:?}: {}\n{text}\n{errors}",
-        output.status
-    );
-    text
 }
 
 /// The path of a file as text.
@@ -244,6 +187,8 @@ pub(crate) struct Server {
     pub(crate) unix: String,
     /// URI of the volume on TCP.
     pub(crate) tcp: String,
+    /// Address and name of the subsystem for NVMe hosts, if the command line asks for one.
+    pub(crate) nvme: String,
     /// Where it can be asked about itself: the first address, if there are several.
     pub(crate) admin: String,
     log: PathBuf,
@@ -268,6 +213,9 @@ impl Server {
 
     fn begin(command: &mut Command, log: PathBuf) -> Result<Self, String> {
         let state = log.parent().expect("it is in a folder").join("state");
+        let has_nvme = command
+            .get_args()
+            .any(|word| word.to_str().is_some_and(|word| word.starts_with("nvme-tcp:")));
         let mut child = command
             .env_remove("FLOE_LOG")
             .env("STATE_DIRECTORY", state)
@@ -277,14 +225,17 @@ impl Server {
             .spawn()
             .expect("floe runs");
         let mut ready = BufReader::new(child.stdout.take().expect("it is piped")).lines();
-        let mut server =
-            Self { child, unix: String::new(), tcp: String::new(), admin: String::new(), log };
+        let [unix, tcp, nvme, admin] = [const { String::new() }; 4];
+        let mut server = Self { child, unix, tcp, nvme, admin, log };
         let mut next = || ready.next().map(|line| line.expect("output is UTF-8")).ok_or(());
         let (Ok(unix), Ok(tcp)) = (next(), next()) else {
             wait_for(&mut server.child);
             return Err(server.log());
         };
         (server.unix, server.tcp) = (unix, tcp);
+        if has_nvme {
+            server.nvme = next().expect("the address of the subsystem");
+        }
         wait_until("the admin address in the log", || {
             let log = server.log();
             let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));

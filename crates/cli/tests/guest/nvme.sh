@@ -1,0 +1,35 @@
+# The namespace is used without digests and with them, as a disk and below a file system.
+for how in "" --hdr-digest; do
+    # shellcheck disable=SC2086 # words
+    attach $how
+    [ "$(cat /sys/class/nvme/nvme0/queue_count)" = 3 ] # with the admin queue
+    [ "$(blockdev --getsize64 /dev/nvme0n1)" = $((SIZE_MIB << 20)) ]
+    /files/blocks /dev/nvme0n1 0 8 150 1 &
+    /files/blocks /dev/nvme0n1 8 8 150 2
+    wait $!
+    detach
+done
+
+attach
+/programs/mke2fs -q -t ext4 /dev/nvme0n1
+mount -t ext4 -o discard /dev/nvme0n1 /mnt
+for at in 1 2 3 4 5 6 7 8; do
+    head -c $((at * 300007)) /dev/urandom >/mnt/file$at
+done
+(cd /mnt && sha256sum file* >/tmp/sums)
+rm /mnt/file3
+fstrim /mnt
+sed -i /file3/d /tmp/sums
+forget
+(cd /mnt && sha256sum -c /tmp/sums >/tmp/checked) || { cat /tmp/checked; exit 1; }
+umount /mnt
+detach
+
+attach --hdr-digest
+/programs/e2fsck -fn /dev/nvme0n1 >/tmp/fsck 2>&1 || { cat /tmp/fsck; exit 1; }
+mount -t ext4 /dev/nvme0n1 /mnt
+(cd /mnt && sha256sum -c /tmp/sums >/tmp/checked) || { cat /tmp/checked; exit 1; }
+umount /mnt
+/programs/blkdiscard -f /dev/nvme0n1
+detach
+echo "all is as it was written"

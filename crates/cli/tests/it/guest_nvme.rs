@@ -1,0 +1,142 @@
+//! The kernel of a stock Linux as an NVMe host: Debian's, booted in QEMU, with `nvme-tcp.ko` and
+//! the program `nvme`.
+//!
+//! The scripts that run in the guest are in `guest/`; all begin with `nvme_begin.sh`.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use floe_testkit::run;
+
+use crate::common::{Server, Volume, floe_ok, text};
+use crate::guest::{guests_run, scripts};
+
+const VOLUME_MIB: usize = 64;
+const NAME: &str = "nqn.2026-11.com.example:floe";
+
+/// A volume that is served over NVMe as well, at a port.
+fn volume(mode: &str, port: u16) -> Volume {
+    let address = format!("nvme-tcp://127.0.0.1:{port}");
+    Volume::new(&vec![0; VOLUME_MIB << 20], mode)
+        .on("2")
+        .with(&["--listen", &address, "--nqn", NAME])
+}
+
+/// A guest that runs one of the scripts against a server.
+struct Guest {
+    process: Child,
+    lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
+}
+
+impl Guest {
+    fn start(script: &str, server: &Server, folder: &Path) -> Self {
+        let blocks = folder.join("blocks");
+        run("cc", &["-O1", "-o", text(&blocks), text(&scripts().join("blocks.c"))]);
+        let address = server.nvme.strip_prefix("nvme-tcp://").expect("an address");
+        let (address, name) = address.split_once('/').expect("a name");
+        let (_, port) = address.rsplit_once(':').expect("a port");
+        let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
+        let whole = folder.join(script);
+        let head = format!("PORT={port} NAME={name} SIZE_MIB={VOLUME_MIB}");
+        std::fs::write(&whole, [head, read("nvme_begin.sh"), read(script)].join("\n"))
+            .expect("a script");
+        let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-guest");
+        let mut process = Command::new(program)
+            .args([&whole, &blocks])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(folder.join("kernel.log")).expect("a log"))
+            .spawn()
+            .expect("the guest's script runs");
+        let lines = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        Self { process, lines }
+    }
+
+    /// Waits until the script prints a line.
+    #[track_caller]
+    fn says(&mut self, wanted: &str) {
+        let mut said = Vec::new();
+        for line in &mut self.lines {
+            let line = line.expect("text");
+            if line.trim() == wanted {
+                return;
+            }
+            said.push(line);
+        }
+        panic!("the guest ended without {wanted:?}: {said:#?}");
+    }
+
+    /// Waits until the script has ended, well.
+    #[track_caller]
+    fn ends_well(mut self, folder: &Path) {
+        let said: Vec<_> = self.lines.by_ref().map_while(Result::ok).collect();
+        let status = self.process.wait().expect("it can be waited for");
+        let log = std::fs::read_to_string(folder.join("kernel.log")).expect("a log");
+        assert!(status.success(), "{status}: {said:#?}\n{log}");
+    }
+}
+
+#[test]
+fn linux_keeps_data_and_a_file_system_on_a_namespace() {
+    if !guests_run() {
+        return;
+    }
+    let (volume, folder) = (volume("back", 0), tempfile::tempdir().expect("a folder"));
+    let server = volume.serve();
+    let mut guest = Guest::start("nvme.sh", &server, folder.path());
+    guest.says("all is as it was written");
+    guest.ends_well(folder.path());
+    let status = server.status();
+    assert_eq!(status.cache.requests.errors, 0, "{status:?}");
+    assert!(status.cache.requests.flushes > 0, "{status:?}");
+    server.end();
+    volume.serve().drain_and_end(); // what the cache has kept
+}
+
+#[test]
+fn linux_goes_on_when_a_killed_server_is_back() {
+    if !guests_run() {
+        return;
+    }
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
+    // What was written must be there without a flush: nobody knows which request was the last.
+    let volume = volume("through", free.expect("a free port").port());
+    let folder = tempfile::tempdir().expect("a folder");
+    let server = volume.serve();
+    let mut guest = Guest::start("nvme_crash.sh", &server, folder.path());
+    guest.says("attached");
+    guest.says("round");
+    server.kill(&volume);
+    guest.says("lost");
+    let server = volume.serve();
+    guest.says("back");
+    guest.says("all is as it was written");
+    guest.ends_well(folder.path());
+    server.end();
+}
+
+#[test]
+fn linux_sees_namespaces_come_grow_and_go() {
+    if !guests_run() {
+        return;
+    }
+    let (volume, folder) = (volume("back", 0), tempfile::tempdir().expect("a folder"));
+    let server = volume.serve();
+    let second = volume.path("second.img");
+    std::fs::write(&second, vec![0; 4 << 20]).expect("a volume");
+    let spec = format!("file:{}", text(&second));
+    let mut guest = Guest::start("nvme_changes.sh", &server, folder.path());
+    guest.says("attached");
+    floe_ok(&["volume", "add", "second", &spec, "--admin", &server.admin]);
+    guest.says("added");
+    let file = std::fs::OpenOptions::new().write(true).open(&second).expect("a volume");
+    file.set_len(8 << 20).expect("it grows");
+    floe_ok(&["volume", "resize", "second", "--admin", &server.admin]);
+    guest.says("grown");
+    floe_ok(&["volume", "remove", "second", "--admin", &server.admin]);
+    guest.says("all is as it was written");
+    guest.ends_well(folder.path());
+    server.end();
+}

@@ -1,0 +1,128 @@
+//! A volume as a block device of the machine that serves it: in a guest with a kernel that has
+//! ublk, for a server is killed there and the device waits.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::common::{floe, text};
+use floe_testkit::{is_installed, run};
+use tempfile::TempDir;
+
+const VOLUME_BYTES: u64 = 96 << 20;
+const CACHE_BYTES: u64 = 48 << 20;
+
+/// Seconds for a script in the guest, on a machine with much else to do.
+const GUEST_SECONDS: &str = "900";
+
+/// Whether a guest with a newer kernel can run here.
+fn guests_run() -> bool {
+    let linux = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+    linux
+        && is_installed(&[
+            "qemu-system-x86_64",
+            "busybox",
+            "mke2fs",
+            "modprobe",
+            "cpio",
+            "dpkg",
+            "xz",
+            "strip",
+        ])
+}
+
+fn scripts() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/guest")
+}
+
+/// A guest's disks, and the programs that go into it.
+struct Guest {
+    folder: TempDir,
+}
+
+impl Guest {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let guest = Self { folder };
+        for (name, bytes) in [("volume.img", VOLUME_BYTES), ("cache.img", CACHE_BYTES)] {
+            let file = std::fs::File::create(guest.path(name)).expect("an image");
+            file.set_len(bytes).expect("an image");
+        }
+        // Its debugging information would take longer to load than the test takes.
+        let floe = env!("CARGO_BIN_EXE_floe");
+        run("strip", &["-o", text(&guest.path("floe")), floe]);
+        let exercise = scripts().join("exercise.c");
+        run("cc", &["-O1", "-o", text(&guest.path("exercise")), text(&exercise)]);
+        guest
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Runs one of the scripts, which must succeed.
+    #[track_caller]
+    fn runs(&self, script: &str, variables: &str) {
+        let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
+        let lines = [variables.to_owned(), read("ublk-begin.sh"), read(script)];
+        std::fs::write(self.path(script), lines.join("\n")).expect("a script");
+        let output = Command::new(scripts().join("../../../../scripts/linux-guest"))
+            .args(["--newer", "--disk", text(&self.path("volume.img"))])
+            .args(["--disk", text(&self.path("cache.img"))])
+            .args([self.path(script), self.path("floe"), self.path("exercise")])
+            .env("GUEST_SECONDS", GUEST_SECONDS)
+            .stdin(Stdio::null())
+            .output()
+            .expect("the guest's script runs");
+        let said = [output.stdout, output.stderr]
+            .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+            .concat();
+        assert!(output.status.success(), "{script} in the guest: {}\n{said}", output.status);
+    }
+}
+
+#[test]
+fn a_volume_is_a_disk_of_the_machine_that_serves_it() {
+    if !guests_run() {
+        return;
+    }
+    let guest = Guest::new();
+    guest.runs("ublk.sh", "");
+    // The volume holds it all once the cache is flushed.
+    let volume = guest.path("volume.img");
+    run("/sbin/e2fsck", &["-fn", text(&volume)]);
+    let file = guest.path("random1");
+    run("/sbin/debugfs", &["-R", &format!("dump /random1 {}", text(&file)), text(&volume)]);
+    run(text(&guest.path("exercise")), &["check", text(&file), "1"]);
+}
+
+#[test]
+fn a_disk_of_a_killed_server_waits_and_loses_nothing() {
+    if !guests_run() {
+        return;
+    }
+    let kills = std::env::var("FLOE_GUEST_KILLS").unwrap_or_else(|_| "3".to_owned());
+    Guest::new().runs("ublk-kill.sh", &format!("KILLS={kills}"));
+}
+
+#[test]
+fn a_kernel_without_the_driver_is_told_in_one_line_and_nothing_is_made() {
+    if Path::new("/dev/ublk-control").exists() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let backing = folder.path().join("volume.img");
+    let output = floe(&[
+        "attach",
+        "--cache",
+        "memory:8MiB",
+        "--backing",
+        &format!("file:{},size=1MiB", backing.display()),
+        "--state-dir",
+        text(folder.path()),
+    ]);
+    assert_eq!(output.status.code(), Some(1));
+    let line = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(line.lines().count(), 1, "{line}");
+    assert!(line.contains("modprobe ublk_drv"), "{line}");
+    assert!(!backing.exists());
+}
