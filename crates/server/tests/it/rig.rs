@@ -24,8 +24,6 @@ use floe_server::{
 };
 use floe_testkit::{PATIENCE, patiently};
 
-use crate::server::mood::Mood;
-
 /// Size of the volume.
 pub(crate) const VOLUME: usize = 64 << 20;
 const CACHE: u64 = 4 << 20;
@@ -310,15 +308,6 @@ impl Rig {
 
     pub(crate) fn status(&self) -> Status {
         admin::status(&self.admin).unwrap()
-    }
-
-    /// Keeps a thread busy until [`Mood::let_go`], and returns when it is.
-    pub(crate) fn keep_busy(&self, mood: &Mood, thread: usize) {
-        mood.keep_busy(thread);
-        // The question wakes the thread. It may be kept busy before it answers, so nobody waits.
-        let admin = self.admin.clone();
-        std::thread::spawn(move || drop(admin::status(&admin)));
-        patiently(|| mood.keeps_busy().then_some(()));
     }
 
     /// Waits until the status is as wanted.

@@ -138,7 +138,7 @@ fn a_cache_device_that_fails_again_before_all_threads_use_it_is_told() {
     client.write(0, &pattern(1, CACHED), false).unwrap();
     cache.fail(true);
     degrade(&rig, &mut client);
-    rig.keep_busy(&backing, 1);
+    backing.keep_busy(1, &rig);
     let (answers, end) = (AtomicUsize::new(0), AtomicBool::new(false));
     let before = cache.operations();
     std::thread::scope(|scope| {

@@ -9,7 +9,7 @@ use floe_device::{Device, MemoryDevice, OpenError, Pool, Ring};
 use floe_server::admin::NewVolume;
 use floe_server::admin::client as admin;
 use floe_server::{DeviceSource, ServeError};
-use floe_testkit::{PATIENCE, patiently, pattern};
+use floe_testkit::{PATIENCE, pattern};
 
 use super::mood::Mood;
 use crate::rig::{Gate, Setup, VOLUME};
@@ -103,7 +103,7 @@ fn a_thread_that_hangs_is_reported_and_not_waited_for() {
     setup.config.limits.reply_time = Duration::from_millis(100);
     let rig = setup.start().unwrap();
     assert_eq!(admin::health(&rig.admin).unwrap(), "ok");
-    rig.keep_busy(&mood, 1);
+    mood.keep_busy(1, &rig);
     let volume = NewVolume {
         name: "more".into(),
         backing: "memory:1MiB".into(),

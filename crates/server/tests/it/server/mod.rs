@@ -6,7 +6,7 @@ mod ending;
 mod kinds;
 mod lives;
 mod memory;
-pub(crate) mod mood;
+mod mood;
 mod restack;
 mod shedding;
 mod tiers;

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use floe_device::{Action, Completion, Device, Operation};
-use floe_testkit::PATIENCE;
+use floe_server::admin::client as admin;
+use floe_testkit::{PATIENCE, patiently};
+
+use crate::rig::Rig;
 
 /// The test's handle on a device, all threads' handles of it.
 #[derive(Debug, Clone, Default)]
@@ -40,15 +43,13 @@ impl Mood {
         self.0.panicking.store(true, SeqCst);
     }
 
-    /// Keeps a thread of the server busy, from when it next looks after the device until
-    /// [`Mood::let_go`].
-    pub(crate) fn keep_busy(&self, thread: usize) {
+    /// Keeps a thread of the server busy until [`Mood::let_go`], and returns when it is.
+    pub(crate) fn keep_busy(&self, thread: usize, rig: &Rig) {
         self.0.busy.store(thread + 1, SeqCst);
-    }
-
-    /// Whether the thread is there.
-    pub(crate) fn keeps_busy(&self) -> bool {
-        self.0.caught.load(SeqCst)
+        // The question wakes the thread. It may be kept busy before it answers, so nobody waits.
+        let admin = rig.admin.clone();
+        std::thread::spawn(move || drop(admin::status(&admin)));
+        patiently(|| self.0.caught.load(SeqCst).then_some(()));
     }
 
     pub(crate) fn let_go(&self) {

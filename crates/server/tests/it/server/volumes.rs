@@ -277,7 +277,7 @@ fn two_sizes_at_once_leave_one_that_all_threads_agree_on() {
     let path = folder.path().join("disk");
     admin::add_volume(&rig.admin, &in_file("grows", &path, Some(SIZE))).unwrap();
     OpenOptions::new().write(true).open(&path).unwrap().set_len(3 * SIZE as u64).unwrap();
-    rig.keep_busy(&mood, 1);
+    mood.keep_busy(1, &rig);
     let sizes: Vec<_> = std::thread::scope(|scope| {
         let resizing: Vec<_> = [3 * SIZE, 2 * SIZE, 3 * SIZE, 2 * SIZE]
             .into_iter()
@@ -344,7 +344,7 @@ fn the_end_may_come_while_a_volume_comes_or_grows() {
             admin::add_volume(&rig.admin, &volume).unwrap();
             OpenOptions::new().write(true).open(&path).unwrap().set_len(2 * SIZE as u64).unwrap();
         }
-        rig.keep_busy(&mood, 1);
+        mood.keep_busy(1, &rig);
         let address = rig.admin.clone();
         let changing = std::thread::spawn(move || match grows {
             true => admin::resize_volume(&address, "new", &Resize::default()),
