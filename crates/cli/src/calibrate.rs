@@ -49,7 +49,7 @@ touched.";
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The device of the tier, as for floe serve: file:PATH, memory:SIZE or stripe:PATH+PATH; a new
+    /// The device of the tier, as for floe serve: PATH, memory:SIZE or stripe:PATH+PATH; a new
     /// file on it suffices
     #[arg(value_name = "SPEC")]
     device: Spec,

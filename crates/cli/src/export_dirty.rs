@@ -16,10 +16,10 @@ use crate::{OrFail, output};
 
 const EXAMPLES: &str = "\
 Examples:
-  floe export-dirty /var/cache/floe.img --backing file:/dev/vdb
-  floe export-dirty /dev/nvme0n1 --backing pictures=file:/dev/vdb --backing \
-                        archive=file:/srv/archive.img
-  floe export-dirty /dev/nvme0n1 /dev/sdc --backing file:/dev/vdb     # two tiers
+  floe export-dirty /var/cache/floe.img --backing /dev/vdb
+  floe export-dirty /dev/nvme0n1 --backing pictures=/dev/vdb --backing \
+                        archive=/srv/archive.img
+  floe export-dirty /dev/nvme0n1 /dev/sdc --backing /dev/vdb     # two tiers
 
 Of several tiers the lowest one's data is written first. The cache's data of other volumes stays as
 it is. Nothing is written when a device is not its volume's. The exit code is 1 when dirty data is
@@ -89,14 +89,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Opens a backing device, with the name of its volume if that is given: the name ends before the
-/// device's kind.
+/// Splits a backing device from the name of its volume, if that is given: the device is at the
+/// front, or after the first `=` that it can follow.
+fn split(text: &str) -> (Option<&str>, &str) {
+    let mut ends = text.match_indices('=').filter(|(at, _)| Spec::begins(&text[at + 1..]));
+    match ends.next() {
+        Some((at, _)) if !Spec::begins(text) => (Some(&text[..at]), &text[at + 1..]),
+        _ => (None, text),
+    }
+}
+
+/// Opens a backing device, with the name of its volume if that is given.
 fn target(text: &str) -> Result<Target, CliError> {
-    let kind = text.find(':').unwrap_or(text.len());
-    let (volume, spec) = match text[..kind].rfind('=') {
-        Some(at) => (Some(text[..at].to_owned()), &text[at + 1..]),
-        None => (None, text),
-    };
+    let (volume, spec) = split(text);
+    let volume = volume.map(str::to_owned);
     let refuse = |error: String| CliError::usage(format!("backing: {error}"));
     let spec: Spec =
         spec.parse().map_err(|error: floe_device::SpecError| refuse(error.to_string()))?;
@@ -106,4 +112,25 @@ fn target(text: &str) -> Result<Target, CliError> {
     let backing: Arc<dyn DeviceSource> =
         Arc::new(spec.prepare(Role::Backing { read_only: false }).or_usage()?);
     Ok(Target { volume, backing })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volumes_name_ends_where_its_device_begins() {
+        for (text, volume, device) in [
+            ("/dev/vdb", None, "/dev/vdb"),
+            ("./a=/b", None, "./a=/b"),
+            ("file:/a=/b", None, "file:/a=/b"),
+            ("pictures=/dev/vdb", Some("pictures"), "/dev/vdb"),
+            ("a=b=./c,size=1MiB", Some("a=b"), "./c,size=1MiB"),
+            ("a=file:/x=/y", Some("a"), "file:/x=/y"),
+            ("a=memory:1MiB", Some("a"), "memory:1MiB"),
+            ("a=vdb", None, "a=vdb"),
+        ] {
+            assert_eq!(split(text), (volume, device), "{text}");
+        }
+    }
 }

@@ -67,8 +67,8 @@ FLOE_LOG says what is logged: error, warn, info (the default), debug or trace; d
 
 const ATTACH_EXAMPLES: &str = "\
 Examples:
-  floe attach --backing file:/dev/vdb --cache file:/dev/nvme0n1
-  floe attach --backing file:/dev/vdb --cache file:/dev/nvme0n1 --write back --volume pictures
+  floe attach --backing /dev/vdb --cache /dev/nvme0n1
+  floe attach --backing /dev/vdb --cache /dev/nvme0n1 --write back --volume pictures
   floe attach --config /etc/floe/attach.toml
 
 It prints the block device, such as /dev/ublkb0, when that is there, and serves it until floe \

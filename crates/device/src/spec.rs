@@ -9,6 +9,8 @@
 //! The form of the command line and of configuration files. A comma ends the path and separates
 //! settings; anything else, also `=` and `:`, may be part of the path, only `+` ends a path of a
 //! stripe. Printing a [`Spec`] gives text that parses to the same.
+//!
+//! A path that begins with `/`, `./` or `../` may stand alone: `/dev/vdb` is `file:/dev/vdb`.
 
 mod error;
 mod text;

@@ -12,7 +12,7 @@ fail() {
 
 attach() {
     rm -f /tmp/device
-    /files/floe attach --backing file:/dev/vda --cache file:/dev/vdb --threads 2 --state-dir /tmp/state "$@" \
+    /files/floe attach --backing /dev/vda --cache /dev/vdb --threads 2 --state-dir /tmp/state "$@" \
         >/tmp/device 2>>/tmp/log &
     SERVER=$!
     for _ in $(seq 600); do

@@ -5,9 +5,10 @@ use crate::medium::Medium;
 /// An error in a device's text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// Neither `file:` nor `memory:` nor `stripe:`.
+    /// Neither `file:` nor `memory:` nor `stripe:`, nor the begin of a path.
     #[error(
-        "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE and stripe:PATH+PATH"
+        "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
+         and paths that begin with / or ./"
     )]
     Kind {
         /// The text.

@@ -12,12 +12,22 @@ use crate::SECTOR_BYTES;
 use crate::medium::Medium;
 use crate::stripe::CHUNK_BYTES;
 
+impl Spec {
+    /// Returns whether a text begins as a device's does: with a kind, or as a path.
+    pub fn begins(text: &str) -> bool {
+        is_path(text) || ["file:", "memory:", "stripe:"].iter().any(|kind| text.starts_with(kind))
+    }
+}
+
 impl FromStr for Spec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Spec, SpecError> {
         let spec = || text.to_owned();
-        let (kind, rest) = text.split_once(':').ok_or_else(|| SpecError::Kind { spec: spec() })?;
+        let (kind, rest) = match is_path(text) {
+            true => ("file", text),
+            false => text.split_once(':').ok_or_else(|| SpecError::Kind { spec: spec() })?,
+        };
         let mut parts = rest.split(',');
         let first = parts.next().unwrap_or_default();
         let known = match kind {
@@ -85,6 +95,11 @@ impl FromStr for Spec {
         };
         Ok(Spec { kind, volatile: write_cache.is_some(), medium, faults })
     }
+}
+
+/// Returns whether a text is a path, which needs no `file:` before it.
+fn is_path(text: &str) -> bool {
+    ["/", "./", "../"].iter().any(|start| text.starts_with(start))
 }
 
 fn parse_paths(spec: &str, text: &str) -> Result<Vec<PathBuf>, SpecError> {

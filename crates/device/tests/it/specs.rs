@@ -27,13 +27,29 @@ fn specs_are_read_as_written() {
 }
 
 #[test]
+fn a_path_needs_no_kind() {
+    for path in ["/dev/disk/by-path/pci-0000:00:1f.2-ata-1", "./a=b", "../stripe:a", "/"] {
+        for settings in ["", ",size=1MiB,medium=nvme"] {
+            let alone: Spec = format!("{path}{settings}").parse().unwrap();
+            assert_eq!(alone, format!("file:{path}{settings}").parse().unwrap());
+            assert_eq!(alone.paths(), [std::path::Path::new(path)]);
+            assert!(Spec::begins(path));
+        }
+    }
+    assert!(Spec::begins("memory:1MiB") && !Spec::begins("a=memory:1MiB") && !Spec::begins("a"));
+}
+
+#[test]
 fn mistakes_are_named_with_what_there_is() {
     assert_eq!(
         refused("disk:/a"),
-        "unknown kind of device in \"disk:/a\"; there are file:PATH, memory:SIZE and \
-         stripe:PATH+PATH"
+        "unknown kind of device in \"disk:/a\"; there are file:PATH, memory:SIZE, \
+         stripe:PATH+PATH, and paths that begin with / or ./"
     );
-    assert!(refused("/a").contains("file:PATH"));
+    for text in ["a", "a/b", ".a", "..", "~/a", ""] {
+        assert!(refused(text).contains("begin with / or ./"), "{text}");
+    }
+    assert!(refused("/a,sice=4096").contains("write-cache=volatile"));
     assert!(refused("file:").contains("no path"));
     assert!(refused("memory:").contains("no size"));
     assert!(refused("memory:,medium=hdd").contains("no size"));
@@ -125,7 +141,7 @@ proptest! {
     }
 
     #[test]
-    fn no_text_panics(text in "(file|memory|stripe):[a-z0-9=,.:+-]{0,30}") {
+    fn no_text_panics(text in "(file:|memory:|stripe:|[.]?/)[a-z0-9=,.:+-]{0,30}") {
         let _: Result<Spec, SpecError> = text.parse();
     }
 }

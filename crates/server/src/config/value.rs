@@ -182,7 +182,7 @@ macro_rules! texts {
 texts! {
     String: "NAME" "" "", |it| it;
     PathBuf: "FILE" "" "", |it| it.display();
-    Spec: "SPEC" "" "file:PATH[,size=SIZE], memory:SIZE or \
+    Spec: "SPEC" "" "[file:]PATH[,size=SIZE], memory:SIZE or \
         stripe:PATH+PATH[,chunk=SIZE][,size=SIZE]", |it| it;
     Bytes: "SIZE" "bytes" "", |it| it;
     Percent: "SHARE" "percent" "", |it| it;
