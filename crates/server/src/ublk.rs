@@ -6,9 +6,9 @@
 
 mod device;
 mod local_queue;
-mod uses;
-
+mod names;
 mod others;
+mod uses;
 
 pub(crate) use device::{LocalDevice, LocalDevices, LocalVolume};
 pub(crate) use local_queue::{LocalQueue, LocalRequest, QueueOrder};

@@ -2,6 +2,7 @@
 # volume, and /dev/vdb, the cache.
 set -u
 DEVICE=/dev/ublkb0
+NAME=/dev/floe/pictures
 
 fail() {
     echo "$1"
@@ -12,8 +13,8 @@ fail() {
 
 attach() {
     rm -f /tmp/device
-    /files/floe attach --backing /dev/vda --cache /dev/vdb --threads 2 --state-dir /tmp/state "$@" \
-        >/tmp/device 2>>/tmp/log &
+    /files/floe attach --backing /dev/vda --cache /dev/vdb --volume pictures --threads 2 --state-dir /tmp/state \
+        "$@" >/tmp/device 2>>/tmp/log &
     SERVER=$!
     for _ in $(seq 600); do
         [ ! -s /tmp/device ] || break
@@ -21,10 +22,18 @@ attach() {
         sleep 0.1
     done
     [ "$(cat /tmp/device)" = $DEVICE ] || fail 'the device is not there'
+    [ "$(readlink -f $NAME)" = $DEVICE ] || fail 'the device has not its name'
+    [ "$(cat /run/floe/ublkb0.udev)" = FLOE_VOLUME=pictures ] || fail 'udev is not told of the name'
 }
 
 detach() {
     /files/floe detach $DEVICE || fail 'it cannot be detached'
     wait $SERVER || fail 'the server has failed'
+    gone
+}
+
+gone() {
     [ ! -e $DEVICE ] || fail 'the device is still there'
+    [ ! -L $NAME ] || fail 'its name is still there'
+    [ ! -e /run/floe/ublkb0.udev ] || fail 'udev is still told of its name'
 }

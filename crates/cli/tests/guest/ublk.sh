@@ -23,9 +23,17 @@ echo 3 >/proc/sys/vm/drop_caches
 /programs/e2fsck -fn $DEVICE || fail 'the file system is damaged'
 detach
 
+# The device of a server that does not come back is given up.
+attach --write back
+kill -9 $SERVER
+wait $SERVER
+[ "$(readlink -f $NAME)" = $DEVICE ] || fail 'the device that waits has lost its name'
+/files/floe detach $NAME || fail 'a device that waits cannot be detached'
+gone
+
 # What the cache has kept is there again.
 attach --write back
-mount -t ext4 -o ro $DEVICE /mnt || fail 'it cannot be mounted again'
+mount -t ext4 -o ro $NAME /mnt || fail 'it cannot be mounted again'
 /files/exercise check /mnt/random1 1 || fail 'wrong data after another session'
 umount /mnt
 /files/floe flush || fail 'no flush'

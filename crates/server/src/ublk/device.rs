@@ -29,6 +29,8 @@ const MOST_DISCARD_BYTES: u32 = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+use super::names::Names;
+
 /// A volume that is to be a local block device.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalVolume {
@@ -49,6 +51,7 @@ pub(crate) struct LocalDevice {
     pub(crate) queues: u16,
     pub(crate) depth: u16,
     volume: String,
+    names: Names,
     /// An earlier server's device, which is taken over.
     is_recovered: bool,
     is_stopped: bool,
@@ -69,6 +72,7 @@ impl LocalDevice {
             queues: info.queues,
             depth: info.depth,
             volume: volume.name.clone(),
+            names: Names::of_system(),
             is_recovered,
             is_stopped: false,
         };
@@ -113,13 +117,22 @@ impl LocalDevice {
         Character::open(self.number).map(Arc::new)
     }
 
-    /// Lets requests come. Workers must be serving all queues: a new device's partition table is
-    /// read now.
+    /// Lets requests come, and names the device. Workers must be serving all queues: a new
+    /// device's partition table is read now.
     pub(crate) fn start(&mut self) -> Result<(), UblkError> {
+        let announced = self.names.announce(self.number, &self.volume);
         match self.is_recovered {
-            true => self.control.end_recovery(self.number),
-            false => self.control.start(self.number),
+            true => self.control.end_recovery(self.number)?,
+            false => self.control.start(self.number)?,
         }
+        let named = announced.and_then(|()| self.names.link(self.number, &self.volume));
+        if let Err(error) = named {
+            let path = self.path();
+            tracing::warn!(
+                volume = self.volume, device = %path.display(), %error, "the device has no name"
+            );
+        }
+        Ok(())
     }
 
     /// Returns the path of the block device.
@@ -152,10 +165,14 @@ impl LocalDevice {
 
     /// Deletes a stopped device, which no worker has open any more.
     fn delete(&mut self) {
-        if self.is_stopped
-            && let Err(error) = self.control.delete(self.number)
-        {
-            tracing::warn!(volume = self.volume, %error, "the device could not be deleted");
+        if !self.is_stopped {
+            return;
+        }
+        match self.control.delete(self.number) {
+            Ok(()) => self.names.forget(self.number),
+            Err(error) => {
+                tracing::warn!(volume = self.volume, %error, "the device could not be deleted");
+            }
         }
     }
 
@@ -163,6 +180,7 @@ impl LocalDevice {
     pub(crate) fn give_up(mut self) {
         if !self.is_recovered {
             let _ = self.control.stop(self.number); // the first problem is what counts
+            self.names.forget(self.number);
         }
     }
 }
@@ -213,6 +231,7 @@ fn wait_for_the_last_server(
             State::Quiesced => return Ok(Some(*info)),
             State::Dead => {
                 control.delete(info.device).map_err(|error| error.to_string())?;
+                Names::of_system().forget(info.device);
             }
             State::Live if Instant::now() < until => sleep(LOOK_AGAIN),
             State::Live => {

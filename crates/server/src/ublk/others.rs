@@ -2,6 +2,8 @@
 
 use floe_ublk::{Control, State, UblkError};
 
+use super::names::Names;
+
 /// The state of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
@@ -35,5 +37,7 @@ pub fn find(device: u32) -> Result<Found, UblkError> {
 pub fn delete(device: u32) -> Result<(), UblkError> {
     let mut control = Control::open()?;
     control.stop(device)?;
-    control.delete(device)
+    control.delete(device)?;
+    Names::of_system().forget(device);
+    Ok(())
 }

@@ -1,0 +1,227 @@
+//! Names of local block devices: `/dev/floe/NAME` is a link to the block device of volume NAME.
+//!
+//! The server makes the link itself, so that it is there without udev too, and before the server
+//! says that it serves. systemd waits for a device of /etc/fstab until udev tells of its links. So
+//! the server also leaves a note for the rule of packaging/65-floe.rules, `/run/floe/ublkb0.udev`,
+//! before the block device appears, and udev makes the same link of it.
+//!
+//! Invariants: a device has one name at most. The link of a device that is there is not taken from
+//! it; one whose device is gone belongs to nobody.
+
+use std::fs::{self, DirBuilder, Permissions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use floe_ublk::block_path;
+
+/// The folders of links and notes.
+#[derive(Debug)]
+pub(crate) struct Names {
+    links: PathBuf,
+    notes: PathBuf,
+}
+
+/// The reason why a device has no name.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NameError {
+    #[error("links are named with letters, digits and +-.:=@_ only")]
+    Characters,
+    #[error("{} is {} already; give volumes of different servers different names", link.display(),
+        device.display())]
+    Taken { link: PathBuf, device: PathBuf },
+    #[error("{}: {source}", path.display())]
+    System { path: PathBuf, source: io::Error },
+}
+
+impl Names {
+    /// The names of this system's devices.
+    pub(crate) fn of_system() -> Self {
+        Self { links: "/dev/floe".into(), notes: "/run/floe".into() }
+    }
+
+    /// Has udev name a device that is about to appear, or that is there. The device keeps no other
+    /// name.
+    ///
+    /// # Errors
+    /// When it cannot have the name.
+    pub(crate) fn announce(&self, device: u32, volume: &str) -> Result<(), NameError> {
+        self.forget_but(device, Some(volume));
+        if !is_usable(volume) {
+            return Err(NameError::Characters);
+        }
+        let link = self.links.join(volume);
+        if let Ok(target) = fs::read_link(&link)
+            && target != target_of(device)
+        {
+            let device = Path::new("/dev").join(target.file_name().unwrap_or_default());
+            return Err(NameError::Taken { link, device });
+        }
+        let note = self.note(device);
+        let written = fs::create_dir_all(&self.notes)
+            .and_then(|()| fs::write(&note, format!("FLOE_VOLUME={volume}\n")));
+        written.map_err(|source| NameError::System { path: note, source })
+    }
+
+    /// Links to a device that is there, and that was announced.
+    ///
+    /// # Errors
+    /// When the link cannot be made.
+    pub(crate) fn link(&self, device: u32, volume: &str) -> Result<(), NameError> {
+        let link = self.links.join(volume);
+        let made = self.folder().and_then(|()| match symlink(target_of(device), &link) {
+            // udev was first, or an earlier server of this device.
+            Err(_) if fs::read_link(&link).is_ok_and(|target| target == target_of(device)) => {
+                Ok(())
+            }
+            made => made,
+        });
+        made.map_err(|source| NameError::System { path: link, source })
+    }
+
+    /// Removes the name of a device that is gone, and the links of others that are.
+    pub(crate) fn forget(&self, device: u32) {
+        self.forget_but(device, None);
+    }
+
+    fn forget_but(&self, device: u32, kept: Option<&str>) {
+        let _ = fs::remove_file(self.note(device)); // there may be none
+        for entry in fs::read_dir(&self.links).into_iter().flatten().flatten() {
+            let (path, name) = (entry.path(), entry.file_name());
+            let Ok(target) = fs::read_link(&path) else { continue };
+            let is_ours = target == target_of(device);
+            let is_device = target.to_string_lossy().starts_with("../ublkb");
+            let is_gone = is_device && !is_ours && !path.exists();
+            if is_gone || is_ours && kept.is_none_or(|kept| name != kept) {
+                let _ = fs::remove_file(path); // udev may be faster
+            }
+        }
+    }
+
+    /// Makes the folder of links, which everyone may read.
+    fn folder(&self) -> io::Result<()> {
+        match DirBuilder::new().mode(0o755).create(&self.links) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            // The process may have a mask of its own.
+            made => {
+                made.and_then(|()| fs::set_permissions(&self.links, Permissions::from_mode(0o755)))
+            }
+        }
+    }
+
+    fn note(&self, device: u32) -> PathBuf {
+        let name = block_path(device);
+        self.notes.join(name.file_name().unwrap_or_default()).with_extension("udev")
+    }
+}
+
+/// The content of a device's link, as udev writes it.
+fn target_of(device: u32) -> PathBuf {
+    Path::new("..").join(block_path(device).file_name().unwrap_or_default())
+}
+
+/// Returns whether a link can have the name: udev replaces other characters.
+fn is_usable(volume: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "+-.:=@_".contains(c);
+    (1..=255).contains(&volume.len()) && !volume.starts_with('.') && volume.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct System {
+        folder: tempfile::TempDir,
+        names: Names,
+    }
+
+    impl System {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().expect("a folder");
+            let names =
+                Names { links: folder.path().join("floe"), notes: folder.path().join("run") };
+            Self { folder, names }
+        }
+
+        fn appears(&self, device: u32) {
+            fs::write(self.folder.path().join(format!("ublkb{device}")), []).expect("a file");
+        }
+
+        fn goes(&self, device: u32) {
+            fs::remove_file(self.folder.path().join(format!("ublkb{device}"))).expect("a file");
+        }
+
+        fn attaches(&self, device: u32, volume: &str) -> Result<(), NameError> {
+            self.names.announce(device, volume)?;
+            self.appears(device);
+            self.names.link(device, volume)
+        }
+
+        fn target(&self, volume: &str) -> Option<String> {
+            let target = fs::read_link(self.names.links.join(volume)).ok()?;
+            Some(target.display().to_string())
+        }
+
+        fn note(&self, device: u32) -> Option<String> {
+            fs::read_to_string(self.names.note(device)).ok()
+        }
+    }
+
+    #[test]
+    fn a_device_has_a_link_and_a_note_until_it_is_forgotten() {
+        let system = System::new();
+        system.attaches(3, "pictures").expect("a name");
+        assert_eq!(system.target("pictures").as_deref(), Some("../ublkb3"));
+        assert_eq!(system.note(3).as_deref(), Some("FLOE_VOLUME=pictures\n"));
+        system.attaches(3, "pictures").expect("the next server has the same");
+        let mode = system.names.links.metadata().expect("a folder").permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+        system.goes(3);
+        system.names.forget(3);
+        assert_eq!((system.target("pictures"), system.note(3)), (None, None));
+    }
+
+    #[test]
+    fn a_living_device_keeps_its_name() {
+        let system = System::new();
+        system.attaches(0, "floe").expect("a name");
+        let refused = system.attaches(1, "floe").expect_err("it is taken").to_string();
+        assert!(refused.contains("floe is /dev/ublkb0 already"), "{refused}");
+        assert_eq!((system.target("floe").as_deref(), system.note(1)), (Some("../ublkb0"), None));
+        // One whose server and machine's driver are gone does not.
+        system.goes(0);
+        system.attaches(1, "floe").expect("a name");
+        assert_eq!(system.target("floe").as_deref(), Some("../ublkb1"));
+    }
+
+    #[test]
+    fn another_volume_with_the_number_of_an_old_device_has_its_own_name_only() {
+        let system = System::new();
+        system.attaches(0, "old").expect("a name");
+        system.attaches(0, "new").expect("a name");
+        assert_eq!((system.target("old"), system.target("new")), (None, Some("../ublkb0".into())));
+        // Also where it can have none.
+        system.names.announce(0, "two words").expect_err("no such link");
+        assert_eq!((system.target("new"), system.note(0)), (None, None));
+    }
+
+    #[test]
+    fn links_of_others_stay() {
+        let system = System::new();
+        system.attaches(0, "a").expect("a name");
+        symlink("elsewhere", system.names.links.join("other")).expect("a link");
+        system.names.forget(5);
+        assert_eq!(system.target("a").as_deref(), Some("../ublkb0"));
+        assert!(system.target("other").is_some());
+    }
+
+    #[test]
+    fn names_that_udev_would_change_are_refused() {
+        for name in ["a/b", "..", ".a", "two words", "é", "a$b", "a%k", ""] {
+            assert!(!is_usable(name), "{name:?}");
+        }
+        for name in ["pictures", "a-b_c.d", "1", "x@y:z=+"] {
+            assert!(is_usable(name), "{name:?}");
+        }
+    }
+}
