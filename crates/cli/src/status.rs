@@ -3,8 +3,8 @@
 use clap::Args;
 use floe_server::admin::client;
 use floe_server::status::{
-    AdmissionStatus, FreezingStatus, Latency, MemoryStatus, SheddingStatus, Status, ThreadStatus,
-    TierStatus,
+    AdmissionStatus, ByProtocol, FreezingStatus, Latency, MemoryStatus, SheddingStatus, Status,
+    ThreadStatus, TierStatus,
 };
 
 use crate::admin::Server;
@@ -105,13 +105,19 @@ fn print(status: &Status) {
 fn print_server(status: &Status) {
     let up = std::time::Duration::from_secs(status.server.uptime_seconds as u64);
     output::say!(
-        "up {}, write {}, evict {}, {} client(s), {} thread(s)",
+        "up {}, write {}, evict {}, {} client(s){}, {} thread(s)",
         humantime::format_duration(up),
         status.server.write_mode,
         status.server.evict,
         status.connections,
+        protocols(status.connections_by_protocol),
         status.threads.len(),
     );
+}
+
+/// Returns the clients by protocol, in parentheses; nothing without clients.
+fn protocols(clients: ByProtocol) -> String {
+    if clients.total() == 0 { String::new() } else { format!(" ({clients})") }
 }
 
 fn print_requests(status: &Status) {

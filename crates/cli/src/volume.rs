@@ -67,7 +67,7 @@ pub(crate) struct Add {
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   floe volume remove pictures
-  floe volume remove pictures --force     # also if clients use it: they are hung up on";
+  floe volume remove pictures --force     # also if clients use it: it is taken from them";
 
 #[derive(Debug, Args)]
 #[command(after_help = REMOVE_EXAMPLES)]
@@ -75,7 +75,7 @@ pub(crate) struct Remove {
     /// Name of the volume
     #[arg(value_name = "NAME")]
     name: String,
-    /// Disconnect its clients
+    /// Take it from its clients: those of NBD are disconnected
     #[arg(long)]
     force: bool,
     #[command(flatten)]
@@ -163,7 +163,7 @@ pub(crate) fn print(volumes: &[VolumeStatus]) {
             volume.name.clone(),
             if volume.read_only { "read-only" } else { "read-write" }.to_owned(),
             output::bytes(volume.bytes),
-            volume.connections.to_string(),
+            volume.connections_by_protocol.to_string(),
             volume.requests.to_string(),
         ]);
     }

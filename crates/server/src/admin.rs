@@ -12,7 +12,7 @@
 //! | `GET /volumes` | a list of [`VolumeStatus`](crate::status::VolumeStatus) as JSON |
 //! | `POST /volumes` | adds the volume that a [`NewVolume`] as JSON describes |
 //! | `DELETE /volumes/NAME` | removes an unused volume after its dirty data is written back |
-//! | `DELETE /volumes/NAME?force` | the same, and hangs up on clients that use it |
+//! | `DELETE /volumes/NAME?force` | the same, and takes it from clients that use it |
 //! | `POST /volumes/NAME/resize` | gives a volume the size a [`Resize`] as JSON says |
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
 //! | `POST /tiers` | adds the tier that a [`NewTier`] as JSON describes |

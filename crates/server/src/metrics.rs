@@ -87,7 +87,7 @@ fn volumes(page: &mut Page, report: &Report) {
         &|volume| u64::from(volume.read_only),
     );
     each("floe_volume_connections", Kind::Gauge, "Clients connected to a volume.", &|volume| {
-        report.connections(volume.id)
+        report.sum.users(volume.id).total()
     });
     let answered = report.facts.volumes.iter().flat_map(|volume| {
         let answered = report.sum.tally.volume(volume.id).answered;
@@ -99,7 +99,7 @@ fn volumes(page: &mut Page, report: &Report) {
 }
 
 fn clients(page: &mut Page, report: &Report) {
-    page.gauge("floe_connections", "Clients connected.", report.sum.clients());
+    page.gauge("floe_connections", "Clients connected.", report.sum.connections.total());
     page.counter(
         "floe_log_lines_dropped_total",
         "Lines of the log that were dropped because nobody read them in time.",
@@ -159,7 +159,7 @@ fn threads(page: &mut Page, report: &Report) {
             "floe_thread_connections",
             Kind::Gauge,
             "Clients connected to a thread.",
-            (|thread| thread.clients()) as fn(&Snapshot) -> u64,
+            (|thread| thread.connections.total()) as fn(&Snapshot) -> u64,
         ),
         ("floe_thread_requests_total", Kind::Counter, "Requests answered by a thread.", |thread| {
             thread.tally.requests()

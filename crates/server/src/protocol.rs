@@ -38,6 +38,13 @@ pub(crate) use nbd::Nbd;
 pub(crate) use nvme::{NvmeTcp, subsystem_name};
 pub(crate) use outbox::{Outbox, slice_of};
 
+/// The protocol of a conversation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProtocolName {
+    Nbd,
+    NvmeTcp,
+}
+
 /// Begins conversations. A listener has one, so it chooses the protocol of its clients.
 pub(crate) trait ProtocolFactory: Debug + Send + Sync {
     /// Begins the conversation with a client that has just connected to `address`, unless that is
@@ -142,8 +149,17 @@ pub(crate) trait Protocol: Debug {
     /// Returns whether the client has come through the handshake, for which its time is limited.
     fn is_established(&self) -> bool;
 
+    /// Its name.
+    fn name(&self) -> ProtocolName;
+
     /// The volume that the client has chosen.
     fn volume(&self) -> Option<VolumeId>;
+
+    /// The volumes for which the client counts as one that uses them. A client with several
+    /// connections counts on one of them.
+    fn volumes_in_use(&self) -> Vec<VolumeId> {
+        self.volume().into_iter().collect()
+    }
 
     /// The longest time that the client may send nothing, if it has promised to keep the
     /// connection alive.

@@ -19,6 +19,7 @@ mod budget;
 mod ending;
 mod receiving;
 mod sending;
+mod using;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -27,7 +28,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, SECTOR_BYTES, VolumeId};
+use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, SECTOR_BYTES};
 use floe_device::{Buffer, Extent, Pool, Slice};
 use floe_nbd::export::Exports;
 
@@ -355,21 +356,6 @@ impl Session {
         if !self.protocol.exports_changed(exports, &mut self.outbox) {
             self.end();
         }
-    }
-
-    /// Returns the volume the client has chosen; `None` while the handshake lasts.
-    pub(crate) fn volume(&self) -> Option<VolumeId> {
-        self.protocol.volume()
-    }
-
-    /// Returns whether the client has chosen the volume, or waits with a request to it.
-    pub(crate) fn uses(&self, volume: VolumeId) -> bool {
-        let turn = self.turn.iter().map(|turn| match turn {
-            Turn::Waiting(request) | Turn::SetAside(request) | Turn::Come(request) => request,
-        });
-        let incoming = self.incoming.iter().chain(&self.filled).map(|write| &write.request);
-        let mut waiting = turn.chain(&self.behind).chain(incoming);
-        self.volume() == Some(volume) || waiting.any(|request| request.volume == volume)
     }
 
     /// Returns the number of requests refused in the session since the last call, and resets it.

@@ -3,6 +3,7 @@
 
 mod admission;
 mod advice;
+mod by_protocol;
 mod lost;
 mod memory;
 mod published;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 pub use admission::{AdmissionStatus, MemoryAdmissionStatus};
 pub use advice::AdviceStatus;
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
+pub use by_protocol::ByProtocol;
 pub use lost::{LostPlace, LostStatus};
 pub use memory::{FreezingStatus, MemoryStatus};
 pub use published::Published;
@@ -59,8 +61,11 @@ pub struct VolumeStatus {
     pub bytes: u64,
     /// Clients may not write to it.
     pub read_only: bool,
-    /// Clients connected to it now.
+    /// Clients that use it now: connections of NBD clients, and NVMe hosts with I/O queues.
     pub connections: u64,
+    /// The same by protocol.
+    #[serde(default)]
+    pub connections_by_protocol: ByProtocol,
     /// Requests answered.
     pub requests: u64,
 }
@@ -147,8 +152,11 @@ pub struct Status {
     pub journal_lost: bool,
     /// Counts the times the cache was opened; `None` for one that ends with the server.
     pub session: Option<u64>,
-    /// Clients connected now.
+    /// Connections of clients now. An NVMe host has one for each of its queues.
     pub connections: u64,
+    /// The same by protocol.
+    #[serde(default)]
+    pub connections_by_protocol: ByProtocol,
     /// The server as a whole.
     #[serde(flatten)]
     pub server: ServerStatus,
@@ -256,11 +264,6 @@ impl Report {
         self.seconds_to_clean = lately.seconds_to_clean(self.sum.stats.dirty_bytes);
     }
 
-    /// Clients connected to a volume.
-    pub(crate) fn connections(&self, volume: VolumeId) -> u64 {
-        self.sum.connections.get(usize::from(volume.0)).copied().unwrap_or_default()
-    }
-
     /// Returns true if the cache device of some tier has been given up.
     pub(crate) fn is_degraded(&self) -> bool {
         self.sum.tiers().any(|(stats, _)| stats.degraded_shards > 0)
@@ -295,7 +298,8 @@ impl Report {
             degraded: self.is_degraded(),
             journal_lost: facts.journal_lost(),
             session: top.session,
-            connections: self.sum.clients(),
+            connections: self.sum.connections.total(),
+            connections_by_protocol: self.sum.connections,
             server: ServerStatus {
                 write_mode: top.mode.to_string(),
                 evict: top.evict.clone(),
@@ -328,11 +332,13 @@ impl Report {
 
     fn volume(&self, facts: &VolumeFacts) -> VolumeStatus {
         let answered = self.sum.tally.volume(facts.id).answered;
+        let users = self.sum.users(facts.id);
         VolumeStatus {
             name: facts.name.clone(),
             bytes: facts.bytes,
             read_only: facts.read_only,
-            connections: self.connections(facts.id),
+            connections: users.total(),
+            connections_by_protocol: users,
             requests: answered.iter().map(|answered| answered.requests).sum(),
         }
     }
@@ -341,7 +347,7 @@ impl Report {
 impl ThreadStatus {
     fn of(snapshot: &Snapshot) -> Self {
         Self {
-            connections: snapshot.clients(),
+            connections: snapshot.connections.total(),
             requests: snapshot.tally.requests(),
             valid_bytes: snapshot.stats.valid_bytes,
             dirty_bytes: snapshot.stats.dirty_bytes,

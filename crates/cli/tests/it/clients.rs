@@ -623,10 +623,11 @@ fn the_volumes_can_be_listed() {
     assert_eq!((&listed["name"], &listed["bytes"]), (&"pictures".into(), &MIB.into()));
     assert_eq!((&listed["read_only"], &listed["connections"]), (&false.into(), &1.into()));
     let table = floe_ok(&["volume", "list", "--admin", &server.admin]);
-    assert!(table.contains(" pictures   read-write   1MiB         1 "), "{table}");
+    assert!(table.contains(" pictures   read-write   1MiB     1 nbd "), "{table}");
     let table = floe_ok(&["status", "--admin", &server.admin]);
     assert!(
-        table.contains("write through, evict lru, 1 client(s)") && table.contains("pictures"),
+        table.contains("write through, evict lru, 1 client(s) (1 nbd)")
+            && table.contains("pictures"),
         "{table}"
     );
     server.end();

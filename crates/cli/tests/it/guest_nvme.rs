@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 
 use floe_testkit::run;
 
-use crate::common::{Server, Volume, floe_ok, text};
+use crate::common::{Server, Volume, floe, floe_ok, text};
 use crate::guest::{guests_run, scripts};
 
 const VOLUME_MIB: usize = 64;
@@ -135,7 +135,10 @@ fn linux_sees_namespaces_come_grow_and_go() {
     file.set_len(8 << 20).expect("it grows");
     floe_ok(&["volume", "resize", "second", "--admin", &server.admin]);
     guest.says("grown");
-    floe_ok(&["volume", "remove", "second", "--admin", &server.admin]);
+    let remove = ["volume", "remove", "second", "--admin", &server.admin];
+    let refused = String::from_utf8(floe(&remove).stderr).expect("text");
+    assert!(refused.contains("1 client uses volume \"second\" (1 nvme-tcp)"), "{refused}");
+    floe_ok(&[&remove[..], &["--force"]].concat());
     guest.says("all is as it was written");
     guest.ends_well(folder.path());
     server.end();

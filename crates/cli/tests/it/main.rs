@@ -24,6 +24,7 @@ mod missing_tier;
 mod model;
 mod nvme_hostile;
 mod nvme_raw;
+mod nvme_use;
 mod packaging;
 mod replay;
 mod restack;

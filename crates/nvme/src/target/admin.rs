@@ -70,6 +70,11 @@ impl Admin {
         }
     }
 
+    /// Returns whether I/O queues of the controller are connected.
+    pub(super) fn has_io_queues(&self) -> bool {
+        self.lease.controller.has_queues()
+    }
+
     /// Carries out a command.
     pub(super) fn command(
         &mut self,

@@ -317,6 +317,15 @@ impl Connection {
         }
     }
 
+    /// Returns the namespaces that the host uses: those of an admin queue whose controller has I/O
+    /// queues.
+    pub fn namespaces_in_use(&self) -> Option<&Namespaces> {
+        match &self.role {
+            Role::Admin(admin) if admin.has_io_queues() => Some(&self.namespaces),
+            _ => None,
+        }
+    }
+
     /// Returns the number of commands in flight.
     pub fn in_flight(&self) -> usize {
         self.flights.len()

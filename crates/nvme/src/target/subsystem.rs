@@ -4,8 +4,8 @@
 //! queues join it, each on a connection of its own, perhaps of another thread. A queue holds a
 //! `QueueLease`: it learns from an atomic number that its controller is gone or was reset.
 //!
-//! Invariant: a lock is held only while a queue connects or ends, and while admin commands enable a
-//! controller or grant queues.
+//! Invariant: a lock is held only while a queue connects or ends, while admin commands enable a
+//! controller or grant queues, and while queues are counted.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -136,6 +136,11 @@ impl Controller {
         let mut queues = lock(&self.queues);
         queues.granted = wanted.min(QUEUES_MAX);
         queues.granted
+    }
+
+    /// Returns whether I/O queues are connected.
+    pub(super) fn has_queues(&self) -> bool {
+        lock(&self.queues).connected != 0
     }
 
     /// Connects an I/O queue.
@@ -279,9 +284,12 @@ mod tests {
         controller.enable(true);
         assert_eq!(controller.connect(1).unwrap_err(), Status::INVALID_QUEUE);
         assert_eq!(controller.grant(1000), QUEUES_MAX);
+        assert!(!controller.has_queues());
         let queue = controller.connect(64).unwrap();
+        assert!(controller.has_queues());
         assert_eq!(controller.connect(64).unwrap_err(), Status::SEQUENCE_ERROR);
         drop(queue);
+        assert!(!controller.has_queues());
         let queue = controller.connect(64).unwrap();
         assert!(queue.is_valid());
         controller.enable(false);

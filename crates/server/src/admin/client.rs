@@ -146,7 +146,7 @@ pub fn add_volume(server: &Endpoint, volume: &NewVolume) -> Result<VolumeStatus,
     served(server, &volume.name)
 }
 
-/// Removes a volume, after its dirty data is written back. With `force` the server disconnects
+/// Removes a volume, after its dirty data is written back. With `force` the server takes it from
 /// clients that use it.
 ///
 /// # Errors

@@ -20,7 +20,7 @@ pub(crate) enum Command {
     AddVolume(Box<Addition>),
     RemoveVolume {
         name: String,
-        /// Disconnect the clients that use it.
+        /// Take it from the clients that use it.
         force: bool,
     },
     ResizeVolume {

@@ -9,6 +9,7 @@ use floe_block::{
 };
 
 use super::*;
+use crate::protocol::ProtocolName;
 use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot, TierFacts};
 
 /// A page read as strictly as Prometheus does: families with help and type first, each name once,
@@ -151,7 +152,7 @@ fn what_was_counted_is_found_under_its_labels() {
     let us = Duration::from_micros;
     thread.tally.answered(VolumeId(0), Operation::Read, 4096, us(20), true);
     thread.tally.answered(VolumeId(1), Operation::Read, 4096, us(3000), false);
-    thread.connected(Some(VolumeId(1)));
+    thread.connected(ProtocolName::Nbd, vec![VolumeId(1)]);
     let mut report = report(&["floe", "odd \"name\" \\ \n"], vec![thread.clone(), thread]);
     let asked =
         report.facts.memory.as_mut().and_then(|memory| memory.usage.admission.as_mut()).unwrap();

@@ -13,7 +13,9 @@ use floe_nbd::handshake::Tls;
 use floe_nbd::reply::ReplyHeader;
 use floe_nbd::transmission::{Command, Request as NbdRequest};
 
-use super::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
+use super::{
+    Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply, Request,
+};
 use crate::tls::TlsConfig;
 
 /// One client's connection.
@@ -113,6 +115,10 @@ impl Protocol for NbdClient {
 
     fn is_established(&self) -> bool {
         self.connection.negotiated().is_some()
+    }
+
+    fn name(&self) -> ProtocolName {
+        ProtocolName::Nbd
     }
 
     fn volume(&self) -> Option<VolumeId> {

@@ -14,7 +14,9 @@ use floe_nvme::target::namespace::{Namespace, Namespaces};
 use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
 
-use super::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
+use super::{
+    Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply, Request,
+};
 use crate::tls::TlsConfig;
 
 /// Begins conversations in NVMe over TCP.
@@ -151,8 +153,17 @@ impl Protocol for NvmeClient {
         self.connection.is_connected()
     }
 
+    fn name(&self) -> ProtocolName {
+        ProtocolName::NvmeTcp
+    }
+
     fn volume(&self) -> Option<VolumeId> {
         None // a host uses all of them
+    }
+
+    fn volumes_in_use(&self) -> Vec<VolumeId> {
+        let namespaces = self.connection.namespaces_in_use().into_iter().flat_map(Namespaces::iter);
+        namespaces.map(|namespace| VolumeId(namespace.volume)).collect()
     }
 
     fn longest_silence(&self) -> Option<Duration> {

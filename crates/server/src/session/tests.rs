@@ -2,6 +2,7 @@
 
 mod asking;
 
+use floe_block::VolumeId;
 use floe_nbd::export::Export;
 use floe_nbd::wire::{REQUEST_MAGIC, command};
 

@@ -9,7 +9,8 @@ use std::time::Duration;
 use floe_block::{Kind, Stats, Traffic, VolumeId, counters};
 use hdrhistogram::Histogram;
 
-use super::Latency;
+use super::{ByProtocol, Latency};
+use crate::protocol::ProtocolName;
 
 /// Longest latency kept apart, in nanoseconds: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -228,10 +229,10 @@ pub(crate) struct Snapshot {
     pub(crate) tally: Tally,
     /// Of this thread's part of the cache, in the tier at the top.
     pub(crate) stats: Stats,
-    /// Clients connected, by number of the volume they use.
-    pub(crate) connections: Vec<u64>,
-    /// Clients that have not chosen a volume yet.
-    pub(crate) newcomers: u64,
+    /// Connections, also of clients that have not chosen a volume yet.
+    pub(crate) connections: ByProtocol,
+    /// Clients by number of the volume they use.
+    pub(crate) users: Vec<ByProtocol>,
     /// The same of the tiers below the first, with the failed operations of their cache devices.
     pub(crate) below: Vec<(Stats, u64)>,
     /// Failed operations of the cache device.
@@ -245,15 +246,19 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    /// Counts a client that is connected, to this volume if it has chosen one.
-    pub(crate) fn connected(&mut self, volume: Option<VolumeId>) {
-        let Some(VolumeId(volume)) = volume else {
-            self.newcomers += 1;
-            return;
-        };
-        let volume = usize::from(volume);
-        self.connections.resize(self.connections.len().max(volume + 1), 0);
-        self.connections[volume] += 1;
+    /// Counts a connection, of a client that uses these volumes.
+    pub(crate) fn connected(&mut self, protocol: ProtocolName, volumes: Vec<VolumeId>) {
+        self.connections.count(protocol);
+        for VolumeId(volume) in volumes {
+            let volume = usize::from(volume);
+            self.users.resize(self.users.len().max(volume + 1), ByProtocol::default());
+            self.users[volume].count(protocol);
+        }
+    }
+
+    /// Returns the clients that use a volume.
+    pub(crate) fn users(&self, volume: VolumeId) -> ByProtocol {
+        self.users.get(usize::from(volume.0)).copied().unwrap_or_default()
     }
 
     /// Counters of the tiers, and failed operations of their cache devices, from the top.
@@ -266,11 +271,6 @@ impl Snapshot {
     pub(crate) fn lowest(&self) -> &Stats {
         self.below.last().map_or(&self.stats, |(stats, _)| stats)
     }
-
-    /// Clients connected, whatever they do.
-    pub(crate) fn clients(&self) -> u64 {
-        self.connections.iter().sum::<u64>() + self.newcomers
-    }
 }
 
 impl AddAssign<&Snapshot> for Snapshot {
@@ -282,12 +282,12 @@ impl AddAssign<&Snapshot> for Snapshot {
             sum.0 += &part.0;
             sum.1 += part.1;
         }
-        let longer = self.connections.len().max(other.connections.len());
-        self.connections.resize(longer, 0);
-        for (sum, part) in self.connections.iter_mut().zip(&other.connections) {
+        let longer = self.users.len().max(other.users.len());
+        self.users.resize(longer, ByProtocol::default());
+        for (sum, part) in self.users.iter_mut().zip(&other.users) {
             *sum += part;
         }
-        self.newcomers += other.newcomers;
+        self.connections += &other.connections;
         self.cache_errors += other.cache_errors;
         self.backing_errors += other.backing_errors;
         self.spun += other.spun;
@@ -315,10 +315,10 @@ mod tests {
             one.answered(VolumeId(volume), operation, bytes, latency, well);
             threads[at % 2].tally.answered(VolumeId(volume), operation, bytes, latency, well);
         }
-        threads[0].connected(Some(VolumeId(0)));
-        [Some(VolumeId(2)), None, Some(VolumeId(2))]
-            .into_iter()
-            .for_each(|it| threads[1].connected(it));
+        threads[0].connected(ProtocolName::Nbd, vec![VolumeId(0)]);
+        for volumes in [vec![VolumeId(2)], vec![], vec![VolumeId(0), VolumeId(2)]] {
+            threads[1].connected(ProtocolName::NvmeTcp, volumes);
+        }
         let mut sum = Snapshot::default();
         threads.iter().for_each(|thread| sum += thread);
         for volume in [0, 1, 2, 3].map(VolumeId) {
@@ -332,7 +332,12 @@ mod tests {
             one.volume(VolumeId(0)).answered[0],
             Answered { requests: 2, bytes: 4096, errors: 1 }
         );
-        assert_eq!((sum.connections.as_slice(), sum.clients()), ([1, 0, 2].as_slice(), 4));
+        let clients = |nbd, nvme_tcp| ByProtocol { nbd, nvme_tcp };
+        assert_eq!(sum.connections, clients(1, 3));
+        assert_eq!(
+            [0, 1, 2, 3].map(|it| sum.users(VolumeId(it))),
+            [clients(1, 1), clients(0, 0), clients(0, 2), clients(0, 0)]
+        );
     }
 
     #[test]

@@ -141,10 +141,10 @@ impl Sessions {
         self.watch_at.into_iter().chain(self.warnings.due()).min()
     }
 
-    /// Counts the clients by the volumes they use.
+    /// Counts the clients by protocol, and by the volumes they use.
     pub(super) fn count(&self, snapshot: &mut Snapshot) {
         for index in self.list.indices() {
-            snapshot.connected(self.list[index].volume());
+            self.list[index].count(snapshot);
         }
     }
 }

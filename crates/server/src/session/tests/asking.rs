@@ -8,6 +8,7 @@
 use std::net::SocketAddr;
 
 use super::*;
+use crate::protocol::ProtocolName;
 
 /// The longest silence that clients promise.
 const SILENCE: std::time::Duration = std::time::Duration::from_secs(5);
@@ -86,6 +87,10 @@ impl Protocol for Asking {
 
     fn is_established(&self) -> bool {
         true
+    }
+
+    fn name(&self) -> ProtocolName {
+        ProtocolName::NvmeTcp
     }
 
     fn volume(&self) -> Option<VolumeId> {

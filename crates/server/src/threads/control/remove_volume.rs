@@ -7,7 +7,7 @@ use super::super::offer::present;
 use super::core::{Control, Wait};
 use crate::admin::{Reply, Trouble};
 use crate::kept::Keeper;
-use crate::status::Snapshot;
+use crate::status::ByProtocol;
 
 /// Sends the clients of a volume away, flushes it, and forgets it. A volume that cannot be flushed
 /// stays. Once it has begun to go the server ends after it.
@@ -23,20 +23,18 @@ pub(super) fn remove_volume(
     }
     let (id, ids) = (offered.id, offered.ids.clone());
     let snapshots = control.snapshots(Wait::UntilEnd).map_err(Problem::into_reply)?;
-    let of = |thread: &Snapshot| thread.connections.get(usize::from(id.0)).copied().unwrap_or(0);
-    let clients: u64 = snapshots.iter().map(of).sum();
-    if clients > 0 && !force {
-        let uses = if clients == 1 { "client uses" } else { "clients use" };
-        let problem =
-            format!("{clients} {uses} volume {name:?}; --force (?force) hangs up on them");
+    let mut clients = ByProtocol::default();
+    snapshots.iter().for_each(|thread| clients += &thread.users(id));
+    if clients.total() > 0 && !force {
+        let uses = if clients.total() == 1 { "client uses" } else { "clients use" };
+        let problem = format!(
+            "{} {uses} volume {name:?} ({clients}); --force (?force) takes it from them",
+            clients.total()
+        );
         return Err(Reply::trouble(Trouble::Conflict, problem));
     }
-    if clients > 0 {
-        tracing::warn!(
-            volume = %name,
-            clients,
-            "hanging up on clients, for the volume is removed by force"
-        );
+    if clients.total() > 0 {
+        tracing::warn!(volume = %name, %clients, "taking the volume from clients by force");
     }
 
     // Clients do not see it any more, and those that use it are sent away; workers break off with

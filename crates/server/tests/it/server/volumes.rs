@@ -377,7 +377,7 @@ fn a_volume_that_clients_use_goes_only_by_force() {
         let other = rig.client_of("floe").unwrap();
         refused(
             admin::remove_volume(&rig.admin, "slow", false),
-            "2 clients use volume \"slow\"; --force",
+            "2 clients use volume \"slow\" (2 nbd); --force",
         );
         for client in &mut clients {
             client.write(0, &[threads as u8; 4096], false).unwrap();
