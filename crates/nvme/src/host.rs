@@ -9,6 +9,7 @@
 //! Invariants: a controller can make the host keep no more than the commands in flight ask for, and
 //! one PDU. An error of the connection (not of a command) is final.
 
+mod authentication;
 mod command;
 mod connection;
 mod controller;
@@ -21,6 +22,7 @@ mod pdu;
 mod queue;
 mod transport;
 
+pub use authentication::Authentication;
 pub use command::{Command, Payload, admin, attribute, fabrics, feature, io_command, log_page};
 pub use connection::Connection;
 pub use controller::{Access, Controller};

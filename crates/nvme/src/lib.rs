@@ -5,6 +5,7 @@
 //!
 //! Specifications: NVM Express Base, NVM Command Set and TCP Transport.
 
+pub mod auth;
 pub mod host;
 pub mod target;
 pub mod wire;

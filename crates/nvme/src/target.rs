@@ -13,7 +13,9 @@
 //!                                 and admin commands take, and no I/O
 //! ```
 
+pub mod access;
 mod admin;
+mod authentication;
 pub mod connection;
 mod data;
 mod discovery;

@@ -42,6 +42,8 @@ pub mod connect {
     pub const HOST_NQN: Range<usize> = 512..768;
     /// Attribute: the host keeps no count of the submission queue's free places.
     pub const NO_FLOW_CONTROL: u8 = 1 << 2;
+    /// Result: the host has to authenticate before other commands.
+    pub const AUTHENTICATION_REQUIRED: u64 = 1 << 17;
 }
 
 /// Registers of a controller, by their offsets.

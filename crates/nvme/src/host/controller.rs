@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use super::authentication::{Authentication, authenticate};
 use super::command::{Command, Payload, admin, attribute, feature, log_page};
 use super::connection::{Connection, succeeded};
 use super::discovery::{DISCOVERY_NQN, DiscoveryEntry, ENTRY_BYTES, parse_entry, parse_header};
@@ -25,7 +26,7 @@ const ENABLE: u32 = 1;
 const READY_QUESTIONS: usize = 10_000;
 
 /// Address and names: everything that a queue needs to reach its controller.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Access {
     /// HOST:PORT.
     pub address: String,
@@ -41,6 +42,8 @@ pub struct Access {
     pub timeout: Option<Duration>,
     /// Digests, alignment and flow control of every queue; other fields are of the admin queue.
     pub options: QueueOptions,
+    /// The secrets, for controllers that ask for a proof of the host's name.
+    pub authentication: Option<Authentication>,
 }
 
 impl Access {
@@ -54,6 +57,7 @@ impl Access {
             keep_alive_ms: 0,
             timeout: None,
             options: QueueOptions::default(),
+            authentication: None,
         }
     }
 
@@ -87,15 +91,14 @@ impl<T: Transport> Controller<T> {
     pub fn connect(access: &Access) -> Result<Self, HostError> {
         let options = QueueOptions { id: 0, ..access.options };
         let mut connection = Connection::<T>::open(&access.address, access.timeout, options)?;
-        let id = connection
-            .call(Command::connect(
-                0,
-                options.entries,
-                options.flow_control,
-                access.keep_alive_ms,
-                access.connect_data(0xFFFF),
-            ))?
-            .result as u16;
+        let connect = Command::connect(
+            0,
+            options.entries,
+            options.flow_control,
+            access.keep_alive_ms,
+            access.connect_data(0xFFFF),
+        );
+        let id = connect_queue(&mut connection, connect, access)?;
         enable(&mut connection)?;
         let data = connection.call(Command::identify(1, 0))?.data;
         let data = ControllerData::parse(&data)?;
@@ -184,7 +187,7 @@ impl<T: Transport> Controller<T> {
         let mut connection = Connection::open(address, timeout, options)?;
         let data = self.access.connect_data(self.id);
         let connect = Command::connect(id, entries, options.flow_control, 0, data);
-        let told = connection.call(connect)?.result as u16;
+        let told = connect_queue(&mut connection, connect, &self.access)?;
         if told != self.id {
             return Err(broken(format!("Connect of queue {id} returned CNTLID {told}")));
         }
@@ -282,6 +285,24 @@ impl<T: Transport> Controller<T> {
             self.events.insert(0, completion);
         }
     }
+}
+
+/// Connects a queue, and authenticates if that is asked for. Returns the controller's id.
+fn connect_queue<T: Transport>(
+    connection: &mut Connection<T>,
+    connect: Command,
+    access: &Access,
+) -> Result<u16, HostError> {
+    let result = connection.call(connect)?.result;
+    let (id, required) = (result as u16, result >> 16 & 0b110);
+    if required & 0b100 != 0 {
+        return Err(broken("Connect asks for a secure channel"));
+    }
+    if required != 0 {
+        let own = access.authentication.as_ref().ok_or(HostError::NoSecret)?;
+        authenticate(connection, own, [&access.host, &access.subsystem])?;
+    }
+    Ok(id)
 }
 
 /// Disables the controller, enables it and waits until it is ready.

@@ -53,6 +53,7 @@ impl fmt::Display for Status {
             (1, 0x81) => "connect controller busy",
             (1, 0x82) => "connect invalid parameters",
             (1, 0x84) => "connect invalid host",
+            (1, 0x91) => "authentication required",
             (1, 0x05) => "asynchronous event request limit exceeded",
             (2, 0x80) => "write fault",
             (2, 0x81) => "unrecovered read error",
@@ -113,6 +114,15 @@ pub enum HostError {
     /// As many commands are in flight as the queue holds.
     #[error("{0} commands are in flight, and the queue holds no more")]
     QueueFull(usize),
+    /// The controller asks for a proof, and there is no secret.
+    #[error("the controller wants the host to authenticate, and there is no secret")]
+    NoSecret,
+    /// The controller does not accept the proof.
+    #[error("the controller refused the authentication: explanation {0:#04x}")]
+    NotAuthenticated(u8),
+    /// The controller did not prove its name.
+    #[error("the controller did not prove that it has its secret")]
+    WrongController,
     /// The controller failed one command; the connection goes on.
     #[error(transparent)]
     Command(#[from] CommandError),

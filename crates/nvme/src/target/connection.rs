@@ -13,6 +13,7 @@
 //! a status; a message that breaks the transport's rules ends the connection, and the host is told
 //! the reason.
 
+mod authenticating;
 mod commands;
 mod headers;
 
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::admin::Admin;
+use super::authentication::Authentication;
 use super::data::{Incoming, Sink};
 use super::flight::{Flight, Flights, Payload};
 use super::io::Pieces;
@@ -72,6 +74,12 @@ pub enum Violation {
     /// More commands in flight than the queue has places.
     #[error("more commands are in flight than the queue has places")]
     QueueOverrun,
+    /// The host may not connect.
+    #[error("it is not among the hosts that may connect")]
+    NotAllowed,
+    /// The host did not prove its name.
+    #[error("it did not prove that it has its secret")]
+    NotAuthenticated,
     /// The host complains.
     #[error("the host ended the connection for reason {0}")]
     Terminated(u16),
@@ -122,6 +130,10 @@ pub struct Connection {
     parameters: Parameters,
     state: State,
     role: Role,
+    /// The name that the host gave.
+    host: Option<String>,
+    /// The proof that the host owes, or has given.
+    authentication: Option<Box<Authentication>>,
     queue: Queue,
     flights: Flights,
 }
@@ -141,6 +153,8 @@ impl Connection {
             parameters: Parameters::default(),
             state: NEXT_HEADER,
             role: Role::None,
+            host: None,
+            authentication: None,
             queue: Queue { size: 0, head: 0, flow_control: true },
             flights: Flights::default(),
         }
@@ -203,8 +217,10 @@ impl Connection {
                     else {
                         unreachable!("it was just matched")
                     };
-                    let event = self.data_complete(incoming, out);
-                    return Ok((taken, event));
+                    return match self.data_complete(incoming, out) {
+                        Ok(event) => Ok((taken, event)),
+                        Err(violation) => Err(self.fail(violation, out)),
+                    };
                 }
                 let event = match incoming.sink {
                     Sink::Payload(tag) if incoming.before == 0 && incoming.bytes > 0 => {
@@ -295,9 +311,14 @@ impl Connection {
         self.tell_events(out);
     }
 
-    /// Returns whether the connection has become a queue.
+    /// Returns whether the connection has become a queue that the host may use.
     pub fn is_connected(&self) -> bool {
-        !matches!(self.role, Role::None)
+        !matches!(self.role, Role::None) && !self.owes_proof()
+    }
+
+    /// Returns the name that the host has given.
+    pub fn host(&self) -> Option<&str> {
+        self.host.as_deref()
     }
 
     /// Returns the time within which the host of an admin queue sends something, in milliseconds,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::VERSION;
+use super::access::{NotAllowed, Proof};
 use super::subsystem::{Controller, ControllerLease, Host, QueueLease, Subsystem, check_nqn};
 use crate::wire::command::Command;
 use crate::wire::connect;
@@ -15,22 +16,36 @@ pub(super) const QUEUE_MAX: u16 = 128;
 
 /// A queue that has just been connected.
 #[derive(Debug)]
-pub(super) enum Connected {
+pub(super) struct Connected {
+    pub(super) controller: Arc<Controller>,
+    pub(super) queue: ConnectedQueue,
+    /// The proof that the host owes before anything else.
+    pub(super) proof: Option<Proof>,
+}
+
+#[derive(Debug)]
+pub(super) enum ConnectedQueue {
     Admin { lease: ControllerLease, keep_alive_ms: u32 },
     Io(QueueLease),
 }
 
-/// The result of a refused Connect: where the wrong value is, and its status.
-type Refused = (u64, Status);
+/// The reason for which a Connect is refused.
+#[derive(Debug)]
+pub(super) enum Refused {
+    /// Something in it is wrong: the result tells where, and the status.
+    Command(u64, Status),
+    /// The host with this name may not connect.
+    Host(String),
+}
 
 /// A parameter of the command is wrong.
 fn wrong_word(at: u64) -> Refused {
-    (at, Status::CONNECT_PARAMETERS.final_())
+    Refused::Command(at, Status::CONNECT_PARAMETERS.final_())
 }
 
 /// A parameter in the data is wrong.
 fn wrong_data(at: usize) -> Refused {
-    (at as u64 | 1 << 16, Status::CONNECT_PARAMETERS.final_())
+    Refused::Command(at as u64 | 1 << 16, Status::CONNECT_PARAMETERS.final_())
 }
 
 /// The size of the queue that a Connect command makes, and whether the host counts its places.
@@ -43,12 +58,12 @@ pub(super) fn connect(
     command: &Command,
     data: &[u8],
     subsystem: &Arc<Subsystem>,
-) -> Result<(Arc<Controller>, Connected), Refused> {
+) -> Result<Connected, Refused> {
     if command.u16(40) != 0 {
-        return Err((0, Status::CONNECT_FORMAT.final_()));
+        return Err(Refused::Command(0, Status::CONNECT_FORMAT.final_()));
     }
     if data.len() != CONNECT_DATA_BYTES {
-        return Err((0, Status::SGL_LENGTH_INVALID.final_()));
+        return Err(Refused::Command(0, Status::SGL_LENGTH_INVALID.final_()));
     }
     let (queue, size) = (command.u16(42), command.u16(44));
     if size == 0 || size >= QUEUE_MAX {
@@ -58,7 +73,7 @@ pub(super) fn connect(
         let field = &data[range.clone()];
         let end = field.iter().position(|&byte| byte == 0);
         let text = end.and_then(|end| std::str::from_utf8(&field[..end]).ok());
-        text.ok_or(wrong_data(range.start))
+        text.ok_or_else(|| wrong_data(range.start))
     };
     let subsystem_nqn = name(connect::SUBSYSTEM_NQN)?;
     let host_nqn = name(connect::HOST_NQN)?;
@@ -69,26 +84,32 @@ pub(super) fn connect(
     check_nqn(host_nqn).map_err(|_| wrong_data(connect::HOST_NQN.start))?;
     let id = data[connect::HOST_ID].try_into().expect("sixteen bytes");
     let host = Host { nqn: host_nqn.to_owned(), id };
+    let proof = subsystem.may_connect(host_nqn);
+    let proof = proof.map_err(|NotAllowed| Refused::Host(host_nqn.to_owned()))?;
+    let proof = proof.filter(|_| !discovery); // the log has no data of volumes
     let wanted = &data[connect::CONTROLLER_ID];
     let wanted = u16::from_le_bytes([wanted[0], wanted[1]]);
     if queue == 0 {
         if wanted != ANY_CONTROLLER {
             return Err(wrong_data(connect::CONTROLLER_ID.start)); // controllers are made for hosts
         }
-        let lease = subsystem.admit(host, discovery).ok_or((0, Status::CONNECT_BUSY))?;
-        let keep_alive_ms = command.u32(48);
-        return Ok((Arc::clone(&lease.controller), Connected::Admin { lease, keep_alive_ms }));
+        let busy = Refused::Command(0, Status::CONNECT_BUSY);
+        let lease = subsystem.admit(host, discovery).ok_or(busy)?;
+        let (controller, keep_alive_ms) = (Arc::clone(&lease.controller), command.u32(48));
+        let queue = ConnectedQueue::Admin { lease, keep_alive_ms };
+        return Ok(Connected { controller, queue, proof });
     }
     let controller = subsystem.controller(wanted);
-    let controller = controller.ok_or(wrong_data(connect::CONTROLLER_ID.start))?;
+    let controller = controller.ok_or_else(|| wrong_data(connect::CONTROLLER_ID.start))?;
     if controller.host != host {
         return Err(wrong_data(connect::HOST_NQN.start));
     }
     if controller.discovery {
         return Err(wrong_word(42));
     }
-    let lease = controller.connect(queue).map_err(|status| (0, status.final_()))?;
-    Ok((controller, Connected::Io(lease)))
+    let refused = |status: Status| Refused::Command(0, status.final_());
+    let lease = controller.connect(queue).map_err(refused)?;
+    Ok(Connected { controller, queue: ConnectedQueue::Io(lease), proof })
 }
 
 /// The registers of a controller.

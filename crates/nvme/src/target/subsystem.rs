@@ -9,8 +9,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
+use super::access::{AccessRules, NotAllowed, Proof};
 use crate::wire::{NQN_MAX_BYTES, status::Status};
 
 /// Most I/O queues of a controller: the bits of [`Queues::connected`].
@@ -25,6 +26,7 @@ pub struct Subsystem {
     number: u128,
     firmware: String,
     controllers: Mutex<Controllers>,
+    rules: Arc<RwLock<AccessRules>>,
 }
 
 #[derive(Debug, Default)]
@@ -70,8 +72,30 @@ impl Subsystem {
     pub fn new(nqn: &str, firmware: &str) -> Result<Self, NqnError> {
         check_nqn(nqn)?;
         let controllers = Mutex::default();
-        let firmware = firmware.to_owned();
-        Ok(Self { nqn: nqn.to_owned(), number: number_of(&[nqn]), firmware, controllers })
+        let (firmware, rules) = (firmware.to_owned(), Arc::default());
+        Ok(Self { nqn: nqn.to_owned(), number: number_of(&[nqn]), firmware, controllers, rules })
+    }
+
+    /// Lets in only hosts that these rules admit. They may change; a change is for the queues that
+    /// connect after it.
+    #[must_use]
+    pub fn with_access(self, rules: Arc<RwLock<AccessRules>>) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// Lets a host connect, if it gives the proof that is returned.
+    pub(super) fn may_connect(&self, host: &str) -> Result<Option<Proof>, NotAllowed> {
+        self.rules().admit(host)
+    }
+
+    /// Returns whether hosts have to prove their names.
+    pub fn asks_for_proof(&self) -> bool {
+        self.rules().asks_for_proof()
+    }
+
+    /// Locks the rules, also after a thread has panicked: each change is complete by itself.
+    fn rules(&self) -> RwLockReadGuard<'_, AccessRules> {
+        self.rules.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Its name.
@@ -246,7 +270,7 @@ pub fn number_of(texts: &[&str]) -> u128 {
 
 /// Locks, also after a thread has panicked: each change is complete by itself.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

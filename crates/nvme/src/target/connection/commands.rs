@@ -1,10 +1,12 @@
 //! Commands: from a capsule to requests or an answer.
 
+use super::authenticating::is_authentication;
 use super::{Connection, Event, Role, State, Violation, status_of};
 use crate::target::QUEUE_MAX;
 use crate::target::admin::{Admin, Outcome};
+use crate::target::authentication::Authentication;
 use crate::target::data::{Incoming, Sink};
-use crate::target::fabrics::{self, Connected};
+use crate::target::fabrics::{self, Connected, ConnectedQueue, Refused};
 use crate::target::flight::{Flight, Flights, Payload};
 use crate::target::io::{self, Plan, Range};
 use crate::target::message::Bytes;
@@ -12,7 +14,7 @@ use crate::target::request::{Answer, Failure, Request, RequestKind};
 use crate::wire::code::{admin, fabrics as fabrics_code};
 use crate::wire::command::{Command, Completion, FLAG_SGL};
 use crate::wire::status::Status;
-use crate::wire::{CONNECT_DATA_BYTES, descriptor};
+use crate::wire::{CONNECT_DATA_BYTES, connect, descriptor};
 
 /// The place of a command's data from the host.
 enum Place {
@@ -42,10 +44,14 @@ impl Connection {
         let is_plain = command.flags() == FLAG_SGL;
         let is_connect =
             command.opcode() == admin::FABRICS && command.fabrics_type() == fabrics_code::CONNECT;
+        let proves = self.authentication.is_some() && is_authentication(command);
+        let owes_proof = self.owes_proof();
         let begun = match &mut self.role {
             _ if !is_plain => Err(Status::INVALID_FIELD.final_()),
             Role::None if is_connect => self.gather(command, CONNECT_DATA_BYTES, data, digest),
             Role::None => Err(Status::SEQUENCE_ERROR.final_()),
+            _ if proves => return self.authenticate(command, data, digest, out),
+            _ if owes_proof => Err(Status::AUTHENTICATION_REQUIRED.final_()),
             Role::Admin(admin) => {
                 let outcome = admin.command(command, &self.subsystem, &self.namespaces);
                 self.admin_answer(command, outcome, out);
@@ -125,7 +131,7 @@ impl Connection {
     }
 
     /// Collects the data of a command from its capsule.
-    fn gather(
+    pub(super) fn gather(
         &mut self,
         command: &Command,
         bytes: usize,
@@ -142,49 +148,72 @@ impl Connection {
     }
 
     /// The data of a message is complete.
-    pub(super) fn data_complete(&mut self, incoming: Incoming, out: &mut Vec<u8>) -> Option<Event> {
-        let Sink::Command(command, data) = incoming.sink else { return None };
+    pub(super) fn data_complete(
+        &mut self,
+        incoming: Incoming,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        let Sink::Command(command, data) = incoming.sink else { return Ok(None) };
         if matches!(self.role, Role::None) {
-            return Some(self.connect(&command, &data, out));
+            return self.connect(&command, &data, out).map(Some);
+        }
+        if command.opcode() == admin::FABRICS {
+            return self.authentication_sent(&command, &data, out).map(Some);
         }
         let pieces = match io::ranges(&command, &data, &self.namespaces) {
             Ok(pieces) => pieces,
-            Err(status) => return Some(self.refuse(command.id(), 0, status, out)),
+            Err(status) => return Ok(Some(self.refuse(command.id(), 0, status, out))),
         };
-        match self.flights.begin(Flight::new(command.id(), 0)) {
+        Ok(match self.flights.begin(Flight::new(command.id(), 0)) {
             Some(tag) => {
                 self.state = State::Issue(tag, pieces);
                 None
             }
             None => Some(self.refuse(command.id(), 0, Status::INTERNAL_ERROR, out)),
-        }
+        })
     }
 
-    fn connect(&mut self, command: &Command, data: &[u8], out: &mut Vec<u8>) -> Event {
-        let (controller, connected) = match fabrics::connect(command, data, &self.subsystem) {
+    fn connect(
+        &mut self,
+        command: &Command,
+        data: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Violation> {
+        let connected = match fabrics::connect(command, data, &self.subsystem) {
             Ok(connected) => connected,
-            Err((result, status)) => return self.refuse(command.id(), result, status, out),
+            Err(Refused::Command(result, status)) => {
+                return Ok(self.refuse(command.id(), result, status, out));
+            }
+            Err(Refused::Host(name)) => {
+                self.host = Some(name);
+                self.refuse(command.id(), 0, Status::CONNECT_HOST.final_(), out);
+                return Err(Violation::NotAllowed);
+            }
         };
+        let Connected { controller, queue, proof } = connected;
         let (size, flow_control) = fabrics::queue_of(command);
         debug_assert!(size <= QUEUE_MAX);
         self.queue.size = size;
         self.queue.head = 1 % size;
         self.queue.flow_control = flow_control;
         self.flights = Flights::new(usize::from(size));
-        self.role = match connected {
-            Connected::Admin { lease, keep_alive_ms } => {
+        self.role = match queue {
+            ConnectedQueue::Admin { lease, keep_alive_ms } => {
                 Role::Admin(Box::new(Admin::new(lease, self.address, keep_alive_ms)))
             }
-            Connected::Io(lease) => Role::Io(lease),
+            ConnectedQueue::Io(lease) => Role::Io(lease),
         };
-        let mut bytes = Bytes::EMPTY;
-        let completion = self.completion(command.id(), controller.id.into(), Status::SUCCESS);
-        self.parameters.response(&mut bytes, &completion);
-        out.extend_from_slice(bytes.as_slice());
-        Event::Nothing
+        let host = controller.host.nqn.clone();
+        let asks = if proof.is_some() { connect::AUTHENTICATION_REQUIRED } else { 0 };
+        self.authentication = proof.map(|proof| {
+            Box::new(Authentication::new(proof, host.clone(), self.subsystem.nqn().to_owned()))
+        });
+        self.host = Some(host);
+        self.complete(command.id(), u64::from(controller.id) | asks, Status::SUCCESS, out);
+        Ok(Event::Nothing)
     }
 
-    fn admin_answer(
+    pub(super) fn admin_answer(
         &mut self,
         command: &Command,
         outcome: Result<Outcome, Status>,
@@ -224,12 +253,18 @@ impl Connection {
         }
     }
 
-    fn refuse(&mut self, id: u16, result: u64, status: Status, out: &mut Vec<u8>) -> Event {
+    pub(super) fn refuse(
+        &mut self,
+        id: u16,
+        result: u64,
+        status: Status,
+        out: &mut Vec<u8>,
+    ) -> Event {
         self.complete(id, result, status, out);
         Event::Refused
     }
 
-    fn complete(&mut self, id: u16, result: u64, status: Status, out: &mut Vec<u8>) {
+    pub(super) fn complete(&mut self, id: u16, result: u64, status: Status, out: &mut Vec<u8>) {
         let mut bytes = Bytes::EMPTY;
         self.parameters.response(&mut bytes, &self.completion(id, result, status));
         out.extend_from_slice(bytes.as_slice());

@@ -61,7 +61,10 @@ pub(super) fn reason(violation: Violation) -> Option<(u16, u32)> {
         Violation::HeaderDigest(received) => (fatal::HEADER_DIGEST, received),
         Violation::OutOfRange => (fatal::OUT_OF_RANGE, 0),
         Violation::LimitExceeded => (fatal::LIMIT_EXCEEDED, 0),
-        Violation::Terminated(_) | Violation::Truncated => return None,
+        Violation::NotAllowed
+        | Violation::NotAuthenticated
+        | Violation::Terminated(_)
+        | Violation::Truncated => return None,
     })
 }
 

@@ -1,0 +1,72 @@
+//! The commands that carry the messages of an authentication.
+
+use super::{Connection, Event, Violation};
+use crate::target::IN_CAPSULE_MAX_BYTES;
+use crate::target::admin::Outcome;
+use crate::target::authentication::Failed;
+use crate::wire::code::{admin, fabrics};
+use crate::wire::command::Command;
+use crate::wire::status::Status;
+
+/// The security protocol of NVMe authentication, with its parameters, in front of it.
+const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
+
+/// Returns whether a command carries a message of an authentication.
+pub(super) fn is_authentication(command: &Command) -> bool {
+    command.opcode() == admin::FABRICS
+        && matches!(
+            command.fabrics_type(),
+            fabrics::AUTHENTICATION_SEND | fabrics::AUTHENTICATION_RECEIVE
+        )
+}
+
+impl Connection {
+    /// Returns whether the host has still to prove its name.
+    pub(super) fn owes_proof(&self) -> bool {
+        self.authentication.as_ref().is_some_and(|it| !it.is_authenticated())
+    }
+
+    /// Acts on a command of an authentication with so many bytes in its capsule.
+    pub(super) fn authenticate(
+        &mut self,
+        command: &Command,
+        data: usize,
+        digest: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        let bytes = command.u32(44) as usize;
+        let is_known = [command.u8(41), command.u8(42), command.u8(43)] == PROTOCOL;
+        let invalid = Status::INVALID_FIELD.final_();
+        if !is_known || bytes == 0 || bytes > IN_CAPSULE_MAX_BYTES {
+            return Ok(Some(self.refuse(command.id(), 0, invalid, out)));
+        }
+        if command.fabrics_type() == fabrics::AUTHENTICATION_SEND {
+            return Ok(match self.gather(command, bytes, data, digest) {
+                Ok(()) => None,
+                Err(status) => Some(self.refuse(command.id(), 0, status, out)),
+            });
+        }
+        let authentication = self.authentication.as_mut().expect("it was asked for");
+        let Some((mut message, result)) = authentication.receive(bytes) else {
+            return Ok(Some(self.refuse(command.id(), 0, invalid, out)));
+        };
+        message.resize(bytes, 0);
+        self.admin_answer(command, Ok(Outcome::Data(message)), out);
+        result.map_err(|Failed| Violation::NotAuthenticated)?;
+        Ok(Some(Event::Nothing))
+    }
+
+    /// Acts on a message of the host.
+    pub(super) fn authentication_sent(
+        &mut self,
+        command: &Command,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Violation> {
+        let authentication = self.authentication.as_mut().expect("it was asked for");
+        let result = authentication.send(message);
+        self.complete(command.id(), 0, Status::SUCCESS, out);
+        result.map_err(|Failed| Violation::NotAuthenticated)?;
+        Ok(Event::Nothing)
+    }
+}
