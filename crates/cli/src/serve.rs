@@ -16,8 +16,8 @@ use floe_server::limits::Limits;
 use floe_server::notify;
 use floe_server::tls::TlsMode;
 use floe_server::{
-    AdminSetup, Bound, NamedDevices, PreparedTiers, ServeError, Server, ServerSetup, TierError,
-    Volume,
+    AdminSetup, Bound, NamedDevices, NvmeAccess, PreparedTiers, ServeError, Server, ServerSetup,
+    TierError, Volume,
 };
 
 use crate::descriptors;
@@ -193,11 +193,17 @@ pub(crate) fn prepare(
     let devices = devices.chain(config.tiers().map(TierConfig::cache));
     let admin = AdminSetup::of(&config.admin, devices).or_usage()?;
     let tls = config.listen.certificates().or_usage()?;
-    let reloadable = Reloadable { tls: tls.clone(), token: admin.token.clone() };
+    let nvme_access = config.listen.nvme_access().or_usage()?;
+    let reloadable = Reloadable {
+        tls: tls.clone(),
+        token: admin.token.clone(),
+        nvme: Some(nvme_access.clone()).filter(NvmeAccess::has_secrets),
+    };
     let bound = Bound::bind(ServerSetup {
         listen: config.listen.listen.clone(),
         admin,
-        nqn: config.listen.nqn.clone(),
+        nqn: config.listen.nqn.as_ref().map(|nqn| nqn.as_str().to_owned()),
+        nvme_access,
         insecure: config.listen.insecure,
         tls,
         limits: Limits { connections: config.listen.max_connections as usize, ..Limits::default() },

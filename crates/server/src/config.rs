@@ -9,6 +9,8 @@ mod calibration;
 mod declare;
 mod file;
 mod given;
+mod names;
+mod nqn;
 mod place;
 mod text;
 mod tier;
@@ -20,6 +22,7 @@ mod wrong;
 pub use attach::Attach;
 pub use declare::{Kind, Setting};
 pub use given::{Given, read_given};
+pub use nqn::Nqn;
 pub use tier::own_forms;
 pub use tree::{
     AdminConfig, ListenConfig, MemoryConfig, ServerConfig, ServingConfig, TierConfig, VolumeConfig,

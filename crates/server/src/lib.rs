@@ -15,7 +15,9 @@ mod listener;
 mod metrics;
 pub mod nbd_client;
 pub mod notify;
+mod nvme_access;
 pub mod nvme_client;
+mod private_file;
 mod protocol;
 mod session;
 mod socket_file;
@@ -27,6 +29,7 @@ mod volume;
 
 pub use address::{ListenAddress, ListenAddressError, NvmeAddress};
 pub use listener::ListenError;
+pub use nvme_access::{NvmeAccess, NvmeSecretsError};
 pub use socket_file::SocketError;
 pub use threads::{
     AdminSetup, Attached, Bound, CacheDevices, NamedDevices, PreparedTiers, ServeError, Server,

@@ -44,10 +44,10 @@ pub enum ListenError {
         /// The address.
         uri: String,
     },
-    /// Other machines can reach an address whose protocol has no encryption.
+    /// Other machines can reach an address, and hosts there need not prove their names.
     #[error(
-        "{address} can be reached from other machines, and NVMe over TCP is not encrypted here; \
-         listen on 127.0.0.1, or give --insecure if the network is trusted"
+        "{address} can be reached from other machines, and hosts need no secret; listen on \
+         127.0.0.1, give --nvme-secrets-file, or --insecure if the network is trusted"
     )]
     ExposedNvme {
         /// The address.
@@ -119,7 +119,8 @@ impl Listener {
         let failed = |source| ListenError::Bind { uri: address.to_string(), source };
         let NvmeAddress { host, port } = address;
         let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs().map_err(failed)?.collect();
-        if !insecure && addresses.iter().any(|address| !address.ip().is_loopback()) {
+        let is_open = !insecure && !subsystem.asks_for_proof();
+        if is_open && addresses.iter().any(|address| !address.ip().is_loopback()) {
             return Err(ListenError::ExposedNvme { address: address.to_string() });
         }
         let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
@@ -179,6 +180,11 @@ impl Listener {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::RwLock;
+
+    use floe_nvme::target::access::AccessRules;
+
     use super::*;
 
     fn bind(uri: &str) -> Result<Listener, ListenError> {
@@ -231,6 +237,11 @@ mod tests {
         let error = bind_with("nvme-tcp://0.0.0.0:0", Some(&tls(true)), false).unwrap_err();
         assert!(matches!(error, ListenError::ExposedNvme { .. }), "{error}");
         assert!(bind_with("nvme-tcp://0.0.0.0:0", None, true).is_ok());
+        let rules = AccessRules::default().with_secrets(BTreeMap::new(), |_| true);
+        let subsystem = Subsystem::new("nqn.2026-11.io.example:a", "1").unwrap();
+        let subsystem = Arc::new(subsystem.with_access(Arc::new(RwLock::new(rules))));
+        let address = "nvme-tcp://0.0.0.0:0".parse().unwrap();
+        assert!(Listener::bind(&address, None, false, &subsystem).is_ok(), "hosts need secrets");
     }
 
     #[test]

@@ -61,6 +61,11 @@ pub(crate) trait ProtocolFactory: Debug + Send + Sync {
 /// An error of a client that ends its session.
 pub(crate) type Broken = Box<dyn Error + Send + Sync>;
 
+/// An error of a client that may not be served: it is not broken, but unwelcome.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct NotWelcome(pub(crate) String);
+
 /// A request of a client. Its range lies within the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {

@@ -33,7 +33,9 @@ use floe_device::{Buffer, Extent, Pool, Slice};
 use floe_nbd::export::Exports;
 
 use crate::limits::{Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, RECEIVE_IDLE_BYTES, SLOW_TIME};
-use crate::protocol::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
+use crate::protocol::{
+    Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, Reply, Request,
+};
 use crate::tls::{Channel, TlsConfig};
 pub(crate) use budget::Budget;
 use receiving::{Filling, Incoming};
@@ -67,6 +69,16 @@ pub(crate) enum SessionError {
     /// The client broke TLS, or its certificate is not valid.
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
+}
+
+impl SessionError {
+    /// Returns whether the client has broken nothing, but cannot be trusted.
+    pub(crate) fn is_distrust(&self) -> bool {
+        match self {
+            Self::Protocol(error) | Self::Told(error) => error.is::<NotWelcome>(),
+            Self::Tls(_) => true,
+        }
+    }
 }
 
 /// The action with which a client is late.

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread::Builder;
 
+use floe_server::NvmeAccess;
 use floe_server::admin::Token;
 use floe_server::tls::TlsConfig;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
@@ -25,6 +26,8 @@ use crate::error::CliError;
 pub(crate) struct Reloadable {
     pub(super) tls: Option<TlsConfig>,
     pub(super) token: Option<Token>,
+    /// The secrets of NVMe hosts.
+    pub(super) nvme: Option<NvmeAccess>,
 }
 
 /// Catches the signals from now on. The first of the results becomes readable when the server is to
@@ -59,12 +62,15 @@ impl Reloadable {
         let tls = self.tls.as_ref().map(|tls| tls.reload().map_err(|error| error.to_string()));
         let token =
             self.token.as_ref().map(|token| token.reload().map_err(|error| error.to_string()));
-        if tls.is_none() && token.is_none() {
+        let nvme =
+            self.nvme.as_ref().map(|access| access.reload().map_err(|error| error.to_string()));
+        if tls.is_none() && token.is_none() && nvme.is_none() {
             tracing::info!(
                 "SIGHUP: there is nothing to read again, neither certificates nor a token"
             );
         }
-        for (what, read) in [("TLS certificates", tls), ("admin token", token)] {
+        let files = [("TLS certificates", tls), ("admin token", token), ("NVMe secrets", nvme)];
+        for (what, read) in files {
             match read {
                 None => {}
                 Some(Ok(())) => tracing::info!("SIGHUP: {what} read again"),

@@ -36,6 +36,7 @@ fn files(folder: &Path) {
     toml("type", "threads = \"two\"\n", "");
     toml("type-in-list", "listen = [5]\n", "");
     toml("type-in-tier", "", "[[tier]]\ncache = \"memory:1MiB\"\nvolatile = \"yes\"\n");
+    toml("nqn", "nqn = \"floe\"\n", "");
     toml("syntax", "# one\nwrite = \"back\n", "");
     toml("twice", "", "name = \"b\"\n");
     toml("value", "\n\nwrite = \"sideways\"\n", "");
@@ -273,6 +274,15 @@ fn wrong_settings_are_refused() {
         --listen nbd+unix:///                                 → listen | ?socket=PATH
         --listen nbd+unix:///?socket=/no/floe.sock            → /no/floe.sock | No such file
         --listen nbd://0.0.0.0:0                              → 0.0.0.0 | --insecure
+        --listen nvme-tcp://                                  → listen | nvme-tcp:// | no host
+        --listen nvme-tcp://127.0.0.1:99999                   → listen | 99999 | HOST:PORT
+        --listen nvme-tcp://127.0.0.1/name                    → listen | 127.0.0.1/name | HOST:PORT
+        --listen nvme-tcp://0.0.0.0:0                         → nvme-tcp://0.0.0.0:0 | --insecure
+        --listen nvme-tcp://127.0.0.1:0 --nqn floe            → --nqn | floe | nqn.YYYY-MM.
+        --listen nvme-tcp://127.0.0.1:0 --nvme-hosts floe     → --nvme-hosts | floe | nqn.YYYY-MM.
+        --listen nvme-tcp://127.0.0.1:0 --nvme-secrets-file no → nvme-secrets-file | No such file
+        --listen nbd://127.0.0.1:0 --nvme-secrets-file odd.img → nvme-secrets-file | nvme-tcp://
+        --listen nbd://127.0.0.1:0 --nqn nqn.2026-11.         → --nqn | nqn.2026-11. | nqn.YYYY-MM.
         --listen nbd://127.0.0.1:0 --admin 0.0.0.0:0          → 0.0.0.0:0 | --insecure
         --listen nbd://127.0.0.1:0 --admin nowhere            → admin | nowhere | HOST:PORT
         --listen nbd://127.0.0.1:0 --admin 127.0.0.1:99999    → admin | 127.0.0.1:99999
@@ -366,6 +376,7 @@ fn wrong_configuration_files_are_refused_with_the_line() {
         good.toml --write back           → --config | --write
         good.toml --listen nbd://[::1]:0 → --config | --listen
         good.toml --insecure             → --config | --insecure
+        nqn.toml                         → nqn.toml | nqn | \"floe\" | nqn.YYYY-MM.
         good.toml --backing memory:4MiB  → --config | --backing
         ",
     );

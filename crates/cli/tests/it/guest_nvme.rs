@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -32,6 +33,17 @@ struct Guest {
 
 impl Guest {
     fn start(script: &str, server: &Server, folder: &Path) -> Self {
+        Self::start_with(script, server, folder, &[], "")
+    }
+
+    /// The same on another machine, with more variables.
+    fn start_with(
+        script: &str,
+        server: &Server,
+        folder: &Path,
+        machine: &[&str],
+        variables: &str,
+    ) -> Self {
         let blocks = folder.join("blocks");
         run("cc", &["-O1", "-o", text(&blocks), text(&scripts().join("blocks.c"))]);
         let address = server.nvme.strip_prefix("nvme-tcp://").expect("an address");
@@ -39,11 +51,12 @@ impl Guest {
         let (_, port) = address.rsplit_once(':').expect("a port");
         let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
         let whole = folder.join(script);
-        let head = format!("PORT={port} NAME={name} SIZE_MIB={VOLUME_MIB}");
+        let head = format!("PORT={port} NAME={name} SIZE_MIB={VOLUME_MIB} {variables}");
         std::fs::write(&whole, [head, read("nvme_begin.sh"), read(script)].join("\n"))
             .expect("a script");
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-guest");
         let mut process = Command::new(program)
+            .args(machine)
             .args([&whole, &blocks])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -57,11 +70,17 @@ impl Guest {
     /// Waits until the script prints a line.
     #[track_caller]
     fn says(&mut self, wanted: &str) {
+        self.says_one_of([wanted]);
+    }
+
+    /// Waits until the script prints one of some lines. Returns which.
+    #[track_caller]
+    fn says_one_of<const N: usize>(&mut self, wanted: [&str; N]) -> usize {
         let mut said = Vec::new();
         for line in &mut self.lines {
             let line = line.expect("text");
-            if line.trim() == wanted {
-                return;
+            if let Some(found) = wanted.iter().position(|wanted| line.trim() == *wanted) {
+                return found;
             }
             said.push(line);
         }
@@ -142,4 +161,33 @@ fn linux_sees_namespaces_come_grow_and_go() {
     guest.says("all is as it was written");
     guest.ends_well(folder.path());
     server.end();
+}
+
+/// Kernels without authentication say so, which older ones may do.
+#[test]
+fn linux_proves_its_name_and_asks_the_server_for_its_own() {
+    if !guests_run() {
+        return;
+    }
+    // In the form of `nvme gen-dhchap-key`; the second is transformed.
+    let secret = "DHHC-1:00:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh+KfiaR:";
+    let server_secret = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+    let volume = volume("back", 0);
+    let host = "nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555";
+    let secrets = volume.path("secrets");
+    std::fs::write(&secrets, format!("{host} {secret} {server_secret}\n")).expect("a file");
+    std::fs::set_permissions(&secrets, PermissionsExt::from_mode(0o600)).expect("its owner may");
+    let volume = volume.with(&["--nvme-secrets-file", text(&secrets)]);
+    let wrong = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+    let variables = format!("SECRET={secret} SERVER_SECRET={server_secret} WRONG={wrong}");
+    for machine in [&[][..], &["--newer"]] {
+        let (server, folder) = (volume.serve(), tempfile::tempdir().expect("a folder"));
+        let mut guest =
+            Guest::start_with("nvme_secret.sh", &server, folder.path(), machine, &variables);
+        let has_run =
+            guest.says_one_of(["all is as it was written", "this kernel has no authentication"]);
+        guest.ends_well(folder.path());
+        assert!(has_run == 0 || machine.is_empty(), "the newer kernel has authentication");
+        server.end();
+    }
 }

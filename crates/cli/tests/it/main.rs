@@ -22,6 +22,7 @@ mod kept;
 mod kills;
 mod missing_tier;
 mod model;
+mod nvme_access;
 mod nvme_hostile;
 mod nvme_raw;
 mod nvme_use;

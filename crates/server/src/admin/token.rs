@@ -1,13 +1,12 @@
 //! The admin token: a secret in a file, with which a client may change things over TCP.
 
 use std::fmt;
-use std::fs::OpenOptions;
-use std::io::Read;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use subtle::ConstantTimeEq;
+
+use crate::private_file;
 
 /// Fewer characters could be guessed.
 const LEAST_BYTES: usize = 16;
@@ -72,20 +71,7 @@ impl Token {
 
 fn secret_in(path: &Path) -> Result<String, TokenError> {
     let refuse = |problem: String| TokenError { file: path.to_owned(), problem };
-    let failed = |error: std::io::Error| refuse(error.to_string());
-    // A pipe would be waited for.
-    let file =
-        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
-    let data = file.metadata().map_err(failed)?;
-    if !data.is_file() {
-        return Err(refuse("it is no regular file".into()));
-    }
-    let mode = data.permissions().mode() & 0o777;
-    if mode & 0o007 != 0 {
-        return Err(refuse(format!("other users can use it (mode {mode:o}); chmod 600 it")));
-    }
-    let mut text = String::new();
-    file.take(MOST_BYTES + 1).read_to_string(&mut text).map_err(failed)?;
+    let text = private_file::read(path, MOST_BYTES).map_err(refuse)?;
     let secret = text.trim();
     let is_plain = secret.bytes().all(|byte| byte.is_ascii_graphic());
     if text.len() as u64 > MOST_BYTES || secret.len() < LEAST_BYTES || !is_plain {
@@ -100,6 +86,8 @@ fn secret_in(path: &Path) -> Result<String, TokenError> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn write(path: &Path, text: &str, mode: u32) {

@@ -6,11 +6,13 @@ use std::path::PathBuf;
 
 use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode};
 use floe_device::Spec;
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::attach::Attach;
 use super::declare::{Setting, settings};
+use super::names::Name;
+use super::nqn::Nqn;
 use super::value::{Bytes, Freeze, Group, Interval, Percent, Read, Value, Written};
 use crate::address::ListenAddress;
 use crate::admin::AdminAddress;
@@ -143,7 +145,17 @@ settings! {
         /// Serve only clients with a certificate that ca-cert.pem has signed
         tls_verify_peer: bool { default: "false" }
         /// The name by which NVMe hosts know this server; one is made where none is given
-        nqn: Option<String> { value: "NQN", example: "nqn.2026-11.com.example:cache" }
+        nqn: Option<Nqn> { example: "nqn.2026-11.com.example:cache", guide: "nvme.md#names" }
+        /// The name of an NVMe host that may connect, and no other; may be repeated
+        nvme_hosts: Vec<Nqn> {
+            default: "anyone", example: "nqn.2014-08.org.nvmexpress:uuid:…",
+            guide: "nvme.md#who-may-connect"
+        }
+        /// A file with the secrets by which NVMe hosts prove their names; other users must not be
+        /// able to read it
+        nvme_secrets_file: Option<PathBuf> {
+            example: "/etc/floe/nvme-secrets", guide: "nvme.md#who-may-connect"
+        }
         /// Allow unencrypted addresses that other machines can reach
         insecure: bool { default: "false" }
     }
@@ -354,60 +366,5 @@ impl<'de, T: FileTable> Visitor<'de> for Settings<T> {
             table.read(&name, &mut map)?;
         }
         Ok(table)
-    }
-}
-
-/// Reads the name of a setting, which must be one of these.
-struct Name<'a>(&'a [String]);
-
-impl<'de> DeserializeSeed<'de> for Name<'_> {
-    type Value = String;
-
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<String, D::Error> {
-        let name = String::deserialize(from)?;
-        if self.0.contains(&name) {
-            return Ok(name);
-        }
-        let hint = nearest(&name, self.0).map(|near| format!("did you mean `{near}`? "));
-        let names: Vec<_> = self.0.iter().map(|name| format!("`{name}`")).collect();
-        let (hint, names) = (hint.unwrap_or_default(), names.join(", "));
-        Err(D::Error::custom(format!("unknown setting `{name}`; {hint}There are {names}")))
-    }
-}
-
-/// Most changes of letters by which a misspelt name differs from the one that was meant.
-const MOST_CHANGES: usize = 2;
-
-/// Returns the name that is nearest to a misspelt one, if one is near.
-fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a str> {
-    let near = names.iter().map(|known| (changes(name, known), known.as_str()));
-    near.filter(|(changes, _)| *changes <= MOST_CHANGES).min().map(|(_, known)| known)
-}
-
-/// Returns the Levenshtein distance of two texts.
-fn changes(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (to, other) in other.chars().enumerate() {
-            let replaced = diagonal + usize::from(letter != other);
-            diagonal = row[to + 1];
-            row[to + 1] = replaced.min(row[to] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_misspelt_setting_is_told_from_an_unknown_one() {
-        let unknown = |text: &str| toml::from_str::<ServerConfig>(text).unwrap_err().to_string();
-        assert!(unknown("cach = 1").contains("did you mean `cache`?"));
-        assert!(unknown("max-conections = 1").contains("did you mean `max-connections`?"));
-        assert!(unknown("max_connections = 1").contains("did you mean `max-connections`?"));
-        assert!(!unknown("colour = 1").contains("did you mean"));
     }
 }

@@ -21,7 +21,9 @@ use super::tree::{
 };
 use super::value::{Bytes, Freeze, Interval};
 use super::wrong::{Wrong, named, wrong};
+use crate::address::ListenAddress;
 use crate::admin::AdminAddress;
+use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
 use crate::volume::Reach;
 
@@ -298,7 +300,28 @@ impl ListenConfig {
         folder.map(|folder| TlsConfig::load(folder, self.tls_verify_peer, is_required)).transpose()
     }
 
+    /// Returns the NVMe hosts that may connect, with their secrets.
+    ///
+    /// # Errors
+    /// When the file of secrets cannot be used.
+    pub fn nvme_access(&self) -> Result<NvmeAccess, Wrong> {
+        let hosts = self.nvme_hosts.iter().map(ToString::to_string).collect();
+        let access = NvmeAccess::new(hosts, self.nvme_secrets_file.as_deref());
+        named("nvme-secrets-file", access)
+    }
+
     fn validate(&self) -> Result<(), Wrong> {
+        let of_nvme = [
+            ("nvme-hosts", !self.nvme_hosts.is_empty()),
+            ("nvme-secrets-file", self.nvme_secrets_file.is_some()),
+        ];
+        let is_nvme = |address: &ListenAddress| matches!(address, ListenAddress::NvmeTcp(_));
+        if let Some((setting, _)) = of_nvme.into_iter().find(|(_, given)| *given)
+            && !self.listen.iter().any(is_nvme)
+        {
+            let problem = format!("{setting} is for listen = nvme-tcp://HOST; there is none here");
+            return Err(wrong(setting, problem));
+        }
         let is_on = self.tls.unwrap_or_default() != TlsMode::Off;
         let given = [
             ("tls-certificates", self.tls_certificates.is_some()),

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use super::attach::Attach;
 use super::declare::{Form, Kind};
+use super::nqn::Nqn;
 use super::text::Text;
 use crate::address::ListenAddress;
 use crate::admin::AdminAddress;
@@ -199,6 +200,7 @@ texts! {
         nvme-tcp://HOST:PORT", |it| it;
     AdminAddress: "ADDRESS" "" "", |it| it;
     Group: "GROUP" "" "", |it| it.name;
+    Nqn: "NQN" "" "", |it| it;
 }
 
 /// Reads a value.

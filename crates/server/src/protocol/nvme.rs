@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use floe_block::{Fault, Kind, VolumeId};
 use floe_nbd::export::{Export, Exports};
-use floe_nvme::target::connection::{Connection, Event as NvmeEvent};
+use floe_nvme::target::connection::{Connection, Event as NvmeEvent, Violation};
 use floe_nvme::target::namespace::{Namespace, Namespaces};
 use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
 
 use super::{
-    Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply, Request,
+    Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply,
+    Request,
 };
 use crate::tls::TlsConfig;
 
@@ -97,7 +98,7 @@ impl Protocol for NvmeClient {
     fn advance(&mut self, input: &[u8], out: &mut Outbox) -> Result<(usize, Event), Broken> {
         let advanced = self.connection.advance(input, &mut self.answers);
         self.send(out);
-        let (used, event) = advanced.inspect_err(|_| self.has_failed = true)?;
+        let (used, event) = advanced.map_err(|violation| self.broken(violation))?;
         let event = match event {
             NvmeEvent::NeedMore => Event::NeedMore,
             NvmeEvent::Nothing => Event::Nothing,
@@ -182,6 +183,17 @@ impl Protocol for NvmeClient {
 }
 
 impl NvmeClient {
+    /// The host has broken the protocol, or may not connect.
+    fn broken(&mut self, violation: Violation) -> Broken {
+        self.has_failed = true;
+        match (violation, self.connection.host()) {
+            (Violation::NotAllowed | Violation::NotAuthenticated, Some(host)) => {
+                NotWelcome(format!("NVMe host {host}: {violation}")).into()
+            }
+            _ => violation.into(),
+        }
+    }
+
     fn send(&mut self, out: &mut Outbox) {
         out.push_bytes(&self.answers);
         self.answers.clear();

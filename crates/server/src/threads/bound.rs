@@ -64,7 +64,8 @@ impl Bound {
                 config.listen.iter().filter(|it| matches!(it, ListenAddress::NvmeTcp(_)));
             subsystem_name(&addresses.map(ToString::to_string).collect::<Vec<_>>())
         });
-        let subsystem = Arc::new(Subsystem::new(&nqn, env!("CARGO_PKG_VERSION"))?);
+        let subsystem = Subsystem::new(&nqn, env!("CARGO_PKG_VERSION"))?;
+        let subsystem = Arc::new(subsystem.with_access(Arc::clone(config.nvme_access.rules())));
         let listeners = config.listen.iter().map(|address| {
             Listener::bind(address, config.tls.as_ref(), config.insecure, &subsystem)
         });

@@ -111,7 +111,11 @@ impl Worker {
                 }
                 Err(error) => {
                     self.tally.clients.clients_hung_up_on += 1;
-                    self.sessions.warn(self.number, Complaint::BrokeProtocol, index, &error, now);
+                    let complaint = match error.is_distrust() {
+                        true => Complaint::NotTrusted,
+                        false => Complaint::BrokeProtocol,
+                    };
+                    self.sessions.warn(self.number, complaint, index, &error, now);
                     if !matches!(error, SessionError::Told(_)) {
                         self.break_off(index);
                     }

@@ -17,6 +17,7 @@ use crate::config;
 use crate::kept::{StartError, StateDir};
 use crate::limits::Limits;
 use crate::listener::ListenError;
+use crate::nvme_access::NvmeAccess;
 use crate::socket_file::SocketError;
 use crate::tls::TlsConfig;
 
@@ -27,6 +28,8 @@ pub struct ServerSetup {
     pub listen: Vec<ListenAddress>,
     /// The name of the NVMe subsystem; `None` for one made from the machine and its addresses.
     pub nqn: Option<String>,
+    /// The NVMe hosts that may connect.
+    pub nvme_access: NvmeAccess,
     /// The admin interface.
     pub admin: AdminSetup,
     /// Allow addresses that other machines can reach.

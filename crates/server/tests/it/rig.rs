@@ -20,7 +20,8 @@ use floe_server::limits::Limits;
 use floe_server::nbd_client::{Client, ClientError, Options};
 use floe_server::status::Status;
 use floe_server::{
-    AdminSetup, Bound, DeviceSource, NamedDevices, Reach, ServeError, ServerSetup, Tier, Volume,
+    AdminSetup, Bound, DeviceSource, NamedDevices, NvmeAccess, Reach, ServeError, ServerSetup,
+    Tier, Volume,
 };
 use floe_testkit::{PATIENCE, patiently};
 
@@ -97,6 +98,7 @@ impl Setup {
                 ..AdminSetup::default()
             },
             nqn: None,
+            nvme_access: NvmeAccess::default(),
             insecure: false,
             tls: None,
             limits: Limits {
