@@ -278,11 +278,11 @@ fn wrong_settings_are_refused() {
         --listen nvme-tcp://127.0.0.1:99999                   → listen | 99999 | HOST:PORT
         --listen nvme-tcp://127.0.0.1/name                    → listen | 127.0.0.1/name | HOST:PORT
         --listen nvme-tcp://0.0.0.0:0                         → nvme-tcp://0.0.0.0:0 | --insecure
-        --listen nvme-tcp://127.0.0.1:0 --nqn floe            → --nqn | floe | nqn.YYYY-MM.
-        --listen nvme-tcp://127.0.0.1:0 --nvme-hosts floe     → --nvme-hosts | floe | nqn.YYYY-MM.
+        --listen nvme-tcp://127.0.0.1:0 --nqn floe            → nqn | floe | nqn.YYYY-MM.
+        --listen nvme-tcp://127.0.0.1:0 --nvme-hosts floe     → nvme-hosts | floe | nqn.YYYY-MM.
         --listen nvme-tcp://127.0.0.1:0 --nvme-secrets-file no → nvme-secrets-file | No such file
         --listen nbd://127.0.0.1:0 --nvme-secrets-file odd.img → nvme-secrets-file | nvme-tcp://
-        --listen nbd://127.0.0.1:0 --nqn nqn.2026-11.         → --nqn | nqn.2026-11. | nqn.YYYY-MM.
+        --listen nbd://127.0.0.1:0 --nqn nqn.2026-11.         → nqn | nqn.2026-11. | nqn.YYYY-MM.
         --listen nbd://127.0.0.1:0 --admin 0.0.0.0:0          → 0.0.0.0:0 | --insecure
         --listen nbd://127.0.0.1:0 --admin nowhere            → admin | nowhere | HOST:PORT
         --listen nbd://127.0.0.1:0 --admin 127.0.0.1:99999    → admin | 127.0.0.1:99999

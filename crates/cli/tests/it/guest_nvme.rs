@@ -70,17 +70,11 @@ impl Guest {
     /// Waits until the script prints a line.
     #[track_caller]
     fn says(&mut self, wanted: &str) {
-        self.says_one_of([wanted]);
-    }
-
-    /// Waits until the script prints one of some lines. Returns which.
-    #[track_caller]
-    fn says_one_of<const N: usize>(&mut self, wanted: [&str; N]) -> usize {
         let mut said = Vec::new();
         for line in &mut self.lines {
             let line = line.expect("text");
-            if let Some(found) = wanted.iter().position(|wanted| line.trim() == *wanted) {
-                return found;
+            if line.trim() == wanted {
+                return;
             }
             said.push(line);
         }
@@ -163,7 +157,8 @@ fn linux_sees_namespaces_come_grow_and_go() {
     server.end();
 }
 
-/// Kernels without authentication say so, which older ones may do.
+/// The kernel is the newer one: Debian's 6.1 for virtual machines has no authentication
+/// (CONFIG_NVME_AUTH).
 #[test]
 fn linux_proves_its_name_and_asks_the_server_for_its_own() {
     if !guests_run() {
@@ -180,14 +175,11 @@ fn linux_proves_its_name_and_asks_the_server_for_its_own() {
     let volume = volume.with(&["--nvme-secrets-file", text(&secrets)]);
     let wrong = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
     let variables = format!("SECRET={secret} SERVER_SECRET={server_secret} WRONG={wrong}");
-    for machine in [&[][..], &["--newer"]] {
-        let (server, folder) = (volume.serve(), tempfile::tempdir().expect("a folder"));
-        let mut guest =
-            Guest::start_with("nvme_secret.sh", &server, folder.path(), machine, &variables);
-        let has_run =
-            guest.says_one_of(["all is as it was written", "this kernel has no authentication"]);
-        guest.ends_well(folder.path());
-        assert!(has_run == 0 || machine.is_empty(), "the newer kernel has authentication");
-        server.end();
-    }
+    let (server, folder) = (volume.serve(), tempfile::tempdir().expect("a folder"));
+    let machine = ["--newer"];
+    let mut guest =
+        Guest::start_with("nvme_secret.sh", &server, folder.path(), &machine, &variables);
+    guest.says("all is as it was written");
+    guest.ends_well(folder.path());
+    server.end();
 }

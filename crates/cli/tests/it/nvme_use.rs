@@ -1,10 +1,11 @@
 //! Hosts that use volumes over NVMe, as the status and the administration of a server know them.
 
 use floe_nvme::host::Access;
+use floe_server::nbd_client::Client;
 use floe_server::nvme_client::Controller;
 use floe_testkit::{PATIENCE, wait_until};
 
-use crate::common::{Server, Volume, connect, floe, floe_ok};
+use crate::common::{Server, Volume, floe, floe_ok};
 
 fn serve() -> (Volume, Server) {
     let volume = Volume::new(&vec![0; 1 << 20], "back").on("2").with(&[
@@ -51,7 +52,7 @@ fn a_host_counts_once_for_each_volume_as_long_as_it_has_io_queues() {
     controller.set_queues(3).expect("queues");
     let queues = [1, 2, 3].map(|id| controller.io_queue(id, 16).expect("an I/O queue"));
     assert_eq!(clients(&server), [(0, 1), (0, 1), (0, 4)]);
-    let client = connect(&server.unix);
+    let client = Client::connect(&server.unix.parse().expect("a URI")).expect("a client");
     let other = Controller::connect(&access(&server)).expect("a controller");
     assert_eq!(clients(&server), [(1, 1), (0, 1), (1, 5)]);
     let table = floe_ok(&["status", "--admin", &server.admin]);
