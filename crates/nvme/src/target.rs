@@ -30,7 +30,7 @@ pub mod namespace;
 pub mod request;
 pub mod subsystem;
 
-pub use message::digest;
+pub use message::{Digest, digest};
 
 use fabrics::QUEUE_MAX;
 

@@ -12,6 +12,7 @@
 //! bytes ─> advance ───────────────────────────────────> Event::Payload
 //!          receives it into the buffer
 //!          payload_received ──────────────────────────>
+//!                                                       Event::Checked, if payload has digests
 //!          the worker serves the write
 //!          reply ─────────────────────────────────────> a header in the outbox
 //! ```
@@ -105,6 +106,9 @@ pub(crate) enum Event {
     /// The next bytes are payload of a write. [`Protocol::ready`] was called for the write before,
     /// and its payload comes in order, in one or more parts.
     Payload { tag: u64, bytes: usize },
+    /// The payload of a write is complete, and is what the client has sent, or is damaged. Only
+    /// protocols that check payload tell this.
+    Checked { tag: u64, intact: bool },
     /// The protocol has refused a request by itself.
     Refused,
     /// The client is done.
@@ -134,9 +138,14 @@ pub(crate) trait Protocol: Debug {
     /// asks now.
     fn ready(&mut self, write: &Request, out: &mut Outbox);
 
-    /// So many bytes of the last [`Event::Payload`] have arrived. After the last of them the
-    /// session parses on.
-    fn payload_received(&mut self, bytes: usize);
+    /// These bytes of the last [`Event::Payload`] have arrived. After the last of them the session
+    /// parses on.
+    fn payload_received(&mut self, payload: &Slice);
+
+    /// Returns whether payload is checked once it is complete: writes wait for [`Event::Checked`].
+    fn checks_payload(&self) -> bool {
+        false
+    }
 
     /// The client sends nothing more.
     ///

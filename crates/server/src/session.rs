@@ -17,6 +17,7 @@
 
 mod budget;
 mod ending;
+mod error;
 mod receiving;
 mod sending;
 mod using;
@@ -33,11 +34,10 @@ use floe_device::{Buffer, Extent, Pool, Slice};
 use floe_nbd::export::Exports;
 
 use crate::limits::{Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, RECEIVE_IDLE_BYTES, SLOW_TIME};
-use crate::protocol::{
-    Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, Reply, Request,
-};
+use crate::protocol::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
 use crate::tls::{Channel, TlsConfig};
 pub(crate) use budget::Budget;
+pub(crate) use error::{Overdue, SessionError};
 use receiving::{Filling, Incoming};
 
 /// The action that the session wants from the server next.
@@ -55,44 +55,6 @@ pub(crate) enum Want {
     Pause,
     /// End: the client sends nothing more.
     End,
-}
-
-/// An error that ends a session.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SessionError {
-    /// The client broke the protocol.
-    #[error(transparent)]
-    Protocol(#[from] Broken),
-    /// The client broke the protocol, and its last reply says so.
-    #[error(transparent)]
-    Told(Broken),
-    /// The client broke TLS, or its certificate is not valid.
-    #[error("TLS failed: {0}")]
-    Tls(std::io::Error),
-}
-
-impl SessionError {
-    /// Returns whether the client has broken nothing, but cannot be trusted.
-    pub(crate) fn is_distrust(&self) -> bool {
-        match self {
-            Self::Protocol(error) | Self::Told(error) => error.is::<NotWelcome>(),
-            Self::Tls(_) => true,
-        }
-    }
-}
-
-/// The action with which a client is late.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Overdue {
-    #[error("no export chosen in time")]
-    Handshake,
-    #[error("the connection that it belongs to has ended")]
-    Orphaned,
-    #[error("it has sent nothing for longer than it promised")]
-    Silent,
-    /// The client takes no replies, or sends no more of a write.
-    #[error("it neither takes nor gives, and others wait for the memory")]
-    Stalled,
 }
 
 /// Resources that all sessions of a thread share.
@@ -261,6 +223,13 @@ impl Session {
                 Event::Request(request) if self.turn.is_some() => self.behind.push_back(request),
                 Event::Request(request) => self.turn = Some(self.take_turn(request, now)),
                 Event::Refused => self.refused += 1,
+                Event::Checked { tag, intact } => {
+                    let write = Incoming::remove(&mut self.incoming, tag);
+                    match intact {
+                        true => self.filled = Some(write),
+                        false => self.reply(&write.request, Err(Fault::Io)), // it is not written
+                    }
+                }
                 Event::Payload { tag, bytes } => self.fill(tag, bytes),
                 Event::Disconnect => self.ended = true,
             }

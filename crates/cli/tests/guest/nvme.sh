@@ -1,5 +1,6 @@
 # The namespace is used without digests and with them, as a disk and below a file system.
-for how in "" --hdr-digest; do
+nvme_to discover | grep -q "subnqn: *$NAME"
+for how in "" --hdr-digest --data-digest "--hdr-digest --data-digest"; do
     # shellcheck disable=SC2086 # words
     attach $how
     [ "$(cat /sys/class/nvme/nvme0/queue_count)" = 3 ] # with the admin queue
@@ -25,7 +26,7 @@ forget
 umount /mnt
 detach
 
-attach --hdr-digest
+attach --hdr-digest --data-digest
 /programs/e2fsck -fn /dev/nvme0n1 >/tmp/fsck 2>&1 || { cat /tmp/fsck; exit 1; }
 mount -t ext4 /dev/nvme0n1 /mnt
 (cd /mnt && sha256sum -c /tmp/sums >/tmp/checked) || { cat /tmp/checked; exit 1; }

@@ -23,6 +23,7 @@ mod kills;
 mod missing_tier;
 mod model;
 mod nvme_access;
+mod nvme_digests;
 mod nvme_hostile;
 mod nvme_raw;
 mod nvme_use;

@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use super::admin::Admin;
 use super::authentication::Authentication;
-use super::data::{Incoming, Sink};
+use super::data::Incoming;
 use super::flight::{Flight, Flights, Payload};
 use super::io::Pieces;
 use super::message::Parameters;
@@ -48,6 +48,15 @@ pub enum Event {
         tag: u16,
         /// Bytes of payload that are missing in this message. Never zero.
         bytes: usize,
+    },
+    /// All payload of this request has come, and was compared with its digests. Where it is not
+    /// intact it must not be written: reply that the request failed. Only connections with digests
+    /// of data tell this ([`Connection::has_data_digest`]), and for each write.
+    Checked {
+        /// The request.
+        tag: u16,
+        /// It is what the host has sent.
+        intact: bool,
     },
     /// A command was answered with a failure.
     Refused,
@@ -222,11 +231,9 @@ impl Connection {
                         Err(violation) => Err(self.fail(violation, out)),
                     };
                 }
-                let event = match incoming.sink {
-                    Sink::Payload(tag) if incoming.before == 0 && incoming.bytes > 0 => {
-                        Event::Payload { tag, bytes: incoming.bytes }
-                    }
-                    _ => Event::NeedMore,
+                let event = match incoming.payload() {
+                    Some((tag, bytes)) => Event::Payload { tag, bytes },
+                    None => Event::NeedMore,
                 };
                 Ok((taken, Some(event)))
             }
@@ -236,7 +243,7 @@ impl Connection {
                     return Ok((0, Some(self.issue(tag, kind, range))));
                 }
                 self.state = NEXT_HEADER;
-                if let Some(answer) = self.answer(tag, Ok(())) {
+                if let Some(answer) = self.answer(tag, Ok(()), || 0) {
                     out.extend_from_slice(answer.before.as_slice());
                 }
                 Ok((0, None))
@@ -279,15 +286,34 @@ impl Connection {
     /// When that is more than [`Event::Payload`] said.
     pub fn payload_received(&mut self, bytes: usize) {
         let State::Data(incoming) = &mut self.state else { panic!("no payload is due") };
-        incoming.bytes = incoming.bytes.checked_sub(bytes).expect("no more than is due");
+        incoming.payload_received(bytes);
         if incoming.is_complete() {
             self.state = NEXT_HEADER;
         }
     }
 
-    /// Answers a request. Returns the bytes to send when it was the last of its command.
-    pub fn reply(&mut self, tag: u16, result: Result<(), Failure>) -> Option<Answer> {
-        self.answer(tag, result)
+    /// Returns whether a digest follows all data.
+    pub fn has_data_digest(&self) -> bool {
+        self.parameters.data_digest
+    }
+
+    /// Counts payload into the digest of its message, where there is one. Call it for all payload,
+    /// in its order, before [`Connection::payload_received`].
+    pub fn digest_payload(&mut self, payload: &[u8]) {
+        if let State::Data(incoming) = &mut self.state {
+            incoming.digest(payload);
+        }
+    }
+
+    /// Answers a request. Returns the bytes to send when it was the last of its command. The digest
+    /// of a read's data is asked for where it is sent.
+    pub fn reply(
+        &mut self,
+        tag: u16,
+        result: Result<(), Failure>,
+        digest: impl FnOnce() -> u32,
+    ) -> Option<Answer> {
+        self.answer(tag, result, digest)
     }
 
     /// The input has ended.

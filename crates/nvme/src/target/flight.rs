@@ -26,6 +26,8 @@ pub(super) struct Flight {
     /// Bytes of its data.
     pub(super) length: u32,
     pub(super) payload: Payload,
+    /// Some of its data was damaged on its way.
+    pub(super) damaged: bool,
     /// Requests that are not answered, and those still to be made.
     pub(super) pending: u32,
     /// The first failure of a request.
@@ -35,7 +37,7 @@ pub(super) struct Flight {
 impl Flight {
     pub(super) fn new(id: u16, length: u32) -> Self {
         let (payload, status) = (Payload::None, Status::SUCCESS);
-        Self { id, reads: false, length, payload, pending: 1, status }
+        Self { id, reads: false, length, payload, damaged: false, pending: 1, status }
     }
 }
 

@@ -19,7 +19,7 @@ pub struct Bytes {
 impl Bytes {
     pub(super) const EMPTY: Self = Self { bytes: [0; MOST], len: 0 };
 
-    fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
         let at = usize::from(self.len);
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);
         self.len += bytes.len() as u8;
@@ -121,4 +121,26 @@ impl Parameters {
 /// Returns the digest of bytes: CRC-32C.
 pub fn digest(bytes: &[u8]) -> u32 {
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
+}
+
+/// The digest of bytes that come in parts.
+#[derive(Debug, Clone)]
+pub struct Digest(crc_fast::Digest);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi))
+    }
+}
+
+impl Digest {
+    /// Adds bytes.
+    pub fn update(&mut self, bytes: &[u8]) {
+        self.0.update(bytes);
+    }
+
+    /// Returns the digest of all bytes so far.
+    pub fn value(&self) -> u32 {
+        self.0.finalize() as u32
+    }
 }

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use floe_block::{Fault, Kind, VolumeId};
-use floe_device::Extent;
+use floe_device::{Extent, Slice};
 use floe_nbd::connection::{Connection, Event as NbdEvent};
 use floe_nbd::error::{ErrorCode, NbdError};
 use floe_nbd::export::Exports;
@@ -77,8 +77,8 @@ impl Protocol for NbdClient {
 
     fn ready(&mut self, _: &Request, _: &mut Outbox) {} // the payload is on its way
 
-    fn payload_received(&mut self, bytes: usize) {
-        self.connection.payload_received(bytes);
+    fn payload_received(&mut self, payload: &Slice) {
+        self.connection.payload_received(payload.len());
     }
 
     fn end_of_input(&self) -> Result<(), Broken> {

@@ -8,7 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use floe_block::{Fault, Kind, VolumeId};
+use floe_device::Slice;
 use floe_nbd::export::{Export, Exports};
+use floe_nvme::target::Digest;
 use floe_nvme::target::connection::{Connection, Event as NvmeEvent, Violation};
 use floe_nvme::target::namespace::{Namespace, Namespaces};
 use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
@@ -104,6 +106,7 @@ impl Protocol for NvmeClient {
             NvmeEvent::Nothing => Event::Nothing,
             NvmeEvent::Request(request) => Event::Request(of_nvme(&request)),
             NvmeEvent::Payload { tag, bytes } => Event::Payload { tag: tag.into(), bytes },
+            NvmeEvent::Checked { tag, intact } => Event::Checked { tag: tag.into(), intact },
             NvmeEvent::Refused => Event::Refused,
         };
         Ok((used, event))
@@ -114,8 +117,15 @@ impl Protocol for NvmeClient {
         self.send(out);
     }
 
-    fn payload_received(&mut self, bytes: usize) {
-        self.connection.payload_received(bytes);
+    fn payload_received(&mut self, payload: &Slice) {
+        if self.connection.has_data_digest() {
+            in_parts(payload, |part| self.connection.digest_payload(part));
+        }
+        self.connection.payload_received(payload.len());
+    }
+
+    fn checks_payload(&self) -> bool {
+        self.connection.has_data_digest()
     }
 
     fn end_of_input(&self) -> Result<(), Broken> {
@@ -133,7 +143,15 @@ impl Protocol for NvmeClient {
             Ok(_) => Ok(()),
             Err(fault) => Err(failure_of(*fault)),
         };
-        let Some(answer) = self.connection.reply(request.tag as u16, outcome) else {
+        let digest = || match &result {
+            Ok(Answer::Data(payload)) => {
+                let mut digest = Digest::default();
+                in_parts(payload, |part| digest.update(part));
+                digest.value()
+            }
+            _ => 0,
+        };
+        let Some(answer) = self.connection.reply(request.tag as u16, outcome, digest) else {
             return out.send_nothing();
         };
         let payload = match result {
@@ -198,6 +216,18 @@ impl NvmeClient {
         out.push_bytes(&self.answers);
         self.answers.clear();
         self.answers.shrink_to(256);
+    }
+}
+
+/// Copies bytes out in parts that fit a processor's cache.
+fn in_parts(bytes: &Slice, mut take: impl FnMut(&[u8])) {
+    let mut part = [0; 16 << 10];
+    let most = part.len();
+    for begin in (0..bytes.len()).step_by(most) {
+        let end = bytes.len().min(begin + most);
+        let part = &mut part[..end - begin];
+        bytes.slice(begin..end).copy_to(part);
+        take(part);
     }
 }
 

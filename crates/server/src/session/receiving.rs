@@ -30,6 +30,14 @@ pub(super) struct Filling {
 }
 
 impl Incoming {
+    /// Removes the write with this tag, whose payload is complete and was checked.
+    pub(super) fn remove(all: &mut Vec<Self>, tag: u64) -> Self {
+        let write = all.iter().position(|incoming| incoming.request.tag == tag);
+        let write = all.swap_remove(write.expect("it waits for the check"));
+        debug_assert_eq!(write.received, write.into.len());
+        write
+    }
+
     fn advance(&mut self, bytes: usize, now: Instant) {
         self.received += bytes;
         if self.received >= self.piece_end {
@@ -164,13 +172,14 @@ impl Session {
     /// So many bytes of the payload that came next are in its buffer.
     fn filled_by(&mut self, bytes: usize, now: Instant) {
         let Some(mut filling) = self.filling else { return };
-        self.protocol.payload_received(bytes);
         let incoming = &mut self.incoming[filling.write];
+        let payload = incoming.into.slice(incoming.received..incoming.received + bytes);
+        self.protocol.payload_received(&payload);
         incoming.advance(bytes, now);
         filling.bytes -= bytes;
         let complete = incoming.received == incoming.into.len();
         self.filling = (filling.bytes > 0).then_some(filling);
-        if complete {
+        if complete && !self.protocol.checks_payload() {
             self.filled = Some(self.incoming.swap_remove(filling.write));
         }
     }

@@ -31,7 +31,6 @@ impl Connection {
         &mut self,
         command: &Command,
         data: usize,
-        digest: usize,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Violation> {
         let bytes = command.u32(44) as usize;
@@ -41,7 +40,7 @@ impl Connection {
             return Ok(Some(self.refuse(command.id(), 0, invalid, out)));
         }
         if command.fabrics_type() == fabrics::AUTHENTICATION_SEND {
-            return Ok(match self.gather(command, bytes, data, digest) {
+            return Ok(match self.gather(command, bytes, data) {
                 Ok(()) => None,
                 Err(status) => Some(self.refuse(command.id(), 0, status, out)),
             });

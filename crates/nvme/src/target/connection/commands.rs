@@ -35,11 +35,10 @@ impl Connection {
         if self.queue.size > 0 {
             self.queue.head = (self.queue.head + 1) % self.queue.size;
         }
-        let digest = if data > 0 { self.parameters.data_digest_bytes() } else { 0 };
         // Errors skip the capsule's data.
         self.state = match data {
             0 => super::NEXT_HEADER,
-            _ => State::Data(Incoming::skip(data + digest)),
+            _ => State::Data(Incoming::skip(data, self.parameters.data_digest)),
         };
         let is_plain = command.flags() == FLAG_SGL;
         let is_connect =
@@ -48,9 +47,9 @@ impl Connection {
         let owes_proof = self.owes_proof();
         let begun = match &mut self.role {
             _ if !is_plain => Err(Status::INVALID_FIELD.final_()),
-            Role::None if is_connect => self.gather(command, CONNECT_DATA_BYTES, data, digest),
+            Role::None if is_connect => self.gather(command, CONNECT_DATA_BYTES, data),
             Role::None => Err(Status::SEQUENCE_ERROR.final_()),
-            _ if proves => return self.authenticate(command, data, digest, out),
+            _ if proves => return self.authenticate(command, data, out),
             _ if owes_proof => Err(Status::AUTHENTICATION_REQUIRED.final_()),
             Role::Admin(admin) => {
                 let outcome = admin.command(command, &self.subsystem, &self.namespaces);
@@ -61,7 +60,7 @@ impl Connection {
                 Err(Status::INVALID_OPCODE.final_())
             }
             Role::Io(_) => match io::plan(command, &self.namespaces) {
-                Ok(plan) => return self.begin(command, plan, data, digest, out),
+                Ok(plan) => return self.begin(command, plan, data, out),
                 Err(status) => Err(status),
             },
         };
@@ -77,7 +76,6 @@ impl Connection {
         command: &Command,
         plan: Plan,
         data: usize,
-        digest: usize,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Violation> {
         let id = command.id();
@@ -85,7 +83,7 @@ impl Connection {
             Plan::One { kind, range } => {
                 let (reads, length) = (kind == RequestKind::Read, range.bytes as u32);
                 let mut flight = Flight { reads, ..Flight::new(id, length) };
-                let mut in_capsule = false;
+                let mut in_capsule = None;
                 if reads || matches!(kind, RequestKind::Write { .. }) {
                     let place = match place(command, length as usize, data, !reads) {
                         Ok(place) => place,
@@ -96,18 +94,14 @@ impl Connection {
                     }
                     if let Place::Capsule { before } = place {
                         flight.payload = Payload::None;
-                        in_capsule = true;
-                        let bytes = length as usize;
-                        let after = data - before - bytes + digest;
-                        let sink = Sink::Nothing;
-                        self.state = State::Data(Incoming { before, bytes, after, sink });
+                        in_capsule = Some(before);
                     }
                 }
                 let tag = self.flights.begin(flight).ok_or(Violation::QueueOverrun)?;
-                if let (true, State::Data(incoming)) = (in_capsule, &mut self.state) {
-                    incoming.sink = Sink::Payload(tag);
+                if let Some(before) = in_capsule {
+                    self.give(before, length as usize, Sink::Payload(tag));
                 }
-                let Range { volume, offset, .. } = range;
+                let (in_capsule, Range { volume, offset, .. }) = (in_capsule.is_some(), range);
                 let request = Request { tag, volume, kind, offset, length, in_capsule };
                 Ok(Some(Event::Request(request)))
             }
@@ -122,7 +116,7 @@ impl Connection {
             Plan::Deallocate { list_bytes } => {
                 // Hosts may send more than the ranges that they name.
                 let sent = (command.descriptor().length as usize).max(list_bytes);
-                match self.gather(command, sent, data, digest) {
+                match self.gather(command, sent, data) {
                     Ok(()) => Ok(None),
                     Err(status) => Ok(Some(self.refuse(id, 0, status, out))),
                 }
@@ -136,15 +130,20 @@ impl Connection {
         command: &Command,
         bytes: usize,
         data: usize,
-        digest: usize,
     ) -> Result<(), Status> {
         let Place::Capsule { before } = place(command, bytes, data, true)? else {
             return Err(Status::SGL_TYPE_INVALID.final_());
         };
-        let sink = Sink::Command(Box::new(*command), Vec::with_capacity(bytes));
-        let after = data - before - bytes + digest;
-        self.state = State::Data(Incoming { before, bytes, after, sink });
+        self.give(before, bytes, Sink::Command(Box::new(*command), Vec::with_capacity(bytes)));
         Ok(())
+    }
+
+    /// Gives a part of the capsule's data to a sink.
+    fn give(&mut self, before: usize, bytes: usize, sink: Sink) {
+        match std::mem::replace(&mut self.state, super::NEXT_HEADER) {
+            State::Data(incoming) => self.state = State::Data(incoming.part(before, bytes, sink)),
+            _ => unreachable!("the capsule has data"),
+        }
     }
 
     /// The data of a message is complete.
@@ -153,7 +152,16 @@ impl Connection {
         incoming: Incoming,
         out: &mut Vec<u8>,
     ) -> Result<Option<Event>, Violation> {
-        let Sink::Command(command, data) = incoming.sink else { return Ok(None) };
+        let is_intact = incoming.is_intact();
+        let (command, data) = match incoming.sink {
+            Sink::Nothing => return Ok(None),
+            Sink::Payload(tag) => return Ok(self.payload_complete(tag, is_intact)),
+            Sink::Command(command, data) => (command, data),
+        };
+        if is_intact == Some(false) {
+            let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
+            return Ok(Some(self.refuse(command.id(), 0, damaged, out)));
+        }
         if matches!(self.role, Role::None) {
             return self.connect(&command, &data, out).map(Some);
         }
@@ -171,6 +179,14 @@ impl Connection {
             }
             None => Some(self.refuse(command.id(), 0, Status::INTERNAL_ERROR, out)),
         })
+    }
+
+    /// The payload of a message is complete, with its digest if there is one.
+    fn payload_complete(&mut self, tag: u16, is_intact: Option<bool>) -> Option<Event> {
+        let flight = self.flights.get(tag).expect("it waits for its payload");
+        flight.damaged |= !is_intact?;
+        let intact = !flight.damaged;
+        (flight.payload == Payload::None).then_some(Event::Checked { tag, intact })
     }
 
     fn connect(
@@ -285,7 +301,12 @@ impl Connection {
     }
 
     /// A request of a command is done, or no more will be made.
-    pub(super) fn answer(&mut self, tag: u16, result: Result<(), Failure>) -> Option<Answer> {
+    pub(super) fn answer(
+        &mut self,
+        tag: u16,
+        result: Result<(), Failure>,
+        digest: impl FnOnce() -> u32,
+    ) -> Option<Answer> {
         let flight = self.flights.get(tag).expect("an answer belongs to a command in flight");
         if let Err(failure) = result
             && flight.status.is_success()
@@ -296,12 +317,18 @@ impl Connection {
         if flight.pending > 0 {
             return None;
         }
-        let flight = self.flights.end(tag).expect("it was there");
+        let mut flight = self.flights.end(tag).expect("it was there");
+        if flight.damaged {
+            flight.status = Status::TRANSIENT_TRANSPORT_ERROR; // the host may send it again
+        }
         let payload = flight.reads && flight.status.is_success();
         let is_last = payload && !self.queue.flow_control;
         let (mut before, mut after) = (Bytes::EMPTY, Bytes::EMPTY);
         if payload {
             before = self.parameters.data(flight.id, flight.length, is_last);
+            if self.parameters.data_digest {
+                after.push(&digest().to_le_bytes());
+            }
         }
         if !is_last {
             let completion = self.completion(flight.id, 0, flight.status);

@@ -144,10 +144,10 @@ impl Connection {
         }
         self.parameters = Parameters {
             header_digest: asked.digests & 1 != 0,
-            data_digest: false,
+            data_digest: asked.digests & 2 != 0,
             data_alignment: 4 * (usize::from(asked.data_alignment) + 1),
         };
-        let digests = asked.digests & 1;
+        let digests = asked.digests & 3;
         let most = MESSAGE_MAX_BYTES;
         let granted = Initialize { format: 0, data_alignment: 0, digests, most };
         out.extend_from_slice(&granted.to_bytes(kind::INITIALIZE_RESPONSE));
@@ -178,9 +178,8 @@ impl Connection {
             return Err(Violation::Field(FLAGS));
         }
         flight.payload = if missing == 0 { Payload::None } else { Payload::Asked(missing) };
-        let after = self.parameters.data_digest_bytes();
-        let sink = Sink::Payload(fields.tag);
-        self.state = State::Data(Incoming { before: 0, bytes: data, after, sink });
+        let incoming = Incoming::skip(data, self.parameters.data_digest);
+        self.state = State::Data(incoming.part(0, data, Sink::Payload(fields.tag)));
         Ok(())
     }
 }

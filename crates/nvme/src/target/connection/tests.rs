@@ -1,5 +1,6 @@
 //! A connection against hosts that send anything, cut anywhere.
 
+mod digests;
 mod garbage;
 mod hosts;
 mod sessions;

@@ -69,8 +69,8 @@ impl Protocol for Asking {
         out.answers.extend([b'?', write.tag as u8]);
     }
 
-    fn payload_received(&mut self, bytes: usize) {
-        self.payload_bytes -= bytes;
+    fn payload_received(&mut self, payload: &Slice) {
+        self.payload_bytes -= payload.len();
     }
 
     fn end_of_input(&self) -> Result<(), Broken> {

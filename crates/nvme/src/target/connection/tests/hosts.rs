@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use crate::target::connection::{Connection, Event, Violation};
+use crate::target::digest;
 use crate::target::namespace::{Namespace, Namespaces};
-use crate::target::request::{Request, RequestKind};
+use crate::target::request::{Failure, Request, RequestKind};
 use crate::target::subsystem::Subsystem;
 use crate::wire::code::{admin, fabrics, feature};
 use crate::wire::command::{Command, Completion, Descriptor};
@@ -155,6 +156,8 @@ pub(super) struct Caller {
     pub(super) out: Vec<u8>,
     input: Vec<u8>,
     writes: BTreeMap<u16, (Request, Vec<u8>)>,
+    /// Writes whose payload was damaged, so far.
+    pub(super) damaged: usize,
 }
 
 impl Caller {
@@ -165,6 +168,7 @@ impl Caller {
             out: Vec::new(),
             input: Vec::new(),
             writes: BTreeMap::new(),
+            damaged: 0,
         }
     }
 
@@ -186,18 +190,32 @@ impl Caller {
                     if here == 0 {
                         return Ok(());
                     }
+                    self.connection.digest_payload(&self.input[..here]);
                     self.connection.payload_received(here);
                     let (request, data) = self.writes.get_mut(&tag).expect("it was requested");
                     data.extend(self.input.drain(..here));
                     assert!(data.len() <= request.length as usize);
-                    if data.len() == request.length as usize {
-                        let (request, data) = self.writes.remove(&tag).unwrap();
-                        self.volume[range_of(&request)].copy_from_slice(&data);
-                        self.reply(&request);
+                    let is_complete = data.len() == request.length as usize;
+                    if is_complete && !self.connection.has_data_digest() {
+                        self.write(tag);
                     }
+                }
+                Event::Checked { tag, intact: true } => self.write(tag),
+                Event::Checked { tag, intact: false } => {
+                    self.damaged += 1;
+                    let (request, data) = self.writes.remove(&tag).unwrap();
+                    assert_eq!(data.len(), request.length as usize);
+                    self.reply(&request, Err(Failure::Device));
                 }
             }
         }
+    }
+
+    /// Writes complete payload.
+    fn write(&mut self, tag: u16) {
+        let (request, data) = self.writes.remove(&tag).unwrap();
+        self.volume[range_of(&request)].copy_from_slice(&data);
+        self.reply(&request, Ok(()));
     }
 
     fn serve(&mut self, request: Request) {
@@ -214,11 +232,12 @@ impl Caller {
             }
             RequestKind::Read | RequestKind::Verify | RequestKind::Flush => {}
         }
-        self.reply(&request);
+        self.reply(&request, Ok(()));
     }
 
-    fn reply(&mut self, request: &Request) {
-        let Some(answer) = self.connection.reply(request.tag, Ok(())) else { return };
+    fn reply(&mut self, request: &Request, result: Result<(), Failure>) {
+        let digest = || digest(&self.volume[range_of(request)]);
+        let Some(answer) = self.connection.reply(request.tag, result, digest) else { return };
         self.out.extend_from_slice(answer.before.as_slice());
         if answer.payload {
             self.out.extend_from_slice(&self.volume[range_of(request)]);
