@@ -43,6 +43,8 @@ pub(super) enum Outcome {
     Data(Vec<u8>),
     /// It waits for an event.
     Held,
+    /// It is done once all namespaces are flushed.
+    Flush,
 }
 
 impl Admin {
@@ -86,10 +88,10 @@ impl Admin {
         if command.opcode() == admin::FABRICS {
             return match command.fabrics_type() {
                 fabrics::PROPERTY_GET => self.registers.get(command).map(Outcome::Done),
-                fabrics::PROPERTY_SET => {
-                    self.registers.set(command, controller)?;
-                    Ok(Outcome::Done(0))
-                }
+                fabrics::PROPERTY_SET => match self.registers.set(command, controller)? {
+                    true => Ok(Outcome::Flush),
+                    false => Ok(Outcome::Done(0)),
+                },
                 fabrics::CONNECT => Err(Status::SEQUENCE_ERROR.final_()),
                 _ => Err(Status::INVALID_OPCODE.final_()),
             };

@@ -140,8 +140,12 @@ impl Registers {
         }
     }
 
-    /// Writes a register.
-    pub(super) fn set(&mut self, command: &Command, controller: &Controller) -> Result<(), Status> {
+    /// Writes a register. Returns whether the controller shuts down with that.
+    pub(super) fn set(
+        &mut self,
+        command: &Command,
+        controller: &Controller,
+    ) -> Result<bool, Status> {
         if command.u32(44) != property::CC || command.u8(40) & 7 != 0 {
             return Err(Status::INVALID_FIELD.final_());
         }
@@ -161,9 +165,10 @@ impl Registers {
             self.status = 0;
             controller.enable(false);
         }
-        if value & property::CC_SHUTDOWN != 0 {
-            self.status |= property::CSTS_SHUTDOWN_COMPLETE;
+        let shuts_down = value & property::CC_SHUTDOWN != 0 && was & property::CC_SHUTDOWN == 0;
+        if shuts_down {
+            self.status |= property::CSTS_SHUTDOWN_COMPLETE; // the answer comes after the flush
         }
-        Ok(())
+        Ok(shuts_down && !controller.discovery)
     }
 }

@@ -40,9 +40,7 @@ pub(super) fn plan(command: &Command, namespaces: &Namespaces) -> Result<Plan, S
         if meant.is_empty() {
             return Err(Status::INVALID_NAMESPACE.final_());
         }
-        let whole = |it: &Namespace| Range { volume: it.volume, offset: 0, bytes: 0 };
-        let ranges = meant.iter().map(whole).collect();
-        return Ok(Plan::Flush(Pieces { kind: RequestKind::Flush, ranges }));
+        return Ok(Plan::Flush(Pieces::flush(meant)));
     }
     let durable = command.word(12) & 1 << 30 != 0;
     let deallocate = command.word(12) & 1 << 25 != 0;
@@ -117,6 +115,12 @@ pub(super) struct Pieces {
 }
 
 impl Pieces {
+    /// Flushes namespaces.
+    pub(super) fn flush(namespaces: &[Namespace]) -> Self {
+        let whole = |it: &Namespace| Range { volume: it.volume, offset: 0, bytes: 0 };
+        Self { kind: RequestKind::Flush, ranges: namespaces.iter().map(whole).collect() }
+    }
+
     /// Takes the next request.
     pub(super) fn next(&mut self) -> Option<(RequestKind, Range)> {
         let range = self.ranges.last_mut()?;

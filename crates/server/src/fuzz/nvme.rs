@@ -163,7 +163,11 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         message(receive, &[]),
     ];
     let io = [asked, inline, reads, discard, data(1, 0, 300 * 512), flush].concat();
-    let admin = [event, capsule(identify, &[])].concat();
+    let shut_down = Command::new(admin::FABRICS, 10)
+        .with(4, &[fabrics::PROPERTY_SET])
+        .with(44, &property::CC.to_le_bytes())
+        .with(48, &0x0046_4001_u64.to_le_bytes());
+    let admin = [event, capsule(identify, &[]), capsule(shut_down, &[])].concat();
     [(3, 0, io), (3, 2, damaged), (4, 0, admin), (4, 1, proof.concat())]
         .into_iter()
         .map(|(kind, seed, sent)| [&[kind, seed, 2, 3, 4, 5, 6, 7, 8][..], &sent].concat())

@@ -210,6 +210,20 @@ fn several_writes_wait_for_their_data_and_get_it_in_any_order() {
 }
 
 #[test]
+fn a_shutdown_flushes() {
+    let rig = setup().start().unwrap();
+    let (mut admin, _queues) = Host::connect_all(&rig, 1);
+    let shut_down = Command::new(admin::FABRICS, 0)
+        .with(4, &[fabrics::PROPERTY_SET])
+        .with(44, &property::CC.to_le_bytes())
+        .with(48, &0x0046_4001_u64.to_le_bytes());
+    assert_eq!(rig.status().cache.requests.flushes, 0);
+    assert!(admin.ask(shut_down, &[]).status.is_success());
+    assert_eq!(rig.status().cache.requests.flushes, 1);
+    rig.end();
+}
+
+#[test]
 fn queues_end_when_their_controller_does() {
     let rig = setup().start().unwrap();
     let (admin, mut queues) = Host::connect_all(&rig, 2);

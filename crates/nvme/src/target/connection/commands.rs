@@ -8,13 +8,13 @@ use crate::target::authentication::Authentication;
 use crate::target::data::{Incoming, Sink};
 use crate::target::fabrics::{self, Connected, ConnectedQueue, Refused};
 use crate::target::flight::{Flight, Flights, Payload};
-use crate::target::io::{self, Plan, Range};
+use crate::target::io::{self, Pieces, Plan, Range};
 use crate::target::message::Bytes;
 use crate::target::request::{Answer, Failure, Request, RequestKind};
 use crate::wire::code::{admin, fabrics as fabrics_code};
 use crate::wire::command::{Command, Completion, FLAG_SGL};
 use crate::wire::status::Status;
-use crate::wire::{CONNECT_DATA_BYTES, connect, descriptor};
+use crate::wire::{ALL_NAMESPACES, CONNECT_DATA_BYTES, connect, descriptor};
 
 /// The place of a command's data from the host.
 enum Place {
@@ -53,6 +53,10 @@ impl Connection {
             _ if owes_proof => Err(Status::AUTHENTICATION_REQUIRED.final_()),
             Role::Admin(admin) => {
                 let outcome = admin.command(command, &self.subsystem, &self.namespaces);
+                if outcome == Ok(Outcome::Flush) {
+                    let pieces = Pieces::flush(self.namespaces.meant_by(ALL_NAMESPACES));
+                    return self.flush(command.id(), pieces, data, out);
+                }
                 self.admin_answer(command, outcome, out);
                 return Ok(Some(Event::Nothing));
             }
@@ -105,14 +109,7 @@ impl Connection {
                 let request = Request { tag, volume, kind, offset, length, in_capsule };
                 Ok(Some(Event::Request(request)))
             }
-            Plan::Flush(pieces) => {
-                if data > 0 {
-                    return Ok(Some(self.refuse(id, 0, Status::INVALID_FIELD.final_(), out)));
-                }
-                let tag = self.flights.begin(Flight::new(id, 0)).ok_or(Violation::QueueOverrun)?;
-                self.state = State::Issue(tag, pieces);
-                Ok(None)
-            }
+            Plan::Flush(pieces) => self.flush(id, pieces, data, out),
             Plan::Deallocate { list_bytes } => {
                 // Hosts may send more than the ranges that they name.
                 let sent = (command.descriptor().length as usize).max(list_bytes);
@@ -122,6 +119,22 @@ impl Connection {
                 }
             }
         }
+    }
+
+    /// Begins a command that flushes volumes.
+    fn flush(
+        &mut self,
+        id: u16,
+        pieces: Pieces,
+        data: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        if data > 0 {
+            return Ok(Some(self.refuse(id, 0, Status::INVALID_FIELD.final_(), out)));
+        }
+        let tag = self.flights.begin(Flight::new(id, 0)).ok_or(Violation::QueueOverrun)?;
+        self.state = State::Issue(tag, pieces);
+        Ok(None)
     }
 
     /// Collects the data of a command from its capsule.
@@ -236,7 +249,7 @@ impl Connection {
         out: &mut Vec<u8>,
     ) {
         let (result, data, status) = match outcome {
-            Ok(Outcome::Held) => return self.tell_events(out),
+            Ok(Outcome::Held | Outcome::Flush) => return self.tell_events(out),
             Ok(Outcome::Done(result)) => (result, None, Status::SUCCESS),
             Ok(Outcome::Data(data)) => (0, Some(data), Status::SUCCESS),
             Err(status) => (0, None, status),

@@ -156,6 +156,11 @@ pub(super) struct Caller {
     pub(super) out: Vec<u8>,
     input: Vec<u8>,
     writes: BTreeMap<u16, (Request, Vec<u8>)>,
+    /// Flushes are answered by [`Caller::end_flushes`].
+    pub(super) flushes_wait: bool,
+    /// Volumes that were to be flushed.
+    pub(super) flushed: Vec<u16>,
+    waiting: Vec<Request>,
     /// Writes whose payload was damaged, so far.
     pub(super) damaged: usize,
 }
@@ -168,6 +173,9 @@ impl Caller {
             out: Vec::new(),
             input: Vec::new(),
             writes: BTreeMap::new(),
+            flushes_wait: false,
+            flushed: Vec::new(),
+            waiting: Vec::new(),
             damaged: 0,
         }
     }
@@ -230,7 +238,14 @@ impl Caller {
             RequestKind::WriteZeroes { .. } | RequestKind::Deallocate => {
                 self.volume[range_of(&request)].fill(0);
             }
-            RequestKind::Read | RequestKind::Verify | RequestKind::Flush => {}
+            RequestKind::Flush => {
+                self.flushed.push(request.volume);
+                if self.flushes_wait {
+                    self.waiting.push(request);
+                    return;
+                }
+            }
+            RequestKind::Read | RequestKind::Verify => {}
         }
         self.reply(&request, Ok(()));
     }
@@ -243,6 +258,13 @@ impl Caller {
             self.out.extend_from_slice(&self.volume[range_of(request)]);
         }
         self.out.extend_from_slice(answer.after.as_slice());
+    }
+
+    /// Answers flushes that wait.
+    pub(super) fn end_flushes(&mut self) {
+        for request in std::mem::take(&mut self.waiting) {
+            self.reply(&request, Ok(()));
+        }
     }
 
     /// Takes what the host was told.

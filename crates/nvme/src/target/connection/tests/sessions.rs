@@ -8,9 +8,10 @@ use super::hosts::*;
 use crate::target::connection::Violation;
 use crate::target::namespace::{Namespace, Namespaces};
 use crate::wire::DISCOVERY_NQN;
-use crate::wire::code::{admin, feature, identify, io, log};
+use crate::wire::code::{admin, fabrics, feature, identify, io, log};
 use crate::wire::command::{Command, Completion};
 use crate::wire::pdu::{Data, fatal};
+use crate::wire::property;
 use crate::wire::status::Status;
 
 fn status_of(said: &[Said]) -> Status {
@@ -64,6 +65,35 @@ fn a_host_finds_its_namespaces() {
     assert_ne!(one[104..120], sealed[104..120]);
     let (_, status) = ask(&mut caller, &identify_of(identify::DESCRIPTORS, 2));
     assert_eq!(status, Status::INVALID_NAMESPACE.final_());
+}
+
+#[test]
+fn a_shutdown_is_answered_after_a_flush_of_all_volumes() {
+    let mut caller = admin_queue(&subsystem());
+    let set = |value: u64| {
+        let command = Command::new(admin::FABRICS, 5)
+            .with(4, &[fabrics::PROPERTY_SET])
+            .with(44, &property::CC.to_le_bytes())
+            .with(48, &value.to_le_bytes());
+        capsule(&command, &[])
+    };
+    caller.flushes_wait = true;
+    caller.take(&set(0x0046_4001)).unwrap();
+    assert_eq!(caller.told(), [], "the flush is under way");
+    assert_eq!(caller.flushed, [4, 0]);
+    let keep_alive = Command::new(admin::KEEP_ALIVE, 6);
+    assert_eq!(ask(&mut caller, &keep_alive).1, Status::SUCCESS, "others are answered meanwhile");
+    caller.end_flushes();
+    assert_eq!(status_of(&caller.told()), Status::SUCCESS);
+    let get = Command::new(admin::FABRICS, 7)
+        .with(4, &[fabrics::PROPERTY_GET])
+        .with(44, &property::CSTS.to_le_bytes());
+    caller.take(&capsule(&get, &[])).unwrap();
+    let Some(Said::Completed(completion)) = caller.told().pop() else { panic!("no answer") };
+    assert_eq!(completion.result, 9, "ready, and the shutdown is complete");
+    caller.take(&set(0x0046_4001)).unwrap();
+    assert_eq!(status_of(&caller.told()), Status::SUCCESS);
+    assert_eq!(caller.flushed, [4, 0], "once is enough");
 }
 
 #[test]
