@@ -66,7 +66,7 @@ impl Reloadable {
             self.nvme.as_ref().map(|access| access.reload().map_err(|error| error.to_string()));
         if tls.is_none() && token.is_none() && nvme.is_none() {
             tracing::info!(
-                "SIGHUP: there is nothing to read again, neither certificates nor a token"
+                "SIGHUP: there is nothing to read again: no certificates, token or secrets"
             );
         }
         let files = [("TLS certificates", tls), ("admin token", token), ("NVMe secrets", nvme)];
