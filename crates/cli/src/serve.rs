@@ -133,6 +133,9 @@ fn serve(
     }
     if config.volume.iter().any(|volume| volume.reach().is_local()) {
         floe_server::ublk::check_driver().or_failure()?;
+        for refused in floe_server::ublk::protect_memory() {
+            tracing::warn!(%refused, "the server is less safe when memory is short");
+        }
     }
     let (ended, reloading) = signals::catch()?;
     let state = state_dir(config.serving.state_dir.as_deref());

@@ -11,6 +11,7 @@ mod others;
 mod uses;
 
 pub(crate) use device::{LocalDevice, LocalDevices, LocalVolume};
+pub use floe_ublk::protect_memory;
 pub(crate) use local_queue::{LocalQueue, LocalRequest, QueueOrder};
 pub use others::{Found, check_driver, delete, find};
 pub use uses::uses;

@@ -6,6 +6,7 @@ use std::time::Instant;
 use floe_block::{Driver, Fault, Kind};
 use floe_device::{Buffer, Slice};
 
+use super::locals::Waiting;
 use super::origin::Origin;
 use super::worker::Worker;
 use crate::status::Operation;
@@ -15,13 +16,15 @@ impl Worker {
     /// Begins to serve a queue, and tells the thread that waits for that.
     pub(super) fn serve_queue(&mut self, order: QueueOrder) {
         let begun = LocalQueue::begin(&self.ring, &order);
+        // The other half is for what the cache itself moves.
+        let most_bytes = self.common.pool.stats().arena_bytes as u64 / 2;
         let told = begun.map(|queue| {
-            self.locals.insert(queue);
+            self.locals.insert(queue, usize::from(order.depth), most_bytes);
         });
         let _ = order.begun.send(told); // it may have given up
     }
 
-    /// Takes in the requests of all queues.
+    /// Takes in the requests of all queues, and begins those for which there is memory.
     pub(super) fn take_local(&mut self) {
         for index in 0..self.locals.queues.len() {
             let Some(queue) = &mut self.locals.queues[index] else { continue };
@@ -32,63 +35,68 @@ impl Worker {
             }
             if !arrived.is_empty() {
                 let now = Instant::now();
-                arrived.drain(..).for_each(|request| self.begin_local(index, request, now));
-                self.look_in_memory_for_local(index, now);
+                arrived.drain(..).for_each(|request| self.locals.push(index, request, now));
             }
             self.locals.arrived = arrived;
         }
+        // Reads that memory has end at once, and leave their memory to others.
+        while self.locals.has_ready() {
+            while let Some(next) = self.locals.next() {
+                self.begin_local(next);
+            }
+            self.look_in_memory_for_local();
+        }
     }
 
-    fn begin_local(&mut self, index: usize, request: LocalRequest, now: Instant) {
+    fn begin_local(&mut self, next: Waiting) {
+        let Waiting { index, request, arrived } = next;
         let wanted = request.wanted;
         if wanted.buffer_bytes() == 0 {
-            return self.submit_local(index, request, None, None, now);
+            return self.submit_local(next, None, None);
         }
         let buffer = self.driver.buffer(&wanted);
         let payload = <Driver>::payload(&wanted, &buffer);
         if wanted.kind != Kind::Read {
             match self.locals.queue(index).take_data(request.tag, &payload) {
-                Ok(()) => self.submit_local(index, request, Some(buffer), None, now),
-                Err(fault) => self.complete_local(index, &request, Err(fault), now),
+                Ok(()) => self.submit_local(next, Some(buffer), None),
+                Err(fault) => self.complete_local(index, &request, Err(fault), arrived),
             }
         } else if self.driver.has_memory() {
-            self.locals.tags.push(request);
+            self.locals.asked.push(next);
             self.locals.reads.push((wanted, buffer));
         } else {
-            self.submit_local(index, request, Some(buffer), Some(payload), now);
+            self.submit_local(next, Some(buffer), Some(payload));
         }
     }
 
     /// Completes the reads that memory has, on this thread and in this turn; the rest goes on to
     /// the cache.
-    fn look_in_memory_for_local(&mut self, index: usize, now: Instant) {
+    fn look_in_memory_for_local(&mut self) {
+        if self.locals.reads.is_empty() {
+            return;
+        }
+        let now = Instant::now();
         let mut reads = std::mem::take(&mut self.locals.reads);
-        let mut tags = std::mem::take(&mut self.locals.tags);
+        let mut asked = std::mem::take(&mut self.locals.asked);
         let mut hits = std::mem::take(&mut self.locals.hits);
         hits.resize(reads.len(), false);
         self.driver.read_memory(&reads, &mut hits);
-        for ((request, (wanted, buffer)), hit) in
-            tags.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
+        for ((next, (wanted, buffer)), hit) in
+            asked.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
         {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
                 self.tally.from_memory += now.elapsed();
-                self.complete_local(index, &request, Ok(Some(payload)), now);
+                self.complete_local(next.index, &next.request, Ok(Some(payload)), next.arrived);
             } else {
-                self.submit_local(index, request, Some(buffer), Some(payload), now);
+                self.submit_local(next, Some(buffer), Some(payload));
             }
         }
-        (self.locals.reads, self.locals.tags, self.locals.hits) = (reads, tags, hits);
+        (self.locals.reads, self.locals.asked, self.locals.hits) = (reads, asked, hits);
     }
 
-    fn submit_local(
-        &mut self,
-        index: usize,
-        request: LocalRequest,
-        buffer: Option<Buffer>,
-        payload: Option<Slice>,
-        begun: Instant,
-    ) {
+    fn submit_local(&mut self, next: Waiting, buffer: Option<Buffer>, payload: Option<Slice>) {
+        let Waiting { index, request, arrived: begun } = next;
         let origin = Origin::Local { index, request, payload, begun };
         self.submit_for(origin, request.wanted, buffer);
     }
@@ -105,6 +113,7 @@ impl Worker {
         let operation = Operation::of(wanted.kind);
         let (volume, latency) = (wanted.volume, begun.elapsed());
         self.tally.answered(volume, operation, wanted.len, latency, result.is_ok());
+        self.locals.ended(request);
         self.locals.queue(index).complete(request, result);
     }
 }

@@ -85,6 +85,9 @@ impl Worker {
     pub(super) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
         let Beginning { number, config, tiers, seed, volumes, .. } = beginning;
         let Beginning { exports, mailbox, outbox, connections, valve, .. } = beginning;
+        if volumes.iter().any(|it| it.volume.reach.is_local()) {
+            floe_ublk::warm_thread();
+        }
         let ring = Ring::new(RING_ENTRIES)?;
         let pool = seed.pool();
         if let Err(error) = ring.register_pool(&pool) {
@@ -152,8 +155,8 @@ impl Worker {
             self.pump_touched();
             self.watch_the_clock();
             // All arrivals are processed. Requests admitted after the cache advanced have not begun
-            // yet.
-            if !self.stopped && !self.driver.has_orders() {
+            // yet, nor those for which there was no memory before.
+            if !self.stopped && !self.driver.has_orders() && !self.locals.has_ready() {
                 self.wait()?;
             }
         }
