@@ -1,3 +1,4 @@
+# Servers are killed, or end in good order and are begun again, under load.
 attach --write back
 /programs/mke2fs -q -t ext4 $DEVICE || fail 'no file system'
 mount -t ext4 $DEVICE /mnt || fail 'it cannot be mounted'
@@ -5,7 +6,7 @@ mount -t ext4 $DEVICE /mnt || fail 'it cannot be mounted'
 # Each round changes a file at random and compares it; a request that fails or is lost ends it.
 (
     round=0
-    while [ ! -e /tmp/enough ]; do
+    while [ ! -e /mnt/enough ]; do
         round=$((round + 1))
         rm -f /mnt/random$((round % 4))
         /files/exercise write /mnt/random$((round % 4)) $round || exit 1
@@ -13,21 +14,42 @@ mount -t ext4 $DEVICE /mnt || fail 'it cannot be mounted'
     done
 ) &
 WRITER=$!
+/files/load /mnt 4 >>/tmp/waits &
+LOAD=$!
+
+hundredths() {
+    awk '{ print int($1 * 100) }' /proc/uptime
+}
 
 for kill in $(seq "$KILLS"); do
     before=$(cat /tmp/rounds 2>/dev/null || echo 0)
     for _ in $(seq 600); do # at least one round is complete since the last time
         [ "$(cat /tmp/rounds 2>/dev/null || echo 0)" = "$before" ] || break
-        kill -0 $WRITER || fail 'the writer has failed'
+        kill -0 $WRITER 2>/dev/null || fail 'the writer has failed'
+        kill -0 $LOAD 2>/dev/null || fail 'the load has failed'
         sleep 0.1
     done
-    kill -9 $SERVER
-    wait $SERVER
+    : >/tmp/waits
+    begun=$(hundredths)
+    if [ $((kill % 3)) = 0 ]; then
+        how=replaced
+        kill $SERVER
+        wait $SERVER || fail 'the server has failed'
+    else
+        how=killed
+        kill -9 $SERVER
+        wait $SERVER
+    fi
+    ended=$(hundredths)
     attach --write back
-    echo "killed $kill times, in round $((before + 1))"
+    over=$(hundredths)
+    sleep 1
+    echo "$kill: $how in round $((before + 1)): ended in $(((ended - begun) * 10)) ms, there again in" \
+        "$(((over - ended) * 10)) ms, the longest request took $(sort -n /tmp/waits | tail -n 1) ms"
 done
-touch /tmp/enough
+touch /mnt/enough
 wait $WRITER || fail 'the writer has failed'
+wait $LOAD || fail 'the load has failed'
 umount /mnt || fail 'it cannot be unmounted'
 echo 3 >/proc/sys/vm/drop_caches
 /programs/e2fsck -fn $DEVICE || fail 'the file system is damaged'

@@ -29,6 +29,7 @@ pub(crate) fn guests_run() -> bool {
             "nbd-client",
             "nvme",
             "mke2fs",
+            "mkfs.xfs",
             "modprobe",
             "cpio",
             "dpkg",

@@ -11,6 +11,9 @@ use tempfile::TempDir;
 const VOLUME_BYTES: u64 = 96 << 20;
 const CACHE_BYTES: u64 = 48 << 20;
 
+/// The least that mkfs.xfs takes, and some.
+const XFS_BYTES: u64 = 320 << 20;
+
 /// Seconds for a script in the guest, on a machine with much else to do.
 const GUEST_SECONDS: &str = "900";
 
@@ -22,6 +25,7 @@ fn guests_run() -> bool {
             "qemu-system-x86_64",
             "busybox",
             "mke2fs",
+            "mkfs.xfs",
             "modprobe",
             "cpio",
             "dpkg",
@@ -37,21 +41,27 @@ fn scripts() -> PathBuf {
 /// A guest's disks, and the programs that go into it.
 struct Guest {
     folder: TempDir,
+    disks: Vec<PathBuf>,
 }
 
 impl Guest {
-    fn new() -> Self {
+    /// A guest with a disk for a volume, one for the cache, and others of these sizes.
+    fn new(volume_bytes: u64, others: &[u64]) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let guest = Self { folder };
-        for (name, bytes) in [("volume.img", VOLUME_BYTES), ("cache.img", CACHE_BYTES)] {
-            let file = std::fs::File::create(guest.path(name)).expect("an image");
+        let mut guest = Self { folder, disks: Vec::new() };
+        for (number, &bytes) in [&[volume_bytes, CACHE_BYTES], others].concat().iter().enumerate() {
+            let path = guest.path(&format!("disk{number}.img"));
+            let file = std::fs::File::create(&path).expect("an image");
             file.set_len(bytes).expect("an image");
+            guest.disks.push(path);
         }
         // Its debugging information would take longer to load than the test takes.
         let floe = env!("CARGO_BIN_EXE_floe");
         run("strip", &["-o", text(&guest.path("floe")), floe]);
-        let exercise = scripts().join("exercise.c");
-        run("cc", &["-O1", "-o", text(&guest.path("exercise")), text(&exercise)]);
+        for program in ["exercise", "load"] {
+            let source = scripts().join(program).with_extension("c");
+            run("cc", &["-O1", "-o", text(&guest.path(program)), text(&source)]);
+        }
         guest
     }
 
@@ -66,9 +76,10 @@ impl Guest {
         let lines = [variables.to_owned(), read("ublk-begin.sh"), read(script)];
         std::fs::write(self.path(script), lines.join("\n")).expect("a script");
         let output = Command::new(scripts().join("../../../../scripts/linux-guest"))
-            .args(["--newer", "--disk", text(&self.path("volume.img"))])
-            .args(["--disk", text(&self.path("cache.img"))])
-            .args([self.path(script), self.path("floe"), self.path("exercise")])
+            .arg("--newer")
+            .args(self.disks.iter().flat_map(|disk| ["--disk", text(disk)]))
+            .args([self.path(script), self.path("floe")])
+            .args([self.path("exercise"), self.path("load")])
             .env("GUEST_SECONDS", GUEST_SECONDS)
             .stdin(Stdio::null())
             .output()
@@ -76,6 +87,7 @@ impl Guest {
         let said = [output.stdout, output.stderr]
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .concat();
+        println!("{said}");
         assert!(output.status.success(), "{script} in the guest: {}\n{said}", output.status);
     }
 }
@@ -85,13 +97,13 @@ fn a_volume_is_a_disk_of_the_machine_that_serves_it() {
     if !guests_run() {
         return;
     }
-    let guest = Guest::new();
+    let guest = Guest::new(VOLUME_BYTES, &[]);
     guest.runs("ublk.sh", "");
     // The volume holds it all once the cache is flushed.
-    let volume = guest.path("volume.img");
-    run("/sbin/e2fsck", &["-fn", text(&volume)]);
+    let volume = &guest.disks[0];
+    run("/sbin/e2fsck", &["-fn", text(volume)]);
     let file = guest.path("random1");
-    run("/sbin/debugfs", &["-R", &format!("dump /random1 {}", text(&file)), text(&volume)]);
+    run("/sbin/debugfs", &["-R", &format!("dump /random1 {}", text(&file)), text(volume)]);
     run(text(&guest.path("exercise")), &["check", text(&file), "1"]);
 }
 
@@ -101,7 +113,15 @@ fn a_disk_of_a_killed_server_waits_and_loses_nothing() {
         return;
     }
     let kills = std::env::var("FLOE_GUEST_KILLS").unwrap_or_else(|_| "3".to_owned());
-    Guest::new().runs("ublk-kill.sh", &format!("KILLS={kills}"));
+    Guest::new(VOLUME_BYTES, &[]).runs("ublk-kill.sh", &format!("KILLS={kills}"));
+}
+
+#[test]
+fn several_volumes_of_a_server_are_disks_each_as_its_settings_say() {
+    if !guests_run() {
+        return;
+    }
+    Guest::new(VOLUME_BYTES, &[8 << 20, XFS_BYTES]).runs("ublk-volumes.sh", "");
 }
 
 #[test]
