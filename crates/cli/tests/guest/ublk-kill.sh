@@ -1,5 +1,13 @@
 # Servers are killed, or end in good order and are begun again, under load.
 attach --write back
+# A disk keeps what is written, flushed or not, as long as the machine runs.
+dd if=/files/floe of=$DEVICE bs=4k count=16 oflag=direct 2>/dev/null || fail 'it cannot be written'
+kill -9 $SERVER
+wait $SERVER
+attach --write back
+dd if=$DEVICE of=/tmp/found bs=4k count=16 iflag=direct 2>/dev/null || fail 'it cannot be read'
+dd if=/files/floe of=/tmp/wanted bs=4k count=16 2>/dev/null
+cmp /tmp/found /tmp/wanted || fail 'what was not flushed is lost'
 /programs/mke2fs -q -t ext4 $DEVICE || fail 'no file system'
 mount -t ext4 $DEVICE /mnt || fail 'it cannot be mounted'
 

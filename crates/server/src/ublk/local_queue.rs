@@ -122,14 +122,20 @@ impl LocalQueue {
 }
 
 /// Returns a request in the cache's terms.
+///
+/// Every change is durable before it is acknowledged. The device outlives a server that is killed,
+/// and the kernel does not learn of its end: what it has written, it takes for kept, and will not
+/// write again. A client over a network learns that its connection has ended.
 fn to_cache(request: &Request, volume: VolumeId, read_only: bool) -> Result<CacheRequest, Errno> {
     let kind = match request.action.ok_or(Errno::OPNOTSUPP)? {
         Action::Read => Kind::Read,
         Action::Flush => Kind::Flush,
         _ if read_only => return Err(Errno::ROFS),
-        Action::Write { durable } => Kind::Write { durable },
+        Action::Write { durable: _ } => Kind::Write { durable: true },
         Action::Discard => Kind::Trim,
-        Action::Zero { durable, may_unmap } => Kind::Zero { durable, may_unmap, fast: false },
+        Action::Zero { durable: _, may_unmap } => {
+            Kind::Zero { durable: true, may_unmap, fast: false }
+        }
     };
     let is_flush = kind == Kind::Flush;
     let (offset, len) = if is_flush { (0, 0) } else { (request.offset, request.bytes.into()) };
@@ -159,15 +165,17 @@ mod tests {
 
     #[test]
     fn each_action_is_a_request_of_the_cache() {
-        let zero = Action::Zero { durable: true, may_unmap: false };
-        for (action, kind) in [
-            (Action::Read, Kind::Read),
-            (Action::Write { durable: true }, Kind::Write { durable: true }),
-            (Action::Discard, Kind::Trim),
-            (zero, Kind::Zero { durable: true, may_unmap: false, fast: false }),
-        ] {
-            let expected = CacheRequest { volume: VolumeId(2), kind, offset: 8192, len: 4096 };
-            assert_eq!(cached(Some(action), false), Ok(expected));
+        for durable in [false, true] {
+            let zero = Action::Zero { durable, may_unmap: false };
+            for (action, kind) in [
+                (Action::Read, Kind::Read),
+                (Action::Write { durable }, Kind::Write { durable: true }),
+                (Action::Discard, Kind::Trim),
+                (zero, Kind::Zero { durable: true, may_unmap: false, fast: false }),
+            ] {
+                let expected = CacheRequest { volume: VolumeId(2), kind, offset: 8192, len: 4096 };
+                assert_eq!(cached(Some(action), false), Ok(expected));
+            }
         }
         let flush = cached(Some(Action::Flush), true).expect("a flush is a request");
         assert_eq!((flush.kind, flush.offset, flush.len), (Kind::Flush, 0, 0));
