@@ -311,7 +311,7 @@ where
             let expired = unsafe { &*entry }.expiry.is_over(inner.lifetimes.clock());
             let cause = if expired { Cause::Expired } else { Cause::Removed };
             let room = owner.take_out(shard.table(), slot, cause, gone);
-            owner.release(&inner.budget, room);
+            owner.room.release(&inner.budget, room);
             (!expired).then_some(value)
         })
     }
@@ -340,7 +340,7 @@ where
     /// assert_eq!(cache.len(), 1);
     /// ```
     pub fn len(&self) -> usize {
-        self.inner.shards.iter().map(|shard| shard.owner().held().entries as usize).sum()
+        self.inner.shards.iter().map(|shard| shard.owner().room.held().entries as usize).sum()
     }
 
     /// Returns whether there is no entry.

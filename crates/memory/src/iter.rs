@@ -36,11 +36,11 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
         let keep = Keep::new(inner.record().cell()); // before the lock: there may be none yet
         while let Some(shard) = inner.shards.get(self.shard) {
             let owner = shard.owner();
-            let end = owner.slots().min(self.slot.saturating_add(SLOTS_PER_LOCK));
+            let end = owner.slots.len().min(self.slot.saturating_add(SLOTS_PER_LOCK));
             while self.slot < end {
                 let slot = self.slot;
                 self.slot += 1;
-                let Some(entry) = owner.tenant(slot) else { continue };
+                let Some(entry) = owner.slots.entry(slot) else { continue };
                 // SAFETY: it is in, and is taken out under the lock only.
                 if unsafe { &*entry }.expiry.is_over(inner.lifetimes.clock()) {
                     continue;
@@ -50,7 +50,7 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
                 // dropped.
                 return Some(Item::new(unsafe { &*entry }, keep));
             }
-            if self.slot >= owner.slots() {
+            if self.slot >= owner.slots.len() {
                 (self.shard, self.slot) = (self.shard + 1, 0);
             }
         }

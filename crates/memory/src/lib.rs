@@ -2,7 +2,6 @@
 #![allow(unsafe_code)] // entries are read without locks; each block says why it is sound
 
 mod admission;
-mod arrival;
 mod barrier;
 mod budget;
 mod build_error;
@@ -29,6 +28,9 @@ mod holds;
 mod huge;
 mod index;
 #[cfg(test)]
+#[path = "owner/index_growth/tests.rs"]
+mod index_growth_tests; // as `index_tests`
+#[cfg(test)]
 #[path = "index/tests.rs"]
 // not in `index`: models of threads take that into crates of their own, with atomics that work only
 // there
@@ -52,7 +54,6 @@ mod records;
 mod room;
 mod shard;
 mod shards;
-mod shares;
 #[cfg(test)]
 #[path = "frozen/simulation/mod.rs"]
 mod simulation; // as `histories`

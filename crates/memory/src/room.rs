@@ -11,10 +11,10 @@ use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::inner::Inner;
 use crate::owner::Owner;
+use crate::owner::room::Lent;
 use crate::reclaim::After;
 use crate::shard::Shard;
 use crate::shards::SLOTS_PER_LOCK;
-use crate::shares::Lent;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Puts an entry in, making room in other shards if need be. Its guard keeps it for the caller
@@ -93,7 +93,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             }
         }
         let ((), after) = self.change(shard, shard.owner(), |owner, gone| {
-            owner.give_back(&self.budget);
+            owner.room.give_back(&self.budget);
             owner.pass_through(candidate, Cause::Rejected, gone);
         });
         then(after);
@@ -138,7 +138,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             came &= !lent.amount().lacks(lacking).is_nothing();
         }
         let made = !lent.amount().is_nothing();
-        lent.arrive(&mut borrower.owner());
+        lent.arrive(&mut borrower.owner().room);
         made
     }
 
@@ -188,17 +188,17 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         loop {
             let quiet = crate::quiet::quiet();
             let (seen_all, after) = self.change(shard, shard.owner(), |owner, gone| {
-                let end = owner.slots().min(next + SLOTS_PER_LOCK);
+                let end = owner.slots.len().min(next + SLOTS_PER_LOCK);
                 for slot in next..end {
-                    let Some(entry) = owner.tenant(slot) else { continue };
+                    let Some(entry) = owner.slots.entry(slot) else { continue };
                     // SAFETY: it is in, and is taken out under this lock only.
                     if let Some(cause) = leaves(unsafe { &*entry }) {
                         let room = owner.take_out(shard.table(), slot, cause, gone);
-                        owner.release(&self.budget, room);
+                        owner.room.release(&self.budget, room);
                     }
                 }
                 next = end;
-                end == owner.slots()
+                end == owner.slots.len()
             });
             drop(quiet);
             self.settle(after);

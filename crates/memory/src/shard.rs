@@ -366,7 +366,7 @@ impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
             let owner = self.owner_mut();
             let (entries, tables) = owner.limbo.take_all();
             tables.into_iter().for_each(|table| drop(Box::from_raw(table)));
-            drop_all(entries.into_iter().map(|retired| retired.entry).chain(owner.tenants()));
+            drop_all(entries.into_iter().map(|retired| retired.entry).chain(owner.slots.entries()));
         }
     }
 }

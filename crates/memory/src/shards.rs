@@ -58,7 +58,7 @@ pub(crate) fn for_slots<K, V, P: Replacement>(
     let mut next = 0;
     loop {
         let mut owner = shard.owner();
-        let end = owner.slots().min(next + SLOTS_PER_LOCK);
+        let end = owner.slots.len().min(next + SLOTS_PER_LOCK);
         if next >= end {
             return;
         }

@@ -50,11 +50,13 @@ fn an_index_grows_by_a_few_keys_an_insertion() {
         cache.insert(key, key);
         let owner = cache.inner.shards[0].owner();
         let (was_moving, moved) = before;
-        growths += u32::from(owner.is_moving && !was_moving);
-        let moved =
-            owner.moved.saturating_sub(if was_moving || !owner.is_moving { moved } else { 0 });
-        assert!(moved <= crate::owner::MOVED_AT_ONCE, "{moved} slots with key {key}");
-        before = (owner.is_moving, owner.moved);
+        growths += u32::from(owner.growth.is_moving() && !was_moving);
+        let moved = owner
+            .growth
+            .moved()
+            .saturating_sub(if was_moving || !owner.growth.is_moving() { moved } else { 0 });
+        assert!(moved <= crate::owner::index_growth::MOVED_AT_ONCE, "{moved} slots with key {key}");
+        before = (owner.growth.is_moving(), owner.growth.moved());
     };
     for key in 0..KEYS {
         insert(key);
@@ -80,11 +82,14 @@ fn keys_have_moved_before_the_index_grows_again_though_a_limit_rises_by_one_at_a
         cache.resize(key as usize + 1);
         let (was_moving, moved) = {
             let owner = cache.inner.shards[0].owner();
-            (owner.is_moving, owner.moved)
+            (owner.growth.is_moving(), owner.growth.moved())
         };
         cache.insert(key, key);
         let owner = cache.inner.shards[0].owner();
-        assert!(!(was_moving && owner.is_moving) || owner.moved > moved, "at {key}");
+        assert!(
+            !(was_moving && owner.growth.is_moving()) || owner.growth.moved() > moved,
+            "at {key}"
+        );
     }
     assert_eq!(cache.stats().entries, 4000);
     assert!((0..4000).all(|key| cache.get(&key).as_deref() == Some(&key)));
@@ -108,8 +113,7 @@ fn a_capacity_that_is_not_used_costs_next_to_nothing() {
 fn rooms(cache: &Cache<u32, u32>) -> Vec<(i64, i64)> {
     let shards = cache.inner.shards.iter().map(|shard| {
         let owner = shard.owner();
-        let room = owner.held.weight + owner.spare.weight;
-        (room, (owner.share.now().weight - room).max(0))
+        (owner.room.total().weight, owner.room.below().weight)
     });
     shards.collect()
 }

@@ -47,10 +47,10 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 sum.admitted += offered - bypassed;
                 sum.bypassed += bypassed;
             }
-            stats.entries += owner.held().entries as u64;
-            stats.weight += owner.held().weight as u64;
-            stats.frozen += owner.frozen() as u64;
-            stats.pinned += owner.pinned() as u64;
+            stats.entries += owner.room.held().entries as u64;
+            stats.weight += owner.room.held().weight as u64;
+            stats.frozen += owner.frozen.count() as u64;
+            stats.pinned += owner.slots.pinned() as u64;
             stats.waiting += owner.limbo.len() as u64;
             stats.memory_bytes += (owner.memory_bytes()
                 + shard.table().memory_bytes()

@@ -8,8 +8,6 @@
 
 #[path = "../src/admission.rs"]
 mod admission;
-#[path = "../src/arrival.rs"]
-mod arrival;
 #[path = "loom/barrier.rs"]
 mod barrier;
 #[path = "../src/budget.rs"]
@@ -86,8 +84,6 @@ mod room;
 mod shard;
 #[path = "../src/shards.rs"]
 mod shards;
-#[path = "../src/shares.rs"]
-mod shares;
 #[path = "../src/slab.rs"]
 mod slab;
 #[path = "../src/stats.rs"]

@@ -76,7 +76,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
     fn entries_and_frozen(&self) -> (u64, u64) {
         let shards = self.shards.iter().map(|shard| {
             let owner = shard.owner();
-            (owner.held().entries as u64, owner.frozen() as u64)
+            (owner.room.held().entries as u64, owner.frozen.count() as u64)
         });
         shards.fold((0, 0), |sum, shard| (sum.0 + shard.0, sum.1 + shard.1))
     }
@@ -99,9 +99,9 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
             let owner = shard.owner();
             totals.insertions += owner.counts.insertions - owner.counts.replacements;
             totals.evictions += owner.counts.evictions;
-            entries += owner.held().entries as u64;
-            weight += owner.held().weight as u64;
-            frozen += owner.frozen() as u64;
+            entries += owner.room.held().entries as u64;
+            weight += owner.room.held().weight as u64;
+            frozen += owner.frozen.count() as u64;
         }
         let by_weight = self.budget.weight_limit().map(|limit| {
             if weight == 0 {

@@ -43,14 +43,14 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         let (mut entries, mut memory) = (0, Vec::new());
         for shard in self.shards.iter() {
             let owner = shard.owner();
-            entries += goal(share, owner.held().entries as usize);
-            memory.extend(owner.memory());
+            entries += goal(share, owner.room.held().entries as usize);
+            memory.extend(owner.slab.memory());
         }
         let index = Arc::new(FrozenIndex::with_room(entries, &memory));
         freezer.index = Some(Arc::clone(&index));
         self.state.count_index_bytes(freezer);
         for shard in self.shards.iter() {
-            shard.owner().set_frozen_index(Some(Arc::clone(&index)));
+            shard.owner().frozen.set_index(Some(Arc::clone(&index)));
             for_slots(shard, |owner, slots| owner.index_frozen(slots));
         }
         self.extend(freezer, share);
@@ -63,17 +63,17 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
     pub(crate) fn extend(&self, freezer: &mut Freezer<K, V>, share: f64) {
         freezer.is_frozen = true;
         for shard in self.shards.iter() {
-            let (mut from, mut before) = (Cursor::START, shard.owner().frozen());
+            let (mut from, mut before) = (Cursor::START, shard.owner().frozen.count());
             while from != Cursor::END {
                 let mut owner = shard.owner();
-                let goal = goal(share, owner.held().entries as usize);
-                if owner.frozen() >= goal {
+                let goal = goal(share, owner.room.held().entries as usize);
+                if owner.frozen.count() >= goal {
                     break;
                 }
                 from = owner.freeze_best(goal, from);
-                if from == Cursor::END && owner.frozen() > before {
+                if from == Cursor::END && owner.frozen.count() > before {
                     // Entries that moved meanwhile were passed over.
-                    (from, before) = (Cursor::START, owner.frozen());
+                    (from, before) = (Cursor::START, owner.frozen.count());
                 }
             }
         }
@@ -101,7 +101,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
             // Only now may an entry leave without its being told: what a reader finds here late is
             // not valid.
             for shard in self.shards.iter() {
-                shard.owner().set_frozen_index(None);
+                shard.owner().frozen.set_index(None);
             }
             freezer.retired.push(index);
         }

@@ -6,28 +6,11 @@ use std::ops::Range;
 use floe_policy::{Cursor, Eviction};
 
 use super::Owner;
-use crate::frozen::index::FrozenIndex;
-use crate::sync::Arc;
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
-    /// Returns how many entries are frozen.
-    pub(crate) fn frozen(&self) -> usize {
-        self.frozen
-    }
-
-    /// From now on, or no longer, frozen entries stand in this index, too.
-    pub(crate) fn set_frozen_index(&mut self, index: Option<Arc<FrozenIndex<K, V>>>) {
-        self.frozen_index = index;
-    }
-
     /// Puts the frozen ones among some slots into the frozen index.
-    pub(crate) fn index_frozen(&self, slots: Range<u32>) {
-        let index = self.frozen_index.as_ref().expect("set before");
-        for tenant in &self.tenants[slots.start as usize..slots.end as usize] {
-            if tenant.frozen && index.reaches(tenant.entry.expose_provenance()) {
-                index.insert(tenant.hash, tenant.entry.expose_provenance());
-            }
-        }
+    pub(crate) fn index_frozen(&mut self, slots: Range<u32>) {
+        self.frozen.fill_index(self.slots.range_mut(slots));
     }
 
     /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking
@@ -38,58 +21,21 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let next = self.order.rank(from, &mut slots);
         // an order that does not get on ends here
         let next = if next == from { Cursor::END } else { next };
-        let index = self.frozen_index.as_deref();
         // The order can be the user's and name anything.
-        slots.retain(|slot| {
-            let Some(tenant) = self.tenants.get(slot.index()).filter(|tenant| tenant.is_in_reach())
-            else {
-                return false;
-            };
-            // SAFETY: it is in, and is taken out under this lock only.
-            let goes_idle = || unsafe { &*tenant.entry }.expiry.goes_idle();
-            index.is_none_or(|index| index.reaches(tenant.entry.expose_provenance()))
-                && !goes_idle() // each hit of such an entry writes to it
+        slots.retain(|&slot| {
+            self.slots.in_reach(slot).is_some_and(|tenant| self.frozen.admits(tenant))
         });
-        slots.truncate(goal.saturating_sub(self.frozen));
+        slots.truncate(goal.saturating_sub(self.frozen.count()));
         self.order.freeze(&slots);
-        for slot in &slots {
-            let tenant = &mut self.tenants[slot.index()];
-            if std::mem::replace(&mut tenant.frozen, true) {
-                continue; // named twice, and must not be in the index twice
-            }
-            self.frozen += 1;
-            // SAFETY: as above.
-            unsafe { &*tenant.entry }.set_frozen(true);
-            if let Some(index) = index {
-                index.insert(tenant.hash, tenant.entry.expose_provenance());
-            }
-        }
+        slots.iter().for_each(|slot| self.frozen.freeze(&mut self.slots[slot.0]));
         next
     }
 
     /// Lets hits on the entries in some slots count again. They are out of reach until the order
     /// [thaws](Self::thaw).
     pub(crate) fn unfreeze(&mut self, slots: Range<u32>) {
-        for tenant in &mut self.tenants[slots.start as usize..slots.end as usize] {
-            if std::mem::take(&mut tenant.frozen) {
-                self.frozen -= 1;
-                // SAFETY: it is in, and is taken out under this lock only.
-                unsafe { &*tenant.entry }.set_frozen(false);
-            }
-        }
-    }
-
-    /// Has an entry be like one that was never frozen, but for the order, which the caller sees to.
-    pub(crate) fn melt(&mut self, slot: u32) {
-        let tenant = &mut self.tenants[slot as usize];
-        if std::mem::take(&mut tenant.frozen) {
-            self.frozen -= 1;
-            if let Some(index) = &self.frozen_index {
-                index.take_out(tenant.hash, tenant.entry.expose_provenance());
-            }
-            // SAFETY: it is in, and is taken out under this lock only.
-            unsafe { &*tenant.entry }.set_frozen(false);
-        }
+        let tenants = self.slots.range_mut(slots);
+        tenants.iter_mut().for_each(|tenant| self.frozen.melt(tenant));
     }
 
     /// Puts what was frozen back into the order.

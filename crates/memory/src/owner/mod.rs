@@ -5,36 +5,36 @@
 //! a hit or an insertion through the general owner would execute more instructions. A test of
 //! `floe-lab` (`simulate_is_cache`) drives both with the same requests and compares all victims.
 
+mod arrival;
 mod freezing;
+mod frozen;
 mod gone;
 mod growth;
+pub(crate) mod index_growth;
+pub(crate) mod room;
 mod shape;
+mod slots;
 mod tenant;
-
-use std::ops::Range;
 
 use floe_policy::{Access, Eviction, Slot};
 
+use self::frozen::FrozenEntries;
 pub(crate) use self::gone::Gone;
+use self::index_growth::IndexGrowth;
+use self::room::Room;
 pub(crate) use self::shape::Shape;
+use self::slots::Slots;
 pub(crate) use self::tenant::Tenant;
 use crate::admission::ShardAdmission;
 use crate::budget::{Amount, Budget, Share};
 use crate::cause::Cause;
 use crate::entry::Entry;
-use crate::frozen::index::FrozenIndex;
 use crate::hash::KeyHash;
-use crate::index::{Hash32, Index};
+use crate::index::Hash32;
 use crate::limbo::{Batch, Limbo, Retired};
 use crate::slab::Slab;
 use crate::stats::ShardCounts;
-use crate::sync::Arc;
 use crate::table::Table;
-
-/// Keys that an index has room for at first.
-const KEYS_FIRST: usize = 1024;
-/// Slots whose keys an insertion moves while the index grows.
-pub(crate) const MOVED_AT_ONCE: usize = 16;
 
 /// Holds what a shard frees at once.
 pub(crate) type BatchOf<K, V, P> = Batch<Entry<K, V>, TableOf<P>>;
@@ -45,33 +45,14 @@ pub(crate) type TableOf<P> = Table<<P as Eviction>::Marks>;
 /// The owner's side of a shard. All methods are called under the shard's lock, with the shard's
 /// present table.
 pub(crate) struct Owner<K, V, P: Eviction> {
-    pub(crate) order: P,
-    pub(crate) tenants: Vec<Tenant<K, V>>,
-    pub(crate) vacant: Vec<u32>,
-    /// Slots that the order has room for.
-    pub(crate) reserved: usize,
-    /// Slots that it is to have room for, if that is known.
-    slots: Option<usize>,
-    /// Keys that the index has room for: it grows with what is in, as every line that it is larger
-    /// is one more to miss.
-    pub(crate) keys_max: usize,
-    /// Keys are being moved from an old index to a new one. Changes with each new one.
-    pub(crate) era: bool,
-    pub(crate) is_moving: bool,
-    /// Slots before this have been moved.
-    pub(crate) moved: usize,
+    order: P,
+    pub(crate) slots: Slots<K, V>,
+    pub(crate) growth: IndexGrowth,
     pub(crate) slab: Slab<Entry<K, V>>,
-    /// Tells what the entries take.
-    pub(crate) held: Amount,
-    /// Tells what the shard may fill besides: with `held`, its room. See `budget`.
-    pub(crate) spare: Amount,
-    pub(crate) share: Share,
+    pub(crate) room: Room,
     /// Tells what the policy was told that the shard holds.
-    pub(crate) capacity: u64,
-    pub(crate) pinned: usize,
-    pub(crate) frozen: usize,
-    /// The frozen index that has, or is to have, entries of this shard.
-    pub(crate) frozen_index: Option<Arc<FrozenIndex<K, V>>>,
+    capacity: u64,
+    pub(crate) frozen: FrozenEntries<K, V>,
     pub(crate) limbo: Limbo<Entry<K, V>, TableOf<P>>,
     pub(crate) counts: ShardCounts,
     /// The admission, asked about candidates. Apart: most caches have none.
@@ -87,34 +68,22 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         slab: Slab<Entry<K, V>>,
         mut admission: Option<Box<ShardAdmission>>,
     ) -> (Self, TableOf<P>) {
-        let reserved = shape.slots_first();
+        let slots = Slots::new(&shape);
+        let growth = IndexGrowth::new(slots.reserved());
         if let Some(admission) = &mut admission {
-            admission.reserve(reserved, shape.capacity);
+            admission.reserve(slots.reserved(), shape.capacity);
         }
-        order.reserve(reserved);
+        order.reserve(slots.reserved());
         order.set_capacity(shape.capacity.max(1));
-        // So that it is as many as slots after some doublings: see `grow`.
-        let keys_max = reserved.div_ceil(reserved.div_ceil(KEYS_FIRST).next_power_of_two());
-        let table =
-            Table { index: Index::with_room(keys_max), old: None, marks: order.marks().clone() };
+        let table = Table { index: growth.index(), old: None, marks: order.marks().clone() };
         let owner = Self {
             order,
-            tenants: Vec::new(),
-            vacant: Vec::new(),
-            reserved,
-            slots: shape.slots,
-            keys_max,
-            era: false,
-            is_moving: false,
-            moved: 0,
+            slots,
+            growth,
             slab,
-            held: Amount::default(),
-            spare: shape.unlimited,
-            share,
+            room: Room::new(shape.unlimited, share),
             capacity: shape.capacity,
-            pinned: 0,
-            frozen: 0,
-            frozen_index: None,
+            frozen: FrozenEntries::none(),
             limbo: Limbo::new(shape.batch, shape.batch_weight),
             counts: ShardCounts::default(),
             admission,
@@ -122,45 +91,23 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         (owner, table)
     }
 
-    /// Returns what is in the shard.
-    pub(crate) fn held(&self) -> Amount {
-        self.held
-    }
-
-    /// Returns how many of its entries are pinned.
-    pub(crate) fn pinned(&self) -> usize {
-        self.pinned
-    }
-
-    /// Slots that are or were in use.
-    pub(crate) fn slots(&self) -> u32 {
-        self.tenants.len() as u32
-    }
-
     /// Bytes of all but the table.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.order.memory_bytes()
             + self.slab.memory_bytes()
-            + self.tenants.capacity() * size_of::<Tenant<K, V>>()
-            + self.vacant.capacity() * size_of::<u32>()
+            + self.slots.memory_bytes()
             + self.limbo.len() * size_of::<Retired<Entry<K, V>>>()
             + self.admission.as_ref().map_or(0, |admission| admission.memory_bytes())
     }
 
-    /// The shard's share of the limits has changed. Spare room goes back, as the limits may be
-    /// lower.
+    /// The shard's share of the limits has changed.
     pub(crate) fn reshape(&mut self, budget: &Budget, shape: Shape) {
         self.order.set_capacity(shape.capacity.max(1));
-        (self.capacity, self.slots) = (shape.capacity, shape.slots);
-        let held = self.tenants.iter().filter(|tenant| tenant.is_some());
-        self.share
-            .reshape(budget.share_of(shape.shards), held.map(|tenant| i64::from(tenant.weight)));
-        let kept = shape.unlimited.min(self.spare);
-        let mut given = self.spare;
-        given -= kept;
-        self.release(budget, given);
+        self.capacity = shape.capacity;
+        self.slots.set_limit(shape.slots);
+        self.room.reshape(budget, &shape, self.slots.tenants().map(|tenant| tenant.weight));
         if let Some(admission) = &mut self.admission {
-            admission.reserve(self.reserved, shape.capacity);
+            admission.reserve(self.slots.reserved(), shape.capacity);
         }
         self.limbo.set_batch(shape.batch, shape.batch_weight);
     }
@@ -194,33 +141,19 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         table.indexes().find_map(|index| index.find(hash, is_key))
     }
 
-    /// Returns the entry in a slot, for walks over all of them.
-    pub(crate) fn tenant(&self, slot: u32) -> Option<*mut Entry<K, V>> {
-        Some(self.tenants.get(slot as usize)?.entry).filter(|entry| !entry.is_null())
-    }
-
-    /// The entries of all slots, for the end.
-    pub(crate) fn tenants(&self) -> impl Iterator<Item = *mut Entry<K, V>> + '_ {
-        self.tenants.iter().filter(|tenant| tenant.is_some()).map(|tenant| tenant.entry)
-    }
-
     /// The entries of all slots and those that wait, for the end.
     pub(crate) fn take_entries(&mut self) -> Vec<*mut Entry<K, V>> {
         let (waiting, tables) = self.limbo.take_all();
         tables.into_iter().for_each(|table| self.limbo.push_table(table));
         let mut entries: Vec<_> = waiting.into_iter().map(|retired| retired.entry).collect();
-        entries.extend(self.tenants());
-        self.tenants.clear();
+        entries.extend(self.slots.entries());
+        self.slots.clear();
         entries
     }
 
     /// Pays for a hit on an entry that the caller keeps from being freed, if it is still in.
     pub(crate) fn promote(&mut self, slot: u32, entry: *const Entry<K, V>) {
-        let Some(tenant) =
-            self.tenants.get(slot as usize).filter(|tenant| std::ptr::eq(tenant.entry, entry))
-        else {
-            return;
-        };
+        let Some(tenant) = self.slots.holding(slot, entry) else { return };
         self.order.promote(Slot(slot));
         self.counts.promotions += 1;
         if let Some(admission) = &mut self.admission {
@@ -237,7 +170,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         cause: Cause,
         gone: &mut Gone<K, V>,
     ) -> Amount {
-        let tenant = &self.tenants[slot as usize];
+        let tenant = &self.slots[slot];
         // First, as the policy and the admission can be the user's: if they panic, the entry is
         // still in.
         if tenant.pinned {
@@ -246,32 +179,18 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         } else if let Some(admission) = &mut self.admission {
             admission.evicted(slot, tenant.weight);
         }
-        let tenant = std::mem::replace(&mut self.tenants[slot as usize], Tenant::NONE);
-        self.pinned -= usize::from(tenant.pinned);
-        if tenant.frozen {
-            self.frozen -= 1;
-            if let Some(index) = &self.frozen_index {
-                index.take_out(tenant.hash, tenant.entry.expose_provenance());
-            }
-        }
-        table.index_of(tenant.era != self.era).remove(tenant.hash, tenant.lane);
-        self.vacant.push(slot);
-        let room = Amount::of(tenant.weight);
-        self.held -= room;
-        self.spare += room;
-        self.share.left(room.weight);
+        let tenant = self.slots.vacate(slot);
+        self.frozen.left(&tenant);
+        self.growth.index_of(&tenant, table).remove(tenant.hash, tenant.lane);
+        let room = self.room.left(tenant.weight);
         self.counts.note(cause);
         self.let_go(tenant.retire(), cause, gone);
         room
     }
 
+    /// An entry was taken out: the listener is to hear of it, or it waits in limbo.
     #[inline(always)]
-    pub(crate) fn let_go(
-        &mut self,
-        retired: Retired<Entry<K, V>>,
-        cause: Cause,
-        gone: &mut Gone<K, V>,
-    ) {
+    fn let_go(&mut self, retired: Retired<Entry<K, V>>, cause: Cause, gone: &mut Gone<K, V>) {
         match &mut gone.to_tell {
             Some(to_tell) => to_tell.push((retired, cause)),
             None => self.limbo.push(retired),
@@ -284,45 +203,45 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     /// # Panics
     /// When the order names a slot without an entry that it may evict.
     #[inline(always)]
-    pub(crate) fn choose_victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
+    fn choose_victim(&mut self, incoming: Option<&Access>) -> Option<Slot> {
         let victim = self.order.evict(incoming)?;
-        if self.is_in_reach(victim) { Some(victim) } else { wrong_victim(victim) }
+        if self.slots.in_reach(victim).is_some() { Some(victim) } else { wrong_victim(victim) }
     }
 
-    /// Returns whether the order may evict or freeze the entry in a slot, and there is one.
-    #[inline(always)]
-    pub(crate) fn is_in_reach(&self, slot: Slot) -> bool {
-        self.tenants.get(slot.index()).is_some_and(Tenant::is_in_reach)
+    /// Gives up room for another shard, as much as is wanted, and evicts one entry if it has less
+    /// to spare. With `beyond` it gives up only what it has beyond its share. Nothing if it cannot.
+    pub(crate) fn lend(
+        &mut self,
+        table: &TableOf<P>,
+        wanted: Amount,
+        beyond: bool,
+        gone: &mut Gone<K, V>,
+    ) -> Amount {
+        let wanted = if beyond { wanted.min(self.room.beyond()) } else { wanted };
+        if !self.room.lacks(wanted).is_nothing()
+            && let Some(victim) = self.choose_victim(None)
+        {
+            self.take_out(table, victim.0, Cause::Evicted, gone);
+        }
+        self.room.lend(wanted)
     }
 
     /// Keeps an entry from being evicted, or no longer; false when that is so already.
     pub(crate) fn set_pinned(&mut self, slot: u32, hash: KeyHash, pinned: bool) -> bool {
-        if self.tenants[slot as usize].pinned == pinned {
+        if self.slots[slot].pinned == pinned {
             return false;
         }
-        self.melt(slot); // it leaves the order, and comes back as one that is not frozen
-        let tenant = &mut self.tenants[slot as usize];
-        tenant.pinned = pinned;
+        let tenant = &mut self.slots[slot];
+        self.frozen.melt(tenant); // it leaves the order, and comes back as one that is not frozen
+        let access = hash.access(tenant.weight);
+        self.slots.set_pinned(slot, pinned);
         if pinned {
-            self.pinned += 1;
             // out of the order: many pinned entries make no eviction slower
             self.order.remove(Slot(slot));
         } else {
-            self.pinned -= 1;
-            let access = hash.access(tenant.weight);
             self.order.insert(Slot(slot), &access);
         }
         true
-    }
-
-    /// Where entries lie.
-    pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.slab.memory()
-    }
-
-    /// Memory in which nothing lives any more.
-    pub(crate) fn reuse(&mut self, entries: impl Iterator<Item = *mut Entry<K, V>>) {
-        self.slab.give_back(entries);
     }
 }
 

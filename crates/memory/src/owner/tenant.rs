@@ -31,7 +31,7 @@ impl<K, V> Tenant<K, V> {
         era: false,
     };
 
-    pub(super) fn is_some(&self) -> bool {
+    pub(crate) fn is_some(&self) -> bool {
         !self.entry.is_null()
     }
 

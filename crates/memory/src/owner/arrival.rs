@@ -3,12 +3,12 @@
 
 use floe_policy::{Access, Eviction, Slot};
 
+use super::{Gone, Owner, Tenant};
 use crate::budget::{Amount, Budget};
 use crate::candidate::Candidate;
 use crate::cause::Cause;
 use crate::clock::Clock;
 use crate::index::Lane;
-use crate::owner::{Gone, Owner, Tenant};
 use crate::shard::Shard;
 use crate::sync::Ordering;
 
@@ -37,7 +37,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let before = self.find(shard.table(), hash, candidate.key());
         match before.map(|before| (before.slot(), before.expiry.is_set())) {
             Some((slot, expires)) => {
-                let tenant = &self.tenants[slot as usize];
+                let tenant = &self.slots[slot];
                 if !expires
                     && !tenant.pinned
                     && tenant.weight == candidate.weight
@@ -52,16 +52,16 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             None if self.admission.is_some() => {
                 self.offer(shard, budget, candidate, asks_others, gone)
             }
-            None if self.has_room(budget, need) && self.take_room(budget, need).is_some() => {
+            None if self.room.meets(budget, need) && self.room.take(budget, need).is_some() => {
                 self.settle(shard, &access, candidate);
                 Ok(())
             }
             None => {
-                let here = self.makes_room(budget, need, need, asks_others);
+                let here = self.room.is_made_here(budget, need, need, asks_others);
                 let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
-                    return Err(self.spare.lacks(need));
+                    return Err(self.room.lacks(need));
                 };
-                if self.tenants[victim.index()].weight == candidate.weight {
+                if self.slots[victim.0].weight == candidate.weight {
                     self.exchange(shard, victim, candidate, &access, gone);
                     return Ok(());
                 }
@@ -84,21 +84,21 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         gone: &mut Gone<K, V>,
     ) -> Result<(), Amount> {
         let need = Amount::of(candidate.weight);
-        let taken = self.take_room(budget, need);
+        let taken = self.room.take(budget, need);
         if !candidate.is_admitted && !candidate.pinned && budget.could_hold(need) {
             let access = candidate.hash.access(candidate.weight);
             let fits = taken.is_some();
             // The victim of another shard is not known before it leaves.
-            let leaves_elsewhere = asks_others && self.is_owed(budget, need, need);
+            let leaves_elsewhere = asks_others && self.room.is_owed(budget, need, need);
             let victim =
                 if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
             // the order can be the user's
-            let victim = victim.filter(|victim| self.is_in_reach(*victim));
+            let victim = victim.filter(|&victim| self.slots.in_reach(victim).is_some());
             let admission = self.admission.as_mut().expect("the caller has seen it");
-            admission.look_back(&self.counts, self.held);
+            admission.look_back(&self.counts, self.room.held());
             candidate.is_admitted = admission.admits(&access, fits, victim);
             if !candidate.is_admitted {
-                self.release(budget, taken.unwrap_or_default());
+                self.room.release(budget, taken.unwrap_or_default());
                 if candidate.guard.is_some() || gone.has_listener() {
                     self.pass_through(candidate, Cause::Bypassed, gone);
                 }
@@ -121,11 +121,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         asks_others: bool,
         gone: &mut Gone<K, V>,
     ) -> Result<(), Amount> {
-        let tenant = &self.tenants[slot as usize];
+        let tenant = &self.slots[slot];
         // SAFETY: it is in, and entries are taken out under this lock only.
         if unsafe { &*tenant.entry }.expiry.is_over(clock) {
             let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
-            self.release(budget, room);
+            self.room.release(budget, room);
             if self.admission.is_some() {
                 return self.offer(shard, budget, candidate, asks_others, gone);
             }
@@ -138,7 +138,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             // stay.
             candidate.is_admitted = true;
             let room = self.take_out(shard.table(), slot, Cause::Replaced, gone);
-            self.release(budget, room);
+            self.room.release(budget, room);
         } else {
             candidate.is_admitted = true;
             return self.make_room(shard, budget, Some(slot), candidate, asks_others, gone);
@@ -163,23 +163,18 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         loop {
             let mut more = need;
             if let Some(slot) = replaced {
-                more -= Amount::of(self.tenants[slot as usize].weight);
+                more -= Amount::of(self.slots[slot].weight);
             }
-            let lacking = self.spare.lacks(more);
-            if lacking.is_nothing() {
+            if self.room.take(budget, more).is_some() {
                 break;
             }
-            if budget.take(lacking) {
-                self.spare += lacking;
-                break;
-            }
-            let here = self.makes_room(budget, need, more, asks_others);
+            let here = self.room.is_made_here(budget, need, more, asks_others);
             let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
                 if let Some(slot) = replaced {
                     self.take_out(shard.table(), slot, Cause::Replaced, gone);
                 }
-                self.give_back(budget);
-                return Err(self.spare.lacks(need));
+                self.room.give_back(budget);
+                return Err(self.room.lacks(need));
             };
             if replaced == Some(victim.0) {
                 // Its room is counted already, and its successor comes in as any other.
@@ -191,10 +186,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         match replaced {
             Some(slot) => {
-                let lighter = Amount::of(self.tenants[slot as usize].weight).weight - need.weight;
+                let lighter = Amount::of(self.slots[slot].weight).weight - need.weight;
                 self.succeed(shard, slot, candidate, &access, gone);
                 if lighter > 0 {
-                    self.release(budget, Amount { entries: 0, weight: lighter });
+                    self.room.release(budget, Amount { entries: 0, weight: lighter });
                 }
             }
             None => {
@@ -204,16 +199,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 }
             }
         }
-        self.give_back(budget);
+        self.room.give_back(budget);
         Ok(())
-    }
-
-    /// Returns whether the shard is to evict its own entries for a need, which takes so much more
-    /// than there is: not for what can never be in, nor for what others owe it.
-    #[inline(always)]
-    fn makes_room(&self, budget: &Budget, need: Amount, more: Amount, asks_others: bool) -> bool {
-        let fits = self.share.fits(need.weight) || budget.could_hold(need);
-        fits && !(asks_others && self.is_owed(budget, need, more))
     }
 
     /// An entry takes a slot for itself, which is returned.
@@ -224,30 +211,23 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         access: &Access,
         candidate: &mut Candidate<'_, K, V>,
     ) -> u32 {
-        let slot = self.vacant.pop().unwrap_or_else(|| {
-            if self.tenants.len() == self.reserved {
-                self.grow(shard);
-            }
-            self.tenants.push(Tenant::NONE);
-            self.tenants.len() as u32 - 1
-        });
-        if self.held.entries as usize == self.keys_max {
+        if self.slots.are_all_in_use() {
+            self.grow(shard);
+        }
+        let slot = self.slots.claim();
+        if self.room.held().entries as usize == self.growth.keys_max() {
             self.begin_moving(shard);
         }
         let mut placed = self.place(slot, candidate);
         placed.lane = shard.table().index.insert(placed.hash, placed.entry.expose_provenance());
-        self.held += Amount::of(placed.weight);
-        self.spare -= Amount::of(placed.weight);
-        self.share.came(placed.weight.into());
+        self.room.entered(placed.weight);
         let pinned = placed.pinned;
-        self.tenants[slot as usize] = placed;
+        self.slots.put(slot, placed);
         self.counts.insertions += 1;
-        if self.is_moving {
+        if self.growth.is_moving() {
             self.move_some(shard);
         }
-        if pinned {
-            self.pinned += 1;
-        } else {
+        if !pinned {
             self.order.insert(Slot(slot), access); // last: it can be the user's, and panic
         }
         slot
@@ -263,23 +243,21 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         access: &Access,
         gone: &mut Gone<K, V>,
     ) {
-        if self.is_moving {
+        if self.growth.is_moving() {
             self.move_some(shard);
         }
         let table = shard.table();
         let mut placed = self.place(victim.0, candidate);
-        let tenant = &mut self.tenants[victim.index()];
+        let tenant = &self.slots[victim.0];
         debug_assert!(!tenant.frozen, "what is frozen is out of reach");
-        table.index_of(tenant.era != self.era).remove(tenant.hash, tenant.lane);
+        self.growth.index_of(tenant, table).remove(tenant.hash, tenant.lane);
         placed.lane = table.index.insert(placed.hash, placed.entry.expose_provenance());
         let pinned = placed.pinned;
-        let before = std::mem::replace(tenant, placed);
+        let before = self.slots.put(victim.0, placed);
         self.counts.insertions += 1;
         self.counts.evictions += 1;
         self.let_go(before.retire(), Cause::Evicted, gone);
-        if pinned {
-            self.pinned += 1;
-        } else {
+        if !pinned {
             self.order.insert(victim, access); // last: it can be the user's, and panic
         }
     }
@@ -294,34 +272,20 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         access: &Access,
         gone: &mut Gone<K, V>,
     ) {
-        let melts = self.tenants[slot as usize].frozen
-            && (candidate.pinned || candidate.expiry.goes_idle());
+        let melts = self.slots[slot].frozen && (candidate.pinned || candidate.expiry.goes_idle());
         if melts {
-            self.melt(slot); // such entries are not frozen
+            self.frozen.melt(&mut self.slots[slot]); // such entries are not frozen
         }
         let mut placed = self.place(slot, candidate);
-        let Tenant { entry: before, lane, frozen, era, .. } = self.tenants[slot as usize];
-        (placed.lane, placed.frozen, placed.era) = (lane, frozen, era);
-        let after = placed.entry.expose_provenance();
-        let index = shard.table().index_of(era != self.era);
-        let replace = || index.replace(lane, after);
-        if frozen {
-            // SAFETY: just made, and not shared yet.
-            unsafe { &*placed.entry }.set_frozen(true);
-        }
-        match self.frozen_index.as_deref().filter(|_| frozen) {
-            Some(index) => index.replace(placed.hash, before.expose_provenance(), after, replace),
-            None => replace(),
-        }
+        let tenant = &self.slots[slot];
+        (placed.lane, placed.era) = (tenant.lane, tenant.era);
+        let index = self.growth.index_of(tenant, shard.table());
+        let (lane, after) = (tenant.lane, placed.entry.expose_provenance());
+        self.frozen.succeed(tenant, &mut placed, || index.replace(lane, after));
         let (weight, pinned) = (placed.weight, placed.pinned);
-        let before = std::mem::replace(&mut self.tenants[slot as usize], placed);
-        self.held -= Amount::of(before.weight);
-        self.spare += Amount::of(before.weight);
-        self.held += Amount::of(weight);
-        self.spare -= Amount::of(weight);
-        self.share.left(before.weight.into());
-        self.share.came(weight.into());
-        self.pinned = self.pinned + usize::from(pinned) - usize::from(before.pinned);
+        let before = self.slots.put(slot, placed);
+        self.room.left(before.weight);
+        self.room.entered(weight);
         self.counts.insertions += 1;
         self.counts.note(Cause::Replaced);
         let (weight_before, pinned_before) = (before.weight, before.pinned);
@@ -365,7 +329,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             weight,
             pinned,
             frozen: false,
-            era: self.era,
+            era: self.growth.era(),
         }
     }
 

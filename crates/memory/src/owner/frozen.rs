@@ -1,0 +1,103 @@
+//! The frozen entries of a shard: how many there are, and the frozen index in which they stand.
+
+use super::Tenant;
+use crate::frozen::index::FrozenIndex;
+use crate::sync::Arc;
+
+/// The entries of a shard that are frozen.
+///
+/// Every change is made under the shard's lock, so an entry that is in stays in meanwhile.
+#[derive(Debug)]
+pub(crate) struct FrozenEntries<K, V> {
+    count: usize,
+    /// The frozen index that has, or is to have, entries of this shard.
+    index: Option<Arc<FrozenIndex<K, V>>>,
+}
+
+impl<K, V> FrozenEntries<K, V> {
+    pub(super) fn none() -> Self {
+        Self { count: 0, index: None }
+    }
+
+    /// Returns how many entries are frozen.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// From now on, or no longer, frozen entries stand in this index, too.
+    pub(crate) fn set_index(&mut self, index: Option<Arc<FrozenIndex<K, V>>>) {
+        self.index = index;
+    }
+
+    /// Puts the frozen ones among some entries into the index.
+    pub(super) fn fill_index(&self, tenants: &[Tenant<K, V>]) {
+        let index = self.index.as_ref().expect("set before");
+        for tenant in tenants.iter().filter(|tenant| tenant.frozen) {
+            if index.reaches(tenant.entry.expose_provenance()) {
+                index.insert(tenant.hash, tenant.entry.expose_provenance());
+            }
+        }
+    }
+
+    /// Returns whether an entry that is in may be frozen.
+    pub(super) fn admits(&self, tenant: &Tenant<K, V>) -> bool {
+        // SAFETY: it is in, and is taken out under this lock only.
+        let goes_idle = || unsafe { &*tenant.entry }.expiry.goes_idle();
+        let reaches = |index: &FrozenIndex<K, V>| index.reaches(tenant.entry.expose_provenance());
+        // Each hit of an entry that goes idle writes to it.
+        self.index.as_deref().is_none_or(reaches) && !goes_idle()
+    }
+
+    /// Freezes an entry, and puts it into the index if there is one.
+    pub(super) fn freeze(&mut self, tenant: &mut Tenant<K, V>) {
+        if std::mem::replace(&mut tenant.frozen, true) {
+            return; // named twice, and must not be in the index twice
+        }
+        self.count += 1;
+        // SAFETY: it is in, and is taken out under this lock only.
+        unsafe { &*tenant.entry }.set_frozen(true);
+        if let Some(index) = &self.index {
+            index.insert(tenant.hash, tenant.entry.expose_provenance());
+        }
+    }
+
+    /// Has an entry be like one that was never frozen, but for the order, which the caller sees to.
+    pub(super) fn melt(&mut self, tenant: &mut Tenant<K, V>) {
+        self.left(tenant);
+        if std::mem::take(&mut tenant.frozen) {
+            // SAFETY: it is in, and is taken out under this lock only.
+            unsafe { &*tenant.entry }.set_frozen(false);
+        }
+    }
+
+    /// Notes that an entry leaves, frozen or not: no lookup finds it by the index from now on.
+    pub(super) fn left(&mut self, tenant: &Tenant<K, V>) {
+        if tenant.frozen {
+            self.count -= 1;
+            if let Some(index) = &self.index {
+                index.take_out(tenant.hash, tenant.entry.expose_provenance());
+            }
+        }
+    }
+
+    /// Puts an entry, which no other thread knows yet, in the place of one with the same key, and
+    /// freezes it if that is frozen. `replace` does so in the shard's index.
+    pub(super) fn succeed(
+        &self,
+        before: &Tenant<K, V>,
+        placed: &mut Tenant<K, V>,
+        replace: impl FnOnce(),
+    ) {
+        placed.frozen = before.frozen;
+        if !before.frozen {
+            return replace();
+        }
+        // SAFETY: just made, and not shared yet.
+        unsafe { &*placed.entry }.set_frozen(true);
+        let (from, to) = (before.entry.expose_provenance(), placed.entry.expose_provenance());
+        match &self.index {
+            Some(index) => index.replace(placed.hash, from, to, replace),
+            None => replace(),
+        }
+    }
+}

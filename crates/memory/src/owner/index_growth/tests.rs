@@ -1,0 +1,71 @@
+//! Moves of keys from one index to a larger one, without a shard around them.
+
+use crate::index::Hash32;
+use crate::owner::Tenant;
+use crate::owner::index_growth::{IndexGrowth, MOVED_AT_ONCE};
+use crate::table::Table;
+
+/// The address of an entry: it is only compared.
+fn address(key: u32) -> usize {
+    8 * (key as usize + 1)
+}
+
+fn hash(key: u32) -> Hash32 {
+    Hash32(key.wrapping_mul(0x9e37_79b9))
+}
+
+/// Puts a key into the newest index.
+fn insert(growth: &IndexGrowth, table: &Table<()>, key: u32) -> Tenant<u32, u32> {
+    let lane = table.index.insert(hash(key), address(key));
+    let entry = std::ptr::without_provenance_mut(address(key));
+    Tenant { entry, hash: hash(key), lane, era: growth.era(), ..Tenant::NONE }
+}
+
+fn finds(table: &Table<()>, key: u32) -> bool {
+    table.indexes().any(|index| index.find(hash(key), |found| found == address(key)).is_some())
+}
+
+#[test]
+fn an_index_is_as_large_as_all_slots_after_some_doublings() {
+    for slots in [1, 64, 1000, 1024, 1025, 5000, 65_536, 100_000] {
+        let mut growth = IndexGrowth::new(slots);
+        assert!(growth.keys_max() <= 1024, "{slots} slots");
+        while growth.keys_max() < slots {
+            let (before, old) = (growth.keys_max(), Some(growth.index()));
+            let table = Table { index: growth.begin(slots), old, marks: () };
+            assert!(growth.keys_max() * 4 > before * 7, "{before} of {slots} slots");
+            assert!(growth.advance::<u32, u32, ()>(&mut [], &table), "there are no keys to move");
+        }
+        assert_eq!(growth.keys_max(), slots);
+    }
+}
+
+#[test]
+fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
+    const KEYS: u32 = 50;
+    let mut growth = IndexGrowth::new(KEYS as usize);
+    let mut table = Table { index: growth.index(), old: None, marks: () };
+    let mut tenants: Vec<_> = (0..KEYS).map(|key| insert(&growth, &table, key)).collect();
+    let gone = std::mem::replace(&mut tenants[7], Tenant::NONE);
+    table.index.remove(gone.hash, gone.lane);
+    table = Table { index: growth.begin(1000), old: Some(table.index), marks: () };
+    assert_eq!(growth.keys_max(), 2 * KEYS as usize);
+    for step in 1.. {
+        tenants.push(insert(&growth, &table, KEYS + step));
+        let is_done = growth.advance(&mut tenants, &table);
+        let keys = (0..KEYS).chain(KEYS + 1..=KEYS + step).filter(|&key| key != 7);
+        keys.for_each(|key| assert!(finds(&table, key), "{key} after step {step}"));
+        assert_eq!(is_done, growth.moved() == tenants.len());
+        assert!(growth.moved() <= step as usize * MOVED_AT_ONCE);
+        if is_done {
+            break;
+        }
+    }
+    assert!(!growth.is_moving());
+    table = Table { old: None, ..table };
+    for tenant in tenants.iter().filter(|tenant| tenant.is_some()) {
+        assert!(std::ptr::eq(growth.index_of(tenant, &table), &raw const table.index));
+        let found = |found| found == tenant.entry.addr();
+        assert!(table.index.find(tenant.hash, found).is_some());
+    }
+}

@@ -1,0 +1,226 @@
+//! The slots of a shard: the entry in each, those that are vacant, and how many there may be.
+
+use std::ops::{Index, IndexMut, Range};
+
+use floe_policy::Slot;
+
+use super::{Shape, Tenant};
+use crate::entry::Entry;
+
+/// The entries of a shard by the slots in which its order knows them.
+#[derive(Debug)]
+pub(crate) struct Slots<K, V> {
+    tenants: Vec<Tenant<K, V>>,
+    vacant: Vec<u32>,
+    /// Slots that the order has room for.
+    reserved: usize,
+    /// Slots that it is to have room for, if that is known.
+    limit: Option<usize>,
+    pinned: usize,
+}
+
+impl<K, V> Slots<K, V> {
+    /// For the shard of a shape.
+    pub(super) fn new(shape: &Shape) -> Self {
+        Self {
+            tenants: Vec::new(),
+            vacant: Vec::new(),
+            reserved: shape.slots_first(),
+            limit: shape.slots,
+            pinned: 0,
+        }
+    }
+
+    /// Returns how many slots are or were in use.
+    pub(crate) fn len(&self) -> u32 {
+        self.tenants.len() as u32
+    }
+
+    /// Returns how many slots the order has room for.
+    pub(super) fn reserved(&self) -> usize {
+        self.reserved
+    }
+
+    /// Returns how many entries are pinned.
+    pub(crate) fn pinned(&self) -> usize {
+        self.pinned
+    }
+
+    /// Sets how many slots there are to be in the end, if that is known.
+    pub(super) fn set_limit(&mut self, limit: Option<usize>) {
+        self.limit = limit;
+    }
+
+    /// Returns how many slots the order is to have room for once all are in use.
+    pub(super) fn reserved_next(&self) -> usize {
+        // A quarter at least, so that keys move to an index that has room for more than arrive
+        // meanwhile, also where the limit is raised little by little.
+        let least = self.reserved + self.reserved.div_ceil(4);
+        let enough = self.limit.filter(|&limit| limit > self.reserved);
+        let enough = enough.map_or(usize::MAX, |limit| limit.max(least));
+        (self.reserved * 2).min(enough)
+    }
+
+    /// Notes that the order has room for so many slots.
+    pub(super) fn set_reserved(&mut self, slots: usize) {
+        self.reserved = slots;
+    }
+
+    /// Returns whether no slot can be [claimed](Self::claim).
+    pub(super) fn are_all_in_use(&self) -> bool {
+        self.vacant.is_empty() && self.tenants.len() == self.reserved
+    }
+
+    /// Takes a slot for an entry that comes in.
+    pub(super) fn claim(&mut self) -> u32 {
+        debug_assert!(!self.are_all_in_use());
+        self.vacant.pop().unwrap_or_else(|| {
+            self.tenants.push(Tenant::NONE);
+            self.tenants.len() as u32 - 1
+        })
+    }
+
+    /// Puts an entry into a slot, and returns the one that was there.
+    #[inline(always)]
+    pub(super) fn put(&mut self, slot: u32, tenant: Tenant<K, V>) -> Tenant<K, V> {
+        self.pinned += usize::from(tenant.pinned);
+        let before = std::mem::replace(&mut self[slot], tenant);
+        self.pinned -= usize::from(before.pinned);
+        before
+    }
+
+    /// Takes the entry out of a slot, which another may claim then.
+    pub(super) fn vacate(&mut self, slot: u32) -> Tenant<K, V> {
+        self.vacant.push(slot);
+        self.put(slot, Tenant::NONE)
+    }
+
+    /// Notes whether an entry is pinned.
+    pub(super) fn set_pinned(&mut self, slot: u32, pinned: bool) {
+        let before = std::mem::replace(&mut self[slot].pinned, pinned);
+        self.pinned = self.pinned + usize::from(pinned) - usize::from(before);
+    }
+
+    /// Returns the entry in a slot that the order may evict or freeze, if there is one.
+    #[inline(always)]
+    pub(super) fn in_reach(&self, slot: Slot) -> Option<&Tenant<K, V>> {
+        self.tenants.get(slot.index()).filter(|tenant| tenant.is_in_reach())
+    }
+
+    /// Returns the entry in a slot, which need not have been in use, if it is this one.
+    pub(super) fn holding(&self, slot: u32, entry: *const Entry<K, V>) -> Option<&Tenant<K, V>> {
+        self.tenants.get(slot as usize).filter(|tenant| std::ptr::eq(tenant.entry, entry))
+    }
+
+    /// Returns the entry in a slot, for walks over all of them.
+    pub(crate) fn entry(&self, slot: u32) -> Option<*mut Entry<K, V>> {
+        Some(self.tenants.get(slot as usize)?.entry).filter(|entry| !entry.is_null())
+    }
+
+    /// Returns the entries of all slots.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = *mut Entry<K, V>> + '_ {
+        self.tenants().map(|tenant| tenant.entry)
+    }
+
+    /// Goes through what is known of the entries of all slots.
+    pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant<K, V>> {
+        self.tenants.iter().filter(|tenant| tenant.is_some())
+    }
+
+    /// Returns some slots, those without an entry included.
+    pub(super) fn range_mut(&mut self, slots: Range<u32>) -> &mut [Tenant<K, V>] {
+        &mut self.tenants[slots.start as usize..slots.end as usize]
+    }
+
+    /// Forgets all entries, for the end.
+    pub(super) fn clear(&mut self) {
+        self.tenants.clear();
+    }
+
+    /// Bytes of memory held.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.tenants.capacity() * size_of::<Tenant<K, V>>()
+            + self.vacant.capacity() * size_of::<u32>()
+    }
+}
+
+impl<K, V> Index<u32> for Slots<K, V> {
+    type Output = Tenant<K, V>;
+
+    #[inline(always)]
+    fn index(&self, slot: u32) -> &Tenant<K, V> {
+        &self.tenants[slot as usize]
+    }
+}
+
+impl<K, V> IndexMut<u32> for Slots<K, V> {
+    #[inline(always)]
+    fn index_mut(&mut self, slot: u32) -> &mut Tenant<K, V> {
+        &mut self.tenants[slot as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Amount;
+
+    fn slots(limit: usize) -> Slots<u32, u32> {
+        let (shards, batch, batch_weight) = (1, 16, 16);
+        let unlimited = Amount::default();
+        let slots = Some(limit);
+        Slots::new(&Shape { slots, shards, batch, batch_weight, capacity: 1, unlimited })
+    }
+
+    fn tenant(address: usize, pinned: bool) -> Tenant<u32, u32> {
+        // an address that is only compared
+        Tenant { entry: std::ptr::without_provenance_mut(address), pinned, ..Tenant::NONE }
+    }
+
+    #[test]
+    fn a_vacant_slot_is_claimed_before_a_new_one() {
+        let mut slots = slots(2);
+        for (expected, address) in [(0, 8), (1, 16)] {
+            let slot = slots.claim();
+            assert_eq!(slot, expected);
+            slots.put(slot, tenant(address, false));
+        }
+        assert!(slots.are_all_in_use());
+        assert_eq!(slots.vacate(0).entry.addr(), 8);
+        assert_eq!(slots.entry(0), None);
+        assert_eq!(slots.entries().map(|entry| entry.addr()).collect::<Vec<_>>(), [16]);
+        assert!(!slots.are_all_in_use());
+        assert_eq!((slots.claim(), slots.len()), (0, 2));
+    }
+
+    #[test]
+    fn pinned_entries_are_counted_and_out_of_reach() {
+        let mut slots = slots(4);
+        for address in [8, 16] {
+            let slot = slots.claim();
+            slots.put(slot, tenant(address, true));
+        }
+        assert_eq!(slots.pinned(), 2);
+        assert!(slots.in_reach(Slot(0)).is_none());
+        slots.set_pinned(0, false);
+        assert_eq!(slots.pinned(), 1);
+        assert!(slots.in_reach(Slot(0)).is_some());
+        slots.put(1, tenant(24, false));
+        assert_eq!(slots.pinned(), 0);
+        slots.set_pinned(0, true);
+        slots.vacate(0);
+        assert_eq!(slots.pinned(), 0);
+        assert!(slots.in_reach(Slot(0)).is_none() && slots.in_reach(Slot(9)).is_none());
+    }
+
+    #[test]
+    fn slots_double_up_to_the_limit_and_grow_by_a_quarter_beyond() {
+        let mut slots = slots(100);
+        assert_eq!(slots.reserved(), 100);
+        for (limit, expected) in [(350, 200), (350, 350), (351, 438), (usize::MAX, 876)] {
+            slots.set_limit(Some(limit).filter(|&limit| limit < usize::MAX));
+            slots.set_reserved(slots.reserved_next());
+            assert_eq!(slots.reserved(), expected);
+        }
+    }
+}
