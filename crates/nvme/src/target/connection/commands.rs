@@ -194,10 +194,12 @@ impl Connection {
         })
     }
 
-    /// The payload of a message is complete, with its digest if there is one.
+    /// The payload of a message is complete, with its digest if there is one. Its command may have
+    /// been answered: without a digest it waits for its last byte only, and it can fail before that.
     fn payload_complete(&mut self, tag: u16, is_intact: Option<bool>) -> Option<Event> {
-        let flight = self.flights.get(tag).expect("it waits for its payload");
-        flight.damaged |= !is_intact?;
+        let is_intact = is_intact?;
+        let flight = self.flights.get(tag)?;
+        flight.damaged |= !is_intact;
         let intact = !flight.damaged;
         (flight.payload == Payload::None).then_some(Event::Checked { tag, intact })
     }

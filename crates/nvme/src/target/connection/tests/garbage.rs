@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::hosts::*;
+use crate::wire::code::io;
 use crate::wire::command::Command;
 
 /// A good session with some bytes changed.
@@ -51,4 +52,23 @@ proptest! {
             prop_assert!(admin.out.len() <= 24 + commands.len() * (72 << 10));
         }
     }
+}
+
+#[test]
+fn a_capsule_may_have_more_data_than_its_write() {
+    let subsystem = subsystem();
+    let _admin = admin_queue(&subsystem);
+    let mut caller = Caller::new(&subsystem);
+    caller.take(&initialize(0)).unwrap();
+    caller.take(&connect(1, 1, NQN)).unwrap();
+    caller.told();
+    let command = blocks(io::WRITE, 1, 0, 1).with_descriptor(in_capsule(512));
+    let message = capsule(&command, &[5; 520]);
+    // The write is complete and answered before the rest is there.
+    for piece in [&message[..message.len() - 8], &message[message.len() - 8..]] {
+        caller.take(piece).unwrap();
+    }
+    let [Said::Completed(completion)] = &caller.told()[..] else { panic!("no completion") };
+    assert!(completion.status.is_success());
+    assert_eq!(caller.volume[..520], [&[5; 512][..], &[0; 8]].concat());
 }
