@@ -45,7 +45,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences
 	scripts/check-licences
 
 .PHONY: fuzz
-fuzz: ## what NBD clients can send, at random, for a minute
+fuzz: ## what NBD clients and NVMe hosts can send, at random, for a minute
 	@scripts/require build fuzz
 	scripts/fuzz 60
 

@@ -1,4 +1,4 @@
-//! What NBD clients can send. The properties are in `floe_server::fuzz`.
+//! What NBD clients and NVMe hosts can send. The properties are in `floe_server::fuzz`.
 
 #![no_main]
 

@@ -4,7 +4,8 @@
 //! completes them, so that everything after is whole sectors. Nothing else is ever filled. The
 //! write mode decides where the data goes: to the backing device and after the answer into the
 //! cache (through), to the backing device only (around, pass), or into the cache only (back, only).
-//! A durable write is written through in every mode.
+//! A durable write may stay dirty in a cache whose log is kept, once its records are durable.
+//! Otherwise it is written through.
 //!
 //! After a failed backing write the content of the backing device is unknown there, so clean copies
 //! of it are dropped. Dirty ones are newer than the failed write's target, and stay. A degraded
