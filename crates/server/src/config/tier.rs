@@ -241,7 +241,8 @@ impl Where {
             (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
             (None, None) => {
                 let what = if matches!(self, Self::Server) { "cache-size" } else { "size" };
-                Err(self.wrong("cache", format!("{what} is missing: {cache} does not exist yet")))
+                let problem = format!("{what} is missing: {cache} is no file or block device yet");
+                Err(self.wrong("cache", problem))
             }
         }
     }
