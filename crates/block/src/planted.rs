@@ -28,11 +28,17 @@ pub enum Planted {
     NeverSealed,
     /// Clean copies that a crash left half overwritten are counted as errors of the device.
     NeverDoubted,
+    /// After a gap in a damaged log, dirty data from before it is trusted.
+    GapTrusted,
+    /// Dirty data from before a gap is forgotten instead of declared lost.
+    GapForgotten,
+    /// A parity page has nothing of the pages that it covers.
+    ParityEmpty,
 }
 
 impl Planted {
     /// All types.
-    pub const ALL: [Planted; 10] = [
+    pub const ALL: [Planted; 13] = [
         Self::RecordBeforeData,
         Self::LostDirtyBit,
         Self::SkippedFlush,
@@ -43,6 +49,9 @@ impl Planted {
         Self::SealedOverwritten,
         Self::NeverSealed,
         Self::NeverDoubted,
+        Self::GapTrusted,
+        Self::GapForgotten,
+        Self::ParityEmpty,
     ];
 }
 

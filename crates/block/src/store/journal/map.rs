@@ -174,6 +174,9 @@ impl Map {
     /// Handles a gap in the log. Forgets clean sectors; dirty sectors become suspect until a later
     /// statement confirms them.
     pub(super) fn suspect(&mut self) {
+        if planted!(GapTrusted) {
+            return;
+        }
         self.valid.clone_from(&self.dirty);
         self.doubted = Bits::new(self.sectors);
         self.suspect.assign_difference(&self.dirty, &self.lost);
@@ -191,6 +194,10 @@ impl Map {
                 .filter_map(|(run, suspect)| suspect.then_some(run))
                 .collect();
             for run in suspects {
+                if planted!(GapForgotten) {
+                    self.set(run, Standing::Invalid, &[]);
+                    continue;
+                }
                 self.set(run.clone(), Standing::Lost, &[]);
                 let within = |at: u64| at - place + sectors.start;
                 lost.push((volume, within(run.start)..within(run.end)));

@@ -43,7 +43,10 @@ impl Parity {
 
     /// Returns the parity page and its checksum, and begins anew.
     pub(super) fn take(&mut self, owner: Owner, stamp: Stamp) -> (PageBytes, u64) {
-        let Self { mut bytes, used, count } = std::mem::take(self);
+        let Self { mut bytes, mut used, count } = std::mem::take(self);
+        if planted!(ParityEmpty) {
+            (bytes, used) = (blank(), 0);
+        }
         let covers = count.min(u64::from(u16::MAX)) as u16;
         let sum =
             seal_parity(&mut bytes, owner, Stamp { kind: Kind::Parity, ..stamp }, covers, used);
