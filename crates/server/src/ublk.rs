@@ -5,12 +5,14 @@
 //! kernel's requests into requests of the cache. [`uses()`] finds the users of a block device.
 
 mod device;
+mod ending;
 mod local_queue;
 mod names;
 mod others;
 mod uses;
 
 pub(crate) use device::{LocalDevice, LocalDevices, LocalVolume};
+pub(crate) use ending::Ending;
 pub use floe_ublk::protect_memory;
 pub(crate) use local_queue::{LocalQueue, LocalRequest, QueueOrder};
 pub use others::{Found, check_driver, delete, find};

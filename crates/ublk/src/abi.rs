@@ -44,7 +44,6 @@ pub(crate) const OP_WRITE: u32 = 1;
 pub(crate) const OP_FLUSH: u32 = 2;
 pub(crate) const OP_DISCARD: u32 = 3;
 pub(crate) const OP_WRITE_ZEROES: u32 = 5;
-pub(crate) const OP_FUA: u32 = 1 << 13;
 pub(crate) const OP_NO_UNMAP: u32 = 1 << 15;
 
 /// The most requests of a queue; it spaces the queues' descriptors in the character file.

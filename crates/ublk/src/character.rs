@@ -28,7 +28,7 @@ impl Character {
     /// # Errors
     /// When it cannot be opened.
     pub fn open(device: u32) -> Result<Self, UblkError> {
-        let path = format!("/dev/ublkc{device}");
+        let path = path(device);
         let until = Instant::now() + PATIENCE;
         loop {
             match OpenOptions::new().read(true).write(true).open(&path) {
@@ -38,6 +38,12 @@ impl Character {
                 Err(source) => return Err(UblkError::Character { what: "opened", device, source }),
             }
         }
+    }
+
+    /// Returns whether a device's file is open.
+    pub fn is_open(device: u32) -> bool {
+        let opened = OpenOptions::new().read(true).write(true).open(path(device));
+        opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
     }
 
     pub(crate) fn descriptor(&self) -> RawFd {
@@ -81,6 +87,10 @@ impl Character {
             }
         })
     }
+}
+
+fn path(device: u32) -> String {
+    format!("/dev/ublkc{device}")
 }
 
 /// Repeats a call that moves some bytes until all are moved.

@@ -124,6 +124,15 @@ impl Queue {
         }
     }
 
+    /// Completes all requests under way, as [`Queue::complete`] does one.
+    pub fn complete_all(&mut self, result: i32) {
+        for tag in 0..self.tags.len() {
+            if self.tags[tag] == Tag::UnderWay {
+                self.complete(tag as u16, result);
+            }
+        }
+    }
+
     /// Returns whether the device has ended: no request will come, and none is under way.
     pub fn is_over(&self) -> bool {
         self.tags.iter().all(|tag| *tag == Tag::Over)

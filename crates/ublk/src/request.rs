@@ -1,7 +1,7 @@
 //! The requests of a device.
 
 use crate::abi::{
-    Descriptor, OP_DISCARD, OP_FLUSH, OP_FUA, OP_NO_UNMAP, OP_READ, OP_WRITE, OP_WRITE_ZEROES,
+    Descriptor, OP_DISCARD, OP_FLUSH, OP_NO_UNMAP, OP_READ, OP_WRITE, OP_WRITE_ZEROES,
 };
 
 /// A request of the kernel to a device.
@@ -22,19 +22,15 @@ pub struct Request {
 pub enum Action {
     /// Read.
     Read,
-    /// Write; with `durable`, complete once it would survive a power cut.
-    Write {
-        /// Force unit access.
-        durable: bool,
-    },
+    /// Write. The kernel also says which are to survive a power cut before they are complete (force
+    /// unit access); Floe takes all to be.
+    Write,
     /// Make all completed writes survive a power cut.
     Flush,
     /// Forget the content.
     Discard,
     /// Make the range read as zeros.
     Zero {
-        /// Force unit access.
-        durable: bool,
         /// The space may be freed.
         may_unmap: bool,
     },
@@ -43,13 +39,12 @@ pub enum Action {
 impl Request {
     pub(crate) fn of(tag: u16, descriptor: &Descriptor) -> Self {
         let flag = |flag: u32| descriptor.operation & flag != 0;
-        let durable = flag(OP_FUA);
         let action = match descriptor.operation & 0xff {
             OP_READ => Some(Action::Read),
-            OP_WRITE => Some(Action::Write { durable }),
+            OP_WRITE => Some(Action::Write),
             OP_FLUSH => Some(Action::Flush),
             OP_DISCARD => Some(Action::Discard),
-            OP_WRITE_ZEROES => Some(Action::Zero { durable, may_unmap: !flag(OP_NO_UNMAP) }),
+            OP_WRITE_ZEROES => Some(Action::Zero { may_unmap: !flag(OP_NO_UNMAP) }),
             _ => None,
         };
         Self {
@@ -75,12 +70,12 @@ mod tests {
         };
         // The lowest byte is the operation; failfast (bit 8) and others do not matter.
         assert_eq!(read(0x100), Some(Action::Read));
-        assert_eq!(read(1), Some(Action::Write { durable: false }));
-        assert_eq!(read(1 | 1 << 13), Some(Action::Write { durable: true }));
+        assert_eq!(read(1), Some(Action::Write));
+        assert_eq!(read(1 | 1 << 13), Some(Action::Write));
         assert_eq!(read(2), Some(Action::Flush));
         assert_eq!(read(3), Some(Action::Discard));
-        assert_eq!(read(5), Some(Action::Zero { durable: false, may_unmap: true }));
-        assert_eq!(read(5 | 1 << 15), Some(Action::Zero { durable: false, may_unmap: false }));
+        assert_eq!(read(5), Some(Action::Zero { may_unmap: true }));
+        assert_eq!(read(5 | 1 << 15), Some(Action::Zero { may_unmap: false }));
         assert_eq!(read(15), None);
     }
 }

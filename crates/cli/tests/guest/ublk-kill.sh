@@ -52,8 +52,10 @@ for kill in $(seq "$KILLS"); do
     attach --write back
     over=$(hundredths)
     sleep 1
+    longest=$(sort -n /tmp/waits | tail -n 1)
     echo "$kill: $how in round $((before + 1)): ended in $(((ended - begun) * 10)) ms, there again in" \
-        "$(((over - ended) * 10)) ms, the longest request took $(sort -n /tmp/waits | tail -n 1) ms"
+        "$(((over - ended) * 10)) ms, the longest request took $longest ms"
+    echo "$how $(((over - begun) * 10)) $longest" >>/tmp/times
 done
 touch /mnt/enough
 wait $WRITER || fail 'the writer has failed'
@@ -67,3 +69,10 @@ round=$(cat /tmp/rounds)
 umount /mnt
 dmesg | grep -i 'i/o error' && fail 'a request has failed'
 detach
+for how in killed replaced; do
+    for column in 2 3; do
+        what=$([ $column = 2 ] && echo 'there again after' || echo 'the longest request took')
+        grep "^$how" /tmp/times | cut -d ' ' -f $column | sort -n | awk -v what="$how: $what" '{ ms[NR] = $1 }
+            END { print what " min " ms[1] ", median " ms[int((NR + 1) / 2)] ", max " ms[NR] " ms, of " NR }'
+    done
+done

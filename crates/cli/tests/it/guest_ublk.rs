@@ -14,8 +14,9 @@ const CACHE_BYTES: u64 = 48 << 20;
 /// The least that mkfs.xfs takes, and some.
 const XFS_BYTES: u64 = 320 << 20;
 
-/// Seconds for a script in the guest, on a machine with much else to do.
-const GUEST_SECONDS: &str = "900";
+/// Seconds for a script in the guest, on a machine with much else to do, and more for each kill.
+const GUEST_SECONDS: u64 = 900;
+const KILL_SECONDS: u64 = 60;
 
 /// Whether a guest with a newer kernel can run here.
 fn guests_run() -> bool {
@@ -72,6 +73,11 @@ impl Guest {
     /// Runs one of the scripts, which must succeed.
     #[track_caller]
     fn runs(&self, script: &str, variables: &str) {
+        self.runs_within(GUEST_SECONDS, script, variables);
+    }
+
+    #[track_caller]
+    fn runs_within(&self, seconds: u64, script: &str, variables: &str) {
         let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
         let lines = [variables.to_owned(), read("ublk-begin.sh"), read(script)];
         std::fs::write(self.path(script), lines.join("\n")).expect("a script");
@@ -80,7 +86,7 @@ impl Guest {
             .args(self.disks.iter().flat_map(|disk| ["--disk", text(disk)]))
             .args([self.path(script), self.path("floe")])
             .args([self.path("exercise"), self.path("load")])
-            .env("GUEST_SECONDS", GUEST_SECONDS)
+            .env("GUEST_SECONDS", seconds.to_string())
             .stdin(Stdio::null())
             .output()
             .expect("the guest's script runs");
@@ -112,8 +118,10 @@ fn a_disk_of_a_killed_server_waits_and_loses_nothing() {
     if !guests_run() {
         return;
     }
-    let kills = std::env::var("FLOE_GUEST_KILLS").unwrap_or_else(|_| "3".to_owned());
-    Guest::new(VOLUME_BYTES, &[]).runs("ublk-kill.sh", &format!("KILLS={kills}"));
+    let kills = std::env::var("FLOE_GUEST_KILLS").map_or(3, |kills| kills.parse().expect("kills"));
+    let seconds = GUEST_SECONDS + kills * KILL_SECONDS;
+    let guest = Guest::new(VOLUME_BYTES, &[]);
+    guest.runs_within(seconds, "ublk-kill.sh", &format!("KILLS={kills}"));
 }
 
 #[test]
@@ -122,6 +130,14 @@ fn several_volumes_of_a_server_are_disks_each_as_its_settings_say() {
         return;
     }
     Guest::new(VOLUME_BYTES, &[8 << 20, XFS_BYTES]).runs("ublk-volumes.sh", "");
+}
+
+#[test]
+fn a_server_told_to_end_while_it_begins_a_device_does_so() {
+    if !guests_run() {
+        return;
+    }
+    Guest::new(VOLUME_BYTES, &[]).runs("ublk-early-end.sh", "");
 }
 
 #[test]

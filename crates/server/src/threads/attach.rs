@@ -1,13 +1,20 @@
 //! Makes local block devices of a server's volumes, before it runs.
 
 use std::path::PathBuf;
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use floe_ublk::UblkError;
 
 use super::Server;
 use super::messages::Message;
 use super::offer::Offered;
 use super::setup::ServeError;
-use crate::ublk::{LocalDevice, LocalVolume, QueueOrder};
+use crate::ublk::{Ending, LocalDevice, LocalVolume, QueueOrder};
+
+/// Between looks at the order to end while a device is started.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A volume that is a local block device now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,29 +27,71 @@ pub struct Attached {
 
 impl Server {
     /// Makes block devices of the volumes that are to be attached, or takes over those of an
-    /// earlier server. They are served from now on.
+    /// earlier server. They are served from now on. When the server is to end meanwhile, the rest
+    /// is left, and [`Server::run`] ends in good order at once.
     ///
     /// # Errors
     /// When the kernel's driver is missing or refuses.
     pub fn attach(&mut self) -> Result<Vec<Attached>, ServeError> {
         let volumes: Vec<LocalVolume> = self.control.offer.all().iter().filter_map(local).collect();
-        volumes.into_iter().map(|volume| self.attach_volume(&volume)).collect()
+        let ending = Ending::new(&self.acceptor.io.signal);
+        let attached = volumes.iter().map_while(|it| self.attach_volume(it, &ending).transpose());
+        attached.collect()
     }
 
-    fn attach_volume(&mut self, volume: &LocalVolume) -> Result<Attached, ServeError> {
+    /// Attaches a volume. Returns `None` when the server is to end first.
+    fn attach_volume(
+        &mut self,
+        volume: &LocalVolume,
+        ending: &Ending,
+    ) -> Result<Option<Attached>, ServeError> {
         let workers = self.control.workers.len();
-        let device = LocalDevice::prepare(volume, workers as u16);
-        let mut device = device.map_err(ServeError::Attach)?;
-        let started = self.serve_queues(&device, volume).and_then(|()| device.start());
-        if let Err(error) = started {
-            device.give_up();
-            return Err(ServeError::Attach(error.to_string()));
-        }
+        let device = LocalDevice::prepare(volume, workers as u16, ending);
+        let Some(mut device) = device.map_err(ServeError::Attach)? else { return Ok(None) };
+        let served = self.serve_queues(&device, volume);
+        let started = served.and_then(|()| self.start(&mut device, volume, ending));
+        let is_started = match started {
+            Ok(is_started) => is_started,
+            Err(error) => {
+                device.give_up();
+                return Err(ServeError::Attach(error.to_string()));
+            }
+        };
         let attached = Attached { volume: volume.name.clone(), device: device.path() };
-        let path = attached.device.display();
-        tracing::info!(volume = volume.name, device = %path, "attached");
+        let path = attached.device.display().to_string();
         self.control.local.push(device);
-        Ok(attached)
+        if !is_started {
+            return Ok(None);
+        }
+        tracing::info!(volume = volume.name, device = path, "attached");
+        Ok(Some(attached))
+    }
+
+    /// Starts a device on an extra thread, for the kernel reads its partition table meanwhile, and
+    /// a backing device may hang. When the server is to end, requests to the device fail, so that
+    /// the kernel comes to an end with it. Returns whether the device is there.
+    fn start(
+        &self,
+        device: &mut LocalDevice,
+        volume: &LocalVolume,
+        ending: &Ending,
+    ) -> Result<bool, UblkError> {
+        let (done, ended) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(move || done.send(device.start()));
+            let mut is_failing = false;
+            loop {
+                match ended.recv_timeout(LOOK_AGAIN) {
+                    Ok(started) => return started.map(|()| !is_failing),
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => unreachable!("it sends a result first"),
+                }
+                if !is_failing && ending.comes_within(Duration::ZERO) {
+                    is_failing = true;
+                    self.control.workers.tell_all(|| Message::FailQueues(volume.id));
+                }
+            }
+        })
     }
 
     /// Has the workers serve the queues of a device, in turn.
@@ -50,7 +99,7 @@ impl Server {
         &self,
         device: &LocalDevice,
         volume: &LocalVolume,
-    ) -> Result<(), floe_ublk::UblkError> {
+    ) -> Result<(), UblkError> {
         let character = device.open()?;
         let (begun, told) = mpsc::channel();
         let workers = &self.control.workers;

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use floe_block::Request;
+use floe_block::{Request, VolumeId};
 use floe_device::Buffer;
 
 use crate::ublk::{LocalQueue, LocalRequest};
@@ -85,6 +85,12 @@ impl Locals {
         self.queues.iter_mut().flatten().for_each(LocalQueue::end);
     }
 
+    /// Fails all requests of a volume's queues, now and later.
+    pub(super) fn fail(&mut self, volume: VolumeId) {
+        let queues = self.queues.iter_mut().flatten();
+        queues.filter(|queue| queue.volume() == volume).for_each(LocalQueue::fail);
+    }
+
     /// Returns whether no request is with the cache, or is to be.
     pub(super) fn is_quiet(&self) -> bool {
         self.queues.iter().flatten().all(LocalQueue::is_quiet)
@@ -97,7 +103,7 @@ impl Locals {
 
 #[cfg(test)]
 mod tests {
-    use floe_block::{Kind, VolumeId};
+    use floe_block::Kind;
 
     use super::*;
 

@@ -24,6 +24,8 @@ pub(super) enum Message {
     Serve(OwnedFd, Arc<dyn ProtocolFactory>),
     /// Serve this queue of a local block device.
     ServeQueue(QueueOrder),
+    /// Fail all requests of the queues of a volume's local block device.
+    FailQueues(VolumeId),
     /// These exports are offered now: new clients see them, and clients of others are sent away.
     Offer(Arc<Exports>),
     /// Carry out the command, and reply under the ticket.

@@ -188,6 +188,7 @@ impl Worker {
         match message {
             Message::Serve(socket, protocol) => self.welcome(socket, &*protocol),
             Message::ServeQueue(order) => self.serve_queue(order),
+            Message::FailQueues(volume) => self.locals.fail(volume),
             Message::Offer(exports) => self.sessions.offer(exports),
             Message::Ask { ticket, command } => self.begin_command(ticket, command),
             Message::Degrade { tier } => {

@@ -8,7 +8,6 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use crc_fast::{CrcAlgorithm, checksum};
@@ -29,6 +28,7 @@ const MOST_DISCARD_BYTES: u32 = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
+use super::ending::Ending;
 use super::names::Names;
 
 /// A volume that is to be a local block device.
@@ -58,14 +58,22 @@ pub(crate) struct LocalDevice {
 }
 
 impl LocalDevice {
-    /// Finds the volume's device, which waits for a server, or makes one.
+    /// Finds the volume's device, which waits for a server, or makes one. Returns `None` when the
+    /// server is to end first.
     ///
     /// # Errors
     /// When the driver refuses, or the device found does not fit the volume.
-    pub(crate) fn prepare(volume: &LocalVolume, queues: u16) -> Result<Self, String> {
+    pub(crate) fn prepare(
+        volume: &LocalVolume,
+        queues: u16,
+        ending: &Ending,
+    ) -> Result<Option<Self>, String> {
         let mut control = Control::open().map_err(|error| error.to_string())?;
         let label = label(&volume.name, &volume.backing);
-        let found = wait_for_the_last_server(&mut control, label, &volume.name)?;
+        let found = match wait_for_the_last_server(&mut control, label, &volume.name, ending)? {
+            Waited::ToEnd => return Ok(None),
+            Waited::For(found) => found,
+        };
         let device = |control, info: &DeviceInfo, is_recovered| Self {
             control,
             number: info.device,
@@ -90,8 +98,10 @@ impl LocalDevice {
                     volume.bytes,
                 ));
             }
-            begin_recovery(&mut control, info.device)?;
-            return Ok(device(control, &info, true));
+            return Ok(match begin_recovery(&mut control, info.device, ending)? {
+                Waited::ToEnd => None,
+                Waited::For(()) => Some(device(control, &info, true)),
+            });
         }
         let wanted = NewDevice {
             queues,
@@ -109,7 +119,7 @@ impl LocalDevice {
         };
         let number = control.add(&wanted).map_err(|error| error.to_string())?;
         let info = control.info(number).map_err(|error| error.to_string())?;
-        Ok(device(control, &info, false))
+        Ok(Some(device(control, &info, false)))
     }
 
     /// Opens the file that the queues are served through.
@@ -216,24 +226,36 @@ impl LocalDevices {
     }
 }
 
+/// The end of a wait.
+enum Waited<T> {
+    For(T),
+    /// The server is to end.
+    ToEnd,
+}
+
 /// Returns a volume's device that waits for a server. One that never started is deleted. A server
 /// that was just killed may not have ended altogether.
 fn wait_for_the_last_server(
     control: &mut Control,
     label: u64,
     volume: &str,
-) -> Result<Option<DeviceInfo>, String> {
+    ending: &Ending,
+) -> Result<Waited<Option<DeviceInfo>>, String> {
     let until = Instant::now() + PATIENCE;
+    let mut is_told = false;
     loop {
         let found = control.labelled(label).map_err(|error| format!("/dev: {error}"))?;
-        let Some(info) = found.first() else { return Ok(None) };
+        let Some(info) = found.first() else { return Ok(Waited::For(None)) };
         match info.state {
-            State::Quiesced => return Ok(Some(*info)),
+            State::Quiesced => return Ok(Waited::For(Some(*info))),
+            // Its server still ends. To delete it would wait for that.
+            State::Dead if Character::is_open(info.device) => {}
             State::Dead => {
                 control.delete(info.device).map_err(|error| error.to_string())?;
                 Names::of_system().forget(info.device);
+                continue;
             }
-            State::Live if Instant::now() < until => sleep(LOOK_AGAIN),
+            State::Live if Instant::now() < until => {}
             State::Live => {
                 return Err(format!(
                     "volume {volume:?} is {} already, served by process {}",
@@ -242,19 +264,31 @@ fn wait_for_the_last_server(
                 ));
             }
         }
+        if !std::mem::replace(&mut is_told, true) {
+            tracing::info!(volume, "waiting for the volume's last server to end");
+        }
+        if ending.comes_within(LOOK_AGAIN) {
+            return Ok(Waited::ToEnd);
+        }
     }
 }
 
 /// Begins to take over a device, once its earlier server has ended altogether.
-fn begin_recovery(control: &mut Control, device: u32) -> Result<(), String> {
+fn begin_recovery(
+    control: &mut Control,
+    device: u32,
+    ending: &Ending,
+) -> Result<Waited<()>, String> {
     let until = Instant::now() + PATIENCE;
     loop {
         match control.begin_recovery(device) {
-            Ok(()) => return Ok(()),
+            Ok(()) => return Ok(Waited::For(())),
             Err(error)
                 if error.number() == Some(Errno::BUSY.raw_os_error()) && Instant::now() < until =>
             {
-                sleep(LOOK_AGAIN)
+                if ending.comes_within(LOOK_AGAIN) {
+                    return Ok(Waited::ToEnd);
+                }
             }
             Err(error) => return Err(error.to_string()),
         }

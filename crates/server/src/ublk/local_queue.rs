@@ -34,6 +34,8 @@ pub(crate) struct LocalQueue {
     under_way: usize,
     /// No more requests are handed to the cache. The device's next server has the others.
     ending: bool,
+    /// All requests are completed with an error at once, also those with the cache.
+    failing: bool,
     arrived: Vec<Request>,
 }
 
@@ -57,6 +59,7 @@ impl LocalQueue {
             read_only: order.read_only,
             under_way: 0,
             ending: false,
+            failing: false,
             arrived: Vec::new(),
         })
     }
@@ -66,8 +69,12 @@ impl LocalQueue {
     pub(crate) fn poll(&mut self, requests: &mut Vec<LocalRequest>) {
         let mut arrived = std::mem::take(&mut self.arrived);
         self.queue.poll(&mut arrived);
-        for request in arrived.drain(..).filter(|_| !self.ending) {
-            match to_cache(&request, self.volume, self.read_only) {
+        for request in arrived.drain(..).filter(|_| !self.ending || self.failing) {
+            let wanted = match self.failing {
+                true => Err(Errno::IO),
+                false => to_cache(&request, self.volume, self.read_only),
+            };
+            match wanted {
                 Ok(wanted) => {
                     self.under_way += 1;
                     requests.push(LocalRequest { tag: request.tag, wanted });
@@ -83,6 +90,9 @@ impl LocalQueue {
     /// # Errors
     /// When the kernel refuses. The request must be completed then.
     pub(crate) fn take_data(&self, tag: u16, into: &Slice) -> Result<(), Fault> {
+        if self.failing {
+            return Err(Fault::Io); // the kernel may use the tag for another request
+        }
         self.queue.take_data(tag, into).map_err(|_| Fault::Io)
     }
 
@@ -93,6 +103,9 @@ impl LocalQueue {
         result: Result<Option<Slice>, Fault>,
     ) {
         self.under_way -= 1;
+        if self.failing {
+            return; // it was completed
+        }
         let given = result.map_err(errno).and_then(|data| match data {
             Some(data) => self.queue.give_data(request.tag, &data).map_err(|_| Errno::IO),
             None => Ok(()),
@@ -108,6 +121,17 @@ impl LocalQueue {
     /// Hands no more requests to the cache.
     pub(crate) fn end(&mut self) {
         self.ending = true;
+    }
+
+    /// Completes all requests with an error, now and later, also those with the cache.
+    pub(crate) fn fail(&mut self) {
+        if !std::mem::replace(&mut self.failing, true) {
+            self.queue.complete_all(-Errno::IO.raw_os_error());
+        }
+    }
+
+    pub(crate) fn volume(&self) -> VolumeId {
+        self.volume
     }
 
     /// Returns whether no request of it is with the cache.
@@ -131,11 +155,9 @@ fn to_cache(request: &Request, volume: VolumeId, read_only: bool) -> Result<Cach
         Action::Read => Kind::Read,
         Action::Flush => Kind::Flush,
         _ if read_only => return Err(Errno::ROFS),
-        Action::Write { durable: _ } => Kind::Write { durable: true },
+        Action::Write => Kind::Write { durable: true },
         Action::Discard => Kind::Trim,
-        Action::Zero { durable: _, may_unmap } => {
-            Kind::Zero { durable: true, may_unmap, fast: false }
-        }
+        Action::Zero { may_unmap } => Kind::Zero { durable: true, may_unmap, fast: false },
     };
     let is_flush = kind == Kind::Flush;
     let (offset, len) = if is_flush { (0, 0) } else { (request.offset, request.bytes.into()) };
@@ -165,17 +187,15 @@ mod tests {
 
     #[test]
     fn each_action_is_a_request_of_the_cache() {
-        for durable in [false, true] {
-            let zero = Action::Zero { durable, may_unmap: false };
-            for (action, kind) in [
-                (Action::Read, Kind::Read),
-                (Action::Write { durable }, Kind::Write { durable: true }),
-                (Action::Discard, Kind::Trim),
-                (zero, Kind::Zero { durable: true, may_unmap: false, fast: false }),
-            ] {
-                let expected = CacheRequest { volume: VolumeId(2), kind, offset: 8192, len: 4096 };
-                assert_eq!(cached(Some(action), false), Ok(expected));
-            }
+        let zero = Action::Zero { may_unmap: false };
+        for (action, kind) in [
+            (Action::Read, Kind::Read),
+            (Action::Write, Kind::Write { durable: true }),
+            (Action::Discard, Kind::Trim),
+            (zero, Kind::Zero { durable: true, may_unmap: false, fast: false }),
+        ] {
+            let expected = CacheRequest { volume: VolumeId(2), kind, offset: 8192, len: 4096 };
+            assert_eq!(cached(Some(action), false), Ok(expected));
         }
         let flush = cached(Some(Action::Flush), true).expect("a flush is a request");
         assert_eq!((flush.kind, flush.offset, flush.len), (Kind::Flush, 0, 0));
@@ -184,8 +204,8 @@ mod tests {
 
     #[test]
     fn a_device_to_read_only_refuses_changes() {
-        let zero = Action::Zero { durable: false, may_unmap: true };
-        for action in [Action::Write { durable: false }, Action::Discard, zero] {
+        let zero = Action::Zero { may_unmap: true };
+        for action in [Action::Write, Action::Discard, zero] {
             assert_eq!(cached(Some(action), true), Err(Errno::ROFS));
         }
         assert!(cached(Some(Action::Read), true).is_ok());
