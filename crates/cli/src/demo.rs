@@ -211,7 +211,7 @@ impl Running {
                     let admin =
                         server.admin_addresses().next().expect("there is an admin interface");
                     let _ = tell.send(Ok((uri, Endpoint::from(admin.clone()))));
-                    server.run()
+                    server.run().map(drop)
                 }
                 Err(error) => {
                     let _ = tell.send(Err(error));

@@ -26,6 +26,7 @@ mod state_dir;
 mod status;
 mod tier;
 mod trace;
+mod upgrade;
 mod volume;
 
 use std::process::ExitCode;
@@ -83,6 +84,8 @@ enum Command {
     Tier(tier::Command),
     /// Shut down a running server after making all written data durable
     Stop(admin::StopArguments),
+    /// Replace the program of a running server, whose attached devices stay in use
+    Upgrade(upgrade::UpgradeArguments),
     /// Check a cache that no server uses, and repair it
     Check(check::Arguments),
     /// Write a cache's dirty data to its volumes, without a server
@@ -134,6 +137,7 @@ pub fn run() -> ExitCode {
         Command::Volume(command) => volume::run(&command),
         Command::Tier(command) => tier::run(&command),
         Command::Stop(arguments) => admin::stop(&arguments),
+        Command::Upgrade(arguments) => upgrade::run(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::ExportDirty(arguments) => export_dirty::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),

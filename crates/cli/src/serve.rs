@@ -16,8 +16,8 @@ use floe_server::limits::Limits;
 use floe_server::notify;
 use floe_server::tls::TlsMode;
 use floe_server::{
-    AdminSetup, Bound, NamedDevices, NvmeAccess, PreparedTiers, ServeError, Server, ServerSetup,
-    TierError, Volume,
+    AdminSetup, Bound, Ended, NamedDevices, NvmeAccess, PreparedTiers, ServeError, Server,
+    ServerSetup, TierError, Volume,
 };
 
 use crate::descriptors;
@@ -25,7 +25,7 @@ use crate::error::CliError;
 use crate::log::{self, Format};
 use crate::settings::Source;
 use crate::state_dir::state_dir;
-use crate::{OrFail, attach, output};
+use crate::{OrFail, attach, output, upgrade};
 pub(crate) use signals::Reloadable;
 
 /// Operations that take longer show progress.
@@ -123,6 +123,7 @@ fn serve(
     if print_config {
         return std::io::stdout().write_all(config.to_text().as_bytes()).or_failure();
     }
+    upgrade::note_program();
     log::begin(log_format)?;
     let devices = config.tiers().count() + config.volume.len();
     let asked = config.listen.max_connections as usize;
@@ -160,7 +161,10 @@ fn serve(
     notify::ready();
     let ended = server.run();
     attach::forget(&attached);
-    ended.or_failure()
+    match ended.or_failure()? {
+        Ended::ForGood => Ok(()),
+        Ended::Replaced => Err(upgrade::replace()),
+    }
 }
 
 /// Prints the addresses on a separate thread. A stalled reader of standard output, such as a pipe
@@ -216,6 +220,7 @@ pub(crate) fn prepare(
         service: config.memory.times().or_usage()?,
         state,
         devices: Arc::new(NamedDevices),
+        check_program: upgrade::check_program,
         log_lines_dropped: log::dropped_lines,
     })
     .or_usage()?;

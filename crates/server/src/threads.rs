@@ -74,6 +74,15 @@ use team::Team;
 pub use tier::Tier;
 pub use tiers::{CacheDevices, NamedDevices, PreparedTiers, TierError};
 
+/// The end of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It was told to end.
+    ForGood,
+    /// Its program is to be replaced: local devices wait for the next one.
+    Replaced,
+}
+
 /// A server whose devices are open and whose threads wait for clients.
 pub struct Server {
     // Dropped in this order: threads that send to workers end before them.
@@ -119,7 +128,7 @@ impl Server {
     /// # Errors
     /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was
     /// lost.
-    pub fn run(self) -> Result<(), ServeError> {
+    pub fn run(self) -> Result<Ended, ServeError> {
         let Self { acceptor, control, team, nqn: _ } = self;
         let (events, notices) = (control.inbox.sender.clone(), Arc::clone(&control.acceptor));
         let local = control.local.clone();
@@ -141,11 +150,14 @@ impl Server {
         if stopped.is_ok() {
             local.delete(); // a worker that hangs has it open
         }
-        accepted?;
+        let replaced = accepted?;
         let closing = ended?;
         stopped?; // or the caches would say that all is in order
         let lost = closing.lost();
         closing.finish().map_err(ServeError::Close)?;
-        lost.map_or(Ok(()), |lost| Err(ServeError::DataLost(lost)))
+        match lost {
+            Some(lost) => Err(ServeError::DataLost(lost)),
+            None => Ok(if replaced { Ended::Replaced } else { Ended::ForGood }),
+        }
     }
 }

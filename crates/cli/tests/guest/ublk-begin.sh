@@ -2,6 +2,7 @@
 # volume, and /dev/vdb, the cache.
 set -u
 DEVICE=/dev/ublkb0
+PROGRAM=/files/floe
 NAME=/dev/floe/pictures
 
 fail() {
@@ -13,7 +14,7 @@ fail() {
 
 attach() {
     rm -f /tmp/device
-    /files/floe attach --backing /dev/vda --cache /dev/vdb --volume pictures --threads 2 --state-dir /tmp/state \
+    $PROGRAM attach --backing /dev/vda --cache /dev/vdb --volume pictures --threads 2 --state-dir /tmp/state \
         "$@" >/tmp/device 2>>/tmp/log &
     SERVER=$!
     for _ in $(seq 600); do

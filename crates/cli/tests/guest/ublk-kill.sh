@@ -1,4 +1,4 @@
-# Servers are killed, or end in good order and are begun again, under load.
+# Servers are killed, end in good order and are begun again, or have their program replaced, under load.
 attach --write back
 # A disk keeps what is written, flushed or not, as long as the machine runs.
 dd if=/files/floe of=$DEVICE bs=4k count=16 oflag=direct 2>/dev/null || fail 'it cannot be written'
@@ -39,17 +39,25 @@ for kill in $(seq "$KILLS"); do
     done
     : >/tmp/waits
     begun=$(hundredths)
-    if [ $((kill % 3)) = 0 ]; then
+    case $((kill % 4)) in
+    0)
+        how=upgraded
+        /files/floe upgrade || fail 'it cannot be upgraded'
+        kill -0 $SERVER || fail 'it is another process'
+        ;;
+    3)
         how=replaced
         kill $SERVER
         wait $SERVER || fail 'the server has failed'
-    else
+        ;;
+    *)
         how=killed
         kill -9 $SERVER
         wait $SERVER
-    fi
+        ;;
+    esac
     ended=$(hundredths)
-    attach --write back
+    [ $how = upgraded ] || attach --write back
     over=$(hundredths)
     sleep 1
     longest=$(sort -n /tmp/waits | tail -n 1)
@@ -69,7 +77,7 @@ round=$(cat /tmp/rounds)
 umount /mnt
 dmesg | grep -i 'i/o error' && fail 'a request has failed'
 detach
-for how in killed replaced; do
+for how in killed replaced upgraded; do
     for column in 2 3; do
         what=$([ $column = 2 ] && echo 'there again after' || echo 'the longest request took')
         grep "^$how" /tmp/times | cut -d ' ' -f $column | sort -n | awk -v what="$how: $what" '{ ms[NR] = $1 }

@@ -118,10 +118,18 @@ fn a_disk_of_a_killed_server_waits_and_loses_nothing() {
     if !guests_run() {
         return;
     }
-    let kills = std::env::var("FLOE_GUEST_KILLS").map_or(3, |kills| kills.parse().expect("kills"));
+    let kills = std::env::var("FLOE_GUEST_KILLS").map_or(4, |kills| kills.parse().expect("kills"));
     let seconds = GUEST_SECONDS + kills * KILL_SECONDS;
     let guest = Guest::new(VOLUME_BYTES, &[]);
     guest.runs_within(seconds, "ublk-kill.sh", &format!("KILLS={kills}"));
+}
+
+#[test]
+fn a_server_has_its_program_replaced_while_its_disk_is_in_use() {
+    if !guests_run() {
+        return;
+    }
+    Guest::new(VOLUME_BYTES, &[]).runs("ublk-upgrade.sh", "");
 }
 
 #[test]

@@ -4,12 +4,18 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use floe_nbd::uri;
 use serde::Deserialize;
 
 use super::{AdminAddress, NewTier, NewVolume, Resize, Token};
 use crate::status::{Status, TierStatus, VolumeStatus};
+
+/// The time that a new program may take to serve, and between looks.
+const BEGINNING: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A server to ask.
 #[derive(Debug, Clone)]
@@ -118,6 +124,25 @@ pub fn flush(server: &Endpoint) -> Result<(), AdminError> {
 /// When no server answers, or it leaves dirty data behind.
 pub fn stop(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/stop", "").map(drop)
+}
+
+/// Tells the server to replace its program by that of its file, and waits until the new one
+/// serves.
+///
+/// # Errors
+/// When no server answers, the new program refuses the server's settings or does not begin, or the
+/// last flush of the old one leaves dirty data behind.
+pub fn upgrade(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/upgrade", "")?;
+    let until = Instant::now() + BEGINNING;
+    loop {
+        // Connections to the old program's socket end with it.
+        match health(server) {
+            Ok(_) => return Ok(()),
+            Err(error) if until <= Instant::now() => return Err(error),
+            Err(_) => sleep(LOOK_AGAIN),
+        }
+    }
 }
 
 /// Tells the server to use a failed cache device again.

@@ -14,6 +14,8 @@ pub(crate) enum Command {
     Health,
     Flush,
     Stop,
+    /// Replace the program by that of its file.
+    Upgrade,
     /// Use a failed cache device again.
     RestoreCache,
     ListVolumes,
@@ -110,6 +112,7 @@ impl Command {
             ["healthz"] => ("GET", Ok(Self::Health)),
             ["flush"] => ("POST", Ok(Self::Flush)),
             ["stop"] => ("POST", Ok(Self::Stop)),
+            ["upgrade"] => ("POST", Ok(Self::Upgrade)),
             ["cache", "restore"] => ("POST", Ok(Self::RestoreCache)),
             ["volumes"] if method == "POST" => ("POST", Self::add(body)),
             ["volumes"] => ("GET", Ok(Self::ListVolumes)),

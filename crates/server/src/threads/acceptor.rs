@@ -83,6 +83,8 @@ pub(super) struct Acceptor {
     pub(super) reporting: Reporting,
     pub(super) entrance: Entrance,
     pub(super) phase: Phase,
+    /// The program is to be replaced when the server has ended.
+    pub(super) replaced: bool,
     /// A change of the volumes or tiers under way, and the client that asked for it.
     pub(super) change: Option<(u32, Change)>,
     /// The reply to clients that asked for the end, once it has come.
@@ -91,11 +93,11 @@ pub(super) struct Acceptor {
 
 impl Acceptor {
     /// Takes clients until the control thread has ended the server, and tells those that asked for
-    /// the end.
+    /// the end. Returns whether the program is to be replaced.
     ///
     /// # Errors
     /// When the ring fails, or another thread cannot go on.
-    pub(super) fn run(mut self) -> Result<(), ServeError> {
+    pub(super) fn run(mut self) -> Result<bool, ServeError> {
         for index in 0..self.listeners.len() as u32 {
             self.accept(AcceptorToken::Accept(index));
         }
@@ -123,7 +125,7 @@ impl Acceptor {
                 self.wait()?;
             }
         }
-        Ok(())
+        Ok(self.replaced)
     }
 
     fn wait(&mut self) -> Result<(), ServeError> {
@@ -164,6 +166,11 @@ impl Acceptor {
                 }
             }
             Notice::JobDone { admin, reply } => self.job_done(admin, &reply),
+            Notice::Replace { admin } => {
+                self.admin_sessions[admin].stopping = true;
+                self.replaced = self.phase == Phase::Serving;
+                self.end();
+            }
             Notice::Ended(reply) => {
                 self.phase = Phase::Telling;
                 self.ended = Some(reply);
@@ -250,6 +257,7 @@ impl Acceptor {
             let signal = Rc::clone(&self.io.signal);
             self.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
         } // else nobody is left to signal, and that would be readable for ever
+        self.replaced = false; // it is to end for good
         if self.phase == Phase::Serving {
             self.end();
         } else {
@@ -266,7 +274,7 @@ impl Acceptor {
                 // At once, also while a job is under way: no request is taken after the next
                 // status.
                 self.workers.tell_all(|| Message::End);
-                self.send_to_control(Event::End);
+                self.send_to_control(Event::End { replaced: self.replaced });
             }
             Phase::Ending => {}
             Phase::Telling => self.tell_stopped(),

@@ -218,6 +218,7 @@ impl Acceptor {
                 self.end();
                 Ok(())
             }
+            Command::Upgrade => self.begin_job(index, Operation::Upgrade),
             Command::RestoreCache => self.begin_job(index, Operation::Restore),
             Command::AddVolume(addition) => {
                 let paths = self.admin_sessions[index].paths();
@@ -249,7 +250,7 @@ impl Acceptor {
             return Err(Problem::Ending.into_reply());
         }
         let change = match &operation {
-            Operation::Restore => None,
+            Operation::Restore | Operation::Upgrade => None,
             Operation::AttachTier { .. } | Operation::DetachTier { .. } => Some(Change::Tier),
             _ => Some(Change::Volume),
         };

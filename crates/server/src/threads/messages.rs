@@ -149,7 +149,7 @@ pub(super) enum Event {
     /// An admin client wants this done.
     Job(Job),
     /// The server is to end.
-    End,
+    End { replaced: bool },
     /// The server has failed: nothing is waited for any more.
     Abandon,
 }
@@ -182,6 +182,7 @@ pub(super) struct Job {
 #[derive(Debug)]
 pub(super) enum Operation {
     Restore,
+    Upgrade,
     AddVolume { addition: Box<Addition>, paths: AllowedPaths },
     RemoveVolume { name: String, force: bool },
     ResizeVolume { name: String, size_bytes: Option<u64> },
@@ -196,6 +197,8 @@ pub(super) enum Notice {
     Replied(WorkerReply),
     /// A job is done, or could not be.
     JobDone { admin: u32, reply: Reply },
+    /// The server is to end, and its program to be replaced. This client is told of the end.
+    Replace { admin: u32 },
     /// The server has ended; the reply for the clients that asked for that.
     Ended(Reply),
     /// A thread cannot go on.

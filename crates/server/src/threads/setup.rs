@@ -53,6 +53,9 @@ pub struct ServerSetup {
     pub state: Option<StateDir>,
     /// The opener of the devices of such tiers.
     pub devices: Arc<dyn CacheDevices>,
+    /// Checks that the program of its file takes the server's settings, before it replaces this
+    /// one.
+    pub check_program: fn() -> Result<(), String>,
     /// Returns the number of log lines dropped so far, for the metrics.
     pub log_lines_dropped: fn() -> u64,
 }

@@ -114,6 +114,7 @@ impl Setup {
             service: None,
             state: None,
             devices: Arc::new(NamedDevices),
+            check_program: || Ok(()),
             log_lines_dropped: || 0,
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));
@@ -220,7 +221,7 @@ impl Setup {
             let admin: Vec<_> = server.admin_addresses().cloned().collect();
             let nvme = server.nvme_addresses().map(ToString::to_string).collect();
             tell.send(Ok((server.uris().collect(), nvme, admin))).unwrap();
-            server.run()
+            server.run().map(drop)
         });
         let (uris, nvme, mut admin): (_, _, Vec<AdminAddress>) =
             told.recv_timeout(PATIENCE).expect("it begins, or says why not")?;

@@ -46,6 +46,8 @@ pub(in crate::threads) struct Control {
     pub(in crate::threads) jobs: VecDeque<Job>,
     /// The server is to end.
     pub(in crate::threads) ending: bool,
+    /// The program is to be replaced then: local devices stay for the next one.
+    pub(in crate::threads) replaced: bool,
     /// The server has failed: nothing is waited for.
     pub(in crate::threads) abandoned: bool,
     /// The number of the last command.
@@ -102,8 +104,8 @@ impl Control {
                     self.jobs.push_back(job);
                     return Next::Woken;
                 }
-                Ok(Event::End) => {
-                    self.ending = true;
+                Ok(Event::End { replaced }) => {
+                    (self.ending, self.replaced) = (true, replaced);
                     return Next::Woken;
                 }
                 Ok(Event::Abandon) => {

@@ -17,9 +17,10 @@ mod remove_volume;
 mod resize_volume;
 mod restore;
 mod shutdown;
+mod upgrade;
 
 use super::closing::Closing;
-use super::messages::{Job, Operation, Problem};
+use super::messages::{Job, Notice, Operation, Problem};
 use super::setup::ServeError;
 use crate::admin::Reply;
 pub(super) use core::{Control, Inbox};
@@ -37,6 +38,12 @@ pub(super) fn run(mut control: Control) -> Result<Closing, ServeError> {
             return shutdown::shutdown(control);
         }
         match control.jobs.pop_front() {
+            Some(Job { admin, operation: Operation::Upgrade }) => {
+                match upgrade::make_ready(&mut control) {
+                    Ok(()) => control.acceptor.post(Notice::Replace { admin }),
+                    Err(refusal) => control.answer(admin, refusal),
+                }
+            }
             Some(Job { admin, operation }) => {
                 let reply = carry_out(&mut control, operation).unwrap_or_else(|refusal| refusal);
                 control.answer(admin, reply);
@@ -48,6 +55,7 @@ pub(super) fn run(mut control: Control) -> Result<Closing, ServeError> {
 
 fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply> {
     match operation {
+        Operation::Upgrade => unreachable!("it is answered by the end of the server"),
         Operation::Restore => restore::restore(control),
         Operation::AddVolume { addition, paths } => {
             add_volume::add_volume(control, *addition, paths)
