@@ -14,6 +14,10 @@ const CACHE_BYTES: u64 = 48 << 20;
 /// The least that mkfs.xfs takes, and some.
 const XFS_BYTES: u64 = 320 << 20;
 
+/// A volume that is swap, and the memory that a program has: more than the guest's 768 MiB.
+const SWAP_BYTES: u64 = 768 << 20;
+const HOG_MIB: u64 = 700;
+
 /// Seconds for a script in the guest, on a machine with much else to do, and more for each kill.
 const GUEST_SECONDS: u64 = 900;
 const KILL_SECONDS: u64 = 60;
@@ -59,7 +63,7 @@ impl Guest {
         // Its debugging information would take longer to load than the test takes.
         let floe = env!("CARGO_BIN_EXE_floe");
         run("strip", &["-o", text(&guest.path("floe")), floe]);
-        for program in ["exercise", "load"] {
+        for program in ["exercise", "load", "hog"] {
             let source = scripts().join(program).with_extension("c");
             run("cc", &["-O1", "-o", text(&guest.path(program)), text(&source)]);
         }
@@ -85,7 +89,7 @@ impl Guest {
             .arg("--newer")
             .args(self.disks.iter().flat_map(|disk| ["--disk", text(disk)]))
             .args([self.path(script), self.path("floe")])
-            .args([self.path("exercise"), self.path("load")])
+            .args([self.path("exercise"), self.path("load"), self.path("hog")])
             .env("GUEST_SECONDS", seconds.to_string())
             .stdin(Stdio::null())
             .output()
@@ -130,6 +134,14 @@ fn a_server_has_its_program_replaced_while_its_disk_is_in_use() {
         return;
     }
     Guest::new(VOLUME_BYTES, &[]).runs("ublk-upgrade.sh", "");
+}
+
+#[test]
+fn a_disk_is_swap_while_memory_is_short() {
+    if !guests_run() {
+        return;
+    }
+    Guest::new(SWAP_BYTES, &[]).runs("ublk-swap.sh", &format!("MIB={HOG_MIB}"));
 }
 
 #[test]

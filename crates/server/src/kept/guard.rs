@@ -7,6 +7,10 @@
 //! [`MOST_SAMPLES`](floe_block::MOST_SAMPLES) times per session and volume. All other operations
 //! cost one load and, while samples are left, a search among so many numbers.
 //!
+//! The samples of a volume that is a local block device are forgotten at the start, and it has no
+//! guard. The kernel may wait for a write to it before it has memory again, and a thread and a ring
+//! for the superblock need memory.
+//!
 //! A superblock that cannot be written delays no client: the write goes on, and the next start may
 //! refuse a volume that is the right one.
 
@@ -70,6 +74,10 @@ pub(crate) fn guarded<'a>(
             forgotten: AtomicU64::new(0),
             wanted: Mutex::default(),
         };
+        if volume.reach.is_local() && !volume.read_only {
+            guard.forget_now(u64::MAX);
+            return volume;
+        }
         let backing = GuardedSource { inner: volume.backing, guard: Arc::new(guard) };
         Volume { backing: Arc::new(backing), ..volume }
     };
@@ -121,21 +129,26 @@ impl Guard {
                 return;
             }
             drop(wanted);
-            let is_one = |at: &usize| samples >> at & 1 == 1;
-            let at = (0..self.sectors.len()).filter(is_one);
-            let sectors: Vec<u64> = at.map(|at| self.sectors[at]).collect();
-            for writer in &self.writers {
-                if let Err(error) = writer.forget(&sectors) {
-                    let volume = &self.volume;
-                    tracing::warn!(
-                        volume, %error,
-                        "the superblock of a cache could not be written before a sector changes \
-                         by which it tells the volume: the next start may refuse the volume"
-                    );
-                }
-            }
-            self.forgotten.fetch_or(samples, Ordering::Release);
+            self.forget_now(samples);
         }
+    }
+
+    /// Has all superblocks forget these samples.
+    fn forget_now(&self, samples: u64) {
+        let is_one = |at: &usize| samples >> at & 1 == 1;
+        let at = (0..self.sectors.len()).filter(is_one);
+        let sectors: Vec<u64> = at.map(|at| self.sectors[at]).collect();
+        for writer in &self.writers {
+            if let Err(error) = writer.forget(&sectors) {
+                let volume = &self.volume;
+                tracing::warn!(
+                    volume, %error,
+                    "the superblock of a cache could not be written before a sector changes by \
+                     which it tells the volume: the next start may refuse the volume"
+                );
+            }
+        }
+        self.forgotten.fetch_or(samples, Ordering::Release);
     }
 }
 
@@ -252,6 +265,7 @@ mod tests {
     use super::super::disk::Disk;
     use super::super::keeper::Keeper;
     use super::*;
+    use crate::volume::Reach;
 
     const BYTES: u64 = 1 << 20;
 
@@ -305,8 +319,8 @@ mod tests {
         })
     }
 
-    #[test]
-    fn a_sector_changes_when_the_superblock_has_forgotten_its_sample() {
+    /// A guarded volume, and its cache with its device, which knew samples of it.
+    fn guarded_volume(reach: Reach, read_only: bool) -> (Volume, Parts, Arc<dyn DeviceSource>) {
         let memory = |bytes, cache| -> Arc<dyn DeviceSource> {
             Arc::new(Memory { device: MemoryDevice::new(bytes), cache })
         };
@@ -331,12 +345,26 @@ mod tests {
             name: "v".into(),
             description: String::new(),
             backing: memory(BYTES, Some(Arc::clone(&cache))),
-            read_only: false,
-            reach: crate::volume::Reach::Clients,
+            read_only,
+            reach,
         };
-        let volumes = guarded(vec![volume], std::iter::once(&parts));
+        let guarded = guarded(vec![volume], std::iter::once(&parts)).remove(0);
+        (guarded, parts, cache)
+    }
+
+    #[test]
+    fn a_local_device_that_may_be_written_is_known_by_no_sample() {
+        let (_, _, cache) = guarded_volume(Reach::Local, false);
+        assert!(known_samples(&cache).is_empty());
+        let (_, _, cache) = guarded_volume(Reach::Both, true);
+        assert!(!known_samples(&cache).is_empty());
+    }
+
+    #[test]
+    fn a_sector_changes_when_the_superblock_has_forgotten_its_sample() {
+        let (volume, _parts, cache) = guarded_volume(Reach::Clients, false);
         let (ring, pool) = (Ring::new(1).expect("a ring"), Pool::new(0));
-        let mut device = volumes[0].backing.open(&ring, &pool).expect("a device");
+        let mut device = volume.backing.open(&ring, &pool).expect("a device");
 
         let sectors = sampled_sectors(BYTES);
         let before = known_samples(&cache).len();

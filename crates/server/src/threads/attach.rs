@@ -95,11 +95,7 @@ impl Server {
     }
 
     /// Has the workers serve the queues of a device, in turn.
-    fn serve_queues(
-        &self,
-        device: &LocalDevice,
-        volume: &LocalVolume,
-    ) -> Result<(), UblkError> {
+    fn serve_queues(&self, device: &LocalDevice, volume: &LocalVolume) -> Result<(), UblkError> {
         let character = device.open()?;
         let (begun, told) = mpsc::channel();
         let workers = &self.control.workers;

@@ -44,6 +44,10 @@ use crate::volume::Volume;
 const ARENA_BYTES: usize = 64 << 20;
 const ARENA_BYTES_LEAST: usize = 16 << 20;
 
+/// That of each thread of a server with local block devices, so that no more is taken: the kernel
+/// may free memory only by writing to them.
+const LOCAL_ARENA_BYTES: usize = 64 << 20;
+
 /// Addresses that are bound, before there are devices to serve: a server that cannot listen shall
 /// not create files.
 pub struct Bound {
@@ -114,7 +118,12 @@ impl Bound {
         let workers = Workers(wake_ups.iter().map(handle).collect());
         let valve =
             config.shed_most.map(|most| Arc::new(Valve::new(most, threads, Instant::now())));
-        let seeds = Pool::family(threads, (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST));
+        let is_local = volumes.iter().any(|volume| volume.reach.is_local());
+        let arena_bytes = match is_local {
+            true => LOCAL_ARENA_BYTES,
+            false => (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST),
+        };
+        let seeds = Pool::family(threads, arena_bytes);
         let mut parts: Vec<Vec<TierPart>> = (0..threads).map(|_| Vec::new()).collect();
         let mut known = Vec::new();
         for (key, tier) in (0..).map(TierKey).zip(tiers) {

@@ -16,8 +16,8 @@ impl Worker {
     /// Begins to serve a queue, and tells the thread that waits for that.
     pub(super) fn serve_queue(&mut self, order: QueueOrder) {
         let begun = LocalQueue::begin(&self.ring, &order);
-        // The other half is for what the cache itself moves.
-        let most_bytes = self.common.pool.stats().arena_bytes as u64 / 2;
+        // The rest is for what the cache itself moves.
+        let most_bytes = self.common.pool.stats().arena_bytes as u64 / 4;
         let told = begun.map(|queue| {
             self.locals.insert(queue, usize::from(order.depth), most_bytes);
         });
