@@ -18,7 +18,7 @@ demo: ## build, then see a slow volume made faster
 
 .PHONY: test
 test: ## every test, also those with real NBD clients
-	@scripts/require build clients guest
+	@scripts/require build clients guest ceph
 	FLOE_REQUIRE_CLIENTS=1 $(CARGO) test --workspace --locked --no-fail-fast
 
 # What a change needs before it is committed: no other programs, no guests, no crash simulator.

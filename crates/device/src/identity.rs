@@ -44,6 +44,8 @@ pub enum FactKind {
     Serial = 19,
     /// The UUID in the entry of a partition table.
     Partition = 20,
+    /// An image of Ceph: its cluster, its pool, its id and perhaps a snapshot.
+    Image = 21,
 }
 
 /// Kinds that only files have, in the order of [`GROUPS`].
@@ -56,7 +58,8 @@ const OF_FILES: [FactKind; 5] = [
 ];
 
 /// Of each group the first kind that both identities have decides; in every group they must agree.
-const GROUPS: [&[FactKind]; 7] = [
+const GROUPS: [&[FactKind]; 8] = [
+    &[FactKind::Image],
     &[FactKind::Mapping],
     &[FactKind::Raid],
     &[FactKind::WorldWideName, FactKind::Serial],
@@ -78,6 +81,7 @@ impl fmt::Display for FactKind {
             Self::WorldWideName => "world-wide name",
             Self::Serial => "serial number",
             Self::Partition => "partition UUID",
+            Self::Image => "image id",
         })
     }
 }

@@ -16,6 +16,7 @@ use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
 use crate::identity::Identity;
 use crate::medium::{Medium, MediumDevice, SharedMedium};
 use crate::memory::MemoryDevice;
+use crate::rbd::{RbdDevice, RbdError, RbdName, RbdSource};
 use crate::ring::Ring;
 use crate::stripe::{Layout, StripeDevice};
 use crate::volatile::{Habit, VolatileDevice, VolatileDisk};
@@ -40,6 +41,7 @@ pub struct Source {
 enum Kind {
     File(FileSource),
     Memory(MemoryDevice),
+    Rbd(RbdSource),
     Stripe {
         members: Arc<[Source]>,
         chunk: u64,
@@ -101,6 +103,12 @@ impl Source {
         Ok(Source { kind: Kind::Memory(device), volatile: None, medium: None, faults: None })
     }
 
+    /// An image of Ceph; it is opened, and locked against other clients.
+    pub(crate) fn rbd(name: &RbdName, read_only: bool) -> Result<Source, OpenError> {
+        let kind = Kind::Rbd(RbdSource::prepare(name, read_only)?);
+        Ok(Source { kind, volatile: None, medium: None, faults: None })
+    }
+
     /// The same device, made to behave like a slower medium.
     pub(crate) fn slowed(self, medium: Option<&Medium>, seed: u64) -> Source {
         let medium = medium.map(|medium| SharedMedium::new(medium.clone(), seed));
@@ -132,6 +140,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.size_bytes(),
             Kind::Memory(memory) => memory.size_bytes(),
+            Kind::Rbd(image) => image.size_bytes(),
             Kind::Stripe { size: Some(size), .. } => *size,
             Kind::Stripe { members, chunk, size: None } => room(members, *chunk),
         }
@@ -143,6 +152,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.identity(),
             Kind::Memory(_) => Identity::default(),
+            Kind::Rbd(image) => image.identity(),
             Kind::Stripe { members, .. } => {
                 Identity::of_stripe(&members.iter().map(Source::identity).collect::<Vec<_>>())
             }
@@ -154,6 +164,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.path().display().to_string(),
             Kind::Memory(_) => "memory".to_owned(),
+            Kind::Rbd(image) => format!("rbd:{}", image.name()),
             Kind::Stripe { members, .. } => {
                 members.iter().map(Source::name).collect::<Vec<_>>().join("+")
             }
@@ -165,7 +176,7 @@ impl Source {
     pub fn has_kernel_name(&self) -> bool {
         match &self.kind {
             Kind::File(file) => file.has_kernel_name(),
-            Kind::Memory(_) => false,
+            Kind::Memory(_) | Kind::Rbd(_) => false,
             Kind::Stripe { members, .. } => members.iter().any(Source::has_kernel_name),
         }
     }
@@ -178,6 +189,7 @@ impl Source {
     pub fn refresh(&self) -> io::Result<u64> {
         match &self.kind {
             Kind::File(file) => file.refresh(),
+            Kind::Rbd(image) => image.refresh(),
             Kind::Memory(_) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, "a memory device cannot be resized"))
             }
@@ -207,6 +219,14 @@ impl Source {
                 }
             }
             Kind::Memory(memory) => self.opened(memory.clone()),
+            Kind::Rbd(image) => {
+                let device = RbdDevice::new(ring, image).map_err(|source| RbdError::Image {
+                    what: "wait for",
+                    image: image.name().to_string(),
+                    source,
+                });
+                self.opened(device?)
+            }
             Kind::Stripe { members, chunk, .. } => {
                 let members = members.iter().map(|member| member.open(ring, pool));
                 let stripe = StripeDevice::new(members.collect::<Result<Vec<_>, _>>()?, *chunk);

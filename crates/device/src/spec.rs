@@ -1,5 +1,5 @@
-//! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB` or
-//! `stripe:/dev/sdb+/dev/sdc`.
+//! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB`,
+//! `stripe:/dev/sdb+/dev/sdc` or `rbd:POOL/IMAGE`.
 //!
 //! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads
 //! writes do not slow, to tell what that does. `faults=FILE` has it fail as a file says, for tests
@@ -24,6 +24,7 @@ use crate::Device;
 use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};
 use crate::medium::Medium;
+use crate::rbd::RbdName;
 use crate::ring::Ring;
 use crate::source::{MEDIUM_SEED, Source, most_memory};
 use crate::stripe::Layout;
@@ -44,6 +45,7 @@ enum Kind {
     File { path: PathBuf, size: Option<u64> },
     Memory { size: u64 },
     Stripe { paths: Vec<PathBuf>, chunk: u64, size: Option<u64> },
+    Rbd(RbdName),
 }
 
 /// The purpose for which a device is opened.
@@ -67,6 +69,7 @@ impl Spec {
         match self.kind {
             Kind::File { size, .. } | Kind::Stripe { size, .. } => size,
             Kind::Memory { size } => Some(size),
+            Kind::Rbd(_) => None,
         }
     }
 
@@ -88,7 +91,7 @@ impl Spec {
     pub fn paths(&self) -> &[PathBuf] {
         match &self.kind {
             Kind::File { path, .. } => std::slice::from_ref(path),
-            Kind::Memory { .. } => &[],
+            Kind::Memory { .. } | Kind::Rbd(_) => &[],
             Kind::Stripe { paths, .. } => paths,
         }
     }
@@ -97,7 +100,7 @@ impl Spec {
     pub fn chunk_bytes(&self) -> Option<u64> {
         match self.kind {
             Kind::Stripe { chunk, .. } => Some(chunk),
-            Kind::File { .. } | Kind::Memory { .. } => None,
+            Kind::File { .. } | Kind::Memory { .. } | Kind::Rbd(_) => None,
         }
     }
 
@@ -142,6 +145,11 @@ impl Spec {
                     return Err(OpenError::TooMuchMemory { size: *size, has });
                 }
                 let source = Source::memory(*size)?.failing(self.faults.as_deref());
+                Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
+            }
+            (Kind::Rbd(name), Some(_)) => Err(OpenError::NotCache { name: name.to_string() }),
+            (Kind::Rbd(name), None) => {
+                let source = Source::rbd(name, read_only)?.failing(self.faults.as_deref());
                 Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
             }
             (Kind::Stripe { chunk, size: Some(size), .. }, Some(wanted)) if *size != wanted => {

@@ -4,6 +4,7 @@
 //! than this one does, so those of `device` use only what knows no device.
 
 pub mod allocations;
+mod ceph;
 #[cfg(feature = "certificates")]
 mod certificates;
 #[cfg(feature = "devices")]
@@ -14,6 +15,7 @@ mod programs;
 mod random;
 mod wait;
 
+pub use ceph::Ceph;
 #[cfg(feature = "certificates")]
 pub use certificates::certificates;
 #[cfg(feature = "devices")]

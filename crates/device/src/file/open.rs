@@ -124,6 +124,15 @@ pub enum OpenError {
         /// Its chunks' size.
         chunk: u64,
     },
+    /// An image of Ceph could not be opened.
+    #[error(transparent)]
+    Rbd(#[from] crate::rbd::RbdError),
+    /// A cache lies on a local device.
+    #[error("image {name} cannot be a cache; a cache is a file, a disk, a stripe or memory")]
+    NotCache {
+        /// The image.
+        name: String,
+    },
     /// A memory device has the size it was specified with.
     #[error("the memory device has {actual} bytes, not the {wanted} asked for")]
     WrongMemorySize {

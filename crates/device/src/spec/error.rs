@@ -5,10 +5,10 @@ use crate::medium::Medium;
 /// An error in a device's text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// Neither `file:` nor `memory:` nor `stripe:`, nor the begin of a path.
+    /// No kind of device, nor the begin of a path.
     #[error(
         "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
-         and paths that begin with / or ./"
+         rbd:POOL/IMAGE, and paths that begin with / or ./"
     )]
     Kind {
         /// The text.
@@ -33,6 +33,12 @@ pub enum SpecError {
         spec: String,
         /// The path.
         path: String,
+    },
+    /// `rbd:` without a pool and an image.
+    #[error("{spec:?} names no image; write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE@SNAPSHOT")]
+    Image {
+        /// The text.
+        spec: String,
     },
     /// `memory:` without a size.
     #[error("{spec:?} gives no size; write memory:SIZE, such as memory:64MiB")]

@@ -10,12 +10,14 @@ use super::error::SpecError;
 use super::{Kind, Spec};
 use crate::SECTOR_BYTES;
 use crate::medium::Medium;
+use crate::rbd::RbdName;
 use crate::stripe::CHUNK_BYTES;
 
 impl Spec {
     /// Returns whether a text begins as a device's does: with a kind, or as a path.
     pub fn begins(text: &str) -> bool {
-        is_path(text) || ["file:", "memory:", "stripe:"].iter().any(|kind| text.starts_with(kind))
+        let kinds = ["file:", "memory:", "stripe:", "rbd:"];
+        is_path(text) || kinds.iter().any(|kind| text.starts_with(kind))
     }
 }
 
@@ -38,9 +40,12 @@ impl FromStr for Spec {
             "stripe" => {
                 "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
             }
+            "rbd" => "id=USER, conf=FILE, medium=NAME and interference=off",
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
+        let (mut user, mut conf) = (None, None);
         let (mut size, mut chunk, mut write_cache, mut faults) = (None, None, None, None);
+        let is_file = matches!(kind, "file" | "stripe");
         let (mut medium, mut interference) = (None::<Medium>, None);
         for setting in parts {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
@@ -52,10 +57,12 @@ impl FromStr for Spec {
                     chunk.replace(parse_size(text, value, SECTOR_BYTES)?).is_some()
                 }
                 "size" if kind == "file" => size.replace(parse_size(text, value, 512)?).is_some(),
-                "write-cache" if kind != "memory" && value != "volatile" => {
+                "id" if kind == "rbd" && !value.is_empty() => user.replace(value).is_some(),
+                "conf" if kind == "rbd" && !value.is_empty() => conf.replace(value).is_some(),
+                "write-cache" if is_file && value != "volatile" => {
                     return Err(SpecError::WriteCache { spec: spec(), found: value.to_owned() });
                 }
-                "write-cache" if kind != "memory" => write_cache.replace(value).is_some(),
+                "write-cache" if is_file => write_cache.replace(value).is_some(),
                 "medium" => {
                     let found = Medium::named(value).ok_or_else(|| SpecError::Medium {
                         spec: spec(),
@@ -91,6 +98,12 @@ impl FromStr for Spec {
                 chunk: chunk.unwrap_or(CHUNK_BYTES),
                 size,
             },
+            "rbd" => {
+                let name =
+                    RbdName::parse(first).ok_or_else(|| SpecError::Image { spec: spec() })?;
+                let (user, conf) = (user.map(str::to_owned), conf.map(PathBuf::from));
+                Kind::Rbd(RbdName { user, conf, ..name })
+            }
             _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
         };
         Ok(Spec { kind, volatile: write_cache.is_some(), medium, faults })
@@ -149,6 +162,12 @@ impl fmt::Display for Spec {
                 write!(f, "file:{},size={}", path.display(), Exact(*size))?;
             }
             Kind::Memory { size } => write!(f, "memory:{}", Exact(*size))?,
+            Kind::Rbd(name) => {
+                write!(f, "rbd:{name}")?;
+                name.user.as_ref().map_or(Ok(()), |user| write!(f, ",id={user}"))?;
+                let conf = name.conf.as_ref();
+                conf.map_or(Ok(()), |conf| write!(f, ",conf={}", conf.display()))?;
+            }
             Kind::Stripe { paths, chunk, size } => {
                 let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
                 write!(f, "stripe:{},chunk={}", paths.join("+"), Exact(*chunk))?;

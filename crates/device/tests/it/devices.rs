@@ -11,17 +11,17 @@ use floe_device::{
 use proptest::prelude::*;
 
 /// A size that ends inside a sector.
-const SIZE: u64 = 40 * SECTOR as u64 + 1536;
+pub(crate) const SIZE: u64 = 40 * SECTOR as u64 + 1536;
 
 #[derive(Debug, Clone)]
-enum Step {
+pub(crate) enum Step {
     Read { sector: u64, sectors: u64 },
     Write { sector: u64, sectors: u64, byte: u8, durable: bool },
     Zero { sector: u64, sectors: u64, may_unmap: bool },
     Flush,
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+pub(crate) fn steps() -> impl Strategy<Value = Vec<Step>> {
     let range =
         || (0u64..41, 1u64..12).prop_map(|(sector, sectors)| (sector, sectors.min(41 - sector)));
     let step = prop_oneof![
@@ -44,7 +44,7 @@ fn pattern(byte: u8, offset: u64, len: usize) -> Vec<u8> {
 
 /// Runs the steps one by one. Ranges are rounded up to whole sectors on even steps, and end at the
 /// device's end on odd ones.
-fn check(ring: &Ring, pool: &Pool, device: &mut dyn Device, steps: &[Step]) {
+pub(crate) fn check(ring: &Ring, pool: &Pool, device: &mut dyn Device, steps: &[Step]) {
     let mut model = vec![0u8; SIZE as usize];
     for (number, step) in steps.iter().enumerate() {
         let extent = |sector: u64, sectors: u64| {

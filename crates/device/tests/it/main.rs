@@ -6,6 +6,7 @@ mod faults;
 mod files;
 mod lending;
 mod media;
+mod rbd;
 mod rings;
 mod shapes;
 mod sockets;

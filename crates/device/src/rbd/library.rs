@@ -1,0 +1,89 @@
+//! The parts of librados and librbd that are used, found when they are first needed.
+
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
+
+use libloading::os::unix::Library;
+
+use super::error::RbdError;
+
+/// A cluster (`rados_t`), a pool of it (`rados_ioctx_t`), an image (`rbd_image_t`) or the end of an
+/// operation (`rbd_completion_t`), as the library knows it.
+pub(super) type Handle = *mut c_void;
+
+/// Called by a thread of the library when an operation has ended.
+pub(super) type Callback = unsafe extern "C" fn(Handle, *mut c_void);
+
+/// Declares the functions that are used: the field's name is the function's.
+macro_rules! functions {
+    ($( $library:ident = $file:literal { $( fn $name:ident($($argument:ty),*) $(-> $result:ty)?; )* } )*) => {
+        /// The functions, as their headers declare them.
+        pub(super) struct Functions {
+            $( $( pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?, )* )*
+        }
+
+        fn load() -> Result<Functions, RbdError> {
+            $(
+                // SAFETY: running the initialisation of Ceph's libraries has no requirements.
+                let $library = unsafe { Library::new($file) }
+                    .map_err(|source| RbdError::NoLibrary { library: $file, source })?;
+            )*
+            let functions = Functions {
+                $( $( $name: {
+                    // SAFETY: the type is the one that the library's header declares.
+                    let found = unsafe { $library.get(concat!(stringify!($name), "\0").as_bytes()) };
+                    *found.map_err(|source| RbdError::OldLibrary { library: $file, source })?
+                }, )* )*
+            };
+            // They stay open: threads of theirs run until the process ends.
+            $( std::mem::forget($library); )*
+            Ok(functions)
+        }
+    };
+}
+
+functions! {
+    rados = "librados.so.2" {
+        fn rados_create(*mut Handle, *const c_char) -> c_int;
+        fn rados_conf_read_file(Handle, *const c_char) -> c_int;
+        fn rados_conf_set(Handle, *const c_char, *const c_char) -> c_int;
+        fn rados_connect(Handle) -> c_int;
+        fn rados_shutdown(Handle);
+        fn rados_cluster_fsid(Handle, *mut c_char, usize) -> c_int;
+        fn rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
+        fn rados_ioctx_set_namespace(Handle, *const c_char);
+        fn rados_ioctx_get_id(Handle) -> i64;
+        fn rados_ioctx_destroy(Handle);
+    }
+    rbd = "librbd.so.1" {
+        fn rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+        fn rbd_open_read_only(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
+        fn rbd_close(Handle) -> c_int;
+        fn rbd_get_size(Handle, *mut u64) -> c_int;
+        fn rbd_get_features(Handle, *mut u64) -> c_int;
+        fn rbd_get_id(Handle, *mut c_char, usize) -> c_int;
+        fn rbd_lock_acquire(Handle, c_int) -> c_int;
+        fn rbd_lock_release(Handle) -> c_int;
+        fn rbd_aio_create_completion(*mut c_void, Callback, *mut Handle) -> c_int;
+        fn rbd_aio_get_return_value(Handle) -> isize;
+        fn rbd_aio_release(Handle);
+        fn rbd_aio_read(Handle, u64, usize, *mut c_char, Handle) -> c_int;
+        fn rbd_aio_write(Handle, u64, usize, *const c_char, Handle) -> c_int;
+        fn rbd_aio_discard(Handle, u64, u64, Handle) -> c_int;
+        fn rbd_aio_write_zeroes(Handle, u64, usize, Handle, c_int, c_int) -> c_int;
+        fn rbd_aio_flush(Handle, Handle) -> c_int;
+    }
+}
+
+/// The functions, once both libraries have been found.
+///
+/// # Errors
+/// When one of them is missing or too old; the next call tries again.
+pub(super) fn library() -> Result<&'static Functions, RbdError> {
+    static LOADED: OnceLock<Functions> = OnceLock::new();
+    if let Some(loaded) = LOADED.get() {
+        return Ok(loaded);
+    }
+    let loaded = load()?;
+    Ok(LOADED.get_or_init(|| loaded))
+}

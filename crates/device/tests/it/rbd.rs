@@ -1,0 +1,192 @@
+//! Images of Ceph, on a cluster that the tests start.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use floe_device::{Action, Device, Operation, Pool, Ring, Role, Source, Spec};
+use floe_testkit::Ceph;
+use proptest::test_runner::{Config, TestRunner};
+use rustix::process::Signal;
+
+use crate::common::{SECTOR, finish, read, run, slice, thread, write};
+use crate::devices::{SIZE, check, steps};
+
+const WRITER: Role = Role::Backing { read_only: false };
+const READER: Role = Role::Backing { read_only: true };
+
+/// One for all tests that leave its processes alone.
+fn cluster() -> Option<&'static Ceph> {
+    static CLUSTER: OnceLock<Option<Ceph>> = OnceLock::new();
+    CLUSTER.get_or_init(Ceph::start).as_ref()
+}
+
+fn prepare(text: &str, role: Role) -> Result<Source, String> {
+    text.parse::<Spec>().expect(text).prepare(role).map_err(|error| error.to_string())
+}
+
+fn open(text: &str, ring: &Ring, pool: &Pool) -> Box<dyn Device> {
+    prepare(text, WRITER).unwrap().open(ring, pool).unwrap()
+}
+
+#[test]
+fn an_image_is_an_array_of_bytes() {
+    let Some(ceph) = cluster() else { return };
+    let (ring, pool) = thread();
+    let device = std::cell::RefCell::new(open(&ceph.image("array", SIZE), &ring, &pool));
+    let mut runner = TestRunner::new(Config::with_cases(24));
+    let result = runner.run(&steps(), |steps| {
+        let mut device = device.borrow_mut();
+        let all = Action::Zero { len: SIZE, may_unmap: true, fast: false };
+        run(&ring, &mut **device, 0, all).unwrap();
+        check(&ring, &pool, &mut **device, &steps);
+        Ok(())
+    });
+    result.unwrap();
+}
+
+#[test]
+fn many_operations_of_two_threads_are_under_way_at_once() {
+    let Some(ceph) = cluster() else { return };
+    const EACH: u64 = 64;
+    let source = prepare(&ceph.image("threads", 2 * EACH * SECTOR as u64), WRITER).unwrap();
+    let work = |number: u64| {
+        let (ring, pool) = thread();
+        let mut device = source.open(&ring, &pool).unwrap();
+        let sectors = || (0..EACH).map(|at| (2 * at + number) * SECTOR as u64);
+        for offset in sectors() {
+            let from = slice(&pool, &[(offset / SECTOR as u64) as u8; SECTOR]);
+            let action = Action::Write { from, durable: true };
+            device.submit(Operation { token: offset, offset, action });
+        }
+        let done = finish(&ring, &mut *device, EACH as usize);
+        assert!(done.iter().all(|completion| completion.result.is_ok()), "{done:?}");
+        let targets: Vec<_> = sectors().map(|_| pool.allocate(SECTOR).whole()).collect();
+        for (offset, into) in sectors().zip(&targets) {
+            let action = Action::Read(into.clone());
+            device.submit(Operation { token: offset, offset, action });
+        }
+        let done = finish(&ring, &mut *device, EACH as usize);
+        assert!(done.iter().all(|completion| completion.result.is_ok()), "{done:?}");
+        for (offset, into) in sectors().zip(&targets) {
+            assert_eq!(into.to_vec(), [(offset / SECTOR as u64) as u8; SECTOR]);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = [0, 1].map(|number| scope.spawn(move || work(number)));
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+}
+
+#[test]
+fn an_image_has_one_writer_and_any_number_of_readers() {
+    let Some(ceph) = cluster() else { return };
+    let text = ceph.image("locked", 1 << 20);
+    let first = prepare(&text, WRITER).unwrap();
+    let refused = prepare(&text, WRITER).unwrap_err();
+    assert!(refused.contains("rbd/locked is in use by another client"), "{refused}");
+    let readers = [(); 2].map(|()| prepare(&text, READER).unwrap());
+    assert_eq!(readers[0].identity(), first.identity());
+    drop(first);
+    prepare(&text, WRITER).unwrap();
+}
+
+#[test]
+fn a_user_with_rights_on_the_pool_alone_does() {
+    let Some(ceph) = cluster() else { return };
+    let text = format!("{},id=floe", ceph.image("limited", 1 << 20));
+    let (ring, pool) = thread();
+    let mut device = open(&text, &ring, &pool);
+    write(&ring, &pool, &mut *device, 4096, &[7; 8192]).unwrap();
+    assert_eq!(read(&ring, &pool, &mut *device, 4096, 8192).unwrap(), [7; 8192]);
+}
+
+#[test]
+fn a_snapshot_is_read_as_it_was_and_never_written() {
+    let Some(ceph) = cluster() else { return };
+    let text = ceph.image("snapped", 1 << 20);
+    let (ring, pool) = thread();
+    let mut device = open(&text, &ring, &pool);
+    write(&ring, &pool, &mut *device, 0, &[1; SECTOR]).unwrap();
+    ceph.rbd(&["snap", "create", "rbd/snapped@then"]);
+    write(&ring, &pool, &mut *device, 0, &[2; SECTOR]).unwrap();
+    let snapshot = ceph.spec("snapped@then");
+    let refused = prepare(&snapshot, WRITER).unwrap_err();
+    assert!(refused.contains("serve it read-only"), "{refused}");
+    let source = prepare(&snapshot, READER).unwrap();
+    let mut old = source.open(&ring, &pool).unwrap();
+    assert_eq!(read(&ring, &pool, &mut *old, 0, SECTOR).unwrap(), [1; SECTOR]);
+    assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [2; SECTOR]);
+    let image = prepare(&text, READER).unwrap();
+    assert_ne!(source.identity(), image.identity());
+}
+
+#[test]
+fn a_resize_by_another_client_is_found() {
+    let Some(ceph) = cluster() else { return };
+    let source = prepare(&ceph.image("grows", 1 << 20), WRITER).unwrap();
+    let (ring, pool) = thread();
+    let mut device = source.open(&ring, &pool).unwrap();
+    ceph.rbd(&["resize", "--no-progress", "--size", "2M", "rbd/grows"]);
+    assert_eq!(source.refresh().unwrap(), 2 << 20);
+    assert!(write(&ring, &pool, &mut *device, 1 << 20, &[3; SECTOR]).is_err());
+    device.set_size(2 << 20).unwrap();
+    write(&ring, &pool, &mut *device, 1 << 20, &[3; SECTOR]).unwrap();
+    assert_eq!(read(&ring, &pool, &mut *device, 1 << 20, SECTOR).unwrap(), [3; SECTOR]);
+}
+
+#[test]
+fn mistakes_are_named() {
+    let Some(ceph) = cluster() else { return };
+    ceph.rbd(&["create", "--size", "1M", "--image-feature", "layering", "rbd/plain"]);
+    ceph.rbd(&["create", "--size", "0", "rbd/empty"]);
+    let conf = ceph.conf();
+    let conf = conf.display();
+    let cases = [
+        (ceph.spec("plain"), "rbd feature enable rbd/plain exclusive-lock"),
+        (ceph.spec("empty"), "image rbd/empty has 0 bytes"),
+        (ceph.spec("missing"), "cannot open image rbd/missing: No such file"),
+        (format!("rbd:nopool/image,conf={conf}"), "cannot open pool nopool for image nopool/image"),
+        (format!("rbd:rbd/a,conf={conf},id=nobody"), "check the user (id=USER), its key"),
+        ("rbd:rbd/a,conf=/nowhere.conf".to_owned(), "read Ceph's configuration /nowhere.conf"),
+    ];
+    for (text, message) in cases {
+        let refused = prepare(&text, WRITER).unwrap_err();
+        assert!(refused.contains(message) && !refused.contains('\n'), "{text}: {refused}");
+    }
+    let refused = prepare(&ceph.spec("plain"), Role::Cache { size: 1 << 20 }).unwrap_err();
+    assert!(refused.contains("cannot be a cache"), "{refused}");
+}
+
+#[test]
+fn operations_outlast_a_cluster_that_pauses() {
+    let Some(ceph) = Ceph::start() else { return };
+    let (ring, pool) = thread();
+    let mut device = open(&ceph.image("paused", 1 << 20), &ring, &pool);
+    write(&ring, &pool, &mut *device, 0, &[1; SECTOR]).unwrap();
+    ceph.signal_osd(Signal::STOP);
+    let from = slice(&pool, &[2; SECTOR]);
+    let action = Action::Write { from, durable: false };
+    device.submit(Operation { token: 1, offset: 0, action });
+    ring.wait(Some(Duration::from_millis(300))).unwrap();
+    let mut done = Vec::new();
+    device.poll(&mut done);
+    assert!(done.is_empty(), "{done:?}");
+    ceph.signal_osd(Signal::CONT);
+    let done = finish(&ring, &mut *device, 1);
+    assert!(done[0].result.is_ok(), "{done:?}");
+    assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [2; SECTOR]);
+}
+
+#[test]
+fn a_cluster_that_is_gone_does_not_keep_a_device_from_ending() {
+    let Some(ceph) = Ceph::start() else { return };
+    let (ring, pool) = thread();
+    let mut device = open(&ceph.image("gone", 1 << 20), &ring, &pool);
+    ceph.signal_osd(Signal::STOP);
+    let action = Action::Write { from: slice(&pool, &[2; SECTOR]), durable: false };
+    device.submit(Operation { token: 1, offset: 0, action });
+    let begun = Instant::now();
+    drop(device);
+    assert!(begun.elapsed() < Duration::from_secs(120), "it waits for the cluster");
+    ceph.signal_osd(Signal::CONT);
+}

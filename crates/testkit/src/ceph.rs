@@ -1,0 +1,90 @@
+//! A Ceph cluster: a monitor and an OSD of its own, in memory.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::programs::is_installed;
+
+/// A cluster, which ends with this or with the process.
+#[derive(Debug)]
+pub struct Ceph {
+    folder: PathBuf,
+    script: Child,
+}
+
+impl Ceph {
+    /// Starts a cluster with an empty pool `rbd`; says that a test is skipped where Ceph is missing.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[track_caller]
+    pub fn start() -> Option<Ceph> {
+        if !is_installed(&["ceph-mon", "ceph-osd", "rbd"]) {
+            return None;
+        }
+        let parent = tempfile::tempdir().expect("a folder").keep();
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph");
+        let mut command = Command::new(script);
+        let command = command.arg(parent.join("ceph")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut script = command.spawn().expect("scripts/ceph starts");
+        let mut line = String::new();
+        let output = script.stdout.take().expect("it has an output");
+        BufReader::new(output).read_line(&mut line).expect("it prints");
+        assert_eq!(line, "ready\n", "the cluster does not start");
+        Some(Ceph { folder: parent.join("ceph"), script })
+    }
+
+    /// Its configuration file.
+    pub fn conf(&self) -> PathBuf {
+        self.folder.join("ceph.conf")
+    }
+
+    /// Runs `rbd` with these arguments, and returns what it printed.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn rbd(&self, arguments: &[&str]) -> String {
+        let conf = self.conf();
+        let mut all = vec!["60", "rbd", "--conf", conf.to_str().expect("a path of UTF-8")];
+        all.extend(arguments);
+        crate::programs::run("timeout", &all)
+    }
+
+    /// Makes an image of this many bytes in the pool `rbd`, and returns the text that names it.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[track_caller]
+    pub fn image(&self, name: &str, bytes: u64) -> String {
+        self.rbd(&["create", "--size", &format!("{bytes}B"), &format!("rbd/{name}")]);
+        self.spec(name)
+    }
+
+    /// The text that names an image of the pool `rbd`, or a snapshot of one.
+    pub fn spec(&self, name: &str) -> String {
+        format!("rbd:rbd/{name},conf={}", self.conf().display())
+    }
+
+    /// Sends a signal to the process that has the data.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    pub fn signal_osd(&self, signal: Signal) {
+        let number = std::fs::read_to_string(self.folder.join("osd.pid")).expect("it has a number");
+        let number = number.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
+        kill_process(number, signal).expect("it is there");
+    }
+}
+
+impl Drop for Ceph {
+    fn drop(&mut self) {
+        drop(self.script.stdin.take()); // its input ends
+        let _ = self.script.wait();
+        let _ = self.folder.parent().map(std::fs::remove_dir);
+    }
+}
