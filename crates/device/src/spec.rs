@@ -96,6 +96,11 @@ impl Spec {
         }
     }
 
+    /// True for an image of Ceph.
+    pub fn is_image(&self) -> bool {
+        matches!(self.kind, Kind::Rbd(_))
+    }
+
     /// The chunks in which a stripe's members take turns; `None` where there is one device.
     pub fn chunk_bytes(&self) -> Option<u64> {
         match self.kind {

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::programs::is_installed;
+use crate::wait::wait_until;
 
 /// A cluster, which ends with this or with the process.
 #[derive(Debug)]
@@ -16,7 +17,8 @@ pub struct Ceph {
 }
 
 impl Ceph {
-    /// Starts a cluster with an empty pool `rbd`; says that a test is skipped where Ceph is missing.
+    /// Starts a cluster with an empty pool `rbd`; says that a test is skipped where Ceph is
+    /// missing.
     ///
     /// # Panics
     /// When it does not start.
@@ -69,16 +71,40 @@ impl Ceph {
         format!("rbd:rbd/{name},conf={}", self.conf().display())
     }
 
-    /// Sends a signal to the process that has the data.
+    /// Stops the process that has the data; returns once all its threads stand still.
     ///
     /// # Panics
     /// When there is none.
     #[track_caller]
-    pub fn signal_osd(&self, signal: Signal) {
-        let number = std::fs::read_to_string(self.folder.join("osd.pid")).expect("it has a number");
-        let number = number.trim().parse().ok().and_then(Pid::from_raw).expect("a number");
-        kill_process(number, signal).expect("it is there");
+    pub fn pause(&self) {
+        kill_process(self.osd(), Signal::STOP).expect("it is there");
+        let tasks = format!("/proc/{}/task", self.osd().as_raw_pid());
+        wait_until("all threads stand still", || {
+            let mut tasks = std::fs::read_dir(&tasks).expect("it is there").flatten();
+            tasks.all(|task| is_stopped(&task.path().join("stat")))
+        });
     }
+
+    /// Lets the process that has the data go on.
+    ///
+    /// # Panics
+    /// When there is none.
+    #[track_caller]
+    pub fn go_on(&self) {
+        kill_process(self.osd(), Signal::CONT).expect("it is there");
+    }
+
+    #[track_caller]
+    fn osd(&self) -> Pid {
+        let number = std::fs::read_to_string(self.folder.join("osd.pid")).expect("it has a number");
+        number.trim().parse().ok().and_then(Pid::from_raw).expect("a number")
+    }
+}
+
+/// Returns whether a thread is stopped, or no more, by its line in `/proc`.
+fn is_stopped(stat: &Path) -> bool {
+    let Ok(line) = std::fs::read_to_string(stat) else { return true };
+    line.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
 }
 
 impl Drop for Ceph {

@@ -108,6 +108,7 @@ fn a_group_can_be_let_in_and_is_kept_to_the_folders_of_what_is_served() {
     let told = format!("memory:1MiB,admit=obp,calibration={}", outside.display());
     refused(&floe(&["tier", "add", &told]), 2, &["admin-paths", text(&outside)]);
     assert!(!outside.exists());
+    refused(&floe(&["volume", "add", "new", "rbd:rbd/new"]), 2, &["admin-paths", "rbd:rbd/new"]);
     symlink(elsewhere.path(), volume.path("link")).expect("a link");
     let spec = format!("file:{},size=1MiB", volume.path("link/new").display());
     refused(&floe(&["volume", "add", "new", &spec]), 2, &["admin-paths", text(&outside)]);

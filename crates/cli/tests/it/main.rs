@@ -28,6 +28,7 @@ mod nvme_hostile;
 mod nvme_raw;
 mod nvme_use;
 mod packaging;
+mod rbd;
 mod replay;
 mod restack;
 mod simulate;

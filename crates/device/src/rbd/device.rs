@@ -4,7 +4,12 @@
 //! until the library has called back. The ring polls the mailbox's bell. Dropping the device waits
 //! for what the library is at; where the cluster does not answer, the slices are leaked, since the
 //! library may use them still.
+//!
+//! An operation without an answer for longer than the image's timeout fails, and its slice waits
+//! for the library alone. Such a write may still arrive. It never overtakes a later one: the
+//! library sends the operations on an object in their order.
 
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io;
 use std::sync::Arc;
@@ -33,6 +38,10 @@ pub struct RbdDevice {
     mailbox: Arc<Mailbox>,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
+    /// When operations time out, the first one first: their numbers and slots.
+    deadlines: VecDeque<(Instant, u64, usize)>,
+    /// Operations so far.
+    count: u64,
     /// The ring polls the bell.
     listens: bool,
     /// Finished without the library: refused, or nothing to do.
@@ -44,14 +53,17 @@ pub struct RbdDevice {
 /// An operation that the library is at.
 #[derive(Debug)]
 struct Flight {
-    token: u64,
+    /// Its number among all.
+    number: u64,
+    /// `None` once it has timed out.
+    token: Option<u64>,
     /// The bytes that a read returns.
     expected: Option<u64>,
-    /// What the library reads into or writes from.
+    /// The bytes to read into or write from.
     _slice: Option<Slice>,
 }
 
-/// What the library gives back when an operation ends.
+/// The argument of the library's call when an operation ends.
 struct Return {
     mailbox: Arc<Mailbox>,
     slot: usize,
@@ -88,6 +100,8 @@ impl RbdDevice {
             ring: ring.clone(),
             flights: Vec::new(),
             free: Vec::new(),
+            deadlines: VecDeque::new(),
+            count: 0,
             listens: false,
             early: Vec::new(),
             results: Vec::new(),
@@ -128,8 +142,14 @@ impl RbdDevice {
             _ => None,
         };
         let expected = matches!(action, Action::Read(_)).then_some(left);
-        self.flights[slot] = Some(Flight { token, expected, _slice: slice });
-        self.launch(slot, offset, left, &action).inspect_err(|_| self.land(slot))
+        let number = self.count;
+        self.count += 1;
+        self.flights[slot] = Some(Flight { number, token: Some(token), expected, _slice: slice });
+        self.launch(slot, offset, left, &action).inspect_err(|_| self.land(slot))?;
+        if let Some(timeout) = self.source.name().timeout {
+            self.deadlines.push_back((Instant::now() + timeout, number, slot));
+        }
+        Ok(())
     }
 
     /// Gives an operation, whose slice is in its flight, to the library.
@@ -141,7 +161,8 @@ impl RbdDevice {
         let mut completion = std::ptr::null_mut();
         let length = bytes as usize;
         // SAFETY: the image is open while `source` is; the slice has `length` bytes and stays in
-        // `flights` until the library has called back, or is leaked; `ended` gets its argument once.
+        // `flights` until the library has called back, or is leaked; `ended` gets its argument
+        // once.
         let result = unsafe {
             let made = (library.rbd_aio_create_completion)(back.cast(), ended, &mut completion);
             if made < 0 {
@@ -194,6 +215,25 @@ impl RbdDevice {
         self.free.push(slot);
     }
 
+    /// Fails what has waited for too long, and forgets the deadlines of what has ended.
+    fn expire(&mut self, done: &mut Vec<Completion>) {
+        while let Some(&(due, number, slot)) = self.deadlines.front() {
+            let flight = self.flights[slot].as_mut().filter(|flight| flight.number == number);
+            if let Some(flight) = flight {
+                if due > Instant::now() {
+                    break;
+                }
+                let timeout = self.source.name().timeout.unwrap_or_default();
+                let message =
+                    format!("image {} has not answered for {timeout:?}", self.source.name());
+                let result = Err(io::Error::new(io::ErrorKind::TimedOut, message));
+                let token = flight.token.take().expect("it has not timed out before");
+                done.push(Completion { token, result });
+            }
+            self.deadlines.pop_front();
+        }
+    }
+
     /// Takes the results that have been left.
     fn collect(&mut self) -> io::Result<()> {
         self.ring.take(self.owner, &mut self.events);
@@ -237,9 +277,10 @@ impl Device for RbdDevice {
                 }
                 _ => Ok(()),
             };
-            done.push(Completion { token: flight.token, result });
+            done.extend(flight.token.map(|token| Completion { token, result }));
         }
         self.results = results;
+        self.expire(done);
     }
 
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
@@ -257,7 +298,9 @@ impl Device for RbdDevice {
         if !self.early.is_empty() {
             return Some(Instant::now());
         }
-        (self.in_flight() > 0 && !self.listens).then(|| Instant::now() + AGAIN)
+        let again = (self.in_flight() > 0 && !self.listens).then(|| Instant::now() + AGAIN);
+        let timeout = self.deadlines.front().map(|(due, _, _)| *due);
+        again.into_iter().chain(timeout).min()
     }
 }
 

@@ -7,22 +7,20 @@ use std::io;
 pub enum RbdError {
     /// The library is not installed, or not to be loaded.
     #[error(
-        "cannot open an image of Ceph without its client library {library}: {source}; install it \
-         (package librbd1 on Debian, librbd1 or ceph-common elsewhere)"
+        "cannot open an image of Ceph without its client library: {why}; install it (package \
+         librbd1 on Debian, librbd1 or ceph-common elsewhere)"
     )]
     NoLibrary {
-        /// The file.
-        library: &'static str,
-        /// The linker's answer.
-        source: libloading::Error,
+        /// The linker's answer, which names the file.
+        why: String,
     },
     /// The library lacks something.
-    #[error("{library} is too old: {source}; version 15 (Octopus) of Ceph or newer is needed")]
+    #[error("{library} is too old: {why}; version 15 (Octopus) of Ceph or newer is needed")]
     OldLibrary {
         /// The file.
         library: &'static str,
         /// The linker's answer.
-        source: libloading::Error,
+        why: String,
     },
     /// The cluster could not be reached.
     #[error("cannot {what} for image {image}: {source}{}", advice(source))]

@@ -47,7 +47,7 @@ struct Image {
 #[derive(Debug)]
 struct OpenImage(Handles);
 
-/// What is open, as the library knows it; null where nothing is.
+/// The handles, as the library knows them; null where nothing is open.
 #[derive(Debug, Clone, Copy)]
 struct Handles {
     cluster: Handle,

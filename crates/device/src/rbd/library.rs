@@ -16,7 +16,9 @@ pub(super) type Callback = unsafe extern "C" fn(Handle, *mut c_void);
 
 /// Declares the functions that are used: the field's name is the function's.
 macro_rules! functions {
-    ($( $library:ident = $file:literal { $( fn $name:ident($($argument:ty),*) $(-> $result:ty)?; )* } )*) => {
+    ($( $library:ident = $file:literal {
+        $( fn $name:ident($($argument:ty),*) $(-> $result:ty)?; )*
+    } )*) => {
         /// The functions, as their headers declare them.
         pub(super) struct Functions {
             $( $( pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?, )* )*
@@ -26,13 +28,17 @@ macro_rules! functions {
             $(
                 // SAFETY: running the initialisation of Ceph's libraries has no requirements.
                 let $library = unsafe { Library::new($file) }
-                    .map_err(|source| RbdError::NoLibrary { library: $file, source })?;
+                    .map_err(|error| RbdError::NoLibrary { why: reason(&error) })?;
             )*
             let functions = Functions {
                 $( $( $name: {
+                    let name = concat!(stringify!($name), "\0").as_bytes();
                     // SAFETY: the type is the one that the library's header declares.
-                    let found = unsafe { $library.get(concat!(stringify!($name), "\0").as_bytes()) };
-                    *found.map_err(|source| RbdError::OldLibrary { library: $file, source })?
+                    let found = unsafe { $library.get(name) };
+                    let too_old = |error| {
+                        RbdError::OldLibrary { library: $file, why: reason(&error) }
+                    };
+                    *found.map_err(too_old)?
                 }, )* )*
             };
             // They stay open: threads of theirs run until the process ends.
@@ -73,6 +79,11 @@ functions! {
         fn rbd_aio_write_zeroes(Handle, u64, usize, Handle, c_int, c_int) -> c_int;
         fn rbd_aio_flush(Handle, Handle) -> c_int;
     }
+}
+
+/// The linker's own words.
+fn reason(error: &libloading::Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
 /// The functions, once both libraries have been found.

@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Whether the bell has been rung, within this many milliseconds.
+    /// Returns whether the bell is rung within this many milliseconds.
     fn rings(mailbox: &Mailbox, within_ms: i64) -> bool {
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: within_ms * 1_000_000 };
         poll(&mut [PollFd::new(&mailbox.bell, PollFlags::IN)], Some(&time)).expect("it polls") > 0

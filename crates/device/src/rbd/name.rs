@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// An image, and how its cluster is reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct RbdName {
     pub user: Option<String>,
     /// The cluster's configuration file; where the library looks, if none is given.
     pub conf: Option<PathBuf>,
+    /// Fail operations that the cluster has not answered for so long; without it they wait for it.
+    pub timeout: Option<Duration>,
 }
 
 impl RbdName {
@@ -44,11 +47,12 @@ impl RbdName {
             snapshot: snapshot.map(str::to_owned),
             user: None,
             conf: None,
+            timeout: None,
         })
     }
 }
 
-/// The form that [`RbdName::parse`] reads, without user and configuration.
+/// The form that [`RbdName::parse`] reads, without what is said of the cluster.
 impl fmt::Display for RbdName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.pool)?;

@@ -72,6 +72,14 @@ pub enum SpecError {
         /// The size.
         size: String,
     },
+    /// A time that is no time.
+    #[error("{time:?} in {spec:?} is not a time; write 500ms, 30s or 2m")]
+    Time {
+        /// The text.
+        spec: String,
+        /// The time.
+        time: String,
+    },
     /// A size a device cannot have.
     #[error("size {size} in {spec:?} is not a positive multiple of {unit} bytes")]
     SizeUnit {

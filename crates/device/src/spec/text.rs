@@ -3,6 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 
@@ -40,10 +41,10 @@ impl FromStr for Spec {
             "stripe" => {
                 "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
             }
-            "rbd" => "id=USER, conf=FILE, medium=NAME and interference=off",
+            "rbd" => "id=USER, conf=FILE, timeout=TIME, medium=NAME and interference=off",
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
-        let (mut user, mut conf) = (None, None);
+        let (mut user, mut conf, mut timeout) = (None, None, None);
         let (mut size, mut chunk, mut write_cache, mut faults) = (None, None, None, None);
         let is_file = matches!(kind, "file" | "stripe");
         let (mut medium, mut interference) = (None::<Medium>, None);
@@ -59,6 +60,7 @@ impl FromStr for Spec {
                 "size" if kind == "file" => size.replace(parse_size(text, value, 512)?).is_some(),
                 "id" if kind == "rbd" && !value.is_empty() => user.replace(value).is_some(),
                 "conf" if kind == "rbd" && !value.is_empty() => conf.replace(value).is_some(),
+                "timeout" if kind == "rbd" => timeout.replace(parse_time(text, value)?).is_some(),
                 "write-cache" if is_file && value != "volatile" => {
                     return Err(SpecError::WriteCache { spec: spec(), found: value.to_owned() });
                 }
@@ -102,7 +104,7 @@ impl FromStr for Spec {
                 let name =
                     RbdName::parse(first).ok_or_else(|| SpecError::Image { spec: spec() })?;
                 let (user, conf) = (user.map(str::to_owned), conf.map(PathBuf::from));
-                Kind::Rbd(RbdName { user, conf, ..name })
+                Kind::Rbd(RbdName { user, conf, timeout, ..name })
             }
             _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
         };
@@ -141,6 +143,13 @@ fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecError> {
     Ok(size)
 }
 
+fn parse_time(spec: &str, text: &str) -> Result<Duration, SpecError> {
+    match humantime::parse_duration(text) {
+        Ok(time) if !time.is_zero() => Ok(time),
+        _ => Err(SpecError::Time { spec: spec.to_owned(), time: text.to_owned() }),
+    }
+}
+
 /// A size in the largest unit that expresses it exactly.
 struct Exact(u64);
 
@@ -167,6 +176,10 @@ impl fmt::Display for Spec {
                 name.user.as_ref().map_or(Ok(()), |user| write!(f, ",id={user}"))?;
                 let conf = name.conf.as_ref();
                 conf.map_or(Ok(()), |conf| write!(f, ",conf={}", conf.display()))?;
+                let timeout = name.timeout.map(humantime::format_duration);
+                timeout.map_or(Ok(()), |timeout| {
+                    write!(f, ",timeout={}", timeout.to_string().replace(' ', ""))
+                })?;
             }
             Kind::Stripe { paths, chunk, size } => {
                 let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use floe_device::{Action, Device, Operation, Pool, Ring, Role, Source, Spec};
 use floe_testkit::Ceph;
 use proptest::test_runner::{Config, TestRunner};
-use rustix::process::Signal;
 
 use crate::common::{SECTOR, finish, read, run, slice, thread, write};
 use crate::devices::{SIZE, check, steps};
@@ -163,7 +162,7 @@ fn operations_outlast_a_cluster_that_pauses() {
     let (ring, pool) = thread();
     let mut device = open(&ceph.image("paused", 1 << 20), &ring, &pool);
     write(&ring, &pool, &mut *device, 0, &[1; SECTOR]).unwrap();
-    ceph.signal_osd(Signal::STOP);
+    ceph.pause();
     let from = slice(&pool, &[2; SECTOR]);
     let action = Action::Write { from, durable: false };
     device.submit(Operation { token: 1, offset: 0, action });
@@ -171,10 +170,30 @@ fn operations_outlast_a_cluster_that_pauses() {
     let mut done = Vec::new();
     device.poll(&mut done);
     assert!(done.is_empty(), "{done:?}");
-    ceph.signal_osd(Signal::CONT);
+    ceph.go_on();
     let done = finish(&ring, &mut *device, 1);
     assert!(done[0].result.is_ok(), "{done:?}");
     assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [2; SECTOR]);
+}
+
+#[test]
+fn operations_fail_when_the_cluster_has_not_answered_for_long() {
+    let Some(ceph) = Ceph::start() else { return };
+    let (ring, pool) = thread();
+    let text = format!("{},timeout=200ms", ceph.image("late", 1 << 20));
+    let mut device = open(&text, &ring, &pool);
+    write(&ring, &pool, &mut *device, 0, &[1; SECTOR]).unwrap();
+    ceph.pause();
+    let late = write(&ring, &pool, &mut *device, 0, &[2; SECTOR]).unwrap_err();
+    assert_eq!(late.kind(), std::io::ErrorKind::TimedOut);
+    assert!(late.to_string().contains("rbd/late has not answered for 200ms"), "{late}");
+    assert!(read(&ring, &pool, &mut *device, SECTOR as u64, SECTOR).is_err());
+    // The next write overtakes neither of them, however often it has to be tried.
+    ceph.go_on();
+    floe_testkit::wait_until("a write arrives", || {
+        write(&ring, &pool, &mut *device, 0, &[3; SECTOR]).is_ok()
+    });
+    assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [3; SECTOR]);
 }
 
 #[test]
@@ -182,11 +201,11 @@ fn a_cluster_that_is_gone_does_not_keep_a_device_from_ending() {
     let Some(ceph) = Ceph::start() else { return };
     let (ring, pool) = thread();
     let mut device = open(&ceph.image("gone", 1 << 20), &ring, &pool);
-    ceph.signal_osd(Signal::STOP);
+    ceph.pause();
     let action = Action::Write { from: slice(&pool, &[2; SECTOR]), durable: false };
     device.submit(Operation { token: 1, offset: 0, action });
     let begun = Instant::now();
     drop(device);
     assert!(begun.elapsed() < Duration::from_secs(120), "it waits for the cluster");
-    ceph.signal_osd(Signal::CONT);
+    ceph.go_on();
 }

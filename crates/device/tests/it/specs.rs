@@ -27,6 +27,19 @@ fn specs_are_read_as_written() {
 }
 
 #[test]
+fn an_image_has_a_user_a_configuration_and_a_timeout() {
+    let text = "rbd:pool/space/vm@monday,id=floe,conf=/etc/ceph/other.conf,timeout=1m30s";
+    let spec: Spec = text.parse().unwrap();
+    assert_eq!(spec.to_string(), text);
+    assert_eq!((spec.paths().len(), spec.size_bytes()), (0, None));
+    assert!(refused("rbd:vm").contains("write rbd:POOL/IMAGE"));
+    assert!(refused("rbd:a/b,timeout=0s").contains("\"0s\" in"));
+    assert!(refused("rbd:a/b,size=1GiB").contains("id=USER, conf=FILE, timeout=TIME"));
+    assert!(refused("rbd:a/b,write-cache=volatile").contains("unknown setting"));
+    assert!(refused("rbd:a/b,id=c,id=d").contains("twice"));
+}
+
+#[test]
 fn a_path_needs_no_kind() {
     for path in ["/dev/disk/by-path/pci-0000:00:1f.2-ata-1", "./a=b", "../stripe:a", "/"] {
         for settings in ["", ",size=1MiB,medium=nvme"] {

@@ -9,6 +9,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use floe_device::Spec;
+
 /// Files and devices that admin clients may have opened.
 #[derive(Debug, Clone, Default)]
 pub enum AllowedPaths {
@@ -33,6 +35,12 @@ pub enum PathRefused {
         /// The place it leads to.
         place: PathBuf,
     },
+    /// An image of Ceph is in no folder.
+    #[error("{device} is in none of the folders that admin-paths allows, but in a Ceph cluster")]
+    Image {
+        /// The device.
+        device: String,
+    },
     /// The path cannot be resolved.
     #[error("{}: {problem}", path.display())]
     Unknown {
@@ -48,6 +56,17 @@ fn leads(path: &Path, place: &Path) -> String {
 }
 
 impl AllowedPaths {
+    /// Allows a device to be opened, or its files to be made.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_device(&self, device: &Spec) -> Result<(), PathRefused> {
+        if matches!(self, Self::Within(_)) && device.is_image() {
+            return Err(PathRefused::Image { device: device.to_string() });
+        }
+        device.paths().iter().try_for_each(|path| self.check(path))
+    }
+
     /// Allows a device at this path to be opened, or made there if nothing is.
     ///
     /// # Errors

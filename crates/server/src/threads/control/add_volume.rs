@@ -81,11 +81,10 @@ pub(super) fn add_volume(
 /// Makes the device ready, if the client may name it.
 fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> {
     let Addition { name, backing, read_only, description } = addition;
-    let check = || backing.paths().iter().try_for_each(|path| paths.check(path));
-    check()?;
+    paths.check_device(&backing)?;
     let source = backing.prepare(Role::Backing { read_only });
     let source = source.map_err(|error| Problem::Other(error.to_string()))?;
-    check()?; // a link may have been changed meanwhile
+    paths.check_device(&backing)?; // a link may have been changed meanwhile
     let backing = Arc::new(source);
     Ok(Volume { name, description, backing, read_only, reach: Reach::Clients })
 }
