@@ -25,7 +25,7 @@ mod request;
 pub use character::Character;
 pub use control::{Control, DeviceInfo, NewDevice, State, block_path};
 pub use error::UblkError;
-pub use memory::{protect_memory, warm_thread};
+pub use memory::{protect_memory, ready_thread};
 pub use parameters::Parameters;
 pub use queue::Queue;
 pub use request::{Action, Request};

@@ -4,6 +4,10 @@
 //! server that waits for memory meanwhile waits for itself. So its memory is locked, threads touch
 //! what they will need before they serve, freed memory is kept for the next use, and what the
 //! kernel allocates on its behalf is not waited for with writes of pages.
+//!
+//! The kernel allocates for each of their requests to a ring all the same. It keeps a reserve for
+//! which ordinary threads wait, and gives real-time threads half of it (`ALLOC_MIN_RESERVE` in
+//! `mm/page_alloc.c`). So threads that serve are real-time threads, of the lowest priority.
 
 use std::hint::black_box;
 use std::{fs, io};
@@ -60,8 +64,23 @@ fn keep_freed_memory() {
     }
 }
 
-/// Touches the stack and the heap that this thread will need.
-pub fn warm_thread() {
+/// Readies this thread to serve while memory is short: it may take of the kernel's reserve, and has
+/// touched the stack and the heap that it will need.
+///
+/// # Errors
+/// When the system does not let it take of the reserve. It can serve all the same.
+pub fn ready_thread() -> io::Result<()> {
+    warm();
+    // SAFETY: the call reads the parameter, and sets the policy of the calling thread.
+    let set = unsafe {
+        let priority = libc::sched_get_priority_min(libc::SCHED_RR);
+        let parameter = libc::sched_param { sched_priority: priority };
+        libc::sched_setscheduler(0, libc::SCHED_RR, &raw const parameter)
+    };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn warm() {
     touch_stack();
     let pieces = HEAP_BYTES / HEAP_PIECE_BYTES;
     let heap: Vec<Vec<u8>> = (0..pieces).map(|_| vec![1; HEAP_PIECE_BYTES]).collect();
@@ -88,7 +107,10 @@ mod tests {
     fn a_protected_process_is_locked_and_says_what_it_is_not() {
         let (refused, flusher) = std::thread::spawn(|| {
             let refused = protect_memory();
-            warm_thread();
+            let readied = ready_thread();
+            // SAFETY: the call has no argument but the calling thread.
+            let policy = unsafe { libc::sched_getscheduler(0) };
+            assert_eq!(readied.is_ok(), policy == libc::SCHED_RR);
             let inherited = std::thread::spawn(rustix::process::is_io_flusher);
             (refused, inherited.join().expect("no panic"))
         })

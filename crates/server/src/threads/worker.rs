@@ -85,8 +85,13 @@ impl Worker {
     pub(super) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
         let Beginning { number, config, tiers, seed, volumes, .. } = beginning;
         let Beginning { exports, mailbox, outbox, connections, valve, .. } = beginning;
-        if volumes.iter().any(|it| it.volume.reach.is_local()) {
-            floe_ublk::warm_thread();
+        if volumes.iter().any(|it| it.volume.reach.is_local())
+            && let Err(error) = floe_ublk::ready_thread()
+        {
+            tracing::warn!(
+                %error, thread = number,
+                "the thread is no real-time thread: it is less safe when memory is short"
+            );
         }
         let ring = Ring::new(RING_ENTRIES)?;
         let pool = seed.pool();
