@@ -141,7 +141,8 @@ fn a_disk_is_swap_while_memory_is_short() {
     if !guests_run() {
         return;
     }
-    Guest::new(SWAP_BYTES, &[]).runs("ublk-swap.sh", &format!("MIB={HOG_MIB}"));
+    let guest = Guest::new(SWAP_BYTES, &[]);
+    guest.runs_within(3 * GUEST_SECONDS, "ublk-swap.sh", &format!("MIB={HOG_MIB}"));
 }
 
 #[test]
