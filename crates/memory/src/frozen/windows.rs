@@ -7,6 +7,7 @@
 //! `monitor` compares them with a baseline from before.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
 use floe_policy::trial::{Sums, trimmed_mean};
@@ -38,6 +39,15 @@ impl Costs {
             dynamic: self.dynamic.or(other.dynamic),
             miss: self.miss.or(other.miss),
         }
+    }
+}
+
+/// For people: what a request of each kind takes.
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = |cost: Option<f64>| cost.map_or_else(|| "?".to_owned(), |ns| format!("{ns:.1}"));
+        let (frozen, dynamic, miss) = (ns(self.frozen), ns(self.dynamic), ns(self.miss));
+        write!(f, "frozen hits take {frozen} ns, others {dynamic}, misses {miss}")
     }
 }
 

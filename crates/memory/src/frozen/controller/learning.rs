@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use super::serving::PATIENCE;
 use super::{After, Controller, RISK, State, Then};
 use crate::frozen::learner::{Choice, Learner, Lesson};
 use crate::frozen::observe::{Action, Done, Observations, Step, Wake};
@@ -14,15 +13,13 @@ use crate::frozen::worth::{IndexTrial, Worth};
 
 /// Tells what must be gained, as a share of the baseline, to freeze.
 const MARGIN: f64 = 0.01;
-/// Between two trials of the index, at first.
-pub(super) const INDEX_INTERVAL: Duration = Duration::from_secs(10);
 /// Rounds of the first one, in which all is frozen: that may do harm.
 const TRY_ROUNDS: usize = 12;
 
 impl Controller {
     pub(super) fn start_learning(&mut self, reason: String) -> Step {
         self.decide(Phase::Learning, reason);
-        self.learning_since = self.now;
+        self.schedule.learn(self.now);
         let mut learner = Learner::new();
         let action = learner.begin();
         self.state = State::Learning { learner };
@@ -36,7 +33,7 @@ impl Controller {
             return self.after(Duration::ZERO);
         }
         match learner.step(seen) {
-            Lesson::Do(_) if learner.is_hopeless(&self.baseline) => {
+            Lesson::Do(_) if learner.is_hopeless(self.baseline.windows()) => {
                 let ratio = learner.frozen() * 100.0;
                 self.give_up_learning(format!(
                     "with {ratio:.0} % frozen, misses alone take longer than all requests do \
@@ -56,9 +53,10 @@ impl Controller {
                 self.state = State::Learning { learner };
                 Step { action: Action::Keep, wake: Wake { at: until, lookups } }
             }
-            Lesson::Over if !learner.may_gain(&self.baseline, MARGIN) => self.give_up_learning(
-                "no share could gain anything, even if hits took no time".to_owned(),
-            ),
+            Lesson::Over if !learner.may_gain(self.baseline.windows(), MARGIN) => self
+                .give_up_learning(
+                    "no share could gain anything, even if hits took no time".to_owned(),
+                ),
             Lesson::Over => {
                 let reason =
                     "every share up to 98 % was seen; the last to be tried is all".to_owned();
@@ -87,7 +85,7 @@ impl Controller {
                 self.state = State::TryingAll { learner, trial: None };
                 return self.after(WINDOW);
             };
-            self.constructed(took, entries);
+            self.report.constructed(took, entries);
             if entries == 0 {
                 return self.give_up("there is nothing that can be frozen".to_owned());
             }
@@ -96,30 +94,31 @@ impl Controller {
             return self.go_on_trying(learner, trial, action);
         };
         let action = trial.step(seen);
-        if trial.is_trying() && !learner.is_hopeless_with(trial.served(), &self.baseline) {
+        if trial.is_trying() && !learner.is_hopeless_with(trial.served(), self.baseline.windows()) {
             return self.go_on_trying(learner, trial, action);
         }
         // Where it ended early, what the index is worth is to be seen once it serves: for now,
         // nothing.
-        self.worth = trial.worth().or(self.worth);
-        let worth = self.worth.unwrap_or(Worth { saving: 0.0, saving_error: 0.0, failing: 0.0 });
-        let (all, baseline) = (trial.served().costs(), self.baseline.costs());
+        self.phases.note_worth(trial.worth());
+        let worth =
+            self.phases.worth().unwrap_or(Worth { saving: 0.0, saving_error: 0.0, failing: 0.0 });
+        let (all, baseline) = (trial.served().costs(), self.baseline.windows().costs());
         let costs = Costs {
             frozen: all.frozen,
             dynamic: baseline.dynamic,
             miss: all.miss.or(baseline.miss),
         };
         self.costs = costs.or(&self.costs);
-        self.stats.learned += 1;
-        let choice = learner.best(&self.baseline, trial.served(), worth, RISK);
+        self.report.stats.learned += 1;
+        let choice = learner.best(self.baseline.windows(), trial.served(), worth, RISK);
         self.choose(choice, &trial)
     }
 
     /// Everything thaws before all was tried.
     fn give_up_learning(&mut self, reason: String) -> Step {
-        self.learning_took = self.now.saturating_sub(self.learning_since);
-        self.stats.learned += 1;
-        self.give_up(format!("{reason}; without freezing {}", self.baseline_line()))
+        self.schedule.learned(self.now);
+        self.report.stats.learned += 1;
+        self.give_up(format!("{reason}; without freezing {}", self.baseline))
     }
 
     fn go_on_trying(&mut self, learner: Learner, trial: Box<IndexTrial>, action: Action) -> Step {
@@ -130,8 +129,8 @@ impl Controller {
 
     /// Acts on what was learned. All entries are frozen at this point.
     fn choose(&mut self, choice: Option<Choice>, trial: &IndexTrial) -> Step {
-        self.learning_took = self.now.saturating_sub(self.learning_since);
-        let index = match self.worth {
+        self.schedule.learned(self.now);
+        let index = match self.phases.worth() {
             Some(Worth { saving, saving_error, failing }) => {
                 format!(
                     "the index saves {saving:.1} ± {saving_error:.1} ns a hit and costs \
@@ -150,7 +149,7 @@ impl Controller {
             ratio * 100.0,
             frozen_share * 100.0,
             hit_ratio * 100.0,
-            self.costs_line()
+            self.costs
         );
         if !expected.is_gain(MARGIN) {
             return self.give_up(format!("the best would be no clear gain: {what}"));
@@ -159,7 +158,7 @@ impl Controller {
             // Never to promote pays, but this index does not.
             return self.give_up(format!("the index does not pay: {what}"));
         }
-        self.stats.ratio = ratio;
+        self.report.stats.ratio = ratio;
         self.thaw(After::WarmUp(Then::Prove), what)
     }
 
@@ -173,14 +172,14 @@ impl Controller {
 
     pub(super) fn prove(&mut self, mut proof: Box<Proof>, seen: &Observations) -> Step {
         if let Some(Done::Constructed { took, entries }) = seen.done {
-            self.constructed(took, entries);
+            self.report.constructed(took, entries);
         }
         if proof.is_waiting() && self.is_stuck() {
             return self.give_up("to freeze and thaw by turns takes too long".to_owned());
         }
         let course = proof.step(seen);
         if let Course::Pays(_) | Course::Fails(..) = course {
-            self.learning_took = self.now.saturating_sub(self.learning_since);
+            self.schedule.learned(self.now);
         }
         match course {
             Course::Do(action) => {
@@ -192,31 +191,13 @@ impl Controller {
                 Step { action: Action::Keep, wake: Wake { at, lookups: u64::MAX } }
             }
             Course::Pays(gain) => {
-                self.begin_phases(&proof);
+                self.schedule.begin(self.now);
+                self.baseline.begin(proof.baseline_means());
+                self.phases.begin(self.now, proof.prices());
                 self.freeze(false, format!("freezing pays: {gain}"))
             }
             Course::Fails(reason, true) => self.give_up_merged(reason),
             Course::Fails(reason, false) => self.give_up(reason),
         }
-    }
-
-    /// Forgets what was known of frozen phases with another ratio.
-    fn begin_phases(&mut self, proof: &Proof) {
-        self.chosen_at = self.now;
-        self.patience = PATIENCE;
-        self.old = 0;
-        self.rounds.clear();
-        self.baseline_pool = proof.baseline_means();
-        self.prices = proof.prices();
-        self.index = IndexTrial::every(self.now, INDEX_INTERVAL);
-        self.recheck.0.reset();
-        self.recheck.1 = self.now + self.recheck.0.take();
-        self.relearn.1 = self.now + self.relearn.0.take();
-    }
-
-    fn costs_line(&self) -> String {
-        let ns = |cost: Option<f64>| cost.map_or_else(|| "?".to_owned(), |ns| format!("{ns:.1}"));
-        let Costs { frozen, dynamic, miss } = self.costs;
-        format!("frozen hits take {} ns, others {}, misses {}", ns(frozen), ns(dynamic), ns(miss))
     }
 }

@@ -37,37 +37,36 @@
 //! It is a state machine without clock, thread or lock: [`Controller::step`] takes what the cache
 //! has counted and answers what to do and when to come back.
 
+mod baseline;
 mod learning;
+mod lifespan;
+mod phases;
+mod report;
+mod schedule;
 mod serving;
 mod waiting;
 
 use std::time::Duration;
 
-use floe_policy::trial::{Backoff, Record, trimmed_mean};
-
-use self::learning::INDEX_INTERVAL;
-use self::serving::{PATIENCE, Suspect};
+use self::baseline::{BASELINE, Baseline};
+use self::lifespan::Lifespan;
+use self::phases::FrozenPhases;
+use self::report::Report;
+use self::schedule::Schedule;
+use self::serving::Suspect;
 use self::waiting::Level;
 use super::learner::Learner;
-use super::monitor::Monitor;
 use super::observe::{Action, Done, Observations, Step, Wake};
-use super::options::{FreezeDecision, FreezeStats, Freezing, Phase};
+use super::options::{FreezeStats, Freezing, Phase};
 use super::proof::Proof;
-use super::shares::Prices;
 use super::warmth::Warmth;
 use super::windows::{Costs, WINDOW, Windows};
-use super::worth::{IndexTrial, Worth};
+use super::worth::IndexTrial;
 
 /// Fewer lookups are as good as none.
 const LOOKUPS_FEW: u64 = 1_000;
-/// Windows of a baseline.
-const BASELINE: usize = 16;
 /// The chance that a baseline that is measured again is judged wrongly.
 const RISK: f64 = 0.01;
-/// Between two looks at the baseline.
-const RECHECK: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
-/// Between two learning phases while all is well.
-const RELEARN: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(3600));
 /// Samples in a window that are enough: with more of them, fewer requests are timed, down to one
 /// part in so many. A waiting controller reads no latencies at all, but threads must learn of it
 /// when that changes.
@@ -76,8 +75,6 @@ const SPARSER: f64 = 20.0;
 const SPARSER_WAITING: u32 = 100;
 /// An action that takes longer is called off.
 const STUCK: Duration = Duration::from_secs(60);
-/// Decisions that are kept.
-const DECISIONS: usize = 32;
 
 /// Holds what a fresh baseline is for.
 #[derive(Debug, Clone)]
@@ -124,39 +121,15 @@ pub(crate) struct Controller {
     now: Duration,
     /// When the action under way was asked for.
     asked: Duration,
-    baseline: Windows,
-    baseline_means: Vec<f64>,
-    /// Windows of all baselines since the ratio was learned.
-    baseline_pool: Vec<f64>,
-    /// Looks at the baseline since the last learning: its mean, and that of the frozen phase
-    /// before.
-    rounds: Vec<(f64, f64)>,
-    monitor: Monitor,
-    patience: u32,
-    /// Tells what kinds of requests took when the ratio was proved.
-    prices: Option<Prices>,
-    /// Indexes in a row that lost too many hits long before their time.
-    old: u32,
-    index: IndexTrial,
-    worth: Option<Worth>,
+    baseline: Baseline,
+    phases: FrozenPhases,
+    lifespan: Lifespan,
+    schedule: Schedule,
     costs: Costs,
-    learning_since: Duration,
-    learning_took: Duration,
-    /// When the ratio was chosen.
-    chosen_at: Duration,
-    /// When everything thawed for a refresh, and how long the next index took to come last time.
-    detour_since: Duration,
-    detour: Duration,
-    wait: Backoff,
-    recheck: (Backoff, Duration),
-    relearn: (Backoff, Duration),
     threads: u32,
     /// Lookups per second, lately.
     rate: f64,
-    /// Refreshes in a row for no other reason than age.
-    routine: u32,
-    stats: FreezeStats,
-    decisions: Record<FreezeDecision>,
+    report: Report,
 }
 
 impl Controller {
@@ -169,30 +142,14 @@ impl Controller {
             state: State::WarmingUp { warmth: Warmth::new(zero), then },
             now: zero,
             asked: zero,
-            baseline: Windows::new(zero, BASELINE),
-            baseline_means: Vec::new(),
-            baseline_pool: Vec::new(),
-            rounds: Vec::new(),
-            monitor: Monitor::new(zero),
-            patience: PATIENCE,
-            prices: None,
-            old: 0,
-            index: IndexTrial::every(zero, INDEX_INTERVAL),
-            worth: None,
+            baseline: Baseline::new(zero),
+            phases: FrozenPhases::new(zero),
+            lifespan: Lifespan::new(options),
+            schedule: Schedule::new(&options),
             costs: Costs::default(),
-            learning_since: zero,
-            learning_took: zero,
-            chosen_at: zero,
-            detour_since: zero,
-            detour: zero,
-            wait: Backoff::new(options.wait_min, options.wait_max),
-            recheck: (Backoff::new(RECHECK.0, RECHECK.1), zero),
-            relearn: (Backoff::new(RELEARN.0, RELEARN.1), zero),
             threads: 1,
             rate: 0.0,
-            routine: 0,
-            stats: FreezeStats::default(),
-            decisions: Record::new(DECISIONS),
+            report: Report::new(),
         }
     }
 
@@ -203,8 +160,9 @@ impl Controller {
             frozen_ns: self.costs.frozen,
             dynamic_ns: self.costs.dynamic,
             miss_ns: self.costs.miss,
-            decisions: self.decisions.iter().cloned().collect(),
-            ..self.stats.clone()
+            baseline_ns: self.baseline.mean(),
+            decisions: self.report.decisions(),
+            ..self.report.stats.clone()
         }
     }
 
@@ -259,7 +217,7 @@ impl Controller {
             State::Waiting { .. } => return often.saturating_mul(SPARSER_WAITING),
             State::Learning { .. } => return often, // a stop is shorter than any window
             State::TryingAll { .. } | State::Proving { .. } => WINDOW / 2,
-            State::Frozen if self.index.is_trying() => WINDOW / 2,
+            State::Frozen if self.phases.index.is_trying() => WINDOW / 2,
             _ => WINDOW,
         };
         let samples = self.rate * window.as_secs_f64() / f64::from(often);
@@ -272,13 +230,14 @@ impl Controller {
             return self.after(WINDOW);
         };
         if let Then::Freeze = then {
-            self.detour = self.now.saturating_sub(self.detour_since);
-            self.stats.ratio = self.options.ratio.unwrap_or(self.stats.ratio);
-            if self.stats.ratio <= 0.0 {
+            self.lifespan.come_back(self.now);
+            let stats = &mut self.report.stats;
+            stats.ratio = self.options.ratio.unwrap_or(stats.ratio);
+            if stats.ratio <= 0.0 {
                 self.decide(Phase::Waiting, "nothing is to be frozen".to_owned());
                 return self.start_waiting(Duration::MAX);
             }
-            return match self.stats.constructed {
+            return match stats.constructed {
                 0 => self.freeze(false, reason),
                 _ => self.freeze_again(),
             };
@@ -297,22 +256,14 @@ impl Controller {
             self.state = State::Measuring { windows, then };
             return self.after(WINDOW);
         }
-        self.baseline_means = windows.means(&self.costs);
-        self.stats.baseline_ns = trimmed_mean(&self.baseline_means);
-        self.baseline = windows;
+        self.baseline.measured(windows, &self.costs);
         match then {
             Then::Learn | Then::Freeze | Then::Prove => {
-                let base = self.baseline_line();
-                self.start_learning(format!("without freezing {base}"))
+                self.start_learning(format!("without freezing {}", self.baseline))
             }
             Then::Judge(suspect) => self.judge(&suspect),
             Then::Recheck(frozen) => self.compare_again(&frozen),
         }
-    }
-
-    fn baseline_line(&self) -> String {
-        let hits = self.baseline.total().hit_ratio().unwrap_or(0.0) * 100.0;
-        format!("{:.1} ns a request at {hits:.1} % hits", self.stats.baseline_ns.unwrap_or(0.0))
     }
 
     fn thaw(&mut self, after: After, reason: String) -> Step {
@@ -345,8 +296,7 @@ impl Controller {
     }
 
     fn decide(&mut self, phase: Phase, reason: String) {
-        self.routine = 0;
-        self.decisions.push(FreezeDecision { at: self.now, phase, reason });
+        self.report.decide(self.now, phase, reason);
     }
 
     /// Asks for something whose completion is reported.

@@ -12,13 +12,6 @@ use crate::frozen::windows::{WINDOW, Windows};
 const WAIT_SHIFT: f64 = 0.05;
 /// Steps over which it is smoothed.
 const LEVEL_STEPS: u32 = 10;
-/// The first wait is at least so many times what learning took.
-const WAIT_PER_LEARNING: u32 = 10;
-/// A choice that has not lasted for so many times as long as it took to learn, and so long at
-/// least, was not worth learning: then it is not learned again at once.
-const LASTING: u32 = 20;
-const LASTING_MIN: Duration = Duration::from_secs(10);
-
 /// The hit ratio while nothing is frozen.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Level {
@@ -56,14 +49,9 @@ impl Controller {
 
     /// Counts a failure, and answers how long to wait.
     fn note_failure(&mut self) -> Duration {
-        self.stats.given_up += 1;
-        self.stats.ratio = 0.0;
-        self.wait.take_at_least(self.learning_took * WAIT_PER_LEARNING)
-    }
-
-    /// Returns whether what was learned last has been good for long.
-    pub(super) fn has_lasted(&self) -> bool {
-        self.now.saturating_sub(self.chosen_at) >= LASTING_MIN.max(self.learning_took * LASTING)
+        self.report.stats.given_up += 1;
+        self.report.stats.ratio = 0.0;
+        self.schedule.wait()
     }
 
     pub(super) fn start_waiting(&mut self, wait: Duration) -> Step {
@@ -86,8 +74,7 @@ impl Controller {
             let hits = 1.0 - seen.misses as f64 / seen.lookups() as f64;
             if level.add(hits) {
                 let Level { start, now, .. } = std::mem::take(&mut level);
-                self.wait.reset();
-                let soon = self.now + self.wait.take();
+                let soon = self.now + self.schedule.shortest_wait();
                 if soon < until {
                     until = soon;
                     let reason = format!(

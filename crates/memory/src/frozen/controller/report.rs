@@ -1,0 +1,72 @@
+//! The report of a controller: counts, and the last decisions with their reasons.
+
+use std::time::Duration;
+
+use floe_policy::trial::Record;
+
+use crate::frozen::options::{FreezeDecision, FreezeStats, Phase};
+
+/// Decisions that are kept.
+const DECISIONS: usize = 32;
+
+#[derive(Debug, Clone)]
+pub(super) struct Report {
+    /// Counts, and the ratio and lifetime in force.
+    pub(super) stats: FreezeStats,
+    decisions: Record<FreezeDecision>,
+    /// Refreshes in a row for no other reason than age.
+    routine: u32,
+}
+
+impl Report {
+    pub(super) fn new() -> Self {
+        Self { stats: FreezeStats::default(), decisions: Record::new(DECISIONS), routine: 0 }
+    }
+
+    pub(super) fn decisions(&self) -> Vec<FreezeDecision> {
+        self.decisions.iter().cloned().collect()
+    }
+
+    pub(super) fn decide(&mut self, at: Duration, phase: Phase, reason: String) {
+        self.routine = 0;
+        self.decisions.push(FreezeDecision { at, phase, reason });
+    }
+
+    /// A refresh for no other reason than age. Many in a row are told as one.
+    pub(super) fn refresh(&mut self, at: Duration, phase: Phase, why: String) {
+        let times = self.routine + 1;
+        if times > 1 {
+            self.decisions.pop_last();
+        }
+        let why = if times > 1 { format!("{why}, {times} times in a row") } else { why };
+        self.decide(at, phase, why);
+        self.routine = times;
+    }
+
+    /// An index was published.
+    pub(super) fn constructed(&mut self, took: Duration, entries: u64) {
+        self.stats.constructed += 1;
+        self.stats.construction = took;
+        self.stats.index_entries = entries;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refreshes_in_a_row_are_told_as_one() {
+        let mut report = Report::new();
+        let told = |report: &Report| -> Vec<String> {
+            report.decisions().into_iter().map(|decision| decision.reason).collect()
+        };
+        for _ in 0..3 {
+            report.refresh(Duration::ZERO, Phase::WarmingUp, "it is old".to_owned());
+        }
+        assert_eq!(told(&report), ["it is old, 3 times in a row"]);
+        report.decide(Duration::ZERO, Phase::Waiting, "it is late".to_owned());
+        report.refresh(Duration::ZERO, Phase::WarmingUp, "it is old".to_owned());
+        assert_eq!(told(&report), ["it is old, 3 times in a row", "it is late", "it is old"]);
+    }
+}
