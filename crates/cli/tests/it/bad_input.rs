@@ -170,6 +170,8 @@ fn wrong_devices_are_refused() {
          2097152
         --backing file:volume.img --cache file:volume.img                → same file
         --backing file:volume.img --cache file:./volume.img              → volume.img | in use
+        --backing file:volume.img --cache ./folder --cache-size 1MiB     → folder | neither a \
+         regular file
         --backing file:volume.img --cache file:new.img                   → cache-size is missing | \
          new.img
         --backing file:volume.img --cache file:/no/new.img,size=1MiB     → /no/new.img | No such \

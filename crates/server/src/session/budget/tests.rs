@@ -1,19 +1,9 @@
 //! Budgets under clients that take and never give back, beside others that do.
 
+use floe_testkit::Random;
+
 use super::*;
 use crate::limits::{Limits, MOST_CONNECTIONS};
-
-/// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, end: usize) -> usize {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((mixed ^ (mixed >> 31)) % end as u64) as usize
-    }
-}
 
 /// The longest request there is.
 const LONGEST: usize = 32 << 20;
