@@ -5,8 +5,8 @@
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockSizes, Config, Driver, Io, KeptCache, Kind, Layout, NewCache, Request, Volume,
-    VolumeId,
+    Begun, BlockSizes, Config, Driver, Io, KeptCache, Kind, Layout, NewCache, Request, Tier,
+    Volume, VolumeId,
 };
 use floe_device::{MemoryDevice, Pool};
 
@@ -30,7 +30,8 @@ fn open(device: &MemoryDevice, pool: &Pool) -> (Driver, Duration) {
     let begun: Begun = kept.begin(&mut io, vec![volume()], &config, 1).expect("the device works");
     let took = begun_at.elapsed();
     let (cache, journal) = begun.parts.into_iter().next().expect("a cache has a part");
-    let mut driver = Driver::new(cache, Box::new(device), pool.clone()).with_journal(Some(journal));
+    let tier = Tier::new(cache, Box::new(device), pool.clone()).with_journal(Some(journal));
+    let mut driver = Driver::new(tier);
     driver.add_volume_at(ID, "volume", Box::new(MemoryDevice::new(GIB)));
     (driver, took)
 }
@@ -59,12 +60,12 @@ fn main() {
             ask(&mut driver, Kind::Prefetch, offset, 8 << 20);
         }
         ask(&mut driver, Kind::Flush, 0, 0);
-        let blocks: u64 = driver.stats().blocks.iter().map(|(_, blocks)| blocks).sum();
+        let blocks: u64 = driver.top().stats().blocks.iter().map(|(_, blocks)| blocks).sum();
         drop(driver);
         let mut times: Vec<Duration> = (0..TIMES)
             .map(|_| {
                 let (driver, took) = open(&device, &pool);
-                assert_eq!(driver.stats().valid_bytes, GIB, "it comes back warm");
+                assert_eq!(driver.top().stats().valid_bytes, GIB, "it comes back warm");
                 took
             })
             .collect();

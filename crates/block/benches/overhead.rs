@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use floe_block::{
     Answer, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind,
-    Layout, Memory, NewCache, Request, Volume, VolumeId, WriteMode,
+    Layout, Memory, NewCache, Request, Tier, Volume, VolumeId, WriteMode,
 };
 use floe_device::{MemoryDevice, Pool};
 use floe_testkit::thread_time;
@@ -62,8 +62,7 @@ impl Subject {
         let gate = Gate::new(admit.parse().expect("the admission is registered"));
         let driver =
             if kept { kept_driver(mode, gate, pool) } else { volatile_driver(mode, gate, pool) };
-        let mut subject =
-            Self { driver: driver.with_clock(Instant::now), answers: Vec::new(), at: 0 };
+        let mut subject = Self { driver, answers: Vec::new(), at: 0 };
         for _ in 0..MOST_FILLINGS {
             let before = subject.misses();
             subject.ask(SECTORS, 0);
@@ -96,7 +95,7 @@ impl Subject {
     }
 
     fn misses(&self) -> u64 {
-        let requests = self.driver.stats().requests;
+        let requests = self.driver.top().stats().requests;
         requests.reads + requests.writes - requests.read_hits - requests.write_hits
     }
 
@@ -121,7 +120,8 @@ fn volatile_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
         kept: false,
     };
     let cache = BlockCache::new(config).expect("the configuration is sound");
-    let mut driver = Driver::new(cache, Box::new(MemoryDevice::new(CACHE_BYTES)), pool);
+    let tier = Tier::new(cache, Box::new(MemoryDevice::new(CACHE_BYTES)), pool);
+    let mut driver = Driver::new(tier.with_clock(Instant::now));
     driver.add_volume("volume", Box::new(MemoryDevice::new(VOLUME_BYTES)));
     driver
 }
@@ -138,7 +138,8 @@ fn kept_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
         kept.begin(&mut io, vec![volume], &config, 1).expect("devices in memory do not fail")
     };
     let (cache, journal) = begun.parts.into_iter().next().expect("a cache has a part");
-    let mut driver = Driver::new(cache, Box::new(device), pool).with_journal(Some(journal));
+    let tier = Tier::new(cache, Box::new(device), pool).with_journal(Some(journal));
+    let mut driver = Driver::new(tier.with_clock(Instant::now));
     driver.add_volume_at(VolumeId(0), "volume", Box::new(MemoryDevice::new(VOLUME_BYTES)));
     driver
 }

@@ -14,7 +14,7 @@
 //!
 //! A cache can be persistent ([`KeptCache`]). Its shards decide which changes are noted, and in
 //! which order they must become durable (`shard::logging`). The journal (`store`) defines the
-//! bytes, and [`Driver::with_journal`] combines the two.
+//! bytes, and [`Tier::with_journal`] combines the two.
 //!
 //! The algorithms are AdaCache's (Yang et al.): `mapping::allocate` has the missing intervals and
 //! the greedy allocation, `mapping::directory` the groups and the two-level replacement, `shard`
@@ -88,9 +88,10 @@ pub use store::journal::{
 };
 pub use store::kept::{BeginError, Begun, KeptCache, Rotten, write_superblock};
 pub use store::samples::{MOST_SAMPLES, Samples, sample_sum, sampled_sectors};
-pub use tiers::driver::{Answer, Driver, PartJournal};
+pub use tiers::driver::Driver;
 pub use tiers::memory::{
     LEAST_MEMORY_BYTES, Memory, MemoryError, MemoryOptions, MemoryTier, MemoryUse, MemoryWrite,
     UnknownMemoryWrite,
 };
+pub use tiers::tier::{Answer, IoGate, PartJournal, Tier};
 pub use volumes::VolumeError;

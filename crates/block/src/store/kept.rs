@@ -10,7 +10,7 @@ use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::store::journal::{
     self, Change, Io, NewCache, Restored, RestoredBlock, Standing, StoreError, Superblock, Volume,
 };
-use crate::tiers::driver::PartJournal;
+use crate::tiers::tier::PartJournal;
 
 pub use verify::Rotten;
 
@@ -157,7 +157,7 @@ impl KeptCache {
     }
 
     /// Begins a session with these volumes, and starts the cache in so many parts, each with its
-    /// journal for [`Driver::with_journal`](crate::Driver::with_journal). Data of other volumes is
+    /// journal for [`Tier::with_journal`](crate::Tier::with_journal). Data of other volumes is
     /// dropped. The device says what the cache's size, block sizes and number of shards are, not
     /// `config`.
     ///

@@ -11,7 +11,7 @@ use std::io;
 
 use floe_block::{
     BeginError, Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache,
-    LEAST_MEMORY_BYTES,
+    LEAST_MEMORY_BYTES, Tier,
 };
 use floe_block::{
     Layout, Memory, MemoryOptions, MemoryTier, MemoryWrite, NewCache, Salvage, StoreError,
@@ -192,8 +192,8 @@ impl Boot<'_> {
         };
         let Begun { superblock, parts }: Begun = self.with_io(begin)?;
         let (cache, journal) = parts.into_iter().next().expect("there is one part");
-        let driver = Driver::new(cache, Box::new(self.cache.handle()), self.pool.clone());
-        let mut driver = driver.with_memory(tier).with_journal(Some(journal));
+        let top = Tier::new(cache, Box::new(self.cache.handle()), self.pool.clone());
+        let mut driver = Driver::new(top.with_memory(tier).with_journal(Some(journal)));
         for (id, disk) in self.backings.iter().enumerate() {
             driver.add_volume_at(VolumeId(id as u16), "simulated", Box::new(disk.handle()));
         }
@@ -214,8 +214,8 @@ impl Boot<'_> {
             kept: false,
         };
         let parts = BlockCache::new(config).expect("the format is sound");
-        let mut driver =
-            Driver::new(parts, Box::new(self.cache.handle()), self.pool.clone()).with_memory(tier);
+        let top = Tier::new(parts, Box::new(self.cache.handle()), self.pool.clone());
+        let mut driver = Driver::new(top.with_memory(tier));
         for disk in self.backings {
             driver.add_volume("simulated", Box::new(disk.handle()));
         }

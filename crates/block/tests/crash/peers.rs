@@ -138,14 +138,14 @@ fn clean_content_is_there_after_a_power_cut() {
         rig.settle(&mut driver);
         rig.submit(&mut driver, Kind::Flush, 0);
         rig.answer(&mut driver).expect("it is flushed");
-        let cached = driver.stats().valid_bytes;
+        let cached = driver.top().stats().valid_bytes;
         assert_eq!(cached, u64::from(UNITS) * UNIT as u64);
         drop(driver);
         rig.cache.lose_power();
         let mut driver = rig.start();
-        assert_eq!(driver.stats().valid_bytes, cached);
+        assert_eq!(driver.top().stats().valid_bytes, cached);
         assert_eq!(rig.units(&mut driver), read);
-        assert_eq!(driver.stats().requests.read_hits, 1);
+        assert_eq!(driver.top().stats().requests.read_hits, 1);
     }
 }
 

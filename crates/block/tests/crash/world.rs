@@ -309,7 +309,7 @@ impl World {
                 false => self.backings.iter().for_each(|disk| disk.set_dead(dead)),
             }
             if !dead {
-                self.driver().restore();
+                self.driver().top_mut().restore();
             }
         }
     }
@@ -355,7 +355,7 @@ impl World {
                 let units = self.pending.first().map_or(0..0, |pending| units_of(&pending.request));
                 let waiting: Vec<_> =
                     self.pending.iter().map(|pending| pending.request.kind).collect();
-                let (bypassing, cache) = (self.bypassing, self.driver().cache());
+                let (bypassing, cache) = (self.bypassing, self.driver().top().cache());
                 let (lost, empty) =
                     (cache.condition().has_lost_journal(), cache.condition().is_emptied());
                 let what = format!(

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use floe_block::{
     Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory,
-    MemoryOptions, MemoryTier, MemoryWrite, Request, RequestId, VolumeId, WriteMode,
+    MemoryOptions, MemoryTier, MemoryWrite, Request, RequestId, Tier, VolumeId, WriteMode,
 };
 use floe_device::fault::Rates;
 use floe_device::medium::Medium;
@@ -71,7 +71,7 @@ impl Rig {
             kept: false,
         })
         .unwrap();
-        let mut driver = Driver::new(cache_of, cache, pool).with_memory(tier);
+        let mut driver = Driver::new(Tier::new(cache_of, cache, pool).with_memory(tier));
         driver.add_volume("test", backing);
         let model = vec![Some(0); (VOLUME / UNIT) as usize];
         let rng = SmallRng::seed_from_u64(seed);
@@ -86,7 +86,7 @@ impl Rig {
         }
         let mut hit = [false];
         if request.kind == Kind::Read {
-            self.driver.read_memory(&[(request, buffer.clone())], &mut hit);
+            self.driver.top_mut().read_memory(&[(request, buffer.clone())], &mut hit);
         }
         if hit == [true] {
             return self.check_read(&request, &buffer);
@@ -228,8 +228,11 @@ fn random_requests_over_memory_read_what_was_written() {
         let mut rig = Rig::new(setup, Box::new(cache), Box::new(backing), Pool::new(1 << 20));
         rig.random_requests(4_000);
         rig.read_all();
-        assert_eq!((rig.failed, rig.driver.device_errors()), (0, (0, 0)));
-        assert_eq!(rig.driver.stats().memory_hits > 0, setup.2.is_some());
+        assert_eq!(
+            (rig.failed, rig.driver.top().device_errors(), rig.driver.backing_errors()),
+            (0, 0, 0)
+        );
+        assert_eq!(rig.driver.top().stats().memory_hits > 0, setup.2.is_some());
     }
 }
 

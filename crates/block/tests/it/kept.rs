@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use floe_block::{
-    Begun, BlockSizes, Config, Driver, Fault, Io, KeptCache, Kind, Layout, NewCache, Request,
+    Begun, BlockSizes, Config, Driver, Fault, Io, KeptCache, Kind, Layout, NewCache, Request, Tier,
     Volume, VolumeId, WriteMode,
 };
 use floe_device::{Action, Device, MemoryDevice, Pool};
@@ -72,8 +72,8 @@ impl Machine {
             kept.begin(io, vec![volume()], &config, 1).unwrap()
         });
         let (cache, journal) = begun.parts.into_iter().next().unwrap();
-        let mut driver =
-            Driver::new(cache, cache_device, self.pool.clone()).with_journal(Some(journal));
+        let tier = Tier::new(cache, cache_device, self.pool.clone()).with_journal(Some(journal));
+        let mut driver = Driver::new(tier);
         driver.add_volume_at(ID, "v", Box::new(self.backing.clone()) as Box<dyn Device>);
         driver
     }
@@ -130,7 +130,7 @@ fn what_was_flushed_is_dirty_in_the_next_life_and_what_was_read_is_a_hit() {
     drop(driver);
 
     let mut driver = machine.start(WriteMode::Back);
-    let stats = driver.stats();
+    let stats = driver.top().stats();
     assert_eq!(stats.dirty_bytes, 8 * SECTOR);
     assert_eq!(stats.valid_bytes, 9 * SECTOR);
     assert_eq!(
@@ -138,16 +138,16 @@ fn what_was_flushed_is_dirty_in_the_next_life_and_what_was_read_is_a_hit() {
         (1..=8).collect::<Vec<_>>()
     );
     assert_eq!(read(&mut driver, 40), 0);
-    assert_eq!(driver.stats().requests.read_hits, 9);
+    assert_eq!(driver.top().stats().requests.read_hits, 9);
     run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
-    assert_eq!(driver.stats().dirty_bytes, 0);
+    assert_eq!(driver.top().stats().dirty_bytes, 0);
     assert_eq!(bytes_of(&machine.backing)[7 * SECTOR as usize], 8);
     drop(driver);
 
     let mut driver = machine.start(WriteMode::Through);
-    assert_eq!(driver.stats().dirty_bytes, 0);
+    assert_eq!(driver.top().stats().dirty_bytes, 0);
     assert_eq!(read(&mut driver, 3), 4);
-    assert_eq!(driver.stats().requests.read_hits, 1);
+    assert_eq!(driver.top().stats().requests.read_hits, 1);
 }
 
 /// The device, what it was to write, and whether it is full.
@@ -176,7 +176,7 @@ fn what_the_journal_writes_is_counted() {
         flush(&mut driver); // checkpoints come, too
     }
     assert!(written.get() > 200 * 2 * SECTOR, "data and a page of the journal each time");
-    assert_eq!(driver.stats().counters.cache_write_bytes, written.get());
+    assert_eq!(driver.top().stats().counters.cache_write_bytes, written.get());
 }
 
 #[test]
@@ -209,17 +209,18 @@ fn requests_wait_for_what_becomes_of_a_journal_that_cannot_be_written_and_then_g
     };
     let early = go_on(&mut driver);
     assert!(
-        driver.cache().condition().has_lost_journal() && !driver.cache().condition().is_bypassed()
+        driver.top().cache().condition().has_lost_journal()
+            && !driver.top().cache().condition().is_bypassed()
     );
     assert!(early.len() < 3 && early.iter().all(Result::is_ok), "{early:?}");
-    driver.bypass(false);
+    driver.top_mut().bypass(false);
     let later = go_on(&mut driver);
-    assert!(driver.cache().condition().is_emptied(), "what was dirty is brought down");
+    assert!(driver.top().cache().condition().is_emptied(), "what was dirty is brought down");
     assert!(
         early.len() + later.len() < 3,
         "the flush may not promise what the journal may replace"
     );
-    driver.retire();
+    driver.top_mut().retire();
     let last = go_on(&mut driver);
     assert_eq!(early.len() + later.len() + last.len(), 3);
     assert!(later.iter().chain(&last).all(Result::is_ok), "{later:?} {last:?}");
@@ -237,7 +238,7 @@ fn a_durable_write_is_there_without_a_flush() {
     run(&mut driver, Kind::Write { durable: true }, SECTOR, &mut [9; SECTOR as usize]).unwrap();
     drop(driver);
     let mut driver = machine.start(WriteMode::Back);
-    assert_eq!(driver.stats().dirty_bytes, SECTOR);
+    assert_eq!(driver.top().stats().dirty_bytes, SECTOR);
     assert_eq!(read(&mut driver, 1), 9);
 }
 
@@ -253,7 +254,7 @@ fn a_bit_that_flips_in_a_clean_sector_is_read_from_the_backing_device() {
     let at = (0..cached.len()).step_by(4096).rfind(|&at| cached[at..at + 4096] == [77; 4096]);
     machine.cache.write_at(at.expect("it is cached") as u64 + 100, &[76]);
     assert_eq!(read(&mut driver, 5), 77);
-    let stats = driver.stats();
+    let stats = driver.top().stats();
     assert_eq!((stats.counters.cache_errors, stats.corrupt_sectors), (1, 1));
 }
 
@@ -329,11 +330,11 @@ fn what_was_found_to_be_lost_is_an_error_also_after_a_crash_until_it_is_written_
     for _ in 0..3 {
         assert_eq!(try_read(&mut driver, 1), Err(Fault::Io));
     }
-    let stats = driver.stats();
+    let stats = driver.top().stats();
     assert_eq!((stats.corrupt_sectors, stats.lost_bytes), (1, SECTOR), "counted once");
     assert_eq!(stats.lost_runs, [(ID, 1..2)]);
     let mut newly = Vec::new();
-    driver.take_newly_lost(&mut newly);
+    driver.top_mut().take_newly_lost(&mut newly);
     assert_eq!(newly, [(ID, 1..2)]);
     flush(&mut driver);
     drop(driver);
@@ -341,7 +342,7 @@ fn what_was_found_to_be_lost_is_an_error_also_after_a_crash_until_it_is_written_
     let mut driver = machine.start(WriteMode::Back);
     assert_eq!(try_read(&mut driver, 1), Err(Fault::Io));
     assert_eq!(try_read(&mut driver, 0), Ok(40));
-    driver.take_newly_lost(&mut newly);
+    driver.top_mut().take_newly_lost(&mut newly);
     assert_eq!(newly[1..], [(ID, 1..2)], "it is told again");
     write(&mut driver, 1, 51);
     assert_eq!(try_read(&mut driver, 1), Ok(51));
@@ -350,7 +351,7 @@ fn what_was_found_to_be_lost_is_an_error_also_after_a_crash_until_it_is_written_
 
     let mut driver = machine.start(WriteMode::Back);
     assert_eq!(try_read(&mut driver, 1), Ok(51));
-    assert_eq!(driver.stats().lost_bytes, 0);
+    assert_eq!(driver.top().stats().lost_bytes, 0);
 }
 
 #[test]
@@ -363,8 +364,8 @@ fn what_is_lost_keeps_nothing_else_from_the_backing_device() {
     rot(&machine, 41);
     for _ in 0..2 {
         assert_eq!(run(&mut driver, Kind::Drain, 0, &mut []), Err(Fault::Io));
-        assert_eq!(driver.stats().dirty_bytes, SECTOR);
-        assert_eq!(driver.stats().corrupt_sectors, 1);
+        assert_eq!(driver.top().stats().dirty_bytes, SECTOR);
+        assert_eq!(driver.top().stats().corrupt_sectors, 1);
         let backing = bytes_of(&machine.backing);
         assert_eq!([0, 1, 2, 3].map(|sector| backing[sector * SECTOR as usize]), [40, 0, 42, 43]);
     }
@@ -375,7 +376,7 @@ fn what_is_lost_keeps_nothing_else_from_the_backing_device() {
     assert_eq!(try_read(&mut driver, 1), Err(Fault::Io));
     run(&mut driver, Kind::Trim, SECTOR, &mut [0; SECTOR as usize]).unwrap();
     run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
-    assert_eq!((driver.stats().dirty_bytes, driver.stats().lost_bytes), (0, 0));
+    assert_eq!((driver.top().stats().dirty_bytes, driver.top().stats().lost_bytes), (0, 0));
 }
 
 #[test]
@@ -403,7 +404,7 @@ fn what_was_dirty_at_a_clean_end_is_known_by_its_checksum() {
     let mut driver = machine.start(WriteMode::Back);
     assert_eq!(try_read(&mut driver, 4), Ok(54));
     assert_eq!(try_read(&mut driver, 3), Err(Fault::Io));
-    assert_eq!(driver.stats().lost_bytes, SECTOR);
+    assert_eq!(driver.top().stats().lost_bytes, SECTOR);
 }
 
 #[test]
@@ -412,25 +413,29 @@ fn a_cache_full_of_what_is_lost_is_gone_past() {
     machine.create_of(512 << 10, 1);
     let mut driver = machine.start(WriteMode::Back);
     let mut kept = 0;
-    while driver.stats().dirty_bytes == kept * SECTOR && kept < 48 {
+    while driver.top().stats().dirty_bytes == kept * SECTOR && kept < 48 {
         write(&mut driver, kept, 1);
         kept += 1;
     }
     assert!((8..48).contains(&kept), "{kept} sectors are in the cache, and it is full");
     run(&mut driver, Kind::Drain, 0, &mut []).unwrap();
-    let full = driver.stats().valid_bytes / SECTOR;
+    let full = driver.top().stats().valid_bytes / SECTOR;
     (0..full).for_each(|sector| write(&mut driver, sector, 150 + 2 * sector as u8));
-    assert_eq!(driver.stats().dirty_bytes, full * SECTOR, "all that is in the cache is dirty");
+    assert_eq!(
+        driver.top().stats().dirty_bytes,
+        full * SECTOR,
+        "all that is in the cache is dirty"
+    );
     (0..full).for_each(|sector| rot(&machine, 150 + 2 * sector as u8));
     (0..full).for_each(|sector| assert_eq!(try_read(&mut driver, sector), Err(Fault::Io)));
-    assert_eq!(driver.stats().lost_bytes, full * SECTOR);
-    driver.restore(); // it was given up for what it has lost
+    assert_eq!(driver.top().stats().lost_bytes, full * SECTOR);
+    driver.top_mut().restore(); // it was given up for what it has lost
     for sector in 50..64 {
         write(&mut driver, sector, sector as u8);
         assert_eq!(try_read(&mut driver, sector), Ok(sector as u8));
     }
     run(&mut driver, Kind::Drain, 0, &mut []).unwrap_err();
-    assert_eq!(driver.stats().dirty_bytes, full * SECTOR);
+    assert_eq!(driver.top().stats().dirty_bytes, full * SECTOR);
 }
 
 /// Cached clean copies of 32 sectors, each of which a session that then crashes has overwritten
@@ -444,7 +449,7 @@ fn half_overwritten() -> Machine {
     end(&machine, driver);
     let mut driver = machine.start(WriteMode::Back);
     (0..32).for_each(|sector| write(&mut driver, sector, 200));
-    assert_eq!(driver.stats().dirty_bytes, 32 * SECTOR, "no copy has moved");
+    assert_eq!(driver.top().stats().dirty_bytes, 32 * SECTOR, "no copy has moved");
     drop(driver);
     machine
 }
@@ -456,7 +461,7 @@ fn copies_that_a_crash_found_half_overwritten_are_forgotten_without_a_word() {
     for sector in 0..32 {
         assert_eq!(read(&mut driver, sector), 100 + sector as u8, "nothing newer was flushed");
     }
-    let stats = driver.stats();
+    let stats = driver.top().stats();
     assert_eq!((stats.corrupt_sectors, stats.counters.cache_errors), (0, 0));
     assert_eq!(stats.degraded_shards, 0, "a healthy device is not given up");
     // What has been stored or read since is known: its rot is told.
@@ -465,7 +470,7 @@ fn copies_that_a_crash_found_half_overwritten_are_forgotten_without_a_word() {
     }
     rot(&machine, 107);
     assert_eq!(read(&mut driver, 7), 107);
-    assert_eq!(driver.stats().corrupt_sectors, 1);
+    assert_eq!(driver.top().stats().corrupt_sectors, 1);
 }
 
 #[test]
@@ -587,6 +592,6 @@ fn what_was_flushed_is_never_lost_to_an_overwrite_that_a_kill_has_cut_short() {
             let found = try_read(&mut driver, sector);
             assert!(found == Ok(1) || found == Ok(2), "{found:?}");
         }
-        assert_eq!((driver.stats().lost_bytes, driver.stats().corrupt_sectors), (0, 0));
+        assert_eq!((driver.top().stats().lost_bytes, driver.top().stats().corrupt_sectors), (0, 0));
     }
 }

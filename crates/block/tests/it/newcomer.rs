@@ -3,7 +3,7 @@
 
 use floe_block::{
     Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind, Layout,
-    Memory, NewCache, Request, Volume, VolumeId, WriteMode,
+    Memory, NewCache, Request, Tier, Volume, VolumeId, WriteMode,
 };
 use floe_device::fault::{Faults, Rates};
 use floe_device::{FaultDevice, FaultPlan, MemoryDevice, Pool};
@@ -27,7 +27,7 @@ fn with_io<T>(cache: &MemoryDevice, act: impl FnOnce(&mut Io<'_>) -> T) -> T {
 }
 
 /// A persistent tier, empty, on this device.
-fn persistent(cache: &MemoryDevice, mode: WriteMode) -> Driver {
+fn persistent(cache: &MemoryDevice, mode: WriteMode) -> Tier {
     let sizes: BlockSizes = "4KiB,16KiB".parse().unwrap();
     let layout = Layout::new(&sizes, CACHE, 2).unwrap();
     let volumes = || vec![Volume::new(ID, "v", VOLUME)];
@@ -37,10 +37,10 @@ fn persistent(cache: &MemoryDevice, mode: WriteMode) -> Driver {
         KeptCache::create(io, new).unwrap().begin(io, volumes(), &config, 1).unwrap()
     });
     let (part, journal) = parts.into_iter().next().unwrap();
-    Driver::new(part, Box::new(cache.clone()), Pool::new(1 << 20)).with_journal(Some(journal))
+    Tier::new(part, Box::new(cache.clone()), Pool::new(1 << 20)).with_journal(Some(journal))
 }
 
-fn volatile(mode: WriteMode) -> Driver {
+fn volatile(mode: WriteMode) -> Tier {
     let config = Config {
         sizes: "4KiB".parse().unwrap(),
         cache_bytes: 64 << 10,
@@ -52,26 +52,27 @@ fn volatile(mode: WriteMode) -> Driver {
         kept: false,
     };
     let device = Box::new(MemoryDevice::new(64 << 10));
-    Driver::new(BlockCache::new(config).unwrap(), device, Pool::new(1 << 20))
+    Tier::new(BlockCache::new(config).unwrap(), device, Pool::new(1 << 20))
 }
 
 impl Rig {
-    fn new(mut upper: Driver) -> Self {
+    fn new(upper: Tier) -> Self {
         let surviving = MemoryDevice::new(VOLUME);
         let plan = FaultPlan::seeded(1, Rates::default());
         let (backing, power) = FaultDevice::new(surviving.clone(), plan);
-        upper.add_volume_at(ID, "v", Box::new(backing));
-        Self { driver: upper, cache: MemoryDevice::new(CACHE), surviving, power }
+        let mut driver = Driver::new(upper);
+        driver.add_volume_at(ID, "v", Box::new(backing));
+        Self { driver, cache: MemoryDevice::new(CACHE), surviving, power }
     }
 
     fn put_below(&mut self) {
-        self.driver.shut_seam();
-        while !self.driver.is_quiet_below() {
+        self.driver.top_mut().io_gate_mut().shut();
+        while !self.driver.top().io_gate().is_quiet() {
             self.driver.advance();
         }
         let newcomer = persistent(&self.cache, WriteMode::Back);
-        self.driver.put_below(newcomer, &[(ID, ID)]);
-        self.driver.open_seam();
+        self.driver.put_below(0, newcomer, &[(ID, ID)]);
+        self.driver.top_mut().io_gate_mut().open();
     }
 
     fn run(&mut self, kind: Kind, sector: u64, bytes: &mut [u8]) {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use floe_block::{
     Answer, BlockCache, Config, Driver, Evict, Exchange, Gate, Kind, Memory, Request, RequestId,
-    VolumeId, WriteMode,
+    Tier, VolumeId, WriteMode,
 };
 use floe_device::{Buffer, Pool, Ring, Role, Sockets, Spec};
 use rand::rngs::SmallRng;
@@ -79,7 +79,7 @@ impl Member {
                 _ => {}
             }
         }
-        let exchange = self.driver.exchange().expect("it is one of several parts");
+        let exchange = self.driver.top().exchange().expect("it is one of several parts");
         let there_is_nothing = || may_sleep && quiet && !self.driver.has_mail();
         let due = Instant::now() + PATIENCE;
         self.slept +=
@@ -87,7 +87,7 @@ impl Member {
         let mut rung = Vec::new();
         self.sockets.poll(&mut rung);
         if !rung.is_empty() {
-            self.driver.exchange().expect("as above").bell().heard();
+            self.driver.top().exchange().expect("as above").bell().heard();
             self.sockets.readable(0, &self.bell);
         }
     }
@@ -184,10 +184,10 @@ fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
                 let driver =
                     tiers.fold(None, |below: Option<Driver>, ((cache, exchange), source)| {
                         let device = source.open(&ring, &pool).unwrap();
-                        let tier = Driver::of_part(cache, device, pool.clone(), Some(exchange));
+                        let tier = Tier::of_part(cache, device, pool.clone(), Some(exchange));
                         Some(match below {
-                            Some(below) => tier.on(below),
-                            None => tier,
+                            Some(below) => Driver::on(tier, below),
+                            None => Driver::new(tier),
                         })
                     });
                 let mut driver = driver.expect("there is a tier");

@@ -52,8 +52,8 @@ fn device(bytes: u64, fail: f64, seed: u64) -> Box<dyn Device> {
     Box::new(FaultDevice::new(MemoryDevice::new(bytes), FaultPlan::seeded(seed, rates)).0)
 }
 
-/// A driver of a tier by itself.
-fn alone(tier: &Tier, pool: &Pool, seed: u64) -> Driver {
+/// A tier by itself.
+fn alone(tier: &Tier, pool: &Pool, seed: u64) -> floe_block::Tier {
     let config = Config {
         sizes: tier.sizes.parse().unwrap(),
         cache_bytes: tier.cache_bytes,
@@ -65,7 +65,7 @@ fn alone(tier: &Tier, pool: &Pool, seed: u64) -> Driver {
         kept: false,
     };
     let device = device(tier.cache_bytes, tier.fail, seed);
-    Driver::new(BlockCache::new(config).unwrap(), device, pool.clone())
+    floe_block::Tier::new(BlockCache::new(config).unwrap(), device, pool.clone())
 }
 
 /// A driver for each of the tiers, the lowest on the backing device of a volume.
@@ -73,8 +73,8 @@ fn stack(tiers: &[Tier], backing: Box<dyn Device>, seed: u64) -> Driver {
     let pool = Pool::new(1 << 20);
     let one = |(at, tier): (usize, &Tier)| alone(tier, &pool, 10 * seed + at as u64);
     let mut from_below = tiers.iter().enumerate().rev().map(one);
-    let lowest = from_below.next().unwrap();
-    let mut driver = from_below.fold(lowest, |lower, upper| upper.on(lower));
+    let lowest = Driver::new(from_below.next().unwrap());
+    let mut driver = from_below.fold(lowest, |lower, upper| Driver::on(upper, lower));
     driver.add_volume_in(&IDS[..tiers.len()], "test", backing);
     driver
 }
@@ -241,10 +241,10 @@ impl Rig {
         }
     }
 
-    /// Shuts the seam below a tier.
+    /// Shuts the I/O gate below a tier.
     fn shut(&mut self, above: usize) {
-        self.driver.tier_mut(above).unwrap().shut_seam();
-        self.turn_until("quiet", |driver| driver.tiers().nth(above).unwrap().is_quiet_below());
+        self.driver.tier_mut(above).unwrap().io_gate_mut().shut();
+        self.turn_until("quiet", |driver| driver.tiers().nth(above).unwrap().io_gate().is_quiet());
     }
 
     /// Puts a tier below the one with this number.
@@ -253,20 +253,19 @@ impl Rig {
         self.shut(above);
         let id = self.driver.volume_ids(ID)[above];
         let new = VolumeId(self.rng.random_range(0..4));
-        let upper = self.driver.tier_mut(above).unwrap();
-        upper.put_below(newcomer, &[(id, new)]);
-        upper.open_seam();
+        self.driver.put_below(above, newcomer, &[(id, new)]);
+        self.driver.tier_mut(above).unwrap().io_gate_mut().open();
     }
 
     /// Has the tier below the one with this number bring down what it has: whether it could.
     fn drain_below(&mut self, above: usize) -> bool {
         let id = self.driver.volume_ids(ID)[above];
-        self.driver.tier_mut(above).unwrap().drain_below(id, 7);
+        self.driver.drain_below(above, id, 7);
         let mut drained = Vec::new();
         let patience = Instant::now() + Duration::from_secs(60);
         while drained.is_empty() {
             self.turn();
-            self.driver.tier_mut(above).unwrap().take_drained(&mut drained);
+            self.driver.tier_mut(above).unwrap().io_gate_mut().take_drained(&mut drained);
             assert!(Instant::now() < patience, "a drain hangs: {}", self.what);
         }
         assert_eq!((drained.len(), drained[0].0), (1, 7));
@@ -281,12 +280,12 @@ impl Rig {
         goes &= self.drain_below(above);
         let below = move |driver: &Driver| driver.tiers().nth(above + 1).unwrap().is_at_rest();
         self.turn_until("rest", below);
-        let upper = self.driver.tier_mut(above).unwrap();
-        goes &= !upper.below().unwrap().cache().condition().has_dirty_data();
+        let tier = self.driver.tier_mut(above + 1).unwrap();
+        goes &= !tier.cache().condition().has_dirty_data();
         if goes {
-            upper.take_below();
+            self.driver.take_below(above);
         }
-        upper.open_seam();
+        self.driver.tier_mut(above).unwrap().io_gate_mut().open();
         goes
     }
 
@@ -355,7 +354,12 @@ fn every_read_returns_what_was_written_last_and_a_drain_leaves_it_on_the_backing
             assert_eq!(rig.dirty_bytes(), vec![0; tiers.len()], "{}", rig.what);
             rig.check_below(&backing);
         }
-        assert_eq!((rig.failed, rig.driver.device_errors()), (0, (0, 0)), "{}", rig.what);
+        assert_eq!(
+            (rig.failed, rig.driver.top().device_errors(), rig.driver.backing_errors()),
+            (0, 0, 0),
+            "{}",
+            rig.what
+        );
         rig.driver.tiers().for_each(|tier| tier.cache().check());
     }
 }
@@ -435,7 +439,12 @@ fn tiers_come_and_go_under_requests_and_every_read_returns_what_was_written_last
             assert!(rig.dirty_bytes().iter().all(|bytes| *bytes == 0), "{}", rig.what);
             rig.check_below(&memory);
         }
-        assert_eq!((rig.failed, rig.driver.device_errors()), (0, (0, 0)), "{}", rig.what);
+        assert_eq!(
+            (rig.failed, rig.driver.top().device_errors(), rig.driver.backing_errors()),
+            (0, 0, 0),
+            "{}",
+            rig.what
+        );
         rig.driver.tiers().for_each(|tier| tier.cache().check());
     }
 }

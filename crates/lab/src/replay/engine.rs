@@ -8,7 +8,7 @@ use std::io;
 use std::iter::Peekable;
 use std::time::{Duration, Instant};
 
-use floe_block::{Answer, Driver, Fault, Kind, Request, RequestId, Stats};
+use floe_block::{Answer, Driver, Fault, Kind, Request, RequestId, Stats, Tier};
 use floe_device::Slice;
 use floe_trace::{Error, Op};
 
@@ -149,7 +149,7 @@ pub fn run(
 
 /// Returns the counters of each tier.
 fn stats(stage: &Stage) -> Vec<Stats> {
-    stage.driver.tiers().map(Driver::stats).collect()
+    stage.driver.tiers().map(Tier::stats).collect()
 }
 
 struct Engine<'a, P> {

@@ -52,7 +52,7 @@ impl Shed {
     pub(super) fn turn(&mut self, now: Instant, driver: &mut Driver) {
         let now = now.saturating_duration_since(self.begun);
         if now >= self.shedder.due() {
-            driver.shed(self.shedder.step(now, self.requests, self.time));
+            driver.top_mut().shed(self.shedder.step(now, self.requests, self.time));
         }
     }
 

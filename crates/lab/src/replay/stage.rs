@@ -167,7 +167,7 @@ impl Stage {
             if let Some(most) = most_dirty_bytes {
                 cache.limit_dirty(most);
             }
-            let tier = Driver::new(cache, device, pool.clone());
+            let tier = floe_block::Tier::new(cache, device, pool.clone());
             let tier = match &clock {
                 Clock::Real(_) => tier.with_clock(Instant::now),
                 Clock::Virtual(clock) => {
@@ -176,8 +176,8 @@ impl Stage {
                 }
             };
             below = Some(match below {
-                Some(below) => tier.on(below),
-                None => tier,
+                Some(below) => Driver::on(tier, below),
+                None => Driver::new(tier),
             });
         }
         let driver = below.expect("there is a tier");

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Answer, Begun, Config, Driver, Fault, KeptCache, Kind, Request, SECTOR_BYTES, Sectors,
+    Answer, Begun, Config, Driver, Fault, KeptCache, Kind, Request, SECTOR_BYTES, Sectors, Tier,
     Volume as Known, VolumeId, WriteMode,
 };
 
@@ -141,35 +141,36 @@ fn write_back_one(
     let Begun { superblock, parts } = begun;
     let Disk { device, ring, pool } = cache;
     let (cache, journal) = parts.into_iter().next().expect("a part was asked for");
-    let mut driver = Driver::new(cache, device, pool.clone()).with_journal(Some(journal));
+    let tier = Tier::new(cache, device, pool.clone()).with_journal(Some(journal));
+    let mut driver = Driver::new(tier);
     for (volume, id) in volumes.iter().zip(&ids) {
         let backing = volume.backing.open(&ring, &pool).map_err(super::DiskError::Open)?;
         driver.add_volume_at(*id, &volume.name, backing);
     }
     let all = dirty.iter().sum();
     let mut lost: Vec<(VolumeId, Sectors)> = Vec::new();
-    let mut stays = driver.stats().dirty_bytes;
+    let mut stays = driver.top().stats().dirty_bytes;
     for ((volume, id), bytes) in volumes.iter().zip(&ids).zip(&dirty) {
         driver.submit(Request { volume: *id, kind: Kind::Drain, offset: 0, len: 0 }, None);
         let mut answers: Vec<Answer> = Vec::new();
         while answers.is_empty() || !driver.is_idle() {
             driver.advance();
             driver.take_answers(&mut answers);
-            if driver.cache().condition().has_lost_journal()
-                && !driver.cache().condition().is_bypassed()
+            if driver.top().cache().condition().has_lost_journal()
+                && !driver.top().cache().condition().is_bypassed()
             {
                 // The journal cannot note clean data: the drain fails, and may be repeated.
-                driver.bypass(true);
+                driver.top_mut().bypass(true);
             }
             if !driver.has_orders() && !driver.is_idle() {
                 ring.wait_until(Some(Instant::now() + LONGEST_WAIT)).map_err(StartError::Wait)?;
             }
-            progress(all - driver.stats().dirty_bytes.min(all), all);
+            progress(all - driver.top().stats().dirty_bytes.min(all), all);
         }
-        driver.take_newly_lost(&mut lost);
+        driver.top_mut().take_newly_lost(&mut lost);
         stays -= bytes - lost_sectors(&lost, *id) * SECTOR_BYTES;
-        let left_bytes = driver.stats().dirty_bytes;
-        let without_journal = driver.cache().condition().has_lost_journal();
+        let left_bytes = driver.top().stats().dirty_bytes;
+        let without_journal = driver.top().cache().condition().has_lost_journal();
         let drained = match answers.pop().map_or(Ok(()), |answer| answer.result) {
             Ok(()) if without_journal => Err(Fault::Io), // what was brought down cannot be noted
             drained => drained,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-use floe_block::{Driver, Fault, VolumeId};
+use floe_block::{Fault, Tier, VolumeId};
 use floe_device::Device;
 
 use super::messages::Ticket;
@@ -91,7 +91,7 @@ pub(super) enum TierAwaited {
 #[derive(Default)]
 pub(super) struct TierChange {
     /// The one to attach, its device open.
-    pub(super) newcomer: Option<(TierKey, Driver)>,
+    pub(super) newcomer: Option<(TierKey, Tier)>,
     /// The I/O gate is shut, and something may be held back.
     pub(super) is_shut: bool,
     /// Drains of the one to detach that have ended, by ticket.

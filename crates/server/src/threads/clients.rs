@@ -151,7 +151,7 @@ impl Worker {
                 self.sessions[index].begin_payload(request, buffer, payload);
             }
             (Kind::Read, Some(buffer)) => {
-                if self.driver.has_memory() {
+                if self.driver.top().has_memory() {
                     return self.looked_for.push(request, wanted, buffer);
                 }
                 let payload = <Driver>::payload(&wanted, &buffer);
@@ -174,7 +174,7 @@ impl Worker {
         let mut looked_for = std::mem::take(&mut self.looked_for);
         let LookedFor { requests, reads, hits } = &mut looked_for;
         hits.resize(reads.len(), false);
-        self.driver.read_memory(reads, hits);
+        self.driver.top_mut().read_memory(reads, hits);
         for ((request, (wanted, buffer)), hit) in
             requests.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
         {

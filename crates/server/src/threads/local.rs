@@ -61,7 +61,7 @@ impl Worker {
                 Ok(()) => self.submit_local(next, Some(buffer), None),
                 Err(fault) => self.complete_local(index, &request, Err(fault), arrived),
             }
-        } else if self.driver.has_memory() {
+        } else if self.driver.top().has_memory() {
             self.locals.asked.push(next);
             self.locals.reads.push((wanted, buffer));
         } else {
@@ -80,7 +80,7 @@ impl Worker {
         let mut asked = std::mem::take(&mut self.locals.asked);
         let mut hits = std::mem::take(&mut self.locals.hits);
         hits.resize(reads.len(), false);
-        self.driver.read_memory(&reads, &mut hits);
+        self.driver.top_mut().read_memory(&reads, &mut hits);
         for ((next, (wanted, buffer)), hit) in
             asked.drain(..).zip(reads.drain(..)).zip(hits.drain(..))
         {

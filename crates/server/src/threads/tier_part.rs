@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use floe_block::{BlockCache, Driver, Exchange, PartJournal};
+use floe_block::{BlockCache, Exchange, PartJournal, Tier};
 use floe_device::{OpenError, Pool, Ring};
 
 use super::tier::TierKey;
@@ -24,10 +24,10 @@ pub(super) struct TierPart {
 
 impl TierPart {
     /// Opens its device for a thread.
-    pub(super) fn open(self, ring: &Ring, pool: &Pool) -> Result<Driver, OpenError> {
+    pub(super) fn open(self, ring: &Ring, pool: &Pool) -> Result<Tier, OpenError> {
         let Self { cache, journal, data_start, exchange, source, .. } = self;
         let device = source.open(ring, pool)?;
-        let tier = Driver::of_part(cache, device, pool.clone(), Some(exchange));
+        let tier = Tier::of_part(cache, device, pool.clone(), Some(exchange));
         Ok(tier.with_clock(Instant::now).with_data_at(data_start).with_journal(journal))
     }
 }

@@ -96,10 +96,10 @@ impl TierWatches {
     /// Reports changes of the tiers to the control thread.
     pub(super) fn report(&mut self, worker: usize, driver: &mut Driver, outbox: &WorkerOutbox) {
         for (tier, watch) in self.list.iter_mut().enumerate() {
-            let driver = driver.tier_mut(tier).expect("workers have all tiers");
-            driver.take_newly_lost(&mut self.newly_lost);
+            let tier = driver.tier_mut(tier).expect("workers have all tiers");
+            tier.take_newly_lost(&mut self.newly_lost);
             watch.has_lost |= !self.newly_lost.is_empty();
-            for event in watch.events(worker, driver.cache()) {
+            for event in watch.events(worker, tier.cache()) {
                 outbox.send(Event::Tier(watch.key, event));
             }
             for (volume, run) in self.newly_lost.drain(..) {

@@ -103,15 +103,16 @@ impl Worker {
         }
         let watches = TierWatches::new(tiers.iter().map(|tier| tier.key));
         let mut below: Option<Driver> = None;
-        for tier in tiers.into_iter().rev() {
-            let tier = tier.open(&ring, &pool)?;
+        for (at, tier) in tiers.into_iter().enumerate().rev() {
+            let memory = if at == 0 { config.memory.clone() } else { None };
+            let tier = tier.open(&ring, &pool)?.with_memory(memory);
             below = Some(match below {
-                Some(below) => tier.on(below),
-                None => tier,
+                Some(below) => Driver::on(tier, below),
+                None => Driver::new(tier),
             });
         }
-        let mut driver = below.expect("there is a tier").with_memory(config.memory.clone());
-        let exchange = driver.exchange().expect("a worker has an end of the queues");
+        let mut driver = below.expect("there is a tier");
+        let exchange = driver.top().exchange().expect("a worker has an end of the queues");
         let wake_up = exchange.bell().descriptor().map_err(ServeError::Wake)?;
         for Offered { ids, volume, .. } in &volumes {
             driver.add_volume_in(ids, &volume.name, volume.backing.open(&ring, &pool)?);
@@ -171,7 +172,7 @@ impl Worker {
     /// Waits until something arrives or is due.
     fn wait(&mut self) -> Result<(), ServeError> {
         let due = self.next_due();
-        let exchange = self.driver.exchange().expect("a worker has an end of the queues");
+        let exchange = self.driver.top().exchange().expect("a worker has an end of the queues");
         let there_is_nothing = || !self.driver.has_mail() && self.mailbox.is_empty();
         exchange.bell().wait(&self.ring, due, there_is_nothing).map(drop).map_err(ServeError::Wait)
     }
@@ -182,7 +183,8 @@ impl Worker {
             ClientToken::Receive(index) => self.received(index, completion.result),
             ClientToken::Send(index) => self.sent(index, completion.result),
             ClientToken::WakeUp => {
-                let exchange = self.driver.exchange().expect("a worker has an end of the queues");
+                let exchange =
+                    self.driver.top().exchange().expect("a worker has an end of the queues");
                 exchange.bell().heard();
                 self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.wake_up));
             }
@@ -220,17 +222,16 @@ impl Worker {
     }
 
     pub(super) fn snapshot(&self) -> Snapshot {
-        let (cache_errors, backing_errors) = self.driver.device_errors();
         let mut snapshot = Snapshot {
             tally: self.tally.clone(),
-            stats: self.driver.stats(),
-            cache_errors,
-            backing_errors,
+            stats: self.driver.top().stats(),
+            cache_errors: self.driver.top().device_errors(),
+            backing_errors: self.driver.backing_errors(),
             below: self
                 .driver
                 .tiers()
                 .skip(1)
-                .map(|tier| (tier.stats(), tier.device_errors().0))
+                .map(|tier| (tier.stats(), tier.device_errors()))
                 .collect(),
             spun: self.driver.spun(),
             traffic: self.driver.traffic(),
@@ -249,7 +250,7 @@ impl Worker {
         let now = Instant::now();
         let served = || self.tally.served();
         if let Some(share) = self.shedding.turn(self.number, served, now) {
-            self.driver.shed(share);
+            self.driver.top_mut().shed(share);
         }
         if now >= self.clean_at && !self.commands.is_resting() {
             self.clean_at = now + self.config.flush_interval;

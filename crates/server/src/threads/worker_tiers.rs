@@ -3,7 +3,7 @@
 //! While the I/O gate is shut, the worker begins no work but clients' requests, so that no
 //! operation starts below the gate.
 
-use floe_block::Driver;
+use floe_block::Tier;
 
 use super::awaited::{Awaited, TierAwaited};
 use super::messages::{Done, Problem, TierCommand};
@@ -16,8 +16,8 @@ impl Worker {
     pub(super) fn open_newcomer(&mut self, tier: TierPart) -> Result<(), Problem> {
         let key = tier.key;
         let opened = tier.open(&self.ring, &self.common.pool);
-        let driver = opened.map_err(|error| Problem::Other(error.to_string()))?;
-        self.commands.tier_change.newcomer = Some((key, driver));
+        let tier = opened.map_err(|error| Problem::Other(error.to_string()))?;
+        self.commands.tier_change.newcomer = Some((key, tier));
         Ok(())
     }
 
@@ -30,27 +30,28 @@ impl Worker {
         match command {
             TierCommand::LimitDirty { tier, bytes } => self.tier(tier).limit_dirty(bytes),
             TierCommand::Empty { above, volume } => {
-                self.tier(above).drain_below(volume, number);
+                let at = self.place(above);
+                self.driver.drain_below(at, volume, number);
                 return Err(TierAwaited::Emptied { above });
             }
             TierCommand::Quiesce { above } => {
                 self.commands.tier_change.is_shut = true;
-                self.tier(above).shut_seam();
+                self.tier(above).io_gate_mut().shut();
                 return Err(TierAwaited::Quiet { above });
             }
             TierCommand::Rest { above } => return Err(TierAwaited::Rest { above }),
             TierCommand::PutIn { above, ids } => {
                 let newcomer = self.commands.tier_change.newcomer.take();
                 let (key, newcomer) = newcomer.expect("a tier is put in after its device is open");
-                self.tier(above).put_below(newcomer, &ids);
-                let at = self.place(above) + 1;
-                self.watches.insert(at, key);
+                let at = self.place(above);
+                self.driver.put_below(at, newcomer, &ids);
+                self.watches.insert(at + 1, key);
                 self.open_gate(above);
             }
             TierCommand::TakeOut { above } => {
-                drop(self.tier(above).take_below());
-                let at = self.place(above) + 1;
-                self.watches.remove(at);
+                let at = self.place(above);
+                drop(self.driver.take_below(at));
+                self.watches.remove(at + 1);
                 self.open_gate(above);
             }
             TierCommand::Dismiss { above } => {
@@ -59,7 +60,7 @@ impl Worker {
                 self.open_gate(above);
             }
             TierCommand::Keep { above, bytes } => {
-                self.tier(above).below_mut().expect("it stays").limit_dirty(bytes);
+                self.tier_below(above).limit_dirty(bytes);
                 self.open_gate(above);
             }
         }
@@ -74,18 +75,18 @@ impl Worker {
     ) -> Option<Result<Done, Problem>> {
         match awaited {
             TierAwaited::Quiet { above } => {
-                self.tier(above).is_quiet_below().then_some(Ok(Done::Nothing))
+                self.tier(above).io_gate().is_quiet().then_some(Ok(Done::Nothing))
             }
             TierAwaited::Emptied { above } => {
                 let mut emptied = std::mem::take(&mut self.commands.tier_change.emptied);
-                self.tier(above).take_drained(&mut emptied);
+                self.tier(above).io_gate_mut().take_drained(&mut emptied);
                 let at = emptied.iter().position(|(of, _)| *of == number);
                 let ended = at.map(|at| emptied.swap_remove(at).1);
                 self.commands.tier_change.emptied = emptied;
                 ended.map(|result| result.map(|()| Done::Nothing).map_err(Problem::Fault))
             }
             TierAwaited::Rest { above } => {
-                let below = self.tier(above).below().expect("a tier rests before it goes");
+                let below = self.tier_below(above);
                 match (below.is_at_rest(), below.cache().condition().has_dirty_data()) {
                     (false, _) => None,
                     (true, false) => Some(Ok(Done::Nothing)),
@@ -101,9 +102,15 @@ impl Worker {
     }
 
     /// Returns an attached tier.
-    pub(super) fn tier(&mut self, key: TierKey) -> &mut Driver {
+    pub(super) fn tier(&mut self, key: TierKey) -> &mut Tier {
         let at = self.place(key);
         self.driver.tier_mut(at).expect("workers have all tiers")
+    }
+
+    /// Returns the tier below an attached one, from where it may be detached.
+    fn tier_below(&mut self, above: TierKey) -> &mut Tier {
+        let at = self.place(above) + 1;
+        self.driver.tier_mut(at).expect("it stays until it is taken out")
     }
 
     /// Opens the gate after a tier was attached or detached, or after a cancelled change. The end
@@ -112,6 +119,6 @@ impl Worker {
         self.commands.tier_change.is_shut = false;
         self.commands.tier_change.emptied.clear();
         self.commands.awaited.retain(|(_, awaited)| !matches!(awaited, Awaited::Tier(_)));
-        self.tier(above).open_seam();
+        self.tier(above).io_gate_mut().open();
     }
 }

@@ -6,8 +6,7 @@ use std::ops::Range;
 use floe_device::{Device, Extent};
 
 use super::Driver;
-use super::watched::Watched;
-use crate::geometry::{SECTOR_BYTES, VolumeId};
+use crate::geometry::VolumeId;
 use crate::volumes::VolumeError;
 
 impl Driver {
@@ -19,9 +18,7 @@ impl Driver {
             Some(below) => Ground::Tier(below.driver_mut().add_volume(name, backing)),
             None => Ground::Device(backing),
         };
-        let id = self.cache.add_volume(bytes);
-        // Unlike the volumes of the start, it comes with writes that this cache has not flushed.
-        self.cache.shards.note_unsettled(id);
+        let id = self.tier.add_volume(bytes);
         self.put_volume(id, name, ground);
         id
     }
@@ -41,7 +38,7 @@ impl Driver {
             }
             None => Ground::Device(backing),
         };
-        self.cache.add_volume_at(id, bytes);
+        self.tier.add_volume_at(id, bytes);
         self.put_volume(id, name, ground);
     }
 
@@ -63,24 +60,11 @@ impl Driver {
     }
 
     fn put_volume(&mut self, id: VolumeId, name: &str, ground: Ground) {
-        if let Some(pages) = &mut self.pages {
-            pages.add_volume(id);
-        }
         match (ground, &mut self.below) {
-            (Ground::Device(device), _) => {
-                let watched = Watched::new(format!("backing device of volume {name}"), device);
-                self.put_backing(id, Some(watched));
-            }
+            (Ground::Device(device), _) => self.backings.add(id, name, device),
             (Ground::Tier(lower), Some(below)) => below.put_volume(id, lower),
             (Ground::Tier(_), None) => unreachable!("there is a tier below"),
         }
-    }
-
-    /// Sets the backing device of a volume.
-    pub(super) fn put_backing(&mut self, id: VolumeId, backing: Option<Watched>) {
-        let slot = id.0 as usize;
-        self.backings.resize_with(self.backings.len().max(slot + 1), || None);
-        self.backings[slot] = backing;
     }
 
     /// Removes a volume, with its backing device, in this part: see
@@ -106,13 +90,8 @@ impl Driver {
             let lower = below.id(id);
             return below.driver_mut().remove_volume(tier - 1, lower, discard);
         }
-        self.cache.remove_volume(id, discard)?;
-        if let Some(pages) = &mut self.pages {
-            pages.remove_volume(id);
-        }
-        if let Some(backing) = self.backings.get_mut(id.0 as usize) {
-            *backing = None;
-        }
+        self.tier.remove_volume(id, discard)?;
+        self.backings.take(id);
         Ok(())
     }
 
@@ -127,28 +106,19 @@ impl Driver {
             let lower = below.id(id);
             below.driver_mut().resize_volume(lower, bytes)?;
         }
-        if let Some(Some(backing)) = self.backings.get_mut(id.0 as usize) {
-            backing.device.set_size(bytes)?;
-        }
-        let before = self.cache.volume_bytes(id).unwrap_or_default();
-        self.cache.resize_volume(id, bytes).map_err(io::Error::other)?;
-        if let Some(pages) = &mut self.pages {
-            // The bytes of the last sector beyond the old end belonged to no volume.
-            pages.forget(id, before / SECTOR_BYTES..before.div_ceil(SECTOR_BYTES));
-        }
-        Ok(())
+        self.backings.set_size(id, bytes)?;
+        self.tier.resize_volume(id, bytes).map_err(io::Error::other)
     }
 
     /// Adds the extents that the backing device of a volume reports for a range: in a row from its
     /// start, perhaps not to its end. Adds nothing for an unknown volume.
     pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
-        if let Some(below) =
-            self.below.as_mut().filter(|_| self.cache.volume_bytes(volume).is_some())
-        {
-            let lower = below.id(volume);
-            below.driver_mut().allocation(lower, range, out);
-        } else if let Some(Some(backing)) = self.backings.get_mut(volume.0 as usize) {
-            backing.device.allocation(range, out);
+        match &mut self.below {
+            Some(below) if self.tier.cache.volume_bytes(volume).is_some() => {
+                let lower = below.id(volume);
+                below.driver_mut().allocation(lower, range, out);
+            }
+            _ => self.backings.allocation(volume, range, out),
         }
     }
 }

@@ -22,10 +22,11 @@ pub enum Bypassing {
 impl World {
     /// Takes the next step, if the journal is lost.
     pub(super) fn see_to_journal(&mut self) -> Result<(), Failure> {
-        if !self.driver().cache().condition().has_lost_journal() || !self.machine.has_power() {
+        if !self.driver().top().cache().condition().has_lost_journal() || !self.machine.has_power()
+        {
             return Ok(());
         }
-        let cache = self.driver().cache();
+        let cache = self.driver().top().cache();
         let (emptied, blocked) = (cache.condition().is_emptied(), cache.condition().is_blocked());
         match self.bypassing {
             Bypassing::Not if emptied && self.draw(|rng| rng.random()) => self.retire(),
@@ -53,7 +54,7 @@ impl World {
     fn go_past(&mut self, stuck: bool) {
         self.bypassing = Bypassing::Clean { stuck };
         self.survived.bypassed += u64::from(!stuck);
-        self.driver().bypass(stuck);
+        self.driver().top_mut().bypass(stuck);
     }
 
     /// Nothing of the cache counts any more, which is durable from here on.
@@ -61,7 +62,7 @@ impl World {
         self.bypassing = Bypassing::Retired;
         self.survived.retired += 1;
         self.forsake();
-        self.driver().retire();
+        self.driver().top_mut().retire();
     }
 
     fn revive(&mut self) {

@@ -60,7 +60,7 @@ impl World {
         }
         if let (Kind::Read, Some(buffer)) = (request.kind, &buffer) {
             let mut hit = [false];
-            self.driver().read_memory(&[(request, buffer.clone())], &mut hit);
+            self.driver().top_mut().read_memory(&[(request, buffer.clone())], &mut hit);
             if hit == [true] {
                 let pending =
                     Pending { id: RequestId(0), request, name, buffer: Some(buffer.clone()) };

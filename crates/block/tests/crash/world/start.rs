@@ -286,7 +286,7 @@ impl World {
             self.disks().any(|disk| disk.failed() > 0) || self.cache.flipped() > 0 || self.lies;
         self.kept.sealed &= !failed;
         self.kept.harmed |= failed;
-        let corrupt = self.driver.as_ref().map_or(0, |driver| driver.stats().corrupt_sectors);
+        let corrupt = self.driver.as_ref().map_or(0, |driver| driver.top().stats().corrupt_sectors);
         match corrupt {
             0 => Ok(()),
             _ if self.kept.harmed => Ok(()),
@@ -338,13 +338,13 @@ impl World {
             return Ok(End::Power);
         }
         if unharmed {
-            self.kept.warm = self.driver().stats().valid_bytes;
+            self.kept.warm = self.driver().top().stats().valid_bytes;
         }
         self.kept.drained = drained;
         if drained && self.driver().has_dirty_data() {
             return Err(self.failure("a drain leaves something dirty".to_owned(), 0, 0..0));
         }
-        if self.driver().cache().condition().has_lost_journal() {
+        if self.driver().top().cache().condition().has_lost_journal() {
             self.kept.drained = false;
             return Ok(End::Orderly);
         }

@@ -1,7 +1,7 @@
 //! Device times, measured on a sample of operations: an admission weighs one device against the
 //! other.
 //!
-//! Only a cache with such an admission is timed, and only by a clock that the driver was given: the
+//! Only a cache with such an admission is timed, and only by a clock that the tier was given: the
 //! machine's, or a simulated one. An operation is timed from its submission to the device until its
 //! completion is handled. So the time includes waiting in the device's queue, as a client's time
 //! does.
@@ -18,7 +18,7 @@ use std::time::Instant;
 use floe_device::Action;
 use floe_policy::admission::Times;
 
-use super::Driver;
+use crate::cache::BlockCache;
 use crate::order::DeviceId;
 
 /// One of so many operations is timed, and the means of so many are reported at once.
@@ -91,7 +91,7 @@ pub(super) struct Timing {
 }
 
 impl Timing {
-    fn new(clock: impl Fn() -> Instant + 'static) -> Self {
+    pub(super) fn new(clock: impl Fn() -> Instant + 'static) -> Self {
         Self {
             clock: Box::new(clock),
             skipped: 0,
@@ -120,7 +120,7 @@ impl Timing {
 
     /// Notes the end of an operation. Returns the means when there are enough new ones; a failed
     /// operation does not count.
-    pub(super) fn end(&mut self, token: u64, ok: bool) -> Option<Times> {
+    fn end(&mut self, token: u64, ok: bool) -> Option<Times> {
         let at = self.under_way.iter().position(|begun| begun.token == token)?;
         let begun = self.under_way.swap_remove(at);
         if !ok {
@@ -152,21 +152,14 @@ impl Timing {
     }
 }
 
-impl Driver {
-    /// Notes the end of an operation, and reports the times to the cache when there are enough.
-    pub(super) fn took(&mut self, token: u64, ok: bool) {
-        if let Some(timing) = &mut self.timing
-            && let Some(times) = timing.end(token, ok)
-        {
-            self.cache.observe(&times);
-        }
-    }
-
-    /// Sets the clock by which devices are timed, if the cache has an admission.
-    #[must_use]
-    pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
-        self.timing = (!self.cache.config().gate.admission.is_always()).then(|| Timing::new(clock));
-        self
+/// Notes the end of an operation, if operations are timed, and reports the times to the cache when
+/// there are enough.
+#[inline]
+pub(super) fn note_end(timing: &mut Option<Timing>, cache: &mut BlockCache, token: u64, ok: bool) {
+    if let Some(timing) = timing
+        && let Some(times) = timing.end(token, ok)
+    {
+        cache.observe(&times);
     }
 }
 

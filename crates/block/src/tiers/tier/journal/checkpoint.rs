@@ -1,69 +1,104 @@
 //! Checkpoints: which is due, and its progress.
+//!
+//! A checkpoint is written while the cache changes. Its blocks are stated one after the other, each
+//! in its current state. Then the device is flushed, so that the stated data is durable, and only
+//! then the checkpoint becomes valid. Changes noted since it began are in the log, which is read
+//! after it.
 
-use super::super::Driver;
-use super::{Checkpoint, Journal, MOST_UNDER_WAY, Own, STATED_AT_ONCE, Stage};
+use super::{Journal, Own};
 use crate::bits::Bits;
 use crate::cache::{BlockCache, JournalNews};
 use crate::store::journal::{Change, PageWrite, ShardJournal, Standing, fits_dump, mix};
-use floe_device::Action;
+use crate::tiers::tier::device::CacheDevice;
+use floe_device::{Action, Pool};
 
-impl Driver {
-    /// Advances the checkpoint that is due, if there is one.
-    pub(crate) fn go_on_with_checkpoint(&mut self) {
-        let Some(journal) = &mut self.journal else { return };
-        if journal.checkpoint.is_none()
-            && !journal.no_checkpoint
-            && !self.cache.condition().is_degraded()
-        {
-            journal.checkpoint = journal.due_checkpoint(&self.cache);
+/// Blocks that a checkpoint states between two polls of the devices.
+const STATED_AT_ONCE: usize = 64;
+
+/// A checkpoint states more blocks only while fewer write operations are under way.
+const MOST_UNDER_WAY: usize = 16;
+
+/// A checkpoint of one of the logs.
+pub(super) struct Checkpoint {
+    log: usize,
+    /// Blocks still to be stated, the coldest last.
+    left: Vec<u32>,
+    pub(super) under_way: usize,
+    /// The header, once all blocks have been stated.
+    header: Option<PageWrite>,
+    pub(super) failed: bool,
+    stage: Stage,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Stating,
+    Flushing,
+    Ending,
+}
+
+impl Checkpoint {
+    /// Returns whether it can advance without waiting for a device.
+    pub(super) fn can_go_on(&self) -> bool {
+        self.under_way == 0
+            || self.stage == Stage::Stating
+                && self.header.is_none()
+                && self.under_way < MOST_UNDER_WAY
+    }
+}
+
+impl Journal {
+    /// Advances the checkpoint that is due, if there is one. Returns news for the cache.
+    pub(in crate::tiers::tier) fn go_on_with_checkpoint(
+        &mut self,
+        cache: &BlockCache,
+        device: &mut CacheDevice,
+        pool: &Pool,
+    ) -> Option<JournalNews> {
+        if self.checkpoint.is_none() && !self.no_checkpoint && !cache.condition().is_degraded() {
+            self.checkpoint = self.due_checkpoint(cache);
         }
-        let Some(checkpoint) = &mut journal.checkpoint else {
+        let Some(checkpoint) = &mut self.checkpoint else {
             // A commit that waits for a checkpoint: the checkpoint ended while that commit was
             // under way.
-            return self.cache.hear_journal(JournalNews::NoCheckpoint, &mut self.orders);
+            return Some(JournalNews::NoCheckpoint);
         };
         let log = checkpoint.log;
         if checkpoint.failed {
-            if checkpoint.under_way == 0 {
-                journal.logs[log].abandon_checkpoint();
-                (journal.checkpoint, journal.no_checkpoint) = (None, true);
-                self.cache.hear_journal(JournalNews::CheckpointFailed, &mut self.orders);
+            if checkpoint.under_way > 0 {
+                return None;
             }
-            return;
+            self.logs[log].abandon_checkpoint();
+            (self.checkpoint, self.no_checkpoint) = (None, true);
+            return Some(JournalNews::CheckpointFailed);
         }
         match checkpoint.stage {
             Stage::Stating if checkpoint.header.is_none() => {
                 if checkpoint.under_way < MOST_UNDER_WAY {
-                    let pages = journal.state_some(&self.cache);
-                    let operations = self.write_pages(pages, Own::Checkpoint, false);
-                    self.checkpoint().under_way += operations;
+                    let pages = self.state_some(cache);
+                    let written = self.write_pages(pages, Own::Checkpoint, false, device, pool);
+                    self.checkpoint.as_mut().expect("it is under way").under_way += written;
                 }
             }
             _ if checkpoint.under_way > 0 => {}
             Stage::Stating => {
                 (checkpoint.stage, checkpoint.under_way) = (Stage::Flushing, 1);
-                self.submit_own(Own::CheckpointFlush, 0, Action::Flush);
+                device.begin_at(self.token(Own::CheckpointFlush), 0, Action::Flush);
             }
             Stage::Flushing => {
                 (checkpoint.stage, checkpoint.under_way) = (Stage::Ending, 1);
                 let header = checkpoint.header.take().expect("all blocks have been stated");
-                self.write_pages(vec![header], Own::CheckpointHeader, true);
+                self.write_pages(vec![header], Own::CheckpointHeader, true, device, pool);
             }
             Stage::Ending => {
-                journal.checkpoint = None;
-                journal.logs[log].checkpoint_written();
-                self.cache.hear_journal(JournalNews::HasRoom, &mut self.orders);
+                self.checkpoint = None;
+                self.logs[log].checkpoint_written();
+                return Some(JournalNews::HasRoom);
             }
         }
+        None
     }
 
-    fn checkpoint(&mut self) -> &mut Checkpoint {
-        let journal = self.journal.as_mut().expect("a checkpoint belongs to a journal");
-        journal.checkpoint.as_mut().expect("a checkpoint is under way")
-    }
-}
-
-impl Journal {
     /// Begins a checkpoint of a log that wants one.
     fn due_checkpoint(&mut self, cache: &BlockCache) -> Option<Checkpoint> {
         let log = self.logs.iter().position(ShardJournal::wants_checkpoint)?;

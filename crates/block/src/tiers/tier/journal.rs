@@ -1,39 +1,26 @@
-//! The driver's side of the journal: writes logs when the cache commits and checkpoints when a log
+//! A tier's side of the journal: writes logs when the cache commits and checkpoints when a log
 //! fills, and verifies the checksum of each stored sector.
 //!
 //! Checksums are computed as sectors are written to the cache device, and compared as they are
 //! read. A mismatch is a failed read, which the cache repeats from the backing device if it can.
-//!
-//! A checkpoint is written while the cache changes. Its blocks are stated one after the other, each
-//! in its current state. Then the device is flushed, so that the stated data is durable, and only
-//! then the checkpoint becomes valid. Changes noted since it began are in the log, which is read
-//! after it.
 
 mod checkpoint;
-mod orders;
 
-use std::io;
-
-use floe_device::{Action, Device, Operation, Slice};
+use floe_device::{Action, Pool, Slice};
 use hashbrown::HashMap;
 
-use super::Driver;
+use super::device::CacheDevice;
 use crate::bits::Bits;
-use crate::cache::JournalNews;
 use crate::engine::request::Fault;
 use crate::geometry::SECTOR_BYTES;
-use crate::order::{Bad, OpId};
+use crate::order::{Bad, OpId, Order};
+use crate::stats::Stats;
 use crate::store::journal::{Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, sum_of};
+use checkpoint::Checkpoint;
 
 /// Mark of the tokens of the journal's own operations, above those of any shard and below the
 /// router's.
 const MARK: u64 = 0xfe << 56;
-
-/// Blocks that a checkpoint states between two polls of the devices.
-const STATED_AT_ONCE: usize = 64;
-
-/// A checkpoint states more blocks only while fewer write operations are under way.
-const MOST_UNDER_WAY: usize = 16;
 
 /// Most pages that are written by one operation.
 const PAGES_AT_ONCE: usize = 64;
@@ -76,9 +63,9 @@ pub(super) struct Journal {
     own: HashMap<u64, Own, foldhash::fast::FixedState>,
     next_token: u64,
     /// Sectors whose content differed from the data that had been stored.
-    pub(super) corrupt_sectors: u64,
+    corrupt_sectors: u64,
     /// Bytes of its own pages submitted for writing.
-    pub(super) written_bytes: u64,
+    written_bytes: u64,
 }
 
 /// A read of the cache device, and its destination.
@@ -112,6 +99,11 @@ pub struct PartJournal {
 }
 
 impl PartJournal {
+    /// Returns the offset of the data on the cache device, in bytes.
+    pub(super) fn data_start(&self) -> u64 {
+        self.data_start
+    }
+
     pub(crate) fn new(part: usize, parts: usize, layout: &Layout, shards: Vec<Restored>) -> Self {
         let (data_start, shard_sectors) = (layout.data_offset_bytes(0), layout.shard_sectors());
         Self { part, parts, data_start, shard_sectors, shards }
@@ -125,27 +117,8 @@ struct Commit {
     failed: bool,
 }
 
-/// A checkpoint of one of the logs.
-struct Checkpoint {
-    log: usize,
-    /// Blocks still to be stated, the coldest last.
-    left: Vec<u32>,
-    under_way: usize,
-    /// The header, once all blocks have been stated.
-    header: Option<PageWrite>,
-    failed: bool,
-    stage: Stage,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
-    Stating,
-    Flushing,
-    Ending,
-}
-
 impl Journal {
-    fn new(journal: PartJournal) -> Self {
+    pub(super) fn new(journal: PartJournal) -> Self {
         let PartJournal { part, parts, shard_sectors, shards, .. } = journal;
         let (mut logs, mut sums, mut doubted) = (Vec::new(), Vec::new(), Vec::new());
         for shard in shards {
@@ -175,10 +148,18 @@ impl Journal {
         }
     }
 
-    /// Returns the bytes of memory held for checksums.
-    pub(super) fn memory_bytes(&self) -> u64 {
+    /// Adds the bytes of memory held for checksums, the corrupt sectors, and the bytes written.
+    pub(super) fn count(&self, stats: &mut Stats) {
         let sums = self.sums.iter().map(|sums| sums.capacity() * size_of::<u64>());
-        sums.chain(self.doubted.iter().map(Bits::memory_bytes)).sum::<usize>() as u64
+        let sums_bytes = sums.chain(self.doubted.iter().map(Bits::memory_bytes)).sum::<usize>();
+        stats.sector_metadata_bytes += sums_bytes as u64;
+        stats.corrupt_sectors = self.corrupt_sectors;
+        stats.counters.cache_write_bytes += self.written_bytes;
+    }
+
+    /// Counts sectors whose content differed from the data that had been stored.
+    pub(super) fn count_corrupt(&mut self, sectors: u64) {
+        self.corrupt_sectors += sectors;
     }
 
     /// Returns the log that a run of the cache device belongs to, and the run's first sector there.
@@ -229,11 +210,11 @@ impl Journal {
     ///
     /// After a mismatch the data is read a second time. A device, or the path to it, may err once,
     /// but a sector that is called lost stays lost.
-    pub(super) fn verify(&mut self, token: u64, result: &io::Result<()>) -> Verified {
+    pub(super) fn verify(&mut self, token: u64, ok: bool) -> Verified {
         let Some(Reading { offset, to, before }) = self.reading.remove(&token) else {
             return Verified::Good;
         };
-        if result.is_err() {
+        if !ok {
             return Verified::Good;
         }
         let mut bytes = std::mem::take(&mut self.sector);
@@ -269,15 +250,25 @@ impl Journal {
         }
     }
 
+    /// Executes an order about the logs.
+    pub(super) fn carry_out(&mut self, order: Order, device: &mut CacheDevice, pool: &Pool) {
+        match order {
+            Order::Note { shard, noted } => self.note(shard, &noted.0),
+            Order::SealLogs => self.seal(),
+            Order::WriteLogs { op } => self.write_logs(op, device, pool),
+            _ => unreachable!("not about the logs"),
+        }
+    }
+
     /// Appends a change to the log of a shard.
-    pub(super) fn note(&mut self, shard: u8, change: &Change) {
+    fn note(&mut self, shard: u8, change: &Change) {
         let at = (shard as usize - self.part) / self.parts;
         let sums = &self.sums[at];
         self.logs[at].log(change, |sector| sums[sector as usize]);
     }
 
     /// Collects the pages of the next commit.
-    pub(super) fn seal(&mut self) {
+    fn seal(&mut self) {
         debug_assert!(self.sealed.is_empty() && self.commit.is_none(), "one commit at a time");
         self.short = false;
         for log in &mut self.logs {
@@ -305,91 +296,75 @@ impl Journal {
         };
         self.ended.push((op, result));
     }
-}
 
-impl Driver {
     /// Writes the pages collected for the commit.
-    pub(super) fn write_logs(&mut self, op: OpId) {
-        let journal = self.journal.as_mut().expect("a cache that is kept has a journal");
-        let pages = std::mem::take(&mut journal.sealed);
-        journal.commit = Some(Commit { op, left: usize::MAX, failed: false });
-        let left = self.write_pages(pages, Own::Log, true);
-        let journal = self.journal.as_mut().expect("it is still there");
-        journal.commit = Some(Commit { op, left, failed: false });
-        journal.end_commit();
+    fn write_logs(&mut self, op: OpId, device: &mut CacheDevice, pool: &Pool) {
+        let pages = std::mem::take(&mut self.sealed);
+        let left = self.write_pages(pages, Own::Log, true, device, pool);
+        self.commit = Some(Commit { op, left, failed: false });
+        self.end_commit();
     }
 
     /// Writes pages, adjacent ones together; returns the number of operations.
-    fn write_pages(&mut self, mut pages: Vec<PageWrite>, own: Own, durable: bool) -> usize {
+    fn write_pages(
+        &mut self,
+        mut pages: Vec<PageWrite>,
+        own: Own,
+        durable: bool,
+        device: &mut CacheDevice,
+        pool: &Pool,
+    ) -> usize {
         pages.sort_unstable_by_key(|page| page.offset);
         let mut operations = 0;
         let in_row = |a: &PageWrite, b: &PageWrite| a.offset + SECTOR_BYTES == b.offset;
         for row in pages.chunk_by(in_row).flat_map(|row| row.chunks(PAGES_AT_ONCE)) {
-            let buffer = self.pool.allocate(row.len() * SECTOR_BYTES as usize);
+            let buffer = pool.allocate(row.len() * SECTOR_BYTES as usize);
             for (number, page) in row.iter().enumerate() {
                 let start = number * SECTOR_BYTES as usize;
                 buffer.slice(start..start + SECTOR_BYTES as usize).copy_from(&page.bytes[..]);
             }
             let action = Action::Write { from: buffer.whole(), durable };
-            let journal = self.journal.as_mut().expect("a cache that is kept has a journal");
-            journal.written_bytes += row.len() as u64 * SECTOR_BYTES;
-            self.submit_own(own, row[0].offset, action);
+            self.written_bytes += row.len() as u64 * SECTOR_BYTES;
+            device.begin_at(self.token(own), row[0].offset, action);
             operations += 1;
         }
         operations
     }
 
-    fn submit_own(&mut self, own: Own, offset: u64, action: Action) {
-        let token = self.journal.as_mut().expect("a cache that is kept has a journal").token(own);
-        self.cache_device.device.submit(Operation { token, offset, action });
-    }
-
     /// Handles the end of an operation of the cache device. Returns whether it was the journal's
     /// own.
-    pub(super) fn journal_ended(&mut self, token: u64, result: &io::Result<()>) -> bool {
-        let Some(journal) = &mut self.journal else { return false };
-        let Some(own) = journal.own.remove(&token) else { return false };
-        let failed = result.is_err();
+    pub(super) fn own_ended(&mut self, token: u64, ok: bool) -> bool {
+        let Some(own) = self.own.remove(&token) else { return false };
         if own == Own::Log {
-            let commit = journal.commit.as_mut().expect("a commit's pages are being written");
+            let commit = self.commit.as_mut().expect("a commit's pages are being written");
             commit.left -= 1;
-            commit.failed |= failed;
-            journal.end_commit();
+            commit.failed |= !ok;
+            self.end_commit();
             return true;
         }
-        let checkpoint = journal.checkpoint.as_mut().expect("a checkpoint is being written");
+        let checkpoint = self.checkpoint.as_mut().expect("a checkpoint is being written");
         checkpoint.under_way -= 1;
-        checkpoint.failed |= failed;
+        checkpoint.failed |= !ok;
         true
     }
 
-    /// Passes the results of the journal's operations to the cache.
-    pub(super) fn hear_journal(&mut self) {
-        let Some(journal) = &mut self.journal else { return };
-        while let Some((op, result)) = journal.ended.pop() {
-            self.cache.completed(op, result, &mut self.orders);
-        }
-        if journal.logs.iter().any(ShardJournal::wants_commit) {
-            self.cache.hear_journal(JournalNews::MuchNoted, &mut self.orders);
-        }
+    /// Returns an ended operation of the cache that did not go to a device, with its result.
+    pub(super) fn take_ended(&mut self) -> Option<(OpId, Result<(), Fault>)> {
+        self.ended.pop()
     }
 
-    /// Returns whether a checkpoint can advance without waiting for a device.
-    pub(super) fn journal_can_go_on(&self) -> bool {
-        let Some(journal) = &self.journal else { return false };
-        let can = |checkpoint: &Checkpoint| {
-            checkpoint.under_way == 0
-                || checkpoint.stage == Stage::Stating
-                    && checkpoint.header.is_none()
-                    && checkpoint.under_way < MOST_UNDER_WAY
-        };
-        !journal.ended.is_empty() || journal.checkpoint.as_ref().is_some_and(can)
+    /// Returns whether so much has been noted that a commit is due.
+    pub(super) fn wants_commit(&self) -> bool {
+        self.logs.iter().any(ShardJournal::wants_commit)
+    }
+
+    /// Returns whether the journal can advance without waiting for a device.
+    pub(super) fn can_go_on(&self) -> bool {
+        !self.ended.is_empty() || self.checkpoint.as_ref().is_some_and(Checkpoint::can_go_on)
     }
 
     /// Returns whether the journal has nothing under way.
-    pub(super) fn journal_is_idle(&self) -> bool {
-        self.journal.as_ref().is_none_or(|journal| {
-            journal.ended.is_empty() && journal.own.is_empty() && journal.checkpoint.is_none()
-        })
+    pub(super) fn is_idle(&self) -> bool {
+        self.ended.is_empty() && self.own.is_empty() && self.checkpoint.is_none()
     }
 }

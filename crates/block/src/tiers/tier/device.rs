@@ -1,0 +1,79 @@
+//! The cache device of a tier: data begins at an offset, the journal's pages anywhere.
+
+use std::time::{Duration, Instant};
+
+use floe_device::{Action, Completion, Device, Operation};
+
+use crate::order::OpId;
+use crate::tiers::watched::Watched;
+
+/// The cache device of a tier.
+pub(crate) struct CacheDevice {
+    pub(super) watched: Watched,
+    /// Offset of the data, in bytes.
+    data_start: u64,
+}
+
+impl CacheDevice {
+    /// Returns a device with data from its first byte on.
+    pub(super) fn new(device: Box<dyn Device>) -> Self {
+        Self { watched: Watched::new("cache device".into(), device), data_start: 0 }
+    }
+
+    /// Reserves so many bytes before the data.
+    pub(super) fn put_data_at(&mut self, bytes: u64) {
+        self.data_start = bytes;
+    }
+
+    /// Begins an operation of the cache, at an offset in the data.
+    #[inline]
+    pub(super) fn begin(&mut self, op: OpId, offset: u64, action: Action) {
+        self.begin_at(op.0, self.data_start + offset, action);
+    }
+
+    /// Begins an operation at an offset on the device.
+    #[inline]
+    pub(super) fn begin_at(&mut self, token: u64, offset: u64, action: Action) {
+        self.watched.device.submit(Operation { token, offset, action });
+    }
+
+    /// Moves the ended operations into `out`.
+    #[inline]
+    pub(super) fn poll(&mut self, out: &mut Vec<Completion>) {
+        self.watched.device.poll(out);
+    }
+
+    /// Returns the latest time of the next poll.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.watched.device.next_due()
+    }
+
+    /// Returns the processor time spent busy-waiting.
+    pub(crate) fn spun(&self) -> Duration {
+        self.watched.device.spun()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_device::{MemoryDevice, Pool};
+
+    use super::*;
+    use crate::geometry::SECTOR_BYTES;
+
+    #[test]
+    fn data_lies_behind_the_reserved_bytes() {
+        let mut device = CacheDevice::new(Box::new(MemoryDevice::new(4 * SECTOR_BYTES)));
+        device.put_data_at(2 * SECTOR_BYTES);
+        let pool = Pool::new(0);
+        let (data, read) =
+            (pool.allocate(SECTOR_BYTES as usize), pool.allocate(SECTOR_BYTES as usize));
+        data.whole().copy_from(&[7; SECTOR_BYTES as usize]);
+        device.begin(OpId(1), SECTOR_BYTES, Action::Write { from: data.whole(), durable: false });
+        device.begin_at(2, 3 * SECTOR_BYTES, Action::Read(read.whole()));
+        let mut done = Vec::new();
+        device.poll(&mut done);
+        assert_eq!(done.iter().map(|done| done.token).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(read.whole().to_vec(), data.whole().to_vec());
+    }
+}
