@@ -179,6 +179,14 @@ fn wrong_devices_are_refused() {
         --backing memory:4MiB --cache memory:1MiB --backing memory:4MiB  → --backing | multiple
         ",
     );
+    all_refused(
+        &["check"],
+        "
+        memory:1MiB       → a cache in memory ends with its server
+        rbd:rbd/vm        → an image of Ceph is no cache
+        missing.img       → missing.img does not exist
+        ",
+    );
 }
 
 #[test]
