@@ -19,9 +19,9 @@ const BLOCK_BYTES: u64 = 512;
 /// Requests in flight while the range is filled.
 const FILL_DEPTH: usize = 32;
 
-const USAGE: &str =
-    "targets LOAD HOST:PORT/NQN PID RANGE_BYTES DEPTH CONNECTIONS REQUESTS; LOAD is fill, read, \
-     write or mix (30 % writes)";
+/// The arguments; a mix has 30 % writes.
+const USAGE: &str = "usage: targets fill|read|write|mix HOST:PORT/NQN PID RANGE_BYTES DEPTH \
+                     CONNECTIONS REQUESTS";
 
 /// What is asked for.
 #[derive(Clone, Copy, PartialEq, Eq)]
