@@ -56,7 +56,7 @@ impl Turn {
             _ => return None,
         };
         let (address, subsystem) = target.split_once('/')?;
-        let options = QueueOptions { entries: 128, ..QueueOptions::default() };
+        let options = QueueOptions { entries: 128, flow_control: false, ..QueueOptions::default() };
         Some(Self {
             load,
             access: Access { options, ..Access::new(address, subsystem) },
