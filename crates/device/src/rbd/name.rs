@@ -52,7 +52,7 @@ impl RbdName {
     }
 }
 
-/// The form that [`RbdName::parse`] reads, without what is said of the cluster.
+/// `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`, without the settings of the cluster.
 impl fmt::Display for RbdName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.pool)?;
