@@ -231,6 +231,25 @@ fn begun() -> Connection<Wire> {
     connection
 }
 
+#[test]
+fn a_queue_without_a_proof_keeps_its_number_from_nobody() {
+    serve(with_secrets(secret(1, None), None), 4096);
+    let access = with_secret(secret(1, None), None);
+    let mut controller = Controller::<Wire>::connect(&access).expect("it has the secret");
+    controller.set_queues(2).expect("there are two");
+    let mut squatter =
+        Connection::<Wire>::open("", None, QueueOptions::default()).expect("a target");
+    let connect = || Command::connect(1, 16, true, 0, access.connect_data(1));
+    let connected = squatter.call(connect()).expect("it may try");
+    assert_eq!(connected.result >> 16, 2, "a proof is required");
+    let _queue = controller.io_queue(1, 16).expect("nobody has proved that it is its queue");
+    send(&mut squatter, &negotiate(1, 0)).expect("it goes on trying");
+    let refused = controller.io_queue(1, 16).map(drop);
+    assert!(refused.is_err(), "now it is taken");
+    assert_eq!(ENDS.take(), [Violation::QueueTaken]);
+    controller.keep_alive().expect("the controller goes on");
+}
+
 fn send(connection: &mut Connection<Wire>, message: &[u8]) -> Result<(), HostError> {
     let payload = Payload::ToController(message.to_vec());
     let command = Command::fabrics("Send", fabrics::AUTHENTICATION_SEND, payload)

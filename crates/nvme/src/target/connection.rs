@@ -89,6 +89,9 @@ pub enum Violation {
     /// The host did not prove its name.
     #[error("it did not prove that it has its secret")]
     NotAuthenticated,
+    /// The host proved its name for a queue that it has already.
+    #[error("the host has a queue of this number already")]
+    QueueTaken,
     /// The host complains.
     #[error("the host ended the connection for reason {0}")]
     Terminated(u16),

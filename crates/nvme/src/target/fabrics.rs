@@ -108,7 +108,7 @@ pub(super) fn connect(
         return Err(wrong_word(42));
     }
     let refused = |status: Status| Refused::Command(0, status.final_());
-    let lease = controller.connect(queue).map_err(refused)?;
+    let lease = controller.connect(queue, proof.is_some()).map_err(refused)?;
     Ok(Connected { controller, queue: ConnectedQueue::Io(lease), proof })
 }
 

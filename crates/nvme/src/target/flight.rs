@@ -1,7 +1,8 @@
 //! Commands in flight on a connection.
 //!
 //! A command has a place in a list, and its number is the tag of the requests made from it. A host
-//! that has more commands in flight than its queue has places breaks the protocol.
+//! that has more commands in flight than its queue has places breaks the protocol. A command with
+//! the identifier of one in flight is refused.
 
 use crate::wire::status::Status;
 
@@ -41,10 +42,24 @@ impl Flight {
     }
 }
 
+/// No identifier.
+const NONE: u32 = u32::MAX;
+
+/// Why a command gets no place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoPlace {
+    /// All are taken.
+    Full,
+    /// Another command in flight has its identifier.
+    SameId,
+}
+
 /// All commands in flight.
 #[derive(Debug, Default)]
 pub(super) struct Flights {
     places: Vec<Option<Flight>>,
+    /// The identifiers of the commands in these places, [`NONE`] where there is none.
+    ids: Vec<u32>,
     free: Vec<u16>,
     most: usize,
 }
@@ -52,20 +67,29 @@ pub(super) struct Flights {
 impl Flights {
     /// Makes room for so many commands, as they come.
     pub(super) fn new(most: usize) -> Self {
-        Self { places: Vec::new(), free: Vec::new(), most }
+        Self { places: Vec::new(), ids: Vec::new(), free: Vec::new(), most }
     }
 
-    /// Gives a command a place; `None` when all are taken.
-    pub(super) fn begin(&mut self, flight: Flight) -> Option<u16> {
+    /// Gives a command a place.
+    ///
+    /// # Errors
+    /// When there is none for it.
+    pub(super) fn begin(&mut self, flight: Flight) -> Result<u16, NoPlace> {
+        let id = u32::from(flight.id);
+        if self.ids.contains(&id) {
+            return Err(NoPlace::SameId);
+        }
         if let Some(tag) = self.free.pop() {
+            self.ids[usize::from(tag)] = id;
             self.places[usize::from(tag)] = Some(flight);
-            return Some(tag);
+            return Ok(tag);
         }
         if self.places.len() >= self.most {
-            return None;
+            return Err(NoPlace::Full);
         }
+        self.ids.push(id);
         self.places.push(Some(flight));
-        Some((self.places.len() - 1) as u16)
+        Ok((self.places.len() - 1) as u16)
     }
 
     /// Returns the command with this tag.
@@ -76,6 +100,7 @@ impl Flights {
     /// Ends a command.
     pub(super) fn end(&mut self, tag: u16) -> Option<Flight> {
         let flight = self.places.get_mut(usize::from(tag))?.take()?;
+        self.ids[usize::from(tag)] = NONE;
         self.free.push(tag);
         Some(flight)
     }

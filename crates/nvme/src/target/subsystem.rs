@@ -167,22 +167,25 @@ impl Controller {
         lock(&self.queues).connected != 0
     }
 
-    /// Connects an I/O queue.
-    pub(super) fn connect(self: &Arc<Self>, queue: u16) -> Result<QueueLease, Status> {
-        let mut queues = lock(&self.queues);
+    /// Connects an I/O queue. It has its number from then on, or, where it owes a proof, once it
+    /// [claims](QueueLease::claim) it: until then it keeps nobody else from that.
+    pub(super) fn connect(
+        self: &Arc<Self>,
+        queue: u16,
+        owes_proof: bool,
+    ) -> Result<QueueLease, Status> {
+        let queues = lock(&self.queues);
         if !queues.enabled {
             return Err(Status::SEQUENCE_ERROR);
         }
         if queue == 0 || queue > queues.granted {
             return Err(Status::INVALID_QUEUE);
         }
-        let bit = 1 << (queue - 1);
-        if queues.connected & bit != 0 {
-            return Err(Status::SEQUENCE_ERROR);
-        }
-        queues.connected |= bit;
         let epoch = self.epoch.load(Ordering::Acquire);
-        Ok(QueueLease { controller: Arc::clone(self), bit, epoch })
+        drop(queues);
+        let bit = 1 << (queue - 1);
+        let mut lease = QueueLease { controller: Arc::clone(self), bit, epoch, holds: false };
+        if owes_proof { Ok(lease) } else { lease.claim().map(|()| lease) }
     }
 }
 
@@ -206,9 +209,30 @@ pub(super) struct QueueLease {
     controller: Arc<Controller>,
     bit: u64,
     epoch: u32,
+    /// It has the queue's number, and nobody else.
+    holds: bool,
 }
 
 impl QueueLease {
+    /// Takes the number of the queue.
+    ///
+    /// # Errors
+    /// When another queue has it, or the controller is gone.
+    pub(super) fn claim(&mut self) -> Result<(), Status> {
+        let mut queues = lock(&self.controller.queues);
+        if !self.is_valid() || queues.connected & self.bit != 0 {
+            return Err(Status::SEQUENCE_ERROR);
+        }
+        queues.connected |= self.bit;
+        self.holds = true;
+        Ok(())
+    }
+
+    /// Returns whether it has the number of the queue.
+    pub(super) fn holds(&self) -> bool {
+        self.holds
+    }
+
     /// Returns whether the controller is still there, and was not reset.
     pub(super) fn is_valid(&self) -> bool {
         // Acquire: pairs with the release of the thread that ended the controller.
@@ -219,7 +243,7 @@ impl QueueLease {
 impl Drop for QueueLease {
     fn drop(&mut self) {
         let mut queues = lock(&self.controller.queues);
-        if self.is_valid() {
+        if self.holds && self.is_valid() {
             queues.connected &= !self.bit;
         }
     }
@@ -304,27 +328,34 @@ mod tests {
         let host = Host { nqn: "nqn.2026-11.io.example:h".into(), id: [1; 16] };
         let lease = subsystem.admit(host, false).unwrap();
         let controller = Arc::clone(&lease.controller);
-        assert_eq!(controller.connect(1).unwrap_err(), Status::SEQUENCE_ERROR);
+        assert_eq!(controller.connect(1, false).unwrap_err(), Status::SEQUENCE_ERROR);
         controller.enable(true);
-        assert_eq!(controller.connect(1).unwrap_err(), Status::INVALID_QUEUE);
+        assert_eq!(controller.connect(1, false).unwrap_err(), Status::INVALID_QUEUE);
         assert_eq!(controller.grant(1000), QUEUES_MAX);
         assert!(!controller.has_queues());
-        let queue = controller.connect(64).unwrap();
+        let queue = controller.connect(64, false).unwrap();
         assert!(controller.has_queues());
-        assert_eq!(controller.connect(64).unwrap_err(), Status::SEQUENCE_ERROR);
+        assert_eq!(controller.connect(64, false).unwrap_err(), Status::SEQUENCE_ERROR);
         drop(queue);
         assert!(!controller.has_queues());
-        let queue = controller.connect(64).unwrap();
+        let queue = controller.connect(64, false).unwrap();
         assert!(queue.is_valid());
         controller.enable(false);
         assert!(!queue.is_valid());
         controller.enable(true);
         controller.grant(64);
-        let newer = controller.connect(64).unwrap();
+        let newer = controller.connect(64, false).unwrap();
         drop(queue);
-        assert!(controller.connect(64).is_err(), "the place of the newer queue stays taken");
+        assert!(controller.connect(64, false).is_err(), "the place of the newer queue stays taken");
+        let mut unproved = controller.connect(64, true).unwrap();
+        assert_eq!(unproved.claim(), Err(Status::SEQUENCE_ERROR));
+        drop(newer);
+        let mut other = controller.connect(64, true).unwrap();
+        assert_eq!((other.claim(), unproved.claim()), (Ok(()), Err(Status::SEQUENCE_ERROR)));
+        drop(unproved);
+        assert!(controller.has_queues(), "the number is the other's");
         drop(lease);
-        assert!(!newer.is_valid());
+        assert!(!other.is_valid() && other.claim().is_err());
         assert_eq!(subsystem.controllers(), 0);
     }
 }

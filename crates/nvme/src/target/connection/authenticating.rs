@@ -1,6 +1,6 @@
 //! The commands that carry the messages of an authentication.
 
-use super::{Connection, Event, Violation};
+use super::{Connection, Event, Role, Violation};
 use crate::target::IN_CAPSULE_MAX_BYTES;
 use crate::target::admin::Outcome;
 use crate::target::authentication::Failed;
@@ -52,7 +52,19 @@ impl Connection {
         message.resize(bytes, 0);
         self.admin_answer(command, Ok(Outcome::Data(message)), out);
         result.map_err(|Failed| Violation::NotAuthenticated)?;
+        self.proved()?;
         Ok(Some(Event::Nothing))
+    }
+
+    /// An I/O queue has its number once its host has proved its name.
+    fn proved(&mut self) -> Result<(), Violation> {
+        let is_proved = !self.owes_proof();
+        match &mut self.role {
+            Role::Io(lease) if is_proved && !lease.holds() => {
+                lease.claim().map_err(|_| Violation::QueueTaken)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Acts on a message of the host.
@@ -66,6 +78,7 @@ impl Connection {
         let result = authentication.send(message);
         self.complete(command.id(), 0, Status::SUCCESS, out);
         result.map_err(|Failed| Violation::NotAuthenticated)?;
+        self.proved()?;
         Ok(Event::Nothing)
     }
 }

@@ -7,7 +7,7 @@ use crate::target::admin::{Admin, Outcome};
 use crate::target::authentication::Authentication;
 use crate::target::data::{Incoming, Sink};
 use crate::target::fabrics::{self, Connected, ConnectedQueue, Refused};
-use crate::target::flight::{Flight, Flights, Payload};
+use crate::target::flight::{Flight, Flights, NoPlace, Payload};
 use crate::target::io::{self, Pieces, Plan, Range};
 use crate::target::message::Bytes;
 use crate::target::request::{Answer, Failure, Request, RequestKind};
@@ -101,7 +101,10 @@ impl Connection {
                         in_capsule = Some(before);
                     }
                 }
-                let tag = self.flights.begin(flight).ok_or(Violation::QueueOverrun)?;
+                let tag = match self.flights.begin(flight) {
+                    Ok(tag) => tag,
+                    Err(why) => return self.no_place(id, why, out).map(Some),
+                };
                 if let Some(before) = in_capsule {
                     self.give(before, length as usize, Sink::Payload(tag));
                 }
@@ -132,9 +135,19 @@ impl Connection {
         if data > 0 {
             return Ok(Some(self.refuse(id, 0, Status::INVALID_FIELD.final_(), out)));
         }
-        let tag = self.flights.begin(Flight::new(id, 0)).ok_or(Violation::QueueOverrun)?;
-        self.state = State::Issue(tag, pieces);
+        match self.flights.begin(Flight::new(id, 0)) {
+            Ok(tag) => self.state = State::Issue(tag, pieces),
+            Err(why) => return self.no_place(id, why, out).map(Some),
+        }
         Ok(None)
+    }
+
+    /// A command cannot be in flight.
+    fn no_place(&mut self, id: u16, why: NoPlace, out: &mut Vec<u8>) -> Result<Event, Violation> {
+        match why {
+            NoPlace::Full => Err(Violation::QueueOverrun),
+            NoPlace::SameId => Ok(self.refuse(id, 0, Status::ID_CONFLICT.final_(), out)),
+        }
     }
 
     /// Collects the data of a command from its capsule.
@@ -185,13 +198,11 @@ impl Connection {
             Ok(pieces) => pieces,
             Err(status) => return Ok(Some(self.refuse(command.id(), 0, status, out))),
         };
-        Ok(match self.flights.begin(Flight::new(command.id(), 0)) {
-            Some(tag) => {
-                self.state = State::Issue(tag, pieces);
-                None
-            }
-            None => Some(self.refuse(command.id(), 0, Status::INTERNAL_ERROR, out)),
-        })
+        match self.flights.begin(Flight::new(command.id(), 0)) {
+            Ok(tag) => self.state = State::Issue(tag, pieces),
+            Err(why) => return self.no_place(command.id(), why, out).map(Some),
+        }
+        Ok(None)
     }
 
     /// The payload of a message is complete, with its digest if there is one. Its command may have

@@ -57,7 +57,9 @@ pub(super) fn needed(bytes: &[u8], parameters: &Parameters) -> Result<usize, Vio
 pub(super) fn reason(violation: Violation) -> Option<(u16, u32)> {
     Some(match violation {
         Violation::Field(at) => (fatal::INVALID_FIELD, at),
-        Violation::Sequence(_) | Violation::QueueOverrun => (fatal::SEQUENCE, 0),
+        Violation::Sequence(_) | Violation::QueueOverrun | Violation::QueueTaken => {
+            (fatal::SEQUENCE, 0)
+        }
         Violation::HeaderDigest(received) => (fatal::HEADER_DIGEST, received),
         Violation::OutOfRange => (fatal::OUT_OF_RANGE, 0),
         Violation::LimitExceeded => (fatal::LIMIT_EXCEEDED, 0),

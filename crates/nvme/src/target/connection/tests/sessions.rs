@@ -233,6 +233,33 @@ fn data_that_was_not_asked_for_ends_the_connection() {
     assert!(matches!(said, Some(Said::Completed(Completion { id: 5, .. }))), "{said:?}");
 }
 
+#[test]
+fn a_second_command_with_an_identifier_in_flight_is_refused() {
+    let subsystem = subsystem();
+    let _admin = admin_queue(&subsystem);
+    let mut queue = Caller::new(&subsystem);
+    queue.take(&io_queue(1, 1)).unwrap();
+    let write = blocks(io::WRITE, 5, 0, 2).with_descriptor(transport(1024));
+    queue.take(&capsule(&write, &[])).unwrap();
+    assert!(matches!(queue.told().pop(), Some(Said::Ready(Data { command: 5, tag: 0, .. }))));
+    let ranges = [0; 16];
+    for again in [
+        capsule(&blocks(io::READ, 5, 0, 2).with_descriptor(transport(1024)), &[]),
+        capsule(&blocks(io::FLUSH, 5, 0, 1), &[]),
+        capsule(&blocks(io::WRITE, 5, 0, 1).with_descriptor(in_capsule(512)), &[1; 512]),
+        capsule(&blocks(io::DATASET_MANAGEMENT, 5, 0, 1).with_descriptor(in_capsule(16)), &ranges),
+    ] {
+        queue.take(&again).unwrap();
+        assert_eq!(status_of(&queue.told()), Status::ID_CONFLICT.final_());
+    }
+    let (_, status) = ask(&mut queue, &blocks(io::READ, 6, 0, 2).with_descriptor(transport(1024)));
+    assert_eq!(status, Status::SUCCESS, "others go on");
+    queue.take(&host_data(5, 0, 0, &[1; 1024], true)).unwrap();
+    assert_eq!(status_of(&queue.told()), Status::SUCCESS, "so does the first");
+    let (_, status) = ask(&mut queue, &blocks(io::READ, 5, 0, 2).with_descriptor(transport(1024)));
+    assert_eq!(status, Status::SUCCESS, "its identifier is free");
+}
+
 /// A command of a random session.
 #[derive(Debug, Clone)]
 enum Op {
