@@ -6,10 +6,11 @@ mod signals;
 use std::io::Write;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use floe_device::{OpenError, Role};
+use floe_device::{OpenError, Role, Spec};
 use floe_server::config::{Bytes, Percent, ServerConfig, TierConfig, VolumeConfig};
 use floe_server::kept::{Consent, StateDir};
 use floe_server::limits::Limits;
@@ -226,7 +227,7 @@ pub(crate) fn prepare(
     .or_usage()?;
     let volume = |volume: &VolumeConfig| {
         let (read_only, reach) = (volume.read_only, volume.reach());
-        let backing = Arc::new(volume.backing().prepare(Role::Backing { read_only })?);
+        let backing = Arc::new(opened(volume.backing(), Role::Backing { read_only })?);
         let (name, description) = (volume.name().to_owned(), volume.description.clone());
         let description = description.unwrap_or_default();
         Ok(Volume { name, description, backing, read_only, reach })
@@ -293,6 +294,22 @@ fn log_settings(config: &ServerConfig) {
         let (name, backing, read_only) = (volume.name(), volume.backing(), volume.read_only);
         tracing::info!(volume = name, %backing, read_only, "volume");
     }
+}
+
+/// Makes a device ready, and says so in the log if that takes long.
+fn opened(device: &Spec, role: Role) -> Result<floe_device::Source, OpenError> {
+    const LONG: Duration = Duration::from_secs(2);
+    std::thread::scope(|scope| {
+        let (done, ended) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            if ended.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
+                tracing::info!(%device, "opening; the lock of a killed server lasts up to 30 s");
+            }
+        });
+        let opened = device.prepare(role);
+        drop(done);
+        opened
+    })
 }
 
 #[cfg(test)]

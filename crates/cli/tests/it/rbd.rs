@@ -80,6 +80,7 @@ fn what_was_flushed_to_an_image_behind_a_cache_survives_a_kill() {
     drop(server);
     // The lock of the server that was killed is broken once its watch on the image has ended.
     let server = image.serve(&["--write", "back"]);
+    assert!(server.log().contains("opening; the lock of a killed server"), "{}", server.log());
     image.check(&mut connect(&server));
     server.drain_and_end();
     assert_same("the image", &image.exported(&ceph, "kept"), &image.content);
