@@ -32,13 +32,13 @@ use crate::listener::Listener;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The progress of the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Phase {
     Serving,
     /// The control thread ends the server.
     Ending,
-    /// Clients that asked for the end are being told.
-    Telling,
+    /// Clients that asked for the end get this reply.
+    Telling(Reply),
 }
 
 /// A change of the volumes or tiers under way.
@@ -87,8 +87,6 @@ pub(super) struct Acceptor {
     pub(super) replaced: bool,
     /// A change of the volumes or tiers under way, and the client that asked for it.
     pub(super) change: Option<(u32, Change)>,
-    /// The reply to clients that asked for the end, once it has come.
-    pub(super) ended: Option<Reply>,
 }
 
 impl Acceptor {
@@ -109,7 +107,7 @@ impl Acceptor {
         let wake_up = self.inbox.wake_up().descriptor().map_err(ServeError::Wake)?;
         self.io.sockets.readable(AcceptorToken::WakeUp.encode(), &wake_up);
         let mut arrived = Vec::new();
-        while !(self.phase == Phase::Telling && self.admin_sessions.is_empty()) {
+        while !(matches!(self.phase, Phase::Telling(_)) && self.admin_sessions.is_empty()) {
             self.io.sockets.poll(&mut arrived);
             let notices = self.inbox.take();
             let busy = !arrived.is_empty() || !notices.is_empty();
@@ -172,8 +170,7 @@ impl Acceptor {
                 self.end();
             }
             Notice::Ended(reply) => {
-                self.phase = Phase::Telling;
-                self.ended = Some(reply);
+                self.phase = Phase::Telling(reply);
                 self.tell_stopped();
             }
             Notice::Died(error) => return Err(error),
@@ -207,10 +204,10 @@ impl Acceptor {
 
     fn accepted(&mut self, token: AcceptorToken, result: std::io::Result<SocketOutcome>) {
         // While the server ends it can still be asked how far it is.
-        let welcome = match self.phase {
+        let welcome = match &self.phase {
             Phase::Serving => true,
             Phase::Ending => matches!(token, AcceptorToken::AcceptAdmin(_)),
-            Phase::Telling => false,
+            Phase::Telling(_) => false,
         };
         if !welcome {
             return;
@@ -277,7 +274,7 @@ impl Acceptor {
                 self.send_to_control(Event::End { replaced: self.replaced });
             }
             Phase::Ending => {}
-            Phase::Telling => self.tell_stopped(),
+            Phase::Telling(_) => self.tell_stopped(),
         }
     }
 

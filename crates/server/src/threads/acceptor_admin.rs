@@ -364,8 +364,7 @@ impl Acceptor {
     /// Sends the server's last result to all clients that asked for the end, and disconnects
     /// clients that have sent no request.
     pub(super) fn tell_stopped(&mut self) {
-        let Phase::Telling = self.phase else { return };
-        let reply = self.ended.clone().expect("the control thread has ended");
+        let Phase::Telling(reply) = self.phase.clone() else { return };
         for index in self.admin_sessions.indices() {
             let session = &mut self.admin_sessions[index];
             if std::mem::take(&mut session.stopping) {

@@ -172,7 +172,6 @@ impl Bound {
             phase: Phase::Serving,
             replaced: false,
             change: None,
-            ended: None,
             config: Arc::clone(&config),
         };
         let control = Control {
