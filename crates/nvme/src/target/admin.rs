@@ -160,7 +160,8 @@ impl Admin {
 
     /// Returns the command to answer with an event, and the event.
     pub(super) fn event(&mut self) -> Option<(u16, u64)> {
-        let wanted = self.features.events & feature::NAMESPACE_NOTICES != 0;
+        let wanted = self.features.events & feature::NAMESPACE_NOTICES != 0
+            && !self.lease.controller.discovery; // it has no log of them
         if self.told || !wanted || self.changed.is_empty() || self.waiting.is_empty() {
             return None;
         }

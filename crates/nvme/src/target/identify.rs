@@ -104,8 +104,7 @@ fn controller_page(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
         .put(536, &(1_u32 << 0 | 1 << 20 | 1 << 21).to_le_bytes())
         .put(768, nqn.as_bytes());
     if controller.discovery {
-        page.put(92, &feature::DISCOVERY_NOTICES.to_le_bytes());
-        return page.done();
+        return page.done(); // no events: its log stays the same as long as it is served
     }
     let capsule = (COMMAND_BYTES + IN_CAPSULE_MAX_BYTES) / 16;
     page.put(76, &[1 << 1 | 1 << 3]) // several controllers, asymmetric access

@@ -145,6 +145,25 @@ fn a_host_that_waits_for_changes_is_told_once_until_it_looks() {
 }
 
 #[test]
+fn a_host_that_discovers_is_told_of_nothing_it_could_not_look_at() {
+    let mut caller = Caller::new(&subsystem());
+    for message in [initialize(0), connect(0, 0xffff, DISCOVERY_NQN), enable(true)] {
+        caller.take(&message).unwrap();
+    }
+    caller.told();
+    let (page, _) = ask(&mut caller, &identify_of(identify::CONTROLLER, 0));
+    assert_eq!(page[92..96], [0; 4], "it announces no events");
+    let events = Command::new(admin::SET_FEATURES, 3)
+        .with(40, &[feature::ASYNC_EVENTS])
+        .with(44, &u32::MAX.to_le_bytes());
+    assert!(ask(&mut caller, &events).1.is_success());
+    caller.take(&capsule(&Command::new(admin::ASYNC_EVENT, 30), &[])).unwrap();
+    let mut out = Vec::new();
+    caller.connection.namespaces_changed(&Arc::new(Namespaces::new(Vec::new())), &mut out);
+    assert_eq!((said(&out), caller.told()), (Vec::new(), Vec::new()));
+}
+
+#[test]
 fn a_host_discovers_the_subsystem_at_the_address_it_has_called() {
     let mut caller = Caller::new(&subsystem());
     for message in [initialize(0), connect(0, 0xffff, DISCOVERY_NQN), enable(true)] {
