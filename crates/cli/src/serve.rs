@@ -296,9 +296,12 @@ fn log_settings(config: &ServerConfig) {
     }
 }
 
-/// Makes a device ready, and says so in the log if that takes long.
+/// Makes a device ready, and says so in the log if an image takes long.
 fn opened(device: &Spec, role: Role) -> Result<floe_device::Source, OpenError> {
     const LONG: Duration = Duration::from_secs(2);
+    if !device.is_image() {
+        return device.prepare(role);
+    }
     std::thread::scope(|scope| {
         let (done, ended) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || {
