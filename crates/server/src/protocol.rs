@@ -23,6 +23,7 @@
 mod nbd;
 mod nvme;
 mod outbox;
+mod parts;
 
 use std::error::Error;
 use std::fmt::Debug;
@@ -38,6 +39,7 @@ use crate::tls::TlsConfig;
 pub(crate) use nbd::Nbd;
 pub(crate) use nvme::{NvmeTcp, subsystem_name};
 pub(crate) use outbox::{Outbox, slice_of};
+pub(crate) use parts::same_bytes;
 
 /// The protocol of a conversation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,11 +81,18 @@ pub(crate) struct Request {
     pub(crate) kind: Kind,
     pub(crate) offset: u64,
     pub(crate) length: u32,
-    /// The payload of the write is the next that the client sends.
+    /// A read whose data is compared with a payload of the client, and not sent to it.
+    pub(crate) compares: bool,
+    /// The payload of the request is the next that the client sends.
     pub(crate) payload_follows: bool,
 }
 
 impl Request {
+    /// Returns whether the client sends a payload.
+    pub(crate) fn has_payload(&self) -> bool {
+        self.compares || matches!(self.kind, Kind::Write { .. })
+    }
+
     /// The same request as the cache takes it. A map of dirty data may cover less.
     pub(crate) fn to_cache(self) -> CacheRequest {
         let most = if self.kind == Kind::DirtyMap { MOST_MAPPED_BYTES } else { u64::MAX };
@@ -103,10 +112,10 @@ pub(crate) enum Event {
     StartTls,
     /// A request to serve.
     Request(Request),
-    /// The next bytes are payload of a write. [`Protocol::ready`] was called for the write before,
-    /// and its payload comes in order, in one or more parts.
+    /// The next bytes are payload of a request. [`Protocol::ready`] was called for it before, and its
+    /// payload comes in order, in one or more parts.
     Payload { tag: u64, bytes: usize },
-    /// The payload of a write is complete, and is what the client has sent, or is damaged. Only
+    /// The payload of a request is complete, and is what the client has sent, or is damaged. Only
     /// protocols that check payload tell this.
     Checked { tag: u64, intact: bool },
     /// The protocol has refused a request by itself.
@@ -121,6 +130,8 @@ pub(crate) enum Answer<'a> {
     Done,
     /// The data of a read.
     Data(Slice),
+    /// The data compared is not the client's.
+    Differs,
     /// Consecutive extents from the offset of a [`Kind::DirtyMap`] on.
     Extents(&'a [Extent]),
 }
@@ -134,9 +145,9 @@ pub(crate) trait Protocol: Debug {
     /// When the client broke the protocol: the session ends.
     fn advance(&mut self, input: &[u8], out: &mut Outbox) -> Result<(usize, Event), Broken>;
 
-    /// The buffer of a write is there. A protocol whose clients wait to be asked for the payload
+    /// The buffer of a payload is there. A protocol whose clients wait to be asked for the payload
     /// asks now.
-    fn ready(&mut self, write: &Request, out: &mut Outbox);
+    fn ready(&mut self, request: &Request, out: &mut Outbox);
 
     /// These bytes of the last [`Event::Payload`] have arrived. After the last of them the session
     /// parses on.

@@ -43,10 +43,10 @@ use receiving::{Filling, Incoming};
 /// The action that the session wants from the server next.
 #[derive(Debug)]
 pub(crate) enum Want {
-    /// Serve a request. A write comes back by [`Session::begin_payload`] and is served when it is
-    /// complete.
+    /// Serve a request. One with a payload comes back by [`Session::begin_payload`] and is served
+    /// when that is complete.
     Serve(Request),
-    /// The write's payload is complete: serve it.
+    /// The payload of a write or a comparison is complete: serve it.
     ServeWrite(Request, Buffer),
     /// Receive at least one byte, or if possible all of it, into the slice, and report to
     /// [`Session::received`].
@@ -89,11 +89,11 @@ pub(crate) struct Session {
     /// Bytes received and decrypted, of which the first `used` are parsed.
     input: Vec<u8>,
     used: usize,
-    /// Writes whose payload is expected or coming.
+    /// Requests whose payload is expected or coming.
     incoming: Vec<Incoming>,
     /// The part of their payload that comes next.
     filling: Option<Filling>,
-    /// A write whose payload is complete.
+    /// A request whose payload is complete.
     filled: Option<Incoming>,
     receiving: bool,
     /// Time of the last byte received.
@@ -279,6 +279,11 @@ impl Session {
         self.answer(request, Ok(Answer::Extents(extents)));
     }
 
+    /// Replies to a comparison whose data is not the client's.
+    pub(crate) fn reply_differs(&mut self, request: &Request) {
+        self.answer(request, Ok(Answer::Differs));
+    }
+
     fn answer(&mut self, request: &Request, result: Result<Answer<'_>, Fault>) {
         self.serving -= 1;
         let bytes = bytes_of(request);
@@ -345,8 +350,8 @@ impl Session {
     }
 }
 
-/// Returns the memory a request takes of the budget: its buffer, in whole sectors. A block status
-/// takes a byte for each sector of its range. That is free again before the reply is made, which
+/// Returns the memory a request takes of the budget: its buffer, in whole sectors. A comparison has
+/// two. A block status takes a byte for each sector of its range. That is free again before the reply is made, which
 /// fits a sector.
 fn bytes_of(request: &Request) -> usize {
     let sectors = |most: u64| {
@@ -354,6 +359,7 @@ fn bytes_of(request: &Request) -> usize {
         (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
     };
     match request.kind {
+        Kind::Read if request.compares => 2 * sectors(u64::MAX) * SECTOR_BYTES as usize,
         Kind::Read | Kind::Write { .. } if request.length > 0 => {
             sectors(u64::MAX) * SECTOR_BYTES as usize
         }

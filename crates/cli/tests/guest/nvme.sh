@@ -12,6 +12,16 @@ for how in "" --hdr-digest --data-digest "--hdr-digest --data-digest"; do
 done
 
 attach
+compare() { # BLOCKS FILE: with the beginning of the namespace
+    /programs/nvme compare /dev/nvme0n1 -s 0 -c $(($1 - 1)) -z $(($1 * 512)) -d "$2" 2>&1
+}
+head -c 65536 /dev/urandom >/tmp/same
+{ head -c 65024 /tmp/same; head -c 512 /dev/zero; } >/tmp/other
+dd if=/tmp/same of=/dev/nvme0n1 bs=64k oflag=direct 2>/dev/null
+compare 8 /tmp/same
+compare 128 /tmp/same
+compare 127 /tmp/other
+compare 128 /tmp/other | grep 285 # status of a comparison that fails
 /programs/mke2fs -q -t ext4 /dev/nvme0n1
 mount -t ext4 -o discard /dev/nvme0n1 /mnt
 for at in 1 2 3 4 5 6 7 8; do

@@ -57,6 +57,7 @@ impl fmt::Display for Status {
             (1, 0x05) => "asynchronous event request limit exceeded",
             (2, 0x80) => "write fault",
             (2, 0x81) => "unrecovered read error",
+            (2, 0x85) => "compare failure",
             (2, 0x86) => "access denied",
             _ => "status",
         };

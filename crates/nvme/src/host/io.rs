@@ -43,6 +43,11 @@ impl Range {
         self.command("Write", io_command::WRITE, flags, Payload::ToController(data))
     }
 
+    /// Compare of the range with `data`.
+    pub fn compare(self, data: Vec<u8>) -> Command {
+        self.command("Compare", io_command::COMPARE, 0, Payload::ToController(data))
+    }
+
     /// Write Zeroes on the range; with `may_deallocate` its space may be given back.
     pub fn write_zeroes(self, may_deallocate: bool) -> Command {
         let flags = if may_deallocate { DEALLOCATE_ZEROES } else { 0 };
@@ -86,6 +91,15 @@ impl<T: Transport> IoQueue<T> {
     /// See [`IoQueue::read`].
     pub fn write(&mut self, range: Range, data: Vec<u8>, fua: bool) -> Result<(), HostError> {
         self.connection.call(range.write(data, fua)).map(drop)
+    }
+
+    /// Compares the range with `data`. A refusal with the status "compare failure" says that they
+    /// differ.
+    ///
+    /// # Errors
+    /// See [`IoQueue::read`].
+    pub fn compare(&mut self, range: Range, data: Vec<u8>) -> Result<(), HostError> {
+        self.connection.call(range.compare(data)).map(drop)
     }
 
     /// Makes every write that has ended durable.

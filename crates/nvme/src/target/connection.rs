@@ -1,11 +1,11 @@
 //! Parses one connection of a host, from the first byte to the last.
 //!
 //! The connection takes received bytes up to the next thing worth telling. It answers admin
-//! commands by itself. Commands of I/O queues become requests. Payload of a write never passes
+//! commands by itself. Commands of I/O queues become requests. Payload of a request never passes
 //! through it, so the caller can receive it where it belongs: the connection says how many bytes of
 //! which request come next.
 //!
-//! A write's payload is either in its capsule, and then follows its request at once, or is asked
+//! Payload of a host is either in its capsule, and then follows its request at once, or is asked
 //! for when the caller has room for it ([`Connection::ready`]).
 //!
 //! Invariants: the result does not depend on where the input is cut. Memory is bounded: a header, a
@@ -39,7 +39,7 @@ pub enum Event {
     NeedMore,
     /// Nothing to tell; `out` may hold answers.
     Nothing,
-    /// A request. The payload of a write comes later, or is the next bytes.
+    /// A request. Its payload, if it has one, comes later, or is the next bytes.
     Request(Request),
     /// Payload of this request. Nothing of it is counted as used: report it with
     /// [`Connection::payload_received`].
@@ -51,7 +51,7 @@ pub enum Event {
     },
     /// All payload of this request has come, and was compared with its digests. Where it is not
     /// intact it must not be written: reply that the request failed. Only connections with digests
-    /// of data tell this ([`Connection::has_data_digest`]), and for each write.
+    /// of data tell this ([`Connection::has_data_digest`]), and for each payload.
     Checked {
         /// The request.
         tag: u16,
@@ -274,7 +274,7 @@ impl Connection {
         violation
     }
 
-    /// The payload of a write has a place. Asks for it, unless it is in the capsule.
+    /// The payload of a request has a place. Asks for it, unless it is in the capsule.
     pub fn ready(&mut self, tag: u16, out: &mut Vec<u8>) {
         let waits = |flight: &&mut Flight| flight.payload == Payload::Unasked;
         let Some(flight) = self.flights.get(tag).filter(waits) else { return };
@@ -382,11 +382,11 @@ impl Connection {
     }
 }
 
-/// The status of a failed request.
-fn status_of(failure: Failure, reads: bool) -> Status {
+/// The status of a failed request, which is `fault` if a device failed.
+fn status_of(failure: Failure, fault: Status) -> Status {
     let status = match failure {
-        Failure::Device if reads => Status::UNRECOVERED_READ,
-        Failure::Device => Status::WRITE_FAULT,
+        Failure::Device => fault,
+        Failure::Differs => Status::COMPARE_FAILURE,
         Failure::NoSpace => Status::CAPACITY_EXCEEDED,
         Failure::OutOfRange => Status::LBA_OUT_OF_RANGE,
         Failure::Unsupported => Status::INVALID_FIELD,

@@ -24,6 +24,8 @@ pub(super) struct Flight {
     pub(super) id: u16,
     /// The command returns the data of a read.
     pub(super) reads: bool,
+    /// The status if a device fails.
+    pub(super) fault: Status,
     /// Bytes of its data.
     pub(super) length: u32,
     pub(super) payload: Payload,
@@ -37,8 +39,16 @@ pub(super) struct Flight {
 
 impl Flight {
     pub(super) fn new(id: u16, length: u32) -> Self {
-        let (payload, status) = (Payload::None, Status::SUCCESS);
-        Self { id, reads: false, length, payload, damaged: false, pending: 1, status }
+        Self {
+            id,
+            reads: false,
+            fault: Status::WRITE_FAULT,
+            length,
+            payload: Payload::None,
+            damaged: false,
+            pending: 1,
+            status: Status::SUCCESS,
+        }
     }
 }
 

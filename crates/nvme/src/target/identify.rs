@@ -116,8 +116,8 @@ fn controller_page(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
         .put(348, &ANA_GROUP.to_le_bytes()) // number of groups
         .put(512, &[0x66, 0x44]) // entries of 64 and of 16 bytes
         .put(516, &NAMESPACES_MAX.to_le_bytes())
-        // Dataset Management, Write Zeroes, Verify
-        .put(520, &(1_u16 << 2 | 1 << 3 | 1 << 7).to_le_bytes())
+        // Compare, Dataset Management, Write Zeroes, Verify
+        .put(520, &(1_u16 << 0 | 1 << 2 | 1 << 3 | 1 << 7).to_le_bytes())
         .put(525, &[1 | 3 << 1]) // a volatile cache; Flush may name all namespaces
         .put(540, &NAMESPACES_MAX.to_le_bytes())
         .put(1792, &(capsule as u32).to_le_bytes())

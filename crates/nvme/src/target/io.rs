@@ -24,7 +24,7 @@ pub(super) struct Range {
 /// The requests that a command needs.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Plan {
-    /// One request. A read returns its data, and a write needs it.
+    /// One request. A read returns its data; a write and a comparison need it.
     One { kind: RequestKind, range: Range },
     /// A request for each of these volumes.
     Flush(Pieces),
@@ -47,6 +47,7 @@ pub(super) fn plan(command: &Command, namespaces: &Namespaces) -> Result<Plan, S
     let kind = match opcode {
         io::READ => RequestKind::Read,
         io::VERIFY => RequestKind::Verify,
+        io::COMPARE => RequestKind::Compare,
         io::WRITE => RequestKind::Write { durable },
         io::WRITE_ZEROES => RequestKind::WriteZeroes { durable, deallocate },
         io::DATASET_MANAGEMENT => {
@@ -57,7 +58,7 @@ pub(super) fn plan(command: &Command, namespaces: &Namespaces) -> Result<Plan, S
         _ => return Err(Status::INVALID_OPCODE.final_()),
     };
     let namespace = namespace(command, namespaces)?;
-    if !matches!(kind, RequestKind::Read | RequestKind::Verify) {
+    if !kind.only_reads() {
         writable(namespace)?;
     }
     let blocks = u64::from(command.word(12) & 0xffff) + 1;

@@ -95,7 +95,7 @@ fn commands() -> Vec<u8> {
         ],
         SUPPORTED,
     );
-    set(1024, &[io::FLUSH, io::READ, io::VERIFY], SUPPORTED);
+    set(1024, &[io::FLUSH, io::READ, io::COMPARE, io::VERIFY], SUPPORTED);
     set(1024, &[io::WRITE, io::WRITE_ZEROES, io::DATASET_MANAGEMENT], SUPPORTED | CHANGES_CONTENT);
     page.done()
 }

@@ -14,6 +14,8 @@ pub enum RequestKind {
         /// Answer once it would survive a power cut.
         durable: bool,
     },
+    /// Compare the volume with a payload, and send nothing.
+    Compare,
     /// Make all writes answered so far survive a power cut.
     Flush,
     /// Discard the content.
@@ -25,6 +27,18 @@ pub enum RequestKind {
         /// The space may be freed.
         deallocate: bool,
     },
+}
+
+impl RequestKind {
+    /// Returns whether the host sends a payload.
+    pub fn has_payload(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Compare)
+    }
+
+    /// Returns whether the request changes nothing.
+    pub(super) fn only_reads(self) -> bool {
+        matches!(self, Self::Read | Self::Verify | Self::Compare)
+    }
 }
 
 /// A request to a namespace, whose range lies within it.
@@ -40,7 +54,7 @@ pub struct Request {
     pub offset: u64,
     /// Length in bytes.
     pub length: u32,
-    /// The payload of the write follows at once, without being asked for.
+    /// The payload of the write or the comparison follows at once, without being asked for.
     pub in_capsule: bool,
 }
 
@@ -53,6 +67,8 @@ pub enum Failure {
     NoSpace,
     /// The range is not within the volume any more.
     OutOfRange,
+    /// The volume differs from the payload of a [`RequestKind::Compare`].
+    Differs,
     /// A device cannot do that.
     Unsupported,
 }

@@ -65,6 +65,8 @@ statuses! {
     WRITE_FAULT = 2, 0x80;
     /// Data could not be read.
     UNRECOVERED_READ = 2, 0x81;
+    /// The data of a Compare differs from the namespace's.
+    COMPARE_FAILURE = 2, 0x85;
 }
 
 /// Do Not Retry.

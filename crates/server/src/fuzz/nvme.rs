@@ -162,7 +162,11 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         message(send, &reply),
         message(receive, &[]),
     ];
-    let io = [asked, inline, reads, discard, data(1, 0, 300 * 512), flush].concat();
+    let compared = capsule(blocks(io::COMPARE, 11, 8), &[0; 4096]);
+    let compared_later = capsule(blocks(io::COMPARE, 12, 100), &[]);
+    let io =
+        [asked, inline, reads, discard, compared, compared_later, data(1, 0, 300 * 512), flush]
+            .concat();
     let shut_down = Command::new(admin::FABRICS, 10)
         .with(4, &[fabrics::PROPERTY_SET])
         .with(44, &property::CC.to_le_bytes())

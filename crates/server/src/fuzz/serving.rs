@@ -15,8 +15,8 @@ use crate::limits::{Limits, MOST_REQUESTS, RECEIVE_BUSY_BYTES};
 use crate::protocol::{ProtocolFactory, Request};
 use crate::session::{Budget, Common, Session, SessionError, Want};
 
-/// Longest request of any protocol, or short writes that go first, whichever is more.
-const LONGEST_TRANSFER_BYTES: usize = 2 << 20;
+/// The longest comparison, and short ones that go first.
+const LONGEST_TRANSFER_BYTES: usize = 2 * (2 << 20);
 
 /// A server of one client, on a disk whose bytes encode their position.
 struct Host {
@@ -97,7 +97,7 @@ pub(super) fn answers(
 
 impl Host {
     fn serve(&mut self, request: Request) {
-        if matches!(request.kind, Kind::Write { .. }) && request.length > 0 {
+        if request.has_payload() && request.length > 0 {
             let buffer = self.pool.allocate(request.length as usize);
             let into = buffer.whole();
             self.session.begin_payload(request, buffer, into);
@@ -134,7 +134,10 @@ impl Host {
             let (request, _) = self.open.remove(next as usize % self.open.len());
             match request.kind {
                 Kind::DirtyMap => self.session.reply_extents(&request, &[Extent::data(4096)]),
-                Kind::Read => {
+                Kind::Read if request.compares && next % 4 < 2 => {
+                    self.session.reply_differs(&request);
+                }
+                Kind::Read if !request.compares => {
                     let data = self
                         .pool
                         .allocate(request.length as usize)

@@ -155,6 +155,7 @@ impl NbdClient {
             kind,
             offset: request.offset,
             length: request.length,
+            compares: false,
             payload_follows: request.command == Command::Write,
         }
     }

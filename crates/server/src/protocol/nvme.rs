@@ -16,6 +16,7 @@ use floe_nvme::target::namespace::{Namespace, Namespaces};
 use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
 
+use super::parts::in_parts;
 use super::{
     Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply,
     Request,
@@ -140,6 +141,7 @@ impl Protocol for NvmeClient {
         let is_hint = request.kind == Kind::Trim && matches!(result, Err(Fault::Unsupported));
         let outcome = match &result {
             Err(_) if is_hint => Ok(()),
+            Ok(Answer::Differs) => Err(Failure::Differs),
             Ok(_) => Ok(()),
             Err(fault) => Err(failure_of(*fault)),
         };
@@ -219,21 +221,9 @@ impl NvmeClient {
     }
 }
 
-/// Copies bytes out in parts that fit a processor's cache.
-fn in_parts(bytes: &Slice, mut take: impl FnMut(&[u8])) {
-    let mut part = [0; 16 << 10];
-    let most = part.len();
-    for begin in (0..bytes.len()).step_by(most) {
-        let end = bytes.len().min(begin + most);
-        let part = &mut part[..end - begin];
-        bytes.slice(begin..end).copy_to(part);
-        take(part);
-    }
-}
-
 fn of_nvme(request: &NvmeRequest) -> Request {
     let kind = match request.kind {
-        RequestKind::Read | RequestKind::Verify => Kind::Read,
+        RequestKind::Read | RequestKind::Verify | RequestKind::Compare => Kind::Read,
         RequestKind::Write { durable } => Kind::Write { durable },
         RequestKind::Flush => Kind::Flush,
         RequestKind::Deallocate => Kind::Trim,
@@ -248,6 +238,7 @@ fn of_nvme(request: &NvmeRequest) -> Request {
         kind,
         offset: request.offset,
         length: request.length,
+        compares: request.kind == RequestKind::Compare,
         payload_follows: request.in_capsule,
     }
 }

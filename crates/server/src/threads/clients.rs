@@ -15,7 +15,7 @@ use super::origin::{LookedFor, Origin};
 use super::token::ClientToken;
 use super::warnings::Complaint;
 use super::worker::Worker;
-use crate::protocol::{ProtocolFactory, Request};
+use crate::protocol::{ProtocolFactory, Request, same_bytes};
 use crate::session::{SessionError, Want};
 use crate::status::Operation;
 
@@ -91,6 +91,9 @@ impl Worker {
             }
             match want {
                 Ok(Some(Want::Serve(request))) => self.serve(index, request, now),
+                Ok(Some(Want::ServeWrite(request, buffer))) if request.compares => {
+                    self.compare(index, request, &buffer, now);
+                }
                 Ok(Some(Want::ServeWrite(request, buffer))) => {
                     self.submit(index, request, Some(buffer), None, now);
                 }
@@ -141,12 +144,12 @@ impl Worker {
         }
     }
 
-    /// Begins a client's request; a write waits for its payload.
+    /// Begins a client's request; one with a payload waits for it.
     fn serve(&mut self, index: u32, request: Request, now: Instant) {
         let wanted = request.to_cache();
         let buffer = (wanted.buffer_bytes() > 0).then(|| self.driver.buffer(&wanted));
         match (request.kind, buffer) {
-            (Kind::Write { .. }, Some(buffer)) => {
+            (_, Some(buffer)) if request.has_payload() => {
                 let payload = <Driver>::payload(&wanted, &buffer);
                 self.sessions[index].begin_payload(request, buffer, payload);
             }
@@ -163,6 +166,16 @@ impl Worker {
             }
             (_, None) => self.submit(index, request, None, None, now),
         }
+    }
+
+    /// Reads what a client's payload is compared with.
+    fn compare(&mut self, index: u32, request: Request, theirs: &Buffer, begun: Instant) {
+        let wanted = request.to_cache();
+        let buffer = self.driver.buffer(&wanted);
+        let payload = <Driver>::payload(&wanted, &buffer);
+        let theirs = <Driver>::payload(&wanted, theirs);
+        let origin = Origin::Comparison { index, request, payload, theirs, begun };
+        self.submit_for(origin, wanted, Some(buffer));
     }
 
     /// Answers what a client wants to read and memory has, on this thread and in this turn; the
@@ -221,6 +234,16 @@ impl Worker {
                 match (request.kind, answer.result) {
                     (Kind::DirtyMap, Ok(())) => self.reply_extents(index, &request, payload),
                     (_, result) => self.sessions[index].reply(&request, result.map(|()| payload)),
+                }
+                self.sessions.touch(index);
+            }
+            Origin::Comparison { index, request, payload, theirs, begun } => {
+                self.note(&request, begun.elapsed(), answer.result.is_ok());
+                match answer.result {
+                    Ok(()) if !same_bytes(&payload, &theirs) => {
+                        self.sessions[index].reply_differs(&request)
+                    }
+                    result => self.sessions[index].reply(&request, result.map(|()| None)),
                 }
                 self.sessions.touch(index);
             }

@@ -16,8 +16,26 @@ const LOOKED_FOR_AT_ONCE: usize = 16;
 /// The asker of a request of the cache.
 #[derive(Debug)]
 pub(super) enum Origin {
-    Session { index: u32, request: Request, payload: Option<Slice>, begun: Instant },
-    Local { index: usize, request: LocalRequest, payload: Option<Slice>, begun: Instant },
+    Session {
+        index: u32,
+        request: Request,
+        payload: Option<Slice>,
+        begun: Instant,
+    },
+    /// A read whose data is compared with the client's.
+    Comparison {
+        index: u32,
+        request: Request,
+        payload: Slice,
+        theirs: Slice,
+        begun: Instant,
+    },
+    Local {
+        index: usize,
+        request: LocalRequest,
+        payload: Option<Slice>,
+        begun: Instant,
+    },
     Command(Ticket),
 }
 

@@ -7,10 +7,11 @@ use floe_block::WriteMode;
 use floe_nvme::wire::code::{admin, fabrics, feature, io};
 use floe_nvme::wire::command::{Command, Completion, Descriptor};
 use floe_nvme::wire::pdu::{self, Data, Header, Initialize, flag, kind};
+use floe_nvme::wire::status::Status;
 use floe_nvme::wire::{connect, descriptor, property};
 use floe_testkit::PATIENCE;
 
-use crate::rig::{Rig, Setup};
+use crate::rig::{MEMORIES, Rig, Setup};
 
 const HOST: &str = "nqn.2026-11.io.example:host";
 const NQN: &str = "nqn.2026-11.io.example:floe";
@@ -126,7 +127,11 @@ impl Host {
 
     /// Asks to write, and waits until the server asks for the data.
     fn begin_write(&mut self, first: u64, bytes: usize) -> Data {
-        self.begin_blocks(io::WRITE, first, bytes, &[]);
+        self.begin_asked(io::WRITE, first, bytes)
+    }
+
+    fn begin_asked(&mut self, opcode: u8, first: u64, bytes: usize) -> Data {
+        self.begin_blocks(opcode, first, bytes, &[]);
         let asked = self.receive();
         assert_eq!(asked.header.kind, kind::READY_TO_TRANSFER);
         Data::of_bytes(asked.bytes.first_chunk().unwrap())
@@ -151,6 +156,17 @@ impl Host {
         assert_eq!(data.header.kind, kind::CONTROLLER_DATA);
         assert!(self.receive().completion().status.is_success());
         data.bytes[usize::from(data.header.data_offset)..].to_vec()
+    }
+
+    /// Writes or compares, with the data in the capsule if that is short.
+    fn with_data(&mut self, opcode: u8, first: u64, data: &[u8]) -> Status {
+        if data.len() > 8 << 10 {
+            let asked = self.begin_asked(opcode, first, data.len());
+            self.give(asked, data);
+        } else {
+            self.begin_blocks(opcode, first, data.len(), data);
+        }
+        self.receive().completion().status
     }
 
     /// Waits for the server's end of the connection. Returns the last bytes.
@@ -207,6 +223,30 @@ fn several_writes_wait_for_their_data_and_get_it_in_any_order() {
         assert_eq!(queue.read(at * 256, 128 << 10), vec![at as u8 + 1; 128 << 10]);
     }
     rig.end();
+}
+
+#[test]
+fn a_comparison_sees_what_was_written_before() {
+    for memory in MEMORIES {
+        let rig = setup().memory(memory).start().unwrap();
+        let (_admin, mut queues) = Host::connect_all(&rig, 3);
+        for round in 1..=40_usize {
+            // On boundaries of blocks and beside them, over the places of earlier rounds.
+            let (first, blocks) = ((round * 7 % 60) as u64, [1, 8, 16, 17, 300][round % 5]);
+            let mut data: Vec<u8> = (0..blocks * 512).map(|at| (at * round % 251) as u8).collect();
+            let status = queues[round % 3].with_data(io::WRITE, first, &data);
+            assert!(status.is_success(), "{status:?}");
+            let queue = &mut queues[(round + 1) % 3];
+            assert_eq!(queue.with_data(io::COMPARE, first, &data), Status::SUCCESS);
+            let at = round * 4999 % data.len();
+            data[at] ^= 0x80;
+            let status = queue.with_data(io::COMPARE, first, &data);
+            assert_eq!(status, Status::COMPARE_FAILURE.final_(), "at {at} of {}", data.len());
+            data[at] ^= 0x80;
+            assert_eq!(queue.read(first, data.len()), data, "a comparison changes nothing");
+        }
+        rig.end();
+    }
 }
 
 #[test]

@@ -87,8 +87,11 @@ impl Connection {
             Plan::One { kind, range } => {
                 let (reads, length) = (kind == RequestKind::Read, range.bytes as u32);
                 let mut flight = Flight { reads, ..Flight::new(id, length) };
+                if kind.only_reads() {
+                    flight.fault = Status::UNRECOVERED_READ;
+                }
                 let mut in_capsule = None;
-                if reads || matches!(kind, RequestKind::Write { .. }) {
+                if reads || kind.has_payload() {
                     let place = match place(command, length as usize, data, !reads) {
                         Ok(place) => place,
                         Err(status) => return Ok(Some(self.refuse(id, 0, status, out))),
@@ -337,7 +340,7 @@ impl Connection {
         if let Err(failure) = result
             && flight.status.is_success()
         {
-            flight.status = status_of(failure, flight.reads);
+            flight.status = status_of(failure, flight.fault);
         }
         flight.pending -= 1;
         if flight.pending > 0 {

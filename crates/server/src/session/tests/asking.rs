@@ -1,7 +1,7 @@
 //! Sessions with a protocol whose clients wait to be asked for the payload of a write, as those of
 //! NVMe over TCP do.
 //!
-//! A request is `r` or `w`, its tag and the KiB of its range. The server asks for the payload with
+//! A request is `r`, `w` or, for a comparison, `c`, its tag and the KiB of its range. The server asks for the payload with
 //! `?` and the tag. A part of it is `d`, the tag, its KiB and its bytes. The payload of a write `i`
 //! follows it.
 
@@ -43,9 +43,11 @@ impl Protocol for Asking {
         assert_eq!(self.payload_bytes, 0, "the session lacks payload");
         let &[kind, tag, kib, ..] = input else { return Ok((0, Event::NeedMore)) };
         let length = u32::from(kib) << 10;
+        let compares = kind == b'c';
         let kind = match kind {
             b'r' => Kind::Read,
             b'w' => Kind::Write { durable: false },
+            b'c' => Kind::Read,
             b'i' => {
                 (self.payload_bytes, self.follows) = (length as usize, Some(tag.into()));
                 Kind::Write { durable: false }
@@ -58,7 +60,9 @@ impl Protocol for Asking {
         };
         let volume = VolumeId(0);
         let (tag, payload_follows) = (tag.into(), self.follows.is_some());
-        let request = Request { tag, flags: 0, volume, kind, offset: 0, length, payload_follows };
+        let (flags, offset) = (0, 0);
+        let request =
+            Request { tag, flags, volume, kind, offset, length, compares, payload_follows };
         Ok((3, Event::Request(request)))
     }
 
@@ -77,8 +81,9 @@ impl Protocol for Asking {
         Ok(())
     }
 
-    fn reply(&mut self, request: &Request, _: Result<Answer<'_>, Fault>, out: Reply<'_>) {
-        out.send(&[b'.', request.tag as u8], None);
+    fn reply(&mut self, request: &Request, answer: Result<Answer<'_>, Fault>, out: Reply<'_>) {
+        let sign = if matches!(answer, Ok(Answer::Differs)) { b'!' } else { b'.' };
+        out.send(&[sign, request.tag as u8], None);
     }
 
     fn exports_changed(&mut self, _: &Arc<Exports>, _: &mut Outbox) -> bool {
@@ -119,7 +124,7 @@ fn arrive(session: &mut Session, bytes: &[u8]) {
 /// Gives the next request a buffer, if it is a write. Returns its tag.
 fn serve(session: &mut Session) -> u8 {
     let Ok(Some(Want::Serve(request))) = session.next(now()) else { panic!("{session:?}") };
-    if request.kind != Kind::Read {
+    if request.has_payload() {
         let buffer = session.common.pool.allocate(request.length as usize);
         let into = buffer.whole();
         session.begin_payload(request, buffer, into);
@@ -157,6 +162,22 @@ fn payload_that_was_asked_for_comes_in_parts_of_several_writes() {
     assert_eq!(written(&mut session), (b'2', [vec![3; 1024], vec![6; 1024]].concat()));
     assert_eq!(sent(&mut session), b".1.2");
     assert_eq!((session.serving, budget.used()), (0, 0));
+}
+
+#[test]
+fn a_comparison_takes_memory_for_both_sides_and_receives_one() {
+    let budget = Rc::new(Budget::new(1 << 20, 1));
+    let mut session = session(&budget, now());
+    arrive(&mut session, b"c1\x03");
+    assert_eq!(serve(&mut session), b'1');
+    assert_eq!((sent(&mut session), budget.held(0)), (b"?1".to_vec(), 2 * 4096));
+    arrive(&mut session, &[&b"d1\x03"[..], &[3; 3072]].concat());
+    let Ok(Some(Want::ServeWrite(request, buffer))) = session.next(now()) else {
+        panic!("{session:?}")
+    };
+    assert_eq!((request.compares, buffer.whole().to_vec()), (true, vec![3; 3072]));
+    session.reply_differs(&request);
+    assert_eq!((sent(&mut session), budget.held(0)), (b"!1".to_vec(), 0));
 }
 
 #[test]

@@ -219,16 +219,21 @@ impl Caller {
         }
     }
 
-    /// Writes complete payload.
+    /// Writes or compares complete payload.
     fn write(&mut self, tag: u16) {
         let (request, data) = self.writes.remove(&tag).unwrap();
-        self.volume[range_of(&request)].copy_from_slice(&data);
+        let place = &mut self.volume[range_of(&request)];
+        if request.kind == RequestKind::Compare {
+            let is_same = *place == *data;
+            return self.reply(&request, if is_same { Ok(()) } else { Err(Failure::Differs) });
+        }
+        place.copy_from_slice(&data);
         self.reply(&request, Ok(()));
     }
 
     fn serve(&mut self, request: Request) {
         match request.kind {
-            RequestKind::Write { .. } => {
+            RequestKind::Write { .. } | RequestKind::Compare => {
                 self.writes.insert(request.tag, (request, Vec::new()));
                 if !request.in_capsule {
                     self.connection.ready(request.tag, &mut self.out);

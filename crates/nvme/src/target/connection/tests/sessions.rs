@@ -9,7 +9,7 @@ use crate::target::connection::Violation;
 use crate::target::namespace::{Namespace, Namespaces};
 use crate::wire::DISCOVERY_NQN;
 use crate::wire::code::{admin, fabrics, feature, identify, io, log};
-use crate::wire::command::{Command, Completion};
+use crate::wire::command::{Command, Completion, Descriptor};
 use crate::wire::pdu::{Data, fatal};
 use crate::wire::property;
 use crate::wire::status::Status;
@@ -284,6 +284,7 @@ fn a_second_command_with_an_identifier_in_flight_is_refused() {
 enum Op {
     Read { first: u64, count: u16 },
     Write { first: u64, count: u16, in_capsule: bool, skip: usize, fill: u8 },
+    Compare { write: Box<Op>, is_same: bool },
     Zero { first: u64, count: u16 },
     Deallocate { ranges: Vec<(u64, u32)> },
     Flush { namespace: u32 },
@@ -291,13 +292,22 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let range = || (0..BLOCKS + 4, 1..20_u16);
+    let write = || {
+        (range(), any::<bool>(), 0..16_usize, any::<u8>()).prop_map(
+            |((first, count), in_capsule, skip, fill)| Op::Write {
+                first,
+                count: count.min(15),
+                in_capsule,
+                skip: 4 * skip,
+                fill,
+            },
+        )
+    };
     prop_oneof![
         range().prop_map(|(first, count)| Op::Read { first, count }),
-        (range(), any::<bool>(), 0..16_usize, any::<u8>()).prop_map(
-            |((first, count), in_capsule, skip, fill)| {
-                Op::Write { first, count: count.min(15), in_capsule, skip: 4 * skip, fill }
-            }
-        ),
+        write(),
+        (write(), any::<bool>())
+            .prop_map(|(write, is_same)| Op::Compare { write: Box::new(write), is_same }),
         range().prop_map(|(first, count)| Op::Zero { first, count }),
         prop::collection::vec((0..BLOCKS + 1, 0..9_u32), 1..5)
             .prop_map(|ranges| Op::Deallocate { ranges }),
@@ -323,27 +333,31 @@ fn play(op: &Op, id: u16, model: &mut [u8]) -> (Vec<u8>, Status, Option<Vec<u8>>
         }
         Op::Write { first, count, in_capsule: inside, skip, fill } => {
             let data = vec![fill; usize::from(count) * 512];
-            let status = if fits(first, count.into()) {
+            let is_good = fits(first, count.into());
+            if is_good {
                 model[bytes(first, count.into())].fill(fill);
-                Status::SUCCESS
-            } else {
-                out_of_range
+            }
+            let status = if is_good { Status::SUCCESS } else { out_of_range };
+            (with_data(io::WRITE, id, first, &data, inside.then_some(skip), is_good), status, None)
+        }
+        Op::Compare { ref write, is_same } => {
+            let Op::Write { first, count, in_capsule: inside, skip, fill } = **write else {
+                unreachable!("a comparison is made from a write")
             };
-            let command = blocks(io::WRITE, id, first, count);
-            let message = if inside {
-                let mut place = in_capsule(data.len());
-                place.address = skip as u64;
-                let capsule_data = [vec![0xee; skip], data].concat();
-                capsule(&command.with_descriptor(place), &capsule_data)
-            } else {
-                let message = capsule(&command.with_descriptor(transport(data.len())), &[]);
-                // The tag is 0, because one command is in flight.
-                let (one, two) = data.split_at(data.len() / 2);
-                let parts =
-                    [host_data(id, 0, 0, one, false), host_data(id, 0, one.len(), two, true)];
-                if status.is_success() { [message, parts.concat()].concat() } else { message }
-            };
-            (message, status, None)
+            let is_good = fits(first, count.into());
+            let mut data = vec![fill; usize::from(count) * 512];
+            let mut status = out_of_range;
+            if is_good {
+                data.copy_from_slice(&model[bytes(first, count.into())]);
+                status = Status::SUCCESS;
+            }
+            if !is_same {
+                let at = usize::from(fill) * 3 % data.len();
+                data[at] ^= 1 << (fill % 8);
+                status = if is_good { Status::COMPARE_FAILURE.final_() } else { out_of_range };
+            }
+            let skip = inside.then_some(skip);
+            (with_data(io::COMPARE, id, first, &data, skip, is_good), status, None)
         }
         Op::Zero { first, count } => {
             let is_good = fits(first, count.into());
@@ -380,6 +394,31 @@ fn play(op: &Op, id: u16, model: &mut [u8]) -> (Vec<u8>, Status, Option<Vec<u8>>
             (capsule(&command, &[]), status, None)
         }
     }
+}
+
+/// A command with data, behind so many bytes of its capsule, or in two messages if it `is_asked`
+/// for.
+fn with_data(
+    opcode: u8,
+    id: u16,
+    first: u64,
+    data: &[u8],
+    inside: Option<usize>,
+    is_asked: bool,
+) -> Vec<u8> {
+    let command = blocks(opcode, id, first, (data.len() / 512) as u16);
+    if let Some(skip) = inside {
+        let place = Descriptor { address: skip as u64, ..in_capsule(data.len()) };
+        return capsule(&command.with_descriptor(place), &[&vec![0xee; skip], data].concat());
+    }
+    let mut message = capsule(&command.with_descriptor(transport(data.len())), &[]);
+    if is_asked {
+        // The tag is 0, because one command is in flight.
+        let (one, two) = data.split_at(data.len() / 2);
+        message.extend(host_data(id, 0, 0, one, false));
+        message.extend(host_data(id, 0, one.len(), two, true));
+    }
+    message
 }
 
 proptest! {
