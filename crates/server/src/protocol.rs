@@ -112,8 +112,8 @@ pub(crate) enum Event {
     StartTls,
     /// A request to serve.
     Request(Request),
-    /// The next bytes are payload of a request. [`Protocol::ready`] was called for it before, and its
-    /// payload comes in order, in one or more parts.
+    /// The next bytes are payload of a request. [`Protocol::ready`] was called for it before, and
+    /// its payload comes in order, in one or more parts.
     Payload { tag: u64, bytes: usize },
     /// The payload of a request is complete, and is what the client has sent, or is damaged. Only
     /// protocols that check payload tell this.

@@ -30,7 +30,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, SECTOR_BYTES};
-use floe_device::{Buffer, Extent, Pool, Slice};
+use floe_device::{Buffer, Pool, Slice};
 use floe_nbd::export::Exports;
 
 use crate::limits::{Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, RECEIVE_IDLE_BYTES, SLOW_TIME};
@@ -274,17 +274,8 @@ impl Session {
         self.answer(request, result.map(|data| data.map_or(Answer::Done, Answer::Data)));
     }
 
-    /// Replies to a request for a map with the consecutive extents from its offset on.
-    pub(crate) fn reply_extents(&mut self, request: &Request, extents: &[Extent]) {
-        self.answer(request, Ok(Answer::Extents(extents)));
-    }
-
-    /// Replies to a comparison whose data is not the client's.
-    pub(crate) fn reply_differs(&mut self, request: &Request) {
-        self.answer(request, Ok(Answer::Differs));
-    }
-
-    fn answer(&mut self, request: &Request, result: Result<Answer<'_>, Fault>) {
+    /// Replies to a request of any kind.
+    pub(crate) fn answer(&mut self, request: &Request, result: Result<Answer<'_>, Fault>) {
         self.serving -= 1;
         let bytes = bytes_of(request);
         if self.broken {
@@ -351,8 +342,8 @@ impl Session {
 }
 
 /// Returns the memory a request takes of the budget: its buffer, in whole sectors. A comparison has
-/// two. A block status takes a byte for each sector of its range. That is free again before the reply is made, which
-/// fits a sector.
+/// two. A block status takes a byte for each sector of its range. That is free again before the
+/// reply is made, which fits a sector.
 fn bytes_of(request: &Request) -> usize {
     let sectors = |most: u64| {
         let end = request.offset + u64::from(request.length).min(most);

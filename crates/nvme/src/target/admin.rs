@@ -77,6 +77,19 @@ impl Admin {
         self.lease.controller.has_queues()
     }
 
+    /// Returns whether the command with this identifier waits for an event.
+    pub(super) fn holds(&self, id: u16) -> bool {
+        self.waiting.contains(&id)
+    }
+
+    /// Forgets all that a host has set, and the commands that wait.
+    fn reset(&mut self) {
+        self.features = Features::new(self.features.keep_alive_ms);
+        self.waiting.clear();
+        self.changed.clear();
+        self.told = false;
+    }
+
     /// Carries out a command.
     pub(super) fn command(
         &mut self,
@@ -88,10 +101,14 @@ impl Admin {
         if command.opcode() == admin::FABRICS {
             return match command.fabrics_type() {
                 fabrics::PROPERTY_GET => self.registers.get(command).map(Outcome::Done),
-                fabrics::PROPERTY_SET => match self.registers.set(command, controller)? {
-                    true => Ok(Outcome::Flush),
-                    false => Ok(Outcome::Done(0)),
-                },
+                fabrics::PROPERTY_SET => {
+                    let was_ready = self.registers.is_ready();
+                    let shuts_down = self.registers.set(command, controller)?;
+                    if was_ready && !self.registers.is_ready() {
+                        self.reset();
+                    }
+                    Ok(if shuts_down { Outcome::Flush } else { Outcome::Done(0) })
+                }
                 fabrics::CONNECT => Err(Status::SEQUENCE_ERROR.final_()),
                 _ => Err(Status::INVALID_OPCODE.final_()),
             };

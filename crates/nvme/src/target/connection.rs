@@ -9,14 +9,17 @@
 //! for when the caller has room for it ([`Connection::ready`]).
 //!
 //! Invariants: the result does not depend on where the input is cut. Memory is bounded: a header, a
-//! capsule's data, and a place for each command of the queue. A command that is not supported gets
-//! a status; a message that breaks the transport's rules ends the connection, and the host is told
-//! the reason.
+//! capsule's data, a list of ranges, and a place for each command of the queue. A command that is
+//! not supported gets a status. A message that breaks the transport's rules ends the connection,
+//! and the host is told the reason.
 
 mod authenticating;
 mod commands;
 mod headers;
+mod lists;
+mod place;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -30,7 +33,7 @@ use super::namespace::Namespaces;
 use super::request::{Answer, Failure, Request};
 use super::subsystem::{QueueLease, Subsystem};
 use crate::wire::pdu::{self, DIGEST_BYTES, INITIALIZE_BYTES, kind};
-use crate::wire::status::Status;
+use lists::List;
 
 /// The meaning of a part of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -148,6 +151,8 @@ pub struct Connection {
     authentication: Option<Box<Authentication>>,
     queue: Queue,
     flights: Flights,
+    /// Commands whose lists of ranges the host is asked for, one after another.
+    lists: VecDeque<List>,
 }
 
 impl Connection {
@@ -169,6 +174,7 @@ impl Connection {
             authentication: None,
             queue: Queue { size: 0, head: 0, flow_control: true },
             flights: Flights::default(),
+            lists: VecDeque::new(),
         }
     }
 
@@ -380,18 +386,6 @@ impl Connection {
     pub fn in_flight(&self) -> usize {
         self.flights.len()
     }
-}
-
-/// The status of a failed request, which is `fault` if a device failed.
-fn status_of(failure: Failure, fault: Status) -> Status {
-    let status = match failure {
-        Failure::Device => fault,
-        Failure::Differs => Status::COMPARE_FAILURE,
-        Failure::NoSpace => Status::CAPACITY_EXCEEDED,
-        Failure::OutOfRange => Status::LBA_OUT_OF_RANGE,
-        Failure::Unsupported => Status::INVALID_FIELD,
-    };
-    status.final_()
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ pub(super) enum Sink {
     Payload(u16),
     /// The command itself, which is carried out when it has all of it.
     Command(Box<Command>, Vec<u8>),
+    /// The list of ranges that the host was asked for, which has these bytes so far.
+    List(Vec<u8>),
 }
 
 /// The bytes of a message behind its header.
@@ -82,7 +84,7 @@ impl Incoming {
             match &mut self.sink {
                 Sink::Payload(_) => return used,
                 Sink::Nothing => {}
-                Sink::Command(_, data) => data.extend_from_slice(here),
+                Sink::Command(_, data) | Sink::List(data) => data.extend_from_slice(here),
             }
             self.digest(here);
             self.bytes -= here.len();

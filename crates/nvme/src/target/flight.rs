@@ -4,6 +4,7 @@
 //! that has more commands in flight than its queue has places breaks the protocol. A command with
 //! the identifier of one in flight is refused.
 
+use super::request::Failure;
 use crate::wire::status::Status;
 
 /// The state of the data that a command needs from its host.
@@ -52,6 +53,20 @@ impl Flight {
     }
 }
 
+impl Flight {
+    /// The status if a request failed.
+    pub(super) fn status_of(&self, failure: Failure) -> Status {
+        let status = match failure {
+            Failure::Device => self.fault,
+            Failure::Differs => Status::COMPARE_FAILURE,
+            Failure::NoSpace => Status::CAPACITY_EXCEEDED,
+            Failure::OutOfRange => Status::LBA_OUT_OF_RANGE,
+            Failure::Unsupported => Status::INVALID_FIELD,
+        };
+        status.final_()
+    }
+}
+
 /// No identifier.
 const NONE: u32 = u32::MAX;
 
@@ -86,7 +101,7 @@ impl Flights {
     /// When there is none for it.
     pub(super) fn begin(&mut self, flight: Flight) -> Result<u16, NoPlace> {
         let id = u32::from(flight.id);
-        if self.ids.contains(&id) {
+        if self.has(flight.id) {
             return Err(NoPlace::SameId);
         }
         if let Some(tag) = self.free.pop() {
@@ -100,6 +115,11 @@ impl Flights {
         self.ids.push(id);
         self.places.push(Some(flight));
         Ok((self.places.len() - 1) as u16)
+    }
+
+    /// Returns whether a command in flight has this identifier.
+    pub(super) fn has(&self, id: u16) -> bool {
+        self.ids.contains(&u32::from(id))
     }
 
     /// Returns the command with this tag.

@@ -94,6 +94,7 @@ pub(super) fn ranges(
 ) -> Result<Pieces, Status> {
     let mut ranges = Vec::new();
     let namespace = namespace(command, namespaces)?;
+    writable(namespace)?; // it may have changed since the command came
     let deallocate = command.word(11) & 1 << 2 != 0; // the other attributes are hints
     let count = (command.word(10) & 0xff) as usize + 1; // hosts may send more than they name
     for descriptor in list.chunks_exact(RANGE_BYTES).take(count) {

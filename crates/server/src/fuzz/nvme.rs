@@ -126,6 +126,9 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     let reads = capsule(blocks(io::READ, 3, 200), &[]).repeat(3);
     let discard = Command::new(io::DATASET_MANAGEMENT, 4).with(4, &[1]).with(44, &[4]);
     let range = [&[0; 4][..], &8_u32.to_le_bytes(), &[0; 8]].concat();
+    let (length, kind) = (16, descriptor::TRANSPORT);
+    let listed = discard.with(2, &[13]).with_descriptor(Descriptor { address: 0, length, kind });
+    let listed = [capsule(listed, &[]), capsule(listed.with(2, &[14]), &[])].concat();
     let discard = capsule(discard, &range);
     let flush = capsule(Command::new(io::FLUSH, 5).with(4, &[0xff; 4]), &[]);
     let (length, kind) = (4096, descriptor::TRANSPORT);
@@ -164,9 +167,18 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
     ];
     let compared = capsule(blocks(io::COMPARE, 11, 8), &[0; 4096]);
     let compared_later = capsule(blocks(io::COMPARE, 12, 100), &[]);
-    let io =
-        [asked, inline, reads, discard, compared, compared_later, data(1, 0, 300 * 512), flush]
-            .concat();
+    let io = [
+        asked,
+        inline,
+        reads,
+        discard,
+        listed,
+        compared,
+        compared_later,
+        data(1, 0, 300 * 512),
+        flush,
+    ]
+    .concat();
     let shut_down = Command::new(admin::FABRICS, 10)
         .with(4, &[fabrics::PROPERTY_SET])
         .with(44, &property::CC.to_le_bytes())

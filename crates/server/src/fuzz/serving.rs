@@ -12,7 +12,7 @@ use floe_nbd::export::{Export, Exports};
 use super::cut::{Cut, Random};
 use super::{LONGEST_BYTES, exports};
 use crate::limits::{Limits, MOST_REQUESTS, RECEIVE_BUSY_BYTES};
-use crate::protocol::{ProtocolFactory, Request};
+use crate::protocol::{Answer, ProtocolFactory, Request};
 use crate::session::{Budget, Common, Session, SessionError, Want};
 
 /// The longest comparison, and short ones that go first.
@@ -133,9 +133,11 @@ impl Host {
             next /= 2;
             let (request, _) = self.open.remove(next as usize % self.open.len());
             match request.kind {
-                Kind::DirtyMap => self.session.reply_extents(&request, &[Extent::data(4096)]),
+                Kind::DirtyMap => {
+                    self.session.answer(&request, Ok(Answer::Extents(&[Extent::data(4096)])))
+                }
                 Kind::Read if request.compares && next % 4 < 2 => {
-                    self.session.reply_differs(&request);
+                    self.session.answer(&request, Ok(Answer::Differs));
                 }
                 Kind::Read if !request.compares => {
                     let data = self

@@ -15,7 +15,7 @@ use super::origin::{LookedFor, Origin};
 use super::token::ClientToken;
 use super::warnings::Complaint;
 use super::worker::Worker;
-use crate::protocol::{ProtocolFactory, Request, same_bytes};
+use crate::protocol::{Answer as ToClient, ProtocolFactory, Request, same_bytes};
 use crate::session::{SessionError, Want};
 use crate::status::Operation;
 
@@ -241,7 +241,7 @@ impl Worker {
                 self.note(&request, begun.elapsed(), answer.result.is_ok());
                 match answer.result {
                     Ok(()) if !same_bytes(&payload, &theirs) => {
-                        self.sessions[index].reply_differs(&request)
+                        self.sessions[index].answer(&request, Ok(ToClient::Differs))
                     }
                     result => self.sessions[index].reply(&request, result.map(|()| None)),
                 }
@@ -298,7 +298,7 @@ impl Worker {
                 at = run_end;
             }
         }
-        self.sessions[index].reply_extents(request, &extents);
+        self.sessions[index].answer(request, Ok(ToClient::Extents(&extents)));
     }
 
     /// Breaks off with clients that are late, and looks again while any can be.

@@ -1,7 +1,8 @@
 //! Commands: from a capsule to requests or an answer.
 
 use super::authenticating::is_authentication;
-use super::{Connection, Event, Role, State, Violation, status_of};
+use super::place::{Place, place};
+use super::{Connection, Event, Role, State, Violation};
 use crate::target::QUEUE_MAX;
 use crate::target::admin::{Admin, Outcome};
 use crate::target::authentication::Authentication;
@@ -14,15 +15,7 @@ use crate::target::request::{Answer, Failure, Request, RequestKind};
 use crate::wire::code::{admin, fabrics as fabrics_code};
 use crate::wire::command::{Command, Completion, FLAG_SGL};
 use crate::wire::status::Status;
-use crate::wire::{ALL_NAMESPACES, CONNECT_DATA_BYTES, connect, descriptor};
-
-/// The place of a command's data from the host.
-enum Place {
-    /// In the capsule, behind so many bytes.
-    Capsule { before: usize },
-    /// It is to be asked for.
-    Transport,
-}
+use crate::wire::{ALL_NAMESPACES, CONNECT_DATA_BYTES, connect};
 
 impl Connection {
     /// Acts on a command with so many bytes of data in its capsule.
@@ -45,8 +38,11 @@ impl Connection {
             command.opcode() == admin::FABRICS && command.fabrics_type() == fabrics_code::CONNECT;
         let proves = self.authentication.is_some() && is_authentication(command);
         let owes_proof = self.owes_proof();
+        let is_admin = matches!(self.role, Role::Admin(_)) || command.opcode() == admin::FABRICS;
+        let is_conflict = is_admin && self.is_in_flight(command.id());
         let begun = match &mut self.role {
             _ if !is_plain => Err(Status::INVALID_FIELD.final_()),
+            _ if is_conflict => Err(Status::ID_CONFLICT.final_()),
             Role::None if is_connect => self.gather(command, CONNECT_DATA_BYTES, data),
             Role::None => Err(Status::SEQUENCE_ERROR.final_()),
             _ if proves => return self.authenticate(command, data, out),
@@ -72,6 +68,12 @@ impl Connection {
             Ok(()) => None,
             Err(status) => Some(self.refuse(command.id(), 0, status, out)),
         })
+    }
+
+    /// Returns whether a command with this identifier is not answered yet.
+    fn is_in_flight(&self, id: u16) -> bool {
+        let waits = matches!(&self.role, Role::Admin(admin) if admin.holds(id));
+        waits || self.flights.has(id)
     }
 
     /// Begins a command of an I/O queue.
@@ -119,6 +121,9 @@ impl Connection {
             Plan::Deallocate { list_bytes } => {
                 // Hosts may send more than the ranges that they name.
                 let sent = (command.descriptor().length as usize).max(list_bytes);
+                if let Ok(Place::Transport) = place(command, sent, data, true) {
+                    return self.ask_for_list(command, sent, out);
+                }
                 match self.gather(command, sent, data) {
                     Ok(()) => Ok(None),
                     Err(status) => Ok(Some(self.refuse(id, 0, status, out))),
@@ -146,7 +151,12 @@ impl Connection {
     }
 
     /// A command cannot be in flight.
-    fn no_place(&mut self, id: u16, why: NoPlace, out: &mut Vec<u8>) -> Result<Event, Violation> {
+    pub(super) fn no_place(
+        &mut self,
+        id: u16,
+        why: NoPlace,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Violation> {
         match why {
             NoPlace::Full => Err(Violation::QueueOverrun),
             NoPlace::SameId => Ok(self.refuse(id, 0, Status::ID_CONFLICT.final_(), out)),
@@ -186,6 +196,7 @@ impl Connection {
             Sink::Nothing => return Ok(None),
             Sink::Payload(tag) => return Ok(self.payload_complete(tag, is_intact)),
             Sink::Command(command, data) => (command, data),
+            Sink::List(data) => return self.list_part(data, is_intact, out),
         };
         if is_intact == Some(false) {
             let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
@@ -340,7 +351,7 @@ impl Connection {
         if let Err(failure) = result
             && flight.status.is_success()
         {
-            flight.status = status_of(failure, flight.fault);
+            flight.status = flight.status_of(failure);
         }
         flight.pending -= 1;
         if flight.pending > 0 {
@@ -364,29 +375,5 @@ impl Connection {
             self.parameters.response(if payload { &mut after } else { &mut before }, &completion);
         }
         Some(Answer { before, payload, after })
-    }
-}
-
-/// Finds the data of a command that transfers so many bytes. `data` bytes are in the capsule.
-fn place(
-    command: &Command,
-    bytes: usize,
-    data: usize,
-    to_controller: bool,
-) -> Result<Place, Status> {
-    let described = command.descriptor();
-    if described.length as usize != bytes {
-        return Err(Status::SGL_LENGTH_INVALID.final_());
-    }
-    match described.kind {
-        descriptor::TRANSPORT => Ok(Place::Transport),
-        descriptor::IN_CAPSULE if to_controller => {
-            let before = usize::try_from(described.address).unwrap_or(usize::MAX);
-            match before.checked_add(bytes) {
-                Some(end) if end <= data => Ok(Place::Capsule { before }),
-                _ => Err(Status::SGL_OFFSET_INVALID.final_()),
-            }
-        }
-        _ => Err(Status::SGL_TYPE_INVALID.final_()),
     }
 }

@@ -180,8 +180,9 @@ impl Connection {
             return Err(Violation::Field(FLAGS));
         }
         flight.payload = if missing == 0 { Payload::None } else { Payload::Asked(missing) };
+        let sink = self.list_sink(fields.tag).unwrap_or(Sink::Payload(fields.tag));
         let incoming = Incoming::skip(data, self.parameters.data_digest);
-        self.state = State::Data(incoming.part(0, data, Sink::Payload(fields.tag)));
+        self.state = State::Data(incoming.part(0, data, sink));
         Ok(())
     }
 }

@@ -1,9 +1,9 @@
 //! Sessions with a protocol whose clients wait to be asked for the payload of a write, as those of
 //! NVMe over TCP do.
 //!
-//! A request is `r`, `w` or, for a comparison, `c`, its tag and the KiB of its range. The server asks for the payload with
-//! `?` and the tag. A part of it is `d`, the tag, its KiB and its bytes. The payload of a write `i`
-//! follows it.
+//! A request is `r`, `w` or, for a comparison, `c`, its tag and the KiB of its range. The server
+//! asks for the payload with `?` and the tag. A part of it is `d`, the tag, its KiB and its bytes.
+//! The payload of a write `i` follows it.
 
 use std::net::SocketAddr;
 
@@ -176,7 +176,7 @@ fn a_comparison_takes_memory_for_both_sides_and_receives_one() {
         panic!("{session:?}")
     };
     assert_eq!((request.compares, buffer.whole().to_vec()), (true, vec![3; 3072]));
-    session.reply_differs(&request);
+    session.answer(&request, Ok(Answer::Differs));
     assert_eq!((sent(&mut session), budget.held(0)), (b"!1".to_vec(), 0));
 }
 

@@ -185,6 +185,23 @@ fn data_of_other_commands_is_checked_too() {
     caller.take(&good).unwrap();
     assert_eq!(statuses(&told(&mut caller)), [Status::SUCCESS]);
     assert_eq!(caller.volume[0], 0);
+    // The same in a list that is asked for: one of its two messages is damaged.
+    let discard = discard.with(2, &[4]).with_descriptor(transport(16));
+    for (damaged, wanted) in [(Some(0), 0x5a), (Some(1), 0x5a), (None, 0)] {
+        caller.take(&write(5, 0, &[0x5a; 512], true)).unwrap();
+        told(&mut caller);
+        caller.take(&with_digests(&capsule(&discard, &[]))).unwrap();
+        let ready = asked(&mut caller);
+        for (at, part) in ranges.chunks(8).enumerate() {
+            let mut bytes = with_digests(&host_data(4, ready.tag, 8 * at, part, at == 1));
+            bytes[30] ^= u8::from(damaged == Some(at));
+            caller.take(&bytes).unwrap();
+        }
+        let transient = Status::TRANSIENT_TRANSPORT_ERROR;
+        let status = if damaged.is_some() { transient } else { Status::SUCCESS };
+        assert_eq!(statuses(&told(&mut caller)), [status]);
+        assert_eq!(caller.volume[0], wanted);
+    }
     // A command without a namespace: its data is skipped, with the digest.
     let mut bytes = write(3, 1 << 40, &[1; 512], true);
     caller.take(&bytes).unwrap();

@@ -279,6 +279,82 @@ fn a_second_command_with_an_identifier_in_flight_is_refused() {
     assert_eq!(status, Status::SUCCESS, "its identifier is free");
 }
 
+#[test]
+fn an_admin_queue_refuses_identifiers_in_flight_too() {
+    let mut caller = admin_queue(&subsystem());
+    let event = |id| capsule(&Command::new(admin::ASYNC_EVENT, id), &[]);
+    caller.take(&event(30)).unwrap();
+    assert_eq!(caller.told(), []);
+    let conflict = Status::ID_CONFLICT.final_();
+    for again in [event(30), capsule(&Command::new(admin::KEEP_ALIVE, 30), &[])] {
+        caller.take(&again).unwrap();
+        assert_eq!(status_of(&caller.told()), conflict);
+    }
+    let set_as = |id: u16, value: u64| {
+        let command = Command::new(admin::FABRICS, id)
+            .with(4, &[fabrics::PROPERTY_SET])
+            .with(44, &property::CC.to_le_bytes())
+            .with(48, &value.to_le_bytes());
+        capsule(&command, &[])
+    };
+    caller.flushes_wait = true;
+    caller.take(&set_as(31, 0x0046_4001)).unwrap();
+    assert_eq!(caller.told(), [], "the shutdown flushes");
+    assert_eq!(ask(&mut caller, &Command::new(admin::KEEP_ALIVE, 31)).1, conflict);
+    caller.end_flushes();
+    assert_eq!(status_of(&caller.told()), Status::SUCCESS);
+    assert_eq!(ask(&mut caller, &Command::new(admin::KEEP_ALIVE, 31)).1, Status::SUCCESS);
+    // A reset ends the commands that wait.
+    for value in [0x0046_0000, 0x0046_0001] {
+        caller.take(&set_as(32, value)).unwrap();
+        assert_eq!(status_of(&caller.told()), Status::SUCCESS);
+    }
+    caller.take(&event(30)).unwrap();
+    assert_eq!(caller.told(), []);
+}
+
+#[test]
+fn lists_of_ranges_are_asked_for_one_after_another() {
+    let subsystem = subsystem();
+    let _admin = admin_queue(&subsystem);
+    let mut queue = Caller::new(&subsystem);
+    queue.take(&io_queue(1, 1)).unwrap();
+    queue.told();
+    queue.volume.fill(7);
+    let range =
+        |first: u64| [&[0; 4][..], &1_u32.to_le_bytes(), &first.to_le_bytes(), &[0; 4080]].concat();
+    for id in [5, 6, 7] {
+        let command = deallocate(id, 1).with_descriptor(transport(4096));
+        queue.take(&capsule(&command, &[])).unwrap();
+    }
+    let ready = |command, tag| Said::Ready(Data { command, tag, offset: 0, length: 4096 });
+    assert_eq!(queue.told(), [ready(5, 0)], "the others wait");
+    assert!(queue.take(&host_data(6, 1, 0, &range(1), true)).is_err(), "it was not asked for");
+
+    let mut queue = Caller::new(&subsystem);
+    queue.take(&io_queue(2, 1)).unwrap();
+    queue.told();
+    queue.volume.fill(7);
+    for id in [5, 6] {
+        let command = deallocate(id, 1).with_descriptor(transport(4096));
+        queue.take(&capsule(&command, &[])).unwrap();
+    }
+    let again = capsule(&deallocate(5, 1).with_descriptor(transport(4096)), &[]);
+    queue.take(&again).unwrap();
+    assert_eq!(status_of(&queue.told()), Status::ID_CONFLICT.final_());
+    queue.take(&host_data(5, 0, 0, &range(3), true)).unwrap();
+    let said = queue.told();
+    let [Said::Ready(next), Said::Completed(first)] = &said[..] else { panic!("{said:?}") };
+    assert_eq!((next.command, first.id, first.status), (6, 5, Status::SUCCESS));
+    queue.take(&host_data(6, 1, 0, &range(BLOCKS), true)).unwrap();
+    assert_eq!(status_of(&queue.told()), Status::LBA_OUT_OF_RANGE.final_());
+    let long = deallocate(8, 1).with_descriptor(transport(8196));
+    assert_eq!(ask(&mut queue, &long).1, Status::SGL_LENGTH_INVALID.final_());
+    let zeroed = queue.volume.chunks(512).map(|block| block == [0; 512]);
+    assert_eq!(zeroed.filter(|it| *it).count(), 1);
+    assert_eq!((&queue.volume[3 * 512..4 * 512], queue.connection.in_flight()), (&[0; 512][..], 0));
+}
+
 /// A command of a random session.
 #[derive(Debug, Clone)]
 enum Op {
@@ -286,7 +362,7 @@ enum Op {
     Write { first: u64, count: u16, in_capsule: bool, skip: usize, fill: u8 },
     Compare { write: Box<Op>, is_same: bool },
     Zero { first: u64, count: u16 },
-    Deallocate { ranges: Vec<(u64, u32)> },
+    Deallocate { ranges: Vec<(u64, u32)>, in_capsule: bool, more: usize },
     Flush { namespace: u32 },
 }
 
@@ -309,8 +385,8 @@ fn op() -> impl Strategy<Value = Op> {
         (write(), any::<bool>())
             .prop_map(|(write, is_same)| Op::Compare { write: Box::new(write), is_same }),
         range().prop_map(|(first, count)| Op::Zero { first, count }),
-        prop::collection::vec((0..BLOCKS + 1, 0..9_u32), 1..5)
-            .prop_map(|ranges| Op::Deallocate { ranges }),
+        (prop::collection::vec((0..BLOCKS + 1, 0..9_u32), 1..5), any::<bool>(), 0..40_usize)
+            .prop_map(|(ranges, in_capsule, more)| Op::Deallocate { ranges, in_capsule, more }),
         prop_oneof![Just(1_u32), Just(u32::MAX), Just(2)]
             .prop_map(|namespace| Op::Flush { namespace }),
     ]
@@ -367,7 +443,7 @@ fn play(op: &Op, id: u16, model: &mut [u8]) -> (Vec<u8>, Status, Option<Vec<u8>>
             let status = if is_good { Status::SUCCESS } else { out_of_range };
             (capsule(&blocks(io::WRITE_ZEROES, id, first, count), &[]), status, None)
         }
-        Op::Deallocate { ref ranges } => {
+        Op::Deallocate { ref ranges, in_capsule: inside, more } => {
             let is_good = ranges.iter().all(|&(first, count)| fits(first, count.into()));
             let mut list = Vec::new();
             for &(first, count) in ranges {
@@ -378,12 +454,10 @@ fn play(op: &Op, id: u16, model: &mut [u8]) -> (Vec<u8>, Status, Option<Vec<u8>>
                     model[bytes(first, count.into())].fill(0);
                 }
             }
-            let command = Command::new(io::DATASET_MANAGEMENT, id)
-                .with(4, &1_u32.to_le_bytes())
-                .with(40, &[(ranges.len() - 1) as u8])
-                .with(44, &[1 << 2])
-                .with_descriptor(in_capsule(list.len()));
-            (capsule(&command, &list), if is_good { Status::SUCCESS } else { out_of_range }, None)
+            list.resize(list.len() + 4 * more, 0xee); // hosts may send more than they name
+            let command = deallocate(id, ranges.len());
+            let message = placed(command, &list, inside.then_some(0), true);
+            (message, if is_good { Status::SUCCESS } else { out_of_range }, None)
         }
         Op::Flush { namespace } => {
             let command = Command::new(io::FLUSH, id).with(4, &namespace.to_le_bytes());
@@ -406,7 +480,20 @@ fn with_data(
     inside: Option<usize>,
     is_asked: bool,
 ) -> Vec<u8> {
-    let command = blocks(opcode, id, first, (data.len() / 512) as u16);
+    placed(blocks(opcode, id, first, (data.len() / 512) as u16), data, inside, is_asked)
+}
+
+/// A Dataset Management command that deallocates so many ranges.
+fn deallocate(id: u16, ranges: usize) -> Command {
+    Command::new(io::DATASET_MANAGEMENT, id)
+        .with(4, &1_u32.to_le_bytes())
+        .with(40, &[(ranges - 1) as u8])
+        .with(44, &[1 << 2])
+}
+
+/// A command and its data, as [`with_data`] places them.
+fn placed(command: Command, data: &[u8], inside: Option<usize>, is_asked: bool) -> Vec<u8> {
+    let id = command.id();
     if let Some(skip) = inside {
         let place = Descriptor { address: skip as u64, ..in_capsule(data.len()) };
         return capsule(&command.with_descriptor(place), &[&vec![0xee; skip], data].concat());
