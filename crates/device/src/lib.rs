@@ -43,7 +43,7 @@ pub use io_uring;
 pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;
 pub use patience::patiently;
-pub use rbd::{RbdDevice, RbdError, RbdName, RbdSource};
+pub use rbd::{RbdDevice, RbdError, RbdName, RbdSource, RbdWatch};
 pub use ring::{Event, Owner, RegisterError, Ring, RingError};
 pub use socket::{SocketCompletion, SocketOutcome, Sockets};
 pub use source::{MEDIUM_SEED, Source};

@@ -13,12 +13,15 @@
 
 mod device;
 mod error;
+mod handles;
 mod image;
 mod library;
+mod lock;
 mod mailbox;
 mod name;
 
 pub use device::RbdDevice;
 pub use error::RbdError;
 pub use image::RbdSource;
+pub use lock::RbdWatch;
 pub use name::RbdName;

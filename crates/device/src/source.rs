@@ -109,6 +109,14 @@ impl Source {
         Ok(Source { kind, volatile: None, medium: None, faults: None })
     }
 
+    /// The image of Ceph that it is.
+    pub fn image(&self) -> Option<&RbdSource> {
+        match &self.kind {
+            Kind::Rbd(image) => Some(image),
+            _ => None,
+        }
+    }
+
     /// The same device, made to behave like a slower medium.
     pub(crate) fn slowed(self, medium: Option<&Medium>, seed: u64) -> Source {
         let medium = medium.map(|medium| SharedMedium::new(medium.clone(), seed));

@@ -98,7 +98,15 @@ impl Spec {
 
     /// True for an image of Ceph.
     pub fn is_image(&self) -> bool {
-        matches!(self.kind, Kind::Rbd(_))
+        self.image().is_some()
+    }
+
+    /// The image of Ceph that it names.
+    pub fn image(&self) -> Option<&RbdName> {
+        match &self.kind {
+            Kind::Rbd(name) => Some(name),
+            _ => None,
+        }
     }
 
     /// The chunks in which a stripe's members take turns; `None` where there is one device.

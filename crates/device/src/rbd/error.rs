@@ -15,7 +15,7 @@ pub enum RbdError {
         why: String,
     },
     /// The library lacks something.
-    #[error("{library} is too old: {why}; version 15 (Octopus) of Ceph or newer is needed")]
+    #[error("{library} is too old: {why}; version 16 (Pacific) of Ceph or newer is needed")]
     OldLibrary {
         /// The file.
         library: &'static str,

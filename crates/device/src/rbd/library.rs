@@ -60,6 +60,8 @@ functions! {
         fn rados_ioctx_set_namespace(Handle, *const c_char);
         fn rados_ioctx_get_id(Handle) -> i64;
         fn rados_ioctx_destroy(Handle);
+        fn rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
+        fn rados_wait_for_latest_osdmap(Handle) -> c_int;
     }
     rbd = "librbd.so.1" {
         fn rbd_open(Handle, *const c_char, *mut Handle, *const c_char) -> c_int;
@@ -70,6 +72,11 @@ functions! {
         fn rbd_get_id(Handle, *mut c_char, usize) -> c_int;
         fn rbd_lock_acquire(Handle, c_int) -> c_int;
         fn rbd_lock_release(Handle) -> c_int;
+        fn rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
+        fn rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
+        fn rbd_lock_break(Handle, c_int, *const c_char) -> c_int;
+        fn rbd_metadata_get(Handle, *const c_char, *mut c_char, *mut usize) -> c_int;
+        fn rbd_metadata_set(Handle, *const c_char, *const c_char) -> c_int;
         fn rbd_aio_create_completion(*mut c_void, Callback, *mut Handle) -> c_int;
         fn rbd_aio_get_return_value(Handle) -> isize;
         fn rbd_aio_release(Handle);

@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use floe_device::{Action, Device, Operation, Pool, Ring, Role, Source, Spec};
+use floe_device::{Action, Device, Operation, Pool, RbdWatch, Ring, Role, Source, Spec};
 use floe_testkit::Ceph;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -87,6 +87,48 @@ fn an_image_has_one_writer_and_any_number_of_readers() {
     assert_eq!(readers[0].identity(), first.identity());
     drop(first);
     prepare(&text, WRITER).unwrap();
+}
+
+#[test]
+fn a_fenced_owner_writes_no_more_and_another_takes_the_lock() {
+    let Some(ceph) = Ceph::start() else { return };
+    let text = format!("{},id=floe", ceph.image("fenced", 1 << 20));
+    let spec: Spec = text.parse().unwrap();
+    let watch = RbdWatch::open(spec.image().expect("it is an image")).unwrap();
+    assert_eq!(watch.owner().unwrap(), None);
+    let (ring, pool) = thread();
+    let first = prepare(&text, WRITER).unwrap();
+    let mut late = first.open(&ring, &pool).unwrap();
+    write(&ring, &pool, &mut *late, 0, &[1; SECTOR]).unwrap();
+    let owner = watch.owner().unwrap().expect("it is locked");
+    assert_eq!(first.image().unwrap().owner().unwrap(), Some(owner.clone()));
+    prepare(&text, WRITER).unwrap_err();
+    watch.fence(&owner).unwrap();
+    watch.fence(&owner).unwrap(); // as a standby does that was interrupted
+    let second = prepare(&text, WRITER).unwrap();
+    assert_ne!(watch.owner().unwrap(), Some(owner));
+    let mut device = second.open(&ring, &pool).unwrap();
+    write(&ring, &pool, &mut *device, 0, &[2; SECTOR]).unwrap();
+    let refused = write(&ring, &pool, &mut *late, 0, &[3; SECTOR]).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(108), "{refused}"); // ESHUTDOWN
+    let late = first.image().unwrap().set_metadata("floe.test", "late").unwrap_err();
+    assert_eq!(late.raw_os_error(), Some(108), "{late}");
+    assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [2; SECTOR]);
+}
+
+#[test]
+fn metadata_is_there_for_whoever_looks_at_the_image() {
+    let Some(ceph) = cluster() else { return };
+    let text = ceph.image("noted", 1 << 20);
+    let spec: Spec = text.parse().unwrap();
+    let watch = RbdWatch::open(spec.image().expect("it is an image")).unwrap();
+    assert_eq!(watch.metadata("floe.test").unwrap(), None);
+    let source = prepare(&text, WRITER).unwrap();
+    for value in ["one", "", "the third"] {
+        source.image().unwrap().set_metadata("floe.test", value).unwrap();
+        assert_eq!(watch.metadata("floe.test").unwrap().as_deref(), Some(value));
+        assert_eq!(source.image().unwrap().metadata("floe.test").unwrap().as_deref(), Some(value));
+    }
 }
 
 #[test]
