@@ -92,6 +92,12 @@ impl Slice {
         self.buffer.lend_part(self.start, self.len).attach()
     }
 
+    /// The same memory for another thread, as [`Buffer::lend`] gives it; the buffer that becomes of
+    /// it starts where the slice does.
+    pub(crate) fn lend(&self) -> Lent {
+        self.buffer.lend_part(self.start, self.len)
+    }
+
     /// Its first byte. Valid while the slice or another clone of its buffer lives.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {

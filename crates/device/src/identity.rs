@@ -46,6 +46,8 @@ pub enum FactKind {
     Partition = 20,
     /// An image of Ceph: its cluster, its pool, its id and perhaps a snapshot.
     Image = 21,
+    /// An export of an NBD server: the server's address and the export's name.
+    Export = 22,
 }
 
 /// Kinds that only files have, in the order of [`GROUPS`].
@@ -58,8 +60,9 @@ const OF_FILES: [FactKind; 5] = [
 ];
 
 /// Of each group the first kind that both identities have decides; in every group they must agree.
-const GROUPS: [&[FactKind]; 8] = [
+const GROUPS: [&[FactKind]; 9] = [
     &[FactKind::Image],
+    &[FactKind::Export],
     &[FactKind::Mapping],
     &[FactKind::Raid],
     &[FactKind::WorldWideName, FactKind::Serial],
@@ -82,6 +85,7 @@ impl fmt::Display for FactKind {
             Self::Serial => "serial number",
             Self::Partition => "partition UUID",
             Self::Image => "image id",
+            Self::Export => "server and export",
         })
     }
 }

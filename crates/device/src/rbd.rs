@@ -5,7 +5,7 @@
 //! every replica has it on stable storage.
 //!
 //! All threads of the server share one handle of the image. A thread's operations end on threads of
-//! the library, which leave the results in the thread's [mailbox] and wake its ring.
+//! the library, which leave the results in the thread's mailbox and wake its ring.
 //!
 //! Who writes takes the image's exclusive lock for as long as the image is open. librbd hands an
 //! implicit lock back and forth at every write of another client; the explicit one it refuses to
@@ -17,7 +17,6 @@ mod handles;
 mod image;
 mod library;
 mod lock;
-mod mailbox;
 mod name;
 
 pub use device::RbdDevice;

@@ -16,6 +16,7 @@ use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
 use crate::identity::Identity;
 use crate::medium::{Medium, MediumDevice, SharedMedium};
 use crate::memory::MemoryDevice;
+use crate::nbd::{NbdDevice, NbdError, NbdName, NbdSource};
 use crate::rbd::{RbdDevice, RbdError, RbdName, RbdSource};
 use crate::ring::Ring;
 use crate::stripe::{Layout, StripeDevice};
@@ -41,6 +42,7 @@ pub struct Source {
 enum Kind {
     File(FileSource),
     Memory(MemoryDevice),
+    Nbd(NbdSource),
     Rbd(RbdSource),
     Stripe {
         members: Arc<[Source]>,
@@ -117,6 +119,12 @@ impl Source {
         }
     }
 
+    /// An export of an NBD server; it is connected to.
+    pub(crate) fn nbd(name: &NbdName, read_only: bool) -> Result<Source, OpenError> {
+        let kind = Kind::Nbd(NbdSource::prepare(name, read_only)?);
+        Ok(Source { kind, volatile: None, medium: None, faults: None })
+    }
+
     /// The same device, made to behave like a slower medium.
     pub(crate) fn slowed(self, medium: Option<&Medium>, seed: u64) -> Source {
         let medium = medium.map(|medium| SharedMedium::new(medium.clone(), seed));
@@ -148,6 +156,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.size_bytes(),
             Kind::Memory(memory) => memory.size_bytes(),
+            Kind::Nbd(export) => export.size_bytes(),
             Kind::Rbd(image) => image.size_bytes(),
             Kind::Stripe { size: Some(size), .. } => *size,
             Kind::Stripe { members, chunk, size: None } => room(members, *chunk),
@@ -160,6 +169,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.identity(),
             Kind::Memory(_) => Identity::default(),
+            Kind::Nbd(export) => export.identity(),
             Kind::Rbd(image) => image.identity(),
             Kind::Stripe { members, .. } => {
                 Identity::of_stripe(&members.iter().map(Source::identity).collect::<Vec<_>>())
@@ -172,6 +182,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.path().display().to_string(),
             Kind::Memory(_) => "memory".to_owned(),
+            Kind::Nbd(export) => export.name().to_string(),
             Kind::Rbd(image) => format!("rbd:{}", image.name()),
             Kind::Stripe { members, .. } => {
                 members.iter().map(Source::name).collect::<Vec<_>>().join("+")
@@ -184,7 +195,7 @@ impl Source {
     pub fn has_kernel_name(&self) -> bool {
         match &self.kind {
             Kind::File(file) => file.has_kernel_name(),
-            Kind::Memory(_) | Kind::Rbd(_) => false,
+            Kind::Memory(_) | Kind::Nbd(_) | Kind::Rbd(_) => false,
             Kind::Stripe { members, .. } => members.iter().any(Source::has_kernel_name),
         }
     }
@@ -197,6 +208,7 @@ impl Source {
     pub fn refresh(&self) -> io::Result<u64> {
         match &self.kind {
             Kind::File(file) => file.refresh(),
+            Kind::Nbd(export) => export.refresh(),
             Kind::Rbd(image) => image.refresh(),
             Kind::Memory(_) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, "a memory device cannot be resized"))
@@ -227,6 +239,13 @@ impl Source {
                 }
             }
             Kind::Memory(memory) => self.opened(memory.clone()),
+            Kind::Nbd(export) => {
+                let device = NbdDevice::new(ring, export).map_err(|source| NbdError::System {
+                    export: export.name().to_string(),
+                    source,
+                });
+                self.opened(device?)
+            }
             Kind::Rbd(image) => {
                 let device = RbdDevice::new(ring, image).map_err(|source| RbdError::Image {
                     what: "wait for",

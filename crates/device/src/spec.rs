@@ -1,5 +1,5 @@
 //! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB`,
-//! `stripe:/dev/sdb+/dev/sdc` or `rbd:POOL/IMAGE`.
+//! `stripe:/dev/sdb+/dev/sdc`, `rbd:POOL/IMAGE` or `nbd://HOST:PORT/EXPORT`.
 //!
 //! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads
 //! writes do not slow, to tell what that does. `faults=FILE` has it fail as a file says, for tests
@@ -24,6 +24,7 @@ use crate::Device;
 use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};
 use crate::medium::Medium;
+use crate::nbd::NbdName;
 use crate::rbd::RbdName;
 use crate::ring::Ring;
 use crate::source::{MEDIUM_SEED, Source, most_memory};
@@ -45,6 +46,7 @@ enum Kind {
     File { path: PathBuf, size: Option<u64> },
     Memory { size: u64 },
     Stripe { paths: Vec<PathBuf>, chunk: u64, size: Option<u64> },
+    Nbd(NbdName),
     Rbd(RbdName),
 }
 
@@ -69,7 +71,7 @@ impl Spec {
         match self.kind {
             Kind::File { size, .. } | Kind::Stripe { size, .. } => size,
             Kind::Memory { size } => Some(size),
-            Kind::Rbd(_) => None,
+            Kind::Nbd(_) | Kind::Rbd(_) => None,
         }
     }
 
@@ -91,9 +93,14 @@ impl Spec {
     pub fn paths(&self) -> &[PathBuf] {
         match &self.kind {
             Kind::File { path, .. } => std::slice::from_ref(path),
-            Kind::Memory { .. } | Kind::Rbd(_) => &[],
+            Kind::Memory { .. } | Kind::Nbd(_) | Kind::Rbd(_) => &[],
             Kind::Stripe { paths, .. } => paths,
         }
+    }
+
+    /// True for an image of Ceph and an export of an NBD server, which lie in no folder.
+    pub fn is_remote(&self) -> bool {
+        matches!(self.kind, Kind::Nbd(_) | Kind::Rbd(_))
     }
 
     /// True for an image of Ceph.
@@ -113,7 +120,7 @@ impl Spec {
     pub fn chunk_bytes(&self) -> Option<u64> {
         match self.kind {
             Kind::Stripe { chunk, .. } => Some(chunk),
-            Kind::File { .. } | Kind::Memory { .. } | Kind::Rbd(_) => None,
+            _ => None,
         }
     }
 
@@ -158,6 +165,11 @@ impl Spec {
                     return Err(OpenError::TooMuchMemory { size: *size, has });
                 }
                 let source = Source::memory(*size)?.failing(self.faults.as_deref());
+                Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
+            }
+            (Kind::Nbd(name), Some(_)) => Err(OpenError::NotCache { name: name.to_string() }),
+            (Kind::Nbd(name), None) => {
+                let source = Source::nbd(name, read_only)?.failing(self.faults.as_deref());
                 Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
             }
             (Kind::Rbd(name), Some(_)) => Err(OpenError::NotCache { name: name.to_string() }),

@@ -9,6 +9,7 @@
 //! Invariants: stored replies are bounded by the requests that the caller submitted and has not
 //! fetched. An error of the connection (not of a request) is final: every later call fails.
 
+pub mod ledger;
 mod negotiate;
 mod replies;
 mod transport;
@@ -17,7 +18,9 @@ use std::time::Duration;
 
 use crate::error::ErrorCode;
 use crate::uri::Uri;
-use crate::wire::{REQUEST_BYTES, REQUEST_MAGIC, command, command_flag, transmission_flag};
+use crate::wire::{command, command_flag, transmission_flag};
+use ledger::request_header;
+pub use negotiate::negotiate;
 use replies::Requests;
 pub use transport::Transport;
 
@@ -67,8 +70,15 @@ impl Info {
 }
 
 /// Names a request in flight.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Cookie(u64);
+
+impl Cookie {
+    /// Returns its place in the table of requests in flight, below the most that there were.
+    pub fn index(self) -> usize {
+        (self.0 & u64::from(u32::MAX)) as usize
+    }
+}
 
 /// A finished request.
 #[derive(Debug)]
@@ -322,7 +332,7 @@ impl<T: Transport> Client<T> {
     /// # Errors
     /// When the disconnect request cannot be sent.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
-        let header = request_header(command::DISC, 0, 0, 0, 0);
+        let header = request_header(command::DISC, 0, Cookie(0), 0, 0);
         self.guard(|client| client.transport.send_all(&header))
     }
 
@@ -336,7 +346,7 @@ impl<T: Transport> Client<T> {
     ) -> Result<Cookie, ClientError> {
         self.guard(|client| {
             let cookie = client.requests.begin(command, offset, length);
-            let header = request_header(command, flags, cookie.0, offset, length);
+            let header = request_header(command, flags, cookie, offset, length);
             let mut sent = 0;
             while sent < header.len() + payload.len() {
                 match client.transport.send_some(&header, payload, sent)? {
@@ -377,21 +387,4 @@ impl<T: Transport> Client<T> {
         self.failed = result.is_err();
         result
     }
-}
-
-fn request_header(
-    command: u16,
-    flags: u16,
-    cookie: u64,
-    offset: u64,
-    length: u32,
-) -> [u8; REQUEST_BYTES] {
-    let mut header = [0; REQUEST_BYTES];
-    header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
-    header[4..6].copy_from_slice(&flags.to_be_bytes());
-    header[6..8].copy_from_slice(&command.to_be_bytes());
-    header[8..16].copy_from_slice(&cookie.to_be_bytes());
-    header[16..24].copy_from_slice(&offset.to_be_bytes());
-    header[24..].copy_from_slice(&length.to_be_bytes());
-    header
 }

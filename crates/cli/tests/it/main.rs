@@ -13,6 +13,7 @@ mod clients_together;
 mod common;
 mod counted_models;
 mod evict;
+mod exports;
 mod failing_cache;
 mod guest;
 mod guest_nvme;

@@ -127,6 +127,9 @@ pub enum OpenError {
     /// An image of Ceph could not be opened.
     #[error(transparent)]
     Rbd(#[from] crate::rbd::RbdError),
+    /// An export of an NBD server could not be opened.
+    #[error(transparent)]
+    Nbd(#[from] crate::nbd::NbdError),
     /// A cache lies on a local device.
     #[error("image {name} cannot be a cache; a cache is a file, a disk, a stripe or memory")]
     NotCache {

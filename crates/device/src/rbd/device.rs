@@ -19,14 +19,17 @@ use io_uring::{opcode, types};
 
 use super::image::RbdSource;
 use super::library::{Handle, library};
-use super::mailbox::Mailbox;
 use crate::buffer::Slice;
+use crate::mailbox::Mailbox;
 use crate::range::clip;
 use crate::ring::{Event, Owner, Ring};
 use crate::{Action, Completion, Device, Operation};
 
 /// The longest wait for operations in flight when the device is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An operation's slot, and what the library returned for it.
+type Answer = (usize, isize);
 
 /// A device of one thread.
 #[derive(Debug)]
@@ -35,7 +38,7 @@ pub struct RbdDevice {
     size: u64,
     ring: Ring,
     owner: Owner,
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Answer>>,
     flights: Vec<Option<Flight>>,
     free: Vec<usize>,
     /// When operations time out, the first one first: their numbers and slots.
@@ -46,7 +49,7 @@ pub struct RbdDevice {
     listens: bool,
     /// Finished without the library: refused, or nothing to do.
     early: Vec<Completion>,
-    results: Vec<super::mailbox::Result>,
+    results: Vec<Answer>,
     events: Vec<Event>,
 }
 
@@ -65,7 +68,7 @@ struct Flight {
 
 /// The argument of the library's call when an operation ends.
 struct Return {
-    mailbox: Arc<Mailbox>,
+    mailbox: Arc<Mailbox<Answer>>,
     slot: usize,
 }
 

@@ -8,7 +8,7 @@ pub enum SpecError {
     /// No kind of device, nor the begin of a path.
     #[error(
         "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
-         rbd:POOL/IMAGE, and paths that begin with / or ./"
+         rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths that begin with / or ./"
     )]
     Kind {
         /// The text.
@@ -39,6 +39,14 @@ pub enum SpecError {
     Image {
         /// The text.
         spec: String,
+    },
+    /// An NBD URI that is none, or that this program cannot use.
+    #[error("{spec:?}: {problem}; write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")]
+    Export {
+        /// The text.
+        spec: String,
+        /// The reason.
+        problem: String,
     },
     /// `memory:` without a size.
     #[error("{spec:?} gives no size; write memory:SIZE, such as memory:64MiB")]

@@ -6,11 +6,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytesize::ByteSize;
+use floe_nbd::uri::Uri;
 
 use super::error::SpecError;
 use super::{Kind, Spec};
 use crate::SECTOR_BYTES;
 use crate::medium::Medium;
+use crate::nbd::NbdName;
 use crate::rbd::RbdName;
 use crate::stripe::CHUNK_BYTES;
 
@@ -18,7 +20,7 @@ impl Spec {
     /// Returns whether a text begins as a device's does: with a kind, or as a path.
     pub fn begins(text: &str) -> bool {
         let kinds = ["file:", "memory:", "stripe:", "rbd:"];
-        is_path(text) || kinds.iter().any(|kind| text.starts_with(kind))
+        is_path(text) || is_export(text) || kinds.iter().any(|kind| text.starts_with(kind))
     }
 }
 
@@ -27,9 +29,10 @@ impl FromStr for Spec {
 
     fn from_str(text: &str) -> Result<Spec, SpecError> {
         let spec = || text.to_owned();
-        let (kind, rest) = match is_path(text) {
-            true => ("file", text),
-            false => text.split_once(':').ok_or_else(|| SpecError::Kind { spec: spec() })?,
+        let (kind, rest) = match text {
+            _ if is_path(text) => ("file", text),
+            _ if is_export(text) => ("nbd", text),
+            _ => text.split_once(':').ok_or_else(|| SpecError::Kind { spec: spec() })?,
         };
         let mut parts = rest.split(',');
         let first = parts.next().unwrap_or_default();
@@ -41,6 +44,7 @@ impl FromStr for Spec {
             "stripe" => {
                 "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
             }
+            "nbd" => "timeout=TIME, medium=NAME and interference=off",
             "rbd" => "id=USER, conf=FILE, timeout=TIME, medium=NAME and interference=off",
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
@@ -60,7 +64,9 @@ impl FromStr for Spec {
                 "size" if kind == "file" => size.replace(parse_size(text, value, 512)?).is_some(),
                 "id" if kind == "rbd" && !value.is_empty() => user.replace(value).is_some(),
                 "conf" if kind == "rbd" && !value.is_empty() => conf.replace(value).is_some(),
-                "timeout" if kind == "rbd" => timeout.replace(parse_time(text, value)?).is_some(),
+                "timeout" if matches!(kind, "nbd" | "rbd") => {
+                    timeout.replace(parse_time(text, value)?).is_some()
+                }
                 "write-cache" if is_file && value != "volatile" => {
                     return Err(SpecError::WriteCache { spec: spec(), found: value.to_owned() });
                 }
@@ -100,6 +106,7 @@ impl FromStr for Spec {
                 chunk: chunk.unwrap_or(CHUNK_BYTES),
                 size,
             },
+            "nbd" => Kind::Nbd(NbdName { uri: parse_export(text, first)?, timeout }),
             "rbd" => {
                 let name =
                     RbdName::parse(first).ok_or_else(|| SpecError::Image { spec: spec() })?;
@@ -115,6 +122,21 @@ impl FromStr for Spec {
 /// Returns whether a text is a path, which needs no `file:` before it.
 fn is_path(text: &str) -> bool {
     ["/", "./", "../"].iter().any(|start| text.starts_with(start))
+}
+
+/// Returns whether a text is the URI of an export.
+fn is_export(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
+}
+
+fn parse_export(spec: &str, text: &str) -> Result<Uri, SpecError> {
+    let problem = match text.parse::<Uri>() {
+        Ok(uri) if !uri.tls => return Ok(uri),
+        Ok(_) => "a device's connection does not speak TLS; put a tunnel before it".to_owned(),
+        Err(error) => error.problem.to_string(),
+    };
+    Err(SpecError::Export { spec: spec.to_owned(), problem })
 }
 
 fn parse_paths(spec: &str, text: &str) -> Result<Vec<PathBuf>, SpecError> {
@@ -163,6 +185,11 @@ impl fmt::Display for Exact {
     }
 }
 
+fn write_timeout(f: &mut fmt::Formatter<'_>, timeout: Option<Duration>) -> fmt::Result {
+    let timeout = timeout.map(humantime::format_duration);
+    timeout.map_or(Ok(()), |timeout| write!(f, ",timeout={}", timeout.to_string().replace(' ', "")))
+}
+
 impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
@@ -176,10 +203,11 @@ impl fmt::Display for Spec {
                 name.user.as_ref().map_or(Ok(()), |user| write!(f, ",id={user}"))?;
                 let conf = name.conf.as_ref();
                 conf.map_or(Ok(()), |conf| write!(f, ",conf={}", conf.display()))?;
-                let timeout = name.timeout.map(humantime::format_duration);
-                timeout.map_or(Ok(()), |timeout| {
-                    write!(f, ",timeout={}", timeout.to_string().replace(' ', ""))
-                })?;
+                write_timeout(f, name.timeout)?;
+            }
+            Kind::Nbd(name) => {
+                write!(f, "{name}")?;
+                write_timeout(f, name.timeout)?;
             }
             Kind::Stripe { paths, chunk, size } => {
                 let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();

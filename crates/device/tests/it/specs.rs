@@ -40,6 +40,25 @@ fn an_image_has_a_user_a_configuration_and_a_timeout() {
 }
 
 #[test]
+fn an_export_has_a_uri_and_a_timeout() {
+    for text in [
+        "nbd://10.0.0.1/vm1",
+        "nbd://[fe80::1]:10810/a%2Cb,timeout=1m30s",
+        "nbd+unix:///vm1?socket=/run/floe.sock,timeout=5s,medium=hdd",
+    ] {
+        let spec: Spec = text.parse().unwrap();
+        assert_eq!(spec.to_string(), text);
+        assert_eq!((spec.paths().len(), spec.size_bytes(), spec.is_remote()), (0, None, true));
+        assert!(Spec::begins(text));
+    }
+    assert!(refused("nbd://h/a,size=1GiB").contains("there are timeout=TIME"));
+    assert!(refused("nbd://h/a,timeout=x").contains("is not a time"));
+    assert!(refused("nbds://h/a").contains("does not speak TLS; put a tunnel before it"));
+    assert!(refused("nbd:///a").contains("it names no host; write nbd://HOST:PORT/EXPORT"));
+    assert!(refused("nbd+unix:///a").contains("it lacks ?socket=PATH"));
+}
+
+#[test]
 fn a_path_needs_no_kind() {
     for path in ["/dev/disk/by-path/pci-0000:00:1f.2-ata-1", "./a=b", "../stripe:a", "/"] {
         for settings in ["", ",size=1MiB,medium=nvme"] {
@@ -57,7 +76,8 @@ fn mistakes_are_named_with_what_there_is() {
     assert_eq!(
         refused("disk:/a"),
         "unknown kind of device in \"disk:/a\"; there are file:PATH, memory:SIZE, \
-         stripe:PATH+PATH, rbd:POOL/IMAGE, and paths that begin with / or ./"
+         stripe:PATH+PATH, rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths that \
+         begin with / or ./"
     );
     for text in ["a", "a/b", ".a", "..", "~/a", ""] {
         assert!(refused(text).contains("begin with / or ./"), "{text}");

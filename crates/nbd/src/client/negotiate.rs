@@ -13,8 +13,11 @@ use crate::wire::{
 const REPLY_MAX_BYTES: u32 = 16 << 10;
 const REPLIES_MAX: usize = 64;
 
-/// Haggles until the export is granted.
-pub(super) fn negotiate(
+/// Haggles until the export is granted; for clients with a driver of their own.
+///
+/// # Errors
+/// When the connection fails, or the server does not grant the export.
+pub fn negotiate(
     transport: &mut impl Transport,
     export: &str,
     structured: bool,

@@ -35,9 +35,9 @@ pub enum PathRefused {
         /// The place it leads to.
         place: PathBuf,
     },
-    /// An image of Ceph is in no folder.
-    #[error("{device} is in none of the folders that admin-paths allows, but in a Ceph cluster")]
-    Image {
+    /// An image of Ceph or an export is in no folder.
+    #[error("{device} is in none of the folders that admin-paths allows, but on a network")]
+    Remote {
         /// The device.
         device: String,
     },
@@ -61,8 +61,8 @@ impl AllowedPaths {
     /// # Errors
     /// Why not.
     pub fn check_device(&self, device: &Spec) -> Result<(), PathRefused> {
-        if matches!(self, Self::Within(_)) && device.is_image() {
-            return Err(PathRefused::Image { device: device.to_string() });
+        if matches!(self, Self::Within(_)) && device.is_remote() {
+            return Err(PathRefused::Remote { device: device.to_string() });
         }
         device.paths().iter().try_for_each(|path| self.check(path))
     }

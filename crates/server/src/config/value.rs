@@ -184,7 +184,7 @@ texts! {
     String: "NAME" "" "", |it| it;
     PathBuf: "FILE" "" "", |it| it.display();
     Spec: "SPEC" "" "[file:]PATH[,size=SIZE], memory:SIZE, \
-        stripe:PATH+PATH[,chunk=SIZE][,size=SIZE] or rbd:POOL/IMAGE (a volume only)", |it| it;
+        stripe:PATH+PATH[,chunk=SIZE][,size=SIZE], rbd:POOL/IMAGE or nbd://HOST/EXPORT", |it| it;
     Bytes: "SIZE" "bytes" "", |it| it;
     Percent: "SHARE" "percent" "", |it| it;
     Interval: "DURATION" "time" "", |it| it;

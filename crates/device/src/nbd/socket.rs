@@ -6,7 +6,7 @@
 
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::time::Duration;
@@ -118,6 +118,24 @@ impl Transport for Socket {
 }
 
 impl Socket {
+    /// The connection itself, for a driver that goes on with it.
+    pub(super) fn into_fd(self) -> Result<OwnedFd, ClientError> {
+        if self.start < self.end {
+            let early = "it sent something that nobody asked for";
+            return Err(ClientError::Protocol(early.to_owned()));
+        }
+        Ok(match self.stream {
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(None)?;
+                stream.into()
+            }
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(None)?;
+                stream.into()
+            }
+        })
+    }
+
     fn wait(&self, events: PollFlags) -> Result<PollFlags, ClientError> {
         let mut fds = [PollFd::from_borrowed_fd(self.fd(), events)];
         loop {

@@ -1,0 +1,336 @@
+//! The thread that has the connection to an export.
+//!
+//! It sleeps in its ring. Operations come by its mailbox and are requests of [`Work`] from then on.
+//! Requests that have gathered leave in one send; a large read's data is received where it belongs.
+//! Connections are made by short-lived threads, since looking a name up blocks.
+//!
+//! Invariant: nothing is sent again, and no operation fails, before the kernel is done with the
+//! slices of the last connection.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use floe_nbd::client::ledger::request_header;
+use floe_nbd::client::{ClientError, Cookie};
+use floe_nbd::wire::{REQUEST_BYTES, command};
+use rustix::net::{SendFlags, Shutdown, send, shutdown};
+
+use super::connect::{Connected, connect};
+use super::error::NbdError;
+use super::incoming::{Incoming, Next};
+use super::shared::{Event, Shared};
+use super::work::Work;
+use crate::buffer::Pool;
+use crate::ring::Ring;
+use crate::socket::{SocketCompletion, SocketOutcome, Sockets};
+
+/// Requests that leave together.
+const TOGETHER: usize = 32;
+/// The pauses between two attempts to connect: the first one, doubled up to the last one.
+const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(2)];
+
+/// The tokens of the thread's socket operations.
+const WOKEN: u64 = 0;
+const SENT: u64 = 1;
+const RECEIVED: u64 = 2;
+
+/// The state of the connection.
+enum Link {
+    /// None; the next attempt is not before this.
+    Down(Instant),
+    /// A thread is at it.
+    Connecting,
+    Up(Rc<OwnedFd>),
+    /// Shut down; the kernel may still use slices.
+    Closing,
+}
+
+pub(super) struct Hub {
+    shared: Arc<Shared>,
+    ring: Ring,
+    pool: Pool,
+    sockets: Sockets,
+    wake_up: Rc<OwnedFd>,
+    work: Work,
+    link: Link,
+    /// The pause before the next attempt to connect.
+    pause: Duration,
+    /// The reason why the last connection ended, or was not made.
+    trouble: Option<String>,
+    is_sending: bool,
+    is_receiving: bool,
+    incoming: Incoming,
+    measuring: Vec<Sender<io::Result<u64>>>,
+    is_ending: bool,
+}
+
+impl Hub {
+    pub(super) fn new(shared: Arc<Shared>, ring: Ring, first: Connected) -> io::Result<Self> {
+        let pool = Pool::new(0);
+        let mut hub = Self {
+            sockets: Sockets::new(&ring),
+            wake_up: Rc::new(shared.mailbox.descriptor()?),
+            work: Work::new(first.info),
+            link: Link::Up(Rc::new(first.socket)),
+            pause: PAUSES[0],
+            trouble: None,
+            is_sending: false,
+            is_receiving: false,
+            incoming: Incoming::new(&pool),
+            measuring: Vec::new(),
+            is_ending: false,
+            shared,
+            ring,
+            pool,
+        };
+        hub.sockets.readable(WOKEN, &hub.wake_up);
+        Ok(hub)
+    }
+
+    /// Serves until it is told to end.
+    pub(super) fn run(&mut self) {
+        let (mut done, mut events) = (Vec::new(), Vec::new());
+        loop {
+            self.sockets.poll(&mut done);
+            done.drain(..).for_each(|completion| self.completed(completion));
+            self.shared.mailbox.take(&mut events);
+            events.drain(..).for_each(|event| self.told(event));
+            self.expire();
+            self.advance();
+            if self.is_ending && !matches!(self.link, Link::Up(_) | Link::Closing) {
+                return;
+            }
+            let due = self.next_due();
+            if self.ring.wait_until(due).is_err() {
+                // Without a ring nothing can be done but to try again.
+                std::thread::sleep(PAUSES[0]);
+            }
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let again = match self.link {
+            Link::Down(again) if self.is_wanted() => Some(again),
+            _ => None,
+        };
+        let due = match self.link {
+            Link::Closing if self.is_sending || self.is_receiving => None, // the kernel wakes it
+            Link::Closing => Some(Instant::now()),
+            _ => self.work.next_due(),
+        };
+        again.into_iter().chain(due).chain(self.sockets.next_due()).min()
+    }
+
+    /// True if there is a reason for a connection.
+    fn is_wanted(&self) -> bool {
+        !self.is_ending && (self.work.is_wanted() || !self.measuring.is_empty())
+    }
+
+    fn told(&mut self, event: Event) {
+        match event {
+            Event::Job(job) => self.work.begin(job),
+            Event::Measure(to) => self.measuring.push(to),
+            Event::Connected(result) => self.connected(result),
+            Event::End => self.is_ending = true,
+        }
+    }
+
+    fn completed(&mut self, SocketCompletion { token, result }: SocketCompletion) {
+        match (token, result) {
+            (WOKEN, _) => {
+                self.shared.mailbox.silence();
+                self.sockets.readable(WOKEN, &self.wake_up);
+            }
+            (SENT, result) => {
+                self.is_sending = false;
+                if let Err(error) = result {
+                    self.lose(ClientError::Io(error));
+                }
+            }
+            (_, Ok(SocketOutcome::Received(bytes))) => {
+                self.is_receiving = false;
+                if let Err(error) = self.incoming.received(bytes) {
+                    self.lose(error);
+                }
+            }
+            (_, result) => {
+                self.is_receiving = false;
+                let error = result.err().unwrap_or_else(|| io::ErrorKind::Other.into());
+                self.lose(ClientError::Io(error));
+            }
+        }
+    }
+
+    /// Fails what has waited for too long. A connection that has not answered for so long is given
+    /// up first.
+    fn expire(&mut self) {
+        let now = Instant::now();
+        if self.work.next_due().is_none_or(|due| due > now) {
+            return;
+        }
+        match self.link {
+            Link::Up(_) => self.lose(ClientError::Timeout),
+            Link::Closing => {}
+            Link::Down(_) | Link::Connecting => {
+                let timeout = self.shared.name.timeout.unwrap_or_default();
+                let trouble = self.trouble.as_ref();
+                let trouble = trouble.map_or_else(String::new, |trouble| format!(": {trouble}"));
+                let message =
+                    format!("export {} has not answered for {timeout:?}{trouble}", self.name());
+                let error = || io::Error::new(io::ErrorKind::TimedOut, message.clone());
+                self.work.fail(Some(now), error);
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        self.shared.name.to_string()
+    }
+
+    /// Takes the connection, and what goes over it, a step further.
+    fn advance(&mut self) {
+        if matches!(self.link, Link::Closing) && !self.is_sending && !self.is_receiving {
+            self.incoming.clear();
+            self.work.disconnected();
+            self.link = Link::Down(Instant::now() + self.pause);
+            self.pause = (self.pause * 2).clamp(PAUSES[0], PAUSES[1]);
+            self.expire();
+        }
+        match &self.link {
+            Link::Down(again) if self.is_wanted() && *again <= Instant::now() => self.connect(),
+            Link::Up(_) if self.is_ending => self.hang_up(),
+            Link::Up(socket) => {
+                let socket = Rc::clone(socket);
+                self.send(&socket);
+                self.receive(&socket);
+                let is_idle = self.work.in_flight() == 0 && !self.is_sending;
+                if !self.measuring.is_empty() && is_idle && matches!(self.link, Link::Up(_)) {
+                    self.pause = Duration::ZERO;
+                    self.hang_up();
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn connect(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        let connect = move || {
+            let result = connect(&shared.name, shared.read_only);
+            shared.mailbox.leave(Event::Connected(result));
+        };
+        match std::thread::Builder::new().name("nbd-connect".to_owned()).spawn(connect) {
+            Ok(_) => self.link = Link::Connecting,
+            Err(error) => self.failed(error.to_string()),
+        }
+    }
+
+    fn connected(&mut self, result: Result<Connected, NbdError>) {
+        let size = self.shared.size_bytes();
+        let Connected { socket, info } = match result {
+            Ok(connected) => connected,
+            Err(error) => return self.failed(error.to_string()),
+        };
+        let before = self.work.info();
+        let change = if self.measuring.is_empty() && info.size_bytes < size {
+            Some(format!("it has {} bytes now, not {size}", info.size_bytes))
+        } else if !info.has(before.flags) || info.maximum_block_bytes < before.maximum_block_bytes {
+            Some("its server can do less than it could".to_owned())
+        } else {
+            None
+        };
+        if let Some(change) = change {
+            let error = NbdError::Changed { export: self.name(), change }.to_string();
+            let copy = || io::Error::new(io::ErrorKind::InvalidData, error.clone());
+            self.work.fail(None, copy);
+            return self.failed(error);
+        }
+        for to in self.measuring.drain(..) {
+            let _ = to.send(Ok(info.size_bytes)); // perhaps nobody waits any more
+        }
+        self.work.connected(info);
+        self.link = Link::Up(Rc::new(socket));
+    }
+
+    /// There is no connection, for now.
+    fn failed(&mut self, why: String) {
+        for to in self.measuring.drain(..) {
+            let _ = to.send(Err(io::Error::other(why.clone()))); // perhaps nobody waits any more
+        }
+        self.trouble = Some(why);
+        self.link = Link::Down(Instant::now() + self.pause);
+        self.pause = (self.pause * 2).clamp(PAUSES[0], PAUSES[1]);
+    }
+
+    /// Ends the connection in good order.
+    fn hang_up(&mut self) {
+        if let Link::Up(socket) = &self.link
+            && !self.is_sending
+        {
+            let header = request_header(command::DISC, 0, Cookie::default(), 0, 0);
+            // Without it the server sees the connection end.
+            let _ = send(&**socket, &header, SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+        }
+        self.close();
+    }
+
+    /// The connection is of no more use.
+    fn lose(&mut self, why: ClientError) {
+        self.trouble = Some(why.to_string());
+        self.close();
+    }
+
+    fn close(&mut self) {
+        if let Link::Up(socket) = &self.link {
+            let _ = shutdown(&**socket, Shutdown::Both); // it fails where the peer has done so
+            self.link = Link::Closing;
+        }
+    }
+
+    /// Sends what waits, unless something is being sent.
+    fn send(&mut self, socket: &Rc<OwnedFd>) {
+        if self.is_sending || !self.measuring.is_empty() {
+            return;
+        }
+        let mut headers = None;
+        let mut slices = Vec::new();
+        for at in 0..TOGETHER {
+            let Some((header, payload)) = self.work.next() else { break };
+            let headers =
+                headers.get_or_insert_with(|| self.pool.allocate(TOGETHER * REQUEST_BYTES).whole());
+            let place = headers.slice(at * REQUEST_BYTES..(at + 1) * REQUEST_BYTES);
+            place.copy_from(&header);
+            slices.push(place);
+            slices.extend(payload);
+        }
+        if !slices.is_empty() {
+            self.is_sending = true;
+            self.sockets.send(SENT, socket, slices);
+        }
+    }
+
+    /// Looks at what has arrived, and asks for more.
+    fn receive(&mut self, socket: &Rc<OwnedFd>) {
+        while !self.is_receiving {
+            match self.incoming.next(&mut self.work) {
+                Ok(Next::Ended(cookie)) => {
+                    self.pause = PAUSES[0];
+                    if self.work.ended(cookie) {
+                        return self.lose(ClientError::HungUp);
+                    }
+                }
+                Ok(Next::Receive { into, whole }) => {
+                    self.is_receiving = true;
+                    self.sockets.receive(RECEIVED, socket, into, whole);
+                }
+                Err(error) => return self.lose(error),
+            }
+        }
+        // Answers may have made room.
+        self.send(socket);
+    }
+}

@@ -1,0 +1,128 @@
+//! An export that is open, with the thread that has its connection.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use floe_nbd::uri::Address;
+
+use super::connect::{Connected, connect};
+use super::error::NbdError;
+use super::hub::Hub;
+use super::name::NbdName;
+use super::shared::{Event, Shared};
+use crate::identity::{Fact, FactKind, Identity};
+use crate::mailbox::Mailbox;
+use crate::ring::Ring;
+
+/// Entries of the hub's ring: it has three operations at a time.
+const RING_ENTRIES: u32 = 8;
+
+/// The longest wait for the size of an export.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An export that is open, of which every thread can have a [`NbdDevice`](super::NbdDevice). Clones
+/// are the same one; the connection ends with the last clone and device.
+#[derive(Debug, Clone)]
+pub struct NbdSource(Arc<Opened>);
+
+#[derive(Debug)]
+struct Opened {
+    shared: Arc<Shared>,
+    /// Until the end, when it is waited for.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NbdSource {
+    /// Connects to the server, and starts the thread that has the connection.
+    ///
+    /// # Errors
+    /// Names the export: the server cannot be reached or does not grant it, it refuses writes, or
+    /// its sizes make no device.
+    pub fn prepare(name: &NbdName, read_only: bool) -> Result<NbdSource, NbdError> {
+        let failed = |source| NbdError::System { export: name.to_string(), source };
+        let first = connect(name, read_only)?;
+        let shared = Arc::new(Shared {
+            name: name.clone(),
+            read_only,
+            mailbox: Mailbox::new().map_err(failed)?,
+            size: AtomicU64::new(first.info.size_bytes),
+        });
+        let thread = start(Arc::clone(&shared), first).map_err(failed)?;
+        Ok(NbdSource(Arc::new(Opened { shared, thread: Some(thread) })))
+    }
+
+    /// Its size when it was opened or last refreshed.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.shared.size_bytes()
+    }
+
+    /// Asks the server by a new connection how large the export is now. Devices opened from here on
+    /// have that size; open ones take it by [`Device::set_size`](crate::Device::set_size).
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or the size makes no device; the old one is kept.
+    pub fn refresh(&self) -> io::Result<u64> {
+        let (to, answer) = channel();
+        self.tell(Event::Measure(to));
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the server has not answered");
+        let size = answer.recv_timeout(PATIENCE).map_err(late)??;
+        self.0.shared.size.store(size, Ordering::Relaxed);
+        Ok(size)
+    }
+
+    /// The server's address and the export's name: the protocol tells nothing better. Another disk
+    /// that the server offers by that name is not told apart.
+    pub fn identity(&self) -> Identity {
+        let uri = &self.name().uri;
+        let server = match &uri.address {
+            Address::Tcp { host, port } => format!("{host}:{port}"),
+            Address::Unix(path) => path.display().to_string(),
+        };
+        Identity::of([Fact::text(FactKind::Export, &format!("{server}/{}", uri.export))])
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &NbdName {
+        &self.0.shared.name
+    }
+
+    /// True if it is only read.
+    pub(super) fn is_read_only(&self) -> bool {
+        self.0.shared.read_only
+    }
+
+    pub(super) fn tell(&self, event: Event) {
+        self.0.shared.mailbox.leave(event);
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.shared.mailbox.leave(Event::End);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // its panic has been printed
+        }
+    }
+}
+
+/// Starts the hub's thread, and waits until it has what it needs.
+fn start(shared: Arc<Shared>, first: Connected) -> io::Result<JoinHandle<()>> {
+    let (began, has_begun) = channel();
+    let run = move || {
+        let ring = Ring::new(RING_ENTRIES).map_err(io::Error::other);
+        match ring.and_then(|ring| Hub::new(shared, ring, first)) {
+            Ok(mut hub) => {
+                let _ = began.send(Ok(())); // it is waited for
+                hub.run();
+            }
+            Err(error) => drop(began.send(Err(error))),
+        }
+    };
+    let thread = std::thread::Builder::new().name("nbd".to_owned()).spawn(run)?;
+    has_begun.recv().expect("the thread says whether it could begin")?;
+    Ok(thread)
+}

@@ -1,0 +1,353 @@
+//! Operations of the threads as requests to the server, and the requests that wait for it.
+//!
+//! A state machine without a socket: the [hub](super::hub) sends what [`Work::next`] gives, and
+//! tells which requests the server has answered. Requests without an answer when a connection is
+//! lost are sent again on the next one, in their order, after the writes of the [log](super::log).
+//!
+//! Invariants: while log entries are repeated, nothing else is under way, and of two that overlap
+//! the later one waits for the earlier one. A request's slice is held until its last answer.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use floe_nbd::client::ledger::{Ledger, Parsed, request_header};
+use floe_nbd::client::{ClientError, Cookie, Info, RequestError};
+use floe_nbd::error::ErrorCode;
+use floe_nbd::wire::{REQUEST_BYTES, command, command_flag, transmission_flag};
+
+use super::log::{FULL_BYTES, Log, MANY_BYTES};
+use super::request::{Answer, Job, JobAction, Purpose, Request};
+use crate::SECTOR_BYTES;
+use crate::buffer::{Pool, Slice};
+use crate::mailbox::Mailbox;
+
+/// Requests under way at a time.
+const MOST_SENT: usize = 128;
+/// The longest range of a request without data.
+const MOST_BYTES: u64 = 1 << 30;
+/// Zeros written at a time to a server that cannot zero a range itself.
+const ZEROS_BYTES: u64 = 256 << 10;
+
+/// An operation that has not ended.
+struct Running {
+    to: Arc<Mailbox<Answer>>,
+    slot: usize,
+    due: Option<Instant>,
+    /// Requests without an answer.
+    left: usize,
+    error: Option<io::Error>,
+    /// A flush is to follow, for a server that makes no single write durable.
+    then_flush: bool,
+}
+
+/// A request under way.
+struct Sent {
+    /// Its number among all that were sent.
+    number: u64,
+    request: Request,
+    /// Of a flush, the end of the log that it covers.
+    covers: u64,
+}
+
+pub(super) struct Work {
+    pool: Pool,
+    info: Info,
+    operations: Vec<Option<Running>>,
+    free: Vec<usize>,
+    waiting: VecDeque<Request>,
+    ledger: Ledger,
+    /// By the places of their cookies.
+    sent: Vec<Option<Sent>>,
+    /// Not carried out by a server that is shutting down.
+    returned: Vec<Sent>,
+    number: u64,
+    log: Log,
+    /// Entries of the log that were not repeated yet on this connection.
+    to_repeat: usize,
+    is_shortening: bool,
+    /// A write that was answered is lost: the next flush says so.
+    lost: Option<io::Error>,
+}
+
+impl Work {
+    pub(super) fn new(info: Info) -> Self {
+        Self {
+            pool: Pool::new(0),
+            info,
+            operations: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            ledger: Ledger::default(),
+            sent: Vec::new(),
+            returned: Vec::new(),
+            number: 0,
+            log: Log::default(),
+            to_repeat: 0,
+            is_shortening: false,
+            lost: None,
+        }
+    }
+
+    /// The server's description of the export on the last connection.
+    pub(super) fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// True if an operation has not ended.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.operations.len() > self.free.len()
+    }
+
+    /// The number of requests under way.
+    pub(super) fn in_flight(&self) -> usize {
+        self.ledger.in_flight()
+    }
+
+    /// When the first operation fails without an answer.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.operations.iter().flatten().filter_map(|running| running.due).min()
+    }
+
+    /// Takes an operation.
+    pub(super) fn begin(&mut self, job: Job) {
+        let Job { to, slot, offset, bytes, action, due } = job;
+        let place = self.free.pop().unwrap_or(self.operations.len());
+        if place == self.operations.len() {
+            self.operations.push(None);
+        }
+        let error = None;
+        let mut running = Running { to, slot, due, left: 0, error, then_flush: false };
+        let has = |flag| self.info.has(flag);
+        let request = |command, flags| Request {
+            command,
+            flags,
+            offset,
+            length: 0,
+            data: None,
+            purpose: Purpose::Operation(place),
+        };
+        let can_flush = has(transmission_flag::SEND_FLUSH);
+        let can_zero = has(transmission_flag::SEND_WRITE_ZEROES);
+        let cannot = || io::Error::new(io::ErrorKind::Unsupported, "zeros would be written");
+        let mut parts = Vec::new();
+        match action {
+            JobAction::Read(into) => {
+                let data = Some(into.attach().whole());
+                parts = self.cut(Request { data, ..request(command::READ, 0) }, bytes);
+            }
+            JobAction::Write { from, durable } => {
+                let by_flag = durable && has(transmission_flag::SEND_FUA);
+                running.then_flush = durable && !by_flag && can_flush;
+                let flags = if by_flag { command_flag::FUA } else { 0 };
+                let data = Some(from.attach().whole());
+                parts = self.cut(Request { data, ..request(command::WRITE, flags) }, bytes);
+            }
+            JobAction::Zero { fast: true, .. }
+                if !can_zero || !has(transmission_flag::SEND_FAST_ZERO) =>
+            {
+                running.error = Some(cannot());
+            }
+            JobAction::Zero { may_unmap, fast } if can_zero => {
+                let keep = if may_unmap { 0 } else { command_flag::NO_HOLE };
+                let fast = if fast { command_flag::FAST_ZERO } else { 0 };
+                parts = self.cut(request(command::WRITE_ZEROES, keep | fast), bytes);
+            }
+            JobAction::Zero { .. } => parts = self.zeros(&request(command::WRITE, 0), bytes),
+            JobAction::Discard if has(transmission_flag::SEND_TRIM) => {
+                parts = self.cut(request(command::TRIM, 0), bytes);
+            }
+            JobAction::Flush if self.lost.is_some() => running.error = self.lost.take(),
+            JobAction::Flush if can_flush => parts.push(Request::flush(Purpose::Operation(place))),
+            // Discarding is advice, and without flushes nothing is volatile.
+            JobAction::Discard | JobAction::Flush => {}
+        }
+        running.left = parts.len();
+        self.operations[place] = Some(running);
+        self.waiting.extend(parts);
+        self.end_if_done(place);
+    }
+
+    /// The longest read or write.
+    fn most(&self) -> u64 {
+        let most = u64::from(self.info.maximum_block_bytes);
+        most / SECTOR_BYTES * SECTOR_BYTES
+    }
+
+    /// A request in parts that the server takes.
+    fn cut(&self, whole: Request, bytes: u64) -> Vec<Request> {
+        let most = if whole.data.is_some() { self.most() } else { MOST_BYTES };
+        let part = |at: u64| {
+            let length = most.min(bytes - at);
+            let data = whole.data.as_ref();
+            let data = data.map(|data| data.slice(at as usize..(at + length) as usize));
+            Request { offset: whole.offset + at, length: length as u32, data, ..whole.clone() }
+        };
+        (0..bytes).step_by(most as usize).map(part).collect()
+    }
+
+    /// Writes of zeros.
+    fn zeros(&self, whole: &Request, bytes: u64) -> Vec<Request> {
+        let most = self.most().min(ZEROS_BYTES);
+        let zeros = self.pool.allocate(most.min(bytes) as usize).whole();
+        zeros.fill_zero();
+        let part = |at: u64| {
+            let length = most.min(bytes - at);
+            let data = Some(zeros.slice(0..length as usize));
+            Request { offset: whole.offset + at, length: length as u32, data, ..whole.clone() }
+        };
+        (0..bytes).step_by(most as usize).map(part).collect()
+    }
+
+    /// The next request to send, and the bytes that follow it.
+    pub(super) fn next(&mut self) -> Option<([u8; REQUEST_BYTES], Option<Slice>)> {
+        if self.ledger.in_flight() >= MOST_SENT {
+            return None;
+        }
+        if self.to_repeat > 0 {
+            let front = self.waiting.front()?;
+            let overlaps = |other: &Sent| front.overlaps(&other.request);
+            if front.purpose != Purpose::Repeat || self.sent.iter().flatten().any(overlaps) {
+                return None;
+            }
+        } else {
+            if self.log.bytes() >= MANY_BYTES && !self.is_shortening {
+                self.is_shortening = true;
+                self.waiting.push_front(Request::flush(Purpose::Shorten));
+            }
+            if self.waiting.front()?.is_change() && self.log.bytes() >= FULL_BYTES {
+                return None;
+            }
+        }
+        let request = self.waiting.pop_front()?;
+        let Request { command, flags, offset, length, .. } = request;
+        let cookie = self.ledger.begin(command, offset, length);
+        let header = request_header(command, flags, cookie, offset, length);
+        let payload = request.data.clone().filter(|_| command == command::WRITE);
+        if self.sent.len() <= cookie.index() {
+            self.sent.resize_with(cookie.index() + 1, || None);
+        }
+        let (number, covers) = (self.number, self.log.end());
+        self.number += 1;
+        self.sent[cookie.index()] = Some(Sent { number, request, covers });
+        Some((header, payload))
+    }
+
+    /// Looks at the bytes of a message from the server; see [`Ledger::parse`].
+    pub(super) fn parse(&mut self, bytes: &[u8]) -> Result<Parsed, ClientError> {
+        self.ledger.parse(bytes, self.info.structured_replies)
+    }
+
+    /// The place of bytes of a read.
+    pub(super) fn target(&self, cookie: Cookie, start: u32, length: u32) -> Slice {
+        let sent = self.sent[cookie.index()].as_ref().expect("the ledger knows its requests");
+        let data = sent.request.data.as_ref().expect("a read has room for its data");
+        data.slice(start as usize..(start + length) as usize)
+    }
+
+    /// Takes the answer of a request whose last message has come. Returns true if the server is
+    /// shutting down, so that the request has to go to the next one.
+    pub(super) fn ended(&mut self, cookie: Cookie) -> bool {
+        let sent = self.sent[cookie.index()].take().expect("the ledger knows its requests");
+        let result = self.ledger.take(cookie);
+        if result.as_ref().is_err_and(|error| error.code == ErrorCode::Shutdown) {
+            self.returned.push(sent);
+            return true;
+        }
+        let Sent { request, covers, .. } = sent;
+        let can_lose = self.info.has(transmission_flag::SEND_FLUSH);
+        match (&result, request.purpose) {
+            (_, Purpose::Repeat) => self.to_repeat -= 1,
+            (Ok(()), _) if request.command == command::FLUSH => self.log.forget(covers),
+            (Ok(()), _) if can_lose => self.log.keep(&request, &self.pool),
+            // Data that could not be flushed may be gone.
+            (Err(_), Purpose::Shorten) => self.log.forget(covers),
+            _ => {}
+        }
+        self.is_shortening &= request.purpose != Purpose::Shorten;
+        let Purpose::Operation(place) = request.purpose else {
+            result.map_err(error_of).unwrap_or_else(|error| self.lose(&error));
+            return false;
+        };
+        drop(request);
+        let running = self.operations[place].as_mut().expect("it waits for its requests");
+        running.left -= 1;
+        running.error = running.error.take().or(result.map_err(error_of).err());
+        self.end_if_done(place);
+        false
+    }
+
+    /// Ends an operation that has no request left.
+    fn end_if_done(&mut self, place: usize) {
+        let running = self.operations[place].as_mut().expect("an operation that runs");
+        if running.left > 0 {
+            return;
+        }
+        if std::mem::take(&mut running.then_flush) && running.error.is_none() {
+            running.left = 1;
+            self.waiting.push_back(Request::flush(Purpose::Operation(place)));
+            return;
+        }
+        let running = self.operations[place].take().expect("an operation that runs");
+        self.free.push(place);
+        running.to.leave((running.slot, running.error.map_or(Ok(()), Err)));
+    }
+
+    /// A write that was answered is lost: those that flush are told, or the next one to do so.
+    fn lose(&mut self, error: &io::Error) {
+        let message = format!("a write that had been answered was lost: {error}");
+        let copy = || io::Error::new(error.kind(), message.clone());
+        let mut is_told = false;
+        for request in self.waiting.iter().filter(|request| request.command == command::FLUSH) {
+            let Purpose::Operation(place) = request.purpose else { continue };
+            let running = self.operations[place].as_mut().expect("it waits for its requests");
+            running.error.get_or_insert_with(copy);
+            is_told = true;
+        }
+        if !is_told {
+            self.lost.get_or_insert_with(copy);
+        }
+    }
+
+    /// A connection begins: what may be lost is repeated first.
+    pub(super) fn connected(&mut self, info: Info) {
+        self.info = info;
+        for entry in self.log.entries().rev() {
+            self.waiting.push_front(entry.clone());
+            self.to_repeat += 1;
+        }
+    }
+
+    /// The connection has ended, and nothing uses the requests' slices any more.
+    pub(super) fn disconnected(&mut self) {
+        let mut back: Vec<Sent> = self.sent.drain(..).flatten().collect();
+        back.append(&mut self.returned);
+        back.sort_unstable_by_key(|sent| sent.number);
+        back.into_iter().rev().for_each(|sent| self.waiting.push_front(sent.request));
+        self.waiting.retain(|request| matches!(request.purpose, Purpose::Operation(_)));
+        self.ledger = Ledger::default();
+        (self.to_repeat, self.is_shortening) = (0, false);
+    }
+
+    /// Fails the operations that are due by `now`, or all. Nothing may be under way.
+    pub(super) fn fail(&mut self, now: Option<Instant>, error: impl Fn() -> io::Error) {
+        let is_due = |running: &Running| match now {
+            Some(now) => running.due.is_some_and(|due| due <= now),
+            None => true,
+        };
+        for place in 0..self.operations.len() {
+            if self.operations[place].as_ref().is_some_and(is_due) {
+                self.waiting.retain(|request| request.purpose != Purpose::Operation(place));
+                let running = self.operations[place].take().expect("it is due");
+                self.free.push(place);
+                running.to.leave((running.slot, Err(error())));
+            }
+        }
+    }
+}
+
+/// The system's error that says the same.
+fn error_of(error: RequestError) -> io::Error {
+    io::Error::from_raw_os_error(error.code.number() as i32)
+}

@@ -1,0 +1,270 @@
+//! Requests in flight, and the meaning of the bytes that answer them: simple replies and structured
+//! chunks, in any order and interleaved.
+//!
+//! A state machine without a socket. [`Ledger::parse`] is given the bytes of one message and asks
+//! for as many more as it needs, never for bytes behind the message; the data of a read follows the
+//! message and goes past the ledger. A request's cookie is its place in a table and the number of
+//! times that place was used, so a reply finds its request without a search and a stray cookie is
+//! noticed. Source: proto.md, "Simple reply message", "Structured reply types".
+//!
+//! Invariant: the server can announce no data outside of what a read asked for, and no more of it.
+
+use super::{ClientError, Cookie, RequestError};
+use crate::error::ErrorCode;
+use crate::wire::{
+    CHUNK_HEADER_BYTES, REQUEST_BYTES, REQUEST_MAGIC, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
+    STRING_MAX_BYTES, STRUCTURED_REPLY_MAGIC, chunk, command, u16_at, u32_at, u64_at,
+};
+
+/// The requests that a server has not answered.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    places: Vec<Place>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug, Default)]
+struct Place {
+    /// Odd while in use; part of the cookie.
+    uses: u32,
+    command: u16,
+    offset: u64,
+    length: u32,
+    /// Bytes of a read that content chunks told so far.
+    told: u32,
+    done: bool,
+    error: Option<(ErrorCode, String)>,
+}
+
+/// The result of looking at a message's first bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parsed {
+    /// The message has at least so many bytes more.
+    More(usize),
+    /// The message is complete, but for the data that follows it.
+    Message(Message),
+}
+
+/// One message of a server's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Message {
+    /// The request that it answers.
+    pub cookie: Cookie,
+    /// Its content.
+    pub content: Content,
+    /// True if it is the last one for the request: [`Ledger::take`] it once the data has come.
+    pub is_last: bool,
+}
+
+/// The content of a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Content {
+    /// No bytes of a read.
+    Nothing,
+    /// Bytes of a read, which follow the message.
+    Data {
+        /// The first of them, counted from the read's first.
+        start: u32,
+        /// Their number.
+        length: u32,
+    },
+    /// Zeros, which do not follow.
+    Zeros {
+        /// The first of them, counted from the read's first.
+        start: u32,
+        /// Their number.
+        length: u32,
+    },
+}
+
+impl Ledger {
+    /// The number of requests that are not [taken](Ledger::take).
+    pub fn in_flight(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Notes a new request.
+    pub fn begin(&mut self, command: u16, offset: u64, length: u32) -> Cookie {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.places.push(Place::default());
+            self.places.len() as u32 - 1
+        });
+        let place = &mut self.places[index as usize];
+        let uses = place.uses.wrapping_add(1);
+        *place = Place { uses, command, offset, length, ..Place::default() };
+        Cookie(u64::from(uses) << 32 | u64::from(index))
+    }
+
+    /// Returns the length of a request.
+    pub(super) fn length(&self, cookie: Cookie) -> u32 {
+        self.places[cookie.index()].length
+    }
+
+    /// Returns whether the last message for a request has come.
+    pub fn is_finished(&self, cookie: Cookie) -> bool {
+        self.places[cookie.index()].done
+    }
+
+    /// Forgets a finished request, and returns its result.
+    pub fn take(&mut self, cookie: Cookie) -> Result<(), RequestError> {
+        let place = &mut self.places[cookie.index()];
+        debug_assert!(place.done, "a request is taken once it is finished");
+        place.uses = place.uses.wrapping_add(1);
+        self.free.push(cookie.index() as u32);
+        match place.error.take() {
+            None => Ok(()),
+            Some((code, message)) => Err(RequestError {
+                command: command_name(place.command),
+                offset: place.offset,
+                length: place.length,
+                code,
+                message,
+            }),
+        }
+    }
+
+    /// Looks at the first bytes of a message; `structured` tells whether structured replies were
+    /// agreed on. Call it with no bytes first, and then with all those it has asked for.
+    ///
+    /// # Errors
+    /// When the server breaks the protocol.
+    pub fn parse(&mut self, bytes: &[u8], structured: bool) -> Result<Parsed, ClientError> {
+        if bytes.len() < SIMPLE_REPLY_BYTES {
+            return Ok(Parsed::More(SIMPLE_REPLY_BYTES - bytes.len()));
+        }
+        let cookie = Cookie(u64_at(bytes, 8));
+        let place = self.places.get_mut(cookie.index()).ok_or_else(unknown_cookie)?;
+        if place.uses % 2 == 0 || u64::from(place.uses) != cookie.0 >> 32 || place.done {
+            return Err(unknown_cookie());
+        }
+        let (content, is_last) = match u32_at(bytes, 0) {
+            SIMPLE_REPLY_MAGIC => (place.simple(u32_at(bytes, 4), structured)?, true),
+            STRUCTURED_REPLY_MAGIC if structured => match place.chunk(bytes)? {
+                Ok(content) => (content, u16_at(bytes, 4) & chunk::FLAG_DONE != 0),
+                Err(more) => return Ok(Parsed::More(more)),
+            },
+            magic => return Err(broken(&format!("bad reply magic {magic:#010x}"))),
+        };
+        if is_last {
+            let is_whole = place.command != command::READ || place.told == place.length;
+            if place.error.is_none() && !is_whole {
+                return Err(broken("a read's reply lacks data"));
+            }
+            place.done = true;
+        }
+        Ok(Parsed::Message(Message { cookie, content, is_last }))
+    }
+}
+
+impl Place {
+    fn simple(&mut self, error: u32, structured: bool) -> Result<Content, ClientError> {
+        if error != 0 {
+            self.error = Some((ErrorCode::from_number(error), String::new()));
+            return Ok(Content::Nothing);
+        }
+        if self.command != command::READ {
+            return Ok(Content::Nothing);
+        }
+        if structured {
+            return Err(broken(
+                "a simple reply to a read, though structured replies were agreed on",
+            ));
+        }
+        let (start, length) = self.within(self.offset, self.length)?;
+        Ok(Content::Data { start, length })
+    }
+
+    /// Reads a chunk, or returns the number of bytes it lacks.
+    fn chunk(&mut self, bytes: &[u8]) -> Result<Result<Content, usize>, ClientError> {
+        const HEADER: usize = CHUNK_HEADER_BYTES;
+        if bytes.len() < HEADER {
+            return Ok(Err(HEADER - bytes.len()));
+        }
+        let (kind, length) = (u16_at(bytes, 6), u32_at(bytes, 16));
+        let needed = match (kind, length) {
+            (chunk::NONE, 0) => 0,
+            (chunk::OFFSET_DATA, 9..) => 8,
+            (chunk::OFFSET_HOLE, 12) => 12,
+            (kind, 6..)
+                if kind & chunk::ERROR_BIT != 0 && length as usize <= STRING_MAX_BYTES + 64 =>
+            {
+                length as usize
+            }
+            _ => return Err(broken(&format!("a chunk of type {kind} with {length} bytes"))),
+        };
+        if bytes.len() < HEADER + needed {
+            return Ok(Err(HEADER + needed - bytes.len()));
+        }
+        let fields = &bytes[HEADER..];
+        Ok(Ok(match kind {
+            chunk::NONE => Content::Nothing,
+            chunk::OFFSET_DATA => {
+                let (start, length) = self.within(u64_at(fields, 0), length - 8)?;
+                Content::Data { start, length }
+            }
+            chunk::OFFSET_HOLE => {
+                let (start, length) = self.within(u64_at(fields, 0), u32_at(fields, 8))?;
+                Content::Zeros { start, length }
+            }
+            _ => {
+                let message = fields[6..].get(..usize::from(u16_at(fields, 4)));
+                let message =
+                    message.ok_or_else(|| broken("an error message is longer than its chunk"))?;
+                let text = String::from_utf8_lossy(message).into_owned();
+                self.error.get_or_insert((ErrorCode::from_number(u32_at(fields, 0)), text));
+                Content::Nothing
+            }
+        }))
+    }
+
+    /// Returns the place of a read's content within the request, checked to lie inside it.
+    fn within(&mut self, offset: u64, length: u32) -> Result<(u32, u32), ClientError> {
+        let outside = || broken("data outside of what was asked for");
+        let start = offset.checked_sub(self.offset).ok_or_else(outside)?;
+        let left = self.length.checked_sub(self.told).ok_or_else(outside)?;
+        if self.command != command::READ || length > left || start > u64::from(self.length - length)
+        {
+            return Err(outside());
+        }
+        self.told += length;
+        Ok((start as u32, length))
+    }
+}
+
+/// Returns the bytes of a request, which a write's payload follows. A [`command::DISC`] has no
+/// cookie: any will do.
+pub fn request_header(
+    command: u16,
+    flags: u16,
+    cookie: Cookie,
+    offset: u64,
+    length: u32,
+) -> [u8; REQUEST_BYTES] {
+    let mut header = [0; REQUEST_BYTES];
+    header[..4].copy_from_slice(&REQUEST_MAGIC.to_be_bytes());
+    header[4..6].copy_from_slice(&flags.to_be_bytes());
+    header[6..8].copy_from_slice(&command.to_be_bytes());
+    header[8..16].copy_from_slice(&cookie.0.to_be_bytes());
+    header[16..24].copy_from_slice(&offset.to_be_bytes());
+    header[24..].copy_from_slice(&length.to_be_bytes());
+    header
+}
+
+fn command_name(command: u16) -> &'static str {
+    match command {
+        command::READ => "a read",
+        command::WRITE => "a write",
+        command::FLUSH => "a flush",
+        command::TRIM => "a trim",
+        command::WRITE_ZEROES => "a write of zeroes",
+        _ => "a request",
+    }
+}
+
+fn broken(what: &str) -> ClientError {
+    ClientError::Protocol(what.to_owned())
+}
+
+fn unknown_cookie() -> ClientError {
+    broken("a reply to a request that is not in flight")
+}
