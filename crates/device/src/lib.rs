@@ -22,6 +22,8 @@ mod mailbox;
 mod mapping;
 pub mod medium;
 mod memory;
+#[expect(dead_code, reason = "no device uses it yet")]
+mod mirror;
 mod nbd;
 mod patience;
 mod range;
@@ -44,6 +46,7 @@ pub use identity::{Fact, FactKind, Identity, Likeness};
 pub use io_uring;
 pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;
+pub use mirror::{Generation, Halves, MirrorRefusal, RaiseError, Witness};
 pub use nbd::{NbdDevice, NbdError, NbdName, NbdSocket, NbdSource};
 pub use patience::patiently;
 pub use rbd::{RbdDevice, RbdError, RbdName, RbdSource, RbdWatch};

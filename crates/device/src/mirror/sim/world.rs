@@ -1,0 +1,268 @@
+//! A mirror on simulated disks, with clients and a witness, in a process that crashes.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::super::generation::{Generation, Halves};
+use super::super::layout::Shape;
+use super::super::plant::Plant;
+use super::disk::Disk;
+use super::life::{Life, Owner, Pending, REGION_SECTORS};
+use super::oracle::Oracle;
+use super::seldom::Seldom;
+
+const LIVES: u32 = 5;
+const STEPS: u64 = 200;
+/// Steps within which a mirror without faults gets in sync.
+const STEPS_TO_SYNC: u64 = 4_000;
+
+pub(super) struct World {
+    pub(super) random: SmallRng,
+    pub(super) disks: Vec<Disk>,
+    pub(super) witness: Option<Generation>,
+    pub(super) witness_up: bool,
+    pub(super) plant: Option<Plant>,
+    pub(super) shape: Shape,
+    pub(super) oracle: Oracle,
+    pub(super) step: u64,
+    pub(super) next_content: u64,
+    pub(super) power_cut: bool,
+    pub(super) seldom: Seldom,
+    /// Nothing fails, and no client begins anything.
+    calm: bool,
+    /// The halves that got in sync right before the crash.
+    pub(super) joined: Halves,
+    /// Clients use only so many sectors.
+    pub(super) focus: usize,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, plant: Option<Plant>) -> World {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let count = if random.random_range(0..4) == 0 { 3 } else { 2 };
+        let regions = random.random_range(2..6);
+        let sectors = regions * REGION_SECTORS;
+        let shape = Shape { count, bytes: regions as u64, region_bytes: 1 };
+        World {
+            disks: (0..count).map(|_| Disk::new(sectors, &mut random)).collect(),
+            random,
+            witness: None,
+            witness_up: true,
+            plant,
+            shape,
+            oracle: Oracle::new(sectors),
+            step: 0,
+            next_content: 1,
+            power_cut: false,
+            seldom: Seldom::default(),
+            calm: false,
+            joined: Halves::NONE,
+            focus: sectors,
+        }
+    }
+
+    pub(super) fn chance(&mut self, percent: u32) -> bool {
+        !self.calm && self.random.random_range(0..100) < percent
+    }
+
+    /// Runs the world to its end.
+    pub(super) fn run(&mut self) -> Result<(), String> {
+        for _ in 0..LIVES {
+            if let Some(mut life) = self.start()? {
+                self.live(&mut life)?;
+                self.crash(life);
+            }
+        }
+        self.calm = true;
+        self.witness_up = true;
+        self.disks.iter_mut().for_each(|disk| disk.up = true);
+        let mut life =
+            self.start()?.ok_or("a mirror with all halves and its witness is refused")?;
+        self.get_in_sync(&mut life)?;
+        self.compare(&mut life)
+    }
+
+    fn be_calm(&mut self) {
+        (self.calm, self.witness_up) = (true, true);
+        self.disks.iter_mut().for_each(|disk| disk.up = true);
+    }
+
+    pub(super) fn is_calm(&self) -> bool {
+        self.calm
+    }
+
+    pub(super) fn sectors(&self) -> usize {
+        self.shape.regions() * REGION_SECTORS
+    }
+
+    fn live(&mut self, life: &mut Life) -> Result<(), String> {
+        self.focus = self.random.random_range(1..self.sectors() + 1);
+        if self.random.random() {
+            // Marks of an earlier life hide those that are missing.
+            self.be_calm();
+            self.get_in_sync(life)?;
+            self.calm = false;
+        }
+        let steps = self.random.random_range(1..STEPS);
+        for _ in 0..steps {
+            let before = life.state.generation();
+            self.one_step(life)?;
+            // A crash right after a change of the generation shows the most.
+            let after = life.state.generation();
+            if after != before && self.random.random_range(0..4) == 0 {
+                self.joined = after.halves.without(before.halves);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn one_step(&mut self, life: &mut Life) -> Result<(), String> {
+        self.step += 1;
+        match self.random.random_range(0..100) {
+            0..22 => self.begin_client(life),
+            22..24 if !self.calm => {
+                let half = self.random.random_range(0..self.disks.len());
+                let disk = &mut self.disks[half];
+                // A disk that is off comes back soon, so that it gets in sync now and then.
+                disk.up = !disk.up || self.random.random_range(0..3) > 0;
+                if !disk.up && self.random.random() {
+                    disk.cut_power(&mut self.random);
+                    self.power_cut = true;
+                }
+            }
+            24..25 if !self.calm => self.witness_up = !self.witness_up,
+            25..26 if !self.calm => self.give_up(life),
+            26..30 => life.state.tick(),
+            30..31 if !self.calm => life.state.refuse_held(),
+            31..36 => self.look(life),
+            36..76 => self.end_one(life)?,
+            _ => self.step_lanes(life),
+        }
+        self.step_clients(life)
+    }
+
+    /// Ends an operation of a disk.
+    fn end_one(&mut self, life: &mut Life) -> Result<(), String> {
+        if life.pending.is_empty() {
+            return Ok(());
+        }
+        let at = self.random.random_range(0..life.pending.len());
+        let Pending { half, op, owner } = life.pending.swap_remove(at);
+        let disk = &self.disks[half];
+        let fails = !disk.up || disk.broken || self.chance(2);
+        let result = if fails {
+            self.disks[half].tear(&op, &mut self.random);
+            None
+        } else {
+            Some(self.disks[half].carry_out(&op))
+        };
+        self.ended(life, half, owner, result)
+    }
+
+    fn ended(
+        &mut self,
+        life: &mut Life,
+        half: usize,
+        owner: Owner,
+        result: Option<Vec<u64>>,
+    ) -> Result<(), String> {
+        match owner {
+            Owner::Client(at) => self.client_ended(life, at, half, result),
+            Owner::Header | Owner::Copy => {
+                self.lane_ended(life, half, owner, result);
+                Ok(())
+            }
+            Owner::Nothing => Ok(()),
+        }
+    }
+
+    /// An operation gets no answer in time: its half is given up, but the operation may happen.
+    fn give_up(&mut self, life: &mut Life) {
+        if life.pending.is_empty() {
+            return;
+        }
+        let at = self.random.random_range(0..life.pending.len());
+        let Pending { half, owner, .. } = life.pending[at];
+        if owner != Owner::Nothing && life.state.fail(half) {
+            life.pending[at].owner = Owner::Nothing;
+            self.ended(life, half, owner, None).expect("what has failed shows no content");
+        }
+    }
+
+    /// Looks whether a half that is out can return.
+    fn look(&mut self, life: &mut Life) {
+        let is_idle = |half: &usize| life.pending.iter().all(|pending| pending.half != *half);
+        let back: Vec<usize> =
+            life.state.out().iter().filter(|half| self.disks[*half].up).filter(is_idle).collect();
+        for half in back {
+            let disk = &mut self.disks[half];
+            disk.open();
+            life.state.begin_return(half, disk.header().map(|header| header.sequence));
+            self.seldom.returns += 1;
+        }
+    }
+
+    /// Returns the answer of the witness; `None` if it does not come.
+    pub(super) fn raise(&mut self, from: Generation, to: Generation, anew: bool) -> Option<bool> {
+        if self.plant == Some(Plant::RaiseNothing) {
+            return Some(true);
+        }
+        let is_expected = match self.witness {
+            None => anew,
+            Some(newest) => newest == from || newest == to,
+        };
+        let (comes, arrives) = (self.witness_up && !self.chance(5), !self.chance(50));
+        if is_expected && (comes || self.witness_up && arrives) {
+            self.seldom.leaves += u64::from(to.halves.len() < self.disks.len());
+            self.witness = Some(to);
+        }
+        comes.then_some(is_expected)
+    }
+
+    /// Ends the process, perhaps with the power of some halves.
+    fn crash(&mut self, life: Life) {
+        self.seldom.crashes += 1;
+        for Pending { half, op, .. } in life.pending {
+            self.disks[half].tear(&op, &mut self.random);
+        }
+        let everything = !self.joined.is_empty() || self.random.random_range(0..3) == 0;
+        for half in 0..self.disks.len() {
+            if everything || self.random.random_range(0..6) == 0 {
+                self.disks[half].cut_power(&mut self.random);
+                self.power_cut = true;
+            }
+        }
+        self.oracle.crashed(self.power_cut);
+        self.power_cut = false;
+    }
+
+    fn get_in_sync(&mut self, life: &mut Life) -> Result<(), String> {
+        for _ in 0..STEPS_TO_SYNC {
+            self.one_step(life)?;
+            let state = &life.state;
+            let idle = life.clients.is_empty() && life.pending.is_empty() && state.is_whole();
+            if idle && state.regions_left() == 0 && state.regions_marked() == 0 {
+                return Ok(());
+            }
+        }
+        Err(format!("it does not get in sync: {:?}", life.state))
+    }
+
+    /// All halves are equal, and have what they must.
+    fn compare(&mut self, life: &mut Life) -> Result<(), String> {
+        if life.state.is_fenced() {
+            return Err("it is fenced, by no other server".into());
+        }
+        for sector in 0..self.sectors() {
+            let contents: Vec<u64> = self.disks.iter().map(|disk| disk.read(sector)).collect();
+            if contents.iter().any(|content| *content != contents[0]) {
+                return Err(format!("sector {sector} differs: {contents:?}"));
+            }
+            if self.oracle.lock(sector) {
+                self.oracle.read(sector, contents[0], self.step)?;
+            }
+        }
+        Ok(())
+    }
+}
