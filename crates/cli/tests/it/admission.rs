@@ -2,7 +2,7 @@
 
 use crate::common::{Volume, assert_same, floe_ok, text};
 use floe_server::nbd_client::Client;
-use floe_testkit::pattern;
+use floe_testkit::{pattern, wait_until};
 use serde_json::Value;
 
 const ZIPF: &str = "zipf:keys=5000,theta=0.9,read=0.7,block=4KiB,requests=20000";
@@ -227,6 +227,10 @@ fn memory_asks_before_a_page_comes_in_and_says_so() {
         for round in 0..3 {
             client.read(0, &mut pages).unwrap();
             assert_same("what was read", &pages, &wanted[..16 << 12]);
+            // A read that finds the pages on their way to the cache joins it and offers nothing.
+            wait_until("the pages are in the cache", || {
+                server.status().cache.valid_bytes >= pages.len() as u64
+            });
             let (asked, hits) = admission(&server);
             // The first time they stay out, the second time they come in, the third they are there.
             let (offered, admitted, there) = [(16, 0, 0), (32, 16, 0), (32, 16, 1)][round];

@@ -42,7 +42,7 @@ impl AdmissionStatus {
 pub struct MemoryAdmissionStatus {
     /// The admission, as for `--memory-admit`.
     pub admission: String,
-    /// Pages read or written that were not in memory.
+    /// Pages read or written that were not in memory. A read that joins one under way offers none.
     pub offered_pages: u64,
     /// Pages admitted.
     pub admitted_pages: u64,
