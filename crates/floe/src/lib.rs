@@ -4,9 +4,9 @@ pub mod advice;
 
 #[doc(inline)]
 pub use floe_memory::{
-    AdmissionStats, BuildError, Builder, Cache, Cause, Clock, DefaultHasher, FreezeDecision,
-    FreezeStats, Freezing, Held, InsertOptions, Item, Iter, Phase, Ref, Stats, hits_are_fenceless,
-    policy,
+    AdmissionStats, BuildError, Builder, Cache, Cause, Clock, DefaultHasher, Equivalent,
+    FreezeDecision, FreezeStats, Freezing, Frozen, Held, InsertOptions, Item, Iter, Phase, Ref,
+    Stats, hits_are_fenceless, policy,
 };
 
 #[doc = include_str!("../../../docs/coming-from.md")]

@@ -10,9 +10,6 @@ pub enum BuildError {
     /// Neither of the two limits is given.
     #[error("a cache needs a limit: give it a capacity or a weight_capacity")]
     NoLimit,
-    /// A limit is 0.
-    #[error("a {0} of 0 can hold nothing")]
-    ZeroLimit(&'static str),
     /// More entries than can be numbered.
     #[error(
         "a capacity of {0} is more than the {max} entries a cache can hold",

@@ -1,16 +1,15 @@
 //! The cache, as its users see it.
 
-use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::mem::ManuallyDrop;
-use std::ptr::NonNull;
 
+use equivalent::Equivalent;
 use floe_policy::{QdClock, Replacement};
 
 use crate::candidate::Candidate;
 use crate::cause::Cause;
-use crate::guard::{Held, Keep, Ref};
+use crate::guard::{Keep, Ref};
 use crate::hash::{DefaultHasher, KeyHash};
 use crate::inner::Inner;
 use crate::iter::Iter;
@@ -39,10 +38,11 @@ impl<K, V, P: Replacement, S> Clone for Cache<K, V, P, S> {
 }
 
 impl<K, V> Cache<K, V> {
-    /// A cache of so many entries.
+    /// A cache of so many entries. One of 0 is off: it looks everything up in vain, and drops what
+    /// is inserted.
     ///
     /// # Panics
-    /// When the capacity is 0, or 2³¹ or more.
+    /// When the capacity is 2³¹ or more.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -66,10 +66,6 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    pub(crate) fn from_inner(inner: Arc<Inner<K, V, P, S>>) -> Self {
-        Self { inner }
-    }
-
     /// Looks a key up. The guard derefs to the value, which stays in memory as long as the guard
     /// does; nothing else does, and no one waits for it.
     ///
@@ -85,8 +81,7 @@ where
     #[inline(always)] // cold parts are not: see `Shard::sure_lookup`
     pub fn get<Q>(&self, key: &Q) -> Option<Ref<'_, V>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let inner = &*self.inner;
         let found = inner.look_up(inner.record(), inner.hash(key), key)?;
@@ -104,8 +99,7 @@ where
     #[inline]
     pub fn get_cloned<Q>(&self, key: &Q) -> Option<V>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
         V: Clone,
     {
         self.read(key, V::clone)
@@ -123,8 +117,7 @@ where
     #[inline(always)] // as `get`
     pub fn read<Q, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.get(key).map(|value| read(&value))
     }
@@ -144,8 +137,7 @@ where
     /// ```
     pub fn get_many<Q>(&self, keys: &[Q], mut read: impl FnMut(usize, &V)) -> usize
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq,
+        Q: Hash + Equivalent<K>,
     {
         let inner = &*self.inner;
         let record = inner.record();
@@ -176,46 +168,28 @@ where
     /// ```
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        let inner = &*self.inner;
-        let found = inner.peek(inner.record(), inner.hash(key), key, false);
-        found.map(|found| drop(Keep::new(found.cell))).is_some()
+        self.peek(key).is_some()
     }
 
-    /// A guard for a key without a trace, but that the entry was used.
-    pub(crate) fn peek<Q>(&self, hash: KeyHash, key: &Q) -> Option<Ref<'_, V>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
-    {
-        let inner = &*self.inner;
-        let found = inner.peek(inner.record(), hash, key, true)?;
-        Some(Ref::new(found.entry, Keep::new(found.cell)))
-    }
-
-    /// Looks a key up for a guard that may travel between threads and outlive the cache. Takes a
-    /// lock, unlike [`get`](Self::get).
+    /// Looks a key up without a trace: no hit is counted, the policy does not learn of it, and it
+    /// does not delay the expiry of an entry with a time to idle. Slower than [`get`](Self::get).
     ///
     /// ```
     /// # use floe_memory as floe;
     /// let cache = floe::Cache::new(10);
-    /// cache.insert(1, "one".to_string());
-    /// let value = cache.hold(&1).unwrap();
-    /// assert_eq!(std::thread::spawn(move || value.len()).join().unwrap(), 3);
+    /// cache.insert(1, "one");
+    /// assert_eq!(*cache.peek(&1).unwrap(), "one");
+    /// assert_eq!(cache.stats().hits, 0);
     /// ```
-    pub fn hold<Q>(&self, key: &Q) -> Option<Held<V>>
+    pub fn peek<Q>(&self, key: &Q) -> Option<Ref<'_, V>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let inner = &*self.inner;
-        let found = inner.look_up(inner.record(), inner.hash(key), key)?;
-        let keep = Keep::new(found.cell);
-        let hold = inner.threads.records.hold(&raw const *found.entry as usize);
-        drop(keep);
-        Some(Held::new(NonNull::from(&found.entry.value), hold))
+        let found = inner.peek(inner.record(), inner.hash(key), key, false)?;
+        Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
     /// Inserts a value, in place of the one that is there under the key, if any. The policy chooses
@@ -290,8 +264,7 @@ where
     /// ```
     pub fn remove<Q>(&self, key: &Q) -> Option<Ref<'_, V>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let inner = &*self.inner;
         let hash = inner.hash(key);

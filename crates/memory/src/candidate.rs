@@ -23,6 +23,8 @@ pub(crate) struct Candidate<'a, K, V> {
     pub(crate) pinned: bool,
     /// No admission is to be asked about it: one has admitted it, or it succeeds another.
     pub(crate) is_admitted: bool,
+    /// Does not replace an entry that is there: that is newer.
+    pub(crate) yields: bool,
     /// Is filled with the address of the entry before others can see it, to keep it for the caller.
     pub(crate) guard: Option<&'a Cell>,
 }
@@ -46,6 +48,7 @@ impl<'a, K, V> Candidate<'a, K, V> {
             due: None,
             pinned: false,
             is_admitted: false,
+            yields: false,
             guard: None,
         }
     }
@@ -56,6 +59,12 @@ impl<'a, K, V> Candidate<'a, K, V> {
 
     pub(crate) fn value(&self) -> &V {
         self.value
+    }
+
+    /// Gives key and value back to the caller, who has them where they were.
+    pub(crate) fn hand_back(mut self) {
+        debug_assert!(!self.is_placed, "they have moved");
+        self.is_placed = true;
     }
 
     /// Moves into memory for an entry.

@@ -34,6 +34,15 @@ impl Further {
         self.present * CHUNK
     }
 
+    /// Returns whether a cell is one of these.
+    pub(crate) fn has(&self, cell: &Cell) -> bool {
+        self.chunks
+            .iter()
+            .flatten()
+            .flat_map(|chunk| chunk.iter())
+            .any(|own| std::ptr::eq(own, cell))
+    }
+
     /// Cells that were looked at for a free one.
     pub(crate) fn searched(&self) -> u64 {
         self.searched

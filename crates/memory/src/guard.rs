@@ -10,6 +10,9 @@ use crate::entry::Entry;
 use crate::holds::Hold;
 use crate::sync::Ordering;
 
+/// In a cell, no address of an entry: the cell is taken.
+pub(crate) const RESERVED: usize = 1;
+
 /// A cell that keeps an entry as long as this is there.
 #[derive(Debug)]
 pub(crate) struct Keep<'a>(&'a Cell);
@@ -26,6 +29,16 @@ impl<'a> Keep<'a> {
     #[inline(always)]
     pub(crate) fn name(&self, address: usize) {
         self.0.store(address, Ordering::Release); // as in `drop`; and see `Record::looked_at`
+    }
+
+    /// The cell.
+    pub(crate) fn cell(&self) -> &'a Cell {
+        self.0
+    }
+
+    /// The address that it names.
+    pub(crate) fn address(&self) -> usize {
+        self.0.load(Ordering::Relaxed) // this thread wrote it, or the one it came from
     }
 
     /// Hands the cell on, filled.
@@ -49,7 +62,7 @@ impl Drop for Keep<'_> {
 ///
 /// As long as this is there, the value stays in memory, even after the entry was removed. It keeps
 /// nothing else, and no thread waits for it. No reference count is touched. It belongs to its
-/// thread; [`Cache::hold`](crate::Cache::hold) makes one that may travel and outlive the cache.
+/// thread; [`hold`](Self::hold) makes one that may travel and outlive the cache.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -62,7 +75,7 @@ impl Drop for Keep<'_> {
 /// ```
 pub struct Ref<'a, V> {
     value: &'a V,
-    _keep: Keep<'a>,
+    keep: Keep<'a>,
     /// The cell belongs to a thread.
     not_send: PhantomData<*const ()>,
 }
@@ -70,7 +83,14 @@ pub struct Ref<'a, V> {
 impl<'a, V> Ref<'a, V> {
     #[inline(always)]
     pub(crate) fn new<K>(entry: &'a Entry<K, V>, keep: Keep<'a>) -> Self {
-        Self { value: &entry.value, _keep: keep, not_send: PhantomData }
+        Self { value: &entry.value, keep, not_send: PhantomData }
+    }
+}
+
+impl<'a, V> Ref<'a, V> {
+    /// The value, and the cell that keeps its entry.
+    pub(crate) fn into_parts(self) -> (&'a V, Keep<'a>) {
+        (self.value, self.keep)
     }
 }
 

@@ -136,6 +136,11 @@ impl Record {
         unsafe { &*cell }
     }
 
+    /// Returns whether a cell is one of these.
+    pub(crate) fn has(&self, cell: &Cell) -> bool {
+        self.cells.iter().any(|own| std::ptr::eq(own, cell)) || lock(&self.further).has(cell)
+    }
+
     /// Appends the addresses of all that is looked at. Returns how many cells that took. The caller
     /// has the lock of the records.
     pub(crate) fn looked_at(&self, out: &mut Vec<usize>) -> usize {

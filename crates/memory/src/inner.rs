@@ -1,9 +1,9 @@
 //! State that clones of a cache share, and the steps of every operation on it.
 
-use std::borrow::Borrow;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use equivalent::Equivalent;
 use floe_policy::{PolicyInfo, Replacement};
 
 use crate::budget::Budget;
@@ -119,8 +119,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         key: &Q,
     ) -> MutexGuard<'a, Owner<K, V, P>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let owner = shard.owner();
         if shard.is_loading() { self.detach(shard, owner, hash, key) } else { owner }
@@ -137,12 +136,11 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         key: &Q,
     ) -> MutexGuard<'a, Owner<K, V, P>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         drop(owner); // it comes after that of the flights
         let mut detached = Vec::new(); // dropped outside of the locks: keys are the user's code
-        lock(&shard.flights).detach(hash.whole(), |found| found.borrow() == key, &mut detached);
+        lock(&shard.flights).detach(hash.whole(), |found| key.equivalent(found), &mut detached);
         drop(detached);
         shard.owner()
     }

@@ -11,6 +11,7 @@ mod candidate;
 mod cause;
 mod cell;
 mod clock;
+mod conditional;
 mod count;
 mod entry;
 mod flight;
@@ -24,6 +25,7 @@ mod hazard;
 #[cfg(test)]
 #[path = "frozen/histories.rs"]
 mod histories; // not in `frozen`: models of threads take that into crates of their own
+mod hold;
 mod holds;
 mod huge;
 mod index;
@@ -74,6 +76,7 @@ pub use builder::Builder;
 pub use cache::Cache;
 pub use cause::Cause;
 pub use clock::Clock;
+pub use equivalent::Equivalent;
 pub use floe_policy as policy;
 pub use frozen::freezer::Frozen;
 pub use frozen::options::{FreezeDecision, FreezeStats, Freezing, Phase};

@@ -1,9 +1,9 @@
 //! Looking keys up: in the frozen index if there is one, then in the shard; what hits leave behind.
 
 use std::any::TypeId;
-use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
+use equivalent::Equivalent;
 use floe_policy::{HitKind, Marks, Replacement, Slot, Touch};
 
 use crate::cell::Cell;
@@ -76,8 +76,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         is_use: bool,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let found = self.shards.of(hash).peek(record, hash.in_shard(), key)?;
         let expiry = &found.entry.expiry;
@@ -103,8 +102,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         if record.lookups.next() >= record.timed_next.get() {
             return self.look_up_timed(record, hash, key);
@@ -128,8 +126,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let one_in = self.frozen.timed_one_in();
         record.timed_next.set(record.lookups.get() + record.timings.draw(one_in));
@@ -157,8 +154,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         keys: &[Q],
         mut found: impl FnMut(usize, Found<'a, K, V>),
     ) where
-        K: Borrow<Q>,
-        Q: Eq,
+        Q: Equivalent<K>,
     {
         let mut likely = [None; BATCH];
         let index = self.frozen.keep(record);
@@ -227,8 +223,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         self.unless_expired(self.frozen.find(index, record, hash, key)?)
     }
@@ -242,8 +237,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         self.look_up_dynamic(record, hash, key)
     }
@@ -257,8 +251,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let shard = self.shards.of(hash);
         match shard.fast_lookup(record, hash.in_shard(), key) {
@@ -282,8 +275,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         match shard.sure_lookup(record, hash.in_shard(), key) {
             Some((found, marks)) => self.count(shard, record, found, marks),

@@ -1,8 +1,8 @@
 //! Operations on the whole cache: its limits, what is frozen or pinned, and freeing.
 
-use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 
+use equivalent::Equivalent;
 use floe_policy::Replacement;
 
 use crate::cache::Cache;
@@ -39,10 +39,11 @@ where
 
     /// Changes the limit of entries while the cache is used, or gives it one, and evicts what is
     /// too much before it returns; pinned entries stay, however many they are. The policy keeps
-    /// what it has learned. Memory reserved for entries is not given back.
+    /// what it has learned. Memory reserved for entries is not given back. With 0 the cache is off:
+    /// it holds nothing.
     ///
     /// # Panics
-    /// When the capacity is 0, or 2³¹ or more.
+    /// When the capacity is 2³¹ or more.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -52,7 +53,6 @@ where
     /// assert_eq!(cache.len(), 10);
     /// ```
     pub fn resize(&self, capacity: usize) {
-        assert!(capacity > 0, "a capacity of 0 can hold nothing");
         assert!(
             capacity <= u32::MAX as usize / 2,
             "a capacity of {capacity} is more than a cache can number"
@@ -64,7 +64,7 @@ where
     /// Changes the limit of weight, as [`resize`](Self::resize) that of entries.
     ///
     /// # Panics
-    /// When the capacity is 0, or the cache has no weigher.
+    /// When the cache has no weigher.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -79,7 +79,6 @@ where
     /// assert_eq!(cache.len(), 5);
     /// ```
     pub fn resize_weight(&self, capacity: u64) {
-        assert!(capacity > 0, "a weight_capacity of 0 can hold nothing");
         assert!(self.inner.weigher.is_some(), "a weight_capacity needs a weigher");
         self.inner.budget.set_weight(capacity);
         self.resized();
@@ -144,8 +143,7 @@ where
     /// ```
     pub fn pin<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.set_pinned(key, true)
     }
@@ -164,16 +162,14 @@ where
     /// ```
     pub fn unpin<Q>(&self, key: &Q) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.set_pinned(key, false)
     }
 
     fn set_pinned<Q>(&self, key: &Q, pinned: bool) -> bool
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let inner = &*self.inner;
         let hash = inner.hash(key);

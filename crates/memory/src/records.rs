@@ -230,6 +230,17 @@ impl Records {
         list.visited + list.records.iter().map(|record| record.searched()).sum::<u64>()
     }
 
+    /// Returns whether a cell that names something is one of this cache's. `own` is the caller's
+    /// record, where it is more often than not.
+    pub(crate) fn has(&self, own: &Record, cell: &Cell) -> bool {
+        let in_other = || {
+            // The thread may have given up its record meanwhile, and the cell with it.
+            let list = lock(&self.list);
+            list.records[..list.live].iter().any(|record| record.has(cell))
+        };
+        own.has(cell) || in_other()
+    }
+
     /// Holds the entry at an address that a guard of the caller's keeps meanwhile.
     pub(crate) fn hold(&self, address: usize) -> Hold {
         self.holds.hold(address)

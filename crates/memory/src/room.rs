@@ -39,6 +39,40 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         }
     }
 
+    /// [`put`](Self::put) if `decide`, which gets what is there under the key and has not expired,
+    /// agrees with the lock held.
+    #[inline(never)]
+    pub(crate) fn put_if<'a>(
+        &'a self,
+        shard: &'a Shard<K, V, P>,
+        candidate: &mut Candidate<'_, K, V>,
+        decide: impl FnOnce(Option<&Entry<K, V>>) -> bool,
+        mut then: impl FnMut(After<'a, K, V, P>),
+    ) -> bool
+    where
+        K: Eq,
+    {
+        let all_frozen = self.frozen.is_all();
+        let asks_others = self.shards.len() > 1 && !all_frozen;
+        let clock = self.lifetimes.clock();
+        // as in `put`
+        let _asks = candidate.due.map(|due| self.lifetimes.upkeep().asks(due));
+        let owner = self.owner_past_loads(shard, candidate.hash, candidate.key());
+        let (result, after) = self.change(shard, owner, |owner, gone| {
+            let hash = candidate.hash.in_shard();
+            let there = owner.find(shard.table(), hash, candidate.key());
+            decide(there.filter(|entry| !entry.expiry.is_over(clock)))
+                .then(|| owner.insert(shard, &self.budget, clock, candidate, asks_others, gone))
+        });
+        then(after);
+        if let Some(Err(lacking)) = result {
+            // The entry that was there has left for it; one that comes now does not know of it.
+            candidate.yields = true;
+            self.put_with_help(shard, candidate, lacking, all_frozen, &mut then);
+        }
+        result.is_some()
+    }
+
     /// Puts an entry in if its shard can make room for it.
     #[inline(always)]
     fn try_put<'a>(
@@ -53,9 +87,10 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     {
         // A loaded value has no load of its key to outdate any more, and its caller has the
         // flights' lock.
-        let owner = match candidate.guard {
-            Some(_) => shard.owner(),
-            None => self.owner_past_loads(shard, candidate.hash, candidate.key()),
+        let owner = if candidate.yields {
+            shard.owner()
+        } else {
+            self.owner_past_loads(shard, candidate.hash, candidate.key())
         };
         let (result, after) = self.change(shard, owner, |owner, gone| {
             owner.insert(shard, &self.budget, self.lifetimes.clock(), candidate, asks_others, gone)

@@ -1,7 +1,6 @@
 //! A part of a cache: what hits go through without a lock, and the lock for all else.
 
-use std::borrow::Borrow;
-
+use equivalent::Equivalent;
 use floe_policy::Eviction;
 
 use crate::barrier;
@@ -155,8 +154,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         key: &Q,
     ) -> Option<Marked<'a, K, V, P>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let lookups = record.lookups.get();
         let (found, table) = self.slow_lookup(record, hash, key, true)?;
@@ -177,8 +175,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         key: &Q,
     ) -> Fast<'a, K, V, P>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         if !barrier::is_asymmetric() {
             return Fast::Unsure;
@@ -214,7 +211,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                 }
                 // SAFETY: as in `slow_lookup`.
                 let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
-                let found = entry.key.borrow() == key;
+                let found = key.equivalent(&entry.key);
                 // Comparing keys is the user's code and may have used this cache: then the table
                 // may be gone.
                 let astray = !is_plain && record.has_strayed(lookups);
@@ -250,8 +247,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         Some(self.slow_lookup(record, hash, key, false)?.0)
     }
@@ -271,8 +267,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         counted: bool,
     ) -> Option<(Found<'a, K, V>, *const TableOf<P>)>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         // Not where this may be in the middle of another lookup, which does not look at that again.
         if counted && !barrier::is_asymmetric() {
@@ -310,7 +305,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                         // thread that takes it out later will see the cell and not free it.
                         let entry =
                             unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
-                        if entry.key.borrow() == key {
+                        if key.equivalent(&entry.key) {
                             let cell = keep.into_cell();
                             return Some((Found { entry, cell }, address));
                         }

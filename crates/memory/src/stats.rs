@@ -31,6 +31,7 @@ impl ShardCounts {
 /// Holds what came of offers: of keys that were inserted and not there, pinned ones and those that
 /// could never fit left out.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AdmissionStats {
     /// The admission, with its parameters where it was chosen by a text.
@@ -44,7 +45,8 @@ pub struct AdmissionStats {
 }
 
 /// Holds what a cache has counted since it was made, and what it holds. Counts of other threads may
-/// be a moment late.
+/// be a moment late. With the feature `serde` they can be serialized; a `Duration` is one of
+/// seconds and nanoseconds then.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -57,6 +59,7 @@ pub struct AdmissionStats {
 /// assert_eq!(stats.hit_ratio(), Some(0.5));
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Stats {
     /// Lookups that found their key.

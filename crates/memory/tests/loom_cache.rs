@@ -26,6 +26,8 @@ mod cause;
 mod cell;
 #[path = "../src/clock.rs"]
 mod clock;
+#[path = "../src/conditional.rs"]
+mod conditional;
 #[path = "../src/count.rs"]
 mod count;
 #[path = "../src/entry.rs"]
@@ -44,6 +46,8 @@ mod guard;
 mod hash;
 #[path = "../src/hazard.rs"]
 mod hazard;
+#[path = "../src/hold.rs"]
+mod hold;
 #[path = "../src/holds.rs"]
 mod holds;
 #[path = "../src/huge.rs"]
@@ -514,6 +518,62 @@ fn a_barrier_of_another_thread_counts_for_what_was_taken_out_before_it_only() {
         }
         reader.join().unwrap();
         other.join().unwrap();
+    });
+}
+
+#[test]
+fn no_upsert_is_lost() {
+    model(3, || {
+        let cache = Cache::small(1);
+        let add = |cache: &Cache| {
+            let add =
+                |there: Option<&Tracked>| Tracked::new(there.map_or(1, |there| there.get() + 1));
+            let value = cache.upsert_with(Tracked::new(1), add).get();
+            assert!((1..=2).contains(&value));
+        };
+        let other = Handle::of(&cache);
+        let thread = thread::spawn(move || add(&other));
+        add(&cache);
+        thread.join().unwrap();
+        assert_eq!(cache.value(1), Some(2));
+        cache.reclaim();
+    });
+}
+
+#[test]
+fn a_value_that_another_thread_replaces_is_not_removed_for_it() {
+    model_of_readers(3, || {
+        let cache = Cache::small(1);
+        cache.put(1, 10);
+        let other = Handle::of(&cache);
+        let thread = thread::spawn(move || {
+            let removed = other.remove_if(&Tracked::new(1), |value| value.get() == 10);
+            assert!(removed.as_ref().is_none_or(|value| value.get() == 10));
+            removed.is_some()
+        });
+        let before = cache.swap(Tracked::new(1), Tracked::new(11)).map(|value| value.get());
+        let removed = thread.join().unwrap();
+        assert_eq!(before.is_none(), removed, "one of the two gets the value");
+        assert_eq!(cache.value(1), Some(11));
+        cache.reclaim();
+    });
+}
+
+#[test]
+fn what_a_guard_showed_is_kept_by_the_hold_that_it_becomes() {
+    model_of_readers(3, || {
+        let cache = Cache::small(1);
+        cache.put(1, 10);
+        let other = Handle::of(&cache);
+        let thread = thread::spawn(move || {
+            let guard = other.get(&Tracked::new(1));
+            let held = guard.map(|guard| guard.hold(&other));
+            assert!(held.is_none_or(|held| held.get() == 10));
+        });
+        drop(cache.remove(&Tracked::new(1)));
+        cache.reclaim();
+        thread.join().unwrap();
+        cache.reclaim();
     });
 }
 

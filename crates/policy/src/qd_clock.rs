@@ -17,15 +17,17 @@
 //!
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
-use crate::quick_demotion::QuickDemotion;
+use crate::quick_demotion::named_quick_demotion;
 use crate::{Parameter, Parameters, Policy, PolicyInfo};
 
 const SMALL_SHARE: Parameter = Parameter::share("small", 0.05, "share of the small queue");
 const GHOST_SHARE: Parameter = Parameter::share("ghosts", 0.4, "ghosts for each entry");
 const BITS: Parameter = Parameter::count("bits", 3, 1..=7, "bits of the hit counter");
 
-/// Quick demotion before a CLOCK that is filled first.
-pub type QdClock = QuickDemotion<true>;
+named_quick_demotion! {
+    /// Quick demotion before a CLOCK that is filled first.
+    QdClock, true
+}
 
 impl Policy for QdClock {
     const INFO: PolicyInfo = PolicyInfo::new(

@@ -10,15 +10,17 @@
 //!
 //! Not to be used where entries come in bursts of two: S3-FIFO keeps those out.
 
-use crate::quick_demotion::QuickDemotion;
+use crate::quick_demotion::named_quick_demotion;
 use crate::s3_fifo::SMALL_SHARE;
 use crate::{Parameters, Policy, PolicyInfo};
 
 /// Two bits of hits.
 const HITS_MAX: u8 = 3;
 
-/// Quick demotion, lazy promotion: S3-FIFO's queues, where one hit is enough to stay.
-pub type Qdlp = QuickDemotion<false>;
+named_quick_demotion! {
+    /// Quick demotion, lazy promotion: S3-FIFO's queues, where one hit is enough to stay.
+    Qdlp, false
+}
 
 impl Policy for Qdlp {
     const INFO: PolicyInfo = PolicyInfo::new(

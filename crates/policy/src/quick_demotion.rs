@@ -15,7 +15,7 @@ const MAIN: usize = 1;
 /// Three FIFO queues: small, main, ghost. One hit in the small one earns a place in the main one,
 /// and an order may fill the main one first.
 #[derive(Debug, Clone)]
-pub struct QuickDemotion<const MAIN_FIRST: bool> {
+pub(crate) struct QuickDemotion<const MAIN_FIRST: bool> {
     queues: Lists<2>,
     hits: Counters,
     small: SmallQueue,
@@ -139,3 +139,79 @@ impl<const MAIN_FIRST: bool> Listed for QuickDemotion<MAIN_FIRST> {
         self.hits.memory_bytes() + self.small.memory_bytes()
     }
 }
+
+/// Gives a [`QuickDemotion`] a type of its own, which signatures name.
+macro_rules! named_quick_demotion {
+    ($(#[$doc:meta])* $Name:ident, $main_first:literal) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone)]
+        pub struct $Name($crate::quick_demotion::QuickDemotion<$main_first>);
+
+        impl $Name {
+            /// An empty order that remembers this share of the cache as ghosts and counts so many
+            /// hits.
+            fn with(small_share: f64, ghost_share: f64, hits_max: u8) -> Self {
+                type Order = $crate::quick_demotion::QuickDemotion<$main_first>;
+                Self(Order::with(small_share, ghost_share, hits_max))
+            }
+        }
+
+        impl $crate::listed::Listed for $Name {
+            type Marks = $crate::Counters;
+            type Lists = $crate::Lists<2>;
+
+            const WEIGHTED: bool = true;
+
+            #[inline(always)]
+            fn lists(&self) -> &$crate::Lists<2> {
+                self.0.lists()
+            }
+
+            #[inline(always)]
+            fn lists_mut(&mut self) -> &mut $crate::Lists<2> {
+                self.0.lists_mut()
+            }
+
+            #[inline(always)]
+            fn marks(&self) -> &$crate::Counters {
+                $crate::listed::Listed::marks(&self.0)
+            }
+
+            #[inline(always)]
+            fn insert(&mut self, slot: $crate::Slot, access: &$crate::Access) {
+                $crate::listed::Listed::insert(&mut self.0, slot, access);
+            }
+
+            #[inline(always)]
+            fn evict(&mut self, incoming: Option<&$crate::Access>) -> Option<$crate::Slot> {
+                $crate::listed::Listed::evict(&mut self.0, incoming)
+            }
+
+            fn victim(&mut self, incoming: Option<&$crate::Access>) -> Option<$crate::Slot> {
+                $crate::listed::Listed::victim(&mut self.0, incoming)
+            }
+
+            fn hottest_first(&self) -> impl AsRef<[usize]> {
+                self.0.hottest_first()
+            }
+
+            fn hits(&self) -> Option<&$crate::Counters> {
+                self.0.hits()
+            }
+
+            fn resized(&mut self) {
+                self.0.resized();
+            }
+
+            fn moved(&mut self, from: $crate::Slot, to: $crate::Slot) {
+                self.0.moved(from, to);
+            }
+
+            fn other_memory_bytes(&self) -> usize {
+                self.0.other_memory_bytes()
+            }
+        }
+    };
+}
+
+pub(crate) use named_quick_demotion;

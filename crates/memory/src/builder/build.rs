@@ -122,14 +122,12 @@ where
             let kept = inner.lifetimes.keep_house(&inner, true);
             kept.map_err(|error| BuildError::Thread(error.to_string()))?;
         }
-        Ok(Cache::from_inner(inner))
+        Ok(Cache { inner })
     }
 
     fn check(&self) -> Result<(), BuildError> {
         match (self.entries, self.weight) {
             (None, None) => return Err(BuildError::NoLimit),
-            (Some(0), _) => return Err(BuildError::ZeroLimit("capacity")),
-            (_, Some(0)) => return Err(BuildError::ZeroLimit("weight_capacity")),
             (Some(entries), _) if entries > u32::MAX as usize / 2 => {
                 return Err(BuildError::TooManyEntries(entries));
             }

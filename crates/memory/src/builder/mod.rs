@@ -82,7 +82,7 @@ impl<K, V> Default for Builder<K, V> {
 }
 
 impl<K, V, P, S> Builder<K, V, P, S> {
-    /// The most entries it holds.
+    /// The most entries it holds. With 0 the cache is off: it holds nothing, and still loads.
     ///
     /// ```
     /// # use floe_memory as floe;

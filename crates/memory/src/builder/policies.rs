@@ -53,7 +53,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     }
 
     /// Sets the eviction policy by name, with parameters if need be: `lru`, `slru:segments=2`, as
-    /// `floe simulate` takes them.
+    /// `floe simulate` takes them. This changes the cache's type to
+    /// [`Cache<K, V, AnyPolicy>`](crate::Cache), whatever the name; a field or argument names that.
     ///
     /// # Errors
     /// When there is no such policy or parameter; says which there are.

@@ -17,11 +17,12 @@
 
 mod bucket;
 
-use std::borrow::Borrow;
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use self::bucket::{Bucket, GONE, LANES, PASSED_BY_SHIFT, tag};
+use equivalent::Equivalent;
+
 use crate::barrier;
 use crate::cell::Cell;
 use crate::entry::Entry;
@@ -249,8 +250,7 @@ impl<K, V> FrozenIndex<K, V> {
         key: &Q,
     ) -> Option<(&'a Entry<K, V>, &'a Cell)>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let lookups = record.lookups.get();
         let tag = tag(hash);
@@ -266,7 +266,7 @@ impl<K, V> FrozenIndex<K, V> {
                     return None;
                 }
                 let (entry, keep) = self.keep(Likely { word, number }, record)?;
-                if entry.key.borrow() == key {
+                if key.equivalent(&entry.key) {
                     return Some((entry, keep.into_cell()));
                 }
                 drop(keep);
@@ -338,13 +338,12 @@ impl<K, V> FrozenIndex<K, V> {
         key: &Q,
     ) -> Option<(&'a Entry<K, V>, &'a Cell)>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         if !barrier::is_asymmetric() {
             return None; // this thread may have told so by now, between two keys of a batch
         }
         let (entry, keep) = self.keep(likely, record)?;
-        if entry.key.borrow() == key { Some((entry, keep.into_cell())) } else { None }
+        if key.equivalent(&entry.key) { Some((entry, keep.into_cell())) } else { None }
     }
 }

@@ -143,6 +143,7 @@ impl Default for Freezing {
 
 /// Holds what the freeze controller is doing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
 pub enum Phase {
     /// The cache fills, or everything has thawed and finds its order again.
@@ -193,6 +194,7 @@ impl fmt::Display for Phase {
 
 /// A decision of the freeze controller.
 #[derive(Debug, Clone, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FreezeDecision {
     /// When, since the cache was made.
@@ -206,6 +208,7 @@ pub struct FreezeDecision {
 /// Holds what is told of freezing. Latencies are in nanoseconds, means of what was measured last,
 /// and `None` before.
 #[derive(Debug, Clone, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FreezeStats {
     /// Tells what is being done.

@@ -1,6 +1,6 @@
 //! The frozen index as readers find it, and the freezer, which makes and frees it.
 
-use std::borrow::Borrow;
+use equivalent::Equivalent;
 
 use crate::barrier;
 use crate::frozen::freezer::Freezer;
@@ -81,8 +81,7 @@ impl<K, V> FrozenState<K, V> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        K: Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         if !barrier::is_asymmetric() {
             return None; // an index that was published before readers had to fence

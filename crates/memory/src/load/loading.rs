@@ -1,6 +1,5 @@
 //! A load that one caller has taken on for all that ask for its key, and the choice of that caller.
 
-use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
 use std::mem::ManuallyDrop;
 
@@ -10,15 +9,11 @@ use crate::cache::Cache;
 use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::flight::{Failure, Flight};
-use crate::guard::{Keep, Ref};
+use crate::guard::{Keep, RESERVED, Ref};
 use crate::hash::KeyHash;
 use crate::options::InsertOptions;
 use crate::owner::Owner;
-use crate::shard::Shard;
 use crate::sync::{Arc, Ordering, lock};
-
-/// In a cell, no address of an entry: the cell is taken.
-const RESERVED: usize = 1;
 
 /// The next action of a caller that asks for an absent key.
 pub(super) enum Turn<'a, K, V, P, S>
@@ -45,12 +40,12 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    cache: &'a Cache<K, V, P, S>,
-    hash: KeyHash,
+    pub(super) cache: &'a Cache<K, V, P, S>,
+    pub(super) hash: KeyHash,
     pub(super) flight: Arc<Flight<K, V>>,
-    finished: bool,
+    pub(super) finished: bool,
     /// The failure for the waiting callers if it is not finished.
-    failure: Failure,
+    pub(super) failure: Failure,
 }
 
 impl<'a, K, V, P, S> Loading<'a, K, V, P, S>
@@ -77,7 +72,7 @@ where
         // comparing keys is the user's code and may need cells, too
         cell.store(RESERVED, Ordering::Relaxed);
         let keep = Keep::new(cell);
-        candidate.guard = Some(cell);
+        (candidate.guard, candidate.yields) = (Some(cell), true);
         let mut afters = Vec::new();
         let boarded;
         {
@@ -131,52 +126,5 @@ where
         inner.failed_loads.fetch_add(1, Ordering::Relaxed); // a count
         self.flight.fail(self.failure.take());
         drop(key); // the user's code, outside of the lock
-    }
-}
-
-impl<K, V, P, S> Cache<K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    /// Decides which caller loads an absent key: this one, if no other loads it or it does not
-    /// wait.
-    ///
-    /// # Panics
-    /// When it would wait for itself.
-    pub(super) fn turn<Q>(&self, hash: KeyHash, key: &Q, waits: bool) -> Turn<'_, K, V, P, S>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let inner = &*self.inner;
-        let shard: &Shard<K, V, P> = inner.shards.of(hash);
-        let owned = key.to_owned(); // the user's code, outside of the lock
-        let mut flights = lock(&shard.flights);
-        let found = flights.find(hash.whole(), |found| found.borrow() == key);
-        if let Some(flight) = found.filter(|flight| waits || flight.is_own()) {
-            drop(flights);
-            assert!(!flight.is_own(), "a load asks for the key that it loads");
-            return Turn::Wait(flight);
-        }
-        if self.peek(hash, key).is_some() {
-            return Turn::LookAgain;
-        }
-        let flight = Flight::new();
-        flights.attach(hash.whole(), owned, &flight);
-        shard.begins_loading(); // before the load reads anything: see `Inner::owner_past_loads`
-        inner.loads.fetch_add(1, Ordering::Relaxed); // a count
-        Turn::Load(Loading { cache: self, hash, flight, finished: false, failure: None })
-    }
-
-    /// Returns what a flight has brought, when it is over.
-    pub(super) fn landed(&self, flight: &Flight<K, V>) -> Result<Ref<'_, V>, Failure> {
-        let entry = flight.wait()?;
-        // The flight's hold keeps the entry while the cell is filled.
-        let cell = self.inner.threads.records.adopt(self.inner.record(), entry.as_ptr() as usize);
-        // SAFETY: kept by the cell; entries of a cache live as long as it does.
-        Ok(Ref::new(unsafe { entry.as_ref() }, Keep::new(cell)))
     }
 }

@@ -1,45 +1,19 @@
 //! Getting what is not there yet: one load per key, however many ask.
 
+mod loader;
 mod loading;
 
 use std::borrow::Borrow;
-use std::future::{Future, poll_fn};
+use std::convert::Infallible;
+use std::future::Future;
 use std::hash::{BuildHasher, Hash};
-use std::pin::pin;
 
 use floe_policy::Replacement;
 
-use self::loading::Turn;
+use self::loader::{Loader, Sharing};
 use crate::cache::Cache;
-use crate::flight::{Aboard, Failure};
 use crate::guard::Ref;
 use crate::sync::Arc;
-
-/// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a
-/// source that is there again is asked once, and one that keeps failing does not make its callers
-/// queue.
-const WAITS: u32 = 2;
-
-/// The passing of an error from the loading caller to the waiting ones.
-struct Sharing<E> {
-    share: fn(&E) -> Failure,
-    receive: fn(Failure) -> Option<E>,
-}
-
-impl<E> Sharing<E> {
-    /// It stays where it is.
-    fn none() -> Self {
-        Self { share: |_| None, receive: |_| None }
-    }
-}
-
-impl<E: Send + Sync + 'static> Sharing<Arc<E>> {
-    /// All get it, if they expect one of its type.
-    fn all() -> Self {
-        let share: fn(&Arc<E>) -> Failure = |error| Some(Arc::clone(error) as _);
-        Self { share, receive: |failure| failure?.downcast().ok() }
-    }
-}
 
 impl<K, V, P, S> Cache<K, V, P, S>
 where
@@ -82,7 +56,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.get_or_load_once(key, load, &Sharing::none())
+        Loader::of(self).load(key, load, &Sharing::none())
     }
 
     /// [`get_or_insert_with`](Self::get_or_insert_with) in which callers that wait for a failing
@@ -114,52 +88,28 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        self.get_or_load_once(key, || load().map_err(Arc::new), &Sharing::all())
+        Loader::of(self).load(key, || load().map_err(Arc::new), &Sharing::all())
     }
 
-    fn get_or_load_once<Q, E>(
-        &self,
-        key: &Q,
-        load: impl FnOnce() -> Result<V, E>,
-        errors: &Sharing<E>,
-    ) -> Result<Ref<'_, V>, E>
+    /// [`get_or_insert_with`](Self::get_or_insert_with) for a value that can always be made.
+    ///
+    /// # Panics
+    /// As `get_or_insert_with`.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// assert_eq!(*cache.get_with(&7, || "seven".to_string()), "seven");
+    /// assert_eq!(*cache.get_with(&7, || unreachable!("it is there")), "seven");
+    /// ```
+    pub fn get_with<Q>(&self, key: &Q, make: impl FnOnce() -> V) -> Ref<'_, V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        if let Some(value) = self.get(key) {
-            return Ok(value);
-        }
-        let hash = self.inner.hash(key);
-        let mut waited = 0;
-        loop {
-            if let Some(value) = self.peek(hash, key) {
-                return Ok(value);
-            }
-            match self.turn(hash, key, waited < WAITS) {
-                Turn::LookAgain => {}
-                Turn::Wait(flight) => match self.landed(&flight) {
-                    Ok(value) => return Ok(value),
-                    Err(failure) => {
-                        if let Some(error) = (errors.receive)(failure) {
-                            return Err(error);
-                        }
-                        waited += 1;
-                    }
-                },
-                Turn::Load(loading) => {
-                    let aboard = Aboard::new(&loading.flight);
-                    let loaded = load();
-                    drop(aboard);
-                    return match loaded {
-                        Ok(value) => Ok(loading.finish(|| key.to_owned(), value)),
-                        Err(error) => {
-                            loading.fail((errors.share)(&error));
-                            Err(error)
-                        }
-                    };
-                }
-            }
+        match self.get_or_insert_with(key, || Ok::<_, Infallible>(make())) {
+            Ok(value) => value,
+            Err(never) => match never {},
         }
     }
 
@@ -202,7 +152,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.get_or_load_async_once(key, load, Sharing::none()).await
+        Loader::of(self).load_async(key, load, Sharing::none()).await
     }
 
     /// [`try_get_with`](Self::try_get_with) for a future, as
@@ -223,61 +173,8 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        self.get_or_load_async_once(key, async { load.await.map_err(Arc::new) }, Sharing::all())
+        Loader::of(self)
+            .load_async(key, async { load.await.map_err(Arc::new) }, Sharing::all())
             .await
-    }
-
-    async fn get_or_load_async_once<Q, E>(
-        &self,
-        key: &Q,
-        load: impl Future<Output = Result<V, E>>,
-        errors: Sharing<E>,
-    ) -> Result<Ref<'_, V>, E>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let hash = self.inner.hash(key);
-        let (mut counted, mut waited) = (false, 0);
-        loop {
-            let present =
-                if counted { self.peek(hash, key).is_some() } else { self.get(key).is_some() };
-            counted = true;
-            if present {
-                if let Some(value) = self.peek(hash, key) {
-                    return Ok(value);
-                }
-                continue;
-            }
-            // No guard may be alive across an `await`.
-            let flight = match self.turn(hash, key, waited < WAITS) {
-                Turn::LookAgain => continue,
-                Turn::Wait(flight) => flight,
-                Turn::Load(loading) => {
-                    let mut load = pin!(load);
-                    let loaded = poll_fn(|context| {
-                        let _aboard = Aboard::new(&loading.flight);
-                        load.as_mut().poll(context)
-                    });
-                    return match loaded.await {
-                        Ok(value) => Ok(loading.finish(|| key.to_owned(), value)),
-                        Err(error) => {
-                            loading.fail((errors.share)(&error));
-                            Err(error)
-                        }
-                    };
-                }
-            };
-            flight.landing().await;
-            match self.landed(&flight) {
-                Ok(value) => return Ok(value),
-                Err(failure) => {
-                    if let Some(error) = (errors.receive)(failure) {
-                        return Err(error);
-                    }
-                    waited += 1;
-                }
-            }
-        }
     }
 }

@@ -41,7 +41,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 if !expires
                     && !tenant.pinned
                     && tenant.weight == candidate.weight
-                    && candidate.guard.is_none()
+                    && !candidate.yields
                 {
                     self.succeed(shard, slot, candidate, &access, gone);
                     Ok(())
@@ -129,7 +129,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             if self.admission.is_some() {
                 return self.offer(shard, budget, candidate, asks_others, gone);
             }
-        } else if candidate.guard.is_some() {
+        } else if candidate.yields {
             // A value inserted during the load is newer.
             self.pass_through(candidate, Cause::Rejected, gone);
             return Ok(());

@@ -16,6 +16,7 @@ mod shape;
 mod slots;
 mod tenant;
 
+use equivalent::Equivalent;
 use floe_policy::{Access, Eviction, Slot};
 
 use self::frozen::FrozenEntries;
@@ -115,13 +116,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     /// The entry of a key.
     pub(crate) fn find<Q>(&self, table: &TableOf<P>, hash: Hash32, key: &Q) -> Option<&Entry<K, V>>
     where
-        K: std::borrow::Borrow<Q>,
-        Q: Eq + ?Sized,
+        Q: Equivalent<K> + ?Sized,
     {
         let entry = |address| std::ptr::with_exposed_provenance::<Entry<K, V>>(address);
         // SAFETY: addresses in the index are those of live entries, and entries are taken out under
         // this lock only.
-        let is_key = |address| unsafe { &*entry(address) }.key.borrow() == key;
+        let is_key = |address| key.equivalent(unsafe { &(*entry(address)).key });
         let found = match &table.old {
             None => table.index.find(hash, is_key)?,
             Some(_) => Self::find_in_both(table, hash, &is_key)?,

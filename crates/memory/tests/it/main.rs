@@ -11,6 +11,7 @@ mod admission;
 mod bounded;
 mod clock;
 mod complaints;
+mod conditional;
 mod frozen;
 mod frozen_faults;
 mod frozen_from_within;

@@ -26,6 +26,27 @@ enum Op {
         idle_ms: Option<u64>,
         pinned: bool,
     },
+    Swap {
+        key: u64,
+        weight: u32,
+    },
+    Upsert {
+        key: u64,
+        weight: u32,
+    },
+    ReplaceIf {
+        key: u64,
+        weight: u32,
+        agrees: bool,
+    },
+    RemoveIf {
+        key: u64,
+        agrees: bool,
+    },
+    /// Keeps the even keys, or the odd ones.
+    Retain(u64),
+    Peek(u64),
+    HoldGuard(usize),
     Get(u64),
     GetCloned(u64),
     GetMany(Vec<u64>),
@@ -99,9 +120,9 @@ fn policies() -> Vec<&'static str> {
 
 fn shapes() -> impl Strategy<Value = Shape> {
     let limits = prop_oneof![
-        (1usize..20).prop_map(|entries| (Some(entries), None)),
-        (1u64..60).prop_map(|weight| (None, Some(weight))),
-        (1usize..20, 1u64..60).prop_map(|(entries, weight)| (Some(entries), Some(weight))),
+        (0usize..20).prop_map(|entries| (Some(entries), None)),
+        (0u64..60).prop_map(|weight| (None, Some(weight))),
+        (0usize..20, 0u64..60).prop_map(|(entries, weight)| (Some(entries), Some(weight))),
     ];
     let times = (prop::option::weighted(0.2, 1u64..200), prop::option::weighted(0.2, 1u64..200));
     let policy = prop::sample::select(policies());
@@ -129,6 +150,14 @@ fn ops() -> impl Strategy<Value = Op> {
                 Op::InsertWith { key, weight, live_ms, idle_ms, pinned }
             }
         ),
+        2 => (key(), weight()).prop_map(|(key, weight)| Op::Swap { key, weight }),
+        2 => (key(), weight()).prop_map(|(key, weight)| Op::Upsert { key, weight }),
+        2 => (key(), weight(), any::<bool>())
+            .prop_map(|(key, weight, agrees)| Op::ReplaceIf { key, weight, agrees }),
+        2 => (key(), any::<bool>()).prop_map(|(key, agrees)| Op::RemoveIf { key, agrees }),
+        1 => (0..2u64).prop_map(Op::Retain),
+        2 => key().prop_map(Op::Peek),
+        1 => (0usize..8).prop_map(Op::HoldGuard),
         10 => key().prop_map(Op::Get),
         2 => key().prop_map(Op::GetCloned),
         1 => prop::collection::vec(key(), 0..40).prop_map(Op::GetMany),
@@ -141,8 +170,8 @@ fn ops() -> impl Strategy<Value = Op> {
         4 => (key(), weight(), prop::bool::weighted(0.3))
             .prop_map(|(key, weight, fails)| Op::Load { key, weight, fails }),
         1 => Just(Op::Clear),
-        2 => (1usize..20).prop_map(Op::Resize),
-        2 => (1u64..60).prop_map(Op::ResizeWeight),
+        2 => (0usize..20).prop_map(Op::Resize),
+        2 => (0u64..60).prop_map(Op::ResizeWeight),
         2 => key().prop_map(Op::Pin),
         3 => key().prop_map(Op::Unpin),
         4 => prop_oneof![0u64..20, 0u64..100].prop_map(Op::Advance),
@@ -388,6 +417,93 @@ impl<'a> Run<'a> {
                     run.cache.insert_with(key, (value, weight), options);
                 });
             }
+            Op::Swap { key, weight } => {
+                let known = self.model.get(&key).cloned();
+                let mut before = None;
+                self.inserts(key, weight, (None, None, false), |run, value| {
+                    let guard = run.cache.swap(key, (value, weight));
+                    before = guard.map(|before| before.0.of(key));
+                });
+                self.was_there(known, before);
+            }
+            Op::Upsert { key, weight } => {
+                let known = self.model.get(&key).cloned();
+                let mut before = None;
+                self.inserts(key, weight, (None, None, false), |run, value| {
+                    let (number, mut value) = (value.number(), Some(value));
+                    let guard = run.cache.upsert_with(key, |there| {
+                        before = there.map(|there| there.0.of(key));
+                        (value.take().expect("it is asked for once"), weight)
+                    });
+                    assert_eq!(guard.0.of(key), number, "it hands out the new value");
+                });
+                self.was_there(known, before);
+            }
+            Op::ReplaceIf { key, weight, agrees } => {
+                let known = self.model.get(&key).cloned();
+                let there = cache.contains_key(&key);
+                self.is_there(key, there);
+                if there && agrees {
+                    let mut before = None;
+                    self.inserts(key, weight, (None, None, false), |run, value| {
+                        let guard = run.cache.replace_if(key, (value, weight), |_| true);
+                        before = Some(guard.expect("it is there").0.of(key));
+                    });
+                    self.was_there(known, before);
+                } else {
+                    let value = (self.tally.value(key), weight);
+                    let number = value.0.number();
+                    let back = cache.replace_if(key, value, |_| agrees).unwrap_err();
+                    assert_eq!(back.0.number(), number, "the value comes back");
+                }
+            }
+            Op::RemoveIf { key, agrees: false } => {
+                let mut seen = None;
+                let none = cache.remove_if(&key, |value| {
+                    seen = Some(value.0.of(key));
+                    false
+                });
+                assert!(none.is_none());
+                self.is_there(key, seen.is_some());
+                assert!(seen.is_none_or(|seen| seen == self.model[&key].number));
+            }
+            Op::RemoveIf { key, agrees: true } => {
+                let number = cache.remove_if(&key, |_| true).map(|value| value.0.of(key));
+                self.is_there(key, number.is_some());
+                assert!(number.is_none_or(|number| number == self.model[&key].number));
+                self.departed(&[Cause::Removed]);
+                if number.is_some() {
+                    assert!(!self.shape.listener || !self.model.contains_key(&key));
+                    self.model.remove(&key);
+                }
+            }
+            Op::Retain(parity) => {
+                cache.retain(|key, _| key % 2 == parity);
+                self.departed(&[Cause::Removed]);
+                let now_ms = self.now_ms;
+                let leaves = |(key, entry): (&u64, &Expected)| {
+                    key % 2 != parity && !entry.may_have_expired(now_ms)
+                };
+                assert!(!self.shape.listener || !self.model.iter().any(leaves), "some stayed");
+                self.model.retain(|key, entry| !leaves((key, entry)));
+            }
+            Op::Peek(key) => {
+                let hits = cache.stats().hits;
+                let number = cache.peek(&key).map(|value| value.0.of(key));
+                assert_eq!(cache.stats().hits, hits, "no hit is counted");
+                self.is_there(key, number.is_some());
+                assert!(number.is_none_or(|number| number == self.model[&key].number));
+            }
+            Op::HoldGuard(at) => {
+                if at < self.guards.len() {
+                    let (guard, key, number) = self.guards.swap_remove(at);
+                    let guard = match guard {
+                        Guard::Here(guard) => Guard::Travels(guard.hold(cache)),
+                        held => held,
+                    };
+                    self.guards.push((guard, key, number));
+                }
+            }
             Op::Get(key) => {
                 let number = cache.get(&key).map(|value| value.0.of(key));
                 self.found(key, number);
@@ -517,6 +633,23 @@ impl<'a> Run<'a> {
                 assert!(stats.waiting <= kept, "{} wait for {kept} guards", stats.waiting);
                 assert_eq!(self.tally.alive(), stats.entries + stats.waiting, "none is lost");
             }
+        }
+    }
+
+    /// An operation has told what was there before it: what was inserted last, unless that had a
+    /// reason to go.
+    fn was_there(&self, known: Option<Expected>, before: Option<u64>) {
+        match (known, before) {
+            (Some(known), Some(before)) => {
+                assert_eq!(before, known.number);
+                assert!(!known.must_have_expired(self.now_ms), "{known:?} has expired");
+            }
+            (None, Some(before)) => panic!("number {before} has left and is there again"),
+            (Some(known), None) => {
+                let evicted = !self.shape.listener && !known.pinned;
+                assert!(known.may_have_expired(self.now_ms) || evicted, "{known:?} is lost");
+            }
+            (None, None) => {}
         }
     }
 

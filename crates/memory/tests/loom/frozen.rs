@@ -35,7 +35,7 @@ impl Cache {
     /// Returns what the shard says, past the frozen index.
     fn dynamic_value(&self, key: u64) -> Option<u64> {
         let key = Tracked::new(key);
-        self.peek(self.inner.hash(&key), &key).map(|value| value.get())
+        self.peek(&key).map(|value| value.get())
     }
 
     fn value_in_batch(&self, key: u64) -> Option<u64> {

@@ -1,0 +1,3 @@
+//! The features of the library, as its users have them.
+
+mod serde;
