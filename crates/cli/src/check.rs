@@ -103,10 +103,7 @@ pub(crate) fn cache(text: &str) -> Result<Spec, String> {
     let text = if text.contains(':') { text.to_owned() } else { format!("file:{text}") };
     let spec: Spec = text.parse().map_err(|error: floe_device::SpecError| error.to_string())?;
     match spec.paths().iter().find(|path| !path.exists()) {
-        _ if spec.is_remote() => {
-            Err("an image or export on a network is no cache; give a file or disk".into())
-        }
-        _ if spec.paths().is_empty() => {
+        _ if spec.is_memory() => {
             Err("a cache in memory ends with its server; give a file or disk".into())
         }
         Some(path) => Err(format!("{} does not exist", path.display())),

@@ -239,10 +239,9 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         Time::Virtual => Stage::simulated(&plan, setup.verify),
         Time::Real => {
             let existing = plan.existing().filter(|_| survey.changes > 0 && !arguments.overwrite);
-            if let Some(path) = existing {
+            if let Some(spec) = existing {
                 let problem = format!(
-                    "its writes would destroy what {} holds; say --overwrite if they may",
-                    path.display()
+                    "its writes would destroy what {spec} holds; say --overwrite if they may"
                 );
                 return Err(in_trace(problem));
             }
@@ -279,8 +278,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
 /// Refuses a device with a persistent cache, which the replay's cache would overwrite.
 fn spare_kept_cache(plan: &Plan) -> Result<(), CliError> {
     for Tier { config, cache, .. } in &plan.tiers {
-        let paths = cache.paths();
-        if paths.is_empty() || paths.iter().any(|path| !path.exists()) {
+        if cache.is_memory() || cache.paths().iter().any(|path| !path.exists()) {
             continue;
         }
         let source: Arc<dyn DeviceSource> =

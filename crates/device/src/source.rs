@@ -6,7 +6,7 @@
 
 use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,28 +63,18 @@ impl Source {
         })
     }
 
-    /// Files and block devices in turn, chunk by chunk. With a size, missing ones are made large
-    /// enough for it and existing ones must be. What else each is to be, given its number, `finish`
-    /// does.
+    /// Devices in turn, chunk by chunk, which must be large enough for a size.
     pub(crate) fn stripe(
-        paths: &[PathBuf],
         chunk: u64,
         size: Option<u64>,
-        read_only: bool,
-        finish: impl Fn(Source, u64) -> Result<Source, OpenError>,
+        members: impl FnOnce() -> Result<Vec<Source>, OpenError>,
     ) -> Result<Source, OpenError> {
-        let layout = Layout { members: paths.len() as u64, chunk };
         if let Some(size) = size
             && !size.is_multiple_of(SECTOR_BYTES)
         {
             return Err(OpenError::StripeUnit { size });
         }
-        let member = |(number, path): (u64, &PathBuf)| {
-            let size = size.filter(|_| !path.exists()).map(|size| layout.member_bytes(size));
-            let options = FileOptions { size, create: size.is_some(), direct: true, read_only };
-            finish(Source::file(path, &options)?, number)
-        };
-        let members: Arc<[Source]> = (0..).zip(paths).map(member).collect::<Result<_, _>>()?;
+        let members: Arc<[Source]> = members()?.into();
         let room = room(&members, chunk);
         let wanted = size.unwrap_or(SECTOR_BYTES);
         if room < wanted {

@@ -1,5 +1,5 @@
 //! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB`,
-//! `stripe:/dev/sdb+/dev/sdc`, `rbd:POOL/IMAGE` or `nbd://HOST:PORT/EXPORT`.
+//! `stripe:/dev/sdb+/dev/sdc` (or of images or exports), `rbd:POOL/IMAGE` or `nbd://HOST:PORT/EXPORT`.
 //!
 //! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads
 //! writes do not slow, to tell what that does. `faults=FILE` has it fail as a file says, for tests
@@ -13,6 +13,7 @@
 //! A path that begins with `/`, `./` or `../` may stand alone: `/dev/vdb` is `file:/dev/vdb`.
 
 mod error;
+mod members;
 mod text;
 
 use std::io::{Seek, SeekFrom};
@@ -20,6 +21,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 pub use self::error::SpecError;
+use self::members::Members;
 use crate::Device;
 use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};
@@ -45,7 +47,7 @@ pub struct Spec {
 enum Kind {
     File { path: PathBuf, size: Option<u64> },
     Memory { size: u64 },
-    Stripe { paths: Vec<PathBuf>, chunk: u64, size: Option<u64> },
+    Stripe { members: Members, chunk: u64, size: Option<u64> },
     Nbd(NbdName),
     Rbd(RbdName),
 }
@@ -76,13 +78,17 @@ impl Spec {
     }
 
     /// The size it names, or else what the files it names have now; `None` when one is missing,
-    /// empty or unreadable.
+    /// empty or unreadable. An image or export is opened for reading, which takes a while.
     pub fn size_found(&self) -> Option<u64> {
         let smallest =
             || self.paths().iter().map(size_of_file).min().flatten().filter(|&bytes| bytes > 0);
         self.size_bytes().or_else(|| match &self.kind {
-            Kind::Stripe { paths, chunk, .. } => {
-                let layout = Layout { members: paths.len() as u64, chunk: *chunk };
+            _ if self.is_remote() => {
+                let source = self.prepare(Role::Backing { read_only: true });
+                source.ok().map(|source| source.size_bytes())
+            }
+            Kind::Stripe { members, chunk, .. } => {
+                let layout = Layout { members: members.len() as u64, chunk: *chunk };
                 smallest().map(|bytes| layout.capacity(bytes)).filter(|&bytes| bytes > 0)
             }
             _ => smallest(),
@@ -94,13 +100,57 @@ impl Spec {
         match &self.kind {
             Kind::File { path, .. } => std::slice::from_ref(path),
             Kind::Memory { .. } | Kind::Nbd(_) | Kind::Rbd(_) => &[],
-            Kind::Stripe { paths, .. } => paths,
+            Kind::Stripe { members, .. } => members.paths(),
         }
     }
 
-    /// True for an image of Ceph and an export of an NBD server, which lie in no folder.
+    /// True for images of Ceph and exports of NBD servers, which lie in no folder.
     pub fn is_remote(&self) -> bool {
-        matches!(self.kind, Kind::Nbd(_) | Kind::Rbd(_))
+        match &self.kind {
+            Kind::Nbd(_) | Kind::Rbd(_) => true,
+            Kind::Stripe { members, .. } => members.paths().is_empty(),
+            Kind::File { .. } | Kind::Memory { .. } => false,
+        }
+    }
+
+    /// True for memory, which ends with the program.
+    pub fn is_memory(&self) -> bool {
+        matches!(self.kind, Kind::Memory { .. })
+    }
+
+    /// True if it may hold something before it is opened: a file or disk that exists, or anything
+    /// on a network.
+    pub fn is_there(&self) -> bool {
+        self.is_remote() || self.paths().iter().any(|path| path.exists())
+    }
+
+    /// True if both name the same file, disk, image or export.
+    pub fn overlaps(&self, other: &Spec) -> bool {
+        let (one, other) = (self.places(), other.places());
+        one.iter().any(|place| other.contains(place))
+    }
+
+    /// The names of what it lies on; of an image, with its cluster's configuration.
+    fn places(&self) -> Vec<String> {
+        let image = |name: &RbdName| format!("rbd:{name} {:?}", name.conf);
+        match &self.kind {
+            Kind::Nbd(name) => vec![name.to_string()],
+            Kind::Rbd(name) => vec![image(name)],
+            Kind::Memory { .. } => Vec::new(),
+            Kind::File { path, .. } => vec![path.display().to_string()],
+            Kind::Stripe { members: Members::Images(names), .. } => {
+                names.iter().map(image).collect()
+            }
+            Kind::Stripe { members, .. } => members.names(),
+        }
+    }
+
+    /// The number of devices that it consists of.
+    pub fn members(&self) -> u64 {
+        match &self.kind {
+            Kind::Stripe { members, .. } => members.len() as u64,
+            _ => 1,
+        }
     }
 
     /// True for an image of Ceph.
@@ -146,6 +196,10 @@ impl Spec {
             let source = source.failing(self.faults.as_deref());
             Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED + number))
         };
+        let remote = |source: Source, number| {
+            let source = source.failing(self.faults.as_deref());
+            source.slowed(self.medium.as_ref(), MEDIUM_SEED + number)
+        };
         match (&self.kind, wanted) {
             (Kind::File { path, size: Some(size) }, Some(wanted)) if *size != wanted => {
                 Err(OpenError::WrongSize { path: path.clone(), actual: *size, wanted })
@@ -167,22 +221,31 @@ impl Spec {
                 let source = Source::memory(*size)?.failing(self.faults.as_deref());
                 Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
             }
-            (Kind::Nbd(name), Some(_)) => Err(OpenError::NotCache { name: name.to_string() }),
-            (Kind::Nbd(name), None) => {
-                let source = Source::nbd(name, read_only)?.failing(self.faults.as_deref());
-                Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
-            }
-            (Kind::Rbd(name), Some(_)) => Err(OpenError::NotCache { name: name.to_string() }),
-            (Kind::Rbd(name), None) => {
-                let source = Source::rbd(name, read_only)?.failing(self.faults.as_deref());
-                Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
-            }
+            (Kind::Nbd(name), wanted) => of_size(remote(Source::nbd(name, read_only)?, 0), wanted),
+            (Kind::Rbd(name), wanted) => of_size(remote(Source::rbd(name, read_only)?, 0), wanted),
             (Kind::Stripe { chunk, size: Some(size), .. }, Some(wanted)) if *size != wanted => {
                 Err(OpenError::StripeSize { room: *size, wanted, chunk: *chunk })
             }
-            (Kind::Stripe { paths, chunk, .. }, size) => {
-                let finish = |source, number: u64| finish(source, &paths[number as usize], number);
-                Source::stripe(paths, *chunk, size, read_only, finish)
+            (Kind::Stripe { members, chunk, .. }, size) => {
+                let layout = Layout { members: members.len() as u64, chunk: *chunk };
+                let path = |(number, path): (u64, &PathBuf)| {
+                    let size = size.filter(|_| !path.exists());
+                    let size = size.map(|size| layout.member_bytes(size));
+                    let create = size.is_some();
+                    let options = FileOptions { size, create, direct: true, read_only };
+                    finish(Source::file(path, &options)?, path, number)
+                };
+                let export = |(number, name): (u64, &NbdName)| {
+                    Ok(remote(Source::nbd(name, read_only)?, number))
+                };
+                let image = |(number, name): (u64, &RbdName)| {
+                    Ok(remote(Source::rbd(name, read_only)?, number))
+                };
+                Source::stripe(*chunk, size, || match members {
+                    Members::Paths(paths) => (0..).zip(paths).map(path).collect(),
+                    Members::Exports(names) => (0..).zip(names).map(export).collect(),
+                    Members::Images(names) => (0..).zip(names).map(image).collect(),
+                })
             }
         }
     }
@@ -193,6 +256,16 @@ impl Spec {
     /// As theirs.
     pub fn open(&self, ring: &Ring, pool: &Pool, role: Role) -> Result<Box<dyn Device>, OpenError> {
         self.prepare(role)?.open(ring, pool)
+    }
+}
+
+/// The device, if it has the size that is wanted.
+fn of_size(source: Source, wanted: Option<u64>) -> Result<Source, OpenError> {
+    match (source.size_bytes(), wanted) {
+        (actual, Some(wanted)) if actual != wanted => {
+            Err(OpenError::WrongSize { path: source.name().into(), actual, wanted })
+        }
+        _ => Ok(source),
     }
 }
 

@@ -183,7 +183,6 @@ fn wrong_devices_are_refused() {
         &["check"],
         "
         memory:1MiB       → a cache in memory ends with its server
-        rbd:rbd/vm        → an image or export on a network is no cache
         missing.img       → missing.img does not exist
         ",
     );

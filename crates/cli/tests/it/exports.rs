@@ -82,6 +82,40 @@ fn clients_notice_nothing_of_a_server_below_that_loses_its_power() {
 }
 
 #[test]
+fn a_cache_on_another_server_is_kept_over_kills_of_either() {
+    let content = pattern(7, 8 * MIB);
+    let far = Volume::new(&vec![0; 16 * MIB], "back").losing_unflushed();
+    let lower = far.serve();
+    let disk = Volume::new(&content, "back");
+    let mut volume = Upper::new(&lower, content, "");
+    volume.backing = text(&disk.path("backing.img")).to_owned();
+    let serve = |volume: &Upper| {
+        let path = |name: &str| volume.folder.path().join(name).display().to_string();
+        let socket = format!("nbd+unix:///?socket={}", path("nbd.sock"));
+        let admin = format!("unix:{}", path("admin.sock"));
+        let line = ["serve", "--backing", &volume.backing, "--cache", &lower.unix, "--write"];
+        let more = ["back", "--flush-interval", "1h", "--listen", &socket, "--admin", &admin];
+        let line = [&line[..], &more, &["--listen", "nbd://127.0.0.1:0"]].concat();
+        Server::run(&line, volume.folder.path().join("floe.log"))
+    };
+    let upper = serve(&volume);
+    let mut client = connect(&upper);
+    for number in 0..8 {
+        volume.write(&mut client, number * MIB + 4096, 100 + number as u64);
+    }
+    client.flush().expect("a flush");
+    assert_ne!(disk.backing(), volume.content, "it was not written back");
+    drop(upper);
+    let again = ["check", &lower.unix];
+    assert!(floe(&again).status.success(), "{:?}", floe(&again));
+    let upper = serve(&volume);
+    volume.check(&mut connect(&upper));
+    upper.drain_and_end();
+    assert_same("the volume", &disk.backing(), &volume.content);
+    lower.end();
+}
+
+#[test]
 fn hits_are_served_and_misses_fail_while_the_server_below_is_away() {
     let content = pattern(7, 8 * MIB);
     let disk = Volume::new(&content, "through");

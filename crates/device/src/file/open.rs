@@ -130,12 +130,6 @@ pub enum OpenError {
     /// An export of an NBD server could not be opened.
     #[error(transparent)]
     Nbd(#[from] crate::nbd::NbdError),
-    /// A cache lies on a local device.
-    #[error("image {name} cannot be a cache; a cache is a file, a disk, a stripe or memory")]
-    NotCache {
-        /// The image.
-        name: String,
-    },
     /// A memory device has the size it was specified with.
     #[error("the memory device has {actual} bytes, not the {wanted} asked for")]
     WrongMemorySize {

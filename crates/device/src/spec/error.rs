@@ -34,6 +34,12 @@ pub enum SpecError {
         /// The path.
         path: String,
     },
+    /// A stripe of paths, images and exports.
+    #[error("the members of {spec:?} are of several kinds; name paths, images or exports only")]
+    MixedMembers {
+        /// The text.
+        spec: String,
+    },
     /// `rbd:` without a pool and an image.
     #[error("{spec:?} names no image; write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE@SNAPSHOT")]
     Image {

@@ -9,6 +9,7 @@ use bytesize::ByteSize;
 use floe_nbd::uri::Uri;
 
 use super::error::SpecError;
+use super::members::{self, Members};
 use super::{Kind, Spec};
 use crate::SECTOR_BYTES;
 use crate::medium::Medium;
@@ -36,21 +37,22 @@ impl FromStr for Spec {
         };
         let mut parts = rest.split(',');
         let first = parts.next().unwrap_or_default();
+        let members = (kind == "stripe").then(|| parse_members(text, first)).transpose()?;
         let known = match kind {
             "file" if first.is_empty() => return Err(SpecError::NoPath { spec: spec() }),
             "file" => "size=SIZE, write-cache=volatile, medium=NAME and interference=off",
             "memory" if first.is_empty() => return Err(SpecError::NoSize { spec: spec() }),
             "memory" => "medium=NAME and interference=off",
-            "stripe" => {
-                "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
-            }
+            "stripe" => members.as_ref().map_or("", Members::settings),
             "nbd" => "timeout=TIME, medium=NAME and interference=off",
             "rbd" => "id=USER, conf=FILE, timeout=TIME, medium=NAME and interference=off",
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
         let (mut user, mut conf, mut timeout) = (None, None, None);
         let (mut size, mut chunk, mut write_cache, mut faults) = (None, None, None, None);
-        let is_file = matches!(kind, "file" | "stripe");
+        let is_file = kind == "file" || matches!(members, Some(Members::Paths(_)));
+        let is_image = kind == "rbd" || matches!(members, Some(Members::Images(_)));
+        let is_remote = kind == "nbd" || is_image || matches!(members, Some(Members::Exports(_)));
         let (mut medium, mut interference) = (None::<Medium>, None);
         for setting in parts {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
@@ -62,11 +64,9 @@ impl FromStr for Spec {
                     chunk.replace(parse_size(text, value, SECTOR_BYTES)?).is_some()
                 }
                 "size" if kind == "file" => size.replace(parse_size(text, value, 512)?).is_some(),
-                "id" if kind == "rbd" && !value.is_empty() => user.replace(value).is_some(),
-                "conf" if kind == "rbd" && !value.is_empty() => conf.replace(value).is_some(),
-                "timeout" if matches!(kind, "nbd" | "rbd") => {
-                    timeout.replace(parse_time(text, value)?).is_some()
-                }
+                "id" if is_image && !value.is_empty() => user.replace(value).is_some(),
+                "conf" if is_image && !value.is_empty() => conf.replace(value).is_some(),
+                "timeout" if is_remote => timeout.replace(parse_time(text, value)?).is_some(),
                 "write-cache" if is_file && value != "volatile" => {
                     return Err(SpecError::WriteCache { spec: spec(), found: value.to_owned() });
                 }
@@ -99,20 +99,19 @@ impl FromStr for Spec {
                 return Err(SpecError::Interference { spec: spec(), found: setting.to_owned() });
             }
         }
-        let kind = match kind {
-            "file" => Kind::File { path: first.into(), size },
-            "stripe" => Kind::Stripe {
-                paths: parse_paths(text, first)?,
+        let export = |name: NbdName| NbdName { timeout, ..name };
+        let (user, conf) = (user.map(str::to_owned), conf.map(PathBuf::from));
+        let image =
+            |name: RbdName| RbdName { user: user.clone(), conf: conf.clone(), timeout, ..name };
+        let kind = match (kind, members) {
+            (_, Some(members)) => Kind::Stripe {
+                members: members.map(export, image),
                 chunk: chunk.unwrap_or(CHUNK_BYTES),
                 size,
             },
-            "nbd" => Kind::Nbd(NbdName { uri: parse_export(text, first)?, timeout }),
-            "rbd" => {
-                let name =
-                    RbdName::parse(first).ok_or_else(|| SpecError::Image { spec: spec() })?;
-                let (user, conf) = (user.map(str::to_owned), conf.map(PathBuf::from));
-                Kind::Rbd(RbdName { user, conf, timeout, ..name })
-            }
+            ("file", _) => Kind::File { path: first.into(), size },
+            ("nbd", _) => Kind::Nbd(export(parse_export(text, first)?)),
+            ("rbd", _) => Kind::Rbd(image(parse_image(text, first)?)),
             _ => Kind::Memory { size: parse_size(text, first, SECTOR_BYTES)? },
         };
         Ok(Spec { kind, volatile: write_cache.is_some(), medium, faults })
@@ -130,27 +129,44 @@ fn is_export(text: &str) -> bool {
     scheme.is_some_and(|scheme| matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
 }
 
-fn parse_export(spec: &str, text: &str) -> Result<Uri, SpecError> {
+fn parse_export(spec: &str, text: &str) -> Result<NbdName, SpecError> {
     let problem = match text.parse::<Uri>() {
-        Ok(uri) if !uri.tls => return Ok(uri),
+        Ok(uri) if !uri.tls => return Ok(NbdName { uri, timeout: None }),
         Ok(_) => "a device's connection does not speak TLS; put a tunnel before it".to_owned(),
         Err(error) => error.problem.to_string(),
     };
     Err(SpecError::Export { spec: spec.to_owned(), problem })
 }
 
-fn parse_paths(spec: &str, text: &str) -> Result<Vec<PathBuf>, SpecError> {
-    let mut paths: Vec<PathBuf> = Vec::new();
-    for path in text.split('+') {
-        if paths.iter().any(|other| other.as_os_str() == path) {
-            return Err(SpecError::SamePath { spec: spec.to_owned(), path: path.to_owned() });
-        }
-        paths.push(path.into());
-    }
-    if paths.len() < 2 || paths.iter().any(|path| path.as_os_str().is_empty()) {
+fn parse_image(spec: &str, text: &str) -> Result<RbdName, SpecError> {
+    RbdName::parse(text).ok_or_else(|| SpecError::Image { spec: spec.to_owned() })
+}
+
+fn parse_members(spec: &str, text: &str) -> Result<Members, SpecError> {
+    let texts = members::split(text);
+    if texts.len() < 2 || texts.iter().any(|text| text.is_empty()) {
         return Err(SpecError::FewPaths { spec: spec.to_owned() });
     }
-    Ok(paths)
+    for (at, path) in texts.iter().enumerate() {
+        if texts[..at].contains(path) {
+            let (spec, path) = (spec.to_owned(), (*path).to_owned());
+            return Err(SpecError::SamePath { spec, path });
+        }
+    }
+    let images: Vec<&str> = texts.iter().filter_map(|text| text.strip_prefix("rbd:")).collect();
+    let exports: Vec<&str> = texts.iter().copied().filter(|text| is_export(text)).collect();
+    match (images.len(), exports.len()) {
+        (0, 0) => Ok(Members::Paths(texts.into_iter().map(PathBuf::from).collect())),
+        (count, 0) if count == texts.len() => {
+            let images = images.into_iter().map(|text| parse_image(spec, text));
+            Ok(Members::Images(images.collect::<Result<_, _>>()?))
+        }
+        (0, count) if count == texts.len() => {
+            let exports = exports.into_iter().map(|text| parse_export(spec, text));
+            Ok(Members::Exports(exports.collect::<Result<_, _>>()?))
+        }
+        _ => Err(SpecError::MixedMembers { spec: spec.to_owned() }),
+    }
 }
 
 fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecError> {
@@ -185,6 +201,14 @@ impl fmt::Display for Exact {
     }
 }
 
+/// The settings of an image that are not its name.
+fn write_cluster(f: &mut fmt::Formatter<'_>, name: &RbdName) -> fmt::Result {
+    name.user.as_ref().map_or(Ok(()), |user| write!(f, ",id={user}"))?;
+    let conf = name.conf.as_ref();
+    conf.map_or(Ok(()), |conf| write!(f, ",conf={}", conf.display()))?;
+    write_timeout(f, name.timeout)
+}
+
 fn write_timeout(f: &mut fmt::Formatter<'_>, timeout: Option<Duration>) -> fmt::Result {
     let timeout = timeout.map(humantime::format_duration);
     timeout.map_or(Ok(()), |timeout| write!(f, ",timeout={}", timeout.to_string().replace(' ', "")))
@@ -200,19 +224,20 @@ impl fmt::Display for Spec {
             Kind::Memory { size } => write!(f, "memory:{}", Exact(*size))?,
             Kind::Rbd(name) => {
                 write!(f, "rbd:{name}")?;
-                name.user.as_ref().map_or(Ok(()), |user| write!(f, ",id={user}"))?;
-                let conf = name.conf.as_ref();
-                conf.map_or(Ok(()), |conf| write!(f, ",conf={}", conf.display()))?;
-                write_timeout(f, name.timeout)?;
+                write_cluster(f, name)?;
             }
             Kind::Nbd(name) => {
                 write!(f, "{name}")?;
                 write_timeout(f, name.timeout)?;
             }
-            Kind::Stripe { paths, chunk, size } => {
-                let paths: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
-                write!(f, "stripe:{},chunk={}", paths.join("+"), Exact(*chunk))?;
+            Kind::Stripe { members, chunk, size } => {
+                write!(f, "stripe:{},chunk={}", members.names().join("+"), Exact(*chunk))?;
                 size.map_or(Ok(()), |size| write!(f, ",size={}", Exact(size)))?;
+                match members {
+                    Members::Paths(_) => {}
+                    Members::Exports(names) => write_timeout(f, names[0].timeout)?,
+                    Members::Images(names) => write_cluster(f, &names[0])?,
+                }
             }
         }
         if self.volatile {

@@ -145,6 +145,41 @@ fn an_export_over_tcp_is_an_array_of_bytes() {
 }
 
 #[test]
+fn a_stripe_of_exports_is_an_array_of_bytes() {
+    let places = [Place::new(), Place::new()];
+    let member = SIZE.next_multiple_of(64 << 10);
+    let servers = places.iter().map(|place| place.qemu(member, &[]));
+    let Some(_servers) = servers.collect::<Option<Vec<_>>>() else { return };
+    let texts = [places[0].text(), places[1].text()];
+    let text = format!("stripe:{},chunk=12KiB,timeout=1m", texts.join("+"));
+    let spec: Spec = text.parse().unwrap();
+    assert_eq!((spec.to_string(), spec.members()), (text.clone(), 2));
+    let (ring, pool) = thread();
+    let mut device = open(&text, &ring, &pool);
+    let bytes: Vec<u8> = (0..SIZE / 4096 * 4096).map(|at| (at / 512) as u8).collect();
+    write(&ring, &pool, &mut *device, 0, &bytes).unwrap();
+    run(&ring, &mut *device, 0, Action::Flush).unwrap();
+    assert_eq!(read(&ring, &pool, &mut *device, 0, bytes.len()).unwrap(), bytes);
+    drop(device);
+    let mut second = open(&places[1].text(), &ring, &pool);
+    assert!(read(&ring, &pool, &mut *second, 0, 12 << 10).unwrap() == bytes[12 << 10..24 << 10]);
+}
+
+#[test]
+fn an_export_is_a_cache_of_its_own_size() {
+    let place = Place::new();
+    let Some(_server) = place.qemu(1 << 20, &[]) else { return };
+    let text = place.text();
+    assert_eq!(text.parse::<Spec>().unwrap().size_found(), Some(1 << 20));
+    let refused = prepare(&text, Role::Cache { size: 2 << 20 }).unwrap_err();
+    assert!(refused.contains("has 1048576 bytes, not the 2097152 asked for"), "{refused}");
+    let (ring, pool) = thread();
+    let source = prepare(&text, Role::Cache { size: 1 << 20 }).unwrap();
+    let mut device = source.open(&ring, &pool).unwrap();
+    write(&ring, &pool, &mut *device, 0, &[1; SECTOR]).unwrap();
+}
+
+#[test]
 fn many_operations_of_two_threads_are_under_way_at_once() {
     let place = Place::new();
     const EACH: u64 = 300;

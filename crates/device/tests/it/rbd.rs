@@ -132,6 +132,41 @@ fn metadata_is_there_for_whoever_looks_at_the_image() {
 }
 
 #[test]
+fn an_image_is_a_cache_of_its_own_size_and_is_locked() {
+    let Some(ceph) = cluster() else { return };
+    let text = ceph.image("cache", 1 << 20);
+    assert_eq!(text.parse::<Spec>().unwrap().size_found(), Some(1 << 20));
+    let refused = prepare(&text, Role::Cache { size: 2 << 20 }).unwrap_err();
+    assert!(refused.contains("has 1048576 bytes, not the 2097152"), "{refused}");
+    let _cache = prepare(&text, Role::Cache { size: 1 << 20 }).unwrap();
+    assert!(prepare(&text, WRITER).unwrap_err().contains("is in use by another client"));
+}
+
+#[test]
+fn images_take_turns_as_a_stripe() {
+    let Some(ceph) = cluster() else { return };
+    const MEMBER: u64 = 6 * SECTOR as u64;
+    for name in ["stripe-a", "stripe-b"] {
+        ceph.image(name, MEMBER);
+    }
+    let conf = ceph.conf();
+    let text = format!(
+        "stripe:rbd:rbd/stripe-a+rbd:rbd/stripe-b,chunk=8KiB,id=floe,conf={}",
+        conf.display()
+    );
+    assert_eq!(text.parse::<Spec>().unwrap().size_found(), Some(2 * MEMBER));
+    let (ring, pool) = thread();
+    let bytes: Vec<u8> = (0..2 * MEMBER).map(|at| (at / 4096) as u8).collect();
+    let mut device = open(&text, &ring, &pool);
+    write(&ring, &pool, &mut *device, 0, &bytes).unwrap();
+    run(&ring, &mut *device, 0, Action::Flush).unwrap();
+    assert_eq!(read(&ring, &pool, &mut *device, 0, bytes.len()).unwrap(), bytes);
+    drop(device);
+    let mut second = open(&ceph.spec("stripe-b"), &ring, &pool);
+    assert_eq!(read(&ring, &pool, &mut *second, 0, SECTOR).unwrap(), [2; SECTOR]);
+}
+
+#[test]
 fn a_user_with_rights_on_the_pool_alone_does() {
     let Some(ceph) = cluster() else { return };
     let text = format!("{},id=floe", ceph.image("limited", 1 << 20));
@@ -194,8 +229,6 @@ fn mistakes_are_named() {
         let refused = prepare(&text, WRITER).unwrap_err();
         assert!(refused.contains(message) && !refused.contains('\n'), "{text}: {refused}");
     }
-    let refused = prepare(&ceph.spec("plain"), Role::Cache { size: 1 << 20 }).unwrap_err();
-    assert!(refused.contains("cannot be a cache"), "{refused}");
 }
 
 #[test]

@@ -59,6 +59,36 @@ fn an_export_has_a_uri_and_a_timeout() {
 }
 
 #[test]
+fn a_stripe_has_paths_images_or_exports() {
+    for text in [
+        "stripe:rbd:a/b+rbd:a/c@d,chunk=64KiB,size=1GiB,id=u,conf=/c,timeout=5s,medium=hdd",
+        "stripe:nbd://h/a+nbd+unix:///b?socket=/s+nbd://h/c,chunk=256KiB,timeout=5s",
+    ] {
+        let spec: Spec = text.parse().unwrap();
+        assert_eq!(spec.to_string(), text);
+        assert_eq!((spec.paths().len(), spec.is_remote()), (0, true));
+    }
+    assert!(refused("stripe:/a+rbd:a/b").contains("are of several kinds"));
+    assert!(refused("stripe:nbd://h/a+rbd:a/b").contains("are of several kinds"));
+    assert!(refused("stripe:rbd:a/b+rbd:a/b").contains("twice"));
+    assert!(refused("stripe:rbd:a/b+rbd:a").contains("names no image"));
+    assert!(refused("stripe:rbd:a/b+rbd:a/c,write-cache=volatile").contains("id=USER"));
+    assert!(refused("stripe:/a+/b,timeout=5s").contains("there are chunk=SIZE, size=SIZE, write"));
+}
+
+#[test]
+fn devices_overlap_that_are_in_one_place() {
+    let overlap = |one: &str, other: &str| {
+        one.parse::<Spec>().unwrap().overlaps(&other.parse::<Spec>().unwrap())
+    };
+    assert!(overlap("stripe:/a+/b", "/b,size=4KiB"));
+    assert!(overlap("rbd:a/b", "stripe:rbd:a/c+rbd:a/b"));
+    assert!(overlap("nbd://h/a", "nbd://h:10809/a,timeout=5s"));
+    assert!(!overlap("rbd:a/b", "rbd:a/b,conf=/etc/other") && !overlap("rbd:a/b", "rbd:a/b@c"));
+    assert!(!overlap("memory:4096", "memory:4096") && !overlap("nbd://h/a", "nbd://i/a"));
+}
+
+#[test]
 fn a_path_needs_no_kind() {
     for path in ["/dev/disk/by-path/pci-0000:00:1f.2-ata-1", "./a=b", "../stripe:a", "/"] {
         for settings in ["", ",size=1MiB,medium=nvme"] {

@@ -128,7 +128,7 @@ impl TestBed {
             }
         }
         let source: Arc<dyn DeviceSource> = Arc::new(source?);
-        let is_others = !is_new && !spec.paths().is_empty();
+        let is_others = !is_new && !spec.is_memory();
         if is_others {
             match holds(&source)? {
                 Holds::Cache => return Err(TestBedError::KeptCache(spec.to_string())),

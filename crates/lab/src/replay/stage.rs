@@ -1,6 +1,5 @@
 //! The stage of a replay: a cache, its devices, and their clock.
 
-use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use floe_block::{BlockCache, Config, ConfigError, Driver, VolumeId};
@@ -79,11 +78,10 @@ impl Plan {
         self.tiers.iter().map(opened).collect()
     }
 
-    /// The existing file or block device that a volume is on, if one is: writing to it destroys
-    /// what it holds.
-    pub fn existing(&self) -> Option<&Path> {
-        let paths = self.volumes.iter().flat_map(|volume| volume.spec.paths());
-        paths.map(PathBuf::as_path).find(|path| path.exists())
+    /// The device of a volume that is there already, if one is: writing to it destroys what it
+    /// holds.
+    pub fn existing(&self) -> Option<&Spec> {
+        self.volumes.iter().map(|volume| &volume.spec).find(|spec| spec.is_there())
     }
 }
 
@@ -203,7 +201,7 @@ impl Stage {
         let _ = ring.register_pool(&pool); // without, I/O costs a little more
         let mut volumes = Vec::new();
         for Volume { name, spec, read_only } in &plan.volumes {
-            let there = spec.paths().iter().any(|path| path.exists());
+            let there = spec.is_there();
             let content = if there { Content::Unknown } else { Content::Zero };
             let device =
                 spec.open(&ring, &pool, Role::Backing { read_only: *read_only && there })?;
@@ -242,7 +240,7 @@ pub(crate) fn simulated(
     clock: &VirtualClock,
     holds_data: bool,
 ) -> Result<Box<dyn Device>, StageError> {
-    if spec.medium().is_none() && !spec.paths().is_empty() {
+    if spec.medium().is_none() && !spec.is_memory() {
         return Err(StageError::NoMedium(spec.to_string()));
     }
     let one = |size: u64, seed: u64| {
@@ -253,7 +251,7 @@ pub(crate) fn simulated(
         Ok(SimulatedDevice::new(clock.clone(), size, model, content))
     };
     let Some(chunk) = spec.chunk_bytes() else { return Ok(Box::new(one(size, MEDIUM_SEED)?)) };
-    let members = spec.paths().len() as u64;
+    let members = spec.members();
     let each = size.div_ceil(chunk * members) * chunk;
     let members = (0..members).map(|number| one(each, MEDIUM_SEED + number));
     let stripe = StripeDevice::new(members.collect::<Result<Vec<_>, StageError>>()?, chunk);

@@ -146,7 +146,7 @@ impl TierConfig {
 
     /// Returns whether its content outlasts the server.
     pub fn is_kept(&self) -> bool {
-        !self.volatile && !self.cache().paths().is_empty()
+        !self.volatile && !self.cache().is_memory()
     }
 
     /// Returns the configuration of a new cache, with `memory` above it, and `above_bytes` in all
@@ -241,7 +241,12 @@ impl Where {
             (Some(bytes), _) | (None, Some(bytes)) => Ok(bytes),
             (None, None) => {
                 let what = if matches!(self, Self::Server) { "cache-size" } else { "size" };
-                let problem = format!("{what} is missing: {cache} is no file or block device yet");
+                let why = if cache.is_remote() {
+                    "cannot be asked for its size"
+                } else {
+                    "is no file or block device yet"
+                };
+                let problem = format!("{what} is missing: {cache} {why}");
                 Err(self.wrong("cache", problem))
             }
         }

@@ -49,7 +49,7 @@ impl ServerConfig {
         self.validate_volumes()?;
         self.validate_tiers()?;
         let is_backing = |tier: &TierConfig| {
-            self.volume.iter().any(|volume| same_file(volume.backing(), tier.cache()))
+            self.volume.iter().any(|volume| volume.backing().overlaps(tier.cache()))
         };
         if self.tiers().any(is_backing) {
             return Err(wrong("cache", "backing and cache are the same file"));
@@ -95,7 +95,7 @@ impl ServerConfig {
                 if other.name() == name {
                     return of_volume("name", format!("two volumes are named {name:?}"));
                 }
-                if same_file(other.backing(), backing) {
+                if other.backing().overlaps(backing) {
                     let problem =
                         format!("volumes {:?} and {name:?} are the same file", other.name());
                     return of_volume("backing", problem);
@@ -120,7 +120,7 @@ impl ServerConfig {
             let tier = tier.validated(Where::Table(index), has_above)?;
             let mut above =
                 self.first.cache.iter().chain(self.tier[..index].iter().map(TierConfig::cache));
-            if let Some(other) = above.find(|other| same_file(other, tier.cache())) {
+            if let Some(other) = above.find(|other| other.overlaps(tier.cache())) {
                 let problem = format!("it is the same file as the tier {other}");
                 return Err(Where::Table(index).wrong("cache", problem));
             }
@@ -374,11 +374,6 @@ impl AdminConfig {
 
 fn is_tcp(address: &AdminAddress) -> bool {
     matches!(address, AdminAddress::Tcp(_))
-}
-
-/// Returns whether two devices are on one file.
-fn same_file(one: &Spec, other: &Spec) -> bool {
-    one.paths().iter().any(|path| other.paths().contains(path))
 }
 
 #[cfg(test)]

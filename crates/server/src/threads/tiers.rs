@@ -54,8 +54,7 @@ impl PreparedTiers {
         state: Option<StateDir>,
     ) -> Result<Self, TierError> {
         let needed = Consent { initialise: false, ..consent } != Consent::default();
-        let is_for =
-            |tier: &TierConfig| tier.is_kept() || !needed && !tier.cache().paths().is_empty();
+        let is_for = |tier: &TierConfig| tier.is_kept() || !needed && !tier.cache().is_memory();
         if consent != Consent::default() && !config.tiers().any(is_for) {
             let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are \
                            for a cache that is kept";
@@ -135,7 +134,7 @@ impl How {
         consent: Consent,
     ) -> Result<Self, TierError> {
         if !tier.is_kept() {
-            let on_disk = !tier.cache().paths().is_empty();
+            let on_disk = !tier.cache().is_memory();
             let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
             let config =
                 Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
