@@ -18,6 +18,8 @@ mod image;
 mod library;
 mod lock;
 mod name;
+mod news;
+mod watch;
 
 pub use device::RbdDevice;
 pub use error::RbdError;

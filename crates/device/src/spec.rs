@@ -1,5 +1,6 @@
 //! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB`,
-//! `stripe:/dev/sdb+/dev/sdc` (or of images or exports), `rbd:POOL/IMAGE` or `nbd://HOST:PORT/EXPORT`.
+//! `stripe:/dev/sdb+/dev/sdc` (or of images or exports), `rbd:POOL/IMAGE` or
+//! `nbd://HOST:PORT/EXPORT`.
 //!
 //! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads
 //! writes do not slow, to tell what that does. `faults=FILE` has it fail as a file says, for tests

@@ -36,6 +36,10 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
     /// When the size cannot be read, or never changes.
     fn refresh(&self) -> std::io::Result<u64>;
 
+    /// Has a function called when its size may have changed, by any thread and without a wait. Only
+    /// devices that hear of that call it.
+    fn on_change(&self, _notify: Box<dyn Fn() + Send + Sync>) {}
+
     /// Opens a handle for the thread with this ring and pool.
     ///
     /// # Errors
@@ -66,6 +70,12 @@ impl DeviceSource for Source {
 
     fn refresh(&self) -> std::io::Result<u64> {
         Source::refresh(self)
+    }
+
+    fn on_change(&self, notify: Box<dyn Fn() + Send + Sync>) {
+        if let Some(image) = self.image() {
+            image.on_change(notify);
+        }
     }
 
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {

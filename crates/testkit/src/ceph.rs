@@ -56,6 +56,23 @@ impl Ceph {
         crate::programs::run("timeout", &all)
     }
 
+    /// Has the cluster take itself for full, or no longer: by the shares of its memory from which
+    /// on it does. It notices some seconds later, and if it has 64 KiB.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[track_caller]
+    pub fn set_full(&self, full: bool) {
+        let conf = self.conf();
+        let conf = conf.to_str().expect("a path of UTF-8");
+        let shares = if full { ["0.00001"; 3] } else { ["0.85", "0.9", "0.95"] };
+        let ratios = ["set-nearfull-ratio", "set-backfillfull-ratio", "set-full-ratio"];
+        for (ratio, share) in ratios.iter().zip(shares) {
+            let line = ["60", "ceph", "--conf", conf, "osd", ratio, share];
+            crate::programs::run("timeout", &line);
+        }
+    }
+
     /// Makes an image of this many bytes in the pool `rbd`, and returns the text that names it.
     ///
     /// # Panics

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
-use floe_server::nbd_client::Client;
+use floe_nbd::error::ErrorCode;
+use floe_server::nbd_client::{Client, ClientError};
 use floe_testkit::{Ceph, pattern, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -133,6 +135,36 @@ fn hits_are_served_and_misses_fail_while_the_cluster_is_away() {
     image.check(&mut client);
     server.end();
     assert_same("the image", &image.exported(&ceph, "away"), &image.content);
+}
+
+#[test]
+fn a_volume_grows_with_its_image_and_a_full_cluster_is_told_to_clients() {
+    let Some(ceph) = Ceph::start() else { return };
+    let mut image = Image::new(&ceph, "grows");
+    let server = image.serve(&["--write", "through"]);
+    ceph.rbd(&["resize", "--no-progress", "--size", "64M", "rbd/grows"]);
+    wait_until("it has grown", || connect(&server).info().size_bytes == 64 << 20);
+    image.content.resize(64 * MIB, 0);
+    let mut client = connect(&server);
+    image.write(&mut client, 12 * MIB, 5);
+    image.check(&mut client);
+    ceph.set_full(true);
+    let (mut at, mut refused) = (20 * MIB, None);
+    wait_until("the cluster is full", || {
+        refused = client.write(at as u64, &image.content[..4096], false).err();
+        image.content.copy_within(..if refused.is_none() { 4096 } else { 0 }, at);
+        at += 4096;
+        std::thread::sleep(Duration::from_millis(10)); // there is room for a minute of this
+        refused.is_some()
+    });
+    let Some(ClientError::Request(refused)) = refused else { panic!("{refused:?}") };
+    assert_eq!(refused.code, ErrorCode::NoSpace);
+    ceph.set_full(false);
+    wait_until("there is room", || client.write(at as u64, &[7; 4096], false).is_ok());
+    image.content[at..][..4096].fill(7);
+    image.check(&mut client);
+    server.end();
+    assert_same("the image", &image.exported(&ceph, "grows"), &image.content);
 }
 
 #[test]

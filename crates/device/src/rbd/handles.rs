@@ -9,11 +9,14 @@ use std::time::Duration;
 use super::error::RbdError;
 use super::library::{Functions, Handle, library};
 use super::name::RbdName;
+use super::news::News;
 use crate::identity::{Fact, FactKind, Identity};
 
 /// Settings of the library: no cache of its own, no files, an end to the search for a cluster.
-const SETTINGS: [(&str, &str); 6] = [
+const SETTINGS: [(&str, &str); 7] = [
     ("rbd_cache", "false"),
+    // The least there is. By default it ignores discards of less than 64 KiB.
+    ("rbd_discard_granularity_bytes", "4096"),
     ("client_mount_timeout", "30"),
     ("admin_socket", ""),
     ("log_file", "/dev/null"),
@@ -35,6 +38,8 @@ pub(super) struct Handles {
     pub(super) pool: Handle,
     pub(super) image: Handle,
     pub(super) is_locked: bool,
+    /// The number of the watch, and the argument of its calls.
+    pub(super) watch: Option<(u64, *const News)>,
 }
 
 // SAFETY: the library's handles may be used by any thread, and by several at once.
@@ -73,7 +78,8 @@ impl OpenImage {
         more: &[(&str, &str)],
     ) -> Result<Self, RbdError> {
         let null = std::ptr::null_mut();
-        let mut open = Self(Handles { cluster: null, pool: null, image: null, is_locked: false });
+        let (cluster, pool, image) = (null, null, null);
+        let mut open = Self(Handles { cluster, pool, image, is_locked: false, watch: None });
         let handles = &mut open.0;
         handles.connect(library, name, more)?;
         handles.find_pool(library, name)?;
@@ -150,6 +156,9 @@ impl Handles {
             image: name.to_string(),
             source,
         })?;
+        // A full cluster refuses writes then, instead of letting them wait for room.
+        // SAFETY: the pool is open.
+        unsafe { (library.rados_set_osdmap_full_try)(self.pool) };
         if let Some(namespace) = &name.namespace {
             let namespace = c_string(namespace)?;
             // SAFETY: the pool is open, and takes a copy of the text.
@@ -207,6 +216,7 @@ impl Handles {
         // SAFETY: each handle is open, nothing uses it any more, and it is closed before those that
         // it was opened from.
         unsafe {
+            self.unwatch(library);
             if self.is_locked {
                 (library.rbd_lock_release)(self.image);
             }

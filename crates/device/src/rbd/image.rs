@@ -8,6 +8,7 @@ use super::error::RbdError;
 use super::handles::OpenImage;
 use super::library::{Functions, Handle, library};
 use super::name::RbdName;
+use super::news::News;
 use crate::identity::Identity;
 
 /// An image that is open, of which every thread can have a [`RbdDevice`](super::RbdDevice). Clones
@@ -22,6 +23,7 @@ struct Image {
     identity: Identity,
     /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
     size: AtomicU64,
+    news: Arc<News>,
 }
 
 impl RbdSource {
@@ -47,7 +49,13 @@ impl RbdSource {
         if size == 0 || !size.is_multiple_of(512) {
             return Err(RbdError::OddSize { image: name.to_string(), size });
         }
-        let image = Image { open, name: name.clone(), identity, size: AtomicU64::new(size) };
+        let (news, size) = (Arc::new(News::default()), AtomicU64::new(size));
+        open.0.watch(library, &news).map_err(|source| RbdError::Image {
+            what: "watch",
+            image: name.to_string(),
+            source,
+        })?;
+        let image = Image { open, name: name.clone(), identity, size, news };
         Ok(RbdSource(Arc::new(image)))
     }
 
@@ -70,6 +78,13 @@ impl RbdSource {
         }
         self.0.size.store(size, Ordering::Relaxed);
         Ok(size)
+    }
+
+    /// Has a function called when the image may have changed: its size, or its snapshots. A thread
+    /// of the library calls it, perhaps once for several changes, or without one. It must not wait,
+    /// nor ask the image anything. Images opened for reading only tell of nothing.
+    pub fn on_change(&self, notify: impl Fn() + Send + Sync + 'static) {
+        self.0.news.set(Box::new(notify));
     }
 
     /// The cluster, the pool and the image, by the numbers that Ceph never uses again.

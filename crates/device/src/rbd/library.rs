@@ -14,6 +14,9 @@ pub(super) type Handle = *mut c_void;
 /// Called by a thread of the library when an operation has ended.
 pub(super) type Callback = unsafe extern "C" fn(Handle, *mut c_void);
 
+/// Called by a thread of the library when an image has changed.
+pub(super) type UpdateCallback = unsafe extern "C" fn(*mut c_void);
+
 /// Declares the functions that are used: the field's name is the function's.
 macro_rules! functions {
     ($( $library:ident = $file:literal {
@@ -59,6 +62,7 @@ functions! {
         fn rados_ioctx_create(Handle, *const c_char, *mut Handle) -> c_int;
         fn rados_ioctx_set_namespace(Handle, *const c_char);
         fn rados_ioctx_get_id(Handle) -> i64;
+        fn rados_set_osdmap_full_try(Handle);
         fn rados_ioctx_destroy(Handle);
         fn rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
         fn rados_wait_for_latest_osdmap(Handle) -> c_int;
@@ -70,6 +74,8 @@ functions! {
         fn rbd_get_size(Handle, *mut u64) -> c_int;
         fn rbd_get_features(Handle, *mut u64) -> c_int;
         fn rbd_get_id(Handle, *mut c_char, usize) -> c_int;
+        fn rbd_update_watch(Handle, *mut u64, UpdateCallback, *mut c_void) -> c_int;
+        fn rbd_update_unwatch(Handle, u64) -> c_int;
         fn rbd_lock_acquire(Handle, c_int) -> c_int;
         fn rbd_lock_release(Handle) -> c_int;
         fn rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;

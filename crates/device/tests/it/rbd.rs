@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use floe_device::{Action, Device, Operation, Pool, RbdWatch, Ring, Role, Source, Spec};
-use floe_testkit::Ceph;
+use floe_testkit::{Ceph, wait_until};
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::common::{SECTOR, finish, read, run, slice, thread, write};
@@ -211,6 +211,59 @@ fn a_resize_by_another_client_is_found() {
 }
 
 #[test]
+fn a_change_by_another_client_is_told() {
+    let Some(ceph) = cluster() else { return };
+    let source = prepare(&ceph.image("told", 1 << 20), WRITER).unwrap();
+    let (told, news) = std::sync::mpsc::channel();
+    let image = source.image().expect("it is one");
+    image.on_change(move || {
+        let _ = told.send(()); // the test may have ended
+    });
+    ceph.rbd(&["resize", "--no-progress", "--size", "2M", "rbd/told"]);
+    wait_until("the new size is told", || {
+        news.recv_timeout(Duration::from_secs(60)).expect("it is told");
+        source.refresh().unwrap() == 2 << 20
+    });
+    while news.try_recv().is_ok() {}
+    ceph.rbd(&["snap", "create", "--no-progress", "rbd/told@now"]);
+    news.recv_timeout(Duration::from_secs(60)).expect("it is told");
+}
+
+#[test]
+fn a_small_discard_is_not_forgotten() {
+    let Some(ceph) = cluster() else { return };
+    let (ring, pool) = thread();
+    let mut device = open(&ceph.image("discards", 1 << 20), &ring, &pool);
+    write(&ring, &pool, &mut *device, 0, &[1; 4 * SECTOR]).unwrap();
+    let action = Action::Discard { len: SECTOR as u64 };
+    run(&ring, &mut *device, SECTOR as u64, action).unwrap();
+    let found = read(&ring, &pool, &mut *device, 0, 4 * SECTOR).unwrap();
+    assert_eq!(found, [[1; SECTOR], [0; SECTOR], [1; SECTOR], [1; SECTOR]].concat());
+}
+
+#[test]
+fn a_full_cluster_refuses_what_makes_an_image_larger_and_says_why() {
+    let Some(ceph) = Ceph::start() else { return };
+    let (ring, pool) = thread();
+    let mut device = open(&ceph.image("full", 64 << 20), &ring, &pool);
+    let filled = 1 << 20;
+    write(&ring, &pool, &mut *device, 0, &vec![1; filled]).unwrap();
+    ceph.set_full(true);
+    let (mut end, mut refused) = (filled as u64, None);
+    wait_until("the cluster is full", || {
+        refused = write(&ring, &pool, &mut *device, end, &[2; SECTOR]).err();
+        end += SECTOR as u64;
+        refused.is_some()
+    });
+    assert_eq!(refused.unwrap().kind(), std::io::ErrorKind::StorageFull);
+    assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [1; SECTOR]);
+    write(&ring, &pool, &mut *device, 0, &[3; SECTOR]).unwrap();
+    ceph.set_full(false);
+    wait_until("there is room", || write(&ring, &pool, &mut *device, end, &[4; SECTOR]).is_ok());
+    assert_eq!(read(&ring, &pool, &mut *device, end, SECTOR).unwrap(), [4; SECTOR]);
+}
+
+#[test]
 fn mistakes_are_named() {
     let Some(ceph) = cluster() else { return };
     ceph.rbd(&["create", "--size", "1M", "--image-feature", "layering", "rbd/plain"]);
@@ -265,9 +318,7 @@ fn operations_fail_when_the_cluster_has_not_answered_for_long() {
     assert!(read(&ring, &pool, &mut *device, SECTOR as u64, SECTOR).is_err());
     // The next write overtakes neither of them, however often it has to be tried.
     ceph.go_on();
-    floe_testkit::wait_until("a write arrives", || {
-        write(&ring, &pool, &mut *device, 0, &[3; SECTOR]).is_ok()
-    });
+    wait_until("a write arrives", || write(&ring, &pool, &mut *device, 0, &[3; SECTOR]).is_ok());
     assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [3; SECTOR]);
 }
 

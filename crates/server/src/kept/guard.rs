@@ -184,6 +184,10 @@ impl DeviceSource for GuardedSource {
         self.inner.refresh()
     }
 
+    fn on_change(&self, notify: Box<dyn Fn() + Send + Sync>) {
+        self.inner.on_change(notify);
+    }
+
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
         let (inner, guard) = (self.inner.open(ring, pool)?, Arc::clone(&self.guard));
         Ok(Box::new(GuardedDevice { inner, guard, held: VecDeque::new() }))

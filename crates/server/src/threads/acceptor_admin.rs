@@ -268,7 +268,7 @@ impl Acceptor {
         if let Some(change) = change {
             self.change = Some((admin, change));
         }
-        self.send_to_control(Event::Job(Job { admin, operation }));
+        self.send_to_control(Event::Job(Job { admin: Some(admin), operation }));
         Ok(())
     }
 

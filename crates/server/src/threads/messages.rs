@@ -148,6 +148,8 @@ pub(super) enum Event {
     WorkDone,
     /// An admin client wants this done.
     Job(Job),
+    /// The device of a volume may have another size.
+    DeviceChanged { volume: String },
     /// The server is to end.
     End { replaced: bool },
     /// The server has failed: nothing is waited for any more.
@@ -171,14 +173,14 @@ pub(super) enum TierEvent {
     DataLost { volume: VolumeId, run: Range<u64> },
 }
 
-/// An admin operation, and the client that waits for its end.
+/// An operation, and the admin client that waits for its end, if one does.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) admin: u32,
+    pub(super) admin: Option<u32>,
     pub(super) operation: Operation,
 }
 
-/// An admin operation of the control thread.
+/// An operation of the control thread.
 #[derive(Debug)]
 pub(super) enum Operation {
     Restore,
@@ -186,6 +188,7 @@ pub(super) enum Operation {
     AddVolume { addition: Box<Addition>, paths: AllowedPaths },
     RemoveVolume { name: String, force: bool },
     ResizeVolume { name: String, size_bytes: Option<u64> },
+    FollowDevice { name: String },
     AttachTier { wanted: NewTier, paths: AllowedPaths },
     DetachTier { number: usize },
 }

@@ -10,6 +10,7 @@ use super::super::offer::{Offered, absent};
 use super::core::{Control, Wait};
 use super::opening::beside;
 use super::remove_volume::forget;
+use super::resize_volume::watch;
 use crate::admin::{Addition, AllowedPaths, Reply, Trouble};
 use crate::volume::{Reach, Volume};
 
@@ -69,6 +70,7 @@ pub(super) fn add_volume(
         }
     }
 
+    watch(control, &volume);
     let bytes = volume.backing.size_bytes();
     let offered = Offered { id: ids[0], ids, volume, bytes, leaving: false };
     let offer = control.offer.change(|volumes| volumes.push(offered));

@@ -11,7 +11,7 @@ use super::super::board::Board;
 use super::super::known_tier::KnownTier;
 use super::super::mailbox::Mailbox;
 use super::super::messages::{
-    Asker, Command, Done, Event, Job, Message, Notice, Problem, Ticket, WorkerReply,
+    Asker, Command, Done, Event, Job, Message, Notice, Operation, Problem, Ticket, WorkerReply,
 };
 use super::super::offer::{Offer, Offered};
 use super::super::replies::{Replies, snapshots};
@@ -102,6 +102,11 @@ impl Control {
                 Ok(Event::WorkDone) => return Next::Woken,
                 Ok(Event::Job(job)) => {
                     self.jobs.push_back(job);
+                    return Next::Woken;
+                }
+                Ok(Event::DeviceChanged { volume: name }) => {
+                    let operation = Operation::FollowDevice { name };
+                    self.jobs.push_back(Job { admin: None, operation });
                     return Next::Woken;
                 }
                 Ok(Event::End { replaced }) => {
@@ -210,9 +215,11 @@ impl Control {
     }
 
     /// Sends the result of a job to its admin client.
-    pub(in crate::threads) fn answer(&self, admin: u32, reply: Reply) {
+    pub(in crate::threads) fn answer(&self, admin: Option<u32>, reply: Reply) {
         self.publish();
-        self.acceptor.post(Notice::JobDone { admin, reply });
+        if let Some(admin) = admin {
+            self.acceptor.post(Notice::JobDone { admin, reply });
+        }
     }
 
     /// Changes the volume of this number, and tells all workers the new offer.

@@ -30,6 +30,7 @@ pub(super) use core::{Control, Inbox};
 /// # Errors
 /// When the last flush leaves dirty data behind, or a thread does not answer.
 pub(super) fn run(mut control: Control) -> Result<Closing, ServeError> {
+    control.offer.all().iter().for_each(|offered| resize_volume::watch(&control, &offered.volume));
     loop {
         if control.ending {
             for job in std::mem::take(&mut control.jobs) {
@@ -38,10 +39,10 @@ pub(super) fn run(mut control: Control) -> Result<Closing, ServeError> {
             return shutdown::shutdown(control);
         }
         match control.jobs.pop_front() {
-            Some(Job { admin, operation: Operation::Upgrade }) => {
+            Some(Job { admin: Some(admin), operation: Operation::Upgrade }) => {
                 match upgrade::make_ready(&mut control) {
                     Ok(()) => control.acceptor.post(Notice::Replace { admin }),
-                    Err(refusal) => control.answer(admin, refusal),
+                    Err(refusal) => control.answer(Some(admin), refusal),
                 }
             }
             Some(Job { admin, operation }) => {
@@ -65,6 +66,10 @@ fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply
         }
         Operation::ResizeVolume { name, size_bytes } => {
             resize_volume::resize_volume(control, &name, size_bytes)
+        }
+        Operation::FollowDevice { name } => {
+            resize_volume::follow_device(control, &name);
+            Ok(Reply::Done("looked at"))
         }
         Operation::AttachTier { wanted, paths } => attach_tier::attach_tier(control, wanted, paths),
         Operation::DetachTier { number } => detach_tier::detach_tier(control, number),

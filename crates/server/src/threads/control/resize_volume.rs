@@ -2,11 +2,41 @@
 
 use std::sync::Arc;
 
-use super::super::messages::{Command, Problem};
+use super::super::messages::{Command, Event, Problem};
 use super::super::offer::present;
 use super::core::{Control, Wait};
 use super::opening::beside;
 use crate::admin::{Reply, Trouble};
+use crate::volume::Volume;
+
+/// Has the control thread told when the volume's device may have another size.
+pub(super) fn watch(control: &Control, volume: &Volume) {
+    let (sender, name) = (control.inbox.sender.clone(), volume.name.clone());
+    let notify = move || {
+        let _ = sender.send(Event::DeviceChanged { volume: name.clone() }); // unless it has ended
+    };
+    volume.backing.on_change(Box::new(notify));
+}
+
+/// Lets a volume grow with its device, if it was as large as that. Others were given their size.
+pub(super) fn follow_device(control: &mut Control, name: &str) {
+    let Ok(offered) = present(control.offer.all(), name) else { return };
+    let (before, backing) = (offered.bytes, Arc::clone(&offered.volume.backing));
+    if offered.volume.reach.is_local() || backing.size_bytes() != before {
+        return;
+    }
+    match beside(control, move || backing.refresh()) {
+        Ok(Ok(bytes)) if bytes > before => match resize_volume(control, name, None) {
+            Ok(_) => {}
+            Err(problem) => tracing::warn!(volume = name, ?problem, "volume not resized"),
+        },
+        Ok(Ok(bytes)) if bytes < before => {
+            tracing::error!(volume = name, bytes, before, "the backing device has shrunk");
+        }
+        Ok(Ok(_)) | Err(_) => {} // another change, or the end
+        Ok(Err(error)) => tracing::warn!(volume = name, %error, "backing device not measured"),
+    }
+}
 
 /// Lets a volume have the size its device has by now, or `wanted`: in the workers first, then for
 /// clients.
