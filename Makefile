@@ -51,11 +51,13 @@ fuzz: ## what NBD clients and NVMe hosts can send, at random, for a minute
 
 # Each time other worlds, unless FLOE_CRASH_SEED says with which to begin.
 .PHONY: soak
-soak: ## a million crashes of the block cache, or FLOE_CRASHES
-	@scripts/require build
+soak: ## a million crashes of the block cache, or FLOE_CRASHES, and 200 failovers of a pair
+	@scripts/require build test
 	FLOE_CRASHES="$${FLOE_CRASHES:-1000000}" FLOE_CRASH_SEED="$${FLOE_CRASH_SEED:-$$(date +%s)000000}" \
 		RUSTFLAGS='--cfg floe_crash' $(CARGO) test --release --locked --target-dir "$${CARGO_TARGET_DIR:-target}/crash" \
 		-p floe-block --test crash soak -- --ignored --nocapture
+	FLOE_SEED="$${FLOE_SEED:-$$(date +%s)}" $(CARGO) test --locked -p floe-cli --test it \
+		failovers_without_end -- --ignored --nocapture
 
 .PHONY: sanitize
 sanitize: ## memory errors and data races between threads, in minutes

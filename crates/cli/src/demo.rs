@@ -24,7 +24,7 @@ use floe_server::status::Status;
 use serde::Serialize;
 
 use crate::error::CliError;
-use crate::serve::prepare;
+use crate::serve::{Prepared, prepare};
 use crate::{OrFail, output};
 
 /// The slow volume, of which only what is written takes space.
@@ -206,7 +206,8 @@ impl Running {
             let (_keep, signals) =
                 std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
             match prepare(&config, Consent::default(), None, signals.into()) {
-                Ok((server, _)) => {
+                Ok(None) => Ok(()), // it is none of a pair
+                Ok(Some(Prepared { server, .. })) => {
                     let uri = server.uris().next().expect("the server listens");
                     let admin =
                         server.admin_addresses().next().expect("there is an admin interface");

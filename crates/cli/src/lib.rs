@@ -16,6 +16,7 @@ mod log;
 mod man;
 mod model;
 mod output;
+mod pair;
 mod replay;
 mod report;
 mod serve;
@@ -86,6 +87,10 @@ enum Command {
     Stop(admin::StopArguments),
     /// Replace the program of a running server, whose attached devices stay in use
     Upgrade(upgrade::UpgradeArguments),
+    /// End the active server of a pair, so that the standby takes over
+    Handover(pair::HandoverArguments),
+    /// Have a standby take over from the active server of its pair
+    Takeover(pair::TakeoverArguments),
     /// Check a cache that no server uses, and repair it
     Check(check::Arguments),
     /// Write a cache's dirty data to its volumes, without a server
@@ -138,6 +143,8 @@ pub fn run() -> ExitCode {
         Command::Tier(command) => tier::run(&command),
         Command::Stop(arguments) => admin::stop(&arguments),
         Command::Upgrade(arguments) => upgrade::run(&arguments),
+        Command::Handover(arguments) => pair::hand_over(&arguments),
+        Command::Takeover(arguments) => pair::take_over(&arguments),
         Command::Check(arguments) => check::run(&arguments),
         Command::ExportDirty(arguments) => export_dirty::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),

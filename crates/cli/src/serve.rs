@@ -15,6 +15,7 @@ use floe_server::config::{Bytes, Percent, ServerConfig, TierConfig, VolumeConfig
 use floe_server::kept::{Consent, StateDir};
 use floe_server::limits::Limits;
 use floe_server::notify;
+use floe_server::pair::{Lease, Turn};
 use floe_server::tls::TlsMode;
 use floe_server::{
     AdminSetup, Bound, Ended, NamedDevices, NvmeAccess, PreparedTiers, ServeError, Server,
@@ -26,7 +27,7 @@ use crate::error::CliError;
 use crate::log::{self, Format};
 use crate::settings::Source;
 use crate::state_dir::state_dir;
-use crate::{OrFail, attach, output, upgrade};
+use crate::{OrFail, attach, output, pair, upgrade};
 pub(crate) use signals::Reloadable;
 
 /// Operations that take longer show progress.
@@ -141,7 +142,8 @@ fn serve(
     }
     let (ended, reloading) = signals::catch()?;
     let state = state_dir(config.serving.state_dir.as_deref());
-    let (mut server, reloadable) = prepare(&config, consent.into(), state, ended)?;
+    let Some(prepared) = prepare(&config, consent.into(), state, ended)? else { return Ok(()) };
+    let Prepared { mut server, reloadable, lease } = prepared;
     reloadable.whenever(reloading)?;
     log_settings(&config);
     if config.admin.is_read_only() {
@@ -161,6 +163,7 @@ fn serve(
     tracing::info!(admin = %admin.join(","), "serving");
     notify::ready();
     let ended = server.run();
+    drop(lease); // with it the last hold on the images, which the other server of a pair waits for
     attach::forget(&attached);
     match ended.or_failure()? {
         Ended::ForGood => Ok(()),
@@ -184,8 +187,17 @@ fn print(uris: String) -> Result<(), CliError> {
         .map_err(|error| CliError::failure(format!("cannot start a thread: {error}")))
 }
 
-/// Binds addresses and opens devices. Returns the server, and the parts of it that can be reloaded.
-/// `signals` becomes readable when the server is to end.
+/// A server whose devices are open.
+pub(crate) struct Prepared {
+    pub(crate) server: Server,
+    /// The parts of it that can be reloaded.
+    pub(crate) reloadable: Reloadable,
+    /// The lease of a server of a pair, to be held until the server has ended.
+    pub(crate) lease: Option<Lease>,
+}
+
+/// Binds addresses, waits for the other server of a pair, and opens devices. `signals` becomes
+/// readable when the server is to end; `None` if that is while it waits.
 ///
 /// Steps that can fail without a trace come first: opening devices may create files.
 pub(crate) fn prepare(
@@ -193,7 +205,8 @@ pub(crate) fn prepare(
     consent: Consent,
     state: Option<StateDir>,
     signals: OwnedFd,
-) -> Result<(Server, Reloadable), CliError> {
+) -> Result<Option<Prepared>, CliError> {
+    let turn = config.serving.standby.then(|| Arc::new(Turn::default()));
     let memory = config.memory.tier().or_usage()?;
     let cache =
         PreparedTiers::new(config, memory.as_ref(), consent, state.clone()).map_err(tier_error)?;
@@ -222,6 +235,7 @@ pub(crate) fn prepare(
         state,
         devices: Arc::new(NamedDevices),
         check_program: upgrade::check_program,
+        turn: turn.clone(),
         log_lines_dropped: log::dropped_lines,
     })
     .or_usage()?;
@@ -232,15 +246,21 @@ pub(crate) fn prepare(
         let description = description.unwrap_or_default();
         Ok(Volume { name, description, backing, read_only, reach })
     };
-    let volumes =
-        config.volume.iter().map(volume).collect::<Result<Vec<_>, OpenError>>().or_usage()?;
+    let open = || config.volume.iter().map(volume).collect::<Result<Vec<_>, OpenError>>();
+    let (volumes, lease) = match &turn {
+        None => (open().or_usage()?, None),
+        Some(turn) => match pair::wait(turn, &bound, config, &signals, open)? {
+            Some((volumes, lease)) => (volumes, Some(lease)),
+            None => return Ok(None),
+        },
+    };
     let tiers = watched(|progress| cache.open(&volumes, progress)).map_err(tier_error)?;
     let server = bound.serve(tiers, volumes, signals);
     let server = server.map_err(|error| match error {
         ServeError::Open(_) | ServeError::Export(_) => CliError::usage(error.to_string()),
         _ => CliError::failure(error.to_string()), // the system is short of something
     })?;
-    Ok((server, reloadable))
+    Ok(Some(Prepared { server, reloadable, lease }))
 }
 
 fn tier_error(error: TierError) -> CliError {

@@ -1,7 +1,7 @@
 //! `floe status`: the state and the counters of a running server.
 
 use clap::Args;
-use floe_server::admin::client;
+use floe_server::admin::client::{self, AnyStatus};
 use floe_server::status::{
     AdmissionStatus, ByProtocol, FreezingStatus, Latency, MemoryStatus, SheddingStatus, Status,
     ThreadStatus, TierStatus,
@@ -9,7 +9,7 @@ use floe_server::status::{
 
 use crate::admin::Server;
 use crate::error::CliError;
-use crate::{OrFail, output, volume};
+use crate::{OrFail, output, pair, volume};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,11 +43,19 @@ const PRINTED: [&str; 12] = [
 ];
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let status = client::status(&arguments.server.endpoint()?)?;
-    if arguments.json {
-        return output::json_line(&status).or_failure();
+    match client::any_status(&arguments.server.endpoint()?)? {
+        AnyStatus::Serving(status) if arguments.json => {
+            return output::json_line(&status).or_failure();
+        }
+        AnyStatus::Standby(status) if arguments.json => {
+            return output::json_line(&status).or_failure();
+        }
+        AnyStatus::Serving(status) => {
+            status.pair.iter().for_each(pair::print);
+            print(&status);
+        }
+        AnyStatus::Standby(status) => pair::print(&status.pair),
     }
-    print(&status);
     Ok(())
 }
 

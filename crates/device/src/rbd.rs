@@ -19,6 +19,7 @@ mod library;
 mod lock;
 mod name;
 mod news;
+mod note;
 mod watch;
 
 pub use device::RbdDevice;

@@ -17,6 +17,7 @@ pub mod nbd_client;
 pub mod notify;
 mod nvme_access;
 pub mod nvme_client;
+pub mod pair;
 mod private_file;
 mod protocol;
 mod session;

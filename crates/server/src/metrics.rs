@@ -17,6 +17,7 @@ mod process;
 
 use std::time::Duration;
 
+use crate::pair::{PairStatus, Role};
 use crate::status::{Latencies, Operation, Report, Snapshot, VolumeFacts};
 use cache::{admission, cache, devices, shedding, tiers};
 use memory::memory;
@@ -57,8 +58,35 @@ pub(crate) fn render(report: &Report) -> String {
     advice(&mut page, report);
     devices(&mut page, report);
     threads(&mut page, report);
+    report.facts.pair.iter().for_each(|status| pair(&mut page, status));
     process::write(&mut page, report.facts.started);
     page.text()
+}
+
+/// All metrics of a server that stands by.
+pub(crate) fn of_standby(status: &PairStatus) -> String {
+    let mut page = Page::default();
+    pair(&mut page, status);
+    page.text()
+}
+
+fn pair(page: &mut Page, status: &PairStatus) {
+    let name = "floe_pair_active";
+    page.family(name, Kind::Gauge, "1 for the server of a pair that serves, 0 for the standby.");
+    page.sample(name, &[], u64::from(status.role == Role::Active));
+    let name = "floe_pair_generation";
+    page.family(name, Kind::Gauge, "The number of servers of the pair that have served so far.");
+    page.sample(name, &[], status.generation);
+    let name = "floe_pair_standbys";
+    page.family(
+        name,
+        Kind::Gauge,
+        "Standbys that the active server has seen within a lease: 0, 1.",
+    );
+    page.sample(name, &[], u64::from(status.standby.is_some()));
+    let name = "floe_pair_lease_age_seconds";
+    page.family(name, Kind::Gauge, "Time since the lease was last seen to be renewed.");
+    page.sample(name, &[], status.renewed_seconds);
 }
 
 /// The settings given, of those without which some metrics are left out.
@@ -68,6 +96,7 @@ fn settings(report: &Report) -> Vec<&'static str> {
         ("admit", facts.top().admission.is_some()),
         ("memory", facts.memory.is_some()),
         ("shed", facts.shedding.is_some()),
+        ("standby", facts.pair.is_some()),
     ];
     given.into_iter().filter_map(|(setting, given)| given.then_some(setting)).collect()
 }

@@ -16,6 +16,8 @@ use std::time::{Duration, SystemTime};
 use floe_block::{FreezeStats, MemoryUse, MemoryWrite, Stats, VolumeId};
 use serde::{Deserialize, Serialize};
 
+use crate::pair::PairStatus;
+
 pub use admission::{AdmissionStatus, MemoryAdmissionStatus};
 pub use advice::AdviceStatus;
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
@@ -181,6 +183,9 @@ pub struct Status {
     pub shedding: Option<SheddingStatus>,
     /// Advice on what limits reads; `None` where there have been none lately.
     pub advice: Option<AdviceStatus>,
+    /// Its part in its pair, if it is one of two.
+    #[serde(default)]
+    pub pair: Option<PairStatus>,
 }
 
 /// A volume as all threads know it.
@@ -209,6 +214,8 @@ pub(crate) struct Facts {
     pub(crate) service: ServiceTimes,
     /// Lines of the log that were dropped.
     pub(crate) log_lines_dropped: u64,
+    /// Its part in its pair.
+    pub(crate) pair: Option<PairStatus>,
 }
 
 /// The state of the tier in memory.
@@ -327,6 +334,7 @@ impl Report {
             admission: top.admission.as_ref().map(admission),
             shedding: facts.shedding.as_ref().map(shedding),
             advice: self.advice.clone(),
+            pair: facts.pair.clone(),
         }
     }
 

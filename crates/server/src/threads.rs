@@ -17,6 +17,7 @@
 
 mod acceptor;
 mod acceptor_admin;
+mod acceptor_jobs;
 mod admin_listener;
 mod admin_session;
 mod admin_tls;
@@ -27,6 +28,7 @@ mod bound;
 mod clients;
 mod closing;
 mod control;
+mod desk;
 mod dirty;
 mod entrance;
 mod known_tier;

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use floe_device::{Device, Identity, OpenError, Pool, Ring, Source};
+use floe_device::{Device, Identity, OpenError, Pool, RbdSource, Ring, Source};
 
 /// A device that every thread of a server opens for itself; all handles refer to one device.
 pub trait DeviceSource: fmt::Debug + Send + Sync {
@@ -23,6 +23,11 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
     /// Returns whether another disk may have this name after a boot.
     fn has_kernel_name(&self) -> bool {
         false
+    }
+
+    /// Returns the image of Ceph that it is, if it is one.
+    fn image(&self) -> Option<&RbdSource> {
+        None
     }
 
     /// Returns whether its medium rotates, as far as that is known.
@@ -58,6 +63,10 @@ impl DeviceSource for Source {
 
     fn name(&self) -> String {
         Source::name(self)
+    }
+
+    fn image(&self) -> Option<&RbdSource> {
+        Source::image(self)
     }
 
     fn has_kernel_name(&self) -> bool {

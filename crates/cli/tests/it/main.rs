@@ -29,6 +29,7 @@ mod nvme_hostile;
 mod nvme_raw;
 mod nvme_use;
 mod packaging;
+mod pair;
 mod rbd;
 mod replay;
 mod restack;

@@ -105,20 +105,20 @@ impl RbdSource {
         self.0.open.0.owner(self.functions())
     }
 
-    /// A value of the image's metadata.
+    /// A note that lies beside the image, in an object `floe.KEY.ID` of its pool.
     ///
     /// # Errors
     /// The library's.
-    pub fn metadata(&self, key: &str) -> io::Result<Option<String>> {
-        self.0.open.0.metadata(self.functions(), key)
+    pub fn note(&self, key: &str) -> io::Result<Option<String>> {
+        self.0.open.0.note(self.functions(), key)
     }
 
-    /// Sets a value of the image's metadata, durably.
+    /// Writes a note, durably, also when the cluster is full. Its writer should have the lock.
     ///
     /// # Errors
-    /// The library's; `ESHUTDOWN` when this client has been fenced.
-    pub fn set_metadata(&self, key: &str, value: &str) -> io::Result<()> {
-        self.0.open.0.set_metadata(self.functions(), key, value)
+    /// The library's; `ESHUTDOWN` when this client has been fenced, `E2BIG` for more than 64 KiB.
+    pub fn set_note(&self, key: &str, note: &str) -> io::Result<()> {
+        self.0.open.0.set_note(self.functions(), key, note)
     }
 
     pub(super) fn functions(&self) -> &'static Functions {

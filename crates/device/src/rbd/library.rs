@@ -11,6 +11,15 @@ use super::error::RbdError;
 /// operation (`rbd_completion_t`), as the library knows it.
 pub(super) type Handle = *mut c_void;
 
+/// A client that watches an image (`rbd_image_watcher_t`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct Watcher {
+    pub(super) address: *mut c_char,
+    pub(super) id: i64,
+    pub(super) cookie: u64,
+}
+
 /// Called by a thread of the library when an operation has ended.
 pub(super) type Callback = unsafe extern "C" fn(Handle, *mut c_void);
 
@@ -64,6 +73,15 @@ functions! {
         fn rados_ioctx_get_id(Handle) -> i64;
         fn rados_set_osdmap_full_try(Handle);
         fn rados_ioctx_destroy(Handle);
+        fn rados_read(Handle, *const c_char, *mut c_char, usize, u64) -> c_int;
+        fn rados_create_write_op() -> Handle;
+        fn rados_release_write_op(Handle);
+        fn rados_write_op_write_full(Handle, *const c_char, usize);
+        fn rados_write_op_operate(Handle, Handle, *const c_char, *mut c_void, c_int) -> c_int;
+        fn rados_list_lockers(
+            Handle, *const c_char, *const c_char, *mut c_int, *mut c_char, *mut usize,
+            *mut c_char, *mut usize, *mut c_char, *mut usize, *mut c_char, *mut usize
+        ) -> isize;
         fn rados_blocklist_add(Handle, *mut c_char, u32) -> c_int;
         fn rados_wait_for_latest_osdmap(Handle) -> c_int;
     }
@@ -78,11 +96,9 @@ functions! {
         fn rbd_update_unwatch(Handle, u64) -> c_int;
         fn rbd_lock_acquire(Handle, c_int) -> c_int;
         fn rbd_lock_release(Handle) -> c_int;
-        fn rbd_lock_get_owners(Handle, *mut c_int, *mut *mut c_char, *mut usize) -> c_int;
-        fn rbd_lock_get_owners_cleanup(*mut *mut c_char, usize);
+        fn rbd_watchers_list(Handle, *mut Watcher, *mut usize) -> c_int;
+        fn rbd_watchers_list_cleanup(*mut Watcher, usize);
         fn rbd_lock_break(Handle, c_int, *const c_char) -> c_int;
-        fn rbd_metadata_get(Handle, *const c_char, *mut c_char, *mut usize) -> c_int;
-        fn rbd_metadata_set(Handle, *const c_char, *const c_char) -> c_int;
         fn rbd_aio_create_completion(*mut c_void, Callback, *mut Handle) -> c_int;
         fn rbd_aio_get_return_value(Handle) -> isize;
         fn rbd_aio_release(Handle);

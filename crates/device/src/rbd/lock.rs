@@ -1,4 +1,4 @@
-//! The exclusive lock of an image, and the metadata that servers of it leave for each other.
+//! The exclusive lock of an image, and who has it.
 //!
 //! librbd does not ask for the lock at each write. A client that stood still while another broke
 //! its lock writes on when it wakes, unless the cluster refuses it by name: the *blocklist*. An
@@ -6,12 +6,12 @@
 //! cluster is awaited, and only then its lock is broken, without the entry of an hour that librbd
 //! would make in its place.
 
-use std::ffi::{CStr, CString, c_char, c_int};
+use std::ffi::{CStr, CString, c_int};
 use std::io;
 
 use super::error::RbdError;
-use super::handles::{Handles, OpenImage, c_string, checked};
-use super::library::{Functions, library};
+use super::handles::{Handles, OpenImage, c_string, checked, text};
+use super::library::{Functions, Watcher, library};
 use super::name::RbdName;
 
 const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
@@ -20,10 +20,11 @@ const LOCK_EXCLUSIVE: c_int = 0;
 /// The time for which a fenced client is refused: librbd's hour is shorter than a machine sleeps.
 const YEAR_SECONDS: u32 = 365 * 24 * 60 * 60;
 
-/// The longest value of metadata that is read.
-const MOST_METADATA: usize = 64 << 10;
+/// The prefix of the cookies of locks that librbd takes for its clients.
+const AUTOMATIC: &str = "auto ";
 
-/// An image that is looked at, not served: a standby server's. It has no lock, nor writes.
+/// An image that is looked at, not served: a standby server's. It has no lock, nor writes, and the
+/// cluster does not wait for it when the image changes.
 #[derive(Debug)]
 pub struct RbdWatch {
     open: OpenImage,
@@ -31,13 +32,12 @@ pub struct RbdWatch {
 }
 
 impl RbdWatch {
-    /// Connects to the cluster and opens the image. The library tells the owner of its lock only
-    /// where it was opened for writing.
+    /// Connects to the cluster and opens the image.
     ///
     /// # Errors
     /// Names the image and the step that failed.
     pub fn open(name: &RbdName) -> Result<Self, RbdError> {
-        let open = OpenImage::new(library()?, name, false, &[])?;
+        let open = OpenImage::new(library()?, name, true, &[])?;
         Ok(Self { open, name: name.clone() })
     }
 
@@ -54,12 +54,33 @@ impl RbdWatch {
         self.open.0.owner(functions())
     }
 
-    /// A value of the image's metadata.
+    /// False if the owner of the lock is dead. A client of the library watches the image as long
+    /// as it has it open for writing; the cluster forgets the watch of one that died half a minute
+    /// later. Of a lock that an operator has set (`rbd lock add`) nothing is known.
     ///
     /// # Errors
     /// The library's.
-    pub fn metadata(&self, key: &str) -> io::Result<Option<String>> {
-        self.open.0.metadata(functions(), key)
+    pub fn may_live(&self, owner: &str) -> io::Result<bool> {
+        let locker = self.open.0.locker(functions())?;
+        let by_hand = |it: &Locker| it.address == owner && !it.cookie.starts_with(AUTOMATIC);
+        Ok(locker.as_ref().is_some_and(by_hand)
+            || self.open.0.watchers(functions())?.iter().any(|address| address == owner))
+    }
+
+    /// A note that lies beside the image.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn note(&self, key: &str) -> io::Result<Option<String>> {
+        self.open.0.note(functions(), key)
+    }
+
+    /// Writes a note that lies beside the image, durably, also when the cluster is full.
+    ///
+    /// # Errors
+    /// The library's, and `E2BIG` for more than 64 KiB.
+    pub fn set_note(&self, key: &str, note: &str) -> io::Result<()> {
+        self.open.0.set_note(functions(), key, note)
     }
 
     /// Fences `owner`, which held the lock, and breaks its lock. It may be gone, and its lock as
@@ -103,12 +124,18 @@ impl RbdWatch {
     }
 }
 
+/// The owner of a lock.
+struct Locker {
+    cookie: String,
+    address: String,
+}
+
 /// The library, once an image is open.
 fn functions() -> &'static Functions {
     library().expect("an image is open, so the library is")
 }
 
-fn is_absent(error: &io::Error) -> bool {
+pub(super) fn is_absent(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOENT)
 }
 
@@ -137,51 +164,70 @@ impl Handles {
 
     /// The client that holds the lock.
     pub(super) fn owner(&self, library: &Functions) -> io::Result<Option<String>> {
-        let (mut mode, mut most) = (0, 8);
-        let mut owners = [std::ptr::null_mut::<c_char>(); 8];
-        // SAFETY: the image is open; places for the mode and for as many texts as said.
-        let asked = checked(unsafe {
-            (library.rbd_lock_get_owners)(self.image, &mut mode, owners.as_mut_ptr(), &mut most)
-        });
-        match asked {
-            Err(error) if is_absent(&error) => return Ok(None),
-            asked => asked?,
-        };
-        // SAFETY: the library has filled in so many texts.
-        let texts = owners[..most].iter().map(|&owner| unsafe { CStr::from_ptr(owner) });
-        let first = texts.map(|text| text.to_string_lossy().into_owned()).next();
-        // SAFETY: the texts are freed once, and not used any more.
-        unsafe { (library.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), most) };
-        Ok(first)
+        Ok(self.locker(library)?.map(|locker| locker.address))
     }
 
-    /// A value of the image's metadata.
-    pub(super) fn metadata(&self, library: &Functions, key: &str) -> io::Result<Option<String>> {
-        let key = CString::new(key)?;
-        let (mut bytes, mut length) = (vec![0u8; MOST_METADATA], MOST_METADATA);
-        let into = bytes.as_mut_ptr().cast();
-        // SAFETY: the image is open; a text, and room for as many bytes as said.
-        let asked = checked(unsafe {
-            (library.rbd_metadata_get)(self.image, key.as_ptr(), into, &mut length)
-        });
-        match asked {
-            Err(error) if is_absent(&error) => return Ok(None),
-            asked => asked?,
+    /// Asks for the lock where librbd keeps it: it would not tell who reads only.
+    fn locker(&self, library: &Functions) -> io::Result<Option<Locker>> {
+        // SAFETY: the image is open; as many bytes as said.
+        let id = text(256, |at, most| unsafe { (library.rbd_get_id)(self.image, at, most) })?;
+        let object = CString::new(format!("rbd_header.{id}"))?;
+        let mut exclusive = 0;
+        let mut texts = [(); 4].map(|()| [0u8; 4096]); // tag, clients, cookies and addresses
+        let mut lengths = texts.each_ref().map(|text| text.len());
+        let [tag, clients, cookies, addresses] = texts.each_mut().map(|it| it.as_mut_ptr().cast());
+        let [tag_length, clients_length, cookies_length, addresses_length] = lengths.each_mut();
+        // SAFETY: the pool is open; two texts, and places for the number, the texts and their
+        // lengths.
+        let found = unsafe {
+            (library.rados_list_lockers)(
+                self.pool,
+                object.as_ptr(),
+                c"rbd_lock".as_ptr(),
+                &mut exclusive,
+                tag,
+                tag_length,
+                clients,
+                clients_length,
+                cookies,
+                cookies_length,
+                addresses,
+                addresses_length,
+            )
         };
-        let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-        Ok(Some(String::from_utf8_lossy(&bytes[..end]).into_owned()))
+        if checked(found as c_int)? == 0 {
+            return Ok(None);
+        }
+        let first = |bytes: &[u8]| {
+            let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+            String::from_utf8_lossy(&bytes[..end]).into_owned()
+        };
+        // Elsewhere the library writes addresses without the messenger's version, as in `v1:…`.
+        let address = first(&texts[3]);
+        let plain = address.trim_start_matches("v1:").trim_start_matches("any:").to_owned();
+        Ok(Some(Locker { cookie: first(&texts[2]), address: plain }))
     }
 
-    /// Sets a value of the image's metadata.
-    pub(super) fn set_metadata(
-        &self,
-        library: &Functions,
-        key: &str,
-        value: &str,
-    ) -> io::Result<()> {
-        let (key, value) = (CString::new(key)?, CString::new(value)?);
-        // SAFETY: the image is open for writing; two texts.
-        let set = unsafe { (library.rbd_metadata_set)(self.image, key.as_ptr(), value.as_ptr()) };
-        checked(set).map(drop)
+    /// The addresses of the clients that watch the image.
+    fn watchers(&self, library: &Functions) -> io::Result<Vec<String>> {
+        let mut most = 16;
+        loop {
+            let nobody = Watcher { address: std::ptr::null_mut(), id: 0, cookie: 0 };
+            let mut watchers = vec![nobody; most];
+            // SAFETY: the image is open; places for as many watchers as said.
+            let asked = checked(unsafe {
+                (library.rbd_watchers_list)(self.image, watchers.as_mut_ptr(), &mut most)
+            });
+            match asked {
+                Err(error) if error.raw_os_error() == Some(libc::ERANGE) => continue, // `most` grew
+                asked => asked?,
+            };
+            // SAFETY: the library has filled in so many, with texts.
+            let texts = watchers[..most].iter().map(|it| unsafe { CStr::from_ptr(it.address) });
+            let addresses = texts.map(|text| text.to_string_lossy().into_owned()).collect();
+            // SAFETY: the texts are freed once, and not used any more.
+            unsafe { (library.rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), most) };
+            return Ok(addresses);
+        }
     }
 }

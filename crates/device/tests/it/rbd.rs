@@ -102,32 +102,34 @@ fn a_fenced_owner_writes_no_more_and_another_takes_the_lock() {
     write(&ring, &pool, &mut *late, 0, &[1; SECTOR]).unwrap();
     let owner = watch.owner().unwrap().expect("it is locked");
     assert_eq!(first.image().unwrap().owner().unwrap(), Some(owner.clone()));
+    assert!(watch.may_live(&owner).unwrap());
     prepare(&text, WRITER).unwrap_err();
     watch.fence(&owner).unwrap();
     watch.fence(&owner).unwrap(); // as a standby does that was interrupted
     let second = prepare(&text, WRITER).unwrap();
-    assert_ne!(watch.owner().unwrap(), Some(owner));
+    assert_ne!(watch.owner().unwrap().as_ref(), Some(&owner));
     let mut device = second.open(&ring, &pool).unwrap();
     write(&ring, &pool, &mut *device, 0, &[2; SECTOR]).unwrap();
     let refused = write(&ring, &pool, &mut *late, 0, &[3; SECTOR]).unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(108), "{refused}"); // ESHUTDOWN
-    let late = first.image().unwrap().set_metadata("floe.test", "late").unwrap_err();
+    assert!(!watch.may_live(&owner).unwrap());
+    let late = first.image().unwrap().set_note("test", "late").unwrap_err();
     assert_eq!(late.raw_os_error(), Some(108), "{late}");
     assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [2; SECTOR]);
 }
 
 #[test]
-fn metadata_is_there_for_whoever_looks_at_the_image() {
+fn a_note_is_there_for_whoever_looks_at_the_image() {
     let Some(ceph) = cluster() else { return };
     let text = ceph.image("noted", 1 << 20);
     let spec: Spec = text.parse().unwrap();
     let watch = RbdWatch::open(spec.image().expect("it is an image")).unwrap();
-    assert_eq!(watch.metadata("floe.test").unwrap(), None);
+    assert_eq!(watch.note("test").unwrap(), None);
     let source = prepare(&text, WRITER).unwrap();
     for value in ["one", "", "the third"] {
-        source.image().unwrap().set_metadata("floe.test", value).unwrap();
-        assert_eq!(watch.metadata("floe.test").unwrap().as_deref(), Some(value));
-        assert_eq!(source.image().unwrap().metadata("floe.test").unwrap().as_deref(), Some(value));
+        source.image().unwrap().set_note("test", value).unwrap();
+        assert_eq!(watch.note("test").unwrap().as_deref(), Some(value));
+        assert_eq!(source.image().unwrap().note("test").unwrap().as_deref(), Some(value));
     }
 }
 
@@ -245,7 +247,8 @@ fn a_small_discard_is_not_forgotten() {
 fn a_full_cluster_refuses_what_makes_an_image_larger_and_says_why() {
     let Some(ceph) = Ceph::start() else { return };
     let (ring, pool) = thread();
-    let mut device = open(&ceph.image("full", 64 << 20), &ring, &pool);
+    let source = prepare(&ceph.image("full", 64 << 20), WRITER).unwrap();
+    let mut device = source.open(&ring, &pool).unwrap();
     let filled = 1 << 20;
     write(&ring, &pool, &mut *device, 0, &vec![1; filled]).unwrap();
     ceph.set_full(true);

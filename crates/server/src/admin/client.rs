@@ -11,6 +11,7 @@ use floe_nbd::uri;
 use serde::Deserialize;
 
 use super::{AdminAddress, NewTier, NewVolume, Resize, Token};
+use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
 
 /// The time that a new program may take to serve, and between looks.
@@ -92,6 +93,45 @@ pub enum AdminError {
 /// When no server answers, or not as expected.
 pub fn status(server: &Endpoint) -> Result<Status, AdminError> {
     understood(server, &ask(server, "GET", "/status", "")?)
+}
+
+/// The status of a server, whether it serves or stands by.
+#[derive(Debug, Clone, PartialEq)]
+pub enum AnyStatus {
+    /// It serves.
+    Serving(Box<Status>),
+    /// It stands by.
+    Standby(StandbyStatus),
+}
+
+/// Returns the status of a server that serves or stands by.
+///
+/// # Errors
+/// When no server answers, or not as expected.
+pub fn any_status(server: &Endpoint) -> Result<AnyStatus, AdminError> {
+    let answer = ask(server, "GET", "/status", "")?;
+    match understood(server, &answer) {
+        Ok(status) => Ok(AnyStatus::Serving(Box::new(status))),
+        Err(error) => {
+            understood(server, &answer).map(AnyStatus::Standby).map_err(|_: AdminError| error)
+        }
+    }
+}
+
+/// Tells a server of a pair to end, so that the other takes over, and waits until it has flushed.
+///
+/// # Errors
+/// When no server answers, or it is none of a pair.
+pub fn hand_over(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/handover", "").map(drop)
+}
+
+/// Tells a standby to take over, though the active server may be well.
+///
+/// # Errors
+/// When no server answers, or it does not stand by.
+pub fn take_over(server: &Endpoint) -> Result<(), AdminError> {
+    ask(server, "POST", "/takeover", "").map(drop)
 }
 
 /// Returns the server's metrics, in Prometheus' text format.

@@ -16,6 +16,10 @@ pub(crate) enum Command {
     Stop,
     /// Replace the program by that of its file.
     Upgrade,
+    /// End, so that the other server of the pair takes over.
+    HandOver,
+    /// Take over from the other server of the pair.
+    TakeOver,
     /// Use a failed cache device again.
     RestoreCache,
     ListVolumes,
@@ -113,6 +117,8 @@ impl Command {
             ["flush"] => ("POST", Ok(Self::Flush)),
             ["stop"] => ("POST", Ok(Self::Stop)),
             ["upgrade"] => ("POST", Ok(Self::Upgrade)),
+            ["handover"] => ("POST", Ok(Self::HandOver)),
+            ["takeover"] => ("POST", Ok(Self::TakeOver)),
             ["cache", "restore"] => ("POST", Ok(Self::RestoreCache)),
             ["volumes"] if method == "POST" => ("POST", Self::add(body)),
             ["volumes"] => ("GET", Ok(Self::ListVolumes)),

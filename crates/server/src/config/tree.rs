@@ -121,6 +121,11 @@ settings! {
             default: "the number of cores, or fewer where shards would be too small",
             example: "4", unit: "threads", range: Some((1, 64)), guide: "tuning.md#threads"
         }
+        /// Serve only when no other server has the volumes, which must be images of Ceph, and take
+        /// them over from one that is dead
+        standby: bool { default: "false", guide: "failover.md" }
+        /// The time after which a standby takes over from a server that does not renew its lease
+        lease: Option<Interval> { default: "5s", example: "10s", guide: "failover.md" }
         /// The longest time that written data stays in the cache or memory only, with a write mode
         /// or memory-write that keeps writes
         flush_interval: Option<Interval> { default: "5s", example: "1min", replayed: true }

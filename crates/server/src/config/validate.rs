@@ -1,6 +1,8 @@
 //! The validation of all settings in one pass: numbers are checked against each other, and defaults
 //! that depend on other settings are filled in. No device is opened.
 
+mod standby;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -67,6 +69,7 @@ impl ServerConfig {
             return Err(wrong("shed", problem));
         }
         self.validate_flush_interval(mode)?;
+        self.validate_standby()?;
         self.listen.validate()?;
         Ok(self)
     }
@@ -150,7 +153,7 @@ impl ServerConfig {
     }
 
     /// Returns whether writes may be answered before the backing device has them.
-    fn keeps_writes(&self) -> bool {
+    pub(super) fn keeps_writes(&self) -> bool {
         self.tiers().any(|tier| tier.mode().keeps_writes())
             || self.memory.memory_write == Some(MemoryWrite::Back)
     }

@@ -124,6 +124,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
         }),
         service: ServiceTimes::of(None),
         log_lines_dropped: 0,
+        pair: Some(PairStatus::default()),
     };
     Report::new(facts, threads)
 }
@@ -306,6 +307,7 @@ fn without(setting: &str) -> Report {
         "admit" => facts.tiers[0].admission = None,
         "shed" => facts.shedding = None,
         "memory" => facts.memory = None,
+        "standby" => facts.pair = None,
         "memory-admit" => facts.memory.iter_mut().for_each(|it| it.usage.admission = None),
         "memory-freeze" => facts.memory.iter_mut().for_each(|it| it.freezing = None),
         _ => report.advice = None,
@@ -317,7 +319,7 @@ fn without(setting: &str) -> Report {
 fn table() -> String {
     let text = render(&full_report());
     let all = Read::page(&text);
-    let settings = ["memory-admit", "memory-freeze", "memory", "admit", "shed", "reads"];
+    let settings = ["memory-admit", "memory-freeze", "memory", "admit", "shed", "standby", "reads"];
     let lacking = settings.map(|setting| (setting, Read::page(&render(&without(setting)))));
     let mut table = "| metric | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
     for line in text.lines().filter_map(|line| line.strip_prefix("# HELP ")) {

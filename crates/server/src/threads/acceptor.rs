@@ -262,6 +262,11 @@ impl Acceptor {
         }
     }
 
+    /// True if another server would take over if this one ended.
+    pub(super) fn has_standby(&self) -> bool {
+        self.config.turn.as_ref().is_some_and(|turn| turn.status().standby.is_some())
+    }
+
     /// Stops workers from taking requests, and makes the control thread end the server. Clients
     /// that ask for the end later are told, too.
     pub(super) fn end(&mut self) {

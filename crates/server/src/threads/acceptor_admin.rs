@@ -9,14 +9,11 @@ use floe_block::Kind;
 use floe_device::SocketOutcome;
 use rustix::net::{Shutdown, shutdown};
 
-use super::acceptor::{Acceptor, Change, Phase};
+use super::acceptor::{Acceptor, Phase};
 use super::admin_session::AdminSession;
 use super::admin_tls::{Encryption, Undecipherable};
 use super::dirty::Dirty;
-use super::messages::{
-    Asker, Command as Ask, Done, Event, Job, Message, Operation, Problem, Ticket,
-};
-use super::offer::{absent, present};
+use super::messages::{Asker, Command as Ask, Done, Message, Operation, Problem, Ticket};
 use super::questions::{Purpose, Question};
 use super::replies::snapshots;
 use super::token::AcceptorToken;
@@ -35,6 +32,9 @@ const MOST_CONNECTIONS: usize = 32;
 /// Admin sessions whose requests may wait for workers. The rest is reserved for requests that are
 /// answered at once, such as health checks.
 const MOST_WAITING: usize = 24;
+
+const NO_STANDBY: &str = "no standby has been seen lately that could take over; start one with \
+                          standby = true, or end this server by floe stop";
 
 impl Acceptor {
     pub(super) fn greet_admin(&mut self, listener: u32, socket: OwnedFd) {
@@ -213,10 +213,16 @@ impl Acceptor {
             Command::ListVolumes => self.ask_snapshots(Purpose::Volumes { admin: index }),
             Command::ListTiers => self.ask_snapshots(Purpose::Tiers { admin: index }),
             Command::Flush => self.flush(index),
-            Command::Stop => {
+            Command::HandOver if !self.has_standby() => {
+                Err(Reply::trouble(Trouble::Conflict, NO_STANDBY))
+            }
+            Command::Stop | Command::HandOver => {
                 self.admin_sessions[index].stopping = true;
                 self.end();
                 Ok(())
+            }
+            Command::TakeOver => {
+                Err(Reply::trouble(Trouble::Conflict, "this server serves already"))
             }
             Command::Upgrade => self.begin_job(index, Operation::Upgrade),
             Command::RestoreCache => self.begin_job(index, Operation::Restore),
@@ -241,41 +247,6 @@ impl Acceptor {
         if let Err(reply) = begun {
             self.tell_admin(index, &reply);
         }
-    }
-
-    /// Gives a job to the control thread. Volumes and tiers change one at a time: another change is
-    /// refused until that is done.
-    fn begin_job(&mut self, admin: u32, operation: Operation) -> Result<(), Reply> {
-        if self.phase != Phase::Serving {
-            return Err(Problem::Ending.into_reply());
-        }
-        let change = match &operation {
-            Operation::Restore | Operation::Upgrade => None,
-            Operation::AttachTier { .. } | Operation::DetachTier { .. } => Some(Change::Tier),
-            _ => Some(Change::Volume),
-        };
-        if let (Some(_), Some((_, under_way))) = (change, self.change) {
-            let state = self.board.state();
-            match &operation {
-                Operation::AddVolume { addition, .. } => absent(&state.volumes, &addition.name)?,
-                Operation::RemoveVolume { name, .. } | Operation::ResizeVolume { name, .. } => {
-                    present(&state.volumes, name).map(drop)?
-                }
-                _ => {}
-            }
-            return Err(Reply::trouble(Trouble::Conflict, under_way.text()));
-        }
-        if let Some(change) = change {
-            self.change = Some((admin, change));
-        }
-        self.send_to_control(Event::Job(Job { admin: Some(admin), operation }));
-        Ok(())
-    }
-
-    /// The control thread has done a job, or could not.
-    pub(super) fn job_done(&mut self, admin: u32, reply: &Reply) {
-        self.change.take_if(|(by, _)| *by == admin);
-        self.tell_admin(admin, reply);
     }
 
     /// The reply of `/healthz`: a worker that hangs, or what the control thread last published.

@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Instant;
 
 use floe_block::{Bell, Exchange};
-use floe_device::{Pool, Ring, Sockets};
+use floe_device::{Pool, RbdName, Ring};
 use floe_nvme::target::subsystem::Subsystem;
 
 use super::Server;
@@ -17,6 +17,7 @@ use super::acceptor::{Acceptor, Io, Phase};
 use super::admin_listener::AdminListener;
 use super::board::Board;
 use super::control::{Control, Inbox};
+use super::desk::{Desk, Sockets};
 use super::entrance::Entrance;
 use super::known_tier::{in_threads, link};
 use super::mailbox::Mailbox;
@@ -35,6 +36,7 @@ use super::worker_outbox::WorkerOutbox;
 use crate::address::ListenAddress;
 use crate::kept::{guarded, random_stack};
 use crate::listener::Listener;
+use crate::pair::{Turn, Waited, stand_by};
 use crate::protocol::subsystem_name;
 use crate::ublk::LocalDevices;
 use crate::volume::Volume;
@@ -80,6 +82,36 @@ impl Bound {
         });
         let admin_listeners = admin_listeners.collect::<Result<Vec<_>, _>>()?;
         Ok(Self { listeners, admin_listeners, config, nqn })
+    }
+
+    /// Waits until no other server has these images, and answers what little is asked of a standby
+    /// meanwhile. `signal` becomes readable when the server is to end; it stays so.
+    ///
+    /// # Errors
+    /// When an image cannot be looked at, or the system is short of something.
+    ///
+    /// # Panics
+    /// Without an image.
+    pub fn stand_by(
+        &self,
+        turn: &Arc<Turn>,
+        images: &[RbdName],
+        signal: &OwnedFd,
+    ) -> Result<Waited, ServeError> {
+        let copy = |socket: &Rc<OwnedFd>| socket.try_clone();
+        let data = self.listeners.iter().map(|listener| copy(&listener.socket));
+        let admin = self.admin_listeners.iter().map(|listener| {
+            copy(&listener.socket).map(|socket| (socket, Arc::clone(&listener.access)))
+        });
+        let sockets = Sockets {
+            data: data.collect::<Result<_, _>>().map_err(ServeError::Standby)?,
+            admin: admin.collect::<Result<_, _>>().map_err(ServeError::Standby)?,
+            signal: signal.try_clone().map_err(ServeError::Standby)?,
+            tls: self.config.tls.clone(),
+            patience: self.config.limits.admin_time,
+        };
+        let (_desk, ended) = Desk::open(sockets, turn).map_err(ServeError::Standby)?;
+        Ok(stand_by(turn, images, &ended)?)
     }
 
     /// A server of these volumes, the first of which is the default one, through these tiers, from
@@ -154,7 +186,7 @@ impl Bound {
         let board = Arc::new(Board::new(&offer, &known));
         let acceptor = Acceptor {
             io: Io {
-                sockets: Sockets::new(&ring),
+                sockets: floe_device::Sockets::new(&ring),
                 ring,
                 pool: Pool::new(0),
                 signal: Rc::new(signal),

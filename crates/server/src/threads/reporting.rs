@@ -54,6 +54,7 @@ impl Reporting {
             shedding: self.valve.as_ref().map(|valve| valve.facts()),
             service: self.service.clone(),
             log_lines_dropped: (config.log_lines_dropped)(),
+            pair: config.turn.as_ref().map(|turn| turn.status()),
         };
         let mut report = Report::new(facts, snapshots);
         report.sum.tally += tally;

@@ -18,6 +18,7 @@ use crate::kept::{StartError, StateDir};
 use crate::limits::Limits;
 use crate::listener::ListenError;
 use crate::nvme_access::NvmeAccess;
+use crate::pair::{StandbyError, Turn};
 use crate::socket_file::SocketError;
 use crate::tls::TlsConfig;
 
@@ -56,6 +57,8 @@ pub struct ServerSetup {
     /// Checks that the program of its file takes the server's settings, before it replaces this
     /// one.
     pub check_program: fn() -> Result<(), String>,
+    /// The turn of a server that is one of a pair.
+    pub turn: Option<Arc<Turn>>,
     /// Returns the number of log lines dropped so far, for the metrics.
     pub log_lines_dropped: fn() -> u64,
 }
@@ -134,6 +137,12 @@ pub enum ServeError {
     /// An address cannot be listened on.
     #[error(transparent)]
     Listen(#[from] ListenError),
+    /// The server cannot stand by.
+    #[error("cannot stand by: {0}")]
+    Standby(std::io::Error),
+    /// An image cannot be looked at.
+    #[error(transparent)]
+    StandbyImage(#[from] StandbyError),
     /// The subsystem's name cannot be used.
     #[error(transparent)]
     Nqn(#[from] NqnError),

@@ -157,6 +157,9 @@ impl Worker {
             self.pump_touched();
             self.driver.advance();
             self.driver.take_answers(&mut answers);
+            if let Some(turn) = &self.config.turn {
+                turn.check();
+            }
             answers.drain(..).for_each(|answer| self.hand_out(answer));
             self.pump_touched();
             self.watch_the_clock();

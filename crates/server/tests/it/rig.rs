@@ -115,6 +115,7 @@ impl Setup {
             state: None,
             devices: Arc::new(NamedDevices),
             check_program: || Ok(()),
+            turn: None,
             log_lines_dropped: || 0,
         };
         let cache = Wrapped::source(MemoryDevice::new(CACHE), |memory| Box::new(memory));

@@ -1,0 +1,203 @@
+//! This server's turn: whether it may answer clients now, and what is known of that.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use floe_device::end_process;
+use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
+
+/// The exit code of a server whose turn has ended without its doing: it was paused for longer than
+/// its lease, could not renew it, or was fenced.
+pub const LOST_TURN: u8 = 4;
+
+/// The time for the log to say why, before the process ends.
+const LAST_WORDS: Duration = Duration::from_millis(100);
+
+/// A moment that never comes.
+const NEVER: u64 = u64::MAX;
+
+/// The part of a server in its pair.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// It waits.
+    #[default]
+    Standby,
+    /// It serves.
+    Active,
+}
+
+/// The state of a server of a pair.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct PairStatus {
+    /// Its part.
+    pub role: Role,
+    /// The number of servers that have had the images up to the active one.
+    pub generation: u64,
+    /// The machine of the active server, if one is known.
+    pub active: Option<String>,
+    /// The lease of the active server, in seconds.
+    pub lease_seconds: f64,
+    /// Time since the lease was last seen to be renewed, in seconds.
+    pub renewed_seconds: f64,
+    /// The machine of a standby that was seen within the last lease, or by itself.
+    #[serde(default)]
+    pub standby: Option<String>,
+    /// Time since the last change, in seconds.
+    pub since_seconds: f64,
+    /// The last change, and its reason.
+    pub reason: String,
+}
+
+/// The status of a server that stands by.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StandbyStatus {
+    /// Its part in the pair.
+    pub pair: PairStatus,
+}
+
+/// The state of the pair, and its times.
+#[derive(Debug, Default)]
+struct Told {
+    status: PairStatus,
+    changed: Duration,
+    renewed: Duration,
+    /// The standby that was seen last, and when.
+    standby: Option<(String, Duration)>,
+}
+
+/// The turn of this server, shared by all its threads.
+#[derive(Debug)]
+pub struct Turn {
+    /// The moment of the clock that counts also while the machine sleeps, in nanoseconds, up to
+    /// which it may answer. Nothing else is read because of it, so that relaxed loads and stores
+    /// do: a thread that sees an old value ends the process too early, never too late.
+    until: AtomicU64,
+    /// Ending has begun.
+    is_over: AtomicBool,
+    /// An operator wants it to take over now.
+    wanted: AtomicBool,
+    told: Mutex<Told>,
+}
+
+/// Time since the machine was started, while it slept too.
+pub(super) fn now() -> Duration {
+    let time = clock_gettime(ClockId::Boottime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(NEVER)
+}
+
+impl Default for Turn {
+    fn default() -> Self {
+        let told = Told { changed: now(), renewed: now(), ..Told::default() };
+        Self {
+            until: AtomicU64::new(NEVER),
+            is_over: AtomicBool::new(false),
+            wanted: AtomicBool::new(false),
+            told: Mutex::new(told),
+        }
+    }
+}
+
+impl Turn {
+    /// Ends the process if its turn is over. Called before answers are handed to clients.
+    #[inline]
+    pub(crate) fn check(&self) {
+        let until = self.until.load(Ordering::Relaxed);
+        if until != NEVER && nanoseconds(now()) >= until {
+            self.end(
+                "the lease ran out before it was renewed: the server, its machine or the \
+                      cluster stood still",
+            );
+        }
+    }
+
+    /// The time that is left.
+    pub(super) fn left(&self) -> Duration {
+        let until = Duration::from_nanos(self.until.load(Ordering::Relaxed));
+        until.saturating_sub(now())
+    }
+
+    /// The lease was renewed by a request that began at `asked`.
+    pub(super) fn renew(&self, asked: Duration, lease: Duration) {
+        self.until.store(nanoseconds(asked + lease), Ordering::Relaxed);
+        self.tell(|told| told.renewed = asked);
+    }
+
+    /// The server ends in good order: it keeps its locks to the end, but no lease any more.
+    pub(super) fn release(&self) {
+        self.until.store(NEVER, Ordering::Relaxed);
+    }
+
+    /// Ends the process without an answer to anybody.
+    pub(super) fn end(&self, why: &str) -> ! {
+        if !self.is_over.swap(true, Ordering::Relaxed) {
+            tracing::error!(why, "this server's turn is over; it ends and answers nothing more");
+        }
+        std::thread::sleep(LAST_WORDS); // other threads come here as well before they answer
+        end_process(LOST_TURN)
+    }
+
+    /// Asks for the images though the active server may be well.
+    pub(crate) fn want(&self) {
+        self.wanted.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, change: impl FnOnce(&mut Told)) {
+        change(&mut self.told.lock().expect("nobody panics with it"));
+    }
+
+    /// Notes a change of roles.
+    pub(super) fn change(&self, role: Role, generation: u64, active: Option<String>, why: &str) {
+        self.tell(|told| {
+            told.changed = now();
+            told.status.role = role;
+            told.status.generation = generation;
+            told.status.active = active;
+            why.clone_into(&mut told.status.reason);
+        });
+    }
+
+    /// Notes what a standby has seen of the active server.
+    pub(super) fn saw(&self, generation: u64, active: &str, lease: Duration, renewed: Duration) {
+        self.tell(|told| {
+            told.status.generation = generation;
+            told.status.active = Some(active.to_owned());
+            told.status.lease_seconds = lease.as_secs_f64();
+            told.renewed = renewed;
+        });
+    }
+
+    /// Notes that a standby is there.
+    pub(super) fn saw_standby(&self, server: String) {
+        self.tell(|told| told.standby = Some((server, now())));
+    }
+
+    /// Notes the lease of this server.
+    pub(super) fn lease(&self, lease: Duration) {
+        self.tell(|told| told.status.lease_seconds = lease.as_secs_f64());
+    }
+
+    /// The state for people and programs.
+    pub fn status(&self) -> PairStatus {
+        let (told, now) = (self.told.lock().expect("nobody panics with it"), now());
+        let lately =
+            |seen: Duration| now.saturating_sub(seen).as_secs_f64() < told.status.lease_seconds;
+        let standby = told.standby.as_ref().filter(|(_, seen)| lately(*seen));
+        PairStatus {
+            standby: standby.map(|(server, _)| server.clone()),
+            renewed_seconds: now.saturating_sub(told.renewed).as_secs_f64(),
+            since_seconds: now.saturating_sub(told.changed).as_secs_f64(),
+            ..told.status.clone()
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! A standby's watch of the active server, and the moment to take over.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use floe_device::{RbdError, RbdName, RbdWatch};
+
+use super::record::{KEY, LeaseRecord, STANDBY, StandbyRecord};
+use super::turn::{Role, Turn, now};
+
+/// The time between two looks.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// The time between two notes that this server is there.
+const NOTE: Duration = Duration::from_secs(1);
+
+/// Why a standby cannot wait.
+#[derive(Debug, thiserror::Error)]
+pub enum StandbyError {
+    /// An image cannot be looked at.
+    #[error(transparent)]
+    Image(#[from] RbdError),
+}
+
+/// The end of a standby's wait.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Waited {
+    /// The images are nobody's: this server may take their locks. The reason is for people.
+    Free(String),
+    /// The server was told to end.
+    Ended,
+}
+
+/// A look at the first image.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Look {
+    /// When it began, and when it had its answers.
+    asked: Duration,
+    answered: Duration,
+    /// The owner of the lock, and whether it is known to live.
+    owner: Option<(String, bool)>,
+    record: Option<LeaseRecord>,
+}
+
+/// The consequence of a look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Next {
+    /// Nobody has the lock.
+    Free,
+    /// The active server is well.
+    Wait,
+    /// The lock belongs to a client that keeps no lease.
+    Foreign(String),
+    /// As before, and the client has died, perhaps before its first lease.
+    Dead(String),
+    /// The lease has run out.
+    Late(LeaseRecord),
+}
+
+/// The active server as it has been seen.
+#[derive(Debug, Default)]
+struct Seen {
+    record: Option<LeaseRecord>,
+    /// When the record was first seen as it is: the renewal is older.
+    since: Duration,
+}
+
+impl Seen {
+    /// Takes in a look.
+    ///
+    /// The owner's lease begins before its renewal is seen, and clocks run differently by much less
+    /// than a tenth: when a look that *began* so long after the first sight still finds the same
+    /// record, the owner answers nobody any more.
+    fn look(&mut self, look: &Look) -> Next {
+        let Some((owner, lives)) = &look.owner else { return Next::Free };
+        let Some(record) = look.record.as_ref().filter(|it| it.owners.contains(owner)) else {
+            return if *lives { Next::Foreign(owner.clone()) } else { Next::Dead(owner.clone()) };
+        };
+        if self.record.as_ref() != Some(record) {
+            (self.record, self.since) = (Some(record.clone()), look.answered);
+        }
+        match look.asked >= self.over() {
+            true => Next::Late(record.clone()),
+            false => Next::Wait,
+        }
+    }
+
+    /// When the lease has run out, if it is not renewed.
+    fn over(&self) -> Duration {
+        let lease = self.record.as_ref().map_or(Duration::ZERO, LeaseRecord::lease);
+        self.since + lease + lease / 10
+    }
+}
+
+/// Waits until no other server has the images: because it ended, because its lease ran out (then it
+/// is fenced first), or because an operator wants this one to serve. `ended` hears of the end of
+/// this server: a message, or that nobody can send one.
+///
+/// # Errors
+/// When an image cannot be opened. Later errors are logged, and the look is tried again.
+///
+/// # Panics
+/// Without an image.
+pub fn stand_by(
+    turn: &Arc<Turn>,
+    images: &[RbdName],
+    ended: &Receiver<()>,
+) -> Result<Waited, StandbyError> {
+    let watches = images.iter().map(RbdWatch::open).collect::<Result<Vec<_>, _>>()?;
+    let first = watches.first().expect("there is an image");
+    let (mut seen, mut told, mut not_before) = (Seen::default(), Next::Free, Duration::ZERO);
+    let mut reason = "no other server has the images".to_owned();
+    let mut note_at = now();
+    loop {
+        let next = match look(first) {
+            Ok(look) => {
+                let next = seen.look(&look);
+                if let (Next::Wait, Some(record)) = (&next, &look.record) {
+                    turn.saw(record.generation, &record.server, record.lease(), seen.since);
+                }
+                next
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the images cannot be looked at; trying again");
+                Next::Wait
+            }
+        };
+        let forced = turn.is_wanted() && next == Next::Wait && seen.record.is_some();
+        match &next {
+            Next::Free if now() >= not_before => return Ok(Waited::Free(reason)),
+            Next::Free => {}
+            Next::Wait | Next::Foreign(_) if !forced => {
+                if let Next::Foreign(owner) = &next
+                    && told != next
+                {
+                    tracing::warn!(%owner, "a client that keeps no lease has the images; waiting");
+                }
+                if told == Next::Free {
+                    let why = "another server has the images";
+                    turn.change(Role::Standby, turn.status().generation, None, why);
+                    tracing::info!("standing by: {why}");
+                }
+            }
+            Next::Dead(owner) => {
+                reason = format!("{owner}, which kept no lease, has died");
+                tracing::warn!(reason, "fencing");
+                fence(&watches, std::slice::from_ref(owner));
+            }
+            _ => {
+                let why = match forced {
+                    true => "an operator took over from",
+                    false => "the lease ran out of",
+                };
+                let record = seen.record.as_ref().expect("it has been seen");
+                reason = format!("{why} {}", record.server);
+                tracing::warn!(generation = record.generation, reason, "fencing");
+                if fence(&watches, &record.owners) {
+                    not_before = seen.over(); // until then it may answer hits
+                }
+            }
+        }
+        if next == Next::Wait && now() >= note_at {
+            note_at = now() + NOTE;
+            if let Err(error) = first.set_note(STANDBY, &StandbyRecord::new(note_at).encode()) {
+                tracing::warn!(%error, "the active server cannot be told of this; trying again");
+            }
+        }
+        told = next;
+        match ended.recv_timeout(LOOK) {
+            Err(RecvTimeoutError::Timeout) => {}
+            Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(Waited::Ended),
+        }
+    }
+}
+
+fn look(first: &RbdWatch) -> io::Result<Look> {
+    let asked = now();
+    let record = first.note(KEY)?.and_then(|text| LeaseRecord::decode(&text));
+    let owner = match first.owner()? {
+        Some(owner) if record.as_ref().is_some_and(|it| it.owners.contains(&owner)) => {
+            Some((owner, true)) // its lease tells
+        }
+        Some(owner) => {
+            let lives = first.may_live(&owner)?;
+            Some((owner, lives))
+        }
+        None => None,
+    };
+    Ok(Look { asked, answered: now(), owner, record })
+}
+
+/// Fences those of the `owners` that still have a lock, and returns whether nothing failed.
+fn fence(watches: &[RbdWatch], owners: &[String]) -> bool {
+    let fenced = watches.iter().try_for_each(|watch| {
+        let owner = watch.owner().map_err(|source| RbdError::Image {
+            what: "find the owner of",
+            image: watch.name().to_string(),
+            source,
+        })?;
+        match owner.filter(|owner| owners.contains(owner)) {
+            Some(owner) => watch.fence(&owner),
+            None => Ok(()),
+        }
+    });
+    if let Err(error) = &fenced {
+        tracing::warn!(%error, "fencing failed; trying again");
+    }
+    fenced.is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(5);
+
+    fn record(beat: u64) -> LeaseRecord {
+        LeaseRecord {
+            server: "a".to_owned(),
+            generation: 1,
+            beat,
+            lease_ms: LEASE.as_millis() as u64,
+            owners: vec!["x".to_owned(), "y".to_owned()],
+        }
+    }
+
+    /// A look of a tenth of a second that began at these milliseconds.
+    fn at(asked: u64, owner: Option<&str>, record: Option<LeaseRecord>) -> Look {
+        let asked = Duration::from_millis(asked);
+        let answered = asked + Duration::from_millis(100);
+        Look { asked, answered, owner: owner.map(|owner| (owner.to_owned(), true)), record }
+    }
+
+    #[test]
+    fn a_lease_that_stands_still_for_longer_than_it_lasts_has_run_out() {
+        let mut seen = Seen::default();
+        assert_eq!(seen.look(&at(0, Some("x"), Some(record(0)))), Next::Wait);
+        assert_eq!(seen.look(&at(4000, Some("x"), Some(record(1)))), Next::Wait);
+        // Seen at 4,100 ms; a lease and a tenth of it later is 9,600 ms.
+        assert_eq!(seen.look(&at(9599, Some("x"), Some(record(1)))), Next::Wait);
+        assert_eq!(seen.look(&at(9600, Some("x"), Some(record(1)))), Next::Late(record(1)));
+        assert_eq!(seen.look(&at(9700, Some("x"), Some(record(2)))), Next::Wait);
+    }
+
+    #[test]
+    fn looks_that_were_not_answered_say_nothing_about_the_lease() {
+        let mut seen = Seen::default();
+        // The first answer after a minute shows a record for the first time.
+        assert_eq!(seen.look(&at(60_000, Some("x"), Some(record(9)))), Next::Wait);
+        assert_eq!(seen.look(&at(65_000, Some("x"), Some(record(9)))), Next::Wait);
+    }
+
+    #[test]
+    fn a_lock_without_a_lease_is_left_alone_however_long() {
+        let mut seen = Seen::default();
+        for asked in [0, 60_000, 600_000] {
+            assert_eq!(seen.look(&at(asked, Some("q"), None)), Next::Foreign("q".to_owned()));
+            let other = seen.look(&at(asked, Some("q"), Some(record(1))));
+            assert_eq!(other, Next::Foreign("q".to_owned()), "the record is an earlier owner's");
+        }
+        assert_eq!(seen.look(&at(700_000, None, Some(record(1)))), Next::Free);
+    }
+
+    #[test]
+    fn a_client_that_died_before_its_first_lease_is_known_by_that() {
+        let mut seen = Seen::default();
+        let dead = |asked| Look { owner: Some(("q".to_owned(), false)), ..at(asked, None, None) };
+        assert_eq!(seen.look(&dead(0)), Next::Dead("q".to_owned()));
+        let with_record = Look { record: Some(record(1)), ..dead(0) };
+        assert_eq!(seen.look(&with_record), Next::Dead("q".to_owned()));
+    }
+}
