@@ -48,6 +48,8 @@ pub enum FactKind {
     Image = 21,
     /// An export of an NBD server: the server's address and the export's name.
     Export = 22,
+    /// A mirror, by the number in its halves' headers.
+    Mirror = 23,
 }
 
 /// Kinds that only files have, in the order of [`GROUPS`].
@@ -60,7 +62,8 @@ const OF_FILES: [FactKind; 5] = [
 ];
 
 /// Of each group the first kind that both identities have decides; in every group they must agree.
-const GROUPS: [&[FactKind]; 9] = [
+const GROUPS: [&[FactKind]; 10] = [
+    &[FactKind::Mirror],
     &[FactKind::Image],
     &[FactKind::Export],
     &[FactKind::Mapping],
@@ -86,6 +89,7 @@ impl fmt::Display for FactKind {
             Self::Partition => "partition UUID",
             Self::Image => "image id",
             Self::Export => "server and export",
+            Self::Mirror => "mirror",
         })
     }
 }
@@ -166,6 +170,11 @@ impl Identity {
             Some(Fact(kind << VALUE_BITS | value & VALUE_MASK))
         });
         Self::of(combined)
+    }
+
+    /// The identity of a mirror, whichever of its halves are there.
+    pub(crate) fn of_mirror(id: &[u8; 16]) -> Self {
+        Self::of([Fact::number(FactKind::Mirror, crc_fast::crc64_nvme(id))])
     }
 
     fn fact(&self, kind: FactKind) -> Option<Fact> {

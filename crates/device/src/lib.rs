@@ -22,7 +22,6 @@ mod mailbox;
 mod mapping;
 pub mod medium;
 mod memory;
-#[expect(dead_code, reason = "no device uses it yet")]
 mod mirror;
 mod nbd;
 mod patience;
@@ -47,7 +46,10 @@ pub use identity::{Fact, FactKind, Identity, Likeness};
 pub use io_uring;
 pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;
-pub use mirror::{Generation, Halves, MirrorRefusal, RaiseError, Witness};
+pub use mirror::{
+    FolderWitness, Generation, HalfStatus, Halves, ImageWitness, MirrorDevice, MirrorRefusal,
+    MirrorStatus, NoWitness, RaiseError, Witness,
+};
 pub use nbd::{NbdDevice, NbdError, NbdName, NbdSocket, NbdSource};
 pub use patience::patiently;
 pub use process::end_process;

@@ -7,15 +7,27 @@
 //! The newest [generation] is in the headers of the halves and with a witness outside.
 //! A half without it is never served.
 
+mod device;
 mod generation;
+mod half;
 mod layout;
 mod marks;
 mod open;
 mod plant;
 mod regions;
+mod shared;
 #[cfg(test)]
 mod sim;
+mod source;
 mod state;
+mod threads;
+mod witness;
 
+pub use device::MirrorDevice;
 pub use generation::{Generation, Halves, RaiseError, Witness};
+pub(crate) use half::{HalfDevice, HalfPlace};
 pub use open::MirrorRefusal;
+pub(crate) use shared::Pace;
+pub use shared::{HalfStatus, MirrorStatus};
+pub(crate) use source::MirrorSource;
+pub use witness::{FolderWitness, ImageWitness, NoWitness};

@@ -16,6 +16,7 @@ use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
 use crate::identity::Identity;
 use crate::medium::{Medium, MediumDevice, SharedMedium};
 use crate::memory::MemoryDevice;
+use crate::mirror::{HalfDevice, MirrorSource, MirrorStatus};
 use crate::nbd::{NbdDevice, NbdError, NbdName, NbdSource};
 use crate::rbd::{RbdDevice, RbdError, RbdName, RbdSource};
 use crate::ring::Ring;
@@ -42,6 +43,7 @@ pub struct Source {
 enum Kind {
     File(FileSource),
     Memory(MemoryDevice),
+    Mirror(MirrorSource),
     Nbd(NbdSource),
     Rbd(RbdSource),
     Stripe {
@@ -95,6 +97,19 @@ impl Source {
         Ok(Source { kind: Kind::Memory(device), volatile: None, medium: None, faults: None })
     }
 
+    /// A mirror that is open.
+    pub(crate) fn mirror(mirror: MirrorSource) -> Source {
+        Source { kind: Kind::Mirror(mirror), volatile: None, medium: None, faults: None }
+    }
+
+    /// The state of its halves, of a mirror.
+    pub fn mirror_status(&self) -> Option<MirrorStatus> {
+        match &self.kind {
+            Kind::Mirror(mirror) => Some(mirror.status()),
+            _ => None,
+        }
+    }
+
     /// An image of Ceph; it is opened, and locked against other clients.
     pub(crate) fn rbd(name: &RbdName, read_only: bool) -> Result<Source, OpenError> {
         let kind = Kind::Rbd(RbdSource::prepare(name, read_only)?);
@@ -146,6 +161,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.size_bytes(),
             Kind::Memory(memory) => memory.size_bytes(),
+            Kind::Mirror(mirror) => mirror.size_bytes(),
             Kind::Nbd(export) => export.size_bytes(),
             Kind::Rbd(image) => image.size_bytes(),
             Kind::Stripe { size: Some(size), .. } => *size,
@@ -159,6 +175,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.identity(),
             Kind::Memory(_) => Identity::default(),
+            Kind::Mirror(mirror) => mirror.identity(),
             Kind::Nbd(export) => export.identity(),
             Kind::Rbd(image) => image.identity(),
             Kind::Stripe { members, .. } => {
@@ -172,6 +189,7 @@ impl Source {
         match &self.kind {
             Kind::File(file) => file.path().display().to_string(),
             Kind::Memory(_) => "memory".to_owned(),
+            Kind::Mirror(mirror) => mirror.name(),
             Kind::Nbd(export) => export.name().to_string(),
             Kind::Rbd(image) => format!("rbd:{}", image.name()),
             Kind::Stripe { members, .. } => {
@@ -185,7 +203,8 @@ impl Source {
     pub fn has_kernel_name(&self) -> bool {
         match &self.kind {
             Kind::File(file) => file.has_kernel_name(),
-            Kind::Memory(_) | Kind::Nbd(_) | Kind::Rbd(_) => false,
+            // A half is told by its header.
+            Kind::Mirror(_) | Kind::Memory(_) | Kind::Nbd(_) | Kind::Rbd(_) => false,
             Kind::Stripe { members, .. } => members.iter().any(Source::has_kernel_name),
         }
     }
@@ -202,6 +221,9 @@ impl Source {
             Kind::Rbd(image) => image.refresh(),
             Kind::Memory(_) => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, "a memory device cannot be resized"))
+            }
+            Kind::Mirror(_) => {
+                Err(io::Error::new(io::ErrorKind::Unsupported, "a mirror cannot be resized"))
             }
             Kind::Stripe { members, chunk, size } => {
                 members.iter().try_for_each(|member| member.refresh().map(drop))?;
@@ -229,6 +251,7 @@ impl Source {
                 }
             }
             Kind::Memory(memory) => self.opened(memory.clone()),
+            Kind::Mirror(mirror) => self.opened(mirror.open(ring, pool)?),
             Kind::Nbd(export) => {
                 let device = NbdDevice::new(ring, export).map_err(|source| NbdError::System {
                     export: export.name().to_string(),
@@ -266,6 +289,16 @@ impl Source {
             Some(medium) => Box::new(MediumDevice::sharing(device, medium.clone())),
             None => Box::new(device),
         }
+    }
+}
+
+impl HalfDevice for Source {
+    fn size_bytes(&self) -> u64 {
+        Source::size_bytes(self)
+    }
+
+    fn open(&self, ring: &Ring, pool: &Pool) -> io::Result<Box<dyn Device>> {
+        Source::open(self, ring, pool).map_err(io::Error::other)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB`,
-//! `stripe:/dev/sdb+/dev/sdc` (or of images or exports), `rbd:POOL/IMAGE` or
-//! `nbd://HOST:PORT/EXPORT`.
+//! `stripe:/dev/sdb+/dev/sdc` (or of images or exports), `mirror:/dev/sdb+nbd://HOST/EXPORT`,
+//! `rbd:POOL/IMAGE` or `nbd://HOST:PORT/EXPORT`.
 //!
 //! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads
 //! writes do not slow, to tell what that does. `faults=FILE` has it fail as a file says, for tests
@@ -15,11 +15,14 @@
 
 mod error;
 mod members;
+mod mirror;
 mod text;
+mod values;
 
 use std::io::{Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use self::error::SpecError;
 use self::members::Members;
@@ -27,6 +30,7 @@ use crate::Device;
 use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};
 use crate::medium::Medium;
+use crate::mirror::Witness;
 use crate::nbd::NbdName;
 use crate::rbd::RbdName;
 use crate::ring::Ring;
@@ -48,6 +52,7 @@ pub struct Spec {
 enum Kind {
     File { path: PathBuf, size: Option<u64> },
     Memory { size: u64 },
+    Mirror(mirror::Mirror),
     Stripe { members: Members, chunk: u64, size: Option<u64> },
     Nbd(NbdName),
     Rbd(RbdName),
@@ -74,6 +79,7 @@ impl Spec {
         match self.kind {
             Kind::File { size, .. } | Kind::Stripe { size, .. } => size,
             Kind::Memory { size } => Some(size),
+            Kind::Mirror(mirror::Mirror { size, .. }) => size,
             Kind::Nbd(_) | Kind::Rbd(_) => None,
         }
     }
@@ -84,6 +90,7 @@ impl Spec {
         let smallest =
             || self.paths().iter().map(size_of_file).min().flatten().filter(|&bytes| bytes > 0);
         self.size_bytes().or_else(|| match &self.kind {
+            Kind::Mirror(mirror) => mirror.size_found(),
             _ if self.is_remote() => {
                 let source = self.prepare(Role::Backing { read_only: true });
                 source.ok().map(|source| source.size_bytes())
@@ -101,15 +108,17 @@ impl Spec {
         match &self.kind {
             Kind::File { path, .. } => std::slice::from_ref(path),
             Kind::Memory { .. } | Kind::Nbd(_) | Kind::Rbd(_) => &[],
+            Kind::Mirror(mirror) => &mirror.paths,
             Kind::Stripe { members, .. } => members.paths(),
         }
     }
 
-    /// True for images of Ceph and exports of NBD servers, which lie in no folder.
+    /// True where images of Ceph or exports of NBD servers are part of it, which lie in no folder.
     pub fn is_remote(&self) -> bool {
         match &self.kind {
             Kind::Nbd(_) | Kind::Rbd(_) => true,
             Kind::Stripe { members, .. } => members.paths().is_empty(),
+            Kind::Mirror(mirror) => mirror.halves.iter().any(Spec::is_remote),
             Kind::File { .. } | Kind::Memory { .. } => false,
         }
     }
@@ -138,6 +147,7 @@ impl Spec {
             Kind::Nbd(name) => vec![name.to_string()],
             Kind::Rbd(name) => vec![image(name)],
             Kind::Memory { .. } => Vec::new(),
+            Kind::Mirror(mirror) => mirror.halves.iter().flat_map(Spec::places).collect(),
             Kind::File { path, .. } => vec![path.display().to_string()],
             Kind::Stripe { members: Members::Images(names), .. } => {
                 names.iter().map(image).collect()
@@ -187,6 +197,18 @@ impl Spec {
     /// Names the file and what was wrong with it; a cache's size must be the one the spec gives, if
     /// it gives one.
     pub fn prepare(&self, role: Role) -> Result<Source, OpenError> {
+        self.prepare_witnessed(role, None)
+    }
+
+    /// As [`Spec::prepare`]; a mirror that names no witness has this one.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_witnessed(
+        &self,
+        role: Role,
+        witness: Option<&Arc<dyn Witness>>,
+    ) -> Result<Source, OpenError> {
         let wanted = match role {
             Role::Backing { .. } => self.size_bytes(),
             Role::Cache { size } => Some(size),
@@ -222,6 +244,7 @@ impl Spec {
                 let source = Source::memory(*size)?.failing(self.faults.as_deref());
                 Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))
             }
+            (Kind::Mirror(mirror), wanted) => mirror.prepare(wanted, witness),
             (Kind::Nbd(name), wanted) => of_size(remote(Source::nbd(name, read_only)?, 0), wanted),
             (Kind::Rbd(name), wanted) => of_size(remote(Source::rbd(name, read_only)?, 0), wanted),
             (Kind::Stripe { chunk, size: Some(size), .. }, Some(wanted)) if *size != wanted => {

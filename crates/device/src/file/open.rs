@@ -130,6 +130,9 @@ pub enum OpenError {
     /// An export of an NBD server could not be opened.
     #[error(transparent)]
     Nbd(#[from] crate::nbd::NbdError),
+    /// A mirror could not be opened.
+    #[error(transparent)]
+    Mirror(#[from] crate::mirror::MirrorRefusal),
     /// A memory device has the size it was specified with.
     #[error("the memory device has {actual} bytes, not the {wanted} asked for")]
     WrongMemorySize {

@@ -77,11 +77,6 @@ impl Shape {
         Shape { count, bytes, region_bytes }
     }
 
-    /// Returns the data that halves of so many bytes have room for.
-    pub(crate) fn capacity(half_bytes: u64) -> u64 {
-        half_bytes.saturating_sub(HEAD_BYTES) / SECTOR_BYTES * SECTOR_BYTES
-    }
-
     /// Returns the number of regions.
     pub(crate) fn regions(self) -> usize {
         self.bytes.div_ceil(self.region_bytes) as usize
@@ -122,13 +117,14 @@ pub(crate) fn encode(label: &Label, header: &Header) -> Vec<u8> {
     bytes.extend(VERSION.to_le_bytes());
     bytes.extend([*half as u8, shape.count as u8, 0, 0]);
     bytes.extend(mirror);
-    let Header { sequence, generation, previous, map } = header;
+    let Header { sequence, generation, previous, known, map } = header;
     let numbers = [shape.bytes, shape.region_bytes, *sequence];
     numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
     for Generation { number, halves: Halves(halves) } in [generation, previous] {
         bytes.extend(number.to_le_bytes());
         bytes.extend(u64::from(*halves).to_le_bytes());
     }
+    known.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
     bytes.resize(NUMBERS, 0);
     bytes.extend(map.bytes());
     bytes.resize(shape.header_bytes(), 0);
@@ -166,8 +162,9 @@ fn decode(bytes: &[u8]) -> Option<(Label, Header)> {
     }
     let generation = |at| Generation { number: number(at), halves: Halves(number(at + 8) as u8) };
     let map = Regions::from_bytes(shape.regions(), &whole[NUMBERS..][..shape.map_bytes()])?;
-    let header =
-        Header { sequence: number(48), generation: generation(56), previous: generation(72), map };
+    let known = std::array::from_fn(|half| number(88 + 8 * half));
+    let (generation, previous) = (generation(56), generation(72));
+    let header = Header { sequence: number(48), generation, previous, known, map };
     Some((Label { mirror, half, shape }, header))
 }
 
@@ -196,8 +193,13 @@ mod tests {
         let mut map = Regions::none(shape.regions());
         [0, 3, 99].iter().for_each(|region| map.insert(*region));
         let generation = |number, halves| Generation { number, halves: Halves(halves) };
-        let header =
-            Header { sequence, generation: generation(7, 1), previous: generation(6, 3), map };
+        let header = Header {
+            sequence,
+            generation: generation(7, 1),
+            previous: generation(6, 3),
+            known: [1, 2, 3, 4, 5, 6, 7, 8],
+            map,
+        };
         (Label { mirror: [9; 16], half: 1, shape }, header)
     }
 
@@ -215,7 +217,7 @@ mod tests {
         let (older, newer) = (example(4), example(5));
         let mut head = head(&[older.clone(), newer.clone()]);
         assert_eq!(look(&head), (Seen::Header(newer.0, newer.1), 0));
-        for damaged in [8, 13, 20, 50, 60, NUMBERS - 1, NUMBERS + 3] {
+        for damaged in [8, 13, 20, 50, 60, 90, NUMBERS - 1, NUMBERS + 3] {
             head[slot(1) as usize + damaged] ^= 1;
             assert_eq!(look(&head), (Seen::Header(older.0, older.1.clone()), 1), "at {damaged}");
             head[slot(1) as usize + damaged] ^= 1;

@@ -41,6 +41,12 @@ pub enum MirrorRefusal {
         /// The obstacle.
         why: String,
     },
+    /// It cannot be made or run.
+    #[error("cannot open the mirror: {why}")]
+    Making {
+        /// The obstacle.
+        why: String,
+    },
     /// Halves of two mirrors.
     #[error("{name} is a half of another mirror; to use it, overwrite its first MiB with zeros")]
     OtherMirror {
@@ -67,6 +73,12 @@ pub enum MirrorRefusal {
         /// Their number.
         half: usize,
     },
+}
+
+impl MirrorRefusal {
+    pub(super) fn making(error: impl std::fmt::Display) -> MirrorRefusal {
+        MirrorRefusal::Making { why: error.to_string() }
+    }
 }
 
 /// A mirror that opens.
@@ -126,7 +138,10 @@ impl Facts<'_> {
             newest.halves.contains(label.half)
                 && [header.generation, header.previous].contains(&newest)
         };
-        let current: Vec<_> = found.iter().filter(is_current).collect();
+        let mut current: Vec<_> = found.iter().filter(is_current).collect();
+        let last = current.iter().max_by_key(|(_, _, header)| header.sequence);
+        let known = last.map_or([0; Halves::MAX], |(_, _, header)| header.known);
+        current.retain(|(_, label, header)| header.sequence >= known[label.half]);
         if current.is_empty() {
             return Err(self.stale(&found, &numbers, newest));
         }
@@ -141,6 +156,7 @@ impl Facts<'_> {
             missing: newest.halves.without(there),
             unconfirmed: !matches!(self.witness, Ok(Some(_))),
             sequence: found.iter().map(|(_, _, header)| header.sequence).max().unwrap_or(0),
+            known,
             regions: self.shape.regions(),
             map,
         };

@@ -12,10 +12,13 @@
 //! Then it is flushed, and the next generation has it again. No write begins in a region while the
 //! region is copied.
 //!
+//! **Each start** raises the generation, so that a copy of a half made before it is stale.
+//!
 //! **After a crash** the halves in sync may differ in the regions marked. Each is copied from the
 //! first half to the others before it is read, so that what was read once does not change when a
 //! half leaves.
 
+mod job;
 mod lanes;
 
 use std::ops::RangeInclusive;
@@ -24,6 +27,7 @@ use super::generation::{Generation, Halves};
 use super::marks::Marks;
 use super::plant::Plant;
 use super::regions::Regions;
+pub(crate) use job::{Header, Job, Raised};
 
 /// The regions of an operation.
 pub(crate) type Span = RangeInclusive<usize>;
@@ -37,42 +41,6 @@ pub(crate) enum Begin {
     Hold,
     /// Another server owns the mirror.
     Fenced,
-}
-
-/// Work for one of the lanes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Job {
-    /// Write this header to these halves, durably.
-    Header(Header, Halves),
-    /// Have the witness replace a generation; with `anew` also where it knows none.
-    Raise { from: Generation, to: Generation, anew: bool },
-    /// Copy a region.
-    Copy { region: usize, from: usize, to: Halves },
-    /// Flush halves.
-    Flush(Halves),
-}
-
-/// The part of a header that changes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Header {
-    /// Of two headers of a half the one with the higher number counts.
-    pub(crate) sequence: u64,
-    /// The generation that the half has, or is about to have.
-    pub(crate) generation: Generation,
-    /// The one before, until the witness has the generation; then the generation again.
-    pub(crate) previous: Generation,
-    /// Regions in which halves may differ.
-    pub(crate) map: Regions,
-}
-
-/// The outcome of a [`Job::Raise`].
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Raised {
-    Done,
-    /// The witness has a generation of another server.
-    Refused,
-    /// It is not known whether the witness has it.
-    Unknown,
 }
 
 /// A generation that is about to replace another.
@@ -101,6 +69,8 @@ pub(crate) struct Start {
     pub(crate) unconfirmed: bool,
     /// Headers are newer from here on.
     pub(crate) sequence: u64,
+    /// The highest number of a header that each half was known to have.
+    pub(crate) known: [u64; Halves::MAX],
     /// Regions of the mirror.
     pub(crate) regions: usize,
     /// Regions in which halves may differ.
@@ -125,6 +95,9 @@ pub(crate) struct State {
     behind: Regions,
     lanes: lanes::Lanes,
     sequence: u64,
+    known: [u64; Halves::MAX],
+    /// The next generation is due, so that copies made before now are told from the halves.
+    renews: bool,
     /// Grows when operations that are held are to fail.
     refusals: u64,
     plant: Option<Plant>,
@@ -154,6 +127,8 @@ impl State {
             marks: Marks::new(start.map, start.regions),
             lanes: lanes::Lanes::default(),
             sequence: start.sequence,
+            known: start.known,
+            renews: true,
             refusals: 0,
             plant,
         };
@@ -187,6 +162,11 @@ impl State {
 
     pub(crate) fn refusals(&self) -> u64 {
         self.refusals
+    }
+
+    /// Returns whether halves in sync may differ.
+    pub(crate) fn is_recovering(&self) -> bool {
+        self.members().len() > 1 && !self.unequal.is_empty()
     }
 
     /// Returns the regions that are still to be copied.
@@ -329,13 +309,15 @@ impl State {
     }
 
     /// A half that is out can be reached again: its header has this number, or it has no content
-    /// that counts. It lacks nothing but what is marked, since a write begins when all halves in
-    /// sync have its mark.
+    /// that counts. An old copy gets everything. Any other one lacks nothing but what is marked,
+    /// since a write begins when all halves in sync have its mark.
     pub(crate) fn begin_return(&mut self, half: usize, sequence: Option<u64>) {
         debug_assert!(self.out().contains(half), "a half returns that is not out");
         match sequence {
-            Some(sequence) => self.sequence = self.sequence.max(sequence),
-            None => self.marks.add(&Regions::all(self.behind.count())),
+            Some(sequence) if sequence >= self.known[half] => {
+                self.sequence = self.sequence.max(sequence);
+            }
+            _ => self.marks.add(&Regions::all(self.behind.count())),
         }
         self.returning = self.returning.with(Halves::one(half));
         self.behind = self.marks.map().clone();
@@ -369,6 +351,8 @@ impl State {
             self.generation.halves.without(leave)
         } else if !self.returning.is_empty() && self.behind.is_empty() && self.lanes.joins {
             self.generation.halves.with(self.returning)
+        } else if self.renews {
+            self.generation.halves
         } else {
             return;
         };

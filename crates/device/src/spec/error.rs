@@ -1,6 +1,7 @@
 //! The errors in a device's text.
 
 use crate::medium::Medium;
+use crate::mirror::Halves;
 
 /// An error in a device's text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
@@ -8,7 +9,8 @@ pub enum SpecError {
     /// No kind of device, nor the begin of a path.
     #[error(
         "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
-         rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths that begin with / or ./"
+         mirror:HALF+HALF, rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths that begin with / \
+         or ./"
     )]
     Kind {
         /// The text.
@@ -39,6 +41,33 @@ pub enum SpecError {
     MixedMembers {
         /// The text.
         spec: String,
+    },
+    /// `mirror:` without two halves or with too many.
+    #[error(
+        "{spec:?} names {count} halves; a mirror has 2 to {most}, as in mirror:HALF+HALF",
+        most = Halves::MAX
+    )]
+    HalfCount {
+        /// The text.
+        spec: String,
+        /// The halves.
+        count: usize,
+    },
+    /// A half that cannot be one.
+    #[error("{half:?} in {spec:?} cannot be a half; halves are files, disks and exports")]
+    Half {
+        /// The text.
+        spec: String,
+        /// The half.
+        half: String,
+    },
+    /// A setting without a value.
+    #[error("{setting:?} in {spec:?} has no value")]
+    Empty {
+        /// The text.
+        spec: String,
+        /// The setting.
+        setting: String,
     },
     /// `rbd:` without a pool and an image.
     #[error("{spec:?} names no image; write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE@SNAPSHOT")]

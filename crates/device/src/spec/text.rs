@@ -3,13 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
-use bytesize::ByteSize;
 use floe_nbd::uri::Uri;
 
 use super::error::SpecError;
 use super::members::{self, Members};
+use super::values::{Exact, parse_size, parse_time, write_timeout};
 use super::{Kind, Spec};
 use crate::SECTOR_BYTES;
 use crate::medium::Medium;
@@ -20,7 +19,7 @@ use crate::stripe::CHUNK_BYTES;
 impl Spec {
     /// Returns whether a text begins as a device's does: with a kind, or as a path.
     pub fn begins(text: &str) -> bool {
-        let kinds = ["file:", "memory:", "stripe:", "rbd:"];
+        let kinds = ["file:", "memory:", "mirror:", "stripe:", "rbd:"];
         is_path(text) || is_export(text) || kinds.iter().any(|kind| text.starts_with(kind))
     }
 }
@@ -35,6 +34,10 @@ impl FromStr for Spec {
             _ if is_export(text) => ("nbd", text),
             _ => text.split_once(':').ok_or_else(|| SpecError::Kind { spec: spec() })?,
         };
+        if kind == "mirror" {
+            let kind = Kind::Mirror(super::mirror::Mirror::parse(text, rest)?);
+            return Ok(Spec { kind, volatile: false, medium: None, faults: None });
+        }
         let mut parts = rest.split(',');
         let first = parts.next().unwrap_or_default();
         let members = (kind == "stripe").then(|| parse_members(text, first)).transpose()?;
@@ -169,49 +172,12 @@ fn parse_members(spec: &str, text: &str) -> Result<Members, SpecError> {
     }
 }
 
-fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecError> {
-    let ByteSize(size) = text
-        .parse()
-        .map_err(|_| SpecError::Size { spec: spec.to_owned(), size: text.to_owned() })?;
-    // Fractions and overflow are cut off without a word by the parser; the largest size stands for
-    // overflow.
-    if size == 0 || size == u64::MAX || !size.is_multiple_of(unit) {
-        return Err(SpecError::SizeUnit { spec: spec.to_owned(), size, unit });
-    }
-    Ok(size)
-}
-
-fn parse_time(spec: &str, text: &str) -> Result<Duration, SpecError> {
-    match humantime::parse_duration(text) {
-        Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err(SpecError::Time { spec: spec.to_owned(), time: text.to_owned() }),
-    }
-}
-
-/// A size in the largest unit that expresses it exactly.
-struct Exact(u64);
-
-impl fmt::Display for Exact {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
-        match units.into_iter().find(|(shift, _)| self.0.is_multiple_of(1 << shift)) {
-            Some((shift, unit)) => write!(f, "{}{unit}", self.0 >> shift),
-            None => write!(f, "{}", self.0),
-        }
-    }
-}
-
 /// The settings of an image that are not its name.
 fn write_cluster(f: &mut fmt::Formatter<'_>, name: &RbdName) -> fmt::Result {
     name.user.as_ref().map_or(Ok(()), |user| write!(f, ",id={user}"))?;
     let conf = name.conf.as_ref();
     conf.map_or(Ok(()), |conf| write!(f, ",conf={}", conf.display()))?;
     write_timeout(f, name.timeout)
-}
-
-fn write_timeout(f: &mut fmt::Formatter<'_>, timeout: Option<Duration>) -> fmt::Result {
-    let timeout = timeout.map(humantime::format_duration);
-    timeout.map_or(Ok(()), |timeout| write!(f, ",timeout={}", timeout.to_string().replace(' ', "")))
 }
 
 impl fmt::Display for Spec {
@@ -230,6 +196,7 @@ impl fmt::Display for Spec {
                 write!(f, "{name}")?;
                 write_timeout(f, name.timeout)?;
             }
+            Kind::Mirror(mirror) => mirror.fmt(f)?,
             Kind::Stripe { members, chunk, size } => {
                 write!(f, "stripe:{},chunk={}", members.names().join("+"), Exact(*chunk))?;
                 size.map_or(Ok(()), |size| write!(f, ",size={}", Exact(size)))?;

@@ -6,6 +6,7 @@ mod faults;
 mod files;
 mod lending;
 mod media;
+mod mirrors;
 mod nbd;
 mod rbd;
 mod rings;

@@ -9,7 +9,7 @@ use floe_device::{Action, Device, Operation, Pool, Ring, Role, Source, Spec};
 use floe_testkit::{is_installed, wait_until};
 use proptest::test_runner::{Config, TestRunner};
 
-mod relay;
+pub(crate) mod relay;
 
 use self::relay::Relay;
 use crate::common::{SECTOR, finish, read, run, slice, thread, write};
@@ -19,7 +19,7 @@ const WRITER: Role = Role::Backing { read_only: false };
 const READER: Role = Role::Backing { read_only: true };
 
 /// A server on a Unix socket, ended with the test.
-struct Server(Child);
+pub(crate) struct Server(Child);
 
 impl Server {
     /// Starts it and waits until it listens, which is later than its socket is there; `None`, with
@@ -48,23 +48,23 @@ impl Drop for Server {
 }
 
 /// A folder with a disk, and the address of a server of it.
-struct Place(tempfile::TempDir);
+pub(crate) struct Place(tempfile::TempDir);
 
 impl Place {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(tempfile::tempdir().unwrap())
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         format!("nbd+unix:///?socket={}", self.path("socket"))
     }
 
     /// Starts qemu-nbd on a disk of so many bytes, with more arguments.
-    fn qemu(&self, size: u64, more: &[&str]) -> Option<Server> {
+    pub(crate) fn qemu(&self, size: u64, more: &[&str]) -> Option<Server> {
         let (socket, disk) = (self.path("socket"), self.path("disk"));
         let file = std::fs::File::options().create(true).append(true).open(&disk).unwrap();
         file.set_len(size).unwrap();

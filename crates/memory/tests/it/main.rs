@@ -23,6 +23,5 @@ mod maintenance;
 mod model;
 mod panics;
 mod reentrant;
-mod refreshes;
 mod shares;
 mod stress;

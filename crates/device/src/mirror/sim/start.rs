@@ -87,7 +87,10 @@ impl World {
         let count = self.shape.count;
         let generation = Generation { number: 1, halves: Halves::first(count) };
         let map = Regions::all(self.shape.regions());
-        let header = |sequence, previous, map| Header { sequence, generation, previous, map };
+        let header = |sequence, previous, map| {
+            let known = [0; Halves::MAX];
+            Header { sequence, generation, previous, known, map }
+        };
         for (sequence, previous) in [(1, Generation::default()), (2, generation)] {
             for half in 0..count {
                 if self.chance(3) {
@@ -108,6 +111,7 @@ impl World {
             missing: Halves::NONE,
             unconfirmed: false,
             sequence: 2,
+            known: [0; Halves::MAX],
             regions: self.shape.regions(),
             map,
         })

@@ -67,13 +67,14 @@ impl State {
         let halves = halves.without(self.failed);
         self.lanes.header = Some((halves, target.map(|change| change.to)));
         self.sequence += 1;
-        let (sequence, map) = (self.sequence, self.marks.write());
-        Some(Job::Header(Header { sequence, generation, previous, map }, halves))
+        let (sequence, known, map) = (self.sequence, self.known, self.marks.write());
+        Some(Job::Header(Header { sequence, generation, previous, known, map }, halves))
     }
 
     /// A header was written, except to these halves.
     pub(crate) fn header_done(&mut self, missed: Halves) {
         let (halves, target) = self.lanes.header.take().expect("a header was being written");
+        halves.without(missed).iter().for_each(|half| self.known[half] = self.sequence);
         let everywhere = self.fail_all(missed).is_empty();
         self.marks.written(everywhere);
         if !everywhere {
@@ -108,6 +109,7 @@ impl State {
             }
             Raised::Done => {
                 let change = self.change.take().expect("the witness was told of a change");
+                self.renews &= change.to.number == change.from.number;
                 self.generation = change.to;
                 // The next header says that the witness has it.
                 self.marks.rewrite();

@@ -1,0 +1,396 @@
+//! One thread's device of a mirror.
+//!
+//! An operation asks the state machine before it goes to the halves, and again before it is
+//! answered. Where it must wait, the mailbox's bell wakes the thread when something has changed.
+
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use io_uring::{opcode, types};
+
+use super::generation::Halves;
+use super::half::no_answer;
+use super::layout::HEAD_BYTES;
+use super::shared::{Core, Opened};
+use super::state::{Begin, Span};
+use super::threads::Running;
+use crate::buffer::Pool;
+use crate::mailbox::Mailbox;
+use crate::range::clip;
+use crate::ring::{Event, Owner, Ring};
+use crate::{Action, Completion, Device, Operation};
+
+/// The time between two looks where the ring had no room for the bell.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A device of one thread.
+pub struct MirrorDevice {
+    /// `None` until the half is used.
+    halves: Vec<Option<Opened>>,
+    running: Arc<Running>,
+    mailbox: Arc<Mailbox<()>>,
+    pool: Pool,
+    ring: Ring,
+    owner: Owner,
+    listens: bool,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Flights that wait for the state to change.
+    waiting: Vec<usize>,
+    parts: Vec<Option<Part>>,
+    early: Vec<Completion>,
+    done: Vec<Completion>,
+    events: Vec<Event>,
+}
+
+/// An operation of the mirror.
+struct Flight {
+    operation: Operation,
+    span: Option<Span>,
+    stage: Stage,
+    /// Operations that are held fail when more is refused than was then.
+    refusals: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    Held,
+    Running { left: usize, sent: Halves, missed: Halves },
+    Settling(Halves),
+}
+
+/// An operation of a half.
+struct Part {
+    half: usize,
+    begun: Instant,
+    /// `None` once it was given up.
+    flight: Option<usize>,
+}
+
+impl MirrorDevice {
+    pub(super) fn new(
+        ring: &Ring,
+        pool: &Pool,
+        running: &Arc<Running>,
+    ) -> io::Result<MirrorDevice> {
+        let mailbox = Arc::new(Mailbox::new()?);
+        running.shared.lock().add_handle(Arc::clone(&mailbox));
+        Ok(MirrorDevice {
+            halves: running.shared.places.iter().map(|_| None).collect(),
+            running: Arc::clone(running),
+            mailbox,
+            pool: pool.clone(),
+            owner: ring.owner(),
+            ring: ring.clone(),
+            listens: false,
+            flights: Vec::new(),
+            free: Vec::new(),
+            waiting: Vec::new(),
+            parts: Vec::new(),
+            early: Vec::new(),
+            done: Vec::new(),
+            events: Vec::new(),
+        })
+    }
+
+    fn begin(&mut self, operation: Operation) -> io::Result<()> {
+        let shape = self.running.shared.shape;
+        let len = clip(&operation, shape.bytes)?;
+        let is_flush = matches!(operation.action, Action::Flush);
+        if matches!(operation.action, Action::Zero { fast: true, .. }) {
+            // One half might do it and another not.
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "zeros would be written"));
+        }
+        if len == 0 && !is_flush {
+            self.early.push(Completion { token: operation.token, result: Ok(()) });
+            return Ok(());
+        }
+        let span = (!is_flush).then(|| shape.span(operation.offset, len));
+        let refusals = self.running.shared.lock().state.refusals();
+        let flight = Flight { operation, span, stage: Stage::Held, refusals };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            self.flights.len() - 1
+        });
+        self.flights[slot] = Some(flight);
+        self.proceed(slot);
+        Ok(())
+    }
+
+    /// Takes a flight as far as the state allows.
+    fn proceed(&mut self, slot: usize) {
+        let running = Arc::clone(&self.running);
+        let mut core = running.shared.lock();
+        let flight = self.flights[slot].as_mut().expect("a flight that waits");
+        let state = &mut core.state;
+        let refused = state.refusals() != flight.refusals;
+        match flight.stage {
+            Stage::Held => {
+                let begin = match (&flight.operation.action, flight.span.clone()) {
+                    (Action::Read(_), Some(span)) => state.begin_read(span),
+                    (_, Some(span)) => state.begin_write(span),
+                    (_, None) => state.begin_flush(),
+                };
+                match begin {
+                    Begin::Go(halves) => self.launch(&mut core, slot, halves),
+                    Begin::Hold if !refused => {
+                        running.shared.wake_lanes();
+                        self.waiting.push(slot);
+                    }
+                    Begin::Hold => self.land(slot, Err(refusal(&core))),
+                    Begin::Fenced => self.land(slot, Err(fenced())),
+                }
+            }
+            Stage::Settling(_) if state.is_fenced() => self.land(slot, Err(fenced())),
+            Stage::Settling(missed) if state.is_settled(missed) => self.land(slot, Ok(())),
+            Stage::Settling(_) if refused => self.land(slot, Err(refusal(&core))),
+            Stage::Settling(_) => self.waiting.push(slot),
+            Stage::Running { .. } => unreachable!("a flight that runs does not wait"),
+        }
+    }
+
+    /// Starts a flight on halves.
+    fn launch(&mut self, core: &mut Core, slot: usize, halves: Halves) {
+        let flight = self.flights[slot].as_mut().expect("a flight that starts");
+        let none = Halves::NONE;
+        flight.stage = Stage::Running { left: halves.len(), sent: halves, missed: none };
+        let Operation { offset, action, .. } = flight.operation.clone();
+        let offset = if flight.span.is_some() { offset + HEAD_BYTES } else { 0 };
+        // Halves would differ after a discard.
+        let action = match action {
+            Action::Discard { len } => Action::Zero { len, may_unmap: true, fast: false },
+            other => other,
+        };
+        let mut failed = Vec::new();
+        for half in halves.iter() {
+            if self.halves[half].as_ref().is_some_and(|opened| core.is_stale(half, opened)) {
+                self.halves[half] = None;
+                core.closed(half);
+            }
+            if self.halves[half].is_none() {
+                match core.open(half, &self.ring, &self.pool) {
+                    Ok(opened) => self.halves[half] = Some(opened),
+                    Err(error) => {
+                        failed.push((half, error));
+                        continue;
+                    }
+                }
+            }
+            let opened = self.halves[half].as_mut().expect("it was opened");
+            let part = Part { half, begun: Instant::now(), flight: Some(slot) };
+            let token = match self.parts.iter().position(Option::is_none) {
+                Some(at) => at,
+                None => {
+                    self.parts.push(None);
+                    self.parts.len() - 1
+                }
+            };
+            self.parts[token] = Some(part);
+            opened.busy += 1;
+            let action = action.clone();
+            opened.device.submit(Operation { token: token as u64, offset, action });
+        }
+        for (half, error) in failed {
+            self.ended(core, slot, half, Err(error));
+        }
+    }
+
+    /// A flight has ended on a half.
+    fn ended(&mut self, core: &mut Core, slot: usize, half: usize, result: io::Result<()>) {
+        let flight = self.flights[slot].as_mut().expect("a flight that runs");
+        let Stage::Running { left, sent, missed } = &mut flight.stage else {
+            unreachable!("a flight that ends on a half runs")
+        };
+        *left -= 1;
+        if let Err(error) = &result {
+            *missed = missed.with(Halves::one(half));
+            core.halves[half].error = Some(error.to_string());
+        }
+        if *left > 0 {
+            return;
+        }
+        let (sent, missed, span) = (*sent, *missed, flight.span.clone());
+        let is_read = matches!(flight.operation.action, Action::Read(_));
+        let state = &mut core.state;
+        let done = match span {
+            Some(span) if is_read => {
+                if missed.is_empty() || !state.read_failed(half, span) {
+                    return self.land(slot, result);
+                }
+                flight.stage = Stage::Held;
+                true
+            }
+            Some(span) => state.end_write(span, sent, missed),
+            None => state.end_flush(sent, missed),
+        };
+        if !missed.is_empty() {
+            self.running.shared.wake(core);
+        } else if state.regions_left() > 0 {
+            self.running.shared.wake_lanes();
+        }
+        match done {
+            true if is_read => self.waiting.push(slot),
+            true if core.state.is_settled(missed) => self.land(slot, Ok(())),
+            true => {
+                flight.stage = Stage::Settling(missed);
+                self.waiting.push(slot);
+            }
+            false => {
+                let error = || io::Error::other("no half in sync has it");
+                self.land(slot, Err(result.err().unwrap_or_else(error)));
+            }
+        }
+    }
+
+    fn land(&mut self, slot: usize, result: io::Result<()>) {
+        let flight = self.flights[slot].take().expect("a flight that ends");
+        self.early.push(Completion { token: flight.operation.token, result });
+        self.free.push(slot);
+    }
+
+    /// Takes what the halves have finished, and gives up what takes too long.
+    fn collect(&mut self) {
+        let running = Arc::clone(&self.running);
+        for half in 0..self.halves.len() {
+            let Some(opened) = &mut self.halves[half] else { continue };
+            opened.device.poll(&mut self.done);
+            opened.busy -= self.done.len();
+            for Completion { token, result } in std::mem::take(&mut self.done) {
+                let part = self.parts[token as usize].take().expect("a part that runs");
+                if let Some(slot) = part.flight {
+                    self.ended(&mut running.shared.lock(), slot, half, result);
+                }
+            }
+        }
+        let timeout = running.shared.pace.timeout;
+        for at in 0..self.parts.len() {
+            let Some(Part { half, begun, flight: Some(slot) }) = self.parts[at] else { continue };
+            if begun.elapsed() <= timeout {
+                continue;
+            }
+            let mut core = running.shared.lock();
+            let error = no_answer(timeout);
+            if running.shared.fail(&mut core, half, &error) {
+                self.parts[at].as_mut().expect("it runs").flight = None;
+                self.ended(&mut core, slot, half, Err(error));
+            }
+        }
+    }
+
+    /// Closes devices of halves that have left.
+    fn release(&mut self) {
+        let running = Arc::clone(&self.running);
+        for (half, slot) in self.halves.iter_mut().enumerate() {
+            let mut core = running.shared.lock();
+            if slot.take_if(|opened| core.is_stale(half, opened)).is_some() {
+                core.closed(half);
+                running.shared.wake_lanes();
+            }
+        }
+    }
+
+    /// Has the ring poll the bell.
+    fn listen(&mut self) {
+        if self.listens {
+            return;
+        }
+        let entry = opcode::PollAdd::new(types::Fd(self.mailbox.bell()), libc::POLLIN as u32);
+        // SAFETY: the mailbox lives until the poll has ended: `drop` rings its bell and waits.
+        self.listens = unsafe { self.ring.push(self.owner, 0, entry.build()) }.is_ok();
+    }
+}
+
+fn fenced() -> io::Error {
+    io::Error::other("another server owns the mirror")
+}
+
+fn refusal(core: &Core) -> io::Error {
+    let why = core.witness_error.as_deref().unwrap_or("its headers cannot be written");
+    io::Error::other(format!("the mirror takes no changes: {why}"))
+}
+
+impl Device for MirrorDevice {
+    fn size_bytes(&self) -> u64 {
+        self.running.shared.shape.bytes
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let token = operation.token;
+        self.listen();
+        if let Err(error) = self.begin(operation) {
+            self.early.push(Completion { token, result: Err(error) });
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        self.ring.take(self.owner, &mut self.events);
+        let is_rung = !self.events.is_empty() || !self.listens;
+        if !self.events.is_empty() {
+            self.events.clear();
+            self.listens = false;
+            self.mailbox.silence();
+        }
+        self.listen();
+        let waiting = self.waiting.len();
+        self.collect();
+        if is_rung {
+            self.release();
+        }
+        if is_rung || self.waiting.len() > waiting {
+            for slot in std::mem::take(&mut self.waiting) {
+                self.proceed(slot);
+            }
+        }
+        done.append(&mut self.early);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        if !self.early.is_empty() {
+            return Some(Instant::now());
+        }
+        let timeout = self.running.shared.pace.timeout;
+        let begun = self.parts.iter().flatten().filter(|part| part.flight.is_some());
+        let late = begun.map(|part| part.begun + timeout).min();
+        // The last half is waited for, however long it takes.
+        let late = late.map(|due| due.max(Instant::now() + LOOK_AGAIN));
+        let looks = (!self.listens).then(|| Instant::now() + LOOK_AGAIN);
+        let devices = self.halves.iter().flatten().filter_map(|opened| opened.device.next_due());
+        devices.chain(late).chain(looks).min()
+    }
+
+    fn spun(&self) -> Duration {
+        self.halves.iter().flatten().map(|opened| opened.device.spun()).sum()
+    }
+}
+
+impl Drop for MirrorDevice {
+    fn drop(&mut self) {
+        for half in 0..self.halves.len() {
+            // This waits for what is under way.
+            if self.halves[half].take().is_some() {
+                self.running.shared.lock().closed(half);
+            }
+        }
+        // Writes that were under way have ended for the state too.
+        for flight in std::mem::take(&mut self.flights).into_iter().flatten() {
+            let Stage::Running { sent, .. } = flight.stage else { continue };
+            let is_read = matches!(flight.operation.action, Action::Read(_));
+            if let Some(span) = flight.span.filter(|_| !is_read) {
+                self.running.shared.lock().state.end_write(span, sent, Halves::NONE);
+            }
+        }
+        self.running.shared.lock().remove_handle(&self.mailbox);
+        self.mailbox.ring();
+        while self.listens {
+            if self.ring.wait(None).is_err() {
+                // The kernel may look at the bell still.
+                std::mem::forget(Arc::clone(&self.mailbox));
+                return;
+            }
+            self.ring.take(self.owner, &mut self.events);
+            self.listens &= self.events.is_empty();
+        }
+        self.ring.retire(self.owner);
+    }
+}

@@ -1,0 +1,270 @@
+//! The part of a mirror that all its handles and lanes share.
+//!
+//! Each half has a source while it can be used. Handles and lanes open devices from it, and
+//! count as its users. When the half has left, each user gives its device back as soon as no
+//! operation is under way on it. Only then the half is opened anew: no operation of before can
+//! arrive later.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::generation::{Halves, Witness};
+use super::half::{HalfDevice, HalfPlace};
+use super::layout::{Label, Shape};
+use super::state::State;
+use crate::Device;
+use crate::buffer::Pool;
+use crate::mailbox::Mailbox;
+use crate::ring::Ring;
+
+/// The times and the rate by which a mirror works.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Pace {
+    /// The time that a half has for an operation.
+    pub(crate) timeout: Duration,
+    /// Bytes a second that are copied to halves that return.
+    pub(crate) resync_bytes: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    core: Mutex<Core>,
+    changed: Condvar,
+    /// The halves, by number.
+    pub(super) places: Vec<Arc<dyn HalfPlace>>,
+    pub(super) mirror: [u8; 16],
+    pub(super) shape: Shape,
+    pub(super) pace: Pace,
+    pub(super) witness: Arc<dyn Witness>,
+}
+
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) state: State,
+    pub(super) halves: Vec<HalfSource>,
+    handles: Vec<Arc<Mailbox<()>>>,
+    /// The error of the witness, while it does not answer.
+    pub(super) witness_error: Option<String>,
+    /// The last handle is gone.
+    pub(super) ends: bool,
+}
+
+/// A half's source, and who uses it.
+#[derive(Debug)]
+pub(super) struct HalfSource {
+    pub(super) name: String,
+    pub(super) source: Option<Box<dyn HalfDevice>>,
+    /// The source of before it left. Its end may take a while, and so waits for the thread that
+    /// looks for halves.
+    pub(super) left: Option<Box<dyn HalfDevice>>,
+    /// The number of times it was closed.
+    opening: u64,
+    users: usize,
+    /// The slot of the next header.
+    pub(super) slot: usize,
+    /// The last reason why it left or cannot return.
+    pub(super) error: Option<String>,
+}
+
+/// A user's device of a half.
+pub(super) struct Opened {
+    pub(super) device: Box<dyn Device>,
+    opening: u64,
+    /// Operations under way.
+    pub(super) busy: usize,
+}
+
+/// The state of a mirror, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MirrorStatus {
+    /// Its generation.
+    pub generation: u64,
+    /// Its halves, in the order of their numbers.
+    pub halves: Vec<HalfStatus>,
+    /// Bytes that are still to be copied.
+    pub resync_bytes: u64,
+    /// Bytes of the regions in which halves may differ.
+    pub marked_bytes: u64,
+    /// Another server owns the mirror: nothing is served.
+    pub fenced: bool,
+    /// The error of the witness, while writes wait for it.
+    pub witness_error: Option<String>,
+}
+
+/// The state of a half, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HalfStatus {
+    /// Its name.
+    pub name: String,
+    /// `in-sync`, `resync` or `out`.
+    pub state: &'static str,
+    /// The last error, of one that is not in sync.
+    pub error: Option<String>,
+}
+
+impl MirrorStatus {
+    /// Returns whether a half is missing or lacks something.
+    pub fn is_degraded(&self) -> bool {
+        self.fenced || self.halves.iter().any(|half| half.state != "in-sync")
+    }
+}
+
+impl HalfSource {
+    pub(super) fn new(
+        name: String,
+        source: Option<Box<dyn HalfDevice>>,
+        slot: usize,
+    ) -> HalfSource {
+        HalfSource { name, source, left: None, opening: 0, users: 0, slot, error: None }
+    }
+
+    /// Takes a source that was just opened.
+    pub(super) fn put(&mut self, source: Box<dyn HalfDevice>, slot: usize) {
+        (self.source, self.slot) = (Some(source), slot);
+    }
+
+    /// Returns whether it can be opened anew: nobody uses it.
+    pub(super) fn is_free(&self) -> bool {
+        self.users == 0
+    }
+}
+
+impl Shared {
+    pub(super) fn new(
+        places: Vec<Arc<dyn HalfPlace>>,
+        label: &Label,
+        pace: Pace,
+        witness: Arc<dyn Witness>,
+        state: State,
+        halves: Vec<HalfSource>,
+    ) -> Shared {
+        let core = Core { state, halves, handles: vec![], witness_error: None, ends: false };
+        Shared {
+            core: Mutex::new(core),
+            changed: Condvar::new(),
+            places,
+            mirror: label.mirror,
+            shape: label.shape,
+            pace,
+            witness,
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Core> {
+        // A panic while it was locked is a bug of the state machine; the data is safe on disk.
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn label(&self, half: usize) -> Label {
+        Label { mirror: self.mirror, half, shape: self.shape }
+    }
+
+    /// Wakes the lanes.
+    pub(super) fn wake_lanes(&self) {
+        self.changed.notify_all();
+    }
+
+    /// Wakes the lanes and all handles: something has changed for those that wait.
+    pub(super) fn wake(&self, core: &mut Core) {
+        core.forget_sources();
+        core.handles.iter().for_each(|handle| handle.ring());
+        self.changed.notify_all();
+    }
+
+    /// Waits until something changes, or for so long.
+    pub(super) fn wait<'a>(
+        &self,
+        core: MutexGuard<'a, Core>,
+        until: Option<Instant>,
+    ) -> MutexGuard<'a, Core> {
+        let Some(until) = until else {
+            return self.changed.wait(core).unwrap_or_else(PoisonError::into_inner);
+        };
+        let left = until.saturating_duration_since(Instant::now());
+        self.changed.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0
+    }
+
+    /// A half failed with an error. False if it is the last one.
+    pub(super) fn fail(&self, core: &mut Core, half: usize, error: &io::Error) -> bool {
+        core.halves[half].error = Some(error.to_string());
+        let leaves = core.state.fail(half);
+        self.wake(core);
+        leaves
+    }
+
+    pub(super) fn status(&self) -> MirrorStatus {
+        let core = self.lock();
+        let state = &core.state;
+        let half = |(number, half): (usize, &HalfSource)| {
+            let kind = match () {
+                () if state.members().contains(number) => "in-sync",
+                () if state.returning().contains(number) => "resync",
+                () => "out",
+            };
+            let error = half.error.clone().filter(|_| kind != "in-sync");
+            HalfStatus { name: half.name.clone(), state: kind, error }
+        };
+        let bytes =
+            |regions: usize| (regions as u64 * self.shape.region_bytes).min(self.shape.bytes);
+        MirrorStatus {
+            generation: state.generation().number,
+            halves: (0..).zip(&core.halves).map(half).collect(),
+            resync_bytes: bytes(state.regions_left()),
+            marked_bytes: bytes(state.regions_marked()),
+            fenced: state.is_fenced(),
+            witness_error: core.witness_error.clone(),
+        }
+    }
+}
+
+impl Core {
+    pub(super) fn add_handle(&mut self, handle: Arc<Mailbox<()>>) {
+        self.handles.push(handle);
+    }
+
+    pub(super) fn remove_handle(&mut self, handle: &Arc<Mailbox<()>>) {
+        self.handles.retain(|other| !Arc::ptr_eq(other, handle));
+    }
+
+    /// Closes the sources of halves that have left.
+    fn forget_sources(&mut self) {
+        let gone = self.state.out();
+        for half in gone.iter() {
+            let half = &mut self.halves[half];
+            if let Some(source) = half.source.take() {
+                half.left = Some(source);
+                half.opening += 1;
+            }
+        }
+    }
+
+    /// Opens a half for a user.
+    pub(super) fn open(&mut self, half: usize, ring: &Ring, pool: &Pool) -> io::Result<Opened> {
+        let half = &mut self.halves[half];
+        let source = half.source.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let device = source.open(ring, pool)?;
+        half.users += 1;
+        Ok(Opened { device, opening: half.opening, busy: 0 })
+    }
+
+    /// Returns whether a device is one of before the half left, and rests.
+    pub(super) fn is_stale(&self, half: usize, opened: &Opened) -> bool {
+        opened.busy == 0 && opened.opening != self.halves[half].opening
+    }
+
+    /// A user's device is closed.
+    pub(super) fn closed(&mut self, half: usize) {
+        self.halves[half].users -= 1;
+    }
+
+    /// Records the errors of halves.
+    pub(super) fn note(&mut self, failed: &[(usize, io::Error)]) -> Halves {
+        let mut missed = Halves::NONE;
+        for (half, error) in failed {
+            self.halves[*half].error = Some(error.to_string());
+            missed = missed.with(Halves::one(*half));
+        }
+        missed
+    }
+}

@@ -1,0 +1,276 @@
+//! The threads of a mirror that carry out its state machine's jobs: one for each lane, and one that
+//! looks for halves that can return.
+
+mod hands;
+
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::generation::{Generation, RaiseError};
+use super::half::{HalfDevice, Waiting};
+use super::layout::{HEAD_BYTES, Seen, encode, slot};
+use super::shared::{Core, Shared};
+use super::state::{Job, Raised};
+use crate::Action;
+use hands::Hands;
+
+/// The time after which an error is tried again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// Marks go after a region was not written for one to two of these.
+const TICK: Duration = Duration::from_secs(5);
+
+/// Bytes that are copied at a time.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// The work of a thread, until the mirror ends.
+type Lane = fn(&Shared);
+
+/// A mirror in use. Its threads end with it.
+#[derive(Debug)]
+pub(super) struct Running {
+    pub(super) shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Running {
+    pub(super) fn start(shared: Shared) -> io::Result<Running> {
+        let shared = Arc::new(shared);
+        let lanes: [(&str, Lane); 4] = [
+            ("floe-mirror", write_headers),
+            ("floe-witness", ask_witness),
+            ("floe-resync", copy_regions),
+            ("floe-halves", look_for_halves),
+        ];
+        let mut running = Running { shared, threads: Vec::new() };
+        for (name, lane) in lanes {
+            let shared = Arc::clone(&running.shared);
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            running.threads.push(thread.spawn(move || lane(&shared))?);
+        }
+        Ok(running)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.lock().ends = true;
+        self.shared.wake_lanes();
+        for thread in self.threads.drain(..) {
+            // It has printed its panic; nothing is left to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Waits for a job; `None` when devices are to be closed first, or the mirror ends.
+fn next(
+    shared: &Shared,
+    hands: &mut Hands<'_>,
+    find: impl Fn(&mut Core) -> Option<Job>,
+    until: Option<Instant>,
+) -> Option<Job> {
+    hands.release();
+    let mut core = shared.lock();
+    if core.ends || hands.has_stale(&core) {
+        return None;
+    }
+    let found = find(&mut core);
+    if found.is_none() {
+        let until = until.into_iter().chain(hands.due()).min();
+        drop(shared.wait(core, until));
+    }
+    found
+}
+
+fn write_headers(shared: &Shared) {
+    let mut hands = Hands::new(shared);
+    while !shared.lock().ends {
+        let find = |core: &mut Core| core.state.next_header();
+        let Some(Job::Header(header, halves)) = next(shared, &mut hands, find, None) else {
+            continue;
+        };
+        let slots: Vec<usize> = shared.lock().halves.iter().map(|half| half.slot).collect();
+        let writes = halves.iter().map(|half| {
+            let from = hands.buffer(&encode(&shared.label(half), &header));
+            (half, slot(slots[half]), Action::Write { from, durable: true })
+        });
+        let writes = writes.collect();
+        let failed = hands.run(writes);
+        let mut core = shared.lock();
+        let missed = core.note(&failed);
+        halves.without(missed).iter().for_each(|half| core.halves[half].slot = 1 - slots[half]);
+        core.state.header_done(missed);
+        shared.wake(&mut core);
+        drop(core);
+        if !missed.is_empty() {
+            std::thread::sleep(AGAIN / 10);
+        }
+    }
+}
+
+fn ask_witness(shared: &Shared) {
+    let mut hands = Hands::new(shared);
+    let mut failing_since = None;
+    while !shared.lock().ends {
+        let find = |core: &mut Core| core.state.next_witness();
+        let Some(Job::Raise { from, to, anew }) = next(shared, &mut hands, find, None) else {
+            continue;
+        };
+        let raised = raise(shared, from, to, anew);
+        let mut core = shared.lock();
+        match &raised {
+            Ok(()) => (core.witness_error, failing_since) = (None, None),
+            Err(error) => {
+                core.witness_error = Some(error.to_string());
+                let since = *failing_since.get_or_insert_with(Instant::now);
+                if since.elapsed() > shared.pace.timeout {
+                    core.state.refuse_held();
+                }
+            }
+        }
+        let is_unknown = matches!(raised, Err(RaiseError::Unreachable(_)));
+        core.state.witness_done(match raised {
+            Ok(()) => Raised::Done,
+            Err(RaiseError::Other { .. }) => Raised::Refused,
+            Err(RaiseError::Unreachable(_)) => Raised::Unknown,
+        });
+        shared.wake(&mut core);
+        let again = Instant::now() + AGAIN;
+        while is_unknown && !core.ends && Instant::now() < again {
+            core = shared.wait(core, Some(again));
+        }
+    }
+}
+
+fn raise(shared: &Shared, from: Generation, to: Generation, anew: bool) -> Result<(), RaiseError> {
+    let (witness, mirror) = (&shared.witness, &shared.mirror);
+    match witness.raise(mirror, Some(from), to) {
+        Err(RaiseError::Other { found: None, .. }) if anew => witness.raise(mirror, None, to),
+        other => other,
+    }
+}
+
+fn copy_regions(shared: &Shared) {
+    let mut hands = Hands::new(shared);
+    let (mut due, mut tick) = (Instant::now(), Instant::now() + TICK);
+    while !shared.lock().ends {
+        let until = if due > Instant::now() { due.min(tick) } else { tick };
+        // Readers wait for regions in which halves in sync may differ: these are not slowed.
+        let find = |core: &mut Core| {
+            let may = due <= Instant::now() || core.state.is_recovering();
+            if may { core.state.next_copy() } else { None }
+        };
+        let job = next(shared, &mut hands, find, Some(until));
+        let mut bytes = 0;
+        match job {
+            Some(Job::Copy { region, from, to }) => {
+                let (unread, failed) = copy(shared, &mut hands, region, from, to.iter().collect());
+                let mut core = shared.lock();
+                let missed = core.note(&failed);
+                core.state.copy_done(unread, missed);
+                shared.wake(&mut core);
+                let range = shared.shape.range(region);
+                bytes = range.end - range.start;
+            }
+            Some(Job::Flush(halves)) => {
+                let flushes = halves.iter().map(|half| (half, 0, Action::Flush)).collect();
+                let failed = hands.run(flushes);
+                let mut core = shared.lock();
+                let missed = core.note(&failed);
+                core.state.flush_done(missed);
+                shared.wake(&mut core);
+            }
+            _ => {}
+        }
+        let now = Instant::now();
+        let time = Duration::from_secs_f64(bytes as f64 / shared.pace.resync_bytes as f64);
+        due = due.max(now) + time;
+        if now >= tick {
+            tick = now + TICK;
+            shared.lock().state.tick();
+        }
+    }
+}
+
+/// Copies a region. Returns the half that could not be read, and those that could not be written.
+fn copy(
+    shared: &Shared,
+    hands: &mut Hands<'_>,
+    region: usize,
+    from: usize,
+    mut to: Vec<usize>,
+) -> (Option<usize>, Vec<(usize, io::Error)>) {
+    let range = shared.shape.range(region);
+    let mut failed = Vec::new();
+    for start in range.clone().step_by(COPY_BYTES as usize) {
+        let bytes = (range.end - start).min(COPY_BYTES);
+        let part = hands.room(bytes as usize);
+        if !hands.run(vec![(from, start + HEAD_BYTES, Action::Read(part.clone()))]).is_empty() {
+            return (Some(from), failed);
+        }
+        let write = |half: &usize| {
+            let action = Action::Write { from: part.clone(), durable: false };
+            (*half, start + HEAD_BYTES, action)
+        };
+        let lost = hands.run(to.iter().map(write).collect());
+        to.retain(|half| lost.iter().all(|(other, _)| half != other));
+        failed.extend(lost);
+    }
+    (None, failed)
+}
+
+fn look_for_halves(shared: &Shared) {
+    let mut core = shared.lock();
+    loop {
+        let again = Instant::now() + AGAIN;
+        while !core.ends && Instant::now() < again {
+            core = shared.wait(core, Some(again));
+        }
+        if core.ends {
+            return;
+        }
+        shared.wake(&mut core);
+        let halves: Vec<usize> =
+            core.state.out().iter().filter(|half| core.halves[*half].is_free()).collect();
+        for half in halves {
+            let left = core.halves[half].left.take();
+            drop(core);
+            drop(left);
+            let found = look(shared, half);
+            core = shared.lock();
+            match found {
+                Ok((source, slot, sequence)) => {
+                    core.halves[half].put(source, slot);
+                    core.state.begin_return(half, sequence);
+                    shared.wake(&mut core);
+                }
+                Err(error) => core.halves[half].error = Some(error.to_string()),
+            }
+        }
+    }
+}
+
+/// Looks whether a half can return. Returns its source, the slot of its next header, and the number
+/// of its newest header.
+fn look(shared: &Shared, half: usize) -> io::Result<(Box<dyn HalfDevice>, usize, Option<u64>)> {
+    let source = shared.places[half].open(None)?;
+    let wanted = shared.shape.bytes + HEAD_BYTES;
+    if source.size_bytes() < wanted {
+        let message = format!("it has {} bytes, and {wanted} are needed", source.size_bytes());
+        return Err(io::Error::other(message));
+    }
+    let (seen, slot) = Waiting::open(&*source, shared.pace.timeout)?.look()?;
+    let sequence = match seen {
+        Seen::Blank | Seen::Damaged => None,
+        Seen::Header(label, header) if label == shared.label(half) => Some(header.sequence),
+        Seen::Header(..) => return Err(io::Error::other("it is a half of another mirror")),
+        Seen::Foreign | Seen::Missing(_) => {
+            let message = "it holds data that is no half's: overwrite its first MiB with zeros";
+            return Err(io::Error::other(message));
+        }
+    };
+    Ok((source, slot, sequence))
+}

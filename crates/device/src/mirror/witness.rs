@@ -1,0 +1,151 @@
+//! Witnesses: a folder with a file for each mirror, a note beside an image, and none at all.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+use super::generation::{Generation, RaiseError, Witness};
+use crate::rbd::RbdSource;
+
+/// A folder with a file for each mirror: the witness of a server without a partner.
+#[derive(Debug, Clone)]
+pub struct FolderWitness(PathBuf);
+
+impl FolderWitness {
+    /// Names the folder, which is made when the first mirror is.
+    pub fn new(folder: impl Into<PathBuf>) -> FolderWitness {
+        FolderWitness(folder.into())
+    }
+
+    fn file(&self, mirror: &[u8; 16]) -> PathBuf {
+        self.0.join(key(mirror))
+    }
+
+    fn write(&self, mirror: &[u8; 16], generation: Generation) -> io::Result<()> {
+        std::fs::create_dir_all(&self.0)?;
+        let file = self.file(mirror);
+        let new = file.with_extension("new");
+        let mut written = File::create(&new)?;
+        writeln!(written, "{generation}")?;
+        written.sync_all()?;
+        std::fs::rename(&new, file)?;
+        File::open(&self.0)?.sync_all()
+    }
+}
+
+impl Witness for FolderWitness {
+    fn read(&self, mirror: &[u8; 16]) -> io::Result<Option<Generation>> {
+        let text = match std::fs::read_to_string(self.file(mirror)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let damaged = || {
+            let message = format!("{} holds no generation", self.file(mirror).display());
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        };
+        Generation::parse(&text).ok_or_else(damaged).map(Some)
+    }
+
+    fn raise(
+        &self,
+        mirror: &[u8; 16],
+        from: Option<Generation>,
+        to: Generation,
+    ) -> Result<(), RaiseError> {
+        let found = self.read(mirror)?;
+        if found == Some(to) {
+            return Ok(());
+        }
+        if found != from {
+            return Err(RaiseError::Other { found, expected: from });
+        }
+        Ok(self.write(mirror, to)?)
+    }
+}
+
+/// A note beside an image of Ceph, while this program holds the image's exclusive lock.
+#[derive(Debug, Clone)]
+pub struct ImageWitness(RbdSource);
+
+impl ImageWitness {
+    /// Names the image, which holds its lock for as long as it is open.
+    pub fn new(image: RbdSource) -> ImageWitness {
+        ImageWitness(image)
+    }
+}
+
+impl Witness for ImageWitness {
+    fn read(&self, mirror: &[u8; 16]) -> io::Result<Option<Generation>> {
+        let Some(text) = self.0.note(&key(mirror))? else { return Ok(None) };
+        let damaged = || {
+            let message = format!("rbd:{} has {text:?} as a generation", self.0.name());
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        };
+        Generation::parse(&text).ok_or_else(damaged).map(Some)
+    }
+
+    fn raise(
+        &self,
+        mirror: &[u8; 16],
+        from: Option<Generation>,
+        to: Generation,
+    ) -> Result<(), RaiseError> {
+        // Nobody else writes it: this program holds the lock, and a fenced one cannot write.
+        let found = self.read(mirror)?;
+        match found {
+            found if found == Some(to) => Ok(()),
+            found if found != from => Err(RaiseError::Other { found, expected: from }),
+            _ => Ok(self.0.set_note(&key(mirror), &to.to_string())?),
+        }
+    }
+}
+
+/// The name of a mirror's generation.
+fn key(mirror: &[u8; 16]) -> String {
+    let digits: String = mirror.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("mirror-{digits}")
+}
+
+/// No witness: a mirror opens only with all of its halves, and no half can leave.
+#[derive(Debug, Clone, Copy)]
+pub struct NoWitness;
+
+impl Witness for NoWitness {
+    fn read(&self, _: &[u8; 16]) -> io::Result<Option<Generation>> {
+        Err(io::Error::other("there is none"))
+    }
+
+    fn raise(&self, _: &[u8; 16], _: Option<Generation>, _: Generation) -> Result<(), RaiseError> {
+        Err(io::Error::other("there is none").into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::generation::Halves;
+    use super::*;
+
+    #[test]
+    fn a_generation_is_raised_from_the_one_that_is_there() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let witness = FolderWitness::new(folder.path().join("state"));
+        let [one, two, other] = [(1, 2), (2, 1), (2, 2)]
+            .map(|(number, count)| Generation { number, halves: Halves::first(count) });
+        let mirror = [3; 16];
+        assert_eq!(witness.read(&mirror).expect("it reads"), None);
+        assert!(matches!(
+            witness.raise(&mirror, Some(one), two),
+            Err(RaiseError::Other { found: None, .. })
+        ));
+        witness.raise(&mirror, None, one).expect("the first");
+        witness.raise(&mirror, Some(one), two).expect("the second");
+        witness.raise(&mirror, Some(one), two).expect("again");
+        assert!(matches!(
+            witness.raise(&mirror, Some(one), other),
+            Err(RaiseError::Other { found: Some(_), .. })
+        ));
+        assert_eq!(witness.read(&mirror).expect("it reads"), Some(two));
+        assert_eq!(witness.read(&[4; 16]).expect("it reads"), None);
+    }
+}
