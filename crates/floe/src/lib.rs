@@ -5,8 +5,8 @@ pub mod advice;
 #[doc(inline)]
 pub use floe_memory::{
     AdmissionStats, BuildError, Builder, Cache, Cause, Clock, DefaultHasher, Equivalent,
-    FreezeDecision, FreezeStats, Freezing, Frozen, Held, InsertOptions, Item, Iter, Phase, Ref,
-    Stats, hits_are_fenceless, policy,
+    FreezeDecision, FreezeStats, Freezing, Frozen, Held, InsertOptions, Item, Iter, LoadError,
+    Loads, Phase, Ref, RefreshJob, RefreshTask, Stats, hits_are_fenceless, policy,
 };
 
 #[doc = include_str!("../../../docs/coming-from.md")]

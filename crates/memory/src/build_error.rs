@@ -25,6 +25,10 @@ pub enum BuildError {
     /// A time of 0.
     #[error("a {0} of 0 lets nothing stay")]
     ZeroTime(&'static str),
+    /// Entries are refreshed before the end of their time to live, and there is none, or a time to
+    /// idle beside it.
+    #[error("refresh_ahead needs a time_to_live, and no time_to_idle")]
+    RefreshAhead,
     /// Freezing needs a thread of the library's, and the system gives none; says why.
     #[error("freezing needs a thread, and none can be started: {0}")]
     Thread(String),

@@ -25,6 +25,8 @@ pub(crate) struct Candidate<'a, K, V> {
     pub(crate) is_admitted: bool,
     /// Does not replace an entry that is there: that is newer.
     pub(crate) yields: bool,
+    /// Is a newer value of what is there, and pinned if that is.
+    pub(crate) refreshes: bool,
     /// Is filled with the address of the entry before others can see it, to keep it for the caller.
     pub(crate) guard: Option<&'a Cell>,
 }
@@ -49,6 +51,7 @@ impl<'a, K, V> Candidate<'a, K, V> {
             pinned: false,
             is_admitted: false,
             yields: false,
+            refreshes: false,
             guard: None,
         }
     }

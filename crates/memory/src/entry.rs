@@ -11,9 +11,13 @@ pub(crate) struct Expiry {
     next: AtomicU32,
     /// When it expires even if it is; 0 is never.
     last: u32,
-    /// Tells how long it may go unused; 0 is for ever.
+    /// Tells how long it may go unused; 0 is for ever. With [`AHEAD`], tells how long before `last`
+    /// a load refreshes it, and it may go unused for ever.
     idle: u32,
 }
+
+/// Of a span, none of which is so long: one before the end.
+const AHEAD: u32 = 1 << 31;
 
 impl Expiry {
     /// Of an entry that does not expire.
@@ -22,9 +26,13 @@ impl Expiry {
     }
 
     /// Of an entry made now.
-    pub(crate) fn new(now: Ticks, live: Option<Ticks>, idle: Option<Ticks>) -> Self {
+    pub(crate) fn new(now: Ticks, live: Option<Ticks>, unused: Option<Unused<Ticks>>) -> Self {
         let last = live.map_or(0, |live| now.after(live));
-        let idle = idle.map_or(0, |idle| idle.0);
+        let idle = match unused {
+            None => 0,
+            Some(Unused::Expires(span)) => span.0,
+            Some(Unused::Refreshes(span)) => span.0 | AHEAD,
+        };
         let expiry = Self { next: AtomicU32::new(last), last, idle };
         expiry.used(now);
         expiry
@@ -39,7 +47,14 @@ impl Expiry {
 
     /// Returns whether it expires when it is not used.
     pub(crate) fn goes_idle(&self) -> bool {
-        self.idle != 0
+        self.idle != 0 && self.idle & AHEAD == 0
+    }
+
+    /// Returns whether a load is to refresh it.
+    pub(crate) fn is_due(&self, clock: &Clock) -> bool {
+        self.idle & AHEAD != 0
+            && self.last != 0
+            && clock.now().is_past(self.last.wrapping_sub(self.idle & !AHEAD))
     }
 
     #[inline]
@@ -64,7 +79,7 @@ impl Expiry {
     /// Notes a use. Writes at most once a tick.
     #[inline]
     pub(crate) fn used(&self, now: Ticks) {
-        if self.idle == 0 {
+        if !self.goes_idle() {
             return;
         }
         let unused = now.after(Ticks(self.idle));
@@ -72,6 +87,24 @@ impl Expiry {
             if self.last != 0 && Ticks(unused).is_past(self.last) { self.last } else { unused };
         if self.next.load(Ordering::Relaxed) != next {
             self.next.store(next, Ordering::Relaxed); // two uses at once differ by a tick at most
+        }
+    }
+}
+
+/// Tells what a span of time means for an entry. An entry has one of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Unused<T> {
+    /// It expires when it was not used for so long.
+    Expires(T),
+    /// A load refreshes it from so long before its end.
+    Refreshes(T),
+}
+
+impl<T> Unused<T> {
+    pub(crate) fn map<U>(self, to: impl FnOnce(T) -> U) -> Unused<U> {
+        match self {
+            Self::Expires(span) => Unused::Expires(to(span)),
+            Self::Refreshes(span) => Unused::Refreshes(to(span)),
         }
     }
 }

@@ -12,12 +12,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use hashbrown::HashTable;
 
 use crate::entry::Entry;
 use crate::holds::Hold;
-use crate::sync::{Arc, Condvar, Mutex, lock, thread_local};
+use crate::sync::{Arc, Condvar, Mutex, lock, thread_local, wait_timeout};
 
 /// Loads under way in a shard, by hash and key.
 #[derive(Debug)]
@@ -190,6 +191,19 @@ impl<K, V> Flight<K, V> {
                 }
                 State::Landed(brought) => return Ok(brought.entry),
                 State::Failed(failure) => return Err(failure.clone()),
+            }
+        }
+    }
+
+    /// Waits for the end, but no longer than until a time. Returns whether it is over.
+    pub(crate) fn is_over_by(&self, until: Instant) -> bool {
+        let mut state = lock(&self.state);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match &*state {
+                State::Loading(_) if left.is_zero() => return false,
+                State::Loading(_) => state = wait_timeout(&self.over, state, left),
+                State::Landed(_) | State::Failed(_) => return true,
             }
         }
     }

@@ -83,6 +83,8 @@ pub use frozen::options::{FreezeDecision, FreezeStats, Freezing, Phase};
 pub use guard::{Held, Item, Ref};
 pub use hash::DefaultHasher;
 pub use iter::Iter;
+pub use load::load_error::LoadError;
+pub use load::loads::{Loads, RefreshJob, RefreshTask};
 pub use options::InsertOptions;
 pub use stats::{AdmissionStats, Stats};
 

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::clock::{Clock, TICK_US, Ticks};
-use crate::entry::Expiry;
+use crate::entry::{Expiry, Unused};
 use crate::maintenance;
 use crate::options::InsertOptions;
 use crate::sweep::Sweep;
@@ -17,8 +17,9 @@ pub(crate) struct Lifetimes {
     clock: Clock,
     /// An entry lives so long, unless its insertion says otherwise.
     live: Option<Duration>,
-    /// An unused entry lives so long, unless its insertion says otherwise.
-    idle: Option<Duration>,
+    /// An unused entry lives so long, or a load refreshes it so long before its end, unless its
+    /// insertion says otherwise.
+    unused: Option<Unused<Duration>>,
     /// Entries can expire, so that a thread has to sweep them.
     can_expire: AtomicBool,
     /// Tells what the library's threads do for the cache.
@@ -26,8 +27,12 @@ pub(crate) struct Lifetimes {
 }
 
 impl Lifetimes {
-    pub(crate) fn new(clock: Clock, live: Option<Duration>, idle: Option<Duration>) -> Self {
-        Self { clock, live, idle, can_expire: AtomicBool::new(false), upkeep: Upkeep::new() }
+    pub(crate) fn new(
+        clock: Clock,
+        live: Option<Duration>,
+        unused: Option<Unused<Duration>>,
+    ) -> Self {
+        Self { clock, live, unused, can_expire: AtomicBool::new(false), upkeep: Upkeep::new() }
     }
 
     #[inline(always)]
@@ -68,8 +73,9 @@ impl Lifetimes {
         if self.upkeep.is_kept() && maintenance::is_alone() {
             self.sweep_without_threads(cache);
         }
-        let (live, idle) = (options.live.or(self.live), options.idle.or(self.idle));
-        (live.is_some() || idle.is_some()).then(|| self.expiry_of(cache, live, idle))
+        let (live, unused) = (options.live.or(self.live), options.unused.or(self.unused));
+        let expires = live.is_some() || matches!(unused, Some(Unused::Expires(_)));
+        expires.then(|| self.expiry_of(cache, live, unused))
     }
 
     /// Has the library's threads look after the cache from now on, if there are any or one can be
@@ -97,7 +103,7 @@ impl Lifetimes {
         &self,
         cache: &Arc<impl Sweep + 'static>,
         live: Option<Duration>,
-        idle: Option<Duration>,
+        unused: Option<Unused<Duration>>,
     ) -> (Expiry, Option<NonZeroU64>) {
         let is_manual = self.clock.is_manual();
         if !self.can_expire.swap(true, Ordering::Relaxed) {
@@ -109,10 +115,15 @@ impl Lifetimes {
         }
         let now_us = self.clock.micros();
         let next = Ticks(now_us.div_ceil(TICK_US) as u32);
-        let (live, idle) = (live.map(Ticks::at_least), idle.map(Ticks::at_least));
+        let live = live.map(Ticks::at_least);
+        let unused = unused.map(|unused| unused.map(Ticks::at_least));
+        let idle = unused.and_then(|unused| match unused {
+            Unused::Expires(idle) => Some(idle),
+            Unused::Refreshes(_) => None,
+        });
         let span = live.into_iter().chain(idle).map(|span| span.0).min().unwrap_or(0);
         let due = NonZeroU64::new((now_us.div_ceil(TICK_US) + u64::from(span)) * TICK_US);
-        (Expiry::new(next, live, idle), due.filter(|_| !is_manual))
+        (Expiry::new(next, live, unused), due.filter(|_| !is_manual))
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::entry::Unused;
+
 /// Options in which an entry differs from the others of its cache, for
 /// [`Cache::insert_with`](crate::Cache::insert_with).
 ///
@@ -18,14 +20,14 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct InsertOptions {
     pub(crate) live: Option<Duration>,
-    pub(crate) idle: Option<Duration>,
+    pub(crate) unused: Option<Unused<Duration>>,
     pub(crate) pinned: bool,
 }
 
 impl InsertOptions {
     /// No different from others.
     pub const fn new() -> Self {
-        Self { live: None, idle: None, pinned: false }
+        Self { live: None, unused: None, pinned: false }
     }
 
     /// Expires after this time, whether used or not; instead of the cache's [time to
@@ -35,9 +37,43 @@ impl InsertOptions {
     }
 
     /// Expires when not used for this time; instead of the cache's [time to
-    /// idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one.
+    /// idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one. An entry has
+    /// this or is [refreshed](Self::refresh_ahead): the one said last counts.
     pub const fn time_to_idle(self, time: Duration) -> Self {
-        Self { idle: Some(time), ..self }
+        Self { unused: Some(Unused::Expires(time)), ..self }
+    }
+
+    /// Is refreshed by the first load that asks for it in this time before the end of its time to
+    /// live, while others go on with the old value; instead of the cache's
+    /// [`refresh_ahead`](crate::Builder::refresh_ahead) or time to idle. Nothing for an entry
+    /// without a time to live. Less than a tick of 5 ms counts as one.
+    pub const fn refresh_ahead(self, time: Duration) -> Self {
+        Self { unused: Some(Unused::Refreshes(time)), ..self }
+    }
+
+    /// Is fresh for some time, and for some more time stale: then loads still get it, and the first
+    /// of them refreshes it. HTTP's `max-age` and `stale-while-revalidate`. Short for a time to
+    /// live of both and a [refresh](Self::refresh_ahead) in the second.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock, InsertOptions};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder().capacity(10).clock(clock.clone()).build();
+    /// let (fresh, stale) = (Duration::from_secs(60), Duration::from_secs(30));
+    /// cache.insert_with("page", 1, InsertOptions::new().stale_while_revalidate(fresh, stale));
+    /// clock.advance(Duration::from_secs(50));
+    /// assert_eq!(*cache.get_with(&"page", || 2), 1); // fresh: nothing is loaded
+    /// clock.advance(Duration::from_secs(20));
+    /// assert_eq!(cache.get_cloned("page"), Some(1)); // stale
+    /// // A source that fails changes nothing before the end.
+    /// assert_eq!(*cache.get_or_insert_with(&"page", || Err("no network")).unwrap(), 1);
+    /// assert_eq!(*cache.get_with(&"page", || 2), 2);
+    /// ```
+    pub const fn stale_while_revalidate(self, fresh: Duration, stale: Duration) -> Self {
+        self.time_to_live(fresh.saturating_add(stale)).refresh_ahead(stale)
     }
 
     /// Is not evicted. It still counts towards the capacity, expires, and can be removed.

@@ -86,8 +86,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         K: Eq,
     {
         // A loaded value has no load of its key to outdate any more, and its caller has the
-        // flights' lock.
-        let owner = if candidate.yields {
+        // flights' lock. What is put in for a guard otherwise has outdated loads before this.
+        let owner = if candidate.guard.is_some() {
             shard.owner()
         } else {
             self.owner_past_loads(shard, candidate.hash, candidate.key())

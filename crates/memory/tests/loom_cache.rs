@@ -650,8 +650,13 @@ fn a_load_that_fails_wakes_whoever_waits_for_it() {
 /// Something changes what another thread may be loading, and then the cache by `change`: what was
 /// there before must not be in the cache after that, then or later.
 fn outdates(change: fn(&Cache)) {
+    outdates_in(Cache::small, change);
+}
+
+/// [`outdates`] for a load in a cache that is made by `begin`, of one entry.
+fn outdates_in(begin: fn(usize) -> Cache, change: fn(&Cache)) {
     model(2, move || {
-        let cache = Cache::small(1);
+        let cache = begin(1);
         let (other, source) =
             (Handle::of(&cache), Arc::new(loom::sync::atomic::AtomicUsize::new(10)));
         let read = Arc::clone(&source);
@@ -688,6 +693,44 @@ fn what_is_inserted_while_it_is_loaded_stays_or_leaves_for_good() {
     outdates(|cache| {
         cache.put(1, 11);
         cache.put(2, 20); // takes its place
+    });
+}
+
+/// A cache with an entry that the next load refreshes.
+fn due(entries: usize) -> Cache {
+    let cache = Cache::small(entries);
+    let second = std::time::Duration::from_secs(1);
+    let options = options::InsertOptions::new().stale_while_revalidate(second, 2 * second);
+    cache.insert_with(Tracked::new(1), Tracked::new(10), options);
+    cache.inner.lifetimes.clock().advance(2 * second);
+    cache
+}
+
+#[test]
+fn what_is_changed_while_it_is_refreshed_does_not_come_back() {
+    outdates_in(due, |cache| drop(cache.remove(&Tracked::new(1))));
+    outdates_in(due, |cache| cache.put(1, 11));
+    outdates_in(due, |cache| drop(cache.upsert_with(Tracked::new(1), |_| Tracked::new(11))));
+}
+
+#[test]
+fn what_is_due_is_refreshed_once_and_the_other_does_not_wait() {
+    model(3, || {
+        let cache = due(1);
+        let loads = Loads::new();
+        let (other, counted) = (Handle::of(&cache), Arc::clone(&loads));
+        let thread = thread::spawn(move || {
+            let options = options::InsertOptions::new();
+            let load = || counted.load(Ok(11)).map(|value| (value, options));
+            let value = other.loads().get(&Tracked::new(1), load).unwrap().get();
+            assert!(value == 10 || value == 11);
+        });
+        let value = cache.get_or_insert_with(&Tracked::new(1), || loads.load(Ok(11)));
+        let value = value.unwrap().get();
+        assert!(value == 10 || value == 11);
+        thread.join().unwrap();
+        assert_eq!((cache.value(1), loads.count()), (Some(11), 1));
+        cache.reclaim();
     });
 }
 

@@ -10,6 +10,7 @@ use crate::admission::{ShardAdmission, Template};
 use crate::budget::Budget;
 use crate::build_error::{BuildError, SHARDS_MAX};
 use crate::cache::Cache;
+use crate::entry::Unused;
 use crate::frozen::state::FrozenState;
 use crate::inner::{Inner, shape};
 use crate::lifetimes::Lifetimes;
@@ -103,6 +104,8 @@ where
             budget.take(shape.unlimited);
             made.push(Shard::new(owner, table));
         }
+        let idle = self.idle.map(Unused::Expires);
+        let unused = idle.or(self.ahead.map(Unused::Refreshes));
         let inner = Inner {
             shards: Shards::new(made),
             hasher: self.hasher,
@@ -111,7 +114,7 @@ where
             budget,
             weigher: self.weigher,
             listener: self.listener,
-            lifetimes: Lifetimes::new(self.clock, self.live, self.idle),
+            lifetimes: Lifetimes::new(self.clock, self.live, unused),
             about,
             admission: self.admission.as_ref().map(|template| template.name()),
             loads: AtomicU64::new(0),
@@ -139,10 +142,17 @@ where
         {
             return Err(BuildError::Shards(shards));
         }
-        for (name, time) in [("time_to_live", self.live), ("time_to_idle", self.idle)] {
+        for (name, time) in [
+            ("time_to_live", self.live),
+            ("time_to_idle", self.idle),
+            ("refresh_ahead", self.ahead),
+        ] {
             if time == Some(Duration::ZERO) {
                 return Err(BuildError::ZeroTime(name));
             }
+        }
+        if self.ahead.is_some() && (self.live.is_none() || self.idle.is_some()) {
+            return Err(BuildError::RefreshAhead);
         }
         if let Some(template) = &self.admission
             && let Some(needs) = template.is_refused()

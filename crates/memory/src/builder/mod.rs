@@ -44,6 +44,7 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
     hasher: S,
     live: Option<Duration>,
     idle: Option<Duration>,
+    ahead: Option<Duration>,
     shards: Option<usize>,
     clock: Clock,
     freezing: Option<Freezing>,
@@ -74,6 +75,7 @@ impl<K, V> Default for Builder<K, V> {
             hasher: DefaultHasher::default(),
             live: None,
             idle: None,
+            ahead: None,
             shards: None,
             clock: Clock::system(),
             freezing: None,
@@ -177,6 +179,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             hasher: _,
             live,
             idle,
+            ahead,
             shards,
             clock,
             freezing,
@@ -191,6 +194,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             hasher,
             live,
             idle,
+            ahead,
             shards,
             clock,
             freezing,
@@ -246,6 +250,36 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// ```
     pub fn time_to_idle(self, time: Duration) -> Self {
         Self { idle: Some(time), ..self }
+    }
+
+    /// Sets the time before the end of an entry's time to live in which it is refreshed: the first
+    /// [load](Cache::get_or_insert_with) that asks for it then loads, while others go on with the
+    /// old value, and nobody waits for an entry that is asked for often enough. If that fails, its
+    /// caller gets the old value, too, and the next one tries. `get` and its sisters load nothing.
+    ///
+    /// To have the load run elsewhere, use
+    /// [`Loads::get_in_background`](crate::Loads::get_in_background).
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .time_to_live(Duration::from_secs(60))
+    ///     .refresh_ahead(Duration::from_secs(10))
+    ///     .clock(clock.clone())
+    ///     .build();
+    /// assert_eq!(*cache.get_with("price", || 100), 100);
+    /// clock.advance(Duration::from_secs(49));
+    /// assert_eq!(*cache.get_with("price", || 101), 100);
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(*cache.get_with("price", || 101), 101);
+    /// ```
+    pub fn refresh_ahead(self, time: Duration) -> Self {
+        Self { ahead: Some(time), ..self }
     }
 
     /// Sets the number of parts of the cache, each with a lock and an order of its own, that hits

@@ -1,7 +1,10 @@
 //! Getting what is not there yet: one load per key, however many ask.
 
+pub(crate) mod load_error;
 mod loader;
 mod loading;
+pub(crate) mod loads;
+mod many;
 
 use std::borrow::Borrow;
 use std::convert::Infallible;
@@ -11,8 +14,10 @@ use std::hash::{BuildHasher, Hash};
 use floe_policy::Replacement;
 
 use self::loader::{Loader, Sharing};
+use self::loads::Loads;
 use crate::cache::Cache;
 use crate::guard::Ref;
+use crate::options::InsertOptions;
 use crate::sync::Arc;
 
 impl<K, V, P, S> Cache<K, V, P, S>
@@ -56,7 +61,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        Loader::of(self).load(key, load, &Sharing::none())
+        Loader::of(self).load(key, || load().map(plain), &Sharing::none())
     }
 
     /// [`get_or_insert_with`](Self::get_or_insert_with) in which callers that wait for a failing
@@ -88,7 +93,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        Loader::of(self).load(key, || load().map_err(Arc::new), &Sharing::all())
+        Loader::of(self).load(key, || load().map(plain).map_err(Arc::new), &Sharing::all())
     }
 
     /// [`get_or_insert_with`](Self::get_or_insert_with) for a value that can always be made.
@@ -152,7 +157,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        Loader::of(self).load_async(key, load, Sharing::none()).await
+        Loader::of(self).load_async(key, async { load.await.map(plain) }, Sharing::none()).await
     }
 
     /// [`try_get_with`](Self::try_get_with) for a future, as
@@ -174,7 +179,39 @@ where
         E: Send + Sync + 'static,
     {
         Loader::of(self)
-            .load_async(key, async { load.await.map_err(Arc::new) }, Sharing::all())
+            .load_async(key, async { load.await.map(plain).map_err(Arc::new) }, Sharing::all())
             .await
     }
+
+    /// [`get_or_insert_async`](Self::get_or_insert_async) that copies the value, which may then be
+    /// kept across an `await`: of an `Arc`, mostly.
+    ///
+    /// # Errors
+    /// The error of `load`, for the caller that ran it.
+    ///
+    /// # Panics
+    /// As `get_or_insert_async`.
+    pub async fn get_or_insert_async_cloned<Q, E>(
+        &self,
+        key: &Q,
+        load: impl Future<Output = Result<V, E>>,
+    ) -> Result<V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        V: Clone,
+    {
+        self.get_or_insert_async(key, load).await.map(|value| V::clone(&value))
+    }
+
+    /// Loads with more to say: how long the value lives, how long to wait for the load of another,
+    /// where a refresh runs. See [`Loads`].
+    pub fn loads(&self) -> Loads<'_, K, V, P, S> {
+        Loads::of(self)
+    }
+}
+
+/// A loaded value that lives as long as others of the cache.
+fn plain<V>(value: V) -> (V, InsertOptions) {
+    (value, InsertOptions::new())
 }

@@ -141,6 +141,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.room.release(budget, room);
         } else {
             candidate.is_admitted = true;
+            candidate.pinned |= candidate.refreshes && tenant.pinned;
             return self.make_room(shard, budget, Some(slot), candidate, asks_others, gone);
         }
         self.make_room(shard, budget, None, candidate, asks_others, gone)

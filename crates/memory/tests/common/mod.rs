@@ -2,8 +2,12 @@
 
 #![allow(dead_code)] // each test binary takes what it needs
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::Thread;
 
 const ALIVE: u64 = 0x5afe_0000_c0de_1234;
 const DEAD: u64 = 0xdead_dead_dead_dead;
@@ -81,5 +85,23 @@ impl Drop for Value {
             std::process::abort(); // a panic in a destructor could be swallowed
         }
         self.tally.dropped.fetch_add(1, SeqCst);
+    }
+}
+
+/// Runs a future on this thread.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    struct Unpark(Thread);
+    impl Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
+    let mut future = pin!(future);
+    loop {
+        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(out) => return out,
+            Poll::Pending => std::thread::park(),
+        }
     }
 }

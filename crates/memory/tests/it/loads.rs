@@ -2,12 +2,12 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
 
+use crate::common::block_on;
 use floe_memory::Cache;
 
 type Texts = Cache<u64, String>;
@@ -182,23 +182,6 @@ fn those_who_wait_get_what_the_cache_rejects() {
 }
 
 /// Parks the thread until the future is woken.
-fn block_on<F: Future>(future: F) -> F::Output {
-    struct Unpark(Thread);
-    impl Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(out) => return out,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
-
 /// Threads that poll whatever is woken, each future by whichever thread comes first.
 struct Pool {
     ready: Mutex<mpsc::Receiver<Arc<Task>>>,

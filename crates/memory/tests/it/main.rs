@@ -23,5 +23,6 @@ mod maintenance;
 mod model;
 mod panics;
 mod reentrant;
+mod refreshes;
 mod shares;
 mod stress;

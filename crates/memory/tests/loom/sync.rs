@@ -84,6 +84,15 @@ impl Default for Condvar {
     }
 }
 
+/// Waits however long it takes: no model has a time.
+pub(crate) fn wait_timeout<'a, T>(
+    on: &Condvar,
+    guard: MutexGuard<'a, T>,
+    _: std::time::Duration,
+) -> MutexGuard<'a, T> {
+    on.wait(guard).unwrap_or_else(PoisonError::into_inner)
+}
+
 std::thread_local! {
     static FENCES: std::cell::Cell<bool> = const { std::cell::Cell::new(true) };
 }

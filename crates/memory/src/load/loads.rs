@@ -1,0 +1,257 @@
+//! Loads with more to say: how long their values live, how long they wait, where a refresh runs.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::future::Future;
+use std::hash::{BuildHasher, Hash};
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+use floe_policy::Replacement;
+
+use super::load_error::LoadError;
+use super::loader::{Loader, Lookup, Sharing, failed, polled};
+use crate::cache::Cache;
+use crate::flight::Aboard;
+use crate::guard::Ref;
+use crate::options::InsertOptions;
+
+/// A refresh that a thread is to run. Dropped without that, the refresh fails, and a later load
+/// tries again.
+pub type RefreshJob = Box<dyn FnOnce() + Send>;
+
+/// A refresh that a runtime is to run. Dropped before its end, the refresh fails, and a later load
+/// tries again.
+pub type RefreshTask = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Loads with more to say, of [`Cache::loads`]. One load per key and refreshes are those of
+/// [`Cache::get_or_insert_with`].
+pub struct Loads<'a, K, V, P: Replacement, S> {
+    cache: &'a Cache<K, V, P, S>,
+}
+
+impl<K, V, P: Replacement, S> Clone for Loads<'_, K, V, P, S> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<K, V, P: Replacement, S> Copy for Loads<'_, K, V, P, S> {}
+
+impl<K, V, P: Replacement, S> fmt::Debug for Loads<'_, K, V, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loads").field("cache", self.cache).finish()
+    }
+}
+
+impl<'a, K, V, P, S> Loads<'a, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(super) fn of(cache: &'a Cache<K, V, P, S>) -> Self {
+        Self { cache }
+    }
+
+    /// [`Cache::get_or_insert_with`] in which the load says how long its value lives, and whether
+    /// it is pinned.
+    ///
+    /// # Errors
+    /// The error of `load`, for the caller that ran it.
+    ///
+    /// # Panics
+    /// As `get_or_insert_with`.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock, InsertOptions};
+    ///
+    /// fn fetch() -> Result<(&'static str, Duration), std::io::Error> {
+    ///     Ok(("token", Duration::from_secs(300))) // and how long it is valid
+    /// }
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder().capacity(10).clock(clock.clone()).build();
+    /// let token = cache.loads().get("user", || {
+    ///     let (token, valid) = fetch()?;
+    ///     Ok::<_, std::io::Error>((token, InsertOptions::new().time_to_live(valid)))
+    /// })?;
+    /// assert_eq!(*token, "token");
+    /// clock.advance(Duration::from_secs(301));
+    /// assert!(cache.get("user").is_none());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn get<Q, E>(
+        self,
+        key: &Q,
+        load: impl FnOnce() -> Result<(V, InsertOptions), E>,
+    ) -> Result<Ref<'a, V>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        Loader::of(self.cache).load(key, load, &Sharing::none())
+    }
+
+    /// [`get`](Self::get) for a future, as [`Cache::get_or_insert_async`] otherwise.
+    ///
+    /// # Errors
+    /// The error of `load`, for the caller that ran it.
+    ///
+    /// # Panics
+    /// As `get_or_insert_async`.
+    pub async fn get_async<Q, E>(
+        self,
+        key: &Q,
+        load: impl Future<Output = Result<(V, InsertOptions), E>>,
+    ) -> Result<Ref<'a, V>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        Loader::of(self.cache).load_async(key, load, Sharing::none()).await
+    }
+
+    /// [`get`](Self::get) that waits no longer than for a time for the load of another caller. A
+    /// load of its own takes as long as it takes. For a future, have the runtime drop it after a
+    /// time: it gives up its turn.
+    ///
+    /// # Errors
+    /// The error of `load`, for the caller that ran it, or [`LoadError::TimedOut`].
+    ///
+    /// # Panics
+    /// As `get_or_insert_with`.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, InsertOptions, LoadError};
+    ///
+    /// let cache = &Cache::new(10);
+    /// let soon = Duration::from_millis(1);
+    /// let late = cache.get_or_insert_with(&7, || {
+    ///     // Another thread asks while this one loads.
+    ///     let asked = std::thread::scope(|scope| {
+    ///         let ask = || Ok::<_, ()>(("not loaded", InsertOptions::new()));
+    ///         scope.spawn(move || cache.loads().get_within(&7, soon, ask).err()).join().unwrap()
+    ///     });
+    ///     assert_eq!(asked, Some(LoadError::TimedOut));
+    ///     Ok::<_, ()>("seven")
+    /// });
+    /// assert_eq!(*late.unwrap(), "seven");
+    /// ```
+    pub fn get_within<Q, E>(
+        self,
+        key: &Q,
+        wait: Duration,
+        load: impl FnOnce() -> Result<(V, InsertOptions), E>,
+    ) -> Result<Ref<'a, V>, LoadError<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let until = Instant::now().checked_add(wait); // else it is as good as for ever
+        Loader::of(self.cache).load_until(key, until, load, &Sharing::none())
+    }
+
+    /// [`get`](Self::get) that hands a [refresh](crate::Builder::refresh_ahead) to `spawn`, to be
+    /// run elsewhere, and returns the old value at once. What is not there is loaded here. The
+    /// error of a refresh is dropped, and [counted](crate::Stats::failed_loads).
+    ///
+    /// # Errors
+    /// The error of `load`, for the caller that ran it.
+    ///
+    /// # Panics
+    /// As `get_or_insert_with`.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock, InsertOptions};
+    ///
+    /// let (fresh, stale) = (Duration::from_secs(60), Duration::from_secs(30));
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder().capacity(10).clock(clock.clone()).build();
+    /// let ask = |version| {
+    ///     let options = InsertOptions::new().stale_while_revalidate(fresh, stale);
+    ///     let mut refresh = None;
+    ///     let load = move || Ok::<_, std::io::Error>((version, options));
+    ///     let spawn = |job| refresh = Some(std::thread::spawn(job));
+    ///     let value = *cache.loads().get_in_background("page", load, spawn).unwrap();
+    ///     refresh.map(|thread| thread.join().unwrap());
+    ///     value
+    /// };
+    /// assert_eq!(ask(1), 1);
+    /// clock.advance(Duration::from_secs(70));
+    /// assert_eq!(ask(2), 1); // and has it refreshed
+    /// assert_eq!(ask(3), 2);
+    /// ```
+    pub fn get_in_background<Q, E>(
+        self,
+        key: &Q,
+        load: impl FnOnce() -> Result<(V, InsertOptions), E> + Send + 'static,
+        spawn: impl FnOnce(RefreshJob),
+    ) -> Result<Ref<'a, V>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let loader = Loader::of(self.cache);
+        match loader.look(key) {
+            (_, Lookup::Fresh(value)) => Ok(value),
+            (hash, Lookup::Absent) => {
+                let loaded = loader.load_absent(hash, key, None, load, &Sharing::none());
+                loaded.map_err(failed)
+            }
+            (_, Lookup::Due(value, loading)) => {
+                let (loading, key) = (loading.travel(), key.to_owned());
+                spawn(Box::new(move || {
+                    let aboard = Aboard::new(&loading.flight);
+                    let loaded = load();
+                    drop(aboard);
+                    if let Ok((value, options)) = loaded {
+                        loading.arrive(|| key, value, &options);
+                    }
+                }));
+                Ok(value)
+            }
+        }
+    }
+
+    /// [`get_in_background`](Self::get_in_background) for a future. `spawn` is `tokio::spawn`, say.
+    ///
+    /// # Errors
+    /// The error of `load`, for the caller that ran it.
+    ///
+    /// # Panics
+    /// As `get_or_insert_async`.
+    pub async fn get_in_background_async<Q, E>(
+        self,
+        key: &Q,
+        load: impl Future<Output = Result<(V, InsertOptions), E>> + Send + 'static,
+        spawn: impl FnOnce(RefreshTask),
+    ) -> Result<Ref<'a, V>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let loader = Loader::of(self.cache);
+        let hash = match loader.look(key) {
+            (_, Lookup::Fresh(value)) => return Ok(value),
+            (hash, Lookup::Absent) => hash,
+            (_, Lookup::Due(value, loading)) => {
+                let (loading, key) = (loading.travel(), key.to_owned());
+                spawn(Box::pin(async move {
+                    if let Ok((value, options)) = polled(&loading.flight, load).await {
+                        loading.arrive(|| key, value, &options);
+                    }
+                }));
+                return Ok(value);
+            }
+        };
+        loader.load_async_as(hash, key, None, load, Sharing::none()).await
+    }
+}

@@ -1,0 +1,127 @@
+//! One load for all keys of a batch that are not there.
+
+use std::borrow::Borrow;
+use std::hash::{BuildHasher, Hash};
+
+use floe_policy::Replacement;
+
+use super::loader::{Loader, Lookup, WAITS};
+use super::loading::Turn;
+use crate::cache::Cache;
+use crate::flight::Aboard;
+use crate::guard::Ref;
+use crate::options::InsertOptions;
+use crate::sync::Arc;
+
+impl<K, V, P, S> Cache<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Looks keys up and loads those that are not there in one call, as
+    /// [`get_or_insert_with`](Self::get_or_insert_with) does one: keys that another caller loads
+    /// are waited for, after this one's load. `load` gets the keys, and returns their values in the
+    /// same order, `None` or nothing for those that the source does not have. It is called again
+    /// only where the load of another caller fails. Returns guards in the order of `keys`.
+    ///
+    /// # Errors
+    /// The error of `load`, unless all that it was to bring was to
+    /// [refresh](crate::Builder::refresh_ahead) what is there.
+    ///
+    /// # Panics
+    /// When `load` asks for one of its own keys, and when it panics.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(2, "two".to_string());
+    /// let query = |keys: &[&u64]| {
+    ///     assert_eq!(keys, [&1, &3, &400]); // SELECT … WHERE key IN (1, 3, 400)
+    ///     Ok::<_, std::io::Error>(vec![Some("one".to_string()), Some("three".to_string()), None])
+    /// };
+    /// let rows = cache.get_or_load_many(&[1, 2, 3, 400], query)?;
+    /// assert_eq!(rows[0].as_deref().unwrap(), "one");
+    /// assert_eq!(rows[1].as_deref().unwrap(), "two");
+    /// assert!(rows[3].is_none());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn get_or_load_many<Q, E>(
+        &self,
+        keys: &[Q],
+        mut load: impl FnMut(&[&Q]) -> Result<Vec<Option<V>>, E>,
+    ) -> Result<Vec<Option<Ref<'_, V>>>, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K>,
+    {
+        let loader = Loader::of(self);
+        let mut found = Vec::with_capacity(keys.len());
+        let (mut absent, mut own) = (Vec::new(), Vec::new());
+        for (at, key) in keys.iter().enumerate() {
+            let (hash, value) = loader.look(key);
+            found.push(match value {
+                Lookup::Fresh(value) => Some(value),
+                Lookup::Due(value, loading) => {
+                    own.push((at, loading));
+                    Some(value)
+                }
+                Lookup::Absent => {
+                    absent.push((at, hash));
+                    None
+                }
+            });
+        }
+        let mut waited = 0;
+        loop {
+            let mut others = Vec::new();
+            for (at, hash) in absent.drain(..) {
+                while found[at].is_none() {
+                    match loader.turn(hash, &keys[at], waited < WAITS) {
+                        Turn::LookAgain => found[at] = loader.present(hash, &keys[at]),
+                        Turn::Load(loading) => {
+                            own.push((at, loading));
+                            break;
+                        }
+                        Turn::Wait(flight) => {
+                            others.push((at, hash, flight));
+                            break;
+                        }
+                    }
+                }
+            }
+            let flights: Vec<_> = own.iter().map(|(_, own)| Arc::clone(&own.flight)).collect();
+            if !own.is_empty() {
+                let asked: Vec<_> = own.iter().map(|(at, _)| &keys[*at]).collect();
+                let aboard: Vec<_> = flights.iter().map(Aboard::new).collect();
+                let loaded = load(&asked);
+                drop(aboard);
+                let loaded = match loaded {
+                    Err(error) if own.iter().any(|(_, own)| !own.refreshes()) => return Err(error),
+                    loaded => loaded.unwrap_or_default(),
+                };
+                let mut loaded = loaded.into_iter();
+                for (at, loading) in own.drain(..) {
+                    // Those without a value fail, by being dropped.
+                    if let Some(value) = loaded.next().flatten() {
+                        let key = || keys[at].to_owned();
+                        found[at] = Some(loading.finish(key, value, &InsertOptions::new()));
+                    }
+                }
+            }
+            for (at, hash, flight) in others {
+                match loader.landed(&flight) {
+                    Ok(value) => found[at] = Some(value),
+                    // The same key twice: the source does not have it.
+                    Err(_) if flights.iter().any(|own| Arc::ptr_eq(own, &flight)) => {}
+                    Err(_) => absent.push((at, hash)),
+                }
+            }
+            if absent.is_empty() {
+                return Ok(found);
+            }
+            waited += 1;
+        }
+    }
+}
