@@ -213,7 +213,11 @@ fn without_a_witness_all_halves_are_needed() {
         let text = format!("mirror:{}", files(path));
         text.parse::<Spec>().unwrap().prepare(Role::Backing { read_only: false })
     };
-    drop(prepare(path, &files(path), DATA).unwrap());
+    let source = prepare(path, &files(path), DATA).unwrap();
+    await_status(&source, "of the next generation", |status| status.generation == 2);
+    // Its mark is in a header that says that the witness has the generation.
+    fill(&source, 0, 1, 1);
+    drop(source);
     assert_eq!(open().unwrap().size_bytes(), DATA);
     std::fs::remove_file(path.join("one")).unwrap();
     let error = open().expect_err("a half is away").to_string();
