@@ -9,5 +9,9 @@ pub use floe_memory::{
     Loads, Phase, Ref, RefreshJob, RefreshTask, Stats, hits_are_fenceless, policy,
 };
 
+#[cfg(feature = "serde")]
+#[doc(inline)]
+pub use floe_memory::Snapshot;
+
 #[doc = include_str!("../../../docs/coming-from.md")]
 pub mod coming_from {}

@@ -52,7 +52,7 @@ where
             true
         };
         let hash = self.inner.hash(&key);
-        let placed = place(self, hash, key, value, None, swap);
+        let placed = place(self, (key, value), hash, &InsertOptions::new(), None, swap);
         debug_assert!(placed.is_ok(), "it agrees to any value");
         before
     }
@@ -86,7 +86,8 @@ where
             // comparing keys is the user's code and may need cells, too
             cell.store(RESERVED, Ordering::Relaxed);
             let keep = Keep::new(cell);
-            match place(self, hash, key, value, Some(cell), is_before) {
+            let options = InsertOptions::new();
+            match place(self, (key, value), hash, &options, Some(cell), is_before) {
                 Ok(()) => {
                     let address = cell.load(Ordering::Relaxed);
                     let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(address);
@@ -129,7 +130,8 @@ where
             let is_before = |there: Option<&Entry<K, V>>| {
                 there.is_some_and(|entry| std::ptr::eq(&raw const entry.value, &raw const *before))
             };
-            match place(self, hash, key, value, None, is_before) {
+            let options = InsertOptions::new();
+            match place(self, (key, value), hash, &options, None, is_before) {
                 Ok(()) => return Ok(before),
                 Err(same) => (key, value) = same,
             }
@@ -185,11 +187,11 @@ where
 ///
 /// # Errors
 /// Key and value, if it does not agree.
-fn place<K, V, P, S>(
+pub(crate) fn place<K, V, P, S>(
     cache: &Cache<K, V, P, S>,
+    (key, value): (K, V),
     hash: KeyHash,
-    key: K,
-    value: V,
+    options: &InsertOptions,
     guard: Option<&Cell>,
     decide: impl FnOnce(Option<&Entry<K, V>>) -> bool,
 ) -> Result<(), (K, V)>
@@ -202,7 +204,7 @@ where
     let inner = &*cache.inner;
     let shard = inner.shards.of(hash);
     let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
-    let mut candidate = cache.candidate(hash, &mut key, &mut value, &InsertOptions::new());
+    let mut candidate = cache.candidate(hash, &mut key, &mut value, options);
     candidate.guard = guard;
     if !inner.put_if(shard, &mut candidate, decide, |after| inner.settle(after)) {
         candidate.hand_back();

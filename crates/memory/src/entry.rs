@@ -76,6 +76,18 @@ impl Expiry {
         (next != 0).then(|| next.wrapping_sub(now.0))
     }
 
+    /// Returns the ticks until it expires even if it is used, and what else it was made with.
+    #[cfg(feature = "serde")]
+    pub(crate) fn spans(&self, now: Ticks) -> (Option<u32>, Option<Unused<u32>>) {
+        let live = (self.last != 0).then(|| self.last.wrapping_sub(now.0));
+        let unused = match self.idle {
+            0 => None,
+            ahead if ahead & AHEAD != 0 => Some(Unused::Refreshes(ahead & !AHEAD)),
+            idle => Some(Unused::Expires(idle)),
+        };
+        (live, unused)
+    }
+
     /// Notes a use. Writes at most once a tick.
     #[inline]
     pub(crate) fn used(&self, now: Ticks) {

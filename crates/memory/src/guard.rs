@@ -140,6 +140,12 @@ impl<'a, K, V> Item<'a, K, V> {
         Self { entry, _keep: keep, not_send: PhantomData }
     }
 
+    /// The times of the entry.
+    #[cfg(feature = "serde")]
+    pub(crate) fn expiry(&self) -> &crate::entry::Expiry {
+        &self.entry.expiry
+    }
+
     /// The key.
     pub fn key(&self) -> &K {
         &self.entry.key

@@ -60,6 +60,8 @@ mod shards;
 #[path = "frozen/simulation/mod.rs"]
 mod simulation; // as `histories`
 mod slab;
+#[cfg(feature = "serde")]
+mod snapshot;
 mod stats;
 mod sweep;
 mod sync;
@@ -86,6 +88,8 @@ pub use iter::Iter;
 pub use load::load_error::LoadError;
 pub use load::loads::{Loads, RefreshJob, RefreshTask};
 pub use options::InsertOptions;
+#[cfg(feature = "serde")]
+pub use snapshot::Snapshot;
 pub use stats::{AdmissionStats, Stats};
 
 /// For counting what hits write: where the calling thread has its own record in a cache.
