@@ -225,6 +225,7 @@ pub(crate) fn prepare(
         admin,
         nqn: config.listen.nqn.as_ref().map(|nqn| nqn.as_str().to_owned()),
         nvme_access,
+        nvme_paths: Arc::default(),
         insecure: config.listen.insecure,
         tls,
         limits: Limits { connections: config.listen.max_connections as usize, ..Limits::default() },

@@ -1,8 +1,8 @@
 //! `floe volume`: the volumes of a running server.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use floe_device::Spec;
-use floe_server::admin::{NewVolume, Resize, client};
+use floe_server::admin::{AnaState, NewVolume, Resize, client};
 use floe_server::status::VolumeStatus;
 
 use crate::admin::Server;
@@ -20,6 +20,8 @@ pub(crate) enum Command {
     Remove(Remove),
     /// Resize a volume
     Resize(ResizeArguments),
+    /// Set the access that NVMe hosts have to a volume on this server
+    Ana(Ana),
 }
 
 const LIST_EXAMPLES: &str = "\
@@ -107,6 +109,48 @@ pub(crate) struct ResizeArguments {
     json: bool,
 }
 
+const ANA_EXAMPLES: &str = "\
+Examples:
+  floe volume ana pictures inaccessible     # hosts use other paths, or wait
+  floe volume ana pictures optimized";
+
+#[derive(Debug, Args)]
+#[command(after_help = ANA_EXAMPLES)]
+pub(crate) struct Ana {
+    /// Name of the volume
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The access from now on
+    #[arg(value_name = "STATE")]
+    state: State,
+    #[command(flatten)]
+    server: Server,
+    /// One JSON object instead of a line
+    #[arg(long)]
+    json: bool,
+}
+
+/// A state of asymmetric namespace access.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum State {
+    /// Hosts use the volume on this server
+    Optimized,
+    /// Hosts use another path, and wait while there is none
+    Inaccessible,
+    /// The access is about to change: hosts wait for that for a few seconds
+    Change,
+}
+
+impl From<State> for AnaState {
+    fn from(state: State) -> Self {
+        match state {
+            State::Optimized => Self::Optimized,
+            State::Inaccessible => Self::Inaccessible,
+            State::Change => Self::Change,
+        }
+    }
+}
+
 pub(crate) fn run(command: &Command) -> Result<(), CliError> {
     match command {
         Command::List(List { server, json }) => {
@@ -132,6 +176,16 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
                 return output::json_line(&serde_json::json!({ "removed": name })).or_failure();
             }
             output::say!("removed {name}");
+            Ok(())
+        }
+        Command::Ana(Ana { name, state, server, json }) => {
+            let state = AnaState::from(*state);
+            client::set_access(&server.endpoint()?, name, state)?;
+            if *json {
+                let set = serde_json::json!({ "volume": name, "state": state });
+                return output::json_line(&set).or_failure();
+            }
+            output::say!("{name} is {state} for NVMe hosts");
             Ok(())
         }
         Command::Resize(ResizeArguments { name, size, server, json }) => {

@@ -27,6 +27,8 @@ mod io;
 mod log;
 mod message;
 pub mod namespace;
+mod notices;
+pub mod paths;
 pub mod request;
 pub mod subsystem;
 
@@ -43,6 +45,8 @@ pub const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 /// Most bytes of data in one message from a host.
 const MESSAGE_MAX_BYTES: u32 = TRANSFER_MAX_BYTES;
 /// Highest identifier of a namespace.
-const NAMESPACES_MAX: u32 = 4096;
+const NAMESPACE_ID_MAX: u32 = 4096;
+/// Most namespaces. It bounds the log of access, which hosts read at once.
+pub const NAMESPACES_MAX: usize = 1024;
 /// Most commands that wait for an event.
 const ASYNC_EVENTS_MAX: usize = 4;

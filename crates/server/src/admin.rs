@@ -14,6 +14,7 @@
 //! | `DELETE /volumes/NAME` | removes an unused volume after its dirty data is written back |
 //! | `DELETE /volumes/NAME?force` | the same, and takes it from clients that use it |
 //! | `POST /volumes/NAME/resize` | gives a volume the size a [`Resize`] as JSON says |
+//! | `POST /volumes/NAME/ana` | sets the access of NVMe hosts as a [`SetAccess`] in JSON says |
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
 //! | `POST /tiers` | adds the tier that a [`NewTier`] as JSON describes |
 //! | `DELETE /tiers/NUMBER` | takes a tier out, once what only it had is below it |
@@ -38,7 +39,7 @@ mod token;
 pub(crate) use access::{Access, NetworkRules, name_in};
 pub use address::{AddressError, AdminAddress, NoDefaultAddress};
 pub(crate) use command::{Addition, Command};
-pub use command::{NewTier, NewVolume, Resize};
+pub use command::{AnaState, NewTier, NewVolume, Resize, SetAccess};
 pub(crate) use conversation::{Conversation, Heard};
 pub use paths::{AllowedPaths, PathRefused};
 pub(crate) use reply::{Reply, Trouble};

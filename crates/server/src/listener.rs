@@ -1,7 +1,7 @@
 //! Listening sockets, each with the protocol of its clients.
 
 use std::io;
-use std::net::{TcpListener, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -109,6 +109,12 @@ impl Listener {
             ListenAddress::NvmeTcp(address) => Self::for_nvme(address, insecure, subsystem),
         };
         patiently(attempt, ListenError::is_in_use)
+    }
+
+    /// The address that is bound for NVMe over TCP.
+    pub(crate) fn nvme_address(&self) -> Option<SocketAddr> {
+        let ListenAddress::NvmeTcp(_) = self.address else { return None };
+        rustix::net::getsockname(&*self.socket).ok()?.try_into().ok()
     }
 
     fn for_nvme(

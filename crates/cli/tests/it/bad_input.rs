@@ -127,6 +127,7 @@ fn wrong_command_lines_are_refused() {
         volume remove                             → <NAME>
         volume remove a b                         → 'b'
         volume resize a lots                      → [SIZE] | lots | 10GiB
+        volume ana a lost                         → <STATE> | lost | inaccessible
         man                                       → <DIR>
         completions                               → <SHELL>
         completions tcsh                          → <SHELL> | 'tcsh' | zsh
@@ -622,6 +623,7 @@ fn help_is_there_for_every_command_with_examples() {
         "volume add",
         "volume remove",
         "volume resize",
+        "volume ana",
         "stop",
         "simulate",
         "bench",

@@ -431,6 +431,7 @@ fn volumes_come_grow_and_go_while_the_server_runs() {
     for (words, said) in [
         (&["remove", "a/b"][..], "a/b"),
         (&["resize", "nowhere"], "nowhere"),
+        (&["ana", "nowhere", "optimized"], "nowhere"),
         (&["add", "floe", "memory:4MiB"], "floe"),
         (&["add", "c", "file:/no/such/file"], "/no/such/file"),
     ] {

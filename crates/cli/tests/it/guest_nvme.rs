@@ -9,6 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use floe_nvme::host::Access;
+use floe_server::nvme_client::Controller;
 use floe_testkit::run;
 
 use crate::common::{Server, Volume, floe, floe_ok, text};
@@ -44,8 +46,12 @@ impl Guest {
         machine: &[&str],
         variables: &str,
     ) -> Self {
-        let blocks = folder.join("blocks");
-        run("cc", &["-O1", "-o", text(&blocks), text(&scripts().join("blocks.c"))]);
+        let programs = ["blocks", "forward"].map(|name| {
+            let program = folder.join(name);
+            let source = scripts().join(format!("{name}.c"));
+            run("cc", &["-O1", "-o", text(&program), text(&source)]);
+            program
+        });
         let address = server.nvme.strip_prefix("nvme-tcp://").expect("an address");
         let (address, name) = address.split_once('/').expect("a name");
         let (_, port) = address.rsplit_once(':').expect("a port");
@@ -57,7 +63,8 @@ impl Guest {
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-guest");
         let mut process = Command::new(program)
             .args(machine)
-            .args([&whole, &blocks])
+            .arg(&whole)
+            .args(&programs)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(folder.join("kernel.log")).expect("a log"))
@@ -152,6 +159,53 @@ fn linux_sees_namespaces_come_grow_and_go() {
     let refused = String::from_utf8(floe(&remove).stderr).expect("text");
     assert!(refused.contains("1 client uses volume \"second\" (1 nvme-tcp)"), "{refused}");
     floe_ok(&[&remove[..], &["--force"]].concat());
+    guest.says("all is as it was written");
+    guest.ends_well(folder.path());
+    server.end();
+}
+
+#[test]
+fn linux_is_told_that_the_discovery_log_has_changed() {
+    if !guests_run() {
+        return;
+    }
+    let (volume, folder) = (volume("back", 0), tempfile::tempdir().expect("a folder"));
+    let server = volume.serve();
+    let mut guest = Guest::start("nvme_discovery.sh", &server, folder.path());
+    guest.says("attached");
+    floe_ok(&["volume", "add", "second", "memory:4MiB", "--admin", &server.admin]);
+    guest.says("all is as it was written");
+    guest.ends_well(folder.path());
+    server.end();
+}
+
+#[test]
+fn linux_goes_on_by_another_address_when_one_is_cut_off() {
+    if !guests_run() {
+        return;
+    }
+    let volume = volume("back", 0).with(&["--listen", "nvme-tcp://127.0.0.1:0"]);
+    let (server, folder) = (volume.serve(), tempfile::tempdir().expect("a folder"));
+    let address = server.nvme.strip_prefix("nvme-tcp://").expect("an address");
+    let (address, name) = address.split_once('/').expect("a name");
+    let mut discovery =
+        Controller::connect_to_discovery(&Access::new(address, name)).expect("a controller");
+    let entries = discovery.discover().expect("a log");
+    let variables = format!("SECOND={}", entries[1].service);
+    drop(discovery);
+    let machine = ["--newer"];
+    let mut guest =
+        Guest::start_with("nvme_failover.sh", &server, folder.path(), &machine, &variables);
+    for step in ["both", "silent", "cut", "other"] {
+        guest.says(step);
+    }
+    let status = server.status();
+    assert_eq!(status.cache.requests.errors, 0, "{}", server.log());
+    // Requests under way are refused by this path from here on, and the host keeps them.
+    let set = |state| floe_ok(&["volume", "ana", "floe", state, "--admin", &server.admin]);
+    set("inaccessible");
+    guest.says("waits");
+    set("optimized");
     guest.says("all is as it was written");
     guest.ends_well(folder.path());
     server.end();

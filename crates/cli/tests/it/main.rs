@@ -26,6 +26,7 @@ mod model;
 mod nvme_access;
 mod nvme_digests;
 mod nvme_hostile;
+mod nvme_paths;
 mod nvme_raw;
 mod nvme_use;
 mod packaging;

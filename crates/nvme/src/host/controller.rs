@@ -211,13 +211,13 @@ impl<T: Transport> Controller<T> {
         Ok(self.call(Command::get_log_page(page, namespace, offset, bytes))?.data)
     }
 
-    /// Asks to be told when namespaces come and go, and waits for nothing.
+    /// Asks to be told of some events, such as [`ControllerData::NAMESPACE_NOTICES`], and waits for
+    /// nothing.
     ///
     /// # Errors
     /// See [`Controller::namespaces`].
-    pub fn watch_namespaces(&mut self) -> Result<(), HostError> {
-        let wanted = ControllerData::NAMESPACE_NOTICES;
-        self.call(Command::set_features(feature::ASYNC_EVENTS, wanted))?;
+    pub fn watch(&mut self, events: u32) -> Result<(), HostError> {
+        self.call(Command::set_features(feature::ASYNC_EVENTS, events))?;
         self.request_event()
     }
 

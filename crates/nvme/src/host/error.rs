@@ -59,6 +59,8 @@ impl fmt::Display for Status {
             (2, 0x81) => "unrecovered read error",
             (2, 0x85) => "compare failure",
             (2, 0x86) => "access denied",
+            (3, 0x02) => "asymmetric access inaccessible",
+            (3, 0x03) => "asymmetric access transition",
             _ => "status",
         };
         write!(formatter, "{name} (type {}, code {:#04x}", self.kind(), self.code())?;

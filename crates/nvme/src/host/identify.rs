@@ -58,6 +58,10 @@ impl ControllerData {
     pub const WRITE_ZEROES: u16 = 1 << 3;
     /// Bit of [`Self::async_events`]: namespaces come and go.
     pub const NAMESPACE_NOTICES: u32 = 1 << 8;
+    /// Bit of [`Self::async_events`]: the access to namespaces changes.
+    pub const ANA_NOTICES: u32 = 1 << 11;
+    /// Bit of [`Self::async_events`]: the discovery log changes.
+    pub const DISCOVERY_NOTICES: u32 = 1 << 31;
 
     /// Parses Identify's structure 1, and checks what fabrics demand.
     ///

@@ -1,6 +1,5 @@
 //! An admin queue: the commands that ask about the controller, set it up, and wait for events.
 
-use super::ASYNC_EVENTS_MAX;
 use std::net::SocketAddr;
 
 use super::discovery::{self, SILENCE_MS};
@@ -9,14 +8,12 @@ use super::features::Features;
 use super::identify::identify;
 use super::log::{self, CHANGES_MAX, Part};
 use super::namespace::Namespaces;
+use super::notices::{Log, Notices};
 use super::subsystem::{ControllerLease, Subsystem};
 use crate::wire::IDENTIFY_BYTES;
-use crate::wire::code::{admin, fabrics, feature, log as page};
+use crate::wire::code::{admin, fabrics, log as page};
 use crate::wire::command::Command;
 use crate::wire::status::Status;
-
-/// The kind of asynchronous event that notices are, and the log page of changed namespaces.
-const NAMESPACES_CHANGED: u64 = 0x02 | (page::CHANGED_NAMESPACES as u64) << 16;
 
 /// The state of an admin queue.
 #[derive(Debug)]
@@ -26,12 +23,9 @@ pub(super) struct Admin {
     address: Option<SocketAddr>,
     registers: Registers,
     features: Features,
-    /// The identifiers of commands that wait for an event.
-    waiting: Vec<u16>,
-    /// Namespaces that have changed since the host read the log.
-    changed: Vec<u32>,
-    /// The host has been told, and has not read the log since.
-    told: bool,
+    notices: Notices,
+    /// Changes of the subsystem's ports that the host may know of.
+    port_changes: u64,
 }
 
 /// The outcome of a command.
@@ -53,14 +47,14 @@ impl Admin {
         address: Option<SocketAddr>,
         keep_alive_ms: u32,
     ) -> Self {
+        let port_changes = lease.subsystem().paths().port_changes();
         Self {
             lease,
             address,
             registers: Registers::default(),
             features: Features::new(keep_alive_ms),
-            waiting: Vec::new(),
-            changed: Vec::new(),
-            told: false,
+            notices: Notices::default(),
+            port_changes,
         }
     }
 
@@ -79,15 +73,13 @@ impl Admin {
 
     /// Returns whether the command with this identifier waits for an event.
     pub(super) fn holds(&self, id: u16) -> bool {
-        self.waiting.contains(&id)
+        self.notices.holds(id)
     }
 
     /// Forgets all that a host has set, and the commands that wait.
     fn reset(&mut self) {
         self.features = Features::new(self.features.keep_alive_ms);
-        self.waiting.clear();
-        self.changed.clear();
-        self.told = false;
+        self.notices = Notices::default();
     }
 
     /// Carries out a command.
@@ -126,13 +118,10 @@ impl Admin {
             admin::GET_FEATURES => self.features.get(command, controller).map(Outcome::Done),
             admin::KEEP_ALIVE => Ok(Outcome::Done(0)),
             admin::ABORT => Ok(Outcome::Done(1)), // it was not aborted
-            admin::ASYNC_EVENT if self.waiting.len() >= ASYNC_EVENTS_MAX => {
-                Err(Status::ASYNC_EVENT_LIMIT.final_())
-            }
-            admin::ASYNC_EVENT => {
-                self.waiting.push(command.id());
-                Ok(Outcome::Held)
-            }
+            admin::ASYNC_EVENT => match self.notices.wait(command.id()) {
+                true => Ok(Outcome::Held),
+                false => Err(Status::ASYNC_EVENT_LIMIT.final_()),
+            },
             _ => Err(Status::INVALID_OPCODE.final_()),
         }
     }
@@ -146,44 +135,46 @@ impl Admin {
         let number = command.u8(40);
         let part = Part::of(command)?;
         takes(command, part.bytes())?;
-        if number == page::DISCOVERY && self.lease.controller.discovery {
-            return part.cut(discovery::page(subsystem, self.address));
-        }
-        if number != page::CHANGED_NAMESPACES || self.lease.controller.discovery {
-            return part.cut(log::page(number, command, &self.lease.controller, namespaces)?);
-        }
-        let list = if self.changed.len() > CHANGES_MAX { &[u32::MAX][..] } else { &self.changed };
-        let mut bytes: Vec<u8> = list.iter().flat_map(|id| id.to_le_bytes()).collect();
-        bytes.resize(4 * CHANGES_MAX, 0);
-        let bytes = part.cut(bytes)?;
+        let is_discovery = self.lease.controller.discovery;
+        let page = match number {
+            page::DISCOVERY if is_discovery => {
+                discovery::page(subsystem, self.address, namespaces.generation())
+            }
+            page::CHANGED_NAMESPACES if !is_discovery => {
+                let ids = self.notices.changed().iter();
+                let mut bytes: Vec<u8> = ids.flat_map(|id| id.to_le_bytes()).collect();
+                bytes.resize(4 * CHANGES_MAX, 0);
+                bytes
+            }
+            _ => log::page(number, command, &self.lease.controller, namespaces)?,
+        };
+        let bytes = part.cut(page)?;
         let keeps_event = command.u8(41) & 1 << 7 != 0;
-        if !keeps_event {
-            self.changed.clear();
-            self.told = false;
+        if let Some(log) = Log::of(number).filter(|_| !keeps_event) {
+            self.notices.log_read(log);
         }
         Ok(bytes)
     }
 
-    /// Notes that namespaces have changed.
-    pub(super) fn namespaces_changed(&mut self, ids: &[u32]) {
-        for id in ids {
-            if let Err(at) = self.changed.binary_search(id)
-                && self.changed.len() <= CHANGES_MAX
-            {
-                self.changed.insert(at, *id);
+    /// Notes the changes between two lists of namespaces, and of the subsystem's ports.
+    pub(super) fn namespaces_changed(&mut self, old: &Namespaces, new: &Namespaces) {
+        let port_changes = self.lease.subsystem().paths().port_changes();
+        let has_new_ports = std::mem::replace(&mut self.port_changes, port_changes) != port_changes;
+        if self.lease.controller.discovery {
+            if has_new_ports || old.generation() != new.generation() {
+                self.notices.log_changed(Log::Discovery);
             }
+            return;
+        }
+        self.notices.namespaces_changed(&old.differences(new));
+        if old.differ_in_access(new) {
+            self.notices.log_changed(Log::Access);
         }
     }
 
-    /// Returns the command to answer with an event, and the event.
+    /// Returns the next command to answer with an event, and the event.
     pub(super) fn event(&mut self) -> Option<(u16, u64)> {
-        let wanted = self.features.events & feature::NAMESPACE_NOTICES != 0
-            && !self.lease.controller.discovery; // it has no log of them
-        if self.told || !wanted || self.changed.is_empty() || self.waiting.is_empty() {
-            return None;
-        }
-        self.told = true;
-        Some((self.waiting.remove(0), NAMESPACES_CHANGED))
+        self.notices.next(self.features.events)
     }
 }
 

@@ -337,10 +337,11 @@ impl Connection {
         }
     }
 
-    /// The subsystem's namespaces have changed. An admin queue may tell its host in `out`.
+    /// The subsystem's namespaces or its [`Paths`](super::paths::Paths) have changed. An admin
+    /// queue may tell its host in `out`.
     pub fn namespaces_changed(&mut self, namespaces: &Arc<Namespaces>, out: &mut Vec<u8>) {
         if let Role::Admin(admin) = &mut self.role {
-            admin.namespaces_changed(&self.namespaces.differences(namespaces));
+            admin.namespaces_changed(&self.namespaces, namespaces);
         }
         self.namespaces = Arc::clone(namespaces);
         self.tell_events(out);

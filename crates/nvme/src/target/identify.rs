@@ -4,9 +4,11 @@
 //! structure" and "I/O Command Set specific Identify Controller data structure".
 
 use super::namespace::{BLOCK_SHIFT, Namespace, Namespaces};
+use super::paths::CHANGE_MOST_SECONDS;
 use super::subsystem::{Controller, Subsystem};
 use super::{
-    ASYNC_EVENTS_MAX, IN_CAPSULE_MAX_BYTES, NAMESPACES_MAX, QUEUE_MAX, TRANSFER_MAX_BYTES, VERSION,
+    ASYNC_EVENTS_MAX, IN_CAPSULE_MAX_BYTES, NAMESPACE_ID_MAX, NAMESPACES_MAX, QUEUE_MAX,
+    TRANSFER_MAX_BYTES, VERSION,
 };
 use crate::wire::code::{feature, identifier, identify};
 use crate::wire::command::{COMMAND_BYTES, COMPLETION_BYTES, Command};
@@ -15,8 +17,9 @@ use crate::wire::{DISCOVERY_NQN, IDENTIFY_BYTES};
 
 /// Logical blocks that are fast to read and write together, less one.
 const PREFERRED_BLOCKS_LESS_ONE: u16 = (4096 >> BLOCK_SHIFT) - 1;
-/// The group of asymmetric access that all namespaces are in.
-pub(super) const ANA_GROUP: u32 = 1;
+/// Asymmetric access: the states optimized, inaccessible and change are reported, and a namespace
+/// stays in its group.
+const ANA_CAPABILITIES: u8 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6;
 
 /// A page of data, written in parts.
 pub(super) struct Page(Vec<u8>);
@@ -62,7 +65,7 @@ pub(super) fn identify(
     match structure {
         identify::NAMESPACE => match namespaces.find(id) {
             Some(namespace) => Ok(namespace_page(subsystem, namespace)),
-            None if (1..=NAMESPACES_MAX).contains(&id) => Ok(Page::new(IDENTIFY_BYTES).done()),
+            None if (1..=NAMESPACE_ID_MAX).contains(&id) => Ok(Page::new(IDENTIFY_BYTES).done()),
             None => Err(Status::INVALID_NAMESPACE.final_()),
         },
         identify::ACTIVE_NAMESPACES if id < u32::MAX - 1 => Ok(active_list(namespaces, id)),
@@ -104,22 +107,22 @@ fn controller_page(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
         .put(536, &(1_u32 << 0 | 1 << 20 | 1 << 21).to_le_bytes())
         .put(768, nqn.as_bytes());
     if controller.discovery {
-        return page.done(); // no events: its log stays the same as long as it is served
+        page.put(92, &feature::DISCOVERY_NOTICES.to_le_bytes());
+        return page.done();
     }
     let capsule = (COMMAND_BYTES + IN_CAPSULE_MAX_BYTES) / 16;
     page.put(76, &[1 << 1 | 1 << 3]) // several controllers, asymmetric access
-        .put(92, &feature::NAMESPACE_NOTICES.to_le_bytes())
+        .put(92, &(feature::NAMESPACE_NOTICES | feature::ANA_NOTICES).to_le_bytes())
         .put(261, &[1 << 1 | 1 << 2]) // commands and effects too
-        .put(342, &[10]) // seconds a change of access may take
-        .put(343, &[1]) // the optimized state is reported
-        .put(344, &ANA_GROUP.to_le_bytes())
-        .put(348, &ANA_GROUP.to_le_bytes()) // number of groups
+        .put(342, &[CHANGE_MOST_SECONDS, ANA_CAPABILITIES])
+        .put(344, &NAMESPACE_ID_MAX.to_le_bytes()) // groups have the identifiers of namespaces
+        .put(348, &(NAMESPACES_MAX as u32).to_le_bytes()) // number of groups
         .put(512, &[0x66, 0x44]) // entries of 64 and of 16 bytes
-        .put(516, &NAMESPACES_MAX.to_le_bytes())
+        .put(516, &NAMESPACE_ID_MAX.to_le_bytes())
         // Compare, Dataset Management, Write Zeroes, Verify
         .put(520, &(1_u16 << 0 | 1 << 2 | 1 << 3 | 1 << 7).to_le_bytes())
         .put(525, &[1 | 3 << 1]) // a volatile cache; Flush may name all namespaces
-        .put(540, &NAMESPACES_MAX.to_le_bytes())
+        .put(540, &(NAMESPACES_MAX as u32).to_le_bytes())
         .put(1792, &(capsule as u32).to_le_bytes())
         .put(1796, &((COMPLETION_BYTES / 16) as u32).to_le_bytes())
         .put(1803, &[1]); // one descriptor a command
@@ -137,7 +140,7 @@ fn namespace_page(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
         .put(30, &[1]) // several controllers share it
         .put(33, &[1 << 3]) // Write Zeroes may deallocate
         .put(48, &u128::from(namespace.bytes).to_le_bytes())
-        .put(92, &ANA_GROUP.to_le_bytes())
+        .put(92, &namespace.access_group().to_le_bytes())
         .put(99, &[u8::from(namespace.read_only)])
         .put(104, &subsystem.identifier(&namespace.name))
         .put(130, &[BLOCK_SHIFT]);
@@ -148,7 +151,7 @@ fn namespace_page(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
 }
 
 fn active_list(namespaces: &Namespaces, after: u32) -> Vec<u8> {
-    let ids = namespaces.iter().map(Namespace::id).filter(|&id| id > after && id <= NAMESPACES_MAX);
+    let ids = namespaces.iter().map(Namespace::id).filter(|&id| id > after);
     let mut page = Page::new(IDENTIFY_BYTES);
     for (at, id) in ids.take(IDENTIFY_BYTES / 4).enumerate() {
         page.put(4 * at, &id.to_le_bytes());

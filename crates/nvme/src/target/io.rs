@@ -2,6 +2,7 @@
 
 use super::TRANSFER_MAX_BYTES;
 use super::namespace::{BLOCK_BYTES, Namespace, Namespaces};
+use super::paths::AccessState;
 use super::request::RequestKind;
 use crate::wire::code::io;
 use crate::wire::command::Command;
@@ -40,6 +41,7 @@ pub(super) fn plan(command: &Command, namespaces: &Namespaces) -> Result<Plan, S
         if meant.is_empty() {
             return Err(Status::INVALID_NAMESPACE.final_());
         }
+        meant.iter().try_for_each(accessible)?;
         return Ok(Plan::Flush(Pieces::flush(meant)));
     }
     let durable = command.word(12) & 1 << 30 != 0;
@@ -71,7 +73,17 @@ pub(super) fn plan(command: &Command, namespaces: &Namespaces) -> Result<Plan, S
 }
 
 fn namespace<'a>(command: &Command, all: &'a Namespaces) -> Result<&'a Namespace, Status> {
-    all.find(command.namespace()).ok_or(Status::INVALID_NAMESPACE.final_())
+    let found = all.find(command.namespace()).ok_or(Status::INVALID_NAMESPACE.final_())?;
+    accessible(found).map(|()| found)
+}
+
+/// Refuses a namespace that hosts use on another path. They may repeat the command there.
+fn accessible(namespace: &Namespace) -> Result<(), Status> {
+    match namespace.access {
+        AccessState::Optimized => Ok(()),
+        AccessState::Inaccessible => Err(Status::ANA_INACCESSIBLE),
+        AccessState::Change => Err(Status::ANA_TRANSITION),
+    }
 }
 
 fn writable(namespace: &Namespace) -> Result<(), Status> {

@@ -1,7 +1,7 @@
 //! Log pages.
 
-use super::identify::{ANA_GROUP, Page};
-use super::namespace::{Namespace, Namespaces};
+use super::identify::Page;
+use super::namespace::Namespaces;
 use super::subsystem::Controller;
 use crate::wire::code::{admin, io, log};
 use crate::wire::command::Command;
@@ -100,18 +100,22 @@ fn commands() -> Vec<u8> {
     page.done()
 }
 
-/// The access to namespaces: all of them are in one group, in the best state.
+/// The access to namespaces, each of which is in a group of its own.
 fn access(command: &Command, namespaces: &Namespaces) -> Vec<u8> {
-    const OPTIMIZED: u8 = 1;
+    const GROUP_BYTES: usize = 32;
     let groups_only = command.u8(41) & 1 != 0;
-    let ids = namespaces.iter().map(Namespace::id).filter(|_| !groups_only);
-    let mut page = vec![0; 16 + 32];
-    page[8..10].copy_from_slice(&1_u16.to_le_bytes()); // groups
-    page[16..20].copy_from_slice(&ANA_GROUP.to_le_bytes());
-    page[32] = OPTIMIZED;
-    let before = page.len();
-    ids.for_each(|id| page.extend_from_slice(&id.to_le_bytes()));
-    let count = (page.len() - before) / 4;
-    page[20..24].copy_from_slice(&(count as u32).to_le_bytes());
+    let mut page = vec![0; 16];
+    page[..8].copy_from_slice(&namespaces.access_changes().to_le_bytes());
+    page[8..10].copy_from_slice(&(namespaces.iter().len() as u16).to_le_bytes());
+    for namespace in namespaces.iter() {
+        let mut group = [0; GROUP_BYTES];
+        group[..4].copy_from_slice(&namespace.access_group().to_le_bytes());
+        group[4] = u8::from(!groups_only); // namespaces
+        group[16] = namespace.access.code();
+        page.extend_from_slice(&group);
+        if !groups_only {
+            page.extend_from_slice(&namespace.id().to_le_bytes());
+        }
+    }
     page
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use super::access::{AccessRules, NotAllowed, Proof};
+use super::paths::Paths;
 use crate::wire::{NQN_MAX_BYTES, status::Status};
 
 /// Most I/O queues of a controller: the bits of [`Queues::connected`].
@@ -27,6 +28,7 @@ pub struct Subsystem {
     firmware: String,
     controllers: Mutex<Controllers>,
     rules: Arc<RwLock<AccessRules>>,
+    paths: Arc<Paths>,
 }
 
 #[derive(Debug, Default)]
@@ -72,8 +74,20 @@ impl Subsystem {
     pub fn new(nqn: &str, firmware: &str) -> Result<Self, NqnError> {
         check_nqn(nqn)?;
         let controllers = Mutex::default();
-        let (firmware, rules) = (firmware.to_owned(), Arc::default());
-        Ok(Self { nqn: nqn.to_owned(), number: number_of(&[nqn]), firmware, controllers, rules })
+        let (nqn, number, firmware) = (nqn.to_owned(), number_of(&[nqn]), firmware.to_owned());
+        let (rules, paths) = (Arc::default(), Arc::default());
+        Ok(Self { nqn, number, firmware, controllers, rules, paths })
+    }
+
+    /// Has these paths. They may change.
+    #[must_use]
+    pub fn with_paths(self, paths: Arc<Paths>) -> Self {
+        Self { paths, ..self }
+    }
+
+    /// The ways to it.
+    pub fn paths(&self) -> &Arc<Paths> {
+        &self.paths
     }
 
     /// Lets in only hosts that these rules admit. They may change; a change is for the queues that
@@ -196,6 +210,12 @@ pub(super) struct ControllerLease {
     pub(super) controller: Arc<Controller>,
 }
 
+impl ControllerLease {
+    pub(super) fn subsystem(&self) -> &Subsystem {
+        &self.subsystem
+    }
+}
+
 impl Drop for ControllerLease {
     fn drop(&mut self) {
         lock(&self.subsystem.controllers).by_id.remove(&self.controller.id);
@@ -217,9 +237,12 @@ impl QueueLease {
     /// Takes the number of the queue.
     ///
     /// # Errors
-    /// When another queue has it, or the controller is gone.
+    /// When another queue has it, the controller is gone, or grants fewer queues by now.
     pub(super) fn claim(&mut self) -> Result<(), Status> {
         let mut queues = lock(&self.controller.queues);
+        if self.bit.trailing_zeros() >= queues.granted.into() {
+            return Err(Status::INVALID_QUEUE);
+        }
         if !self.is_valid() || queues.connected & self.bit != 0 {
             return Err(Status::SEQUENCE_ERROR);
         }
@@ -354,6 +377,11 @@ mod tests {
         assert_eq!((other.claim(), unproved.claim()), (Ok(()), Err(Status::SEQUENCE_ERROR)));
         drop(unproved);
         assert!(controller.has_queues(), "the number is the other's");
+        let mut late = controller.connect(63, true).unwrap();
+        assert_eq!(controller.grant(62), 62);
+        assert_eq!(late.claim(), Err(Status::INVALID_QUEUE), "it is granted no more");
+        controller.grant(63);
+        assert_eq!(late.claim(), Ok(()));
         drop(lease);
         assert!(!other.is_valid() && other.claim().is_err());
         assert_eq!(subsystem.controllers(), 0);

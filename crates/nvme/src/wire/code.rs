@@ -98,6 +98,10 @@ pub mod feature {
     pub const KEEP_ALIVE: u8 = 0x0f;
     /// Asynchronous events: namespaces have come, gone or changed. Also a bit of Identify's OAES.
     pub const NAMESPACE_NOTICES: u32 = 1 << 8;
+    /// Asynchronous events: the access to namespaces has changed. Also a bit of Identify's OAES.
+    pub const ANA_NOTICES: u32 = 1 << 11;
+    /// Asynchronous events: the discovery log has changed. Also a bit of Identify's OAES.
+    pub const DISCOVERY_NOTICES: u32 = 1 << 31;
 }
 
 /// Log pages.

@@ -61,6 +61,10 @@ statuses! {
     CONNECT_HOST = 1, 0x84;
     /// Authentication comes first.
     AUTHENTICATION_REQUIRED = 1, 0x91;
+    /// The namespace is not to be used on this path.
+    ANA_INACCESSIBLE = 3, 0x02;
+    /// The access to the namespace on this path is about to change.
+    ANA_TRANSITION = 3, 0x03;
     /// Data could not be written.
     WRITE_FAULT = 2, 0x80;
     /// Data could not be read.

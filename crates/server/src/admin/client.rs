@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use floe_nbd::uri;
 use serde::Deserialize;
 
-use super::{AdminAddress, NewTier, NewVolume, Resize, Token};
+use super::{AdminAddress, AnaState, NewTier, NewVolume, Resize, SetAccess, Token};
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
 
@@ -235,6 +235,16 @@ pub fn resize_volume(
     let body = serde_json::to_string(resize).expect("a size is plain data");
     ask(server, "POST", &format!("{}/resize", path_of(name)), &body)?;
     served(server, name)
+}
+
+/// Sets the access that NVMe hosts have to a volume on this server. Requests that hosts had begun
+/// before may still be under way.
+///
+/// # Errors
+/// When no server answers, or there is no such volume.
+pub fn set_access(server: &Endpoint, name: &str, state: AnaState) -> Result<(), AdminError> {
+    let body = serde_json::to_string(&SetAccess { state }).expect("a state is plain data");
+    ask(server, "POST", &format!("{}/ana", path_of(name)), &body).map(drop)
 }
 
 /// Returns the tiers of the cache, from the top.

@@ -2,6 +2,7 @@
 
 use floe_device::Spec;
 use floe_nbd::uri;
+use floe_nvme::target::paths::AccessState;
 use serde::{Deserialize, Serialize};
 
 use super::reply::{Reply, Trouble};
@@ -33,6 +34,11 @@ pub(crate) enum Command {
         name: String,
         /// `None`: the present size of the backing device.
         size_bytes: Option<u64>,
+    },
+    /// Set the access that NVMe hosts have to a volume.
+    SetAccess {
+        name: String,
+        state: AnaState,
     },
     ListTiers,
     AddTier(NewTier),
@@ -75,6 +81,46 @@ pub struct Resize {
     /// The size in bytes; without it, the present size of the backing device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
+}
+
+/// The access that NVMe hosts have to a volume on this server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SetAccess {
+    /// The access from now on.
+    pub state: AnaState,
+}
+
+/// A state of asymmetric namespace access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AnaState {
+    /// Hosts use the volume on this server.
+    Optimized,
+    /// Hosts use another path, and wait while there is none.
+    Inaccessible,
+    /// The access is about to change. Hosts wait for that for a few seconds.
+    Change,
+}
+
+impl std::fmt::Display for AnaState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Optimized => "optimized",
+            Self::Inaccessible => "inaccessible",
+            Self::Change => "change",
+        })
+    }
+}
+
+impl From<AnaState> for AccessState {
+    fn from(state: AnaState) -> Self {
+        match state {
+            AnaState::Optimized => Self::Optimized,
+            AnaState::Inaccessible => Self::Inaccessible,
+            AnaState::Change => Self::Change,
+        }
+    }
 }
 
 /// A tier to be added.
@@ -129,6 +175,10 @@ impl Command {
             ["volumes", name, "resize"] => {
                 ("POST", named(name).and_then(|name| Self::resize(name, body)))
             }
+            ["volumes", name, "ana"] => ("POST", {
+                let state = json(body).map(|SetAccess { state }| state);
+                named(name).and_then(|name| Ok(Self::SetAccess { name, state: state? }))
+            }),
             ["tiers"] if method == "POST" => ("POST", json(body).map(Self::AddTier)),
             ["tiers"] => ("GET", Ok(Self::ListTiers)),
             ["tiers", number] => {

@@ -115,7 +115,7 @@ fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admin::command::Addition;
+    use crate::admin::command::{Addition, AnaState};
 
     fn hear(request: &[u8]) -> Heard {
         Conversation::default().hear(request)
@@ -170,6 +170,9 @@ mod tests {
             plain("POST /volumes/a%2fb%20c/resize"),
             Command::ResizeVolume { name, size_bytes: None }
         );
+        let ana = with_body("POST", "/volumes/a/ana", r#"{"state": "inaccessible"}"#);
+        let state = AnaState::Inaccessible;
+        assert_eq!(command(&ana), Command::SetAccess { name: "a".into(), state });
         let add =
             command(&with_body("POST", "/volumes", r#"{"name": "a", "backing": "memory:4MiB"}"#));
         let addition = Addition {
@@ -244,6 +247,9 @@ mod tests {
         }
         for body in [r#"{"size_bytes": -1}"#, r#"{"size": 1}"#, "4096"] {
             assert_eq!(code(&with_body("POST", "/volumes/a/resize", body)), "400", "{body}");
+        }
+        for body in ["", r#"{"state": "lost"}"#, r#"{"state": "change", "for": 3}"#] {
+            assert_eq!(code(&with_body("POST", "/volumes/a/ana", body)), "400", "{body}");
         }
     }
 

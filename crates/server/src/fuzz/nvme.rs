@@ -8,7 +8,7 @@ use floe_nvme::target::access::{AccessRules, HostSecrets};
 use floe_nvme::target::connection::Connection;
 use floe_nvme::target::digest;
 use floe_nvme::target::subsystem::Subsystem;
-use floe_nvme::wire::code::{admin, fabrics, feature, io};
+use floe_nvme::wire::code::{admin, fabrics, feature, io, log};
 use floe_nvme::wire::command::{Command, Descriptor};
 use floe_nvme::wire::pdu::{Data, Header, Initialize, flag, kind};
 use floe_nvme::wire::{ANY_CONTROLLER, connect, descriptor, property};
@@ -183,7 +183,15 @@ pub(super) fn seeds() -> Vec<Vec<u8>> {
         .with(4, &[fabrics::PROPERTY_SET])
         .with(44, &property::CC.to_le_bytes())
         .with(48, &0x0046_4001_u64.to_le_bytes());
-    let admin = [event, capsule(identify, &[]), capsule(shut_down, &[])].concat();
+    let ana = Command::new(admin::GET_LOG_PAGE, 15)
+        .with(40, &[log::ANA, 0, 12, 0])
+        .with_descriptor(Descriptor { address: 0, length: 52, kind: descriptor::TRANSPORT });
+    let events = Command::new(admin::SET_FEATURES, 16)
+        .with(40, &[feature::ASYNC_EVENTS])
+        .with(44, &[0xff; 4]);
+    let again = event.clone();
+    let admin = [events, identify, ana, shut_down].map(|command| capsule(command, &[])).concat();
+    let admin = [event, again, admin].concat();
     [(3, 0, io), (3, 2, damaged), (4, 0, admin), (4, 1, proof.concat())]
         .into_iter()
         .map(|(kind, seed, sent)| [&[kind, seed, 2, 3, 4, 5, 6, 7, 8][..], &sent].concat())

@@ -13,6 +13,7 @@ use floe_nbd::export::{Export, Exports};
 use floe_nvme::target::Digest;
 use floe_nvme::target::connection::{Connection, Event as NvmeEvent, Violation};
 use floe_nvme::target::namespace::{Namespace, Namespaces};
+use floe_nvme::target::paths::Paths;
 use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
 
@@ -34,6 +35,8 @@ pub(crate) struct NvmeTcp {
 #[derive(Debug, Default)]
 struct Known {
     exports: Option<Arc<Exports>>,
+    /// Changes of the access to volumes before.
+    access_changes: u64,
     namespaces: Arc<Namespaces>,
 }
 
@@ -42,6 +45,7 @@ struct Known {
 struct NvmeClient {
     connection: Connection,
     known: Arc<Mutex<Known>>,
+    paths: Arc<Paths>,
     /// Answers on their way to the outbox; empty between calls.
     answers: Vec<u8>,
     has_failed: bool,
@@ -74,25 +78,30 @@ impl ProtocolFactory for NvmeTcp {
         _: Option<&TlsConfig>,
         _: &mut Outbox,
     ) -> Box<dyn Protocol> {
-        let namespaces = namespaces_of(&self.known, exports);
+        let namespaces = namespaces_of(&self.known, exports, self.subsystem.paths());
         let connection = Connection::new(Arc::clone(&self.subsystem), namespaces, address);
-        let known = Arc::clone(&self.known);
-        Box::new(NvmeClient { connection, known, answers: Vec::new(), has_failed: false })
+        let (known, paths) = (Arc::clone(&self.known), Arc::clone(self.subsystem.paths()));
+        Box::new(NvmeClient { connection, known, paths, answers: Vec::new(), has_failed: false })
     }
 }
 
-/// Returns the namespaces of a list of exports.
-fn namespaces_of(known: &Mutex<Known>, exports: &Arc<Exports>) -> Arc<Namespaces> {
+/// Returns the namespaces of a list of exports, with the access to them.
+fn namespaces_of(known: &Mutex<Known>, exports: &Arc<Exports>, paths: &Paths) -> Arc<Namespaces> {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-    if !known.exports.as_ref().is_some_and(|same| Arc::ptr_eq(same, exports)) {
+    let access_changes = paths.access_changes();
+    let is_known = known.exports.as_ref().is_some_and(|same| Arc::ptr_eq(same, exports));
+    if !is_known || known.access_changes != access_changes {
         let namespace = |export: &Arc<Export>| Namespace {
             volume: export.volume,
             name: export.name.clone(),
             bytes: export.size_bytes,
             read_only: export.read_only,
+            access: paths.access(&export.name),
         };
-        known.namespaces = Arc::new(Namespaces::new(exports.iter().map(namespace).collect()));
+        let list = exports.iter().map(namespace).collect();
+        known.namespaces = Arc::new(known.namespaces.followed_by(list, access_changes));
         known.exports = Some(Arc::clone(exports));
+        known.access_changes = access_changes;
     }
     Arc::clone(&known.namespaces)
 }
@@ -164,7 +173,7 @@ impl Protocol for NvmeClient {
     }
 
     fn exports_changed(&mut self, exports: &Arc<Exports>, out: &mut Outbox) -> bool {
-        let namespaces = namespaces_of(&self.known, exports);
+        let namespaces = namespaces_of(&self.known, exports, &self.paths);
         self.connection.namespaces_changed(&namespaces, &mut self.answers);
         self.send(out);
         true

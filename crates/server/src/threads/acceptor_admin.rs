@@ -236,6 +236,9 @@ impl Acceptor {
             Command::ResizeVolume { name, size_bytes } => {
                 self.begin_job(index, Operation::ResizeVolume { name, size_bytes })
             }
+            Command::SetAccess { name, state } => {
+                self.begin_job(index, Operation::SetAccess { name, state })
+            }
             Command::AddTier(wanted) => {
                 let paths = self.admin_sessions[index].paths();
                 self.begin_job(index, Operation::AttachTier { wanted, paths })

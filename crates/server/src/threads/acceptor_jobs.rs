@@ -21,9 +21,9 @@ impl Acceptor {
             let state = self.board.state();
             match &operation {
                 Operation::AddVolume { addition, .. } => absent(&state.volumes, &addition.name)?,
-                Operation::RemoveVolume { name, .. } | Operation::ResizeVolume { name, .. } => {
-                    present(&state.volumes, name).map(drop)?
-                }
+                Operation::RemoveVolume { name, .. }
+                | Operation::ResizeVolume { name, .. }
+                | Operation::SetAccess { name, .. } => present(&state.volumes, name).map(drop)?,
                 _ => {}
             }
             return Err(Reply::trouble(Trouble::Conflict, under_way.text()));

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use floe_block::{Bell, Exchange};
 use floe_device::{Pool, RbdName, Ring};
+use floe_nvme::target::paths::Port;
 use floe_nvme::target::subsystem::Subsystem;
 
 use super::Server;
@@ -71,11 +72,15 @@ impl Bound {
             subsystem_name(&addresses.map(ToString::to_string).collect::<Vec<_>>())
         });
         let subsystem = Subsystem::new(&nqn, env!("CARGO_PKG_VERSION"))?;
-        let subsystem = Arc::new(subsystem.with_access(Arc::clone(config.nvme_access.rules())));
+        let subsystem = subsystem.with_access(Arc::clone(config.nvme_access.rules()));
+        let subsystem = Arc::new(subsystem.with_paths(Arc::clone(&config.nvme_paths)));
         let listeners = config.listen.iter().map(|address| {
             Listener::bind(address, config.tls.as_ref(), config.insecure, &subsystem)
         });
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
+        let addresses = listeners.iter().filter_map(Listener::nvme_address);
+        let ports = (1..).zip(addresses).map(|(id, address)| Port { id, address });
+        config.nvme_paths.set_ports(ports.collect());
         let admin = &config.admin;
         let admin_listeners = admin.listen.iter().map(|address| {
             AdminListener::bind(address, admin, config.tls.as_ref(), config.insecure)

@@ -11,7 +11,7 @@ use floe_nbd::export::Exports;
 use super::setup::ServeError;
 use super::tier::TierKey;
 use super::tier_part::TierPart;
-use crate::admin::{Addition, AllowedPaths, NewTier, PathRefused, Reply, Trouble};
+use crate::admin::{Addition, AllowedPaths, AnaState, NewTier, PathRefused, Reply, Trouble};
 use crate::protocol::ProtocolFactory;
 use crate::status::Snapshot;
 use crate::ublk::QueueOrder;
@@ -189,6 +189,7 @@ pub(super) enum Operation {
     RemoveVolume { name: String, force: bool },
     ResizeVolume { name: String, size_bytes: Option<u64> },
     FollowDevice { name: String },
+    SetAccess { name: String, state: AnaState },
     AttachTier { wanted: NewTier, paths: AllowedPaths },
     DetachTier { number: usize },
 }

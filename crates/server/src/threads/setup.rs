@@ -8,6 +8,7 @@ use floe_block::MemoryTier;
 use floe_device::{OpenError, RingError, Spec};
 use floe_model::Service;
 use floe_nbd::export::ExportsError;
+use floe_nvme::target::paths::Paths;
 use floe_nvme::target::subsystem::NqnError;
 
 use super::tiers::CacheDevices;
@@ -31,6 +32,9 @@ pub struct ServerSetup {
     pub nqn: Option<String>,
     /// The NVMe hosts that may connect.
     pub nvme_access: NvmeAccess,
+    /// The ways by which NVMe hosts reach the volumes. The server names its own addresses, and
+    /// takes over the access to volumes that is set here before it begins.
+    pub nvme_paths: Arc<Paths>,
     /// The admin interface.
     pub admin: AdminSetup,
     /// Allow addresses that other machines can reach.

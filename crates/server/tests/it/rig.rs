@@ -99,6 +99,7 @@ impl Setup {
             },
             nqn: None,
             nvme_access: NvmeAccess::default(),
+            nvme_paths: Arc::default(),
             insecure: false,
             tls: None,
             limits: Limits {

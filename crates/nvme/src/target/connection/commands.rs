@@ -220,7 +220,7 @@ impl Connection {
     }
 
     /// The payload of a message is complete, with its digest if there is one. Its command may have
-    /// been answered: without a digest it waits for its last byte only, and it can fail before that.
+    /// been answered: without a digest it waits for its last byte only, and can fail before that.
     fn payload_complete(&mut self, tag: u16, is_intact: Option<bool>) -> Option<Event> {
         let is_intact = is_intact?;
         let flight = self.flights.get(tag)?;
@@ -302,7 +302,7 @@ impl Connection {
 
     /// Answers commands that wait for events, if there is an event.
     pub(super) fn tell_events(&mut self, out: &mut Vec<u8>) {
-        if let Role::Admin(admin) = &mut self.role
+        while let Role::Admin(admin) = &mut self.role
             && let Some((id, event)) = admin.event()
         {
             self.complete(id, event, Status::SUCCESS, out);

@@ -3,4 +3,5 @@
 mod digests;
 mod garbage;
 mod hosts;
+mod notices;
 mod sessions;

@@ -16,6 +16,7 @@ mod opening;
 mod remove_volume;
 mod resize_volume;
 mod restore;
+mod set_access;
 mod shutdown;
 mod upgrade;
 
@@ -71,6 +72,7 @@ fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply
             resize_volume::follow_device(control, &name);
             Ok(Reply::Done("looked at"))
         }
+        Operation::SetAccess { name, state } => set_access::set_access(control, &name, state),
         Operation::AttachTier { wanted, paths } => attach_tier::attach_tier(control, wanted, paths),
         Operation::DetachTier { number } => detach_tier::detach_tier(control, number),
     }

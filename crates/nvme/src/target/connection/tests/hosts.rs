@@ -7,6 +7,7 @@ use std::sync::Arc;
 use crate::target::connection::{Connection, Event, Violation};
 use crate::target::digest;
 use crate::target::namespace::{Namespace, Namespaces};
+use crate::target::paths::AccessState;
 use crate::target::request::{Failure, Request, RequestKind};
 use crate::target::subsystem::Subsystem;
 use crate::wire::code::{admin, fabrics, feature};
@@ -26,14 +27,14 @@ pub(super) fn subsystem() -> Arc<Subsystem> {
     Arc::new(Subsystem::new(NQN, "1").unwrap())
 }
 
+pub(super) fn namespace(volume: u16) -> Namespace {
+    let (name, bytes, access) = (format!("disk{volume}"), BLOCKS * 512, AccessState::Optimized);
+    Namespace { volume, name, bytes, read_only: false, access }
+}
+
 pub(super) fn namespaces() -> Arc<Namespaces> {
-    let namespace = |volume, read_only| Namespace {
-        volume,
-        name: format!("disk{volume}"),
-        bytes: BLOCKS * 512,
-        read_only,
-    };
-    Arc::new(Namespaces::new(vec![namespace(0, false), namespace(4, true)]))
+    let sealed = Namespace { read_only: true, ..namespace(4) };
+    Arc::new(Namespaces::new(vec![namespace(0), sealed]))
 }
 
 /// Writes messages.

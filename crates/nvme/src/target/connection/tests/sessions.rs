@@ -7,14 +7,13 @@ use proptest::prelude::*;
 use super::hosts::*;
 use crate::target::connection::Violation;
 use crate::target::namespace::{Namespace, Namespaces};
-use crate::wire::DISCOVERY_NQN;
 use crate::wire::code::{admin, fabrics, feature, identify, io, log};
 use crate::wire::command::{Command, Completion, Descriptor};
 use crate::wire::pdu::{Data, fatal};
 use crate::wire::property;
 use crate::wire::status::Status;
 
-fn status_of(said: &[Said]) -> Status {
+pub(super) fn status_of(said: &[Said]) -> Status {
     let Some(Said::Completed(Completion { status, .. })) = said.last() else {
         panic!("no completion: {said:?}")
     };
@@ -22,7 +21,7 @@ fn status_of(said: &[Said]) -> Status {
 }
 
 /// The data of a command and its status.
-fn ask(caller: &mut Caller, command: &Command) -> (Vec<u8>, Status) {
+pub(super) fn ask(caller: &mut Caller, command: &Command) -> (Vec<u8>, Status) {
     caller.take(&capsule(command, &[])).unwrap();
     let said = caller.told();
     let data = said.iter().find_map(|said| match said {
@@ -32,14 +31,14 @@ fn ask(caller: &mut Caller, command: &Command) -> (Vec<u8>, Status) {
     (data.unwrap_or_default(), status_of(&said))
 }
 
-fn identify_of(structure: u8, namespace: u32) -> Command {
+pub(super) fn identify_of(structure: u8, namespace: u32) -> Command {
     Command::new(admin::IDENTIFY, 9)
         .with(4, &namespace.to_le_bytes())
         .with(40, &[structure])
         .with_descriptor(transport(4096))
 }
 
-fn log_of(page: u8, bytes: usize) -> Command {
+pub(super) fn log_of(page: u8, bytes: usize) -> Command {
     Command::new(admin::GET_LOG_PAGE, 9)
         .with(40, &[page, 0])
         .with(42, &((bytes / 4 - 1) as u16).to_le_bytes())
@@ -125,10 +124,7 @@ fn a_host_that_waits_for_changes_is_told_once_until_it_looks() {
     caller.take(&capsule(&Command::new(admin::ASYNC_EVENT, 31), &[])).unwrap();
     assert_eq!(caller.told(), []);
 
-    let grown = |bytes| {
-        let name = "disk0".to_owned();
-        Arc::new(Namespaces::new(vec![Namespace { volume: 0, name, bytes, read_only: false }]))
-    };
+    let grown = |bytes| Arc::new(Namespaces::new(vec![Namespace { bytes, ..namespace(0) }]));
     let mut out = Vec::new();
     caller.connection.namespaces_changed(&grown(1 << 20), &mut out);
     let told = said(&out);
@@ -142,49 +138,6 @@ fn a_host_that_waits_for_changes_is_told_once_until_it_looks() {
     assert_eq!(list[..12], [1, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]);
     caller.connection.namespaces_changed(&grown(3 << 20), &mut out);
     assert_eq!(said(&out).len(), 1, "it has looked");
-}
-
-#[test]
-fn a_host_that_discovers_is_told_of_nothing_it_could_not_look_at() {
-    let mut caller = Caller::new(&subsystem());
-    for message in [initialize(0), connect(0, 0xffff, DISCOVERY_NQN), enable(true)] {
-        caller.take(&message).unwrap();
-    }
-    caller.told();
-    let (page, _) = ask(&mut caller, &identify_of(identify::CONTROLLER, 0));
-    assert_eq!(page[92..96], [0; 4], "it announces no events");
-    let events = Command::new(admin::SET_FEATURES, 3)
-        .with(40, &[feature::ASYNC_EVENTS])
-        .with(44, &u32::MAX.to_le_bytes());
-    assert!(ask(&mut caller, &events).1.is_success());
-    caller.take(&capsule(&Command::new(admin::ASYNC_EVENT, 30), &[])).unwrap();
-    let mut out = Vec::new();
-    caller.connection.namespaces_changed(&Arc::new(Namespaces::new(Vec::new())), &mut out);
-    assert_eq!((said(&out), caller.told()), (Vec::new(), Vec::new()));
-}
-
-#[test]
-fn a_host_discovers_the_subsystem_at_the_address_it_has_called() {
-    let mut caller = Caller::new(&subsystem());
-    for message in [initialize(0), connect(0, 0xffff, DISCOVERY_NQN), enable(true)] {
-        caller.take(&message).unwrap();
-    }
-    caller.told();
-    assert!(caller.connection.keep_alive_ms().is_some(), "it does not stay for ever");
-    let (page, status) = ask(&mut caller, &log_of(log::DISCOVERY, 2048));
-    assert!(status.is_success());
-    assert_eq!(page[8..16], 1_u64.to_le_bytes());
-    assert_eq!(page[1024..1027], [3, 1, 2]);
-    let text = |at: usize| {
-        let end = page[at..].iter().position(|byte| b" \0".contains(byte)).unwrap();
-        std::str::from_utf8(&page[at..at + end]).unwrap()
-    };
-    assert_eq!((text(1056), text(1280), text(1536)), ("4420", NQN, "192.0.2.1"));
-    let (_, status) = ask(&mut caller, &identify_of(identify::ACTIVE_NAMESPACES, 0));
-    assert_eq!(status, Status::INVALID_FIELD.final_());
-    let mut other = admin_queue(&subsystem());
-    let (_, status) = ask(&mut other, &log_of(log::DISCOVERY, 1024));
-    assert_eq!(status, Status::INVALID_LOG_PAGE.final_(), "that is for discovery");
 }
 
 #[test]
