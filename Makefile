@@ -19,7 +19,7 @@ demo: ## build, then see a slow volume made faster
 .PHONY: test
 test: ## every test, also those with real NBD clients
 	@scripts/require build clients guest ceph
-	FLOE_REQUIRE_CLIENTS=1 $(CARGO) test --workspace --locked --no-fail-fast
+	FLOE_REQUIRE_CLIENTS=1 FLOE_MIRROR_WORLDS=100000 $(CARGO) test --workspace --locked --no-fail-fast
 
 # What a change needs before it is committed: no other programs, no guests, no crash simulator.
 .PHONY: check

@@ -3,8 +3,8 @@
 use clap::Args;
 use floe_server::admin::client::{self, AnyStatus};
 use floe_server::status::{
-    AdmissionStatus, ByProtocol, FreezingStatus, Latency, MemoryStatus, SheddingStatus, Status,
-    ThreadStatus, TierStatus,
+    AdmissionStatus, ByProtocol, FreezingStatus, Latency, MemoryStatus, MirrorTierStatus,
+    SheddingStatus, Status, ThreadStatus, TierStatus,
 };
 
 use crate::admin::Server;
@@ -82,6 +82,7 @@ fn print(status: &Status) {
         print_tiers(&status.tiers);
         output::say!();
     }
+    status.tiers.iter().filter_map(|tier| tier.mirror.as_ref()).for_each(print_mirror);
     print_content(status);
     output::say!();
     print_counters(status);
@@ -328,6 +329,21 @@ fn print_tiers(tiers: &[TierStatus]) {
         table.add_row(row);
     }
     output::print_table(&table);
+}
+
+fn print_mirror(mirror: &MirrorTierStatus) {
+    output::say!(" mirror, generation {}", mirror.generation);
+    for half in &mirror.halves {
+        let error = half.error.iter().map(|error| format!(": {error}")).collect::<String>();
+        output::say!("  {} {}{error}", half.name, half.state);
+    }
+    if mirror.resync_bytes > 0 {
+        output::say!("  {} are still to be copied", output::bytes(mirror.resync_bytes));
+    }
+    if mirror.fenced {
+        output::say!("  ANOTHER SERVER HAS THE MIRROR: nothing of it is served");
+    }
+    mirror.witness_error.iter().for_each(|error| output::say!("  WITNESS: {error}"));
 }
 
 /// Prints what a tier refuses and why, and how far it is from being used as it was.

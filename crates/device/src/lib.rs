@@ -48,7 +48,7 @@ pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;
 pub use mirror::{
     FolderWitness, Generation, HalfStatus, Halves, ImageWitness, MirrorDevice, MirrorRefusal,
-    MirrorStatus, NoWitness, RaiseError, Witness,
+    MirrorStatus, MirrorWatch, NoWitness, RaiseError, Witness,
 };
 pub use nbd::{NbdDevice, NbdError, NbdName, NbdSocket, NbdSource};
 pub use patience::patiently;

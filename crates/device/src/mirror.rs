@@ -30,4 +30,5 @@ pub use open::MirrorRefusal;
 pub(crate) use shared::Pace;
 pub use shared::{HalfStatus, MirrorStatus};
 pub(crate) use source::MirrorSource;
+pub use source::MirrorWatch;
 pub use witness::{FolderWitness, ImageWitness, NoWitness};

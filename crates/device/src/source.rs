@@ -16,7 +16,7 @@ use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
 use crate::identity::Identity;
 use crate::medium::{Medium, MediumDevice, SharedMedium};
 use crate::memory::MemoryDevice;
-use crate::mirror::{HalfDevice, MirrorSource, MirrorStatus};
+use crate::mirror::{HalfDevice, MirrorSource, MirrorStatus, MirrorWatch};
 use crate::nbd::{NbdDevice, NbdError, NbdName, NbdSource};
 use crate::rbd::{RbdDevice, RbdError, RbdName, RbdSource};
 use crate::ring::Ring;
@@ -100,6 +100,14 @@ impl Source {
     /// A mirror that is open.
     pub(crate) fn mirror(mirror: MirrorSource) -> Source {
         Source { kind: Kind::Mirror(mirror), volatile: None, medium: None, faults: None }
+    }
+
+    /// The state of its halves, of a mirror, for others to look at.
+    pub fn mirror_watch(&self) -> Option<MirrorWatch> {
+        match &self.kind {
+            Kind::Mirror(mirror) => Some(mirror.watch()),
+            _ => None,
+        }
     }
 
     /// The state of its halves, of a mirror.

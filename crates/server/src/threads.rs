@@ -36,6 +36,7 @@ mod local;
 mod locals;
 mod mailbox;
 mod messages;
+mod mirrors;
 mod offer;
 mod origin;
 mod questions;

@@ -3,7 +3,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use floe_device::{Device, Identity, OpenError, Pool, RbdSource, Ring, Source};
+use floe_device::{
+    Device, Identity, ImageWitness, MirrorWatch, OpenError, Pool, RbdSource, Ring, Source, Witness,
+};
 
 /// A device that every thread of a server opens for itself; all handles refer to one device.
 pub trait DeviceSource: fmt::Debug + Send + Sync {
@@ -45,6 +47,17 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
     /// devices that hear of that call it.
     fn on_change(&self, _notify: Box<dyn Fn() + Send + Sync>) {}
 
+    /// Returns the witness for a mirror above it, if it can be one: an image of Ceph whose lock
+    /// this program has.
+    fn witness(&self) -> Option<Arc<dyn Witness>> {
+        None
+    }
+
+    /// Returns the state of its halves, if it is a mirror.
+    fn mirror(&self) -> Option<MirrorWatch> {
+        None
+    }
+
     /// Opens a handle for the thread with this ring and pool.
     ///
     /// # Errors
@@ -85,6 +98,15 @@ impl DeviceSource for Source {
         if let Some(image) = self.image() {
             image.on_change(notify);
         }
+    }
+
+    fn witness(&self) -> Option<Arc<dyn Witness>> {
+        let image = self.image().cloned();
+        image.map(|image| Arc::new(ImageWitness::new(image)) as Arc<dyn Witness>)
+    }
+
+    fn mirror(&self) -> Option<MirrorWatch> {
+        self.mirror_watch()
     }
 
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {

@@ -177,6 +177,11 @@ fn wrong_devices_are_refused() {
          new.img
         --backing file:volume.img --cache file:/no/new.img,size=1MiB     → /no/new.img | No such \
          file
+        --backing memory:4MiB --cache mirror:one.img                     → mirror:one.img | 1 halves
+        --backing memory:4MiB --cache mirror:/no/a+/no/b,chunk=4KiB      → chunk | witness=FOLDER
+        --backing memory:4MiB --cache mirror:/no/a+/no/a                 → /no/a | twice
+        --backing memory:4MiB --cache mirror:/no/a+memory:1MiB           → memory:1MiB | be a half
+        --backing memory:4MiB --cache mirror:/no/a+/no/b                 → cache-size is missing
         --backing memory:4MiB --cache memory:1MiB --backing memory:4MiB  → --backing | multiple
         ",
     );

@@ -21,6 +21,7 @@ mod guest_ublk;
 mod interference;
 mod kept;
 mod kills;
+mod mirror;
 mod missing_tier;
 mod model;
 mod nvme_access;

@@ -5,6 +5,7 @@
 //! operation is under way on it. Only then the half is opened anew: no operation of before can
 //! arrive later.
 
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,12 +32,38 @@ pub(crate) struct Pace {
 pub(crate) struct Shared {
     core: Mutex<Core>,
     changed: Condvar,
+    /// Hears when a half has left or is back.
+    pub(super) listener: Listener,
     /// The halves, by number.
     pub(super) places: Vec<Arc<dyn HalfPlace>>,
     pub(super) mirror: [u8; 16],
     pub(super) shape: Shape,
     pub(super) pace: Pace,
     pub(super) witness: Arc<dyn Witness>,
+}
+
+/// A function that hears of changes.
+#[derive(Default)]
+pub(super) struct Listener(Mutex<Option<Hear>>);
+
+type Hear = Box<dyn Fn(&MirrorStatus) + Send>;
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Listener")
+    }
+}
+
+impl Listener {
+    pub(super) fn set(&self, hear: Hear) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(hear);
+    }
+
+    pub(super) fn tell(&self, status: &MirrorStatus) -> bool {
+        let hear = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        hear.iter().for_each(|hear| hear(status));
+        hear.is_some()
+    }
 }
 
 #[derive(Debug)]
@@ -104,6 +131,14 @@ pub struct HalfStatus {
 }
 
 impl MirrorStatus {
+    /// Returns whether another status tells the same, but for bytes and generations.
+    fn is_alike(&self, other: &MirrorStatus) -> bool {
+        let states =
+            |it: &MirrorStatus| it.halves.iter().map(|half| half.state).collect::<Vec<_>>();
+        let troubles = |it: &MirrorStatus| (it.fenced, it.witness_error.is_some());
+        states(self) == states(other) && troubles(self) == troubles(other)
+    }
+
     /// Returns whether a half is missing or lacks something.
     pub fn is_degraded(&self) -> bool {
         self.fenced || self.halves.iter().any(|half| half.state != "in-sync")
@@ -143,6 +178,7 @@ impl Shared {
         Shared {
             core: Mutex::new(core),
             changed: Condvar::new(),
+            listener: Listener::default(),
             places,
             mirror: label.mirror,
             shape: label.shape,
@@ -191,6 +227,15 @@ impl Shared {
         let leaves = core.state.fail(half);
         self.wake(core);
         leaves
+    }
+
+    /// Tells the listener of a change since it was told last.
+    pub(super) fn tell(&self, last: &mut Option<MirrorStatus>) {
+        let status = self.status();
+        let is_new = last.as_ref().is_none_or(|last| !last.is_alike(&status));
+        if is_new && self.listener.tell(&status) {
+            *last = Some(status);
+        }
     }
 
     pub(super) fn status(&self) -> MirrorStatus {

@@ -1,7 +1,7 @@
 //! A mirror that is open: its halves were found, and its threads run.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use super::device::MirrorDevice;
 use super::generation::{Generation, Halves, Witness};
@@ -20,6 +20,25 @@ use crate::ring::Ring;
 /// A mirror, made ready. Clones are the same mirror.
 #[derive(Debug, Clone)]
 pub(crate) struct MirrorSource(Arc<Running>);
+
+/// The state of a mirror, for others to look at; it does not keep the mirror open.
+#[derive(Debug, Clone)]
+pub struct MirrorWatch(Weak<Running>);
+
+impl MirrorWatch {
+    /// Returns its state; `None` of a mirror that is closed.
+    pub fn status(&self) -> Option<MirrorStatus> {
+        self.0.upgrade().map(|running| running.shared.status())
+    }
+
+    /// Has a function called with the present state, and again soon after a half has left, returned
+    /// or come into sync. It must not wait.
+    pub fn on_change(&self, hear: impl Fn(&MirrorStatus) + Send + 'static) {
+        if let Some(running) = self.0.upgrade() {
+            running.shared.listener.set(Box::new(hear));
+        }
+    }
+}
 
 /// A half as it was found.
 struct Found {
@@ -143,6 +162,10 @@ impl MirrorSource {
 
     pub(crate) fn identity(&self) -> Identity {
         Identity::of_mirror(&self.0.shared.mirror)
+    }
+
+    pub(crate) fn watch(&self) -> MirrorWatch {
+        MirrorWatch(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn status(&self) -> MirrorStatus {

@@ -223,8 +223,10 @@ fn copy(
 }
 
 fn look_for_halves(shared: &Shared) {
-    let mut core = shared.lock();
+    let mut told = None;
     loop {
+        shared.tell(&mut told);
+        let mut core = shared.lock();
         let again = Instant::now() + AGAIN;
         while !core.ends && Instant::now() < again {
             core = shared.wait(core, Some(again));

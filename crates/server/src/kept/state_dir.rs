@@ -42,6 +42,11 @@ impl StateDir {
         Self { dir: dir.into(), required, warned: Arc::default() }
     }
 
+    /// Returns the directory.
+    pub(crate) fn path(&self) -> &Path {
+        &self.dir
+    }
+
     fn file(&self, id: &[u8; 16]) -> PathBuf {
         let digits: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
         self.dir.join(format!("cache-{digits}.json"))

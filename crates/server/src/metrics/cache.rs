@@ -1,9 +1,10 @@
 //! Metrics of the cache, its tiers and its devices.
 
 use floe_block::Stats;
+use floe_device::MirrorWatch;
 
 use super::page::{Kind, Page};
-use crate::status::Report;
+use crate::status::{Report, TierFacts};
 
 pub(super) fn cache(page: &mut Page, report: &Report) {
     let stats = &report.sum.stats;
@@ -168,6 +169,40 @@ pub(super) fn tiers(page: &mut Page, report: &Report) {
     page.family(name, Kind::Gauge, "Bytes a tier may hold.");
     for (number, facts) in report.facts.tiers.iter().enumerate() {
         page.sample(name, &[("tier", &number.to_string())], facts.size_bytes);
+    }
+    mirrors(page, report);
+}
+
+/// The halves of tiers that are mirrors.
+fn mirrors(page: &mut Page, report: &Report) {
+    let status = |facts: &TierFacts| facts.mirror.as_ref().and_then(MirrorWatch::status);
+    let tiers = report.facts.tiers.iter().enumerate();
+    let mirrors: Vec<_> =
+        tiers.filter_map(|(at, it)| Some((at.to_string(), status(it)?))).collect();
+    if mirrors.is_empty() {
+        return;
+    }
+    let name = "floe_mirror_half_in_sync";
+    page.family(name, Kind::Gauge, "1 for a half of a mirror that is in sync, 0 for another one.");
+    for (tier, mirror) in &mirrors {
+        for (half, status) in mirror.halves.iter().enumerate() {
+            let labels = [("tier", tier.as_str()), ("half", &half.to_string())];
+            page.sample(name, &labels, u64::from(status.state == "in-sync"));
+        }
+    }
+    let name = "floe_mirror_resync_bytes";
+    page.family(name, Kind::Gauge, "Bytes that are still to be copied between halves of a mirror.");
+    for (tier, mirror) in &mirrors {
+        page.sample(name, &[("tier", tier)], mirror.resync_bytes);
+    }
+    let name = "floe_mirror_generation";
+    page.family(
+        name,
+        Kind::Gauge,
+        "The generation of a mirror, which a change of its halves raises.",
+    );
+    for (tier, mirror) in &mirrors {
+        page.sample(name, &[("tier", tier)], mirror.generation);
     }
 }
 

@@ -101,6 +101,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
             journal_lost: false,
             bypass: "",
             size_bytes: 1 << 30,
+            mirror: None,
         }],
         started: SystemTime::now(),
         uptime: Duration::from_secs(1),

@@ -1,9 +1,11 @@
 //! The tiers of a cache in the status, from the top.
 
 use floe_block::{Stats, WriteMode};
+use floe_device::MirrorWatch;
 use serde::{Deserialize, Serialize};
 
 use super::admission::AdmissionStatus;
+use super::mirror::MirrorTierStatus;
 
 /// A tier of the cache. The first tier gets the clients' requests. Every other tier gets those of
 /// the tier above: reads of its misses, its writes, and the ranges it zeroes or discards.
@@ -66,6 +68,9 @@ pub struct TierStatus {
     pub prefetched_used_blocks: u64,
     /// Counts of the admission; `None` where everything is admitted.
     pub admission: Option<AdmissionStatus>,
+    /// The halves of its device, of a mirror.
+    #[serde(default)]
+    pub mirror: Option<MirrorTierStatus>,
 }
 
 impl TierStatus {
@@ -76,6 +81,7 @@ impl TierStatus {
             Self { journal_lost: true, bypass, .. } if bypass.starts_with("ended") => "ENDED",
             Self { journal_lost: true, .. } => "JOURNAL LOST",
             Self { degraded: true, .. } => "DEGRADED",
+            Self { mirror: Some(mirror), .. } if mirror.degraded => "HALF OUT",
             Self { session: Some(_), .. } => "kept",
             _ => "",
         }
@@ -93,6 +99,7 @@ pub(crate) struct TierFacts {
     pub(crate) journal_lost: bool,
     pub(crate) bypass: &'static str,
     pub(crate) size_bytes: u64,
+    pub(crate) mirror: Option<MirrorWatch>,
 }
 
 impl TierFacts {
@@ -129,6 +136,7 @@ impl TierFacts {
                 .admission
                 .as_ref()
                 .map(|admission| AdmissionStatus::of(admission, stats)),
+            mirror: self.mirror.as_ref().and_then(MirrorWatch::status).map(MirrorTierStatus::of),
         }
     }
 }

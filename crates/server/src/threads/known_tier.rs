@@ -128,6 +128,7 @@ impl KnownTier {
             journal_lost: self.failing.journal_lost,
             bypass: self.failing.bypass(),
             size_bytes: self.cache_bytes,
+            mirror: self.source.mirror(),
         }
     }
 }

@@ -5,8 +5,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier};
-use floe_device::{OpenError, Role};
+use floe_device::{FolderWitness, OpenError, Role, Witness};
 
+use super::mirrors;
 use super::tier::Tier;
 use crate::admin::AllowedPaths;
 use crate::config::{ServerConfig, TierConfig};
@@ -29,6 +30,7 @@ const GROUPS_A_LARGE_SHARD: u64 = 64;
 pub struct PreparedTiers {
     tiers: Vec<(TierConfig, How)>,
     consent: Consent,
+    state: Option<StateDir>,
 }
 
 #[derive(Debug)]
@@ -86,7 +88,7 @@ impl PreparedTiers {
             .enumerate()
             .map(tier)
             .collect::<Result<_, TierError>>()?;
-        Ok(Self { tiers, consent })
+        Ok(Self { tiers, consent, state })
     }
 
     /// Opens the tiers on their devices. `progress` receives the bytes of a journal read so far and
@@ -99,11 +101,12 @@ impl PreparedTiers {
         volumes: &[Volume],
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<Tier>, TierError> {
-        let Self { tiers, consent } = self;
+        let Self { tiers, consent, state } = self;
+        let witness = witness(volumes, state.as_ref());
         let several = tiers.len() > 1;
         let prepare = |(plan, how): (TierConfig, How)| {
-            let source =
-                device(&plan, &NamedDevices).map_err(|error| in_tier(error, &plan, several))?;
+            let source = device(&plan, &NamedDevices, witness.as_ref())
+                .map_err(|error| in_tier(error, &plan, several))?;
             Ok((plan, how, source))
         };
         let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, TierError>>()?;
@@ -222,9 +225,11 @@ impl TierOrder {
             let config = tier.config(Memory::None, above_bytes);
             let mut how = How::new(&tier, config, threads, false, consent)?;
             if let How::Kept(wishes) = &mut how {
-                (wishes.joins, wishes.state) = (true, state);
+                (wishes.joins, wishes.state) = (true, state.clone());
             }
-            how.open(&tier, device(&tier, &*devices)?, &volumes, &mut |_, _| {})
+            let witness = witness(&volumes, state.as_ref());
+            let source = device(&tier, &*devices, witness.as_ref())?;
+            how.open(&tier, source, &volumes, &mut |_, _| {})
         };
         make().map_err(|error: TierError| error.about(&format!("tier {spec}")))
     }
@@ -232,11 +237,16 @@ impl TierOrder {
 
 /// Opens cache devices.
 pub trait CacheDevices: Debug + Send + Sync {
-    /// Prepares the device of a tier, which is made if necessary.
+    /// Prepares the device of a tier, which is made if necessary. The witness is for a mirror that
+    /// names none.
     ///
     /// # Errors
     /// When it cannot be opened or made.
-    fn prepare(&self, tier: &TierConfig) -> Result<Arc<dyn DeviceSource>, OpenError>;
+    fn prepare(
+        &self,
+        tier: &TierConfig,
+        witness: Option<&Arc<dyn Witness>>,
+    ) -> Result<Arc<dyn DeviceSource>, OpenError>;
 }
 
 /// The devices that the settings name.
@@ -244,8 +254,13 @@ pub trait CacheDevices: Debug + Send + Sync {
 pub struct NamedDevices;
 
 impl CacheDevices for NamedDevices {
-    fn prepare(&self, tier: &TierConfig) -> Result<Arc<dyn DeviceSource>, OpenError> {
-        Ok(Arc::new(tier.cache().prepare(Role::Cache { size: tier.cache_bytes() })?))
+    fn prepare(
+        &self,
+        tier: &TierConfig,
+        witness: Option<&Arc<dyn Witness>>,
+    ) -> Result<Arc<dyn DeviceSource>, OpenError> {
+        let role = Role::Cache { size: tier.cache_bytes() };
+        Ok(Arc::new(tier.cache().prepare_witnessed(role, witness)?))
     }
 }
 
@@ -273,8 +288,19 @@ impl TierError {
 fn device(
     tier: &TierConfig,
     devices: &dyn CacheDevices,
+    witness: Option<&Arc<dyn Witness>>,
 ) -> Result<Arc<dyn DeviceSource>, TierError> {
-    devices.prepare(tier).map_err(TierError::usage)
+    let source = devices.prepare(tier, witness).map_err(TierError::usage)?;
+    source.mirror().iter().for_each(|mirror| mirror.on_change(mirrors::log()));
+    Ok(source)
+}
+
+/// Returns the witness of mirrors that name none: an image among the volumes, or else the state
+/// directory.
+fn witness(volumes: &[Volume], state: Option<&StateDir>) -> Option<Arc<dyn Witness>> {
+    let images = volumes.iter().filter(|volume| !volume.read_only);
+    let folder = || state.map(|state| Arc::new(FolderWitness::new(state.path())) as _);
+    images.filter_map(|volume| volume.backing.witness()).next().or_else(folder)
 }
 
 /// Adds the tier to the error, where there are several tiers.

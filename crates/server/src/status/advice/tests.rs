@@ -19,6 +19,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
             journal_lost: false,
             bypass: "",
             size_bytes: 1 << 30,
+            mirror: None,
         }],
         started: std::time::SystemTime::now(),
         uptime: Duration::from_secs(1),

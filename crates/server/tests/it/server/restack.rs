@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
 use floe_block::{MemoryWrite, WriteMode};
-use floe_device::{Device, MemoryDevice, OpenError};
+use floe_device::{Device, MemoryDevice, OpenError, Witness};
 use floe_server::admin::NewTier;
 use floe_server::admin::client::{self as admin, AdminError};
 use floe_server::config::TierConfig;
@@ -24,7 +24,11 @@ const MIB: usize = 1 << 20;
 struct Moody(Mood);
 
 impl CacheDevices for Moody {
-    fn prepare(&self, tier: &TierConfig) -> Result<Arc<dyn DeviceSource>, OpenError> {
+    fn prepare(
+        &self,
+        tier: &TierConfig,
+        _: Option<&Arc<dyn Witness>>,
+    ) -> Result<Arc<dyn DeviceSource>, OpenError> {
         let mood = self.0.clone();
         let memory = MemoryDevice::new(tier.cache_bytes());
         Ok(Wrapped::source(memory, move |memory| mood.before(memory)))
