@@ -17,9 +17,10 @@ demo: ## build, then see a slow volume made faster
 	$(CARGO) run --profile demo --locked --bin floe -- demo
 
 .PHONY: test
-test: ## every test, also those with real NBD clients
-	@scripts/require build clients guest ceph
+test: ## every test, also those with real NBD clients and from Python
+	@scripts/require build clients guest ceph python
 	FLOE_REQUIRE_CLIENTS=1 FLOE_MIRROR_WORLDS=100000 $(CARGO) test --workspace --locked --no-fail-fast
+	scripts/test-python
 
 # What a change needs before it is committed: no other programs, no guests, no crash simulator.
 .PHONY: check

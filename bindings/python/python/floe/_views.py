@@ -1,0 +1,43 @@
+"""Views of a cache: of the entries that are there when one iterates, which counts no hits."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, KeysView, ValuesView
+from typing import Generic, TypeVar
+
+from floe._floe import Cache
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Keys(KeysView[K], Generic[K]):
+    """The keys of a cache."""
+
+
+class Values(ValuesView[V], Generic[K, V]):
+    """The values of a cache."""
+
+    _mapping: Cache[K, V]
+
+    def __iter__(self) -> Iterator[V]:
+        return iter([value for _, value in self._mapping._entries()])
+
+    def __contains__(self, value: object) -> bool:
+        return any(found is value or found == value for found in self)
+
+
+class Items(ItemsView[K, V]):
+    """The entries of a cache, as pairs."""
+
+    _mapping: Cache[K, V]
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        return iter(self._mapping._entries())
+
+    def __contains__(self, item: object) -> bool:
+        if not isinstance(item, tuple) or len(item) != 2:
+            return False
+        missing = object()
+        found = self._mapping.peek(item[0], missing)
+        return found is not missing and (found is item[1] or found == item[1])

@@ -1,0 +1,91 @@
+//! Access to a cache with Python's objects: how entries are looked up, put in and taken out.
+
+use floe::InsertOptions;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::cache::Cache;
+use crate::key::{Call, Key, Probe};
+use crate::store::Value;
+
+impl Cache {
+    /// A key of the mapping.
+    #[inline]
+    pub(crate) fn probe<'a, 'py>(&self, key: &'a Bound<'py, PyAny>) -> PyResult<Probe<'a, 'py>> {
+        Probe::new(key, Call::default(), &self.identities)
+    }
+
+    /// Looks a key up and counts that.
+    #[inline]
+    pub(crate) fn look_up<'py>(&self, probe: &Probe<'_, 'py>) -> Option<Bound<'py, PyAny>> {
+        self.store.read(probe, |value| value.object(probe.py()))?
+    }
+
+    /// Looks a key up without a trace.
+    pub(crate) fn look_at<'py>(&self, probe: &Probe<'_, 'py>) -> Option<Bound<'py, PyAny>> {
+        self.store.peek(probe)?.object(probe.py())
+    }
+
+    /// Weighs a value and inserts it. A load of the key that is under way will not come in.
+    ///
+    /// # Errors
+    /// When it weighs too much, and those of the function that weighs and of the key.
+    pub(crate) fn put(
+        &self,
+        key: &Bound<'_, PyAny>,
+        value: &Bound<'_, PyAny>,
+        options: InsertOptions,
+    ) -> PyResult<()> {
+        let weight = self.weigh(value)?.ok_or_else(|| PyValueError::new_err("value too large"))?;
+        let probe = self.probe(key)?;
+        self.flights.detach(&probe);
+        self.place(probe.to_key(), value, weight, options);
+        Ok(())
+    }
+
+    /// Inserts a value that was weighed.
+    pub(crate) fn place(
+        &self,
+        key: Key,
+        value: &Bound<'_, PyAny>,
+        weight: u32,
+        options: InsertOptions,
+    ) {
+        self.store.insert_with(key, Value::new(value.clone(), weight), options);
+    }
+
+    /// Removes a key and returns its value.
+    pub(crate) fn take<'py>(&self, probe: &Probe<'_, 'py>) -> Option<Bound<'py, PyAny>> {
+        self.flights.detach(probe);
+        // Before it is removed: then its slot is emptied. No other thread comes in between.
+        let value = self.look_at(probe);
+        drop(self.store.remove(probe));
+        value
+    }
+
+    /// The weight of a value; `None` if it is more than the cache can hold, or 2³² or more.
+    ///
+    /// # Errors
+    /// Those of the function that weighs.
+    pub(crate) fn weigh(&self, value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
+        let Some(getsizeof) = &self.getsizeof else { return Ok(Some(1)) };
+        let weight: u64 = getsizeof.bind(value.py()).call1((value,))?.extract()?;
+        Ok(u32::try_from(weight).ok().filter(|_| weight <= self.maxsize()))
+    }
+
+    /// Calls a function with each entry of the mapping, which those of cached functions are not.
+    pub(crate) fn for_each<'py>(
+        &self,
+        py: Python<'py>,
+        mut each: impl FnMut(Bound<'py, PyAny>, Bound<'py, PyAny>),
+    ) {
+        for item in &self.store {
+            let (key, value) = (item.key(), item.value());
+            if key.call().is_none()
+                && let (Some(key), Some(value)) = (key.object(py), value.object(py))
+            {
+                each(key, value);
+            }
+        }
+    }
+}
