@@ -14,7 +14,7 @@ help: ## list what can be made
 .PHONY: demo
 demo: ## build, then see a slow volume made faster
 	@scripts/require build
-	$(CARGO) run --profile demo --locked --bin floe -- demo
+	$(CARGO) run --profile demo --locked -p floe-lab --no-default-features --bin floe-demo
 
 .PHONY: test
 test: ## every test, also those with real NBD clients and from Python

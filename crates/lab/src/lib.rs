@@ -1,11 +1,22 @@
 //! The lab: says what policies, sizes and tiers are worth, by running the very code that serves.
+//!
+//! Without the feature `full`, which is on by default, it replays and demonstrates only.
 
 pub mod admission;
+#[cfg(feature = "full")]
 pub mod bench;
+#[cfg(feature = "full")]
 pub mod classes;
+pub mod demo;
+mod draw;
+#[cfg(feature = "full")]
 pub mod interference;
+#[cfg(feature = "full")]
 pub mod load;
+#[cfg(feature = "full")]
 pub mod model;
 pub mod replay;
+#[cfg(feature = "full")]
 pub mod report;
+#[cfg(feature = "full")]
 pub mod simulate;

@@ -30,6 +30,7 @@ pub use pace::Pace;
 pub use shed::{ShedDecision, ShedOutcome};
 pub use simulated::SimulatedDevice;
 pub use source::{Feed, Survey};
+#[cfg(feature = "full")]
 pub(crate) use stage::simulated;
 pub use stage::{OpenTier, Plan, Stage, StageError, Tier, Volume};
 pub use tiers::TierOutcome;
