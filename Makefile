@@ -40,6 +40,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences
 	$(CARGO) clippy $(RIVALS) --all-targets --locked -- -D warnings
 	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
+	$(CARGO) check -p floe-lab --no-default-features --bin floe-demo --locked
 	scripts/check-targets
 	scripts/check-layers
 	scripts/house --check

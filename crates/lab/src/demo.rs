@@ -1,11 +1,11 @@
 //! The demonstration: a slow volume, bare and through a cache, asked for the same requests.
 //!
-//! It runs in virtual time: the block cache of the server on simulated devices, which gives the same
-//! figures on every machine. `floe demo --real` fills the same rows with measurements.
+//! It runs in virtual time: the block cache of the server on simulated devices, which gives the
+//! same figures on every machine. `floe demo --real` fills the same rows with measurements.
 
 mod text;
 
-use floe_block::{Config, WriteMode};
+use floe_block::{Config, Gate, WriteMode};
 use floe_device::Spec;
 use floe_trace::{Op, Request};
 use serde::Serialize;
@@ -111,19 +111,29 @@ pub fn load() -> Load {
     }
 }
 
-/// Says in two lines what is demonstrated.
+/// Says in two lines what is simulated.
 pub fn introduction() -> String {
+    let volume = format!("A {} GiB volume on a simulated {VOLUME_MEDIUM} disk", VOLUME_BYTES >> 30);
+    let cache = format!("{} MiB of {CACHE_MEDIUM} cache", CACHE_BYTES >> 20);
+    described(&volume, &cache)
+}
+
+/// Says in two lines what is measured.
+pub fn real_introduction() -> String {
+    let volume = format!("A volume of {} GiB, over NBD", VOLUME_BYTES >> 30);
+    described(&volume, &format!("{} MiB of cache", CACHE_BYTES >> 20))
+}
+
+fn described(volume: &str, cache: &str) -> String {
     let load = load();
     format!(
-        "A {} GiB volume on a simulated {VOLUME_MEDIUM} disk (about 1 ms), {:.0} % reads, requests of\n{} \
-         to {} KiB, {} in flight, Zipf {}; then the same through {} MiB of {CACHE_MEDIUM} cache.",
-        VOLUME_BYTES >> 30,
+        "{volume}: {:.0} % reads, {} to {} KiB,\n{} in flight, Zipf {}; then the same requests \
+         through {cache}.",
         100.0 * load.read_share,
         load.sizes[0] >> 10,
         load.sizes[load.sizes.len() - 1] >> 10,
         load.depth,
         load.theta,
-        CACHE_BYTES >> 20,
     )
 }
 
@@ -164,7 +174,8 @@ fn survey() -> Survey {
     }
 }
 
-fn setup() -> Setup {
+/// Returns the settings of a run.
+pub fn setup() -> Setup {
     Setup {
         pace: Pace::Closed { in_flight: load().depth },
         warmup: REQUESTS,
@@ -174,16 +185,22 @@ fn setup() -> Setup {
     }
 }
 
-/// The server's defaults, with this write mode.
-fn plan(mode: WriteMode) -> Plan {
+/// Returns the server's defaults, with this write mode.
+///
+/// # Panics
+/// When the media are unknown, which they are not.
+pub fn plan(mode: WriteMode) -> Plan {
     let spec = |bytes: u64, medium: &str| -> Spec {
         format!("memory:{bytes},medium={medium}").parse().expect("the medium is known")
     };
-    let config = Config { cache_bytes: CACHE_BYTES, mode, ..Config::default() };
+    let admission = "always".parse().expect("it is an admission");
+    let gate = Gate { admission, above_bytes: 0 };
+    let config = Config { gate, cache_bytes: CACHE_BYTES, mode, ..Config::default() };
+    let most_dirty_bytes = mode.keeps_writes().then_some(CACHE_BYTES / 2);
     let cache = spec(CACHE_BYTES, CACHE_MEDIUM);
     let spec = spec(VOLUME_BYTES, VOLUME_MEDIUM);
     Plan {
-        tiers: vec![Tier { config, most_dirty_bytes: None, cache }],
+        tiers: vec![Tier { config, most_dirty_bytes, cache }],
         volumes: vec![Volume { name: "demo".to_owned(), spec, read_only: false }],
     }
 }

@@ -1,7 +1,7 @@
 //! Draws the requests of a load at random.
 //!
-//! The requested part of the volume follows a Zipf distribution over extents scattered at random, so
-//! that some are hot and neighbours are not; within its extent a request is uniform.
+//! The requested part of the volume follows a Zipf distribution over extents scattered at random,
+//! so that some are hot and neighbours are not; within its extent a request is uniform.
 
 use rand::distr::{Distribution, Uniform};
 use rand::rngs::SmallRng;

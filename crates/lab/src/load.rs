@@ -11,8 +11,8 @@ use hdrhistogram::Histogram;
 use rand::Rng;
 use std::collections::HashMap;
 
-pub use crate::draw::{DrawError, Load};
 use crate::draw::Source;
+pub use crate::draw::{DrawError, Load};
 
 /// Longest latency kept apart, in nanoseconds: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;

@@ -137,7 +137,10 @@ fn wrong_command_lines_are_refused() {
         bench nonsense                            → 'nonsense'
         bench memory --nonsense                   → '--nonsense'
         demo --nonsense                           → '--nonsense'
-        demo --time soon                          → --time | 'soon'
+        demo --real --time soon                   → --time | 'soon'
+        demo --time 1s                            → --real
+        demo --volume /tmp                        → --real
+        demo --real --volume /nonexistent/slow    → /nonexistent/slow
         ",
     );
 }

@@ -8,7 +8,8 @@ use super::Row;
 const BAR_COLUMNS: f64 = 52.0;
 
 const NEXT: &str = "\
-Your own trace: floe advise TRACE --backing hdd --cache nvme
+Your own trace: floe replay TRACE --backing memory:1TiB,medium=hdd \\
+                    --cache memory:1GiB,medium=nvme --time virtual
 Your own disks: floe demo --real --volume /mnt/slow --cache /mnt/fast";
 
 /// Describes the rows of a bare volume, a write-through and a write-back cache, and the next steps.
@@ -36,13 +37,13 @@ fn bars(rows: &[Row]) -> String {
 /// Lists the figures of each row.
 fn details(rows: &[Row]) -> String {
     let mut text = format!(
-        "{:13}  {:>9} {:>9}  {:>9} {:>9}  {:>7}  {:>7} {:>7}\n",
-        "", "read mean", "p99", "write", "p99", "hits", "from", "to disk"
+        "{:13} {:>9} {:>9} {:>10} {:>9} {:>7} {:>9} {:>7}\n",
+        "", "read mean", "p99", "write mean", "p99", "hits", "disk read", "written"
     );
     for row in rows {
         writeln!(
             text,
-            "{:13}  {:>9} {:>9}  {:>9} {:>9}  {:>5.1} %  {:>7} {:>7}",
+            "{:13} {:>9} {:>9} {:>10} {:>9} {:>5.1} % {:>9} {:>7}",
             row.run,
             microseconds(row.read_us_mean),
             microseconds(row.read_us_p99),
@@ -61,8 +62,8 @@ fn details(rows: &[Row]) -> String {
 fn verdict(rows: &[Row]) -> String {
     let [bare, through, back] = rows else { panic!("a demonstration has three rows") };
     format!(
-        "{:.0} % of reads were hits: they took {} on average instead of {}, and the same\nrequests \
-         ran {:.1} times as fast with write-through and {:.1} times with write-back.",
+        "The cache served {:.0} % of reads, and a read took {} instead of {}. The\nsame \
+         load ran {:.1} times as fast with write-through, {:.1} times with write-back.",
         100.0 * through.read_hit_ratio,
         microseconds(through.read_us_mean),
         microseconds(bare.read_us_mean),
@@ -74,15 +75,45 @@ fn verdict(rows: &[Row]) -> String {
 /// Formats a time in the unit that fits.
 fn microseconds(us: f64) -> String {
     match us {
-        us if us >= 1e6 => format!("{:.2} s", us / 1e6),
-        us if us >= 1e3 => format!("{:.2} ms", us / 1e3),
+        us if us >= 0.999_995e6 => format!("{:.2} s", us / 1e6),
+        us if us >= 999.95 => format!("{:.2} ms", us / 1e3),
         us => format!("{us:.1} µs"),
     }
 }
 
 fn mebibytes(bytes: u64) -> String {
     match bytes >> 20 {
-        mebibytes @ 0..10_000 => format!("{mebibytes} M"),
-        mebibytes => format!("{} G", mebibytes >> 10),
+        mebibytes @ 0..10_000 => format!("{mebibytes}MiB"),
+        mebibytes => format!("{}GiB", mebibytes >> 10),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The widest figures that a run can show.
+    fn row(run: &'static str) -> Row {
+        Row {
+            run,
+            requests_per_second: 1_234_567.8,
+            mebibytes_per_second: 12_345.6,
+            read_us_mean: 999_999.9,
+            read_us_p99: 1_234_567.8,
+            write_us_mean: 999_999.9,
+            write_us_p99: 1_234_567.8,
+            read_hit_ratio: 1.0,
+            backing_read_bytes: 9_999 << 20,
+            backing_write_bytes: (999 << 30) + (512 << 20),
+        }
+    }
+
+    #[test]
+    fn the_text_fits_into_80_columns() {
+        let rows = ["bare volume", "write-through", "write-back"].map(row);
+        let introductions = [super::super::introduction(), super::super::real_introduction()];
+        for line in text(&rows).lines().chain(introductions.iter().flat_map(|text| text.lines())) {
+            assert!(line.chars().count() <= 80, "{} columns: {line}", line.chars().count());
+        }
     }
 }

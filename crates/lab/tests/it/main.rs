@@ -3,6 +3,7 @@
 mod adacache_reference;
 mod bench_memory;
 mod capacity_search;
+mod demo;
 mod derivation;
 mod interference;
 mod replay;
