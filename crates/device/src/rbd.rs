@@ -11,6 +11,7 @@
 //! implicit lock back and forth at every write of another client; the explicit one it refuses to
 //! others.
 
+mod connection;
 mod device;
 mod error;
 mod handles;

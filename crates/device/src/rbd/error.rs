@@ -82,6 +82,18 @@ pub enum RbdError {
     },
 }
 
+impl RbdError {
+    /// True if the cluster refuses this client by name.
+    pub(super) fn is_fenced(&self) -> bool {
+        match self {
+            Self::Cluster { source, .. } | Self::Image { source, .. } => {
+                source.raw_os_error() == Some(libc::ESHUTDOWN)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Advice to the operator on what a cluster says.
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {

@@ -1,35 +1,27 @@
 //! The library's handles of a connection and an image, and what is asked of them.
 
-use std::ffi::{CString, c_char, c_int};
 use std::io;
-use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use super::connection::Connection;
 use super::error::RbdError;
-use super::library::{Functions, Handle, library};
+use super::library::{Functions, Handle, c_string, checked, library, text};
 use super::name::RbdName;
 use super::news::News;
 use crate::identity::{Fact, FactKind, Identity};
 
-/// Settings of the library: no cache of its own, no files, an end to the search for a cluster.
-const SETTINGS: [(&str, &str); 7] = [
-    ("rbd_cache", "false"),
-    // The least there is. By default it ignores discards of less than 64 KiB.
-    ("rbd_discard_granularity_bytes", "4096"),
-    ("client_mount_timeout", "30"),
-    ("admin_socket", ""),
-    ("log_file", "/dev/null"),
-    ("log_to_stderr", "false"),
-    ("err_to_stderr", "false"),
-];
-
 /// The longest wait for an image to be closed; a cluster that does not answer keeps it open.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A connection and an image; dropping closes them.
+/// An image that is open, and its share of a connection; dropping closes it.
 #[derive(Debug)]
-pub(super) struct OpenImage(pub(super) Handles);
+pub(super) struct OpenImage {
+    pub(super) handles: Handles,
+    /// There until this is dropped.
+    connection: Option<Arc<Connection>>,
+}
 
 /// The handles, as the library knows them; null where nothing is open.
 #[derive(Debug, Clone, Copy)]
@@ -47,54 +39,57 @@ unsafe impl Send for Handles {}
 // SAFETY: as above.
 unsafe impl Sync for Handles {}
 
-/// Text as the library takes it.
-pub(super) fn c_string(text: &str) -> Result<CString, RbdError> {
-    CString::new(text).map_err(|_| RbdError::ZeroByte { text: text.to_owned() })
-}
-
-/// The library returns errors as negative numbers of the system's.
-pub(super) fn checked(result: c_int) -> io::Result<c_int> {
-    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
-}
-
-/// Calls a function that fills a text of at most so many bytes.
-pub(super) fn text(
-    most: usize,
-    fill: impl FnOnce(*mut c_char, usize) -> c_int,
-) -> io::Result<String> {
-    let mut bytes = vec![0u8; most];
-    checked(fill(bytes.as_mut_ptr().cast(), most))?;
-    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(most);
-    Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
-}
-
 impl OpenImage {
-    /// Connects and opens the image, without its lock. Each step fills one more handle; where one
-    /// fails, those there are get closed. `more` are further settings of the library.
+    /// Opens the image, without its lock, by a connection of its own or one that others share.
+    /// `more` are further settings of the library.
     pub(super) fn new(
         library: &Functions,
         name: &RbdName,
         read_only: bool,
-        more: &[(&str, &str)],
+        more: &[(&'static str, &'static str)],
+    ) -> Result<Self, RbdError> {
+        loop {
+            let (connection, is_new) = Connection::find(library, name, more)?;
+            let opened = Self::by(library, &connection, name, read_only);
+            if is_new || !opened.as_ref().is_err_and(RbdError::is_fenced) {
+                return opened;
+            }
+            connection.retire();
+        }
+    }
+
+    /// Opens the image by this connection. Each step fills one more handle; where one fails, those
+    /// there are get closed.
+    pub(super) fn by(
+        library: &Functions,
+        connection: &Arc<Connection>,
+        name: &RbdName,
+        read_only: bool,
     ) -> Result<Self, RbdError> {
         let null = std::ptr::null_mut();
-        let (cluster, pool, image) = (null, null, null);
-        let mut open = Self(Handles { cluster, pool, image, is_locked: false, watch: None });
-        let handles = &mut open.0;
-        handles.connect(library, name, more)?;
-        handles.find_pool(library, name)?;
-        handles.open_image(library, name, read_only)?;
+        let (cluster, pool, image) = (connection.cluster, null, null);
+        let handles = Handles { cluster, pool, image, is_locked: false, watch: None };
+        let mut open = Self { handles, connection: Some(Arc::clone(connection)) };
+        open.handles.find_pool(library, name)?;
+        open.handles.open_image(library, name, read_only)?;
         Ok(open)
+    }
+
+    /// The connection that it was opened by.
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        self.connection.as_ref().expect("it is taken when this is dropped")
     }
 }
 
 impl Drop for OpenImage {
     /// Closes it, by a thread that is left alone where the cluster does not answer.
     fn drop(&mut self) {
-        let (Ok(library), handles) = (library(), self.0) else { return };
+        let (Ok(library), handles) = (library(), self.handles) else { return };
+        let connection = self.connection.take();
         let (done, closed) = channel();
         let close = move || {
             handles.close(library);
+            drop(connection);
             let _ = done.send(()); // perhaps nobody waits any more
         };
         // Without a thread it stays open until the process ends, which ends its lock as well.
@@ -105,43 +100,6 @@ impl Drop for OpenImage {
 }
 
 impl Handles {
-    pub(super) fn connect(
-        &mut self,
-        library: &Functions,
-        name: &RbdName,
-        more: &[(&str, &str)],
-    ) -> Result<(), RbdError> {
-        let failed = |what: String| {
-            move |source| RbdError::Cluster { what, image: name.to_string(), source }
-        };
-        let user = name.user.as_deref().map(c_string).transpose()?;
-        let user = user.as_ref().map_or(std::ptr::null(), |user| user.as_ptr());
-        // SAFETY: a place for the handle, and a text or nothing.
-        checked(unsafe { (library.rados_create)(&mut self.cluster, user) })
-            .map_err(failed("use Ceph's client library".to_owned()))?;
-        let path = name.conf.as_deref().map(Path::to_string_lossy);
-        let conf = path.as_deref().map(c_string).transpose()?;
-        let conf = conf.as_ref().map_or(std::ptr::null(), |conf| conf.as_ptr());
-        let what = match path {
-            Some(path) => format!("read Ceph's configuration {path}"),
-            None => "find Ceph's configuration (/etc/ceph/ceph.conf)".to_owned(),
-        };
-        // SAFETY: the handle has just been made, and the text is one or nothing.
-        checked(unsafe { (library.rados_conf_read_file)(self.cluster, conf) })
-            .map_err(failed(what))?;
-        for (option, value) in SETTINGS.iter().chain(more) {
-            let (name, value) = (c_string(option)?, c_string(value)?);
-            // SAFETY: as above.
-            checked(unsafe {
-                (library.rados_conf_set)(self.cluster, name.as_ptr(), value.as_ptr())
-            })
-            .map_err(failed(format!("set {option}")))?;
-        }
-        // SAFETY: the handle has been configured.
-        let connected = checked(unsafe { (library.rados_connect)(self.cluster) });
-        connected.map(drop).map_err(failed("connect to the cluster".to_owned()))
-    }
-
     pub(super) fn find_pool(
         &mut self,
         library: &Functions,
@@ -214,7 +172,7 @@ impl Handles {
 
     fn close(self, library: &Functions) {
         // SAFETY: each handle is open, nothing uses it any more, and it is closed before those that
-        // it was opened from.
+        // it was opened from; the connection ends later.
         unsafe {
             self.unwatch(library);
             if self.is_locked {
@@ -225,9 +183,6 @@ impl Handles {
             }
             if !self.pool.is_null() {
                 (library.rados_ioctx_destroy)(self.pool);
-            }
-            if !self.cluster.is_null() {
-                (library.rados_shutdown)(self.cluster);
             }
         }
     }

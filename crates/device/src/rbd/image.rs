@@ -32,16 +32,39 @@ impl RbdSource {
     /// # Errors
     /// Names the image and the step that failed.
     pub fn prepare(name: &RbdName, read_only: bool) -> Result<RbdSource, RbdError> {
+        Self::prepare_with(name, read_only, &[])
+    }
+
+    /// Opens an image for writing with librbd's own write-back cache, so that others can compare it
+    /// with Floe. **A write that has been answered may be lost** until it is flushed.
+    ///
+    /// # Errors
+    /// Names the image and the step that failed.
+    #[doc(hidden)]
+    pub fn prepare_cached(name: &RbdName) -> Result<RbdSource, RbdError> {
+        let settings = [
+            ("rbd_cache", "true"),
+            ("rbd_cache_policy", "writeback"),
+            ("rbd_cache_writethrough_until_flush", "false"),
+        ];
+        Self::prepare_with(name, false, &settings)
+    }
+
+    fn prepare_with(
+        name: &RbdName,
+        read_only: bool,
+        more: &[(&'static str, &'static str)],
+    ) -> Result<RbdSource, RbdError> {
         if name.snapshot.is_some() && !read_only {
             return Err(RbdError::Snapshot { image: name.to_string() });
         }
         let library = library()?;
-        let mut open = OpenImage::new(library, name, read_only, &[])?;
+        let mut open = OpenImage::new(library, name, read_only, more)?;
         if !read_only {
-            open.0.lock(library, name)?;
+            open.handles.lock(library, name)?;
         }
-        let identity = open.0.identity(library, name)?;
-        let size = open.0.size(library).map_err(|source| RbdError::Image {
+        let identity = open.handles.identity(library, name)?;
+        let size = open.handles.size(library).map_err(|source| RbdError::Image {
             what: "find the size of",
             image: name.to_string(),
             source,
@@ -50,7 +73,7 @@ impl RbdSource {
             return Err(RbdError::OddSize { image: name.to_string(), size });
         }
         let (news, size) = (Arc::new(News::default()), AtomicU64::new(size));
-        open.0.watch(library, &news).map_err(|source| RbdError::Image {
+        open.handles.watch(library, &news).map_err(|source| RbdError::Image {
             what: "watch",
             image: name.to_string(),
             source,
@@ -71,7 +94,7 @@ impl RbdSource {
     /// When the library cannot say, or the size is not a positive multiple of 512; the old one is
     /// kept.
     pub fn refresh(&self) -> io::Result<u64> {
-        let size = self.0.open.0.size(self.functions())?;
+        let size = self.0.open.handles.size(self.functions())?;
         if size == 0 || !size.is_multiple_of(512) {
             let message = format!("{size} bytes are not a positive multiple of 512");
             return Err(io::Error::new(io::ErrorKind::InvalidData, message));
@@ -102,7 +125,7 @@ impl RbdSource {
     /// # Errors
     /// The library's.
     pub fn owner(&self) -> io::Result<Option<String>> {
-        self.0.open.0.owner(self.functions())
+        self.0.open.handles.owner(self.functions())
     }
 
     /// A note that lies beside the image, in an object `floe.KEY.ID` of its pool.
@@ -110,7 +133,7 @@ impl RbdSource {
     /// # Errors
     /// The library's.
     pub fn note(&self, key: &str) -> io::Result<Option<String>> {
-        self.0.open.0.note(self.functions(), key)
+        self.0.open.handles.note(self.functions(), key)
     }
 
     /// Writes a note, durably, also when the cluster is full. Its writer should have the lock.
@@ -118,7 +141,7 @@ impl RbdSource {
     /// # Errors
     /// The library's; `ESHUTDOWN` when this client has been fenced, `E2BIG` for more than 64 KiB.
     pub fn set_note(&self, key: &str, note: &str) -> io::Result<()> {
-        self.0.open.0.set_note(self.functions(), key, note)
+        self.0.open.handles.set_note(self.functions(), key, note)
     }
 
     pub(super) fn functions(&self) -> &'static Functions {
@@ -126,6 +149,6 @@ impl RbdSource {
     }
 
     pub(super) fn handle(&self) -> Handle {
-        self.0.open.0.image
+        self.0.open.handles.image
     }
 }

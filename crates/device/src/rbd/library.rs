@@ -1,6 +1,7 @@
 //! The parts of librados and librbd that are used, found when they are first needed.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
+use std::io;
 use std::sync::OnceLock;
 
 use libloading::os::unix::Library;
@@ -126,4 +127,25 @@ pub(super) fn library() -> Result<&'static Functions, RbdError> {
     }
     let loaded = load()?;
     Ok(LOADED.get_or_init(|| loaded))
+}
+
+/// Text as the library takes it.
+pub(super) fn c_string(text: &str) -> Result<CString, RbdError> {
+    CString::new(text).map_err(|_| RbdError::ZeroByte { text: text.to_owned() })
+}
+
+/// The library returns errors as negative numbers of the system's.
+pub(super) fn checked(result: c_int) -> io::Result<c_int> {
+    if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
+}
+
+/// Calls a function that fills a text of at most so many bytes.
+pub(super) fn text(
+    most: usize,
+    fill: impl FnOnce(*mut c_char, usize) -> c_int,
+) -> io::Result<String> {
+    let mut bytes = vec![0u8; most];
+    checked(fill(bytes.as_mut_ptr().cast(), most))?;
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(most);
+    Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }

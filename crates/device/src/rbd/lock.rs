@@ -10,8 +10,8 @@ use std::ffi::{CStr, CString, c_int};
 use std::io;
 
 use super::error::RbdError;
-use super::handles::{Handles, OpenImage, c_string, checked, text};
-use super::library::{Functions, Watcher, library};
+use super::handles::{Handles, OpenImage};
+use super::library::{Functions, Watcher, c_string, checked, library, text};
 use super::name::RbdName;
 
 const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
@@ -37,7 +37,8 @@ impl RbdWatch {
     /// # Errors
     /// Names the image and the step that failed.
     pub fn open(name: &RbdName) -> Result<Self, RbdError> {
-        let open = OpenImage::new(library()?, name, true, &[])?;
+        let settings = [("rbd_blocklist_on_break_lock", "false")];
+        let open = OpenImage::new(library()?, name, true, &settings)?;
         Ok(Self { open, name: name.clone() })
     }
 
@@ -51,7 +52,7 @@ impl RbdWatch {
     /// # Errors
     /// The library's.
     pub fn owner(&self) -> io::Result<Option<String>> {
-        self.open.0.owner(functions())
+        self.open.handles.owner(functions())
     }
 
     /// False if the owner of the lock is dead. A client of the library watches the image as long
@@ -61,10 +62,10 @@ impl RbdWatch {
     /// # Errors
     /// The library's.
     pub fn may_live(&self, owner: &str) -> io::Result<bool> {
-        let locker = self.open.0.locker(functions())?;
+        let locker = self.open.handles.locker(functions())?;
         let by_hand = |it: &Locker| it.address == owner && !it.cookie.starts_with(AUTOMATIC);
         Ok(locker.as_ref().is_some_and(by_hand)
-            || self.open.0.watchers(functions())?.iter().any(|address| address == owner))
+            || self.open.handles.watchers(functions())?.iter().any(|address| address == owner))
     }
 
     /// A note that lies beside the image.
@@ -72,7 +73,7 @@ impl RbdWatch {
     /// # Errors
     /// The library's.
     pub fn note(&self, key: &str) -> io::Result<Option<String>> {
-        self.open.0.note(functions(), key)
+        self.open.handles.note(functions(), key)
     }
 
     /// Writes a note that lies beside the image, durably, also when the cluster is full.
@@ -80,47 +81,54 @@ impl RbdWatch {
     /// # Errors
     /// The library's, and `E2BIG` for more than 64 KiB.
     pub fn set_note(&self, key: &str, note: &str) -> io::Result<()> {
-        self.open.0.set_note(functions(), key, note)
+        self.open.handles.set_note(functions(), key, note)
     }
 
-    /// Fences `owner`, which held the lock, and breaks its lock. It may be gone, and its lock as
-    /// well. When this returns the cluster refuses whatever it sends.
+    /// Fences `owner`: when this returns the cluster refuses whatever it sends, to any image. Its
+    /// locks are still there.
     ///
     /// # Errors
     /// Names the image and the step that failed.
     pub fn fence(&self, owner: &str) -> Result<(), RbdError> {
-        let failed = |what| {
-            let image = self.name.to_string();
-            move |source| RbdError::Image { what, image, source }
-        };
-        let functions = library()?;
-        let settings = [("rbd_blocklist_on_break_lock", "false")];
-        let open = OpenImage::new(functions, &self.name, false, &settings)?;
-        let text = c_string(owner)?;
+        let (functions, cluster) = (library()?, self.open.handles.cluster);
         // The library parses the address in place: it gets a copy.
-        let mut address = text.clone().into_bytes_with_nul();
+        let mut address = c_string(owner)?.into_bytes_with_nul();
         // SAFETY: the cluster is connected; a text that may be written to.
         checked(unsafe {
-            (functions.rados_blocklist_add)(
-                open.0.cluster,
-                address.as_mut_ptr().cast(),
-                YEAR_SECONDS,
-            )
+            (functions.rados_blocklist_add)(cluster, address.as_mut_ptr().cast(), YEAR_SECONDS)
         })
-        .map_err(failed("fence the owner of"))?;
-        // SAFETY: the cluster is connected.
-        checked(unsafe { (functions.rados_wait_for_latest_osdmap)(open.0.cluster) })
-            .map_err(failed("await the fencing of the owner of"))?;
+        .map_err(self.failed("fence the owner of"))?;
+        let awaited = self.open.connection().wait_for_newest_map(functions);
+        awaited.map_err(self.failed("await the fencing of the owner of"))
+    }
+
+    /// Breaks the lock of `owner`, which has been fenced, perhaps by the watch of another image. It
+    /// may be gone, and its lock as well.
+    ///
+    /// # Errors
+    /// Names the image and the step that failed.
+    pub fn break_lock(&self, owner: &str) -> Result<(), RbdError> {
+        let functions = library()?;
+        let text = c_string(owner)?;
+        // Also where another connection has fenced the owner: OSDs learn the map from its clients.
+        let awaited = self.open.connection().wait_for_newest_map(functions);
+        awaited.map_err(self.failed("await the fencing of the owner of"))?;
+        let open = OpenImage::by(functions, self.open.connection(), &self.name, false)?;
         // SAFETY: the image is open; a text.
         let broken = checked(unsafe {
-            (functions.rbd_lock_break)(open.0.image, LOCK_EXCLUSIVE, text.as_ptr())
+            (functions.rbd_lock_break)(open.handles.image, LOCK_EXCLUSIVE, text.as_ptr())
         });
         match broken {
             Err(error) if !is_absent(&error) && error.raw_os_error() != Some(libc::EBUSY) => {
-                Err(failed("break the lock of")(error))
+                Err(self.failed("break the lock of")(error))
             }
             _ => Ok(()), // another owner's lock is refused when it is taken
         }
+    }
+
+    fn failed(&self, what: &'static str) -> impl FnOnce(io::Error) -> RbdError {
+        let image = self.name.to_string();
+        move |source| RbdError::Image { what, image, source }
     }
 }
 

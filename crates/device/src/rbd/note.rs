@@ -8,8 +8,8 @@
 use std::ffi::{CString, c_int};
 use std::io;
 
-use super::handles::{Handles, checked, text};
-use super::library::Functions;
+use super::handles::Handles;
+use super::library::{Functions, checked, text};
 use super::lock::is_absent;
 
 /// The longest note.

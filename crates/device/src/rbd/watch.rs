@@ -3,8 +3,8 @@
 use std::io;
 use std::sync::Arc;
 
-use super::handles::{Handles, checked};
-use super::library::Functions;
+use super::handles::Handles;
+use super::library::{Functions, checked};
 use super::news::{News, changed};
 
 impl Handles {

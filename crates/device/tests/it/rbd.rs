@@ -1,5 +1,6 @@
 //! Images of Ceph, on a cluster that the tests start.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -104,8 +105,11 @@ fn a_fenced_owner_writes_no_more_and_another_takes_the_lock() {
     assert_eq!(first.image().unwrap().owner().unwrap(), Some(owner.clone()));
     assert!(watch.may_live(&owner).unwrap());
     prepare(&text, WRITER).unwrap_err();
-    watch.fence(&owner).unwrap();
-    watch.fence(&owner).unwrap(); // as a standby does that was interrupted
+    for _ in 0..2 {
+        // Twice, as a standby does that was interrupted.
+        watch.fence(&owner).unwrap();
+        watch.break_lock(&owner).unwrap();
+    }
     let second = prepare(&text, WRITER).unwrap();
     assert_ne!(watch.owner().unwrap().as_ref(), Some(&owner));
     let mut device = second.open(&ring, &pool).unwrap();
@@ -116,6 +120,38 @@ fn a_fenced_owner_writes_no_more_and_another_takes_the_lock() {
     let late = first.image().unwrap().set_note("test", "late").unwrap_err();
     assert_eq!(late.raw_os_error(), Some(108), "{late}");
     assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [2; SECTOR]);
+}
+
+#[test]
+fn many_images_share_connections_and_none_that_was_fenced() {
+    let Some(ceph) = Ceph::start() else { return };
+    const CONNECTIONS: usize = 8;
+    let names: Vec<_> = (0..3 * CONNECTIONS).map(|at| format!("many-{at}")).collect();
+    let texts: Vec<_> = names.iter().map(|name| ceph.image(name, 1 << 20)).collect();
+    let owners = |images: &[Source]| {
+        let owner = |image: &Source| image.image().unwrap().owner().unwrap().expect("it is locked");
+        images.iter().map(owner).collect::<HashSet<_>>()
+    };
+    let (own, further) = texts.split_at(CONNECTIONS);
+    let mut images: Vec<_> = own.iter().map(|text| prepare(text, WRITER).unwrap()).collect();
+    assert_eq!(owners(&images).len(), CONNECTIONS, "the first ones do not share");
+    let (more, last) = further.split_at(CONNECTIONS);
+    images.extend(more.iter().map(|text| prepare(text, WRITER).unwrap()));
+    assert_eq!(owners(&images).len(), CONNECTIONS);
+
+    let fenced = images[0].image().unwrap().owner().unwrap().expect("it is locked");
+    let spec: Spec = texts[0].parse().unwrap();
+    RbdWatch::open(spec.image().expect("it is an image")).unwrap().fence(&fenced).unwrap();
+    let (ring, pool) = thread();
+    let mut writes = |image: &Source| {
+        let mut device = image.open(&ring, &pool).unwrap();
+        write(&ring, &pool, &mut *device, 0, &[1; SECTOR]).is_ok()
+    };
+    assert!(!writes(&images[0]));
+    assert_eq!(images.iter().filter(|image| !writes(image)).count(), 2, "those that share it");
+    let last: Vec<_> = last.iter().map(|text| prepare(text, WRITER).unwrap()).collect();
+    assert!(last.iter().all(&mut writes));
+    assert!(!owners(&last).contains(&fenced));
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! A standby's watch of the active server, and the moment to take over.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -191,23 +192,30 @@ fn look(first: &RbdWatch) -> io::Result<Look> {
     Ok(Look { asked, answered: now(), owner, record })
 }
 
-/// Fences those of the `owners` that still have a lock, and returns whether nothing failed.
+/// Fences those of the `owners` that still have a lock, and breaks their locks. Returns whether
+/// nothing failed.
 fn fence(watches: &[RbdWatch], owners: &[String]) -> bool {
-    let fenced = watches.iter().try_for_each(|watch| {
+    let mut fenced = HashSet::new();
+    let done = watches.iter().try_for_each(|watch| {
         let owner = watch.owner().map_err(|source| RbdError::Image {
             what: "find the owner of",
             image: watch.name().to_string(),
             source,
         })?;
-        match owner.filter(|owner| owners.contains(owner)) {
-            Some(owner) => watch.fence(&owner),
-            None => Ok(()),
+        if let Some(owner) = owner.filter(|owner| owners.contains(owner)) {
+            // The images of a server share connections, and each is fenced as a whole.
+            if !fenced.contains(&owner) {
+                watch.fence(&owner)?;
+            }
+            watch.break_lock(&owner)?;
+            fenced.insert(owner);
         }
+        Ok::<_, RbdError>(())
     });
-    if let Err(error) = &fenced {
+    if let Err(error) = &done {
         tracing::warn!(%error, "fencing failed; trying again");
     }
-    fenced.is_ok()
+    done.is_ok()
 }
 
 #[cfg(test)]
