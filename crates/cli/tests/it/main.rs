@@ -33,6 +33,7 @@ mod nvme_use;
 mod packaging;
 mod pair;
 mod rbd;
+mod rbd_commands;
 mod replay;
 mod restack;
 mod simulate;
