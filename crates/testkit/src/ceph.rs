@@ -24,13 +24,29 @@ impl Ceph {
     /// When it does not start.
     #[track_caller]
     pub fn start() -> Option<Ceph> {
+        Self::start_on("memstore")
+    }
+
+    /// Starts a cluster with an empty pool `rbd` whose data is in a file of 4 GiB, as on a disk;
+    /// says that it is skipped where Ceph is missing.
+    ///
+    /// # Panics
+    /// When it does not start.
+    #[track_caller]
+    pub fn start_on_disk() -> Option<Ceph> {
+        Self::start_on("bluestore")
+    }
+
+    #[track_caller]
+    fn start_on(store: &str) -> Option<Ceph> {
         if !is_installed(&["ceph-mon", "ceph-osd", "rbd"]) {
             return None;
         }
         let parent = tempfile::tempdir().expect("a folder").keep();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/ceph");
         let mut command = Command::new(script);
-        let command = command.arg(parent.join("ceph")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let command = command.arg(parent.join("ceph")).arg(store);
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut script = command.spawn().expect("scripts/ceph starts");
         let mut line = String::new();
         let output = script.stdout.take().expect("it has an output");
