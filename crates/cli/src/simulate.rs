@@ -70,6 +70,9 @@ pub(crate) struct Arguments {
     /// Time a miss takes
     #[arg(long, value_name = "MICROSECONDS", conflicts_with = "blocks")]
     miss_us: Option<f64>,
+    /// Time a miss takes longer that puts its object in, with the eviction for it [default: 0]
+    #[arg(long, value_name = "MICROSECONDS", conflicts_with = "blocks")]
+    insert_us: Option<f64>,
     /// Take the time of a miss from a medium: dram, pmem, optane, nvme, sata-ssd, hdd or cloud
     #[arg(long, value_name = "NAME", conflicts_with_all = ["miss_us", "blocks"])]
     medium: Option<String>,

@@ -79,19 +79,23 @@ fn latency(arguments: &Arguments) -> Result<Option<Latency>, CliError> {
         Ok(mean_read_us(medium))
     };
     let miss_us = arguments.medium.as_ref().map(of_medium).transpose()?.or(arguments.miss_us);
-    match (arguments.hit_us, miss_us) {
-        (None, None) => Ok(None),
-        (Some(_), None) => {
-            Err(CliError::usage("--hit-us needs the time of a miss: --miss-us or --medium"))
-        }
-        (hit_us, Some(miss_us)) => {
-            let hit_us = hit_us.unwrap_or(DEFAULT_HIT_US);
-            if hit_us < 0.0 || miss_us < 0.0 || !(hit_us + miss_us).is_finite() {
-                return Err(CliError::usage("--hit-us and --miss-us are times of at least 0"));
-            }
-            Ok(Some(Latency { hit_us, miss_us }))
+    let given = [("--hit-us", arguments.hit_us), ("--insert-us", arguments.insert_us)];
+    let Some(miss_us) = miss_us else {
+        return match given.iter().find(|(_, time)| time.is_some()) {
+            None => Ok(None),
+            Some((name, _)) => Err(CliError::usage(format!(
+                "{name} needs the time of a miss: --miss-us or --medium"
+            ))),
+        };
+    };
+    let hit_us = arguments.hit_us.unwrap_or(DEFAULT_HIT_US);
+    let insert_us = arguments.insert_us.unwrap_or(0.0);
+    for (name, time) in [("--hit-us", hit_us), ("--miss-us", miss_us), ("--insert-us", insert_us)] {
+        if !(time >= 0.0 && time.is_finite()) {
+            return Err(CliError::usage(format!("{name} {time} is not a time of at least 0")));
         }
     }
+    Ok(Some(Latency { hit_us, miss_us, insert_us }))
 }
 
 /// Returns the mean time of a 4 KiB read on an idle medium, from its model.

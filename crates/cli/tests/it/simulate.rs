@@ -169,6 +169,11 @@ fn what_cannot_be_simulated_is_refused_in_a_line() {
         (&[keys, "--policy", "lru", "--size", "1%"], "--size"),
         (&[keys, "--policy", "lru", "--size", "5", "--sample", "2"], "--sample"),
         (&[keys, "--policy", "lru", "--size", "5", "--hit-us", "1"], "--miss-us"),
+        (&[keys, "--policy", "lru", "--size", "5", "--insert-us", "1"], "--insert-us needs"),
+        (
+            &[keys, "--policy", "lru", "--size", "5", "--miss-us", "9", "--insert-us=-1"],
+            "--insert-us -1",
+        ),
         (&[keys, "--policy", "lru", "--size", "5", "--medium", "tape"], "tape"),
         (&[keys, "--blocks", "4KiB", "--size", "1MiB"], "block=4KiB"),
         (&[keys, "--size", "5"], "--policy"),

@@ -63,6 +63,7 @@ impl Visitor for Simulation<'_> {
             hit_ns: Some(latency.hit_us * 1e3),
             backing_read_ns: Some(latency.miss_us * 1e3),
             backing_write_ns: Some(latency.miss_us * 1e3),
+            insert_ns: Some(latency.insert_us * 1e3),
             ..Times::default()
         });
         let mut cache = Cache {
@@ -220,7 +221,7 @@ mod tests {
             "trace",
             stream,
             &run,
-            Some(Latency { hit_us: 1.0, miss_us: 101.0 }),
+            Some(Latency { hit_us: 1.0, miss_us: 101.0, insert_us: 0.0 }),
             &AtomicU64::new(0),
         )
     }
@@ -279,6 +280,31 @@ mod tests {
         assert_eq!(run("lru", "always", &stream, 500).hits, 0);
         let outcome = run("lru", "until-full", &stream, 500);
         assert_eq!((outcome.hits, outcome.inserted), (9 * 500, Some(500)));
+    }
+
+    #[test]
+    fn an_insertion_costs_what_a_request_waits_for_it() {
+        let stream = stream("zipf:keys=5000,requests=60000", false);
+        let requests = stream.keys.len() as f64;
+        let mean = |admit: &str, insert_us| {
+            let choices = floe_policy::admission::registry::choices;
+            let admit = match admit {
+                "" => Vec::new(),
+                admit => choices(admit).expect("it is registered"),
+            };
+            let run = Run { policy: "lru".parse().expect("it is registered"), size: 500, admit };
+            let latency = Latency { hit_us: 1.0, miss_us: 101.0, insert_us };
+            simulate("trace", &stream, &run, Some(latency), &AtomicU64::new(0))
+        };
+        for admit in ["", "always", "until-full", "fussy:tune=0"] {
+            let (free, paid) = (mean(admit, 0.0), mean(admit, 10.0));
+            assert_eq!(free.hits, paid.hits, "{admit}");
+            let demanded = paid.inserted.map_or(paid.misses, |inserted| inserted - paid.prefetches);
+            let added = paid.mean_latency_us.unwrap() - free.mean_latency_us.unwrap();
+            let expected = 10.0 * demanded as f64 / requests;
+            assert!((added - expected).abs() < 1e-9, "{admit}: {added} µs, not {expected}");
+        }
+        assert!(mean("fussy:tune=0", 0.0).prefetches > 0, "FussyCache fetches what is popular");
     }
 
     #[test]

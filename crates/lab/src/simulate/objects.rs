@@ -71,7 +71,7 @@ pub struct SimulationResult {
     /// The same for `byte_miss_ratio`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub byte_miss_ratio_ci95: Option<f64>,
-    /// Mean latency with the given times for a hit and a miss.
+    /// Mean latency with the given times of a hit, a miss and an insertion.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_latency_us: Option<f64>,
     /// Time the run took.
@@ -125,8 +125,9 @@ pub fn simulate(
         miss_ratio_ci95: is_sample(misses.bound),
         byte_miss_ratio: bytes.ratio,
         byte_miss_ratio_ci95: is_sample(bytes.bound),
-        mean_latency_us: latency
-            .map(|Latency { hit_us, miss_us }| hit_us + misses.ratio * (miss_us - hit_us)),
+        mean_latency_us: latency.map(|latency| {
+            latency.mean_us(misses.ratio, counts.demanded as f64 / simulated as f64)
+        }),
         seconds,
         requests_per_second: simulated as f64 / seconds,
         policy_bytes_per_object: counts.policy_bytes as f64 / counts.most_objects.max(1) as f64,
@@ -164,6 +165,8 @@ struct Counts {
     /// The admission that was asked, and what it let in.
     admission: Option<String>,
     inserted: u64,
+    /// Objects that requests put in.
+    demanded: u64,
 }
 
 impl Counts {
@@ -222,6 +225,7 @@ impl From<admitted::Counts> for Counts {
             policy_bytes: counts.policy_bytes,
             most_objects: counts.most_objects,
             inserted: counts.inserted,
+            demanded: counts.inserted - counts.fetched,
             ..Self::default()
         }
     }
@@ -286,7 +290,8 @@ impl Simulation<'_> {
             } else {
                 counts.missed_bytes += u64::from(size);
                 misses_of.add(key);
-                owner.insert(key, &self.access::<P>(at, key, size, in_a_row), |_, _, _| ());
+                let access = self.access::<P>(at, key, size, in_a_row);
+                counts.demanded += u64::from(owner.insert(key, &access, |_, _, _| ()).is_some());
             }
             if P::INFO.streams {
                 for ahead in positions.ahead() {

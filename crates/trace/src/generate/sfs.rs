@@ -6,11 +6,13 @@
 //! | dbtable | 4 of 5 | 18 KiB | scattered widely, some places more popular |
 //! | dblog | none | 18 KiB | a few places again and again, now and then any |
 //! | swbuild | 1 of 5 | 23 KiB | scattered, some places much more popular |
-//! | vda | none | 457 KiB | one behind the other, and again from the start |
+//! | vda | none | 457 KiB | from the last start again, or one behind the other |
 //! | websearch | all | 8 KiB | as dblog |
 //!
-//! Shares and sizes are the paper's. How popular places are it only draws; that a hundredth of them
-//! takes nine requests of ten, and the exponents, are chosen here. A key is a block of 4 KiB:
+//! Shares and sizes are the paper's. How popular places are it only draws, and that VDA is inclined
+//! to begin at the same block again with another size it only says; that a hundredth of the places
+//! takes nine requests of ten, that every other request of VDA begins where the last one did, and
+//! the exponents are chosen here. A key is a block of 4 KiB:
 //! `block=4KiB` makes disk I/O with those sizes. Places are extents as long as the longest request;
 //! requests begin where extents do.
 
@@ -29,6 +31,8 @@ const SWBUILD_THETA: f64 = 0.99;
 /// Share of the requests that go to the few popular places, and one place in how many these are.
 const HOT_REQUESTS: f64 = 0.9;
 const HOT_PLACES: u64 = 100;
+/// Share of VDA's requests that begin where the last one did.
+const VDA_AGAIN: f64 = 0.5;
 
 pub(super) static SFS: Entry = Entry {
     name: "sfs",
@@ -63,13 +67,22 @@ pub(super) static SFS: Entry = Entry {
         let place = match workload {
             "dbtable" => popular(DBTABLE_THETA),
             "swbuild" => popular(SWBUILD_THETA),
-            "vda" => Place::Next(0),
+            "vda" => Place::Next { start: 0, end: 0 },
             _ => Place::Few { first: rng.below(places), count: (places / HOT_PLACES).max(1) },
         };
         let read_until = if read_share < 1.0 { threshold(read_share) } else { u64::MAX };
-        let hot_until = threshold(HOT_REQUESTS);
-        let generator =
-            Sfs { rng, place, keys, extent, places, half_blocks, read_until, hot_until };
+        let (hot_until, again_until) = (threshold(HOT_REQUESTS), threshold(VDA_AGAIN));
+        let generator = Sfs {
+            rng,
+            place,
+            keys,
+            extent,
+            places,
+            half_blocks,
+            read_until,
+            hot_until,
+            again_until,
+        };
         Ok(Made { span: keys, generator: Box::new(generator) })
     },
 };
@@ -82,8 +95,11 @@ enum Place {
         first: u64,
         count: u64,
     },
-    /// The key behind the last one.
-    Next(u64),
+    /// The start of the last request again, or its end.
+    Next {
+        start: u64,
+        end: u64,
+    },
 }
 
 struct Sfs {
@@ -96,6 +112,7 @@ struct Sfs {
     half_blocks: u64,
     read_until: u64,
     hot_until: u64,
+    again_until: u64,
 }
 
 impl Generate for Sfs {
@@ -115,9 +132,14 @@ impl Generate for Sfs {
                 };
                 place % self.places * self.extent
             }
-            Place::Next(next) => {
-                let key = if *next + count > self.keys { 0 } else { *next };
-                *next = key + count;
+            Place::Next { start, end } => {
+                let again = self.rng.next() < self.again_until;
+                let next = if again { *start } else { *end };
+                let key = if next + count > self.keys { 0 } else { next };
+                (*start, *end) = (key, (*end).max(key + count));
+                if key == 0 {
+                    *end = count;
+                }
                 key
             }
         };
