@@ -76,7 +76,7 @@ miri: ## undefined behaviour in the cache in memory, if Miri is there
 
 .PHONY: bench
 bench: ## benchmarks, each a ratio to a rival or to the floor
-	@scripts/require build clients bench
+	@scripts/require build clients bench ceph
 	$(CARGO) bench --workspace --locked --bench '*'
 	$(CARGO) build --release --locked --bin floe
 	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3

@@ -54,13 +54,11 @@ fn rate(measured: &Measured) -> f64 {
     measured.outcome.requests as f64 / measured.outcome.seconds
 }
 
-fn cells(loads: &[Load], ways: usize) -> Vec<Cell> {
+fn cells(load: Load, ways: usize) -> Vec<Cell> {
     let empty = || (0..ways).map(|_| Vec::new()).collect();
     let mut cells = Vec::new();
-    for &load in loads {
-        for bytes in SIZES {
-            cells.extend(DEPTHS.map(|depth| Cell { load, bytes, depth, measured: empty() }));
-        }
+    for bytes in SIZES {
+        cells.extend(DEPTHS.map(|depth| Cell { load, bytes, depth, measured: empty() }));
     }
     cells
 }
@@ -78,8 +76,8 @@ fn measure(ways: &mut [Subject], cells: &mut [Cell], rounds: usize, seconds: f64
                 let turn = Turn { load: cell.load, bytes, depth, seconds, range, seed };
                 cell.measured[at].push(way.take(turn));
                 if cell.load == Load::Write {
-                    // Not counted, for any way: what one puts off is not to slow the next one.
-                    way.take(Turn { load: Load::Flush, ..turn });
+                    // Not counted, for any way: what one puts off does not slow the next one.
+                    way.drain();
                 }
             }
         }
@@ -141,6 +139,9 @@ fn main() -> std::io::Result<()> {
     let parent = option(&arguments, "--caches").map_or_else(std::env::temp_dir, Into::into);
     let folder = tempfile::tempdir_in(parent)?;
     let memory = ["--memory", "256MiB"];
+    // Nothing is written back in another one's turn.
+    let back = ["--write", "back", "--flush-interval", "1h"];
+    let volatile = [&["--write", "through", "--volatile"], &memory[..]].concat();
     let floe = |name, is_cold, settings: &[&str]| {
         Subject::floe(&ceph, folder.path(), name, is_cold, settings)
     };
@@ -148,15 +149,20 @@ fn main() -> std::io::Result<()> {
         Subject::librbd(&ceph, "librbd", false, false),
         Subject::librbd(&ceph, "librbd with rbd_cache", true, false),
         floe("Floe, through", false, &[&["--write", "through"], &memory[..]].concat()),
-        floe("Floe, back", false, &[&["--write", "back"], &memory[..]].concat()),
-        floe("Floe, back, mirror", false, &[&["--write", "back", "mirror"], &memory[..]].concat()),
-        floe("Floe, back, no memory tier", false, &["--write", "back"]),
+        floe("Floe, through, volatile", false, &volatile),
+        floe("Floe, back", false, &[&back[..], &memory[..]].concat()),
+        floe("Floe, back, mirror", false, &[&back[..], &memory[..], &["mirror"]].concat()),
+        floe("Floe, back, no memory tier", false, &back),
     ];
-    let mut warm_cells = cells(&[Load::Read, Load::Write], warm.len());
-    measure(&mut warm, &mut warm_cells, rounds, seconds);
+    // Reads first: the memory tier forgets what is written.
+    let mut reads = cells(Load::Read, warm.len());
+    measure(&mut warm, &mut reads, rounds, seconds);
+    let mut writes = cells(Load::Write, warm.len());
+    measure(&mut warm, &mut writes, rounds, seconds);
     let mut out = std::io::stdout().lock();
     writeln!(out, "\n### Hits and writes")?;
-    print(&mut out, &warm, &warm_cells)?;
+    print(&mut out, &warm, &reads)?;
+    print(&mut out, &warm, &writes)?;
     drop(warm);
 
     let small = ["--block-sizes", "4KiB,8KiB,16KiB,32KiB,64KiB"];
@@ -166,7 +172,7 @@ fn main() -> std::io::Result<()> {
         floe("Floe, cold", true, &[]),
         floe("Floe, cold, 4 KiB blocks", true, &small),
     ];
-    let mut cold_cells = cells(&[Load::Read], cold.len());
+    let mut cold_cells = cells(Load::Read, cold.len());
     measure(&mut cold, &mut cold_cells, rounds, seconds);
     writeln!(out, "\n### Misses")?;
     print(&mut out, &cold, &cold_cells)

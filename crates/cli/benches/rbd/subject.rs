@@ -12,7 +12,7 @@ const MIB: u64 = 1 << 20;
 /// Bytes of an image, and of the range that is used: of those that are cached, and of the others.
 const WARM_IMAGE: u64 = 192 * MIB;
 pub(crate) const WARM_RANGE: u64 = 128 * MIB;
-pub(crate) const COLD_RANGE: u64 = 512 * MIB;
+pub(crate) const COLD_RANGE: u64 = 256 * MIB;
 
 /// A process that ends with this.
 pub(crate) struct Process(Child);
@@ -37,6 +37,12 @@ impl Drop for Process {
     }
 }
 
+/// A server, and its operator's address.
+struct Server {
+    process: Process,
+    admin: String,
+}
+
 /// A way to a volume.
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
@@ -45,7 +51,7 @@ pub(crate) struct Subject {
     lines: Lines<BufReader<ChildStdout>>,
     client: Process,
     /// The servers: of the volume, and of the mirror's half.
-    servers: Vec<Process>,
+    servers: Vec<Server>,
 }
 
 /// The outcome of a turn, and what it took.
@@ -63,7 +69,7 @@ impl Subject {
         is_cold: bool,
         kind: &str,
         address: &str,
-        servers: Vec<Process>,
+        servers: Vec<Server>,
     ) -> Self {
         let own = std::env::current_exe().expect("this program has a path");
         let mut client = Command::new(own)
@@ -106,7 +112,7 @@ impl Subject {
             servers.push(server);
             format!("mirror:file:{cache}+{address},size=400MiB")
         } else {
-            format!("file:{cache},size={}", if is_cold { "32MiB" } else { "400MiB" })
+            format!("file:{cache},size={}", if is_cold { "16MiB" } else { "400MiB" })
         };
         let mut line = vec!["--backing", &volume, "--cache", &cache];
         line.extend(settings.iter().filter(|it| **it != "mirror"));
@@ -132,13 +138,25 @@ impl Subject {
         }
     }
 
+    /// Writes to the image what writes have put off.
+    pub(crate) fn drain(&mut self) {
+        let (bytes, depth, seconds, range, seed) = (0, 1, 0.0, 0, 0);
+        self.take(Turn { load: Load::Flush, bytes, depth, seconds, range, seed });
+        if let Some(Server { admin, .. }) = self.servers.first() {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+            let done = command.args(["flush", "--admin", admin]).stdout(Stdio::null()).status();
+            assert!(done.expect("floe runs").success(), "the cache is drained");
+        }
+    }
+
     /// Processor time of the process that librbd or the cache is in, and of the others.
     fn cpu_ns(&self) -> (u64, u64) {
         let client = self.client.cpu_ns();
         match &self.servers[..] {
             [] => (client, 0),
             [server, others @ ..] => {
-                (server.cpu_ns(), others.iter().map(Process::cpu_ns).sum::<u64>() + client)
+                let others = others.iter().map(|it| it.process.cpu_ns()).sum::<u64>();
+                (server.process.cpu_ns(), others + client)
             }
         }
     }
@@ -159,13 +177,13 @@ fn image(ceph: &Ceph, name: &str, is_cold: bool) -> String {
 }
 
 /// Starts a server on a port of its own; returns its address.
-fn serve(folder: &Path, settings: &[&str]) -> (String, Process) {
+fn serve(folder: &Path, settings: &[&str]) -> (String, Server) {
     let state = tempfile::tempdir_in(folder).expect("a folder").keep();
     let socket = format!("nbd+unix:///?socket={}", state.join("nbd.sock").display());
+    let admin = format!("unix:{}", state.join("admin.sock").display());
     let mut server = Command::new(env!("CARGO_BIN_EXE_floe"))
         .args(["serve", "--threads", "1", "--listen", &socket])
-        .arg("--admin")
-        .arg(format!("unix:{}", state.join("admin.sock").display()))
+        .args(["--admin", &admin])
         .args(settings)
         .env("STATE_DIRECTORY", state)
         .env("FLOE_LOG", "warn")
@@ -176,5 +194,5 @@ fn serve(folder: &Path, settings: &[&str]) -> (String, Process) {
         .expect("floe runs");
     let mut lines = BufReader::new(server.stdout.take().expect("it is piped")).lines();
     let address = lines.next().expect("the server starts").expect("text");
-    (address, Process(server))
+    (address, Server { process: Process(server), admin })
 }

@@ -153,7 +153,7 @@ fn carry_out(door: &mut dyn Door, turn: Turn) -> Outcome {
     let Turn { load, bytes, depth, range, .. } = turn;
     let begun = Instant::now();
     let end = begun + Duration::from_secs_f64(turn.seconds);
-    let blocks = range / bytes;
+    let blocks = range / bytes.max(1);
     let (mut state, mut count) = ((turn.seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15), 0);
     let mut next = || {
         state ^= state << 13;
