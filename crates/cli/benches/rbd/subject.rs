@@ -1,5 +1,8 @@
 //! The ways to a volume that take turns: librbd alone, with its cache, and Floe above it.
 
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Lines, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -14,19 +17,25 @@ const WARM_IMAGE: u64 = 192 * MIB;
 pub(crate) const WARM_RANGE: u64 = 128 * MIB;
 pub(crate) const COLD_RANGE: u64 = 256 * MIB;
 
-/// A process that ends with this.
-pub(crate) struct Process(Child);
+/// A process that ends with this, and the processor time of its threads when last seen, in
+/// nanoseconds: librbd has some that end.
+pub(crate) struct Process(Child, RefCell<HashMap<OsString, u64>>);
 
 impl Process {
+    fn new(child: Child) -> Self {
+        Self(child, RefCell::default())
+    }
+
     /// Processor time of all its threads so far, in nanoseconds.
     fn cpu_ns(&self) -> u64 {
+        let mut seen = self.1.borrow_mut();
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id()));
-        let times = tasks.expect("the process runs").map(|task| {
-            let path = task.expect("a thread").path().join("schedstat");
-            let text = std::fs::read_to_string(path).expect("the kernel counts times");
-            text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).expect("a number")
-        });
-        times.sum()
+        for task in tasks.expect("the process runs").flatten() {
+            let Ok(text) = std::fs::read_to_string(task.path().join("schedstat")) else { continue };
+            let time = text.split(' ').next().and_then(|ns| ns.parse().ok());
+            seen.insert(task.file_name(), time.expect("a number"));
+        }
+        seen.values().sum()
     }
 }
 
@@ -79,7 +88,7 @@ impl Subject {
             .spawn()
             .expect("this program runs");
         let lines = BufReader::new(client.stdout.take().expect("it is piped")).lines();
-        let mut subject = Self { name, is_cold, lines, client: Process(client), servers };
+        let mut subject = Self { name, is_cold, lines, client: Process::new(client), servers };
         for _ in 0..if is_cold { 0 } else { 2 } {
             let range = WARM_RANGE;
             let (bytes, depth, seconds, seed) = (64 << 10, 16, 0.0, 0);
@@ -194,5 +203,5 @@ fn serve(folder: &Path, settings: &[&str]) -> (String, Server) {
         .expect("floe runs");
     let mut lines = BufReader::new(server.stdout.take().expect("it is piped")).lines();
     let address = lines.next().expect("the server starts").expect("text");
-    (address, Server { process: Process(server), admin })
+    (address, Server { process: Process::new(server), admin })
 }
