@@ -9,7 +9,7 @@ MODELLED = policy model trace device nbd block
 
 .PHONY: help
 help: ## list what can be made
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: demo
 demo: ## build, then see a slow volume made faster
@@ -17,8 +17,8 @@ demo: ## build, then see a slow volume made faster
 	$(CARGO) run --profile demo --locked -p floe-lab --no-default-features --bin floe-demo
 
 .PHONY: test
-test: ## every test, also those with real NBD clients and from Python
-	@scripts/require build clients guest ceph python
+test: ## every test, also those with real NBD clients, from C and from Python
+	@scripts/require build clients guest ceph c python
 	FLOE_REQUIRE_CLIENTS=1 FLOE_MIRROR_WORLDS=100000 $(CARGO) test --workspace --locked --no-fail-fast
 	scripts/test-python
 
@@ -81,6 +81,12 @@ bench: ## benchmarks, each a ratio to a rival or to the floor
 	$(CARGO) build --release --locked --bin floe
 	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3
 	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.02
+
+.PHONY: install-c
+install-c: ## the library for C: PREFIX=/usr/local, DESTDIR=
+	@scripts/require build
+	$(CARGO) build --release --locked -p floe-c
+	PREFIX="$${PREFIX:-/usr/local}" scripts/install-c "$$(cd "$${CARGO_TARGET_DIR:-target}" && pwd)/release"
 
 .PHONY: man
 man: ## manual pages, in target/man

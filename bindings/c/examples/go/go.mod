@@ -1,0 +1,3 @@
+module example.com/floe-from-go
+
+go 1.20

@@ -1,0 +1,118 @@
+//! The last error of each thread, and the border that no panic crosses.
+
+use std::cell::RefCell;
+use std::ffi::{CString, c_char, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::floe_status;
+
+thread_local! {
+    static MESSAGE: RefCell<CString> = RefCell::default();
+}
+
+/// Returns why the last call of this thread that failed did, as a line of text. It is empty before
+/// the first, and valid until the next call of this thread that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn floe_error_message() -> *const c_char {
+    MESSAGE.try_with(|message| message.borrow().as_ptr()).unwrap_or(c"".as_ptr())
+}
+
+/// Returns the version of the library, such as "0.1.0".
+#[unsafe(no_mangle)]
+pub extern "C" fn floe_version() -> *const c_char {
+    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
+    VERSION.as_ptr().cast()
+}
+
+/// Why a call fails: its status and its message.
+pub(crate) struct Failure {
+    status: floe_status,
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+        Self { status: floe_status::Invalid, message: message.into() }
+    }
+
+    pub(crate) fn new(status: floe_status, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+}
+
+/// Runs a call, and turns its failure or its panic into a status and a message.
+pub(crate) fn guarded(call: impl FnOnce() -> Result<floe_status, Failure>) -> floe_status {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(Ok(status)) => status,
+        Ok(Err(Failure { status, message })) => {
+            remember(&message);
+            status
+        }
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied());
+            remember(text.unwrap_or("a panic without a text"));
+            floe_status::Panicked
+        }
+    }
+}
+
+/// As [`guarded`], for a call that returns something else: `otherwise` where it fails.
+pub(crate) fn guarded_or<T>(otherwise: T, call: impl FnOnce() -> Result<T, Failure>) -> T {
+    let mut result = None;
+    guarded(|| {
+        result = Some(call()?);
+        Ok(floe_status::Ok)
+    });
+    result.unwrap_or(otherwise)
+}
+
+fn remember(message: &str) {
+    let message = CString::new(message.replace('\0', " ")).unwrap_or_default();
+    // While the thread ends there is nowhere to keep it, and nobody to read it.
+    let _ = MESSAGE.try_with(|last| *last.borrow_mut() = message);
+}
+
+/// The reference that a pointer from C is.
+///
+/// # Safety
+/// It is null, or points to a value that outlives the call.
+pub(crate) unsafe fn reference<'a, T>(pointer: *const T, name: &str) -> Result<&'a T, Failure> {
+    // SAFETY: the caller says so.
+    unsafe { pointer.as_ref() }.ok_or_else(|| Failure::invalid(format!("{name} is NULL")))
+}
+
+/// The bytes at a pointer from C, which may be null if there are none.
+///
+/// # Safety
+/// So many bytes can be read there during the call.
+pub(crate) unsafe fn bytes<'a>(
+    data: *const c_void,
+    len: usize,
+    name: &str,
+) -> Result<&'a [u8], Failure> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(Failure::invalid(format!("{name} is NULL, but its length is {len}")));
+    }
+    if len > isize::MAX as usize {
+        return Err(Failure::invalid(format!("{name} has an impossible length, {len}")));
+    }
+    // SAFETY: not null, not too long, and the caller says that it can be read.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) })
+}
+
+/// Writes a result for C.
+///
+/// # Safety
+/// The place is null, or can be written.
+pub(crate) unsafe fn give<T>(place: *mut T, value: T, name: &str) -> Result<(), Failure> {
+    if place.is_null() {
+        return Err(Failure::invalid(format!("{name} is NULL")));
+    }
+    // SAFETY: the caller says so.
+    unsafe { place.write(value) };
+    Ok(())
+}

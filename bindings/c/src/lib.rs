@@ -1,0 +1,39 @@
+//! Floe's cache in memory for C: see `include/floe.h`, which is made from this crate, and the
+//! README.
+//!
+//! Every function catches panics and answers them with [`floe_status::Panicked`], as none may cross
+//! the border. Arguments that cannot be right are answered with [`floe_status::Invalid`]; what was
+//! wrong is in the [error message](error::floe_error_message) of the thread.
+#![allow(unsafe_code)] // pointers from C; each block says why it is sound
+#![allow(non_camel_case_types)]
+// names are those that C programs write
+// The contract of pointers is the same everywhere: see floe.h.
+#![expect(clippy::missing_safety_doc)]
+
+pub mod cache;
+pub mod error;
+pub mod left;
+pub mod load;
+pub mod look;
+pub mod options;
+pub mod stats;
+pub mod value;
+pub mod walk;
+
+/// The result of a function that can fail. 0 is success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum floe_status {
+    /// Done.
+    Ok = 0,
+    /// The key is not there.
+    NotFound = 1,
+    /// An argument is wrong; `floe_error_message` says which.
+    Invalid = 2,
+    /// The buffer is smaller than the value.
+    TooSmall = 3,
+    /// The loader returned something other than 0.
+    LoadFailed = 4,
+    /// Floe has a fault; the call may have had part of its effect. Please report it.
+    Panicked = 5,
+}

@@ -1,0 +1,256 @@
+//! Options of a cache, before it is made.
+
+use std::ffi::{CStr, c_char};
+use std::time::Duration;
+
+use floe_memory::policy::AnyPolicy;
+use floe_memory::{Cache, Freezing};
+
+use crate::error::{Failure, guarded, guarded_or, reference};
+use crate::floe_status;
+use crate::left::{Listener, floe_left_fn};
+use crate::value::{Inner, Key, Value};
+
+/// Options of a cache. One thread at a time.
+#[derive(Debug, Default)]
+pub struct floe_options {
+    entries: Option<usize>,
+    weight: Option<u64>,
+    policy: Option<String>,
+    admission: Option<String>,
+    live: Option<Duration>,
+    idle: Option<Duration>,
+    shards: Option<usize>,
+    freezing: bool,
+    listener: Option<Listener>,
+}
+
+/// Returns new options, to be freed by `floe_options_free`. Without a capacity of entries or of
+/// weight no cache can be made of them.
+#[unsafe(no_mangle)]
+pub extern "C" fn floe_options_new() -> *mut floe_options {
+    guarded_or(std::ptr::null_mut(), || Ok(Box::into_raw(Box::default())))
+}
+
+/// Frees options. Caches made of them stay. NULL does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_free(options: *mut floe_options) {
+    if !options.is_null() {
+        // SAFETY: from `floe_options_new`, and the program frees them once.
+        drop(unsafe { Box::from_raw(options) });
+    }
+}
+
+/// Changes options.
+///
+/// # Safety
+/// They are null, or of `floe_options_new` and not used by others meanwhile.
+unsafe fn set(
+    options: *mut floe_options,
+    change: impl FnOnce(&mut floe_options) -> Result<(), Failure>,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the caller says so.
+        let options = unsafe { options.as_mut() };
+        change(options.ok_or_else(|| Failure::invalid("options is NULL"))?)?;
+        Ok(floe_status::Ok)
+    })
+}
+
+/// The text at a pointer from C.
+///
+/// # Safety
+/// It is null, or ends with a zero.
+unsafe fn text(text: *const c_char, name: &str) -> Result<String, Failure> {
+    if text.is_null() {
+        return Err(Failure::invalid(format!("{name} is NULL")));
+    }
+    // SAFETY: not null, and the caller says that it ends.
+    let text = unsafe { CStr::from_ptr(text) };
+    let text = text.to_str().map_err(|_| Failure::invalid(format!("{name} is not UTF-8")))?;
+    Ok(text.to_owned())
+}
+
+/// Sets the most entries that the cache holds. 0 turns it off.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_capacity(
+    options: *mut floe_options,
+    entries: usize,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.entries = Some(entries);
+            Ok(())
+        })
+    }
+}
+
+/// Sets the most weight that the cache holds: the sum of the charges of its entries. May be
+/// combined with a capacity of entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_weight_capacity(
+    options: *mut floe_options,
+    weight: u64,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.weight = Some(weight);
+            Ok(())
+        })
+    }
+}
+
+/// Sets the eviction policy by name, such as "s3-fifo", "lru" or "slru:segments=2"; "qd-clock" by
+/// default.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_policy(
+    options: *mut floe_options,
+    policy: *const c_char,
+) -> floe_status {
+    // SAFETY: the program's options, and its text.
+    unsafe {
+        set(options, |options| {
+            let policy = text(policy, "policy")?;
+            policy.parse::<AnyPolicy>().map_err(|error| Failure::invalid(error.to_string()))?;
+            options.policy = Some(policy);
+            Ok(())
+        })
+    }
+}
+
+/// Sets the admission by name, such as "second-access" or "obp:target=0.2"; by default everything
+/// is admitted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_admission(
+    options: *mut floe_options,
+    admission: *const c_char,
+) -> floe_status {
+    // SAFETY: the program's options, and its text.
+    unsafe {
+        set(options, |options| {
+            options.admission = Some(text(admission, "admission")?);
+            Ok(())
+        })
+    }
+}
+
+/// Sets the milliseconds after its insertion at which an entry expires, 0 for never.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_time_to_live_ms(
+    options: *mut floe_options,
+    ms: u64,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.live = (ms > 0).then(|| Duration::from_millis(ms));
+            Ok(())
+        })
+    }
+}
+
+/// Sets the milliseconds after its last use at which an entry expires, 0 for never.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_time_to_idle_ms(
+    options: *mut floe_options,
+    ms: u64,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.idle = (ms > 0).then(|| Duration::from_millis(ms));
+            Ok(())
+        })
+    }
+}
+
+/// Sets the number of parts with a lock each, a power of two; 0 for as many as suit the machine.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_shards(
+    options: *mut floe_options,
+    shards: usize,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.shards = (shards > 0).then_some(shards);
+            Ok(())
+        })
+    }
+}
+
+/// Sets whether the hottest entries are frozen as long as that is faster.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_freezing(
+    options: *mut floe_options,
+    freezing: bool,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.freezing = freezing;
+            Ok(())
+        })
+    }
+}
+
+/// Sets a function that is told of each entry that leaves, and why. It is called by any thread,
+/// outside of locks, soon after; it may use the cache. It must not throw or unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_listener(
+    options: *mut floe_options,
+    listener: floe_left_fn,
+    context: *mut std::ffi::c_void,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            options.listener = listener.map(|tell| Listener { tell, context });
+            Ok(())
+        })
+    }
+}
+
+/// Makes the cache that options describe.
+///
+/// # Safety
+/// They are null, or of `floe_options_new`.
+pub(crate) unsafe fn build(options: *const floe_options) -> Result<Inner, Failure> {
+    let invalid = |error: &dyn std::fmt::Display| Failure::invalid(error.to_string());
+    // SAFETY: the caller says so.
+    let options = unsafe { reference(options, "options")? };
+    if options.entries.is_none() && options.weight.is_none() {
+        return Err(Failure::invalid("a cache needs a capacity of entries or of weight"));
+    }
+    let mut builder = Cache::<Key, Value>::builder();
+    if let Some(entries) = options.entries {
+        builder = builder.capacity(entries);
+    }
+    if let Some(weight) = options.weight {
+        builder = builder.weight_capacity(weight).weigher(|_: &Key, value: &Value| value.charge);
+    }
+    if let Some(time) = options.live {
+        builder = builder.time_to_live(time);
+    }
+    if let Some(time) = options.idle {
+        builder = builder.time_to_idle(time);
+    }
+    if let Some(shards) = options.shards {
+        builder = builder.shards(shards);
+    }
+    if options.freezing {
+        builder = builder.freezing(Freezing::adaptive());
+    }
+    if let Some(listener) = options.listener.clone() {
+        builder = builder
+            .listener(move |key: &Key, value: &Value, cause| listener.tell(key, value, cause));
+    }
+    if let Some(admission) = &options.admission {
+        builder = builder.admission_named(admission).map_err(|error| invalid(&error))?;
+    }
+    let policy = options.policy.as_deref().unwrap_or("qd-clock");
+    let builder = builder.policy_named(policy).map_err(|error| invalid(&error))?;
+    builder.try_build().map_err(|error| invalid(&error))
+}

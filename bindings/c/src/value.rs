@@ -1,0 +1,156 @@
+//! Keys and values as C has them: bytes, and memory that a function of the program's frees.
+
+use std::borrow::Borrow;
+use std::ffi::c_void;
+use std::hash::{Hash, Hasher};
+use std::ptr::NonNull;
+
+use floe_memory::policy::AnyPolicy;
+use floe_memory::{Cache, Equivalent, Held};
+
+/// The cache of the library.
+pub(crate) type Inner = Cache<Key, Value, AnyPolicy>;
+
+/// A key that the cache owns.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Key(pub(crate) Box<[u8]>);
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// A key of a call, which hashes and compares as the cache's own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Asked<'a>(pub(crate) &'a [u8]);
+
+impl Hash for Asked<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
+impl Equivalent<Key> for Asked<'_> {
+    fn equivalent(&self, key: &Key) -> bool {
+        self.0 == &*key.0
+    }
+}
+
+/// Frees a value: called once, when the value has left the cache and no handle is left, by any
+/// thread, outside of locks. It may use the cache. It must not throw or unwind.
+pub type floe_free_fn =
+    Option<unsafe extern "C" fn(data: *mut c_void, len: usize, context: *mut c_void)>;
+
+/// Memory that a program has given away, or a copy of it.
+#[derive(Debug)]
+pub(crate) struct Value {
+    data: *mut c_void,
+    len: usize,
+    pub(crate) charge: u32,
+    how: How,
+}
+
+/// The way in which the memory of a value is freed.
+#[derive(Debug)]
+enum How {
+    /// By Rust: it is a boxed slice.
+    Copied,
+    /// By the program, if it gave a function.
+    Given(floe_free_fn, *mut c_void),
+}
+
+// SAFETY: the program promises that its memory may be read and freed by any thread: see
+// `floe_insert_given`.
+unsafe impl Send for Value {}
+// SAFETY: as above.
+unsafe impl Sync for Value {}
+
+impl Value {
+    pub(crate) fn copied(bytes: &[u8], charge: u32) -> Self {
+        let copy: *mut [u8] = Box::into_raw(bytes.into());
+        Self { data: copy.cast(), len: bytes.len(), charge, how: How::Copied }
+    }
+
+    /// # Safety
+    /// So many bytes can be read at `data`, by any thread, until `free` is called.
+    pub(crate) unsafe fn given(
+        data: *mut c_void,
+        len: usize,
+        charge: u32,
+        free: floe_free_fn,
+        context: *mut c_void,
+    ) -> Self {
+        Self { data, len, charge, how: How::Given(free, context) }
+    }
+
+    pub(crate) fn data(&self) -> *const c_void {
+        self.data
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+}
+
+impl Drop for Value {
+    fn drop(&mut self) {
+        match self.how {
+            How::Copied => {
+                let bytes = std::ptr::slice_from_raw_parts_mut(self.data.cast::<u8>(), self.len);
+                // SAFETY: from `Box::into_raw`, in `copied`.
+                drop(unsafe { Box::from_raw(bytes) });
+            }
+            How::Given(Some(free), context) => {
+                // SAFETY: the program gave the function for this memory.
+                unsafe { free(self.data, self.len, context) };
+            }
+            How::Given(None, _) => {}
+        }
+    }
+}
+
+/// A value that a program keeps: it stays in memory until it is released, whatever becomes of the
+/// entry or of the cache. Any thread may use and release it.
+#[derive(Debug)]
+pub struct floe_value(pub(crate) Held<Value>);
+
+impl floe_value {
+    pub(crate) fn give(held: Held<Value>) -> *mut Self {
+        Box::into_raw(Box::new(Self(held)))
+    }
+}
+
+/// Returns where the bytes of a value begin, or NULL for NULL. They must not be written, and are
+/// valid until the value is released. Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_value_data(value: *const floe_value) -> *const c_void {
+    // SAFETY: the program passes null or a value that it has not released.
+    unsafe { value.as_ref() }.map_or(std::ptr::null(), |value| value.0.data())
+}
+
+/// Returns the number of bytes of a value, or 0 for NULL. Threads: any.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_value_len(value: *const floe_value) -> usize {
+    // SAFETY: as in `floe_value_data`.
+    unsafe { value.as_ref() }.map_or(0, |value| value.0.len())
+}
+
+/// Releases a value, which must not be used afterwards. NULL does nothing. Threads: any, also
+/// another one than that which got it, and after the cache was freed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_value_release(value: *mut floe_value) {
+    crate::error::guarded(|| {
+        if let Some(value) = NonNull::new(value) {
+            // SAFETY: from `give`, and the program releases each once.
+            drop(unsafe { Box::from_raw(value.as_ptr()) });
+        }
+        Ok(crate::floe_status::Ok)
+    });
+}

@@ -1,0 +1,4 @@
+//! The binding as programs in C, C++ and Go use it.
+
+mod header;
+mod programs;
