@@ -4,7 +4,7 @@ use floe_server::nbd_client::Client;
 use floe_testkit::{pattern, wait_until};
 use tempfile::TempDir;
 
-use crate::common::{Server, Volume, assert_same, floe, text};
+use crate::common::{Server, Volume, assert_same, floe, http, text};
 
 const MIB: usize = 1 << 20;
 
@@ -59,6 +59,14 @@ fn await_half(server: &Server, half: usize, state: &str) {
     });
 }
 
+/// Checks the answer to a health check.
+#[track_caller]
+fn check_health(server: &Server, word: &str) {
+    let (head, body) = http(&server.admin, "GET /healthz HTTP/1.1\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+    assert_eq!(body.trim(), word);
+}
+
 #[test]
 fn dirty_data_outlives_either_half_and_kills_of_the_server() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -71,21 +79,26 @@ fn dirty_data_outlives_either_half_and_kills_of_the_server() {
     let server = volume.serve();
     let mut client = connect(&server);
     volume.write(&mut client, MIB, 1);
+    await_half(&server, 1, "in-sync");
+    check_health(&server, "ok");
     // The far half goes, and the server is killed without it.
     far = None;
     volume.write(&mut client, 2 * MIB, 2);
     await_half(&server, 1, "out");
+    check_health(&server, "degraded");
     let admin = format!("unix:{}", volume.path("admin.sock"));
     let shown = floe(&["status", "--admin", &admin]);
     let shown = String::from_utf8(shown.stdout).expect("text");
     assert!(shown.contains("mirror, generation") && shown.contains(" out: "), "{shown}");
     drop(server);
     let server = volume.serve();
+    check_health(&server, "degraded"); // from its start on
     volume.check(&server);
     volume.write(&mut connect(&server), 3 * MIB, 3);
     // It comes back, and gets what it missed.
     far.get_or_insert_with(|| disk.serve());
     await_half(&server, 1, "in-sync");
+    check_health(&server, "ok");
     volume.write(&mut connect(&server), 4 * MIB, 4);
     for line in ["a half has left the mirror", "a half is in sync again"] {
         let log = || std::fs::read_to_string(volume.path("floe.log")).expect("a log");

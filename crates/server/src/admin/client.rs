@@ -142,7 +142,7 @@ pub fn metrics(server: &Endpoint) -> Result<String, AdminError> {
     ask(server, "GET", "/metrics", "")
 }
 
-/// Returns `ok`, or `degraded` while a failed cache device is bypassed.
+/// Returns `ok`, or `degraded` while a failed cache device is bypassed or a mirror lacks a half.
 ///
 /// # Errors
 /// When no server answers, or it is about to end.

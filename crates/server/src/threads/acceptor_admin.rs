@@ -252,9 +252,8 @@ impl Acceptor {
         }
     }
 
-    /// The reply of `/healthz`: a worker that hangs, or what the control thread last published.
-    /// Each call gives the workers a message to take, so that a later one notices if it was not
-    /// taken.
+    /// The reply of `/healthz`: a worker that hangs, or what the board says. Each call gives the
+    /// workers a message to take, so that a later one notices if it was not taken.
     fn health(&self) -> Reply {
         let (now, patience) = (Instant::now(), self.config.limits.reply_time);
         let silent = (0..self.workers.len()).find_map(|worker| {
@@ -263,7 +262,7 @@ impl Acceptor {
         });
         match silent {
             Some(problem) => Reply::trouble(Trouble::Refusing, problem.to_string()),
-            None => self.board.state().health.clone(),
+            None => self.board.state().health(),
         }
     }
 

@@ -3,10 +3,15 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use floe_device::{MirrorStatus, MirrorWatch};
+
 use super::known_tier::KnownTier;
 use super::offer::{Offer, Offered};
 use crate::admin::{Reply, Trouble};
 use crate::status::TierFacts;
+
+/// All clients are served, and the server needs attention.
+const DEGRADED: Reply = Reply::Done("degraded");
 
 /// The state that was published last.
 #[derive(Debug)]
@@ -18,8 +23,8 @@ pub(super) struct State {
     /// Also those that are leaving.
     pub(super) volumes: Vec<Offered>,
     pub(super) tiers: Vec<TierFacts>,
-    /// The reply of `/healthz`.
-    pub(super) health: Reply,
+    /// The reply of `/healthz`, as far as the control thread knows.
+    health: Reply,
 }
 
 impl Board {
@@ -45,6 +50,18 @@ impl State {
             health: health(tiers),
         }
     }
+
+    /// Returns the reply of `/healthz`. Mirrors are asked for their halves now: they change without
+    /// the control thread.
+    pub(super) fn health(&self) -> Reply {
+        let mut mirrors = self.tiers.iter().filter_map(|tier| tier.mirror.as_ref());
+        let lacks_half =
+            |mirror: &MirrorWatch| mirror.status().as_ref().is_some_and(MirrorStatus::is_degraded);
+        match &self.health {
+            Reply::Done(_) if mirrors.any(lacks_half) => DEGRADED,
+            known => known.clone(),
+        }
+    }
 }
 
 fn health(tiers: &[KnownTier]) -> Reply {
@@ -58,5 +75,5 @@ fn health(tiers: &[KnownTier]) -> Reply {
         return Reply::trouble(Trouble::Refusing, problem);
     }
     let is_degraded = tiers.iter().any(|tier| tier.failing.degraded);
-    Reply::Done(if is_degraded { "degraded" } else { "ok" })
+    if is_degraded { DEGRADED } else { Reply::Done("ok") }
 }
