@@ -12,6 +12,7 @@ mod cached;
 mod flight;
 mod identity;
 mod key;
+mod lab;
 mod settings;
 mod slot;
 mod stats;
@@ -23,6 +24,16 @@ mod _floe {
     use crate::cache::Cache;
     #[pymodule_export]
     use crate::cached::{CachedFunction, Calls, Ticket};
+    #[pymodule_export]
+    use crate::lab::models::{model, model_policies};
+    #[pymodule_export]
+    use crate::lab::own_policy::simulate_own;
+    #[pymodule_export]
+    use crate::lab::replays::replay;
+    #[pymodule_export]
+    use crate::lab::simulations::{policies, simulate};
+    #[pymodule_export]
+    use crate::lab::trace::Trace;
     #[pymodule_export]
     use crate::stats::Stats;
 }

@@ -9,15 +9,14 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use floe_block::{Config, Memory};
 use floe_device::Role;
 use floe_lab::replay::{
-    Feed, Fit, Layout, Pace, Plan, ReplayError, ReplayResult, Setup, Stage, Survey, Tier, Volume,
+    Feed, Fit, Layout, Pace, Plan, ReplayError, ReplayResult, Setup, Stage, Survey, Tier,
     run as replay,
 };
 use floe_lab::report::{html, latencies};
 use floe_server::DeviceSource;
-use floe_server::config::{Percent, TierConfig};
+use floe_server::config::Percent;
 use floe_server::kept::refuse_kept;
 
 use crate::error::CliError;
@@ -217,21 +216,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     {
         return Err(in_trace(format!("it writes, and volume {} is read-only", volume.name())));
     }
-    let read_only = survey.changes == 0;
-    let volumes = settings.volume.iter().map(|volume| Volume {
-        name: volume.name().to_owned(),
-        spec: volume.backing().clone(),
-        read_only,
-    });
-    let volumes = volumes.collect();
-    // Tiers end with the replay, even if a server would keep them.
-    let mut above_bytes = 0;
-    let tier = |tier: &TierConfig| {
-        let config = Config { kept: false, ..tier.config(Memory::None, above_bytes) };
-        above_bytes += tier.cache_bytes();
-        Tier { config, most_dirty_bytes: tier.most_dirty_bytes(), cache: tier.cache().clone() }
-    };
-    let plan = Plan { tiers: settings.tiers().map(tier).collect(), volumes };
+    let plan = Plan::of(&settings, survey.changes == 0);
     let fit = Fit { wrap: arguments.wrap, concatenate: arguments.concatenate };
     let layout = Layout::new(&survey, &plan.volume_sizes().or_usage()?, fit)
         .map_err(|error| in_trace(error.to_string()))?;

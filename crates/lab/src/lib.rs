@@ -15,8 +15,10 @@ pub mod interference;
 pub mod load;
 #[cfg(feature = "full")]
 pub mod model;
+pub mod parallel;
 pub mod replay;
 #[cfg(feature = "full")]
 pub mod report;
 #[cfg(feature = "full")]
 pub mod simulate;
+pub mod sizes;

@@ -2,6 +2,7 @@
 
 mod admitted;
 pub mod blocks;
+pub mod grid;
 mod latency;
 pub mod objects;
 pub mod operations;

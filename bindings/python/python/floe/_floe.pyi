@@ -104,3 +104,64 @@ class Ticket:
     def number(self) -> int: ...
     def finish(self, value: Any) -> None: ...
     def give_up(self) -> None: ...
+
+class Trace:
+    def __init__(
+        self,
+        source: str,
+        *,
+        format: str | None = None,
+        columns: str | None = None,
+        skip_bad: bool = False,
+        as_blocks: bool = False,
+    ) -> None: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    def _columns(self, limit: int | None = None) -> dict[str, bytes]: ...
+
+def policies() -> list[tuple[str, str]]: ...
+def model_policies() -> list[str]: ...
+def simulate(
+    traces: list[Trace],
+    policies: list[str],
+    sizes: str,
+    *,
+    admit: list[str],
+    in_bytes: bool,
+    sample: float,
+    hit_us: float,
+    miss_us: float | None,
+    insert_us: float,
+    keep: list[bool],
+    some_sizes: bool,
+) -> list[str]: ...
+def simulate_own(
+    trace: Trace, make: Callable[[int], Any], sizes: str
+) -> list[tuple[int, int, int]]: ...
+def model(
+    policies: list[str],
+    hit_ratios: list[float],
+    mpl: list[int],
+    disk_us: list[float],
+    *,
+    cores: int | None,
+    service: str | None,
+    precision: float,
+) -> tuple[list[str], list[str]]: ...
+def replay(
+    trace: Trace,
+    settings: list[tuple[str, list[str]]],
+    tiers: list[str],
+    *,
+    in_flight: int | None,
+    speed: float | None,
+    warmup: float,
+    verify: bool,
+    wrap: bool,
+    concatenate: bool,
+    limit: int | None,
+) -> str: ...

@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use floe_device::medium::{Medium, Model};
 use floe_lab::report::outcomes::{Sizes, report};
+use floe_lab::simulate::grid::{BLOCK_BYTES, Grid, GridError, Reading};
 use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::registry::Choice;
-use floe_trace::{Kind, Trace};
+use floe_trace::Trace;
 
 use super::{Arguments, admissions, on_all_cores, write_report};
 use crate::error::CliError;
@@ -18,9 +19,6 @@ use crate::{OrFail, output};
 
 /// Default time of a hit when only that of a miss is given: a lookup in memory and a copy.
 const DEFAULT_HIT_US: f64 = 1.0;
-
-/// Size of the blocks into which block traces are cut.
-const BLOCK_BYTES: u64 = 4096;
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let policies: Vec<Choice> = arguments
@@ -39,24 +37,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         [] => vec![Vec::new()],
         _ => admissions(arguments, if in_bytes { "bytes" } else { "objects" })?,
     };
-    let next_use = policies.iter().any(|policy| policy.name() == "belady");
-    let (stream, unit) = load(arguments, Keep { rate, sizes: in_bytes, next_use }, in_bytes)?;
-    let footprint = (stream.footprint as f64 / stream.rate) as u64;
-    let sizes = arguments.size.0.iter().map(|size| size.of(footprint * unit) / unit);
-    let each_policy = |size| {
-        let with = |policy: &Choice| {
-            let run = |admit: &Vec<_>| Run { policy: policy.clone(), size, admit: admit.clone() };
-            admissions.iter().map(run).collect::<Vec<_>>()
-        };
-        policies.iter().flat_map(with).collect::<Vec<_>>()
-    };
-    let runs: Vec<Run> = sizes.flat_map(each_policy).collect();
-    if let Some(run) = runs.iter().find(|run| run.size == 0) {
-        return Err(CliError::usage(format!(
-            "--size: a share of {footprint} leaves room for nothing ({})",
-            run.policy
-        )));
-    }
+    let grid = Grid { policies, admissions, sizes: arguments.size.clone(), in_bytes, rate };
+    let (stream, unit) = load(arguments, &grid)?;
+    let no_room = |error: GridError| CliError::usage(format!("--size: {error}"));
+    let runs = grid.runs(&stream, unit).map_err(no_room)?;
     let outcomes = simulate_all(arguments, &stream, &runs, latency);
     let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
     write_report(arguments, |command| report(&arguments.trace, command, sizes, &outcomes))?;
@@ -113,20 +97,17 @@ fn mean_read_us(medium: Medium) -> f64 {
     total_ns as f64 / READS as f64 / 1e3
 }
 
-/// Reads the trace. Returns it with the number of bytes in a unit of its sizes. Blocks are equal
-/// and need no sizes, except for an admission with byte parameters.
-fn load(arguments: &Arguments, keep: Keep, in_bytes: bool) -> Result<(Stream, u64), CliError> {
+/// Reads the trace. Returns it with the number of bytes in a unit of its sizes.
+fn load(arguments: &Arguments, grid: &Grid) -> Result<(Stream, u64), CliError> {
     let trace = arguments.open.open(&arguments.trace, false)?;
-    let blocks = trace.kind() == Kind::Block;
-    if in_bytes && trace.kind() == Kind::Key {
-        return Err(CliError::usage(format!(
+    let no_sizes = |_| {
+        CliError::usage(format!(
             "{}: a trace of keys has no sizes; give --size as a count or a share",
             arguments.trace
-        )));
-    }
-    let sizes = keep.sizes && !(blocks && arguments.admit.is_empty());
-    let stream = read_stream(&arguments.trace, trace, Keep { sizes, ..keep })?;
-    Ok((stream, if in_bytes && !sizes { BLOCK_BYTES } else { 1 }))
+        ))
+    };
+    let Reading { keep, unit } = grid.reading(trace.kind()).map_err(no_sizes)?;
+    Ok((read_stream(&arguments.trace, trace, keep)?, unit))
 }
 
 /// Reads a trace; disk I/O is converted to blocks.

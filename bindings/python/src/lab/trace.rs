@@ -1,0 +1,168 @@
+//! Traces: opened by name, and read when they are needed.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use floe_lab::simulate::grid::BLOCK_BYTES;
+use floe_lab::simulate::stream::{Builder, Keep, Stream};
+use floe_trace::{Columns, Kind, Op, OpenOptions};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+
+use super::invalid;
+
+/// Requests between two looks for signals.
+const LOOK_FOR_SIGNALS_EVERY: usize = 1 << 20;
+
+/// A trace: a file, or a generator such as "zipf:keys=1000,requests=100000".
+#[pyclass(frozen, module = "floe.lab")]
+#[derive(Debug)]
+pub(crate) struct Trace {
+    name: String,
+    options: OpenOptions,
+    /// As they were given, for a copy in another process.
+    columns: Option<String>,
+    kind: Kind,
+    format: String,
+    /// The stream that was read last, and its options.
+    read: Mutex<Option<(Keep, Arc<Stream>)>>,
+}
+
+/// The name of a kind, as in `floe trace formats --json`.
+fn name_of(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Block => "block",
+        Kind::Object => "object",
+        Kind::Key => "key",
+    }
+}
+
+#[pymethods]
+impl Trace {
+    #[new]
+    #[pyo3(signature = (source, *, format=None, columns=None, skip_bad=false, as_blocks=false))]
+    fn new(
+        source: String,
+        format: Option<&str>,
+        columns: Option<String>,
+        skip_bad: bool,
+        as_blocks: bool,
+    ) -> PyResult<Self> {
+        let format = format.map(|name| name.parse().map_err(invalid)).transpose()?;
+        let of_table: Option<Columns> =
+            columns.as_ref().map(|text| text.parse().map_err(invalid)).transpose()?;
+        let options = OpenOptions { format, skip_bad, as_blocks, columns: of_table };
+        let opened = floe_trace::Trace::open_source(&source, &options).map_err(invalid)?;
+        let (kind, format) = (opened.kind(), opened.format().to_string());
+        Ok(Self { name: source, options, columns, kind, format, read: Mutex::new(None) })
+    }
+
+    /// The name it was opened by.
+    #[getter]
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The format's name.
+    #[getter]
+    fn format(&self) -> &str {
+        &self.format
+    }
+
+    /// The meaning of keys: "block", "object" or "key".
+    #[getter]
+    fn kind(&self) -> &'static str {
+        name_of(self.kind)
+    }
+
+    /// Reads all requests, or the first `limit`, as columns of bytes in the machine's order: time
+    /// in nanoseconds, key, bytes, volume (4 bytes each), and the operation (a byte each: 0 reads,
+    /// 1 writes, 2 deletes).
+    #[pyo3(signature = (limit=None))]
+    fn _columns<'py>(&self, py: Python<'py>, limit: Option<usize>) -> PyResult<Bound<'py, PyDict>> {
+        let mut columns: [Vec<u8>; 5] = Default::default();
+        let limit = limit.unwrap_or(usize::MAX);
+        let mut trace =
+            floe_trace::Trace::open_source(&self.name, &self.options).map_err(invalid)?.take(limit);
+        loop {
+            let ended = py.detach(|| -> Result<bool, floe_trace::Error> {
+                let [times, keys, bytes, volumes, operations] = &mut columns;
+                for _ in 0..LOOK_FOR_SIGNALS_EVERY {
+                    let Some(request) = trace.next().transpose()? else { return Ok(true) };
+                    times.extend(request.time_ns.to_ne_bytes());
+                    keys.extend(request.key.to_ne_bytes());
+                    bytes.extend(request.bytes.to_ne_bytes());
+                    volumes.extend(request.volume.to_ne_bytes());
+                    operations.push(match request.op {
+                        Op::Read => 0,
+                        Op::Write => 1,
+                        Op::Delete => 2,
+                    });
+                }
+                Ok(false)
+            });
+            if ended.map_err(invalid)? {
+                break;
+            }
+            py.check_signals()?;
+        }
+        let dict = PyDict::new(py);
+        for (name, column) in ["time_ns", "key", "bytes", "volume", "op"].into_iter().zip(&columns)
+        {
+            dict.set_item(name, PyBytes::new(py, column))?;
+        }
+        Ok(dict)
+    }
+
+    fn __repr__(&self) -> String {
+        format!("Trace('{}', format='{}', kind='{}')", self.name, self.format, self.kind())
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let own = slf.get();
+        let format = own.options.format.as_ref().map(ToString::to_string);
+        let arguments =
+            (&own.name, format, &own.columns, own.options.skip_bad, own.options.as_blocks);
+        let make = slf.py().import("floe.lab")?.getattr("_trace")?;
+        Ok((make, arguments).into_pyobject(slf.py())?.into_any())
+    }
+}
+
+impl Trace {
+    pub(crate) fn kind_of_keys(&self) -> Kind {
+        self.kind
+    }
+
+    pub(crate) fn options(&self) -> &OpenOptions {
+        &self.options
+    }
+
+    /// Reads the trace, unless it was read like this the last time.
+    ///
+    /// # Errors
+    /// Those of the trace, and when nothing is left of it.
+    pub(crate) fn stream(&self, keep: Keep) -> Result<Arc<Stream>, String> {
+        let alike = |other: &Keep| {
+            (other.rate, other.sizes, other.next_use) == (keep.rate, keep.sizes, keep.next_use)
+        };
+        let last = || self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, stream)) = last().as_ref().filter(|(other, _)| alike(other)) {
+            return Ok(Arc::clone(stream));
+        }
+        let in_trace = |error: &dyn std::fmt::Display| format!("{}: {error}", self.name);
+        let trace = floe_trace::Trace::open_source(&self.name, &self.options)
+            .map_err(|error| error.to_string())?;
+        let mut builder = Builder::new(self.kind, keep, BLOCK_BYTES);
+        for request in trace {
+            let request = request.map_err(|error| error.to_string())?;
+            builder.add(&request).map_err(|error| in_trace(&error))?;
+        }
+        let stream = Arc::new(builder.finish().map_err(|error| in_trace(&error))?);
+        *last() = Some((keep, Arc::clone(&stream)));
+        Ok(stream)
+    }
+
+    /// Lets go of what was read.
+    pub(crate) fn forget(&self) {
+        *self.read.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
