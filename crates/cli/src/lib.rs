@@ -3,6 +3,7 @@
 //! All of it but `main`, so that its documentation does not replace that of the library `floe`.
 
 mod admin;
+mod advise;
 mod attach;
 mod bench;
 mod calibrate;
@@ -58,6 +59,7 @@ Examples:
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,10%,30% --report P3.html
   floe simulate src1_0.csv.gz --blocks 32KiB,64KiB,128KiB,256KiB --blocks 32KiB --size 10%
   floe replay disk.vscsi --config floe.toml --in-flight 16
+  floe advise disk.vscsi --backing hdd --cache nvme
   floe bench memory --policy s3-fifo,lru --capacity 10% --threads 1,2
   floe calibrate file:/mnt/pmem/scratch --into pmem.json
   floe model --policy lru,fifo --mpl 16,72,144 --disk-us 5,100
@@ -99,6 +101,8 @@ enum Command {
     Simulate(Box<simulate::Arguments>),
     /// Replay a trace through a cache, on its devices or in virtual time
     Replay(Box<replay::Arguments>),
+    /// Find the settings of a cache for a trace and two media
+    Advise(Box<advise::Arguments>),
     /// Measure caches under load
     #[command(subcommand)]
     Bench(bench::Command),
@@ -149,6 +153,7 @@ pub fn run() -> ExitCode {
         Command::ExportDirty(arguments) => export_dirty::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
         Command::Replay(arguments) => replay::run(*arguments),
+        Command::Advise(arguments) => advise::run(&arguments),
         Command::Bench(command) => bench::run(&command),
         Command::Calibrate(arguments) => calibrate::run(&arguments),
         Command::Model(arguments) => model::run(&arguments),

@@ -4,6 +4,8 @@
 
 pub mod admission;
 #[cfg(feature = "full")]
+pub mod advise;
+#[cfg(feature = "full")]
 pub mod bench;
 #[cfg(feature = "full")]
 pub mod classes;

@@ -1,7 +1,7 @@
 //! Reports: results as pages and pictures that a person understands at a glance.
 //!
 //! A report is data first: sections of charts and tables, built from results by one function a kind
-//! of result ([`outcomes`], [`blocks`], [`latencies`], [`models`], [`interference`]). Two writers
+//! of result ([`outcomes`], [`blocks`], [`latencies`], [`advice`], [`models`], [`interference`]). Two writers
 //! then only draw: [`html()`], one page that needs no network, and [`png::write`], a picture for
 //! each chart. Both draw a chart with the same code, so page and picture say the same.
 //!
@@ -9,6 +9,7 @@
 //! outside itself; the same report gives the same bytes.
 
 mod admissions;
+pub mod advice;
 mod axis;
 pub mod blocks;
 pub mod chart;

@@ -1,0 +1,245 @@
+//! The search: rounds of trials, coarse to fine, on all cores.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use floe_block::Evict;
+
+use super::{Advice, AdviseError, Candidate, Question, Trial, Workload, verdict};
+use crate::replay::Layout;
+
+/// Requests of a trial before the last round.
+const COARSE_REQUESTS: usize = 200_000;
+
+/// Sizes of the cache as shares of the footprint.
+const SHARES: [f64; 6] = [1.0 / 64.0, 1.0 / 32.0, 1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
+/// Sizes are multiples of this, and at least four of it.
+const SIZE_UNIT_BYTES: u64 = 4 << 20;
+
+/// The smallest size this close to the best one is chosen.
+const CLOSE: f64 = 1.05;
+
+const BLOCK_SIZES: [&str; 7] = [
+    "4KiB",
+    "4KiB,8KiB,16KiB,32KiB",
+    "16KiB",
+    "32KiB,64KiB,128KiB,256KiB",
+    "64KiB",
+    "64KiB,128KiB,256KiB,512KiB,1MiB",
+    "256KiB",
+];
+const ADMISSIONS: [&str; 6] =
+    ["always", "second-access", "duel", "sequential", "fussy", "probability:p=0.5"];
+
+/// Candidates that go on to the next round, and to the last.
+const GO_ON: usize = 3;
+const FINALISTS: usize = 6;
+
+/// The progress of a search: trials done, and expected at most. Returning false ends it.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) -> bool + Sync);
+
+/// Searches for the best settings.
+///
+/// # Errors
+/// When the trace does not fit, a given size is impossible, or `progress` says no.
+pub fn advise(
+    question: &Question,
+    workload: &Workload,
+    progress: Progress<'_>,
+) -> Result<Advice, AdviseError> {
+    let layout = workload.layout()?;
+    let mut search = Search {
+        question,
+        workload,
+        layout,
+        progress,
+        done: AtomicUsize::new(0),
+        expected: 0,
+        known: HashMap::new(),
+    };
+    search.run()
+}
+
+struct Search<'a> {
+    question: &'a Question,
+    workload: &'a Workload,
+    layout: Layout,
+    progress: Progress<'a>,
+    done: AtomicUsize,
+    expected: usize,
+    /// Trials by settings and number of requests; none where the settings are impossible.
+    known: HashMap<(Candidate, usize), Option<Trial>>,
+}
+
+impl Search<'_> {
+    fn run(&mut self) -> Result<Advice, AdviseError> {
+        let all = self.workload.len();
+        let coarse = all.min(COARSE_REQUESTS);
+        let sizes = self.sizes();
+        let policies: Vec<String> = Evict::all().map(|evict| evict.to_string()).collect();
+        let writes = self.question.writes.len();
+        self.expected = (sizes.len() + BLOCK_SIZES.len()) * writes
+            + GO_ON * (policies.len() + ADMISSIONS.len())
+            + 3 * FINALISTS;
+
+        let with_write = |candidate: &Candidate, write: &String| Candidate {
+            write: write.clone(),
+            ..candidate.clone()
+        };
+        let first: Vec<Candidate> = sizes
+            .iter()
+            .flat_map(|&size| {
+                let default = Candidate::default_of(size);
+                self.question.writes.iter().map(move |write| with_write(&default, write))
+            })
+            .collect();
+        let ranked = self.round(&first, coarse)?;
+        let size = smallest_close(&ranked).ok_or_else(|| self.impossible(&first[0], coarse))?;
+        let blocks = self.question.writes.iter().flat_map(|write| {
+            BLOCK_SIZES.iter().map(move |blocks| Candidate {
+                block_sizes: (*blocks).to_owned(),
+                ..with_write(&Candidate::default_of(size), write)
+            })
+        });
+        let ranked = self.round(&blocks.collect::<Vec<_>>(), coarse)?;
+        let evict = vary(&ranked, &policies, |candidate, evict| candidate.evict = evict);
+        let ranked = self.round(&evict, coarse)?;
+        let admissions: Vec<String> = ADMISSIONS.map(str::to_owned).into();
+        let admit = vary(&ranked, &admissions, |candidate, admit| candidate.admit = admit);
+        let ranked = self.round(&admit, coarse)?;
+
+        let mut last: Vec<Candidate> =
+            ranked.iter().take(FINALISTS).map(|trial| trial.candidate.clone()).collect();
+        if self.question.cache_bytes.is_none() {
+            let best = last[0].clone();
+            for cache_bytes in [size / 2, size * 2].map(rounded) {
+                last.push(Candidate { cache_bytes, ..best.clone() });
+            }
+        }
+        let writes = &self.question.writes;
+        last.extend(writes.iter().map(|write| with_write(&Candidate::default_of(size), write)));
+        let finalists = self.round(&last, all)?;
+        let size = smallest_close(&finalists).unwrap_or(size);
+        let best = finalists.iter().find(|trial| trial.candidate.cache_bytes == size);
+        let best = best.expect("a size comes from a trial").clone();
+        let mut reference = |candidate: Candidate| -> Result<Trial, AdviseError> {
+            let found = self.round(std::slice::from_ref(&candidate), all)?.pop();
+            found.ok_or_else(|| self.impossible(&candidate, all))
+        };
+        let default = reference(Candidate::default_of(size))?;
+        let bare = reference(Candidate::bare(size))?;
+        // Equal settings are the defaults, and nothing is gained by others within noise.
+        let best = if default.mean_us <= best.mean_us { default.clone() } else { best };
+        let (verdict, toml) = verdict::of(self.question, &best, &default, &bare);
+        Ok(Advice {
+            trace: self.question.trace.clone(),
+            requests: all as u64,
+            coarse_requests: coarse as u64,
+            footprint_bytes: self.workload.footprint_bytes(),
+            verdict,
+            toml,
+            best,
+            default,
+            bare,
+            finalists,
+            trials: self.known.len(),
+        })
+    }
+
+    /// Returns the sizes to try.
+    fn sizes(&self) -> Vec<u64> {
+        if let Some(size) = self.question.cache_bytes {
+            return vec![size];
+        }
+        let footprint = self.workload.footprint_bytes() as f64;
+        let mut sizes: Vec<u64> =
+            SHARES.iter().map(|share| rounded((footprint * share) as u64)).collect();
+        sizes.dedup();
+        sizes
+    }
+
+    /// Returns why a candidate has no trial.
+    fn impossible(&self, candidate: &Candidate, count: usize) -> AdviseError {
+        let trial = self.workload.trial(candidate, self.question, &self.layout, count);
+        trial.err().unwrap_or(AdviseError::Interrupted)
+    }
+
+    /// Replays candidates that are not known yet, and returns those that are possible, best first.
+    fn round(&mut self, candidates: &[Candidate], count: usize) -> Result<Vec<Trial>, AdviseError> {
+        let mut wanted: Vec<&Candidate> = Vec::new();
+        for candidate in candidates {
+            let key = (candidate.clone(), count);
+            if !self.known.contains_key(&key) && !wanted.contains(&candidate) {
+                wanted.push(candidate);
+            }
+        }
+        let next = AtomicUsize::new(0);
+        let results = Mutex::new(Vec::new());
+        let (this, wanted) = (&*self, &wanted[..]);
+        let work = || {
+            // The counter is all that threads share besides the results, which are locked.
+            while let Some(candidate) = wanted.get(next.fetch_add(1, Relaxed)) {
+                let trial = this.workload.trial(candidate, this.question, &this.layout, count);
+                results.lock().expect("no trial panics").push(((*candidate).clone(), trial));
+                let done = this.done.fetch_add(1, Relaxed) + 1;
+                if !(this.progress)(done, this.expected.max(done)) {
+                    return;
+                }
+            }
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        std::thread::scope(|scope| {
+            for _ in 0..threads.min(wanted.len()) {
+                scope.spawn(work);
+            }
+        });
+        let results = results.into_inner().expect("no trial panics");
+        if results.len() < wanted.len() {
+            return Err(AdviseError::Interrupted);
+        }
+        for (candidate, trial) in results {
+            let trial = match trial {
+                Ok(trial) => Some(trial),
+                Err(AdviseError::Config(_)) => None,
+                Err(error) => return Err(error),
+            };
+            self.known.insert((candidate, count), trial);
+        }
+        let trials = candidates.iter().filter_map(|candidate| {
+            self.known.get(&(candidate.clone(), count)).and_then(Clone::clone)
+        });
+        let mut trials: Vec<Trial> = trials.collect();
+        trials.sort_by(|a, b| a.mean_us.total_cmp(&b.mean_us));
+        trials.dedup_by(|a, b| a.candidate == b.candidate);
+        Ok(trials)
+    }
+}
+
+/// Returns the smallest size of which a trial is close to the best of all.
+fn smallest_close(ranked: &[Trial]) -> Option<u64> {
+    let best = ranked.first()?.mean_us;
+    let close = ranked.iter().filter(|trial| trial.mean_us <= best * CLOSE);
+    close.map(|trial| trial.candidate.cache_bytes).min()
+}
+
+/// Returns the best candidates, each with every value of a setting.
+fn vary(
+    ranked: &[Trial],
+    values: &[String],
+    set: impl Fn(&mut Candidate, String),
+) -> Vec<Candidate> {
+    let varied = |trial: &Trial| {
+        let each = values.iter().map(|value| {
+            let mut candidate = trial.candidate.clone();
+            set(&mut candidate, value.clone());
+            candidate
+        });
+        each.collect::<Vec<_>>()
+    };
+    ranked.iter().take(GO_ON).flat_map(varied).collect()
+}
+
+fn rounded(bytes: u64) -> u64 {
+    bytes.next_multiple_of(SIZE_UNIT_BYTES).max(4 * SIZE_UNIT_BYTES)
+}

@@ -1,0 +1,123 @@
+//! A trace in memory, to be replayed many times.
+
+use floe_trace::{Error, Request};
+use hashbrown::HashSet;
+
+use super::{AdviseError, Candidate, Question, Trial};
+use crate::replay::{Fit, Layout, Pace, ReplayResult, Setup, Stage, Survey, run};
+
+/// Unit of the footprint: the smallest default block.
+const UNIT_BYTES: u64 = 32 << 10;
+
+/// Alignment of volumes laid end to end.
+const ALIGNMENT_BYTES: u64 = 1 << 20;
+
+const SECONDS_PER_DAY: f64 = 86_400.0;
+const DAYS_PER_YEAR: f64 = 365.25;
+
+/// The requests of a trace, and what is known of all of them.
+#[derive(Debug)]
+pub struct Workload {
+    requests: Vec<Request>,
+    survey: Survey,
+    footprint_bytes: u64,
+    volume_bytes: u64,
+}
+
+impl Workload {
+    /// Reads requests to the end.
+    ///
+    /// # Errors
+    /// The first error of the trace.
+    pub fn read(requests: impl Iterator<Item = Result<Request, Error>>) -> Result<Self, Error> {
+        let requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
+        let survey = Survey::of(requests.iter().copied().map(Ok))?;
+        let mut units = HashSet::<(u32, u64), foldhash::fast::FixedState>::default();
+        for request in &requests {
+            let last = (request.key + request.bytes.max(1) - 1) / UNIT_BYTES;
+            units.extend((request.key / UNIT_BYTES..=last).map(|unit| (request.volume, unit)));
+        }
+        let ends = survey.volumes.iter().map(|(_, end)| end.next_multiple_of(ALIGNMENT_BYTES));
+        let volume_bytes = ends.sum();
+        let footprint_bytes = units.len() as u64 * UNIT_BYTES;
+        Ok(Self { requests, survey, footprint_bytes, volume_bytes })
+    }
+
+    /// Returns the number of requests.
+    pub fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Returns whether there are no requests.
+    pub fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Returns the bytes that are touched, in blocks of 32 KiB.
+    pub fn footprint_bytes(&self) -> u64 {
+        self.footprint_bytes
+    }
+
+    /// Returns the place of each request on a volume large enough for all.
+    pub(super) fn layout(&self) -> Result<Layout, AdviseError> {
+        let fit = Fit { concatenate: true, wrap: false };
+        Ok(Layout::new(&self.survey, &[self.volume_bytes], fit)?)
+    }
+
+    /// Replays the first `count` requests with a candidate's settings.
+    pub(super) fn trial(
+        &self,
+        candidate: &Candidate,
+        question: &Question,
+        layout: &Layout,
+        count: usize,
+    ) -> Result<Trial, AdviseError> {
+        let (plan, config) =
+            candidate.plan(&question.cache, &question.backing, self.volume_bytes)?;
+        let stage = Stage::simulated(&plan, false)
+            .map_err(|error| AdviseError::Config(error.to_string()))?;
+        let warmup = (count as f64 * question.warmup) as usize;
+        let setup = Setup {
+            pace: Pace::Closed { in_flight: question.in_flight },
+            warmup: warmup as u64,
+            verify: false,
+            flush_interval: config.serving.flush_interval(),
+            shed_most: None,
+        };
+        let requests = &self.requests[..count];
+        let result =
+            run(&question.trace, requests.iter().copied().map(Ok), layout, &setup, stage, |_| ())?;
+        Ok(Trial::new(candidate, question, result, recorded_seconds(&requests[warmup..])))
+    }
+}
+
+/// Returns the time between the first and the last request; `None` in a trace without times.
+fn recorded_seconds(requests: &[Request]) -> Option<f64> {
+    let times = || requests.iter().map(|request| request.time_ns);
+    let span_ns = times().max()? - times().min()?;
+    (span_ns > 0).then_some(span_ns as f64 / 1e9)
+}
+
+impl Trial {
+    fn new(
+        candidate: &Candidate,
+        question: &Question,
+        result: ReplayResult,
+        recorded: Option<f64>,
+    ) -> Self {
+        let time = |count: u64, mean: Option<f64>| count as f64 * mean.unwrap_or_default();
+        let total_us =
+            time(result.reads, result.read_us_mean) + time(result.writes, result.write_us_mean);
+        let seconds = recorded.unwrap_or(result.seconds).max(f64::MIN_POSITIVE);
+        let per_day = result.cache_write_bytes as f64 / seconds * SECONDS_PER_DAY;
+        let gibibytes = candidate.cache_bytes as f64 / (1u64 << 30) as f64;
+        Self {
+            candidate: candidate.clone(),
+            mean_us: total_us / (result.reads + result.writes).max(1) as f64,
+            written_tb_per_year: per_day * DAYS_PER_YEAR / 1e12,
+            writes_per_day: per_day / candidate.cache_bytes as f64,
+            price: question.price.map(|price| price * gibibytes),
+            result,
+        }
+    }
+}
