@@ -46,7 +46,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "MEDIUM[=SIZE]")]
     cache: CacheMedium,
     /// Write modes to choose from
-    #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "through,around,back")]
+    #[arg(long, value_name = "MODE", value_delimiter = ',', default_value = "through,around,back",
+          value_parser = write_mode)]
     write: Vec<WriteMode>,
     /// Requests in flight
     #[arg(long, value_name = "N", default_value = "1",
@@ -82,6 +83,16 @@ fn medium(name: &str) -> Result<String, String> {
     match Medium::named(name) {
         Some(_) => Ok(name.to_owned()),
         None => Err(format!("there is no medium `{name}`; there are {}", Medium::names())),
+    }
+}
+
+/// Parses a write mode that caches something.
+fn write_mode(text: &str) -> Result<WriteMode, String> {
+    match text.parse::<WriteMode>().map_err(|error| error.to_string())? {
+        WriteMode::Pass => Err("pass is the bare volume, which is always compared; floe replay \
+                                replays it alone"
+            .to_owned()),
+        mode => Ok(mode),
     }
 }
 

@@ -74,6 +74,8 @@ pub struct Advice {
     pub toml: Option<String>,
     /// The best settings.
     pub best: Trial,
+    /// The best settings that never keep written data in the cache alone, where the best do.
+    pub without_write_back: Option<Trial>,
     /// The defaults, with a cache of the same size.
     pub default: Trial,
     /// The volume without a cache.

@@ -1,9 +1,9 @@
 //! Reports: results as pages and pictures that a person understands at a glance.
 //!
 //! A report is data first: sections of charts and tables, built from results by one function a kind
-//! of result ([`outcomes`], [`blocks`], [`latencies`], [`advice`], [`models`], [`interference`]). Two writers
-//! then only draw: [`html()`], one page that needs no network, and [`png::write`], a picture for
-//! each chart. Both draw a chart with the same code, so page and picture say the same.
+//! of result ([`outcomes`], [`blocks`], [`latencies`], [`advice`], [`models`], [`interference`]).
+//! Two writers then only draw: [`html()`], one page that needs no network, and [`png::write`], a
+//! picture for each chart. Both draw a chart with the same code, so page and picture say the same.
 //!
 //! Invariants: names come from users and reach the page only escaped; a page refers to nothing
 //! outside itself; the same report gives the same bytes.

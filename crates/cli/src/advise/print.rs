@@ -8,6 +8,12 @@ use crate::output;
 pub(super) fn print(advice: &Advice) {
     output::say!("{}\n", wrapped(&advice.verdict));
     output::print_table(&table(advice));
+    if let Some(safe) = &advice.without_write_back {
+        let time = output::microseconds(safe.mean_us);
+        let text =
+            format!("Without write-back, {} is best, with a mean of {time}.", safe.candidate);
+        output::say!("\n{}", wrapped(&text));
+    }
     let of_them = match advice.coarse_requests < advice.requests {
         true => format!(", most on the first {}", advice.coarse_requests),
         false => String::new(),
@@ -24,11 +30,14 @@ pub(super) fn print(advice: &Advice) {
     }
 }
 
+/// The text of a row of the table for a trial.
+type Told = Box<dyn Fn(&Trial) -> String>;
+
 /// Makes a table with a column for each of the three.
 fn table(advice: &Advice) -> Table {
     type Cell = fn(&Trial) -> String;
     let us = |time: Option<f64>| time.map_or("–".to_owned(), output::microseconds);
-    let lines: Vec<(&str, Box<dyn Fn(&Trial) -> String>)> = vec![
+    let lines: Vec<(&str, Told)> = vec![
         ("cache", Box::new(|t| output::bytes(t.candidate.cache_bytes))),
         ("write", Box::new(|t| t.candidate.write.clone())),
         ("blocks", Box::new(|t| range(&t.candidate.block_sizes))),

@@ -136,6 +136,12 @@ fn wrong_command_lines_are_refused() {
         simulate                                  → <TRACE>
         bench nonsense                            → 'nonsense'
         bench memory --nonsense                   → '--nonsense'
+        advise                                    → <TRACE>
+        advise t --cache nvme                     → --backing
+        advise t --backing hdd                    → --cache
+        advise t --backing tape --cache nvme      → --backing | tape | hdd
+        advise t --backing hdd --cache tape=1GiB  → --cache | tape | hdd
+        advise t --backing hdd --cache nvme=lots  → --cache | lots
         demo --nonsense                           → '--nonsense'
         demo --real --time soon                   → --time | 'soon'
         demo --time 1s                            → --real
@@ -437,6 +443,25 @@ fn wrong_simulations_are_refused() {
 }
 
 #[test]
+fn advice_that_cannot_be_given_is_refused() {
+    all_refused(
+        &["advise", "--backing", "hdd"],
+        "
+        missing.csv --cache nvme                    → missing.csv
+        keys:1 --cache nvme                         → keys:1
+        zipf:keys=9 --cache nvme                    → zipf:keys=9 | block=4KiB
+        good.csv --cache nvme --write pass          → --write | pass | floe replay
+        good.csv --cache nvme --write often         → --write | often | through
+        good.csv --cache nvme --in-flight 0         → --in-flight | 0
+        good.csv --cache nvme --warmup 95           → --warmup | 95
+        good.csv --cache nvme --limit 0             → --limit | 0
+        good.csv --cache nvme --price=-1            → --price | -1
+        good.csv --cache nvme=4KiB                  → --cache | too small | 256KiB
+        ",
+    );
+}
+
+#[test]
 fn a_replay_with_a_tier_in_memory_or_an_impossible_admission_is_refused() {
     all_refused(
         &["replay", "good.csv", "--backing", "memory:4MiB", "--cache", "memory:1MiB"],
@@ -640,6 +665,7 @@ fn help_is_there_for_every_command_with_examples() {
         "trace",
         "trace info",
         "demo",
+        "advise",
     ] {
         let words: Vec<&str> = command.split_whitespace().chain(["--help"]).collect();
         let output = floe(&words);

@@ -2,6 +2,7 @@
 
 mod administration;
 mod admission;
+mod advise;
 mod bad_input;
 mod bench;
 mod calibrate;

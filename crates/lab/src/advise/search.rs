@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use floe_block::Evict;
+use floe_block::{Evict, WriteMode};
 
 use super::{Advice, AdviseError, Candidate, Question, Trial, Workload, verdict};
 use crate::replay::Layout;
@@ -103,6 +103,7 @@ impl Search<'_> {
             })
         });
         let ranked = self.round(&blocks.collect::<Vec<_>>(), coarse)?;
+        let safest = ranked.iter().find(|trial| !keeps_writes(trial)).cloned();
         let evict = vary(&ranked, &policies, |candidate, evict| candidate.evict = evict);
         let ranked = self.round(&evict, coarse)?;
         let admissions: Vec<String> = ADMISSIONS.map(str::to_owned).into();
@@ -131,6 +132,10 @@ impl Search<'_> {
         let bare = reference(Candidate::bare(size))?;
         // Equal settings are the defaults, and nothing is gained by others within noise.
         let best = if default.mean_us <= best.mean_us { default.clone() } else { best };
+        let without_write_back = match safest.filter(|_| keeps_writes(&best)) {
+            Some(safe) => self.safest(&safe, &best, &default, all)?,
+            None => None,
+        };
         let (verdict, toml) = verdict::of(self.question, &best, &default, &bare);
         Ok(Advice {
             trace: self.question.trace.clone(),
@@ -139,12 +144,30 @@ impl Search<'_> {
             footprint_bytes: self.workload.footprint_bytes(),
             verdict,
             toml,
+            without_write_back,
             best,
             default,
             bare,
             finalists,
             trials: self.known.len(),
         })
+    }
+
+    /// Returns the best of a candidate without write-back, with its own policy and with the best
+    /// one, and of the defaults.
+    fn safest(
+        &mut self,
+        safe: &Trial,
+        best: &Trial,
+        default: &Trial,
+        count: usize,
+    ) -> Result<Option<Trial>, AdviseError> {
+        let Candidate { cache_bytes, evict, .. } = best.candidate.clone();
+        let safe = Candidate { cache_bytes, ..safe.candidate.clone() };
+        let other = Candidate { evict, ..safe.clone() };
+        let mut trials = self.round(&[safe, other], count)?;
+        trials.extend((!keeps_writes(default)).then(|| default.clone()));
+        Ok(trials.into_iter().min_by(|a, b| a.mean_us.total_cmp(&b.mean_us)))
     }
 
     /// Returns the sizes to try.
@@ -214,6 +237,11 @@ impl Search<'_> {
         trials.dedup_by(|a, b| a.candidate == b.candidate);
         Ok(trials)
     }
+}
+
+/// Returns whether written data stays in the cache alone for a while.
+fn keeps_writes(trial: &Trial) -> bool {
+    trial.candidate.write.parse::<WriteMode>().is_ok_and(WriteMode::keeps_writes)
 }
 
 /// Returns the smallest size of which a trial is close to the best of all.

@@ -8,8 +8,7 @@ use super::Row;
 const BAR_COLUMNS: f64 = 52.0;
 
 const NEXT: &str = "\
-Your own trace: floe replay TRACE --backing memory:1TiB,medium=hdd \\
-                    --cache memory:1GiB,medium=nvme --time virtual
+Your own trace: floe advise TRACE --backing hdd --cache nvme
 Your own disks: floe demo --real --volume /mnt/slow --cache /mnt/fast";
 
 /// Describes the rows of a bare volume, a write-through and a write-back cache, and the next steps.

@@ -1,0 +1,85 @@
+//! `floe advise` as a user runs it: the three columns, the floe.toml, the page, and no cache where
+//! none pays.
+
+use crate::common::{floe_ok, text};
+use floe_server::config::ServerConfig;
+use serde_json::Value;
+
+const ZIPF: &str = "zipf:keys=4000,theta=0.9,read=0.7,block=4KiB,requests=3000";
+
+fn advice(arguments: &[&str]) -> Value {
+    let lines = floe_ok(&[&["advise"], arguments, &["--json"]].concat());
+    assert_eq!(lines.lines().count(), 1, "{lines}");
+    serde_json::from_str(&lines).expect("the line is JSON")
+}
+
+fn mean(trial: &Value) -> f64 {
+    trial["mean_us"].as_f64().expect("a mean")
+}
+
+#[test]
+fn the_best_is_beside_defaults_and_bare_volume_and_the_server_reads_its_settings() {
+    let advice = advice(&[ZIPF, "--backing", "hdd", "--cache", "nvme", "--price", "0.5"]);
+    assert!(mean(&advice["best"]) < mean(&advice["default"]));
+    assert!(mean(&advice["default"]) < mean(&advice["bare"]));
+    let toml = advice["toml"].as_str().expect("a cache pays");
+    let config = ServerConfig::from_text(toml).expect("the server reads it");
+    let best = &advice["best"]["candidate"];
+    let tier = config.tiers().next().expect("it has a tier");
+    let bytes = best["cache_bytes"].as_u64().expect("a size");
+    assert_eq!(tier.cache_bytes(), bytes);
+    assert_eq!(tier.mode().to_string(), best["write"].as_str().expect("a mode"));
+    let price = bytes as f64 / f64::from(1 << 30) * 0.5;
+    assert_eq!(advice["best"]["price"].as_f64(), Some(price));
+    // A closed loop of one request at a time: the rate is one over the mean.
+    let rate = advice["bare"]["result"]["requests_per_second"].as_f64().expect("time passes");
+    assert!((rate * mean(&advice["bare"]) / 1e6 - 1.0).abs() < 0.01);
+    assert_eq!(advice["bare"]["result"]["cache_write_bytes"], 0);
+    assert_eq!(advice["bare"]["written_tb_per_year"], 0.0);
+    assert_eq!(advice["default"]["candidate"]["write"], "through");
+    let safe = &advice["without_write_back"];
+    assert_eq!(best["write"], "back");
+    assert_ne!(safe["candidate"]["write"], "back");
+    assert_eq!(safe["candidate"]["cache_bytes"], bytes);
+    assert!(mean(safe) <= mean(&advice["default"]));
+}
+
+#[test]
+fn a_given_size_and_given_write_modes_are_kept() {
+    let arguments = [ZIPF, "--backing", "cloud", "--cache", "nvme=8MiB", "--write", "around"];
+    let advice = advice(&arguments);
+    for trial in advice["finalists"].as_array().expect("trials") {
+        assert_eq!(trial["candidate"]["cache_bytes"], 8 << 20);
+        assert_eq!(trial["candidate"]["write"], "around");
+    }
+}
+
+#[test]
+fn no_cache_is_recommended_for_a_trace_without_reuse() {
+    let scan = "scan:keys=3000,requests=3000,block=4KiB";
+    let advice = advice(&[scan, "--backing", "nvme", "--cache", "nvme", "--warmup", "0"]);
+    assert!(advice["verdict"].as_str().expect("a verdict").starts_with("No cache pays"));
+    assert_eq!(advice["toml"], Value::Null);
+}
+
+#[test]
+fn the_text_fits_80_columns_and_the_page_has_the_answer() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let page = folder.path().join("advice.html");
+    let report = ["--report", text(&page)];
+    let media = [ZIPF, "--backing", "hdd", "--cache", "sata-ssd"];
+    let text = floe_ok(&[&["advise"], &media[..], &report].concat());
+    let (table, toml) = text.split_once("floe.toml:\n").expect("settings are recommended");
+    for line in table.lines() {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+    ServerConfig::from_text(toml).expect("the server reads it");
+    let verdict = table.split("\n\n").next().expect("a verdict").replace('\n', " ");
+    let page = std::fs::read_to_string(page).expect("a page");
+    let has = |words: &str| assert!(page.contains(words), "{words}");
+    has(verdict.split(';').next().expect("a sentence"));
+    has("Best, default and bare");
+    has("<svg");
+    let again = floe_ok(&[&["advise"], &media[..]].concat());
+    assert_eq!(text, again, "virtual time");
+}
