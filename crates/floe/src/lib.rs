@@ -6,7 +6,7 @@ pub mod advice;
 pub use floe_memory::{
     AdmissionStats, BuildError, Builder, Cache, Cause, Clock, DefaultHasher, Equivalent,
     FreezeDecision, FreezeStats, Freezing, Frozen, Held, InsertOptions, Item, Iter, LoadError,
-    Loads, Phase, Ref, RefreshJob, RefreshTask, Stats, hits_are_fenceless, policy,
+    Loads, Phase, Ref, RefreshJob, RefreshTask, Stats, hits_are_fenceless, host, policy,
 };
 
 #[cfg(feature = "serde")]

@@ -5,6 +5,9 @@ use crate::sync::{AtomicUsize, Ordering};
 /// The address of the entry that a guard keeps; zero when the cell is free.
 pub(crate) type Cell = AtomicUsize;
 
+/// Set in the address that a cell names for a [handle](crate::host::Handle) of a host's cache.
+pub(crate) const HANDLE: usize = 1;
+
 /// Returns whether a cell is free.
 #[inline(always)]
 pub(crate) fn is_free(cell: &Cell) -> bool {

@@ -217,7 +217,7 @@ where
 
 /// Removes a key's entry if it still has this value, which a guard of the caller's keeps, and has
 /// not expired.
-fn take_out<K, V, P, S, Q>(cache: &Cache<K, V, P, S>, key: &Q, value: &V) -> bool
+pub(crate) fn take_out<K, V, P, S, Q>(cache: &Cache<K, V, P, S>, key: &Q, value: &V) -> bool
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,

@@ -135,6 +135,11 @@ pub(crate) struct Entry<K, V> {
 }
 
 impl<K, V> Entry<K, V> {
+    /// An entry that is in no cache.
+    pub(crate) fn alone(key: K, value: V) -> Self {
+        Self { slot: AtomicU32::new(u32::MAX), expiry: Expiry::never(), key, value }
+    }
+
     /// Writes the slot of an entry that is being made.
     ///
     /// # Safety

@@ -12,7 +12,7 @@
 //! [`barrier::heavy`](crate::barrier::heavy), and frees those that no cell names.
 //! [`records`](crate::records) keeps the records of a cache and goes through them.
 
-use crate::cell::{Cell, is_free};
+use crate::cell::{Cell, HANDLE, is_free};
 use crate::count::Count;
 use crate::frozen::timing::Timings;
 use crate::further::Further;
@@ -121,6 +121,35 @@ impl Record {
         Some(&self.cells[0]).filter(|cell| is_free(cell))
     }
 
+    /// Makes a handle of a cell that names an entry: the cell itself or, so that the first one
+    /// stays free for lookups, another one. `None` where the record has none for it.
+    #[inline(always)]
+    pub(crate) fn handle_cell(&self, cell: &Cell) -> Option<&Cell> {
+        let handles = &self.cells[1..];
+        let is_first = std::ptr::eq(cell, &self.cells[0]);
+        let own = if is_first {
+            handles.iter().find(|own| is_free(own))?
+        } else {
+            handles.iter().find(|own| std::ptr::eq(*own, cell))?
+        };
+        let address = cell.load(Ordering::Relaxed); // this thread wrote it
+        own.store(address | HANDLE, Ordering::Release); // as `probe`
+        if is_first {
+            // After that: cells are read in their order, so that a reclaimer sees one of the two.
+            cell.store(0, Ordering::Release);
+        }
+        Some(own)
+    }
+
+    /// Appends the addresses of entries that handles of this record name. The caller has the lock
+    /// of the records.
+    pub(crate) fn handles(&self, out: &mut Vec<usize>) {
+        // Acquire: the entry is read.
+        let named = self.cells.iter().map(|cell| cell.load(Ordering::Acquire));
+        out.extend(named.filter(|named| named & HANDLE != 0).map(|named| named & !HANDLE));
+        out.retain(|&address| address != 0); // a reserved cell names none
+    }
+
     #[cold]
     fn further_cell(&self) -> &Cell {
         if let Some(cell) = self.cells.iter().find(|cell| is_free(cell)) {
@@ -148,7 +177,7 @@ impl Record {
         // before what is done to the entry now.
         let mut add = |cell: &Cell| match cell.load(Ordering::Acquire) {
             0 => {}
-            address => out.push(address),
+            address => out.push(address & !HANDLE),
         };
         add(&self.table);
         self.cells.iter().for_each(&mut add);

@@ -26,6 +26,9 @@ use crate::sync::{Arc, AtomicU64, MutexGuard, lock};
 pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
 /// Is told of each entry that leaves.
 pub(crate) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
+/// Is asked of each entry that has left and would be freed, and told whether a cell or a hold names
+/// it; says whether it is to be kept.
+pub(crate) type Keeper<K, V> = Box<dyn Fn(&Entry<K, V>, bool) -> bool + Send + Sync>;
 
 /// The cache itself.
 pub(crate) struct Inner<K, V, P: Replacement, S> {
@@ -42,6 +45,8 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) admission: Option<String>,
     pub(crate) loads: AtomicU64,
     pub(crate) failed_loads: AtomicU64,
+    /// Last: entries may refer to what it has.
+    pub(crate) keeper: Option<Keeper<K, V>>,
 }
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {

@@ -27,6 +27,7 @@ mod hazard;
 mod histories; // not in `frozen`: models of threads take that into crates of their own
 mod hold;
 mod holds;
+pub mod host;
 mod huge;
 mod index;
 #[cfg(test)]

@@ -178,9 +178,15 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             batch.tables.into_iter().partition(|table| is_looked_at(*table as usize));
         let mut freed =
             Freed { shard, entries: batch.entries, held: Vec::new(), dropped: 0, probed };
-        freed
-            .held
-            .extend(freed.entries.extract_if(.., |retired| is_looked_at(retired.entry as usize)));
+        let is_held = |retired: &mut Retired<Entry<K, V>>| {
+            let is_looked_at = is_looked_at(retired.entry as usize);
+            match &self.keeper {
+                None => is_looked_at,
+                // SAFETY: not freed yet, and by this thread only.
+                Some(keeper) => keeper(unsafe { &*retired.entry }, is_looked_at),
+            }
+        };
+        freed.held.extend(freed.entries.extract_if(.., is_held));
         for table in unused {
             // SAFETY: replaced before the barrier, and neither record nor cell names it after.
             drop(unsafe { Box::from_raw(table) });

@@ -223,6 +223,23 @@ impl Records {
         addresses
     }
 
+    /// Calls a function with the addresses of entries that handles name, in order and each once.
+    /// None of the entries is freed meanwhile: reclaimers look under the same lock.
+    pub(crate) fn with_handles<R>(&self, read: impl FnOnce(Vec<usize>) -> R) -> R {
+        let list = lock(&self.list);
+        let mut named = Vec::new();
+        list.records[..list.live].iter().for_each(|record| record.handles(&mut named));
+        named.sort_unstable();
+        named.dedup();
+        read(named)
+    }
+
+    /// Returns how many cells and holds name the entry at an address, which the caller keeps.
+    pub(crate) fn named(&self, address: usize) -> usize {
+        let mut list = lock(&self.list);
+        self.looked_at(&mut list).into_iter().filter(|&named| named == address).count()
+    }
+
     /// Returns the number of records, cells and holds visited since the cache was made, by
     /// reclaimers and by threads that needed a cell.
     pub(crate) fn visited(&self) -> u64 {

@@ -50,6 +50,8 @@ mod hazard;
 mod hold;
 #[path = "../src/holds.rs"]
 mod holds;
+#[path = "../src/host/mod.rs"]
+mod host;
 #[path = "../src/huge.rs"]
 mod huge;
 #[path = "../src/index.rs"]
@@ -150,6 +152,8 @@ mod quiet {
 
 #[path = "loom/frozen.rs"]
 mod frozen_models;
+#[path = "loom/host.rs"]
+mod host_models;
 
 use std::future::Future;
 use std::hash::BuildHasherDefault;

@@ -119,6 +119,7 @@ where
             admission: self.admission.as_ref().map(|template| template.name()),
             loads: AtomicU64::new(0),
             failed_loads: AtomicU64::new(0),
+            keeper: self.keeper,
         };
         let inner = Arc::new(inner);
         if self.freezing.is_some() {

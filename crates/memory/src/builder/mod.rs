@@ -14,7 +14,7 @@ use crate::cause::Cause;
 use crate::clock::Clock;
 use crate::frozen::options::Freezing;
 use crate::hash::DefaultHasher;
-use crate::inner::{Listener, Weigher};
+use crate::inner::{Keeper, Listener, Weigher};
 
 /// Describes a cache: a limit of entries or of weight, and whatever else is to differ from the
 /// default.
@@ -48,6 +48,7 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
     shards: Option<usize>,
     clock: Clock,
     freezing: Option<Freezing>,
+    keeper: Option<Keeper<K, V>>,
 }
 
 impl<K, V> Cache<K, V> {
@@ -79,6 +80,7 @@ impl<K, V> Default for Builder<K, V> {
             shards: None,
             clock: Clock::system(),
             freezing: None,
+            keeper: None,
         }
     }
 }
@@ -183,6 +185,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
+            keeper,
         } = self;
         Builder {
             entries,
@@ -198,6 +201,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
+            keeper,
         }
     }
 
@@ -323,5 +327,10 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// ```
     pub fn freezing(self, freezing: Freezing) -> Self {
         Self { freezing: Some(freezing), ..self }
+    }
+
+    /// Sets the function that is asked before an entry is freed.
+    pub(crate) fn keeper(self, keeper: Keeper<K, V>) -> Self {
+        Self { keeper: Some(keeper), ..self }
     }
 }

@@ -36,6 +36,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
+            keeper,
         } = self;
         Builder {
             entries,
@@ -51,6 +52,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
+            keeper,
         }
     }
 

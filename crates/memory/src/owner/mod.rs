@@ -161,6 +161,15 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
+    /// Counts a use of an entry that the caller keeps from being freed, if it is still in and may
+    /// be evicted.
+    pub(crate) fn note_use(&mut self, slot: u32, entry: *const Entry<K, V>) {
+        let may_be_evicted = |tenant: &Tenant<K, V>| !tenant.pinned && !tenant.frozen;
+        if self.slots.holding(slot, entry).is_some_and(may_be_evicted) {
+            self.order.access(Slot(slot));
+        }
+    }
+
     /// Takes an entry out, from the order as well, and says what it took. The shard has that to
     /// spare then.
     pub(crate) fn take_out(

@@ -15,6 +15,7 @@ mod conditional;
 mod frozen;
 mod frozen_faults;
 mod frozen_from_within;
+mod host;
 mod hostile_policies;
 mod linearizable;
 mod listener_panics;

@@ -1,0 +1,201 @@
+//! Handles: owners of a value, one pointer wide.
+//!
+//! The first few handles of a thread are hazard cells of its own: taking one writes nothing that
+//! another thread reads often, and no count. Such a cell names the entry with its lowest bit set,
+//! by which it differs from cells of guards. All further handles, and those of values that are in
+//! no cache, are the address of the entry with its lowest bit set, and the entry counts them.
+//!
+//! A cell is emptied by whichever thread releases the handle, and filled by the thread that owns
+//! it, which reads it with Acquire first ([`is_free`](crate::cell::is_free)).
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::mem::{ManuallyDrop, offset_of};
+use std::ops::Deref;
+use std::ptr::NonNull;
+
+use super::node::{EntryOf, Node};
+use crate::cell::{Cell, HANDLE};
+use crate::hazard::Record;
+use crate::sync::Ordering;
+
+/// In a handle: it is counted.
+const COUNTED: usize = 1;
+
+/// An owner of a value of a [`HostCache`](super::HostCache), one pointer wide: derefs to the value.
+///
+/// The value is dropped after its last handle, in the cache or out of it. A handle may be given
+/// to any thread. Making, copying and dropping one takes no lock.
+///
+/// ```
+/// # use floe_memory as floe;
+/// let cache = floe::host::HostCache::new(1 << 20);
+/// let block = cache.insert_held(1, vec![7; 4096], 4096, Default::default()).unwrap();
+/// let raw = block.into_raw(); // for a caller in another language
+/// // SAFETY: from `into_raw` of this cache's handle, and used once.
+/// let block = unsafe { floe::host::Handle::<u64, Vec<u8>>::from_raw(raw) };
+/// assert_eq!(block.charge(), 4096);
+/// ```
+pub struct Handle<'a, K, V> {
+    raw: NonNull<()>,
+    cache: PhantomData<(&'a (), *const EntryOf<K, V>)>,
+}
+
+// SAFETY: a handle gives out `&V` and `&K`, may drop both where it is the last, and releases by
+// atomics.
+unsafe impl<K: Send + Sync, V: Send + Sync> Send for Handle<'_, K, V> {}
+// SAFETY: as above.
+unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Handle<'_, K, V> {}
+
+impl<'a, K, V> Handle<'a, K, V> {
+    /// The distance in bytes from an entry to its value, for code in other languages: see
+    /// [`into_raw`](Self::into_raw).
+    pub const VALUE_OFFSET: usize = offset_of!(EntryOf<K, V>, value) + offset_of!(Node<V>, value);
+
+    /// The memory of an entry with its key and value, in bytes; a host that counts its metadata
+    /// adds it to charges.
+    pub const ENTRY_BYTES: usize = size_of::<EntryOf<K, V>>();
+
+    /// Takes over a cell of the thread's record that names an entry.
+    #[inline(always)]
+    pub(super) fn of_cell(record: &'a Record, cell: &'a Cell) -> Self {
+        match record.handle_cell(cell) {
+            Some(own) => Self::new(NonNull::from(own).cast()),
+            None => Self::counted(cell),
+        }
+    }
+
+    /// Counts an owner in place of a cell.
+    #[inline(never)]
+    fn counted(cell: &Cell) -> Self {
+        let address = cell.load(Ordering::Relaxed); // this thread wrote it
+        let entry = std::ptr::with_exposed_provenance::<EntryOf<K, V>>(address);
+        // SAFETY: the cell keeps it.
+        unsafe { &*entry }.value.add_owner();
+        cell.store(0, Ordering::Release); // after that: a reclaimer that sees this sees the count
+        // SAFETY: as above, by the count.
+        unsafe { Self::of_counted(entry) }
+    }
+
+    /// Takes over an owner that is counted.
+    ///
+    /// # Safety
+    /// It is, and keeps the entry.
+    pub(super) unsafe fn of_counted(entry: *const EntryOf<K, V>) -> Self {
+        let raw = entry.cast::<()>().cast_mut().map_addr(|address| address | COUNTED);
+        Self::new(NonNull::new(raw).expect("the address of an entry"))
+    }
+
+    fn new(raw: NonNull<()>) -> Self {
+        Self { raw, cache: PhantomData }
+    }
+
+    /// The cell, if the handle is one.
+    fn cell(&self) -> Option<&Cell> {
+        // SAFETY: a cell of a record, which lives as long as the cache.
+        (self.raw.addr().get() & COUNTED == 0).then(|| unsafe { self.raw.cast::<Cell>().as_ref() })
+    }
+
+    /// Returns whether an entry counts it.
+    pub(super) fn is_counted(&self) -> bool {
+        self.cell().is_none()
+    }
+
+    /// The entry. A pointer, by which the last handle may drop it.
+    #[inline(always)]
+    fn pointer(&self) -> *const EntryOf<K, V> {
+        match self.cell() {
+            // Relaxed: the thread that gave the handle to this one wrote it before.
+            Some(cell) => std::ptr::with_exposed_provenance::<EntryOf<K, V>>(
+                cell.load(Ordering::Relaxed) & !HANDLE,
+            ),
+            None => self.raw.as_ptr().map_addr(|address| address & !COUNTED).cast(),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn entry(&self) -> &EntryOf<K, V> {
+        // SAFETY: the handle keeps it.
+        unsafe { &*self.pointer() }
+    }
+
+    /// The key under which the value came in.
+    pub fn key(&self) -> &K {
+        &self.entry().key
+    }
+
+    /// The charge given at its insertion.
+    pub fn charge(&self) -> usize {
+        self.entry().value.charge()
+    }
+
+    /// Makes a plain pointer of the handle, without an end to its ownership.
+    ///
+    /// With the lowest bit set it is the address of an entry plus 1; otherwise it points to a word
+    /// that is the address of the entry plus 1. The value is at
+    /// [`VALUE_OFFSET`](Self::VALUE_OFFSET) from the entry, so code in other languages reaches it
+    /// without a call.
+    pub fn into_raw(self) -> NonNull<()> {
+        ManuallyDrop::new(self).raw
+    }
+
+    /// Takes back a handle from its [pointer](Self::into_raw).
+    ///
+    /// # Safety
+    /// The pointer is from `into_raw` of a handle with these types, becomes one handle only, and
+    /// the cache is not dropped before that.
+    pub unsafe fn from_raw(raw: NonNull<()>) -> Self {
+        Self::new(raw)
+    }
+
+    /// Makes the handle one that is counted, for an owner that keeps it long: it frees the cell of
+    /// the thread that took it, so that this thread's next handles are cheap again.
+    pub fn into_long(self) -> Self {
+        if self.is_counted() { self } else { self.clone() }
+    }
+}
+
+impl<K, V> Clone for Handle<'_, K, V> {
+    /// Another owner, which the entry counts.
+    fn clone(&self) -> Self {
+        self.entry().value.add_owner();
+        // SAFETY: just counted.
+        unsafe { Self::of_counted(self.pointer()) }
+    }
+}
+
+impl<K, V> Drop for Handle<'_, K, V> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        match self.cell() {
+            // Release: what was read of the value was read before; see `Record::looked_at`.
+            Some(cell) => cell.store(0, Ordering::Release),
+            None => end_counted(self),
+        }
+    }
+}
+
+#[inline(never)]
+fn end_counted<K, V>(handle: &Handle<'_, K, V>) {
+    let entry = handle.pointer();
+    // SAFETY: this owner's until it is taken away.
+    if unsafe { (*entry).value.drop_owner() } {
+        // SAFETY: memory of its own, from a box, and no owner is left.
+        drop(unsafe { Box::from_raw(entry.cast_mut()) });
+    }
+}
+
+impl<K, V> Deref for Handle<'_, K, V> {
+    type Target = V;
+
+    #[inline(always)]
+    fn deref(&self) -> &V {
+        &self.entry().value.value
+    }
+}
+
+impl<K, V: fmt::Debug> fmt::Debug for Handle<'_, K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}
