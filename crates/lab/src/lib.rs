@@ -17,10 +17,12 @@ pub mod interference;
 pub mod load;
 #[cfg(feature = "full")]
 pub mod model;
+#[cfg(feature = "full")]
 pub mod parallel;
 pub mod replay;
 #[cfg(feature = "full")]
 pub mod report;
 #[cfg(feature = "full")]
 pub mod simulate;
+#[cfg(feature = "full")]
 pub mod sizes;

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
-use floe_block::{BlockCache, Config, ConfigError, Driver, Memory, VolumeId};
+use floe_block::{BlockCache, Config, ConfigError, Driver, VolumeId};
 use floe_device::medium::Model;
 use floe_device::{
     Device, MEDIUM_SEED, MemoryDevice, OpenError, Pool, Ring, RingError, Role, SECTOR_BYTES, Spec,
     StripeDevice,
 };
 
+#[cfg(feature = "full")]
 use floe_server::config::{ServerConfig, TierConfig};
 
 use super::clock::{Clock, VirtualClock};
@@ -56,6 +57,7 @@ pub struct Volume {
 impl Plan {
     /// The cache that a server with these settings would have. Its tiers end with the replay, even
     /// where a server would keep them. `read_only` says that nothing will be written.
+    #[cfg(feature = "full")]
     pub fn of(settings: &ServerConfig, read_only: bool) -> Self {
         let volumes = settings.volume.iter().map(|volume| Volume {
             name: volume.name().to_owned(),
@@ -64,7 +66,8 @@ impl Plan {
         });
         let mut above_bytes = 0;
         let tier = |tier: &TierConfig| {
-            let config = Config { kept: false, ..tier.config(Memory::None, above_bytes) };
+            let config =
+                Config { kept: false, ..tier.config(floe_block::Memory::None, above_bytes) };
             above_bytes += tier.cache_bytes();
             Tier { config, most_dirty_bytes: tier.most_dirty_bytes(), cache: tier.cache().clone() }
         };
