@@ -12,6 +12,7 @@ mod demo;
 mod descriptors;
 mod error;
 mod export_dirty;
+mod half;
 mod list;
 mod log;
 mod man;

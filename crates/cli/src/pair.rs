@@ -13,6 +13,7 @@ use floe_server::{Bound, Volume, notify};
 
 use crate::admin::Server;
 use crate::error::CliError;
+use crate::half::HalfExport;
 use crate::{OrFail, output};
 
 const HANDOVER_EXAMPLES: &str = "\
@@ -58,11 +59,13 @@ pub(crate) fn wait(
 ) -> Result<Option<(Vec<Volume>, Lease)>, CliError> {
     let names = config.volume.iter().filter_map(|volume| volume.backing().image().cloned());
     let names: Vec<_> = names.collect();
+    HalfExport::new(config).check()?;
     notify::ready(); // it does what it is for
     loop {
-        let Waited::Free(reason) = bound.stand_by(turn, &names, signals).or_usage()? else {
-            return Ok(None);
-        };
+        let mut half = HalfExport::new(config);
+        let waited = bound.stand_by(turn, &names, signals, &mut || half.keep()).or_usage()?;
+        drop(half); // the other server, which is fenced, writes nothing to it from here on
+        let Waited::Free(reason) = waited else { return Ok(None) };
         let volumes = match open() {
             // Another server was faster.
             Err(OpenError::Rbd(RbdError::Locked { .. })) => continue,

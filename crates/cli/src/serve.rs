@@ -24,6 +24,7 @@ use floe_server::{
 
 use crate::descriptors;
 use crate::error::CliError;
+use crate::half::HalfAwaited;
 use crate::log::{self, Format};
 use crate::settings::Source;
 use crate::state_dir::state_dir;
@@ -255,7 +256,13 @@ pub(crate) fn prepare(
             None => return Ok(None),
         },
     };
-    let tiers = watched(|progress| cache.open(&volumes, progress)).map_err(tier_error)?;
+    let devices = HalfAwaited::new(turn.as_ref(), &bound, config, &signals)?;
+    let tiers = watched(|progress| cache.open(&volumes, &devices, progress));
+    if devices.has_ended() {
+        return Ok(None);
+    }
+    drop(devices); // with it the answers of a standby
+    let tiers = tiers.map_err(tier_error)?;
     let server = bound.serve(tiers, volumes, signals);
     let server = server.map_err(|error| match error {
         ServeError::Open(_) | ServeError::Export(_) => CliError::usage(error.to_string()),

@@ -64,7 +64,7 @@ fn print(status: &Status) {
     for (number, tier) in status.tiers.iter().enumerate() {
         print_failure(number, tier);
     }
-    if status.degraded && !status.journal_lost {
+    if status.tiers.iter().any(|tier| tier.degraded) && !status.journal_lost {
         output::say!(
             "DEGRADED: the cache device failed and {} went past it; replace or mend it, then floe \
              restore",

@@ -84,6 +84,15 @@ impl Spec {
         }
     }
 
+    /// The half of this machine, of a mirror that a pair of servers can share: its other halves are
+    /// on other servers, and it names no folder as its witness.
+    pub fn local_half(&self) -> Option<&Spec> {
+        match &self.kind {
+            Kind::Mirror(mirror) => mirror.local_half(),
+            _ => None,
+        }
+    }
+
     /// The size it names, or else what the files it names have now; `None` when one is missing,
     /// empty or unreadable. An image or export is opened for reading, which takes a while.
     pub fn size_found(&self) -> Option<u64> {

@@ -149,8 +149,8 @@ pub struct Status {
     /// The tiers of the cache, from the top.
     #[serde(default)]
     pub tiers: Vec<TierStatus>,
-    /// The cache device of some tier, or a part of it, has failed: requests for data cached there
-    /// bypass it.
+    /// The cache device of some tier, or a part of it, has failed, and requests for data cached
+    /// there bypass it; or a mirror lacks a half.
     pub degraded: bool,
     /// The journal of some tier cannot be written: nothing is cached there any more.
     pub journal_lost: bool,
@@ -273,9 +273,10 @@ impl Report {
         self.seconds_to_clean = lately.seconds_to_clean(self.sum.stats.dirty_bytes);
     }
 
-    /// Returns true if the cache device of some tier has been given up.
+    /// Returns true if the cache device of some tier has been given up, or a mirror lacks a half.
     pub(crate) fn is_degraded(&self) -> bool {
         self.sum.tiers().any(|(stats, _)| stats.degraded_shards > 0)
+            || self.facts.tiers.iter().any(TierFacts::lacks_half)
     }
 
     /// Counters of the cache as they are published: those of the first tier, but for what is

@@ -71,6 +71,7 @@ use acceptor::Acceptor;
 pub use attach::Attached;
 pub use bound::Bound;
 use control::Control;
+pub use desk::Desk;
 use messages::{Event, Notice};
 pub use setup::{AdminSetup, ServeError, ServerSetup};
 use team::Team;

@@ -86,6 +86,7 @@ fn dirty_data_outlives_either_half_and_kills_of_the_server() {
     volume.write(&mut client, 2 * MIB, 2);
     await_half(&server, 1, "out");
     check_health(&server, "degraded");
+    assert!(server.status().degraded);
     let admin = format!("unix:{}", volume.path("admin.sock"));
     let shown = floe(&["status", "--admin", &admin]);
     let shown = String::from_utf8(shown.stdout).expect("text");

@@ -139,9 +139,12 @@ impl MirrorStatus {
         states(self) == states(other) && troubles(self) == troubles(other)
     }
 
-    /// Returns whether a half is missing or lacks something.
+    /// Returns whether a half is missing or lacks something, or the witness did not take the last
+    /// change.
     pub fn is_degraded(&self) -> bool {
-        self.fenced || self.halves.iter().any(|half| half.state != "in-sync")
+        self.fenced
+            || self.witness_error.is_some()
+            || self.halves.iter().any(|half| half.state != "in-sync")
     }
 }
 

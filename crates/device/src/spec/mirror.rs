@@ -90,6 +90,14 @@ impl Mirror {
         Ok(Mirror { halves, paths, size, timeout, resync, witness })
     }
 
+    /// The local half, of a mirror whose other halves are on other servers and whose witness is not
+    /// a folder of this machine.
+    pub(super) fn local_half(&self) -> Option<&Spec> {
+        let mut local = self.halves.iter().filter(|half| !half.is_remote());
+        let half = local.next().filter(|_| self.witness.is_none())?;
+        local.next().is_none().then_some(half)
+    }
+
     /// The size of its data that the halves tell.
     pub(super) fn size_found(&self) -> Option<u64> {
         MirrorSource::size_found(&self.places(), self.pace())

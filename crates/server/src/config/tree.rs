@@ -126,6 +126,11 @@ settings! {
         standby: bool { default: "false", guide: "failover.md" }
         /// The time after which a standby takes over from a server that does not renew its lease
         lease: Option<Interval> { default: "5s", example: "10s", guide: "failover.md" }
+        /// The address at which a standby exports its half of the mirror that the pair has as its
+        /// cache
+        half_listen: Option<ListenAddress> {
+            example: "nbd://10.0.0.2:10811", guide: "failover.md#write-back"
+        }
         /// The longest time that written data stays in the cache or memory only, with a write mode
         /// or memory-write that keeps writes
         flush_interval: Option<Interval> { default: "5s", example: "1min", replayed: true }

@@ -50,7 +50,8 @@ pub(super) fn cache(page: &mut Page, report: &Report) {
     );
     page.gauge(
         "floe_degraded",
-        "1 when the cache device of some tier, or a part of it, has failed and been given up.",
+        "1 when the cache device of some tier, or a part of it, has failed and been given up, or a \
+         mirror lacks a half.",
         u64::from(report.is_degraded()),
     );
 }

@@ -66,6 +66,8 @@ struct Told {
     renewed: Duration,
     /// The standby that was seen last, and when.
     standby: Option<(String, Duration)>,
+    /// The thing without which it cannot serve yet.
+    lacks: Option<String>,
 }
 
 /// The turn of this server, shared by all its threads.
@@ -182,6 +184,11 @@ impl Turn {
         self.tell(|told| told.standby = Some((server, now())));
     }
 
+    /// Notes the thing without which it cannot serve yet.
+    pub fn lacks(&self, what: Option<String>) {
+        self.tell(|told| told.lacks = what);
+    }
+
     /// Notes the lease of this server.
     pub(super) fn lease(&self, lease: Duration) {
         self.tell(|told| told.status.lease_seconds = lease.as_secs_f64());
@@ -193,7 +200,12 @@ impl Turn {
         let lately =
             |seen: Duration| now.saturating_sub(seen).as_secs_f64() < told.status.lease_seconds;
         let standby = told.standby.as_ref().filter(|(_, seen)| lately(*seen));
+        let reason = &told.status.reason;
         PairStatus {
+            reason: match &told.lacks {
+                Some(lacks) => format!("{reason}; serves nothing yet: {lacks}"),
+                None => reason.clone(),
+            },
             standby: standby.map(|(server, _)| server.clone()),
             renewed_seconds: now.saturating_sub(told.renewed).as_secs_f64(),
             since_seconds: now.saturating_sub(told.changed).as_secs_f64(),

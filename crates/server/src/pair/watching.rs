@@ -97,7 +97,8 @@ impl Seen {
 
 /// Waits until no other server has the images: because it ended, because its lease ran out (then it
 /// is fenced first), or because an operator wants this one to serve. `ended` hears of the end of
-/// this server: a message, or that nobody can send one.
+/// this server: a message, or that nobody can send one. `export` is called after each look that
+/// finds another server with the images.
 ///
 /// # Errors
 /// When an image cannot be opened. Later errors are logged, and the look is tried again.
@@ -108,6 +109,7 @@ pub fn stand_by(
     turn: &Arc<Turn>,
     images: &[RbdName],
     ended: &Receiver<()>,
+    export: &mut dyn FnMut(),
 ) -> Result<Waited, StandbyError> {
     let watches = images.iter().map(RbdWatch::open).collect::<Result<Vec<_>, _>>()?;
     let first = watches.first().expect("there is an image");
@@ -167,6 +169,9 @@ pub fn stand_by(
             if let Err(error) = first.set_note(STANDBY, &StandbyRecord::new(note_at).encode()) {
                 tracing::warn!(%error, "the active server cannot be told of this; trying again");
             }
+        }
+        if next != Next::Free {
+            export();
         }
         told = next;
         match ended.recv_timeout(LOOK) {

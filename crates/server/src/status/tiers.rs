@@ -1,7 +1,7 @@
 //! The tiers of a cache in the status, from the top.
 
 use floe_block::{Stats, WriteMode};
-use floe_device::MirrorWatch;
+use floe_device::{MirrorStatus, MirrorWatch};
 use serde::{Deserialize, Serialize};
 
 use super::admission::AdmissionStatus;
@@ -103,6 +103,12 @@ pub(crate) struct TierFacts {
 }
 
 impl TierFacts {
+    /// Returns whether it is a mirror that lacks a half, or whose witness cannot be told of one.
+    pub(crate) fn lacks_half(&self) -> bool {
+        let status = self.mirror.as_ref().and_then(MirrorWatch::status);
+        status.as_ref().is_some_and(MirrorStatus::is_degraded)
+    }
+
     /// Combines the properties with the counters.
     pub(super) fn status(&self, (stats, cache_errors): (&Stats, u64)) -> TierStatus {
         let Stats { requests, counters, .. } = stats;

@@ -36,6 +36,9 @@ const MOST_WAITING: usize = 24;
 const NO_STANDBY: &str = "no standby has been seen lately that could take over; start one with \
                           standby = true, or end this server by floe stop";
 
+const LACKS_HALF: &str = "the halves of the mirror are not in sync, so that the standby could not \
+                          serve from its own; see floe status";
+
 impl Acceptor {
     pub(super) fn greet_admin(&mut self, listener: u32, socket: OwnedFd) {
         let access = Arc::clone(&self.admin_listeners[listener as usize].access);
@@ -215,6 +218,9 @@ impl Acceptor {
             Command::Flush => self.flush(index),
             Command::HandOver if !self.has_standby() => {
                 Err(Reply::trouble(Trouble::Conflict, NO_STANDBY))
+            }
+            Command::HandOver if self.board.state().lacks_half() => {
+                Err(Reply::trouble(Trouble::Conflict, LACKS_HALF))
             }
             Command::Stop | Command::HandOver => {
                 self.admin_sessions[index].stopping = true;

@@ -3,8 +3,6 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use floe_device::{MirrorStatus, MirrorWatch};
-
 use super::known_tier::KnownTier;
 use super::offer::{Offer, Offered};
 use crate::admin::{Reply, Trouble};
@@ -51,16 +49,18 @@ impl State {
         }
     }
 
-    /// Returns the reply of `/healthz`. Mirrors are asked for their halves now: they change without
-    /// the control thread.
+    /// Returns the reply of `/healthz`.
     pub(super) fn health(&self) -> Reply {
-        let mut mirrors = self.tiers.iter().filter_map(|tier| tier.mirror.as_ref());
-        let lacks_half =
-            |mirror: &MirrorWatch| mirror.status().as_ref().is_some_and(MirrorStatus::is_degraded);
         match &self.health {
-            Reply::Done(_) if mirrors.any(lacks_half) => DEGRADED,
+            Reply::Done(_) if self.lacks_half() => DEGRADED,
             known => known.clone(),
         }
+    }
+
+    /// Returns whether a mirror is degraded. Mirrors are asked for their halves now: they change
+    /// without the control thread.
+    pub(super) fn lacks_half(&self) -> bool {
+        self.tiers.iter().any(TierFacts::lacks_half)
     }
 }
 

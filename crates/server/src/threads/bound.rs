@@ -90,7 +90,8 @@ impl Bound {
     }
 
     /// Waits until no other server has these images, and answers what little is asked of a standby
-    /// meanwhile. `signal` becomes readable when the server is to end; it stays so.
+    /// meanwhile. `signal` becomes readable when the server is to end; it stays so. `export` is
+    /// called several times a second while another server has them.
     ///
     /// # Errors
     /// When an image cannot be looked at, or the system is short of something.
@@ -102,7 +103,17 @@ impl Bound {
         turn: &Arc<Turn>,
         images: &[RbdName],
         signal: &OwnedFd,
+        export: &mut dyn FnMut(),
     ) -> Result<Waited, ServeError> {
+        let desk = self.attend(turn, signal)?;
+        Ok(stand_by(turn, images, desk.ended(), export)?)
+    }
+
+    /// Answers what little is asked of a server that does not serve yet. `signal` is as above.
+    ///
+    /// # Errors
+    /// When the system is short of something.
+    pub fn attend(&self, turn: &Arc<Turn>, signal: &OwnedFd) -> Result<Desk, ServeError> {
         let copy = |socket: &Rc<OwnedFd>| socket.try_clone();
         let data = self.listeners.iter().map(|listener| copy(&listener.socket));
         let admin = self.admin_listeners.iter().map(|listener| {
@@ -115,8 +126,7 @@ impl Bound {
             tls: self.config.tls.clone(),
             patience: self.config.limits.admin_time,
         };
-        let (_desk, ended) = Desk::open(sockets, turn).map_err(ServeError::Standby)?;
-        Ok(stand_by(turn, images, &ended)?)
+        Desk::open(sockets, turn).map_err(ServeError::Standby)
     }
 
     /// A server of these volumes, the first of which is the default one, through these tiers, from

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use rustix::net::accept;
 
 use super::admin_tls::{Encryption, Undecipherable};
 use crate::admin::{Access, Command, Conversation, Heard, Reply, Trouble};
-use crate::pair::{StandbyStatus, Turn};
+use crate::pair::{Role, StandbyStatus, Turn};
 use crate::tls::TlsConfig;
 
 /// Most clients at a time; further ones are disconnected.
@@ -34,10 +34,12 @@ pub(super) struct Sockets {
     pub(super) patience: Duration,
 }
 
-/// The thread that answers; it ends when this is dropped.
-pub(super) struct Desk {
+/// The thread that answers for a server that does not serve yet; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Desk {
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
+    ended: Receiver<()>,
 }
 
 /// The part that all clients share.
@@ -51,11 +53,11 @@ struct Shared {
 }
 
 impl Desk {
-    /// Begins to answer. The receiver hears that the server is to end.
+    /// Begins to answer.
     ///
     /// # Errors
     /// When the system lacks a socket or a thread.
-    pub(super) fn open(sockets: Sockets, turn: &Arc<Turn>) -> io::Result<(Self, Receiver<()>)> {
+    pub(super) fn open(sockets: Sockets, turn: &Arc<Turn>) -> io::Result<Self> {
         let (stop, stopped) = UnixStream::pair()?;
         let (end, ended) = channel();
         let shared = Shared {
@@ -67,7 +69,16 @@ impl Desk {
         };
         let serve = move || serve(&sockets, &stopped, &Arc::new(shared));
         let thread = Builder::new().name("floe-standby".to_owned()).spawn(serve)?;
-        Ok((Self { stop: Some(stop), thread: Some(thread) }, ended))
+        Ok(Self { stop: Some(stop), thread: Some(thread), ended })
+    }
+
+    pub(super) fn ended(&self) -> &Receiver<()> {
+        &self.ended
+    }
+
+    /// Waits for so long, or until the server is told to end. Returns whether it is.
+    pub fn has_ended(&self, within: Duration) -> bool {
+        self.ended.recv_timeout(within) != Err(RecvTimeoutError::Timeout)
     }
 }
 
@@ -179,6 +190,9 @@ fn obey(command: &Command, shared: &Shared) -> Reply {
     let pair = shared.turn.status();
     match command {
         Command::Status => Reply::json(&StandbyStatus { pair }),
+        Command::Health if pair.role == Role::Active => {
+            Reply::trouble(Trouble::Refusing, "waiting for a half of the mirror")
+        }
         Command::Health => Reply::Done("standby"),
         Command::Metrics => Reply::Metrics(crate::metrics::of_standby(&pair)),
         Command::Stop => {

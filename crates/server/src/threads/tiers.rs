@@ -91,7 +91,7 @@ impl PreparedTiers {
         Ok(Self { tiers, consent, state })
     }
 
-    /// Opens the tiers on their devices. `progress` receives the bytes of a journal read so far and
+    /// Opens the tiers on their devices, which `devices` opens. `progress` receives the bytes of a journal read so far and
     /// their total.
     ///
     /// # Errors
@@ -99,13 +99,14 @@ impl PreparedTiers {
     pub fn open(
         self,
         volumes: &[Volume],
+        devices: &dyn CacheDevices,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<Tier>, TierError> {
         let Self { tiers, consent, state } = self;
         let witness = witness(volumes, state.as_ref());
         let several = tiers.len() > 1;
         let prepare = |(plan, how): (TierConfig, How)| {
-            let source = device(&plan, &NamedDevices, witness.as_ref())
+            let source = device(&plan, devices, witness.as_ref())
                 .map_err(|error| in_tier(error, &plan, several))?;
             Ok((plan, how, source))
         };
