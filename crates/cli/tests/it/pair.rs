@@ -150,15 +150,24 @@ fn a_lock_that_no_lease_stands_behind_is_left_alone() {
 #[test]
 fn what_a_standby_could_not_have_is_refused_in_a_line() {
     let image = "rbd:rbd/none";
+    let (listen, named) = ("nbd+unix:///?socket=none", "nbd+unix:///half?socket=none");
+    let mirror = "mirror:./none+nbd+unix:///half?socket=other,size=16MiB";
+    let alone = "mirror:./none+./other,size=16MiB";
     for (more, wanted) in [
         (&["--backing", image, "--write", "back", "--volatile"][..], "write-back would leave"),
         (&["--backing", "memory:4MiB", "--write", "through"], "standby is for images of Ceph"),
         (&["--backing", image, "--write", "through", "--lease", "10ms"], "lease is for standby"),
-        (&["--backing", image, "--half-listen", "nbd://"], "for a cache on a mirror"),
+        (&["--backing", image, "--half-listen", listen], "for a cache on a mirror"),
+        (&["--backing", image, "--cache", mirror, "--write", "back"], "give half-listen"),
+        (&["--backing", image, "--cache", alone, "--write", "back"], "outlives the server"),
+        (&["--backing", image, "--cache", mirror, "--half-listen", named], "names an export"),
         (&["--backing", image, "--read-only", "--write", "through"], "that are written"),
     ] {
-        let mut line = vec!["serve", "--standby", "--cache", "memory:16MiB"];
+        let mut line = vec!["serve", "--standby"];
         line.extend(more);
+        if !more.contains(&"--cache") {
+            line.extend(["--cache", "memory:16MiB"]);
+        }
         let refused = floe(&line);
         let said = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(2), "{said}");

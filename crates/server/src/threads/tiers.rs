@@ -91,8 +91,8 @@ impl PreparedTiers {
         Ok(Self { tiers, consent, state })
     }
 
-    /// Opens the tiers on their devices, which `devices` opens. `progress` receives the bytes of a journal read so far and
-    /// their total.
+    /// Opens the tiers on their devices, which `devices` opens. `progress` receives the bytes of a
+    /// journal read so far and their total.
     ///
     /// # Errors
     /// When a tier cannot be opened.
