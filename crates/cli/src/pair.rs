@@ -73,7 +73,9 @@ pub(crate) fn wait(
         };
         let images = volumes.iter().filter_map(|volume| volume.backing.image().cloned());
         let images: Vec<_> = images.collect();
-        let lease = Lease::begin(turn, &images, config.serving.lease(), &reason).or_failure()?;
+        let own = bound.own_note(&names);
+        let lease = Lease::begin(turn, &images, own.as_ref(), config.serving.lease(), &reason)
+            .or_failure()?;
         return Ok(Some((volumes, lease)));
     }
 }

@@ -8,11 +8,13 @@
 //! there is no vote here, and no message between the two.
 
 mod lease;
+mod own;
 mod record;
 mod turn;
 mod watching;
 
 pub use lease::{Lease, LeaseError};
+pub use own::OwnNote;
 pub use record::LeaseRecord;
 pub use turn::{LOST_TURN, PairStatus, Role, StandbyStatus, Turn};
 pub use watching::{StandbyError, Waited, stand_by};

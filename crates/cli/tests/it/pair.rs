@@ -49,6 +49,25 @@ fn a_standby_takes_over_from_a_server_that_was_killed() {
 }
 
 #[test]
+fn a_server_that_is_started_again_after_a_crash_does_not_wait_for_its_own_lease() {
+    let Some(ceph) = Ceph::start() else { return };
+    let mut pair = Pair::new(ceph, "1h");
+    pair.begin(0);
+    pair.wait_for_role(0, Role::Active);
+    let piece = pattern(1, MIB);
+    pair.connect(0).expect("it serves").write(0, &piece, false).expect("a write");
+    pair.begin(1);
+    pair.kill(0);
+    pair.begin(0);
+    let (_, mut client) = pair.follow(); // the other server may be faster
+    let said = "the server that ran here before has died";
+    assert!(pair.log(0).contains(said), "{}", pair.log(0));
+    let mut found = vec![0; MIB];
+    client.read(0, &mut found).expect("a read");
+    assert_same("what was written", &found, &piece);
+}
+
+#[test]
 fn a_server_that_was_paused_for_longer_than_its_lease_answers_nothing_more() {
     let Some(ceph) = Ceph::start() else { return };
     let mut pair = Pair::new(ceph, "5s");

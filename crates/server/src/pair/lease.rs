@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use floe_device::RbdSource;
 
+use super::own::{Held, OwnNote};
 use super::record::{KEY, LeaseRecord, STANDBY, StandbyRecord, machine};
 use super::turn::{Role, Turn, now};
 
@@ -38,13 +39,16 @@ pub struct Lease {
     ending: Option<Sender<()>>,
     /// Ends when the thread that renews has let go of the image.
     renewing: Receiver<()>,
+    /// Tells the next server of this machine that this one lives.
+    _held: Option<Held>,
 }
 
 /// The longest wait for a renewal that is under way; a cluster that does not answer keeps it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Lease {
-    /// Takes the lease of images whose locks this server has, and renews it.
+    /// Takes the lease of images whose locks this server has, and renews it. `own` is its note on
+    /// this machine, if it has a place for one.
     ///
     /// # Errors
     /// When the record cannot be written.
@@ -54,6 +58,7 @@ impl Lease {
     pub fn begin(
         turn: &Arc<Turn>,
         images: &[RbdSource],
+        own: Option<&OwnNote>,
         lease: Duration,
         why: &str,
     ) -> Result<Self, LeaseError> {
@@ -69,6 +74,13 @@ impl Lease {
             lease_ms: lease.as_millis() as u64,
             owners: owners.map_err(failed)?.into_iter().flatten().collect(),
         };
+        let held = own.and_then(|own| match own.hold(&record.owners) {
+            Ok(held) => Some(held),
+            Err(error) => {
+                tracing::warn!(%error, "a start after a crash will wait for the lease");
+                None
+            }
+        });
         let asked = now();
         first.set_note(KEY, &record.encode()).map_err(failed)?;
         turn.lease(lease);
@@ -85,7 +97,7 @@ impl Lease {
         let watch = move || watch(&of_watch);
         Builder::new().name("floe-lease".into()).spawn(renewal).map_err(LeaseError::Thread)?;
         Builder::new().name("floe-lease-end".into()).spawn(watch).map_err(LeaseError::Thread)?;
-        Ok(Self { turn: Arc::clone(turn), ending: Some(sender), renewing })
+        Ok(Self { turn: Arc::clone(turn), ending: Some(sender), renewing, _held: held })
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use floe_device::{RbdError, RbdName, RbdWatch};
 
+use super::own::OwnNote;
 use super::record::{KEY, LeaseRecord, STANDBY, StandbyRecord};
 use super::turn::{Role, Turn, now};
 
@@ -58,6 +59,8 @@ enum Next {
     Dead(String),
     /// The lease has run out.
     Late(LeaseRecord),
+    /// The locks belong to the server that ran on this machine before this one, and has ended.
+    Own(Vec<String>),
 }
 
 /// The active server as it has been seen.
@@ -97,7 +100,8 @@ impl Seen {
 
 /// Waits until no other server has the images: because it ended, because its lease ran out (then it
 /// is fenced first), or because an operator wants this one to serve. `ended` hears of the end of
-/// this server: a message, or that nobody can send one. `export` is called after each look that
+/// this server: a message, or that nobody can send one. `own` is the note of the server that ran
+/// here before. `export` is called after each look that
 /// finds another server with the images.
 ///
 /// # Errors
@@ -108,6 +112,7 @@ impl Seen {
 pub fn stand_by(
     turn: &Arc<Turn>,
     images: &[RbdName],
+    own: Option<&OwnNote>,
     ended: &Receiver<()>,
     export: &mut dyn FnMut(),
 ) -> Result<Waited, StandbyError> {
@@ -119,7 +124,9 @@ pub fn stand_by(
     loop {
         let next = match look(first) {
             Ok(look) => {
-                let next = seen.look(&look);
+                let owner = look.owner.as_ref();
+                let dead = owner.zip(own).and_then(|((owner, _), own)| own.of_the_dead(owner));
+                let next = dead.map_or_else(|| seen.look(&look), Next::Own);
                 if let (Next::Wait, Some(record)) = (&next, &look.record) {
                     turn.saw(record.generation, &record.server, record.lease(), seen.since);
                 }
@@ -130,6 +137,7 @@ pub fn stand_by(
                 Next::Wait
             }
         };
+        let mut pause = LOOK;
         let forced = turn.is_wanted() && next == Next::Wait && seen.record.is_some();
         match &next {
             Next::Free if now() >= not_before => return Ok(Waited::Free(reason)),
@@ -150,6 +158,13 @@ pub fn stand_by(
                 reason = format!("{owner}, which kept no lease, has died");
                 tracing::warn!(reason, "fencing");
                 fence(&watches, std::slice::from_ref(owner));
+            }
+            Next::Own(owners) => {
+                "the server that ran here before has died".clone_into(&mut reason);
+                tracing::warn!(reason, "fencing");
+                if fence(&watches, owners) {
+                    pause = Duration::ZERO; // this server takes them, and not the other
+                }
             }
             _ => {
                 let why = match forced {
@@ -174,7 +189,7 @@ pub fn stand_by(
             export();
         }
         told = next;
-        match ended.recv_timeout(LOOK) {
+        match ended.recv_timeout(pause) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(()) | Err(RecvTimeoutError::Disconnected) => return Ok(Waited::Ended),
         }

@@ -37,7 +37,7 @@ use super::worker_outbox::WorkerOutbox;
 use crate::address::ListenAddress;
 use crate::kept::{guarded, random_stack};
 use crate::listener::Listener;
-use crate::pair::{Turn, Waited, stand_by};
+use crate::pair::{OwnNote, Turn, Waited, stand_by};
 use crate::protocol::subsystem_name;
 use crate::ublk::LocalDevices;
 use crate::volume::Volume;
@@ -106,7 +106,14 @@ impl Bound {
         export: &mut dyn FnMut(),
     ) -> Result<Waited, ServeError> {
         let desk = self.attend(turn, signal)?;
-        Ok(stand_by(turn, images, desk.ended(), export)?)
+        Ok(stand_by(turn, images, self.own_note(images).as_ref(), desk.ended(), export)?)
+    }
+
+    /// Returns the note on this machine of a pair of these images; `None` without a state
+    /// directory.
+    pub fn own_note(&self, images: &[RbdName]) -> Option<OwnNote> {
+        let state = self.config.state.as_ref()?;
+        images.first().map(|image| OwnNote::new(state.path(), image))
     }
 
     /// Answers what little is asked of a server that does not serve yet. `signal` is as above.

@@ -1,5 +1,8 @@
 //! Kills, pauses and hand-overs at random.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use floe_server::nbd_client::Client;
@@ -97,6 +100,74 @@ impl Versions {
     }
 }
 
+/// A client that writes one block and flushes, again and again, until its server is gone.
+struct Late {
+    thread: JoinHandle<()>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    ends: AtomicBool,
+    newest: Mutex<Newest>,
+}
+
+/// The newest versions.
+#[derive(Debug, Clone, Copy, Default)]
+struct Newest {
+    sent: u64,
+    acknowledged: u64,
+    flushed: u64,
+}
+
+impl Late {
+    /// Begins after the version that was sent last.
+    fn begin(mut client: Client, block: usize, sent: u64) -> Self {
+        let newest = Mutex::new(Newest { sent, ..Newest::default() });
+        let shared = Arc::new(Shared { newest, ..Shared::default() });
+        let of_thread = Arc::clone(&shared);
+        let tell = move |change: fn(&mut Newest)| {
+            let mut newest = of_thread.newest.lock().expect("no panic");
+            change(&mut newest);
+            (*newest, of_thread.ends.load(Ordering::Relaxed))
+        };
+        let thread = std::thread::spawn(move || {
+            loop {
+                let (newest, ends) = tell(|newest| newest.sent += 1);
+                let content = Versions::content(newest.sent);
+                if ends || client.write((block * BLOCK) as u64, &content, false).is_err() {
+                    return;
+                }
+                tell(|newest| newest.acknowledged = newest.sent);
+                if client.flush().is_err() {
+                    return;
+                }
+                tell(|newest| newest.flushed = newest.sent);
+            }
+        });
+        Self { thread, shared }
+    }
+
+    fn newest(&self) -> Newest {
+        *self.shared.newest.lock().expect("no panic")
+    }
+
+    /// Waits for a flush that begins now, or for the end of its server.
+    fn flushes_more(&self) {
+        let before = self.newest().flushed;
+        wait_until("it flushes twice", || {
+            self.thread.is_finished() || self.newest().flushed >= before + 2
+        });
+    }
+
+    fn end(self) -> Newest {
+        let Self { thread, shared } = self;
+        shared.ends.store(true, Ordering::Relaxed);
+        thread.join().expect("no panic");
+        *shared.newest.lock().expect("no panic")
+    }
+}
+
 /// Kills, pauses and hands over at random, with a client that follows whoever serves.
 fn campaign(rounds: usize, seed: u64, make: fn(Ceph, &'static str) -> Pair) {
     let Some(ceph) = Ceph::start() else { return };
@@ -105,7 +176,8 @@ fn campaign(rounds: usize, seed: u64, make: fn(Ceph, &'static str) -> Pair) {
     let mut pair = make(ceph, "5s");
     let mut versions = Versions::new(pair.is_mirrored);
     let mut times: Vec<(&str, f64)> = Vec::new();
-    let mut events = vec!["killed", "paused", "handed over", "standby killed", "killed at once"];
+    let mut events =
+        vec!["killed", "paused", "handed over", "taken over", "standby killed", "killed at once"];
     if pair.is_mirrored {
         events.extend(["standby paused", "both killed"]);
     }
@@ -130,22 +202,23 @@ fn campaign(rounds: usize, seed: u64, make: fn(Ceph, &'static str) -> Pair) {
             versions.changes_hands();
             continue;
         }
-        // One more write is under way when it happens.
-        let content = versions.next(last);
-        let late = std::thread::spawn(move || {
-            let written = client.write((last * BLOCK) as u64, &content, false).is_ok();
-            (written, written && client.flush().is_ok())
-        });
+        // More writes are under way when it happens.
+        versions.read[last] = None;
+        let late = Late::begin(client, last, versions.sent[last]);
         let mut begun = Instant::now();
         let other = 1 - active;
         match what {
             "killed" | "killed at once" => pair.kill(active),
             "paused" => pair.signal(active, Signal::STOP),
-            "handed over" => wait_until("the standby is seen", || {
+            "handed over" | "taken over" => wait_until("the two know each other", || {
                 begun = Instant::now();
                 let server = pair.servers[active].as_mut().expect("it was begun");
                 let has_ended = server.try_wait().expect("it can be asked").is_some();
-                has_ended || floe(&["handover", "--admin", &pair.admin(active)]).status.success()
+                let (command, machine) = match what {
+                    "handed over" => ("handover", active),
+                    _ => ("takeover", other),
+                };
+                has_ended || floe(&[command, "--admin", &pair.admin(machine)]).status.success()
             }),
             "both killed" => (0..2).for_each(|machine| pair.kill(machine)),
             "standby paused" => pair.signal(other, Signal::STOP),
@@ -154,7 +227,7 @@ fn campaign(rounds: usize, seed: u64, make: fn(Ceph, &'static str) -> Pair) {
                 pair.begin(other);
             }
         }
-        if ["killed", "killed at once", "paused", "handed over"].contains(&what) {
+        if what != "both killed" && !what.starts_with("standby") {
             let mut serves = false;
             wait_until("the other one serves, or lacks the newest half", || {
                 pair.revive(other);
@@ -167,21 +240,27 @@ fn campaign(rounds: usize, seed: u64, make: fn(Ceph, &'static str) -> Pair) {
         }
         if what == "paused" {
             pair.signal(active, Signal::CONT);
+        }
+        if what == "paused" || what == "taken over" {
             let code = pair.ended(active);
             assert_eq!(code, Some(i32::from(LOST_TURN)), "{}", pair.log(active));
             pair.begin(active);
         }
-        let (written, flushed) = late.join().expect("no panic");
         if what == "standby paused" {
-            pair.signal(other, Signal::CONT); // its half has left meanwhile
-        } else if what != "standby killed" {
-            versions.changes_hands();
+            late.flushes_more(); // without the half that does not answer
+            pair.signal(other, Signal::CONT);
         }
-        if written && (flushed || !versions.writes_back) {
-            versions.kept[last] = versions.sent[last];
+        let late = late.end();
+        versions.sent[last] = late.sent;
+        let durable = if versions.writes_back { late.flushed } else { late.acknowledged };
+        versions.kept[last] = versions.kept[last].max(durable);
+        match what {
+            "standby killed" | "standby paused" => {
+                let acknowledged = &mut versions.acknowledged[last];
+                *acknowledged = late.acknowledged.max(*acknowledged);
+            }
+            _ => versions.changes_hands(),
         }
-        let kept = versions.kept[last];
-        versions.acknowledged[last] = versions.acknowledged[last].max(kept);
     }
     let (_, mut client) = pair.follow();
     versions.are_found(&mut client);
