@@ -225,6 +225,26 @@ fn without_a_witness_all_halves_are_needed() {
 }
 
 #[test]
+fn a_mirror_whose_witness_cannot_be_told_of_it_is_degraded() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, state) = (folder.path(), folder.path().join("state"));
+    let source = prepare(path, &files(path), DATA).unwrap();
+    await_status(&source, "of the next generation", |status| status.generation == 2);
+    fill(&source, 0, 1, 1);
+    assert!(!source.mirror_status().unwrap().is_degraded());
+    drop(source);
+    std::fs::rename(&state, path.join("away")).unwrap();
+    std::fs::write(&state, "no folder").unwrap();
+    let source = prepare(path, &files(path), DATA).unwrap();
+    let status = await_status(&source, "degraded", MirrorStatus::is_degraded);
+    assert!(status.witness_error.is_some(), "{status:?}");
+    assert!(status.halves.iter().all(|half| half.state == "in-sync"), "{status:?}");
+    std::fs::remove_file(&state).unwrap();
+    std::fs::rename(path.join("away"), &state).unwrap();
+    await_status(&source, "well again", |status| !status.is_degraded());
+}
+
+#[test]
 fn a_mirror_of_a_file_and_an_export_is_an_array_of_bytes() {
     let place = Place::new();
     let Some(_server) = place.qemu(SIZE.next_multiple_of(512) + HEAD, &[]) else { return };
