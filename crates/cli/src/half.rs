@@ -6,11 +6,9 @@
 //! generation. And nothing is written to the half behind the new active server's back.
 
 use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use floe_block::WriteMode;
 use floe_device::{MirrorRefusal, OpenError, Role, Witness};
@@ -24,13 +22,11 @@ use floe_server::{
 };
 
 use crate::OrFail;
+use crate::beside::Beside;
 use crate::error::CliError;
 
 /// The name of the export. It is the only one, so that any other name fails.
 const NAME: &str = "half";
-
-/// The time after which an export that failed is tried again.
-const AGAIN: Duration = Duration::from_secs(2);
 
 /// The time for the active server to take its last replies. It has been fenced, or has ended.
 const FAREWELL: Duration = Duration::from_millis(200);
@@ -38,81 +34,34 @@ const FAREWELL: Duration = Duration::from_millis(200);
 /// The time between two looks for a half without which the mirror does not open.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// The export of the half; it ends when this is dropped.
-pub(crate) struct HalfExport {
-    /// The settings of the server that exports it; `None` where there is nothing to export.
-    config: Option<ServerConfig>,
-    running: Option<(UnixStream, JoinHandle<()>)>,
-    begun: Option<Instant>,
-}
-
-impl HalfExport {
-    /// Names the half, and exports nothing yet.
-    pub(crate) fn new(config: &ServerConfig) -> Self {
-        let half = config.exported_half();
-        let config = half.map(|(half, address)| {
-            let mut export = ServerConfig::default();
-            export.first.cache = Some("memory:1MiB".parse().expect("it is a device"));
-            export.first.write = Some(WriteMode::Pass);
-            export.serving.threads = Some(1);
-            export.listen.listen = vec![address.clone()];
-            export.listen.insecure = config.listen.insecure;
-            let (name, backing) = (Some(NAME.to_owned()), Some(half.clone()));
-            export.volume = vec![VolumeConfig { name, backing, ..VolumeConfig::default() }];
-            export
-        });
-        Self { config, running: None, begun: None }
-    }
-
-    /// Fails where the export could not be begun for its address.
-    pub(crate) fn check(&self) -> Result<(), CliError> {
-        self.config.as_ref().map_or(Ok(()), |config| bind(config).map(drop))
-    }
-
-    /// Begins the export unless it is there. One that failed is logged, and begun anew later.
-    pub(crate) fn keep(&mut self) {
-        let Some(config) = &self.config else { return };
-        let is_running = self.running.as_ref().is_some_and(|(_, thread)| !thread.is_finished());
-        if is_running || self.begun.is_some_and(|begun| begun.elapsed() < AGAIN) {
-            return;
+/// Returns the export of the half, where there is one.
+///
+/// # Errors
+/// When it could not be begun for its address.
+pub(crate) fn export(config: &ServerConfig) -> Result<Option<Beside>, CliError> {
+    let Some((half, address)) = config.exported_half() else { return Ok(None) };
+    let mut export = without_cache();
+    export.listen.listen = vec![address.clone()];
+    export.listen.insecure = config.listen.insecure;
+    let (name, backing) = (Some(NAME.to_owned()), Some(half.clone()));
+    export.volume = vec![VolumeConfig { name, backing, ..VolumeConfig::default() }];
+    drop(bind(&export)?);
+    Ok(Some(Beside::new("the export of the half of the mirror", move |signal| {
+        let server = exporter(&export.clone().validated().or_usage()?, signal)?;
+        for uri in server.uris() {
+            tracing::info!(%uri, "the half of the mirror is exported to the active server");
         }
-        self.begun = Some(Instant::now());
-        let config = config.clone();
-        let begin = || {
-            let (end, signal) = UnixStream::pair()?;
-            let export = move || {
-                if let Err(error) = export(config, signal.into()) {
-                    tracing::error!(
-                        error = error.line(),
-                        "the half of the mirror cannot be exported to the active server; trying \
-                         again"
-                    );
-                }
-            };
-            Ok::<_, std::io::Error>((end, Builder::new().name("floe-half".into()).spawn(export)?))
-        };
-        match begin() {
-            Ok(running) => self.running = Some(running),
-            Err(error) => tracing::error!(%error, "the half of the mirror cannot be exported"),
-        }
-    }
+        server.run().map(drop).or_failure()
+    })))
 }
 
-impl Drop for HalfExport {
-    fn drop(&mut self) {
-        let Some((end, thread)) = self.running.take() else { return };
-        drop(end);
-        let _ = thread.join(); // a panic of it has been printed
-    }
-}
-
-/// Exports the half until `signal` is readable.
-fn export(config: ServerConfig, signal: OwnedFd) -> Result<(), CliError> {
-    let server = exporter(&config.validated().or_usage()?, signal)?;
-    for uri in server.uris() {
-        tracing::info!(%uri, "the half of the mirror is exported to the active server");
-    }
-    server.run().map(drop).or_failure()
+/// The settings of a server beside this one, which caches nothing.
+pub(crate) fn without_cache() -> ServerConfig {
+    let mut config = ServerConfig::default();
+    config.first.cache = Some("memory:1MiB".parse().expect("it is a device"));
+    config.first.write = Some(WriteMode::Pass);
+    config.serving.threads = Some(1);
+    config
 }
 
 /// A server without a cache.

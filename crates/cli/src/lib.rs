@@ -6,6 +6,7 @@ mod admin;
 mod advise;
 mod attach;
 mod bench;
+mod beside;
 mod calibrate;
 mod check;
 mod demo;

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use floe_device::{OpenError, RbdError};
+use floe_device::{OpenError, RbdError, RbdWatch};
 use floe_server::admin::client;
-use floe_server::config::ServerConfig;
+use floe_server::config::{ServerConfig, VolumeConfig};
+use floe_server::kept::Consent;
 use floe_server::pair::{Lease, PairStatus, Role, Turn, Waited};
-use floe_server::{Bound, Volume, notify};
+use floe_server::{Away, Bound, NamedDevices, PreparedTiers, Volume, notify};
 
 use crate::admin::Server;
+use crate::beside::Beside;
 use crate::error::CliError;
-use crate::half::HalfExport;
-use crate::{OrFail, output};
+use crate::{OrFail, half, output};
 
 const HANDOVER_EXAMPLES: &str = "\
 Examples:
@@ -59,12 +60,16 @@ pub(crate) fn wait(
 ) -> Result<Option<(Vec<Volume>, Lease)>, CliError> {
     let names = config.volume.iter().filter_map(|volume| volume.backing().image().cloned());
     let names: Vec<_> = names.collect();
-    HalfExport::new(config).check()?;
+    drop(half::export(config)?); // an error in its settings is told now
+    let away = Away::of(bound).or_failure()?;
     notify::ready(); // it does what it is for
     loop {
-        let mut half = HalfExport::new(config);
-        let waited = bound.stand_by(turn, &names, signals, &mut || half.keep()).or_usage()?;
-        drop(half); // the other server, which is fenced, writes nothing to it from here on
+        let paths = away.clone().map(|away| paths(away, config));
+        let mut beside: Vec<_> = half::export(config)?.into_iter().chain(paths).collect();
+        let mut keep = || beside.iter_mut().for_each(Beside::keep);
+        let waited = bound.stand_by(turn, &names, signals, &mut keep).or_usage()?;
+        drop(beside); // the other server, which is fenced, writes nothing to the half from here on
+        away.iter().for_each(|away| away.end(config.volume.iter().map(VolumeConfig::name)));
         let Waited::Free(reason) = waited else { return Ok(None) };
         let volumes = match open() {
             // Another server was faster.
@@ -78,6 +83,25 @@ pub(crate) fn wait(
             .or_failure()?;
         return Ok(Some((volumes, lease)));
     }
+}
+
+/// The paths of NVMe hosts to a server that stands by.
+fn paths(away: Away, config: &ServerConfig) -> Beside {
+    let volumes = config.volume.clone();
+    Beside::new("the paths of NVMe hosts", move |signal| {
+        let size = |volume: &VolumeConfig| {
+            let image = volume.backing().image().expect("volumes of a pair are images");
+            let watch = RbdWatch::open(image).or_failure()?;
+            Ok((volume.name().to_owned(), watch.size_bytes().or_failure()?))
+        };
+        let sizes = volumes.iter().map(size).collect::<Result<Vec<_>, CliError>>()?;
+        let mut config = half::without_cache();
+        config.volume = volumes.clone();
+        let config = config.validated().or_usage()?;
+        let tiers = PreparedTiers::new(&config, None, Consent::default(), None).or_usage()?;
+        let tiers = tiers.open(&[], &NamedDevices, &mut |_, _| {}).or_failure()?;
+        away.serve(tiers, sizes, signal).or_failure()?.run().map(drop).or_failure()
+    })
 }
 
 /// Prints the state of a server of a pair.

@@ -111,6 +111,16 @@ impl Listener {
         patiently(attempt, ListenError::is_in_use)
     }
 
+    /// Listens on the socket of another listener for NVMe over TCP.
+    pub(crate) fn copy(
+        socket: Rc<OwnedFd>,
+        address: ListenAddress,
+        subsystem: &Arc<Subsystem>,
+    ) -> Self {
+        let protocol = Arc::new(NvmeTcp::new(Arc::clone(subsystem)));
+        Self { socket, address, protocol, _file: None }
+    }
+
     /// The address that is bound for NVMe over TCP.
     pub(crate) fn nvme_address(&self) -> Option<SocketAddr> {
         let ListenAddress::NvmeTcp(_) = self.address else { return None };

@@ -2,6 +2,7 @@
 
 mod campaign;
 mod mirror;
+mod paths;
 mod rig;
 
 use std::time::Instant;

@@ -47,6 +47,14 @@ impl RbdWatch {
         &self.name
     }
 
+    /// The image's size in bytes.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn size_bytes(&self) -> io::Result<u64> {
+        self.open.handles.size(functions())
+    }
+
     /// The client that holds the lock, as the cluster calls it.
     ///
     /// # Errors

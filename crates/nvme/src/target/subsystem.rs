@@ -79,6 +79,14 @@ impl Subsystem {
         Ok(Self { nqn, number, firmware, controllers, rules, paths })
     }
 
+    /// Numbers its controllers from the one after this on. Servers of one subsystem begin apart: a
+    /// host refuses two controllers of one number.
+    #[must_use]
+    pub fn numbering_after(self, last: u16) -> Self {
+        lock(&self.controllers).last = last.min(CONTROLLER_MAX - 1);
+        self
+    }
+
     /// Has these paths. They may change.
     #[must_use]
     pub fn with_paths(self, paths: Arc<Paths>) -> Self {

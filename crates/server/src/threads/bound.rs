@@ -54,10 +54,10 @@ const LOCAL_ARENA_BYTES: usize = 64 << 20;
 /// Addresses that are bound, before there are devices to serve: a server that cannot listen shall
 /// not create files.
 pub struct Bound {
-    config: ServerSetup,
-    listeners: Vec<Listener>,
+    pub(super) config: ServerSetup,
+    pub(super) listeners: Vec<Listener>,
     admin_listeners: Vec<AdminListener>,
-    nqn: String,
+    pub(super) subsystem: Arc<Subsystem>,
 }
 
 impl Bound {
@@ -72,6 +72,10 @@ impl Bound {
             subsystem_name(&addresses.map(ToString::to_string).collect::<Vec<_>>())
         });
         let subsystem = Subsystem::new(&nqn, env!("CARGO_PKG_VERSION"))?;
+        let subsystem = match config.turn {
+            Some(_) => subsystem.numbering_after(random_stack().map_err(ServeError::Link)? as u16),
+            None => subsystem,
+        };
         let subsystem = subsystem.with_access(Arc::clone(config.nvme_access.rules()));
         let subsystem = Arc::new(subsystem.with_paths(Arc::clone(&config.nvme_paths)));
         let listeners = config.listen.iter().map(|address| {
@@ -86,7 +90,17 @@ impl Bound {
             AdminListener::bind(address, admin, config.tls.as_ref(), config.insecure)
         });
         let admin_listeners = admin_listeners.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { listeners, admin_listeners, config, nqn })
+        Ok(Self { listeners, admin_listeners, config, subsystem })
+    }
+
+    /// A server with these listeners, and without an admin interface.
+    pub(super) fn of(
+        config: ServerSetup,
+        listeners: Vec<Listener>,
+        subsystem: &Arc<Subsystem>,
+    ) -> Self {
+        let subsystem = Arc::clone(subsystem);
+        Self { config, listeners, admin_listeners: Vec::new(), subsystem }
     }
 
     /// Waits until no other server has these images, and answers what little is asked of a standby
@@ -122,7 +136,9 @@ impl Bound {
     /// When the system is short of something.
     pub fn attend(&self, turn: &Arc<Turn>, signal: &OwnedFd) -> Result<Desk, ServeError> {
         let copy = |socket: &Rc<OwnedFd>| socket.try_clone();
-        let data = self.listeners.iter().map(|listener| copy(&listener.socket));
+        // Hosts of NVMe have paths, or wait.
+        let data = self.listeners.iter().filter(|it| it.nvme_address().is_none());
+        let data = data.map(|listener| copy(&listener.socket));
         let admin = self.admin_listeners.iter().map(|listener| {
             copy(&listener.socket).map(|socket| (socket, Arc::clone(&listener.access)))
         });
@@ -152,7 +168,8 @@ impl Bound {
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
-        let Self { config, listeners, admin_listeners, nqn } = self;
+        let Self { config, listeners, admin_listeners, subsystem } = self;
+        let nqn = subsystem.nqn().to_owned();
         let threads = tiers.first().expect("there is a tier").cache.threads();
         let config = Arc::new(config);
         let volumes = guarded(volumes, tiers.iter().map(|tier| &tier.cache));

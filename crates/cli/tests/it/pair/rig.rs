@@ -28,13 +28,16 @@ pub(super) struct Pair {
     lease: &'static str,
     /// The servers have a write-back cache on a mirror of a file of each.
     pub(super) is_mirrored: bool,
+    /// More options of each server.
+    pub(super) options: [Vec<String>; 2],
 }
 
 impl Pair {
     pub(super) fn new(ceph: Ceph, lease: &'static str) -> Self {
         let image = ceph.image("pair", SIZE as u64);
         let folder = tempfile::tempdir().expect("a folder");
-        Self { ceph, image, folder, servers: [None, None], lease, is_mirrored: false }
+        let (servers, options) = ([None, None], Default::default());
+        Self { ceph, image, folder, servers, lease, is_mirrored: false, options }
     }
 
     /// A pair that writes back, through a mirror of a file on each machine.
@@ -80,6 +83,7 @@ impl Pair {
             .args(["serve", "--standby", "--lease", self.lease, "--backing", &self.image])
             .args(self.cache(machine))
             .args(["--threads", "2"])
+            .args(&self.options[machine])
             .args(["--listen", &listen, "--admin", &self.admin(machine)])
             .env_remove("FLOE_LOG")
             .env("STATE_DIRECTORY", self.path(machine, "state"))

@@ -1,0 +1,80 @@
+//! Hosts of NVMe, which have a path to each server of a pair.
+
+use std::net::TcpListener;
+
+use floe_nvme::host::{Access, HostError, Range};
+use floe_server::nvme_client::Controller;
+use floe_server::pair::Role;
+use floe_testkit::{Ceph, PATIENCE, wait_until};
+
+use super::rig::Pair;
+
+const NAME: &str = "nqn.2014-08.org.nvmexpress:uuid:22222222-2222-4333-8444-555555555555";
+const BLOCK: Range = Range { namespace: 1, first: 0, blocks: 8 };
+
+/// The states of the log of access.
+const OPTIMIZED: u8 = 0x01;
+const INACCESSIBLE: u8 = 0x03;
+
+/// A pair at these addresses.
+fn pair(ceph: Ceph) -> (Pair, [String; 2]) {
+    let mut pair = Pair::new(ceph, "5s");
+    // Both are held until both are known, so that they differ.
+    let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let addresses = free.map(|it| it.local_addr().expect("an address").to_string());
+    for (options, address) in pair.options.iter_mut().zip(&addresses) {
+        let listen = format!("nvme-tcp://{address}");
+        options.extend(["--listen", &listen, "--nqn", NAME].map(str::to_owned));
+    }
+    (pair, addresses)
+}
+
+fn connect(address: &str) -> Option<Controller> {
+    let access = Access { timeout: Some(PATIENCE), ..Access::new(address, NAME) };
+    Controller::connect(&access).ok()
+}
+
+/// Waits for a controller that says so of the only volume.
+fn await_state(address: &str, wanted: u8) -> Controller {
+    let mut found = None;
+    wait_until("the path has its state", || {
+        found = connect(address);
+        let log = found.as_mut().and_then(|it| it.log_page(0x0c, 0, 52).ok());
+        log.is_some_and(|log| log[32] == wanted)
+    });
+    found.expect("it was found")
+}
+
+#[test]
+fn hosts_see_the_standby_as_a_path_that_cannot_be_used_until_it_takes_over() {
+    let Some(ceph) = Ceph::start() else { return };
+    let (mut pair, addresses) = pair(ceph);
+    pair.begin(0);
+    pair.wait_for_role(0, Role::Active);
+    pair.begin(1);
+    let mut active = await_state(&addresses[0], OPTIMIZED);
+    let mut standby = await_state(&addresses[1], INACCESSIBLE);
+    let same = |one: &mut Controller, other: &mut Controller| {
+        let identifiers = [&mut *one, other].map(|it| it.identifiers(1).expect("identifiers"));
+        assert_eq!(identifiers[0], identifiers[1], "they are one disk");
+    };
+    same(&mut active, &mut standby);
+    assert_ne!(active.id(), standby.id(), "hosts refuse two controllers of one number");
+    let queue = |controller: &mut Controller| {
+        controller.set_queues(1).expect("queues");
+        controller.io_queue(1, 16).expect("an I/O queue")
+    };
+    queue(&mut active).write(BLOCK, vec![7; 4096], true).expect("a write");
+    let Err(HostError::Command(error)) = queue(&mut standby).read(BLOCK, 4096) else {
+        panic!("a standby answers a read");
+    };
+    assert_eq!((error.status.kind(), error.status.code()), (3, 2));
+    assert!(!error.status.do_not_retry(), "the other path takes it");
+    pair.kill(0);
+    let mut active = await_state(&addresses[1], OPTIMIZED);
+    assert_eq!(queue(&mut active).read(BLOCK, 4096).expect("a read"), [7; 4096]);
+    // The other one is the path that cannot be used now.
+    pair.begin(0);
+    let mut standby = await_state(&addresses[0], INACCESSIBLE);
+    same(&mut active, &mut standby);
+}
