@@ -15,7 +15,7 @@ use floe_device::{MirrorRefusal, OpenError, Role, Witness};
 use floe_server::config::{ServerConfig, TierConfig, VolumeConfig};
 use floe_server::kept::Consent;
 use floe_server::limits::Limits;
-use floe_server::pair::Turn;
+use floe_server::pair::{LastHalf, Turn};
 use floe_server::{
     AdminSetup, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeAccess, PreparedTiers,
     Server, ServerSetup, Volume,
@@ -109,7 +109,7 @@ fn bind(config: &ServerConfig) -> Result<Bound, CliError> {
 #[derive(Debug)]
 pub(crate) struct HalfAwaited<'a> {
     /// The pair's turn, and the thread that answers meanwhile.
-    waiting: Option<(&'a Turn, Mutex<Desk>)>,
+    waiting: Option<(&'a Arc<Turn>, Mutex<Desk>)>,
     /// The server was told to end.
     ended: AtomicBool,
 }
@@ -125,7 +125,7 @@ impl<'a> HalfAwaited<'a> {
         let turn = turn.filter(|_| config.exported_half().is_some());
         let wait = |turn: &'a Arc<Turn>| {
             let desk = bound.attend(turn, signals).or_failure()?;
-            Ok::<_, CliError>((&**turn, Mutex::new(desk)))
+            Ok::<_, CliError>((turn, Mutex::new(desk)))
         };
         let waiting = turn.map(wait).transpose()?;
         Ok(Self { waiting, ended: AtomicBool::new(false) })
@@ -146,10 +146,15 @@ impl CacheDevices for HalfAwaited<'_> {
         let mut told = None;
         loop {
             let opened = NamedDevices.prepare(tier, witness);
-            let (Err(OpenError::Mirror(refusal)), Some((turn, desk))) = (&opened, &self.waiting)
-            else {
-                self.waiting.iter().for_each(|(turn, _)| turn.lacks(None));
-                return opened;
+            let Some((turn, desk)) = &self.waiting else { return opened };
+            let refusal = match (&opened, tier.cache().local_half()) {
+                (Err(OpenError::Mirror(refusal)), _) => refusal,
+                (Ok(mirror), Some(half)) => {
+                    turn.lacks(None);
+                    let (mirror, turn) = (Arc::clone(mirror), Arc::clone(turn));
+                    return Ok(Arc::new(LastHalf::new(mirror, half.to_string(), turn)));
+                }
+                _ => return opened,
             };
             if !may_pass(refusal) {
                 return opened;

@@ -7,12 +7,14 @@
 //! time ends itself before it answers anything more. Which server may serve is Ceph's word alone:
 //! there is no vote here, and no message between the two.
 
+mod last_half;
 mod lease;
 mod own;
 mod record;
 mod turn;
 mod watching;
 
+pub use last_half::LastHalf;
 pub use lease::{Lease, LeaseError};
 pub use own::OwnNote;
 pub use record::LeaseRecord;

@@ -102,7 +102,8 @@ impl Versions {
 
 /// A client that writes one block and flushes, again and again, until its server is gone.
 struct Late {
-    thread: JoinHandle<()>,
+    /// Returns whether the server answered to the end.
+    thread: JoinHandle<bool>,
     shared: Arc<Shared>,
 }
 
@@ -135,12 +136,15 @@ impl Late {
             loop {
                 let (newest, ends) = tell(|newest| newest.sent += 1);
                 let content = Versions::content(newest.sent);
-                if ends || client.write((block * BLOCK) as u64, &content, false).is_err() {
-                    return;
+                if ends {
+                    return true;
+                }
+                if client.write((block * BLOCK) as u64, &content, false).is_err() {
+                    return false;
                 }
                 tell(|newest| newest.acknowledged = newest.sent);
                 if client.flush().is_err() {
-                    return;
+                    return false;
                 }
                 tell(|newest| newest.flushed = newest.sent);
             }
@@ -160,11 +164,12 @@ impl Late {
         });
     }
 
-    fn end(self) -> Newest {
+    /// Returns the newest versions, and whether the server answered to the end.
+    fn end(self) -> (Newest, bool) {
         let Self { thread, shared } = self;
         shared.ends.store(true, Ordering::Relaxed);
-        thread.join().expect("no panic");
-        *shared.newest.lock().expect("no panic")
+        let is_served = thread.join().expect("no panic");
+        (*shared.newest.lock().expect("no panic"), is_served)
     }
 }
 
@@ -250,12 +255,12 @@ fn campaign(rounds: usize, seed: u64, make: fn(Ceph, &'static str) -> Pair) {
             late.flushes_more(); // without the half that does not answer
             pair.signal(other, Signal::CONT);
         }
-        let late = late.end();
+        let (late, is_served) = late.end();
         versions.sent[last] = late.sent;
         let durable = if versions.writes_back { late.flushed } else { late.acknowledged };
         versions.kept[last] = versions.kept[last].max(durable);
         match what {
-            "standby killed" | "standby paused" => {
+            "standby killed" | "standby paused" if is_served => {
                 let acknowledged = &mut versions.acknowledged[last];
                 *acknowledged = late.acknowledged.max(*acknowledged);
             }

@@ -1,6 +1,6 @@
 //! A pair that writes back through a mirror of a disk on each machine.
 
-use floe_server::pair::Role;
+use floe_server::pair::{LOST_TURN, Role};
 use floe_testkit::{Ceph, pattern, wait_until};
 use rustix::process::Signal;
 
@@ -85,4 +85,34 @@ fn flushed_data_that_ceph_lacks_is_on_the_other_machine_when_one_dies() {
     // A server that waits for a half ends in good order.
     pair.signal(1, Signal::TERM);
     assert_eq!(pair.ended(1), Some(0));
+}
+
+#[test]
+fn a_server_that_lacks_its_own_half_ends_when_it_cannot_reach_the_other() {
+    let Some(ceph) = Ceph::start() else { return };
+    let mut pair = Pair::mirrored(ceph, "5s");
+    pair.resync = "4KiB"; // a day
+    pair.begin(0);
+    pair.begin(1);
+    wait_for_service(&pair, 0);
+    pair.wait_for_sync(0);
+    pair.kill(1);
+    let first = write(&pair, 0, 0, 1);
+    pair.kill(0);
+    pair.begin(1);
+    wait_until("it says what it lacks", || pair.lacks_half(1));
+    pair.begin(0);
+    wait_for_service(&pair, 1);
+    let mut client = pair.connect(1).expect("it serves");
+    let second = write(&pair, 1, 1, 2);
+    pair.kill(0);
+    // A cache on a disk that fails is retired, and requests go past it. The other server would not
+    // know that.
+    let refused = client.write(0, &pattern(3, MIB), false).and_then(|()| client.flush());
+    assert!(refused.is_err(), "no half has it");
+    assert_eq!(pair.ended(1), Some(i32::from(LOST_TURN)), "{}", pair.log(1));
+    pair.begin(0);
+    wait_for_service(&pair, 0);
+    assert_same("what was flushed first", &read(&pair, 0, 0)[..], &first);
+    assert_same("what was flushed to the far half", &read(&pair, 0, 1), &second);
 }

@@ -28,6 +28,8 @@ pub(super) struct Pair {
     lease: &'static str,
     /// The servers have a write-back cache on a mirror of a file of each.
     pub(super) is_mirrored: bool,
+    /// Bytes a second for a half that returns.
+    pub(super) resync: &'static str,
     /// More options of each server.
     pub(super) options: [Vec<String>; 2],
 }
@@ -37,7 +39,9 @@ impl Pair {
         let image = ceph.image("pair", SIZE as u64);
         let folder = tempfile::tempdir().expect("a folder");
         let (servers, options) = ([None, None], Default::default());
-        Self { ceph, image, folder, servers, lease, is_mirrored: false, options }
+        // A half that returns has much to catch up with when the next thing happens.
+        let (is_mirrored, resync) = (false, "8MiB");
+        Self { ceph, image, folder, servers, lease, is_mirrored, resync, options }
     }
 
     /// A pair that writes back, through a mirror of a file on each machine.
@@ -60,8 +64,7 @@ impl Pair {
             format!("nbd+unix:///{export}?socket={}", self.path(machine, "half.sock").display())
         };
         let (near, far) = (self.path(machine, "half.img"), half(1 - machine, "half"));
-        // A half that returns has much to catch up with when the next thing happens.
-        let cache = format!("mirror:{}+{far},resync=8MiB", near.display());
+        let cache = format!("mirror:{}+{far},resync={}", near.display(), self.resync);
         let cache = ["--cache", &cache, "--cache-size", "16MiB", "--write", "back"];
         let more = ["--flush-interval", "1h", "--half-listen", &half(machine, "")];
         cache.into_iter().chain(more).map(str::to_owned).collect()

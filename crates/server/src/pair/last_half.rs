@@ -1,0 +1,119 @@
+//! The mirror of a pair, which ends its server rather than fail.
+//!
+//! A cache whose device fails is retired: requests go past it. The other server of a pair could not
+//! know that, would have the dirty data as before, and might serve it though something newer is in
+//! the image. So where the half of this machine is not in sync and the other one cannot be reached,
+//! or the mirror is another server's or cannot raise its generation, the turn of this server ends
+//! before the cache hears of an error. The server that has the newest half goes on.
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use floe_device::{
+    Completion, Device, Extent, Identity, MirrorWatch, OpenError, Operation, Pool, Ring,
+};
+
+use super::turn::Turn;
+use crate::volume::DeviceSource;
+
+/// A mirror of which one half is on this machine.
+#[derive(Debug)]
+pub struct LastHalf {
+    mirror: Arc<dyn DeviceSource>,
+    /// The name of the half of this machine.
+    local: String,
+    turn: Arc<Turn>,
+}
+
+impl LastHalf {
+    /// Ends this turn when the mirror fails, unless the failure is one of the local half.
+    pub fn new(mirror: Arc<dyn DeviceSource>, local: String, turn: Arc<Turn>) -> Self {
+        Self { mirror, local, turn }
+    }
+}
+
+impl DeviceSource for LastHalf {
+    fn size_bytes(&self) -> u64 {
+        self.mirror.size_bytes()
+    }
+
+    fn identity(&self) -> Identity {
+        self.mirror.identity()
+    }
+
+    fn name(&self) -> String {
+        self.mirror.name()
+    }
+
+    fn refresh(&self) -> io::Result<u64> {
+        self.mirror.refresh()
+    }
+
+    fn mirror(&self) -> Option<MirrorWatch> {
+        self.mirror.mirror()
+    }
+
+    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        let device = self.mirror.open(ring, pool)?;
+        let (watch, local) = (self.mirror.mirror(), self.local.clone());
+        Ok(Box::new(LastHalfDevice { device, watch, local, turn: Arc::clone(&self.turn) }))
+    }
+}
+
+struct LastHalfDevice {
+    device: Box<dyn Device>,
+    watch: Option<MirrorWatch>,
+    local: String,
+    turn: Arc<Turn>,
+}
+
+impl LastHalfDevice {
+    /// Returns whether an error is one of the local half, with which a cache on one disk lives too.
+    fn is_local(&self) -> bool {
+        let Some(status) = self.watch.as_ref().and_then(MirrorWatch::status) else { return true };
+        let in_sync = |name: &str| {
+            status.halves.iter().any(|half| half.name == name && half.state == "in-sync")
+        };
+        in_sync(&self.local) && !status.fenced && status.witness_error.is_none()
+    }
+}
+
+impl Device for LastHalfDevice {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        self.device.submit(operation);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let before = done.len();
+        self.device.poll(done);
+        let failed = done[before..].iter().filter_map(|it| it.result.as_ref().err());
+        // No mirror can write zeros faster than data.
+        let mut failed = failed.filter(|error| error.kind() != io::ErrorKind::Unsupported);
+        if let Some(error) = failed.next().filter(|_| !self.is_local()) {
+            tracing::error!(%error, "the mirror fails without its half on this machine");
+            self.turn.end("no half of the mirror that is in sync can be used");
+        }
+    }
+
+    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        self.device.set_size(bytes)
+    }
+
+    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
+        self.device.allocation(range, extents);
+    }
+
+    fn spun(&self) -> Duration {
+        self.device.spun()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.device.next_due()
+    }
+}
