@@ -53,7 +53,7 @@ fuzz: ## what NBD clients and NVMe hosts can send, at random, for a minute
 
 # Each time other worlds, unless FLOE_CRASH_SEED says with which to begin.
 .PHONY: soak
-soak: ## a million crashes of the block cache, or FLOE_CRASHES, and 200 failovers of a pair
+soak: ## a million crashes of the block cache, or FLOE_CRASHES, and 200 failovers of two pairs
 	@scripts/require build test
 	FLOE_CRASHES="$${FLOE_CRASHES:-1000000}" FLOE_CRASH_SEED="$${FLOE_CRASH_SEED:-$$(date +%s)000000}" \
 		RUSTFLAGS='--cfg floe_crash' $(CARGO) test --release --locked --target-dir "$${CARGO_TARGET_DIR:-target}/crash" \
