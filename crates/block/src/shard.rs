@@ -196,8 +196,8 @@ impl Shard {
         }
         match (part, result) {
             (Part::Store(block), Ok(())) if parts.tasks[id].store.dirty => {
-                if !parts.map.directory.is_all_dirty(block, &run) {
-                    parts.map.directory.set_dirty(block, &run);
+                if !parts.map.directory.blocks.is_all_dirty(block, &run) {
+                    parts.map.directory.blocks.set_dirty(block, &run);
                 }
                 parts.logging.seal_later(&parts.map.directory, block, &run);
                 parts.found(id, &run);
@@ -205,7 +205,7 @@ impl Shard {
             (Part::Around, Ok(())) => parts.found(id, &run),
             (Part::Store(block), Ok(())) => {
                 let directory = &mut parts.map.directory;
-                directory.set_clean(block, &run);
+                directory.blocks.set_clean(block, &run);
                 parts.logging.note_clean(directory, block, &run, &mut parts.orders);
             }
             (Part::Store(block), Err(_)) => Storing::of(parts, id).failed(block, &run),
@@ -217,7 +217,7 @@ impl Shard {
             (Part::Dirty(block), Ok(()))
                 if parts.tasks[id].step == Step::CleanWrite && !parts.logging.is_kept() =>
             {
-                parts.map.directory.set_clean(block, &run);
+                parts.map.directory.blocks.set_clean(block, &run);
             }
             (Part::Unlogged, Ok(())) => Storing::of(parts, id).around(&run),
             (Part::Unlogged, Err(_)) => parts.tasks[id].store.retry = true,
@@ -312,8 +312,12 @@ impl Shard {
             logging.note_dropped(&map.directory, block, orders);
         }
         for group in map.directory.drop_volume(id) {
-            let in_use =
-                |block| tasks.in_use(map.directory.volume(block), &map.directory.sectors(block));
+            let in_use = |block| {
+                tasks.in_use(
+                    map.directory.blocks.volume(block),
+                    &map.directory.blocks.sectors(block),
+                )
+            };
             if !map.directory.blocks_of(group).any(in_use) {
                 map.directory.empty(group);
             }

@@ -71,17 +71,17 @@ impl BlockCache {
         for Shard { parts } in self.shards.iter() {
             let Mapping { directory, held, lost, .. } = &parts.map;
             stats.counters += &parts.counters;
-            for (sum, live) in stats.blocks.iter_mut().zip(directory.live()) {
+            for (sum, live) in stats.blocks.iter_mut().zip(directory.blocks.live()) {
                 sum.1 += live;
             }
-            stats.valid_bytes += directory.valid_sectors() * SECTOR_BYTES;
-            stats.dirty_bytes += directory.dirty_sectors() * SECTOR_BYTES;
+            stats.valid_bytes += directory.blocks.valid_sectors() * SECTOR_BYTES;
+            stats.dirty_bytes += directory.blocks.dirty_sectors() * SECTOR_BYTES;
             stats.held_bytes += held.len() * SECTOR_BYTES;
             stats.lost_bytes += lost.len() * SECTOR_BYTES;
             lost.runs(MOST_LOST_RUNS, &mut stats.lost_runs);
             stats.block_metadata_bytes += directory.block_metadata_bytes();
             stats.sector_metadata_bytes +=
-                directory.sector_metadata_bytes() + parts.logging.memory_bytes();
+                directory.blocks.sector_metadata_bytes() + parts.logging.memory_bytes();
             stats.admission_bytes += parts.admission.memory_bytes();
             stats.decline(parts.admission.declined());
             stats.degraded_shards += u64::from(parts.health.is_degraded());
@@ -121,7 +121,7 @@ impl Condition<'_> {
 
     /// Returns whether nothing in this part is dirty below memory.
     pub fn is_emptied(&self) -> bool {
-        self.shards.iter().all(|shard| shard.parts.map.directory.dirty_sectors() == 0)
+        self.shards.iter().all(|shard| shard.parts.map.directory.blocks.dirty_sectors() == 0)
     }
 
     /// Returns whether a noted change would not survive a restart yet.

@@ -1,7 +1,7 @@
 //! The state of a shard's sectors as a whole: which of them are cached, unflushed or lost.
 
 use super::allocate::missing_intervals;
-use super::directory::{Block, Directory};
+use super::directory::{Block, Blocks, Directory};
 use super::{Held, Lost};
 use crate::config::Config;
 use crate::engine::common;
@@ -63,8 +63,8 @@ impl Mapping {
         fetches.clear();
         offered.clear();
         let cached_until = |sector: u64| {
-            let block = self.directory.find(volume, sector)?;
-            let sectors = self.directory.sectors(block);
+            let block = self.directory.blocks.find(volume, sector)?;
+            let sectors = self.directory.blocks.sectors(block);
             blocks.push((block, common(&sectors, range)));
             Some(sectors.end)
         };
@@ -82,50 +82,51 @@ impl Mapping {
         &mut self,
         volume: VolumeId,
         range: &Sectors,
-        holds: impl Fn(&Directory, Block, &Sectors) -> bool,
+        holds: impl Fn(&Blocks, Block, &Sectors) -> bool,
     ) -> bool {
         let survey = self.survey(volume, range);
-        let any = survey.blocks.iter().any(|(block, run)| holds(&self.directory, *block, run));
+        let any =
+            survey.blocks.iter().any(|(block, run)| holds(&self.directory.blocks, *block, run));
         self.reuse(survey);
         any
     }
 
     /// Returns whether a range has valid sectors.
     pub(crate) fn has_valid(&mut self, volume: VolumeId, range: &Sectors) -> bool {
-        self.any(volume, range, Directory::has_valid)
+        self.any(volume, range, Blocks::has_valid)
     }
 
     /// Returns whether a range has dirty sectors below memory.
     pub(crate) fn is_dirty(&mut self, volume: VolumeId, range: &Sectors) -> bool {
-        self.directory.dirty_sectors() > 0 && self.any(volume, range, Directory::is_dirty_in)
+        self.directory.blocks.dirty_sectors() > 0 && self.any(volume, range, Blocks::is_dirty_in)
     }
 
     /// Returns the offset on the cache device of a run of a block, in bytes.
     #[inline]
     pub(crate) fn cache_offset(&self, block: Block, run: &Sectors) -> u64 {
-        (self.first + self.directory.cache_sectors(block, run).start) * SECTOR_BYTES
+        (self.first + self.directory.blocks.cache_sectors(block, run).start) * SECTOR_BYTES
     }
 
     /// Returns the dirty runs of a block within a range, without lost sectors.
     pub(crate) fn dirty_there(&self, block: Block, range: &Sectors) -> Vec<Sectors> {
-        let dirty = self.directory.dirty_runs_in(block, range);
-        self.lost.without(self.directory.volume(block), dirty)
+        let dirty = self.directory.blocks.dirty_runs_in(block, range);
+        self.lost.without(self.directory.blocks.volume(block), dirty)
     }
 
     /// Returns the dirty runs of a whole block, without lost sectors.
     pub(crate) fn dirty_of(&self, block: Block) -> Vec<Sectors> {
-        self.dirty_there(block, &self.directory.sectors(block))
+        self.dirty_there(block, &self.directory.blocks.sectors(block))
     }
 
     /// Returns whether the backing device lacks data of a volume.
     pub(crate) fn has_dirty_of(&self, volume: VolumeId) -> bool {
-        self.directory.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0
+        self.directory.blocks.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0
     }
 
     /// Returns the bytes of a volume that the backing device does not have.
     pub(crate) fn dirty_bytes(&self, volume: VolumeId) -> u64 {
-        let blocks = self.directory.dirty_blocks(volume);
-        let runs = blocks.flat_map(|block| self.directory.dirty_runs(block));
+        let blocks = self.directory.blocks.dirty_blocks(volume);
+        let runs = blocks.flat_map(|block| self.directory.blocks.dirty_runs(block));
         let dirty = runs.map(|run| run.end - run.start).sum::<u64>();
         (dirty + self.held.count(volume)) * SECTOR_BYTES // what is both is counted twice
     }

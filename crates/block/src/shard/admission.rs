@@ -110,12 +110,12 @@ impl Admission {
     /// Returns the block that the smallest block beginning at a sector would evict; `None` where it
     /// has a place.
     fn victim(&self, volume: VolumeId, start: u64, directory: &mut Directory) -> Option<Victim> {
-        if directory.find(volume, start).is_some() {
+        if directory.blocks.find(volume, start).is_some() {
             return None;
         }
         let slot = directory.coldest_if_full()?;
-        let start = directory.sectors(slot).start;
-        let hash = self.access(directory.volume(slot), start, Direction::Read).hash;
+        let start = directory.blocks.sectors(slot).start;
+        let hash = self.access(directory.blocks.volume(slot), start, Direction::Read).hash;
         Some(Victim { slot, hash })
     }
 
@@ -212,9 +212,9 @@ impl Admission {
         if !self.asks() {
             return;
         }
-        let (volume, sectors) = (directory.volume(block), directory.sectors(block));
+        let (volume, sectors) = (directory.blocks.volume(block), directory.blocks.sectors(block));
         for (start, part) in units(&sectors, self.sizes.smallest()) {
-            if !directory.has_valid(block, &part) {
+            if !directory.blocks.has_valid(block, &part) {
                 continue; // nothing is lost that was not before
             }
             let access = self.access(volume, start, Direction::Read);

@@ -32,9 +32,10 @@ impl<'a> Cleaning<'a> {
             unreachable!("pieces are not cleaned")
         };
         let directory = &self.parts.map.directory;
-        let block = directory.find(task.volume, block_start)?;
-        let sectors = directory.sectors(block);
-        (sectors.start == block_start && directory.is_dirty(block)).then_some((block, sectors))
+        let block = directory.blocks.find(task.volume, block_start)?;
+        let sectors = directory.blocks.sectors(block);
+        (sectors.start == block_start && directory.blocks.is_dirty(block))
+            .then_some((block, sectors))
     }
 
     /// Returns the block to clean with its dirty runs, unless the task has ended: another task may
@@ -136,12 +137,12 @@ impl<'a> Cleaning<'a> {
         let (parts, id) = (&mut *self.parts, self.id);
         for run in parts.map.dirty_of(block) {
             parts.logging.forget_seals(&parts.map.directory, block, &run);
-            parts.map.directory.set_clean(block, &run);
+            parts.map.directory.blocks.set_clean(block, &run);
             if without_log {
                 parts.logging.bypass.brought_down(parts.tasks[id].volume, &run);
             }
         }
-        match parts.map.directory.is_dirty(block) {
+        match parts.map.directory.blocks.is_dirty(block) {
             true => parts.fail(id), // the rest is lost, and in the way
             false => parts.finish(id),
         }

@@ -48,7 +48,7 @@ impl Shard {
     pub(super) fn wants_rounds(&self) -> bool {
         let bypass = &self.parts.logging.bypass;
         bypass.is_bypassed()
-            && self.parts.map.directory.dirty_sectors() > 0
+            && self.parts.map.directory.blocks.dirty_sectors() > 0
             && self.parts.rounds.is_idle()
             && !bypass.is_blocked()
     }
@@ -58,7 +58,7 @@ impl Shard {
     pub(super) fn run_round(&mut self, volume: VolumeId) {
         let parts = &mut self.parts;
         loop {
-            let dirty = parts.map.directory.dirty_sectors();
+            let dirty = parts.map.directory.blocks.dirty_sectors();
             let yielding = parts.dirt.cleaned_at_once(dirty, parts.tasks.await_backing());
             match parts.rounds.next(volume, yielding) {
                 Next::Sink(run) => {
@@ -67,8 +67,9 @@ impl Shard {
                 }
                 Next::Clean(start) => Cleaning::begin(parts, volume, start, Because::Round),
                 Next::Blocks => {
-                    let blocks = parts.map.directory.dirty_blocks(volume);
-                    let sectors = blocks.map(|block| parts.map.directory.sectors(block)).collect();
+                    let blocks = parts.map.directory.blocks.dirty_blocks(volume);
+                    let sectors =
+                        blocks.map(|block| parts.map.directory.blocks.sectors(block)).collect();
                     parts.rounds.clean(volume, sectors);
                 }
                 Next::Ended { fault, serving, waiting } => {
@@ -82,7 +83,7 @@ impl Shard {
                         parts.begin_round(volume, waiting, only_sinks);
                     } else if fault.is_none()
                         && parts.logging.bypass.is_bypassed()
-                        && parts.map.directory.dirty_blocks(volume).next().is_some()
+                        && parts.map.directory.blocks.dirty_blocks(volume).next().is_some()
                     {
                         parts.begin_round(volume, Vec::new(), false); // all has to be cleaned
                     }

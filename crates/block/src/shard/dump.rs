@@ -13,15 +13,15 @@ impl Shard {
     pub(crate) fn dump(&self, block: Block, out: &mut Vec<Change>) {
         let (map, logging) = (&self.parts.map, &self.parts.logging);
         let directory = &map.directory;
-        if !directory.is_live(block) {
+        if !directory.blocks.is_live(block) {
             return; // it was, when the checkpoint began; what came into its place is in the log
         }
         let at = block_at(directory, block);
         let mut state = |run, standing| {
             out.push(Change::Run { block: at.clone(), run, standing });
         };
-        let valid = directory.validity(block, &at.sectors).filter(|(_, valid)| *valid);
-        for (run, dirty) in valid.flat_map(|(run, _)| directory.dirtiness(block, &run)) {
+        let valid = directory.blocks.validity(block, &at.sectors).filter(|(_, valid)| *valid);
+        for (run, dirty) in valid.flat_map(|(run, _)| directory.blocks.dirtiness(block, &run)) {
             if dirty {
                 for (run, lost) in map.lost.by_loss(at.volume, &run) {
                     if lost {
@@ -58,7 +58,7 @@ impl Shard {
         }
         orders.append(late);
         let directory = &map.directory;
-        for block in map.volumes().flat_map(|volume| directory.dirty_blocks(volume)) {
+        for block in map.volumes().flat_map(|volume| directory.blocks.dirty_blocks(volume)) {
             for run in map.dirty_of(block) {
                 for (run, sealed) in logging.by_seal(directory, block, &run) {
                     if !sealed {

@@ -62,8 +62,8 @@ impl Shard {
             let parts = &mut shard.parts;
             for place in settled {
                 let run = place.sector()..place.sector() + 1;
-                if let Some(block) = parts.map.directory.find(volume, run.start)
-                    && parts.map.directory.clean_runs_in(block, &run).next().is_some()
+                if let Some(block) = parts.map.directory.blocks.find(volume, run.start)
+                    && parts.map.directory.blocks.clean_runs_in(block, &run).next().is_some()
                 {
                     parts.note(block, &run, Standing::Clean);
                 }
@@ -105,7 +105,7 @@ impl Shard {
     /// answered writes may be on no device.
     pub(crate) fn is_unsure_of(&self, volume: VolumeId) -> bool {
         let map = &self.parts.map;
-        let dirty = || map.directory.dirty_blocks(volume).next().is_some();
+        let dirty = || map.directory.blocks.dirty_blocks(volume).next().is_some();
         self.parts.logging.bypass.is_unsure_of(volume, dirty) || map.held.count(volume) > 0
     }
 
@@ -113,7 +113,7 @@ impl Shard {
     /// for ever, and reads of dirty data that the cache device does not return.
     pub(crate) fn refused_sectors(&self) -> u64 {
         let (bypass, dirty) =
-            (&self.parts.logging.bypass, self.parts.map.directory.dirty_sectors());
+            (&self.parts.logging.bypass, self.parts.map.directory.blocks.dirty_sectors());
         let stuck = match bypass.state() {
             LogState::Bypassed { stuck: true } => dirty + bypass.brought_down_sectors(),
             _ if self.parts.health.is_unreadable() => dirty,
@@ -128,16 +128,16 @@ impl Shard {
         let parts = &mut self.parts;
         if parts.logging.is_kept() {
             for block in parts.map.directory.by_heat() {
-                let sectors = parts.map.directory.sectors(block);
+                let sectors = parts.map.directory.blocks.sectors(block);
                 parts.drop_clean(block, &sectors, Removal::Invalid);
             }
         }
-        parts.map.directory.set_all_clean_invalid();
+        parts.map.directory.blocks.set_all_clean_invalid();
     }
 
     /// Drops the copy of a clean sector.
     pub(crate) fn forget_sector(&mut self, id: VolumeId, sector: u64) {
-        if let Some(block) = self.parts.map.directory.find(id, sector) {
+        if let Some(block) = self.parts.map.directory.blocks.find(id, sector) {
             self.parts.drop_clean(block, &(sector..sector + 1), Removal::Invalid);
         }
     }

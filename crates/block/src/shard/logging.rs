@@ -47,9 +47,9 @@ pub(crate) struct Logging {
 
 /// Returns a block's position in the form used by the log.
 pub(super) fn block_at(directory: &Directory, block: Block) -> BlockAt {
-    let sectors = directory.sectors(block);
-    let place = directory.cache_sectors(block, &sectors).start;
-    BlockAt { volume: directory.volume(block), sectors, place }
+    let sectors = directory.blocks.sectors(block);
+    let place = directory.blocks.cache_sectors(block, &sectors).start;
+    BlockAt { volume: directory.blocks.volume(block), sectors, place }
 }
 
 impl Logging {
@@ -105,7 +105,7 @@ impl Logging {
         if standing != Standing::Clean {
             self.settlements.forget_deferred(at.volume, run);
         }
-        self.seals.note(directory.cache_sectors(block, run), standing);
+        self.seals.note(directory.blocks.cache_sectors(block, run), standing);
         self.log.note(Change::Run { block: at, run: run.clone(), standing }, orders);
     }
 
@@ -139,7 +139,7 @@ impl Logging {
         run: &Sectors,
         orders: &mut Vec<Order>,
     ) {
-        if self.is_on() && !self.settlements.defer(directory.volume(block), run) {
+        if self.is_on() && !self.settlements.defer(directory.blocks.volume(block), run) {
             self.note(directory, block, run, Standing::Clean, orders);
         }
     }
@@ -155,7 +155,7 @@ impl Logging {
             let at = block_at(directory, block);
             self.note_gone(at.volume, &at.sectors);
             if self.is_on() {
-                self.seals.forget(directory.cache_sectors(block, &at.sectors));
+                self.seals.forget(directory.blocks.cache_sectors(block, &at.sectors));
                 self.log.note(Change::Dropped { block: at }, orders);
             }
         }

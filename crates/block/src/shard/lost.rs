@@ -28,7 +28,7 @@ impl Shard {
         for (sector, doubted) in bad.iter().map(|bad| (run.start + bad.number, bad.doubted)) {
             let (place, run) = (Place::new(parts.tasks[id].volume, sector), sector..sector + 1);
             // Of held sectors memory has newer data, which becomes dirty in their stead.
-            let is_dirty = parts.map.directory.is_all_dirty(block, &run);
+            let is_dirty = parts.map.directory.blocks.is_all_dirty(block, &run);
             let is_lost = is_dirty && !parts.map.held.contains(place);
             is_excused &= doubted && !is_dirty;
             let is_new = match is_dirty {
@@ -36,7 +36,7 @@ impl Shard {
                 true => true,
                 false if doubted => false,
                 // or another read has found it before
-                false => parts.map.directory.is_valid(block, &run),
+                false => parts.map.directory.blocks.is_valid(block, &run),
             };
             if is_lost && is_new {
                 parts.rounds.note_loss(place.volume());

@@ -19,10 +19,10 @@ impl Parts {
             let offset = at.offset + (run.start - at.sector);
             Order::Mark { span: Span { buffer: at.buffer, offset, len: run.end - run.start } }
         };
-        if self.map.directory.dirty_sectors() > 0 {
+        if self.map.directory.blocks.dirty_sectors() > 0 {
             let survey = self.survey(id);
             for (block, run) in &survey.blocks {
-                self.orders.extend(self.map.directory.dirty_runs_in(*block, run).map(mark));
+                self.orders.extend(self.map.directory.blocks.dirty_runs_in(*block, run).map(mark));
             }
             self.map.reuse(survey);
         }

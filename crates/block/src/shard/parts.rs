@@ -99,11 +99,11 @@ impl Parts {
     /// Drops the clean copies of a run.
     pub(super) fn drop_clean(&mut self, block: Block, run: &Sectors, because: Removal) {
         if self.logging.is_kept() || self.admission.asks() {
-            let clean: Vec<Sectors> = self.map.directory.clean_runs_in(block, run).collect();
+            let clean: Vec<Sectors> = self.map.directory.blocks.clean_runs_in(block, run).collect();
             self.admission.removed(&clean, because);
             clean.iter().for_each(|run| self.note(block, run, Standing::Invalid));
         }
-        self.map.directory.set_clean_invalid(block, run);
+        self.map.directory.blocks.set_clean_invalid(block, run);
     }
 
     /// Handles new content of a run: it is no longer lost, nor held in memory.
@@ -152,7 +152,7 @@ impl Parts {
         if because == Because::Round {
             return self.rounds.ended_one(volume, fault);
         }
-        if let (Some(_), Some(block)) = (fault, self.map.directory.find(volume, start)) {
+        if let (Some(_), Some(block)) = (fault, self.map.directory.blocks.find(volume, start)) {
             // or the next task that needs room would try it again and fail
             self.map.directory.spare(block);
         }

@@ -103,7 +103,7 @@ impl<'a> Reading<'a> {
         let range = &self.parts.tasks[self.id].range;
         self.parts.counters.bypassed_bytes +=
             self.parts.health.bypassed_sectors(range) * SECTOR_BYTES;
-        if self.parts.map.directory.dirty_sectors() == 0 {
+        if self.parts.map.directory.blocks.dirty_sectors() == 0 {
             self.newest_of(Part::Uncached, &[]);
             return;
         }
@@ -121,7 +121,8 @@ impl<'a> Reading<'a> {
         let (mut rest, mut from_cache) = (range.clone(), 0);
         for (block, run) in overlapping(blocks, &range) {
             let run = common(run, &range);
-            let dirty: Vec<Sectors> = parts.map.directory.dirty_runs_in(*block, &run).collect();
+            let dirty: Vec<Sectors> =
+                parts.map.directory.blocks.dirty_runs_in(*block, &run).collect();
             for run in dirty {
                 let before = rest.start..run.start;
                 if !before.is_empty() {
@@ -144,7 +145,7 @@ impl<'a> Reading<'a> {
         let Survey { blocks, missing, cached, fetches, offered } = survey;
         fetches.append(missing);
         for (block, run) in blocks.iter() {
-            for (run, valid) in parts.map.directory.validity(*block, run) {
+            for (run, valid) in parts.map.directory.blocks.validity(*block, run) {
                 if valid { cached.push((*block, run)) } else { fetches.push(run) }
             }
         }
@@ -292,7 +293,8 @@ impl<'a> Reading<'a> {
             Step::Edges => parts.tasks[id].store.data,
             _ => parts.tasks[id].request_data(),
         };
-        let alike: Vec<(Sectors, bool)> = parts.map.directory.dirtiness(block, &run).collect();
+        let alike: Vec<(Sectors, bool)> =
+            parts.map.directory.blocks.dirtiness(block, &run).collect();
         if let [(_, true)] = alike[..] {
             parts.health.note_unreadable();
             parts.tasks[id].fault = Some(fault);
@@ -320,7 +322,7 @@ impl<'a> Reading<'a> {
             let part = common(part, &run);
             // Sectors that another reader has found unreadable since are invalid now, and no device
             // is left to ask.
-            if parts.map.directory.is_valid(*block, &part) {
+            if parts.map.directory.blocks.is_valid(*block, &part) {
                 parts.read_cache(id, *block, &part, to.span(&part));
             } else {
                 parts.tasks[id].fault = Some(fault);

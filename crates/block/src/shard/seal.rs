@@ -17,7 +17,7 @@ impl Logging {
     pub(super) fn seal_later(&mut self, directory: &Directory, block: Block, run: &Sectors) {
         self.note_rewritten();
         if self.is_on() {
-            self.seals.seal_later(block, directory.cache_sectors(block, run));
+            self.seals.seal_later(block, directory.blocks.cache_sectors(block, run));
         }
     }
 
@@ -30,7 +30,7 @@ impl Logging {
         run: &Sectors,
         orders: &mut Vec<Order>,
     ) {
-        let kept = directory.cache_sectors(block, run);
+        let kept = directory.blocks.cache_sectors(block, run);
         for due in self.seals.overwrite(kept.clone()) {
             let run = moved(&due, kept.start, run.start);
             self.note(directory, block, &run, Standing::Dirty, orders);
@@ -58,11 +58,11 @@ impl Logging {
     pub(super) fn seal(&mut self, directory: &Directory, orders: &mut Vec<Order>) {
         let mut blocks = self.seals.take_blocks();
         for block in blocks.drain(..) {
-            if !self.seals.has_due() || !directory.is_live(block) {
+            if !self.seals.has_due() || !directory.blocks.is_live(block) {
                 continue; // it has been cleaned, and perhaps replaced
             }
-            let sectors = directory.sectors(block);
-            let kept = directory.cache_sectors(block, &sectors);
+            let sectors = directory.blocks.sectors(block);
+            let kept = directory.blocks.cache_sectors(block, &sectors);
             for due in self.seals.due(kept.clone()) {
                 let run = moved(&due, kept.start, sectors.start);
                 let standing = match () {
@@ -78,7 +78,7 @@ impl Logging {
 
     /// Returns whether a sealed sector prevents a task from storing into a run of a block.
     pub(super) fn is_sealed(&self, directory: &Directory, block: Block, run: &Sectors) -> bool {
-        self.seals.has_sealed(|| directory.cache_sectors(block, run))
+        self.seals.has_sealed(|| directory.blocks.cache_sectors(block, run))
             && !planted!(SealedOverwritten)
     }
 
@@ -90,7 +90,7 @@ impl Logging {
         block: Block,
         run: &Sectors,
     ) -> Vec<(Sectors, bool)> {
-        let kept = directory.cache_sectors(block, run);
+        let kept = directory.blocks.cache_sectors(block, run);
         let (from, to) = (kept.start, run.start);
         self.seals.by_seal(kept).map(|(at, sealed)| (moved(&at, from, to), sealed)).collect()
     }
@@ -98,7 +98,7 @@ impl Logging {
     /// Forgets the seals of a run that is durably no longer dirty.
     pub(super) fn forget_seals(&mut self, directory: &Directory, block: Block, run: &Sectors) {
         if self.is_kept() {
-            self.seals.forget(directory.cache_sectors(block, run));
+            self.seals.forget(directory.blocks.cache_sectors(block, run));
         }
     }
 

@@ -61,7 +61,7 @@ impl Reading<'_> {
 impl Parts {
     /// Counts a client's first read of a run that was fetched ahead.
     pub(super) fn note_used(&mut self, block: Block, run: &Sectors) {
-        self.counters.prefetched_used_blocks += self.map.directory.take_ahead(block, run);
+        self.counters.prefetched_used_blocks += self.map.directory.blocks.take_ahead(block, run);
     }
 
     /// Counts a client's read of a run that a fetch is still putting into the cache.
@@ -71,8 +71,8 @@ impl Parts {
         }
         let (volume, mut start) = (self.tasks[holder].volume, run.start);
         while start < run.end {
-            let Some(block) = self.map.directory.find(volume, start) else { return };
-            let end = self.map.directory.sectors(block).end.min(run.end);
+            let Some(block) = self.map.directory.blocks.find(volume, start) else { return };
+            let end = self.map.directory.blocks.sectors(block).end.min(run.end);
             self.note_used(block, &(start..end));
             start = end;
         }

@@ -60,7 +60,7 @@ impl<'a> Storing<'a> {
                 break;
             }
             let left = self.parts.tasks[id].store.cursor..end;
-            let block = match self.parts.map.directory.find(volume, left.start) {
+            let block = match self.parts.map.directory.blocks.find(volume, left.start) {
                 Some(block) => Some(block),
                 None => match self.block_for(&left) {
                     Placed::At(block) => Some(block),
@@ -69,7 +69,7 @@ impl<'a> Storing<'a> {
                 },
             };
             let run = match block {
-                Some(block) => common(&left, &self.parts.map.directory.sectors(block)),
+                Some(block) => common(&left, &self.parts.map.directory.blocks.sectors(block)),
                 None => left.start..self.without_block_until(&left),
             };
             let parts = &mut *self.parts;
@@ -91,13 +91,13 @@ impl<'a> Storing<'a> {
             match block {
                 Some(block) => {
                     if planted!(UnmarkedOverwrite) {
-                        parts.map.directory.set_clean_invalid(block, &run);
+                        parts.map.directory.blocks.set_clean_invalid(block, &run);
                     } else if dirty && parts.logging.is_kept() {
                         // a checkpoint must not state data that is about to be overwritten
                         parts.drop_clean(block, &run, Removal::Replaced);
                     }
                     let ahead = parts.tasks[id].is_ahead();
-                    parts.map.directory.set_ahead(block, &run, ahead);
+                    parts.map.directory.blocks.set_ahead(block, &run, ahead);
                     parts.write_cache(id, block, &run);
                 }
                 None if dirty && parts.logging.has_gone(parts.tasks.region_of(id)) => {
@@ -118,7 +118,7 @@ impl<'a> Storing<'a> {
         let (task, unit) = (&self.parts.tasks[self.id], self.parts.config.sizes.smallest());
         let goes_on = |sector: u64| {
             task.store.stays_out(sector)
-                && self.parts.map.directory.find(task.volume, sector).is_none()
+                && self.parts.map.directory.blocks.find(task.volume, sector).is_none()
         };
         let mut end = (left.start + 1).next_multiple_of(unit);
         while task.store.stays_out(left.start) && end < left.end && goes_on(end) {
@@ -149,7 +149,7 @@ impl<'a> Storing<'a> {
             return parts.await_commit(id, Part::Noted, &range);
         }
         parts.finish(id);
-        if dirty && parts.dirt.is_time_to_clean(parts.map.directory.dirty_sectors()) {
+        if dirty && parts.dirt.is_time_to_clean(parts.map.directory.blocks.dirty_sectors()) {
             parts.begin_rounds();
         }
     }
@@ -181,7 +181,7 @@ impl<'a> Storing<'a> {
         let (volume, sizes) = (task.volume, &parts.config.sizes);
         let mut interval = sizes.round_out(left);
         let uncached = |sector: &u64| {
-            parts.map.directory.find(volume, *sector).is_none()
+            parts.map.directory.blocks.find(volume, *sector).is_none()
                 && !task.store.stays_out((*sector).max(left.start))
         };
         let units = (interval.start..interval.end).step_by(sizes.smallest() as usize);
@@ -217,7 +217,7 @@ impl<'a> Storing<'a> {
                 return None;
             }
             let directory = &parts.map.directory;
-            let is_dirty = |block: &Block| directory.is_dirty(*block);
+            let is_dirty = |block: &Block| directory.blocks.is_dirty(*block);
             let dirty: Vec<Block> = directory.victims(room).filter(is_dirty).collect();
             if dirty.is_empty() {
                 break room;
@@ -237,7 +237,8 @@ impl<'a> Storing<'a> {
             let because = if ahead { Because::Ahead } else { Because::Room(id) };
             for block in dirty {
                 let directory = &parts.map.directory;
-                let (volume, start) = (directory.volume(block), directory.sectors(block).start);
+                let (volume, start) =
+                    (directory.blocks.volume(block), directory.blocks.sectors(block).start);
                 Cleaning::begin(parts, volume, start, because);
             }
             if !ahead {
@@ -273,20 +274,21 @@ impl<'a> Storing<'a> {
             if dirty {
                 let store = &mut parts.tasks[id].store;
                 (store.retry, store.damaged) = (true, true);
-                if parts.map.directory.is_dirty_in(block, run) {
+                if parts.map.directory.blocks.is_dirty_in(block, run) {
                     // the failed write may have overwritten dirty data, and be read
                     parts.logging.note_rewritten();
                 }
             }
-            parts.map.directory.set_clean_invalid(block, run);
-            let alike: Vec<(Sectors, bool)> = parts.map.directory.dirtiness(block, run).collect();
+            parts.map.directory.blocks.set_clean_invalid(block, run);
+            let alike: Vec<(Sectors, bool)> =
+                parts.map.directory.blocks.dirtiness(block, run).collect();
             // the clean copies are destroyed
             let clean = alike.iter().filter(|(_, dirty)| !dirty);
             return clean.for_each(|(run, _)| parts.note(block, run, Standing::Invalid));
         }
         if dirty {
             let volume = parts.tasks[id].volume;
-            for sector in parts.map.directory.dirty_runs_in(block, run).flatten() {
+            for sector in parts.map.directory.blocks.dirty_runs_in(block, run).flatten() {
                 let place = Place::new(volume, sector);
                 if !parts.map.held.contains(place) {
                     parts.rounds.note_loss(volume);
@@ -295,7 +297,7 @@ impl<'a> Storing<'a> {
             }
             parts.write_backing(id, Part::Around, run, false);
         }
-        parts.map.directory.set_invalid(block, run);
+        parts.map.directory.blocks.set_invalid(block, run);
     }
 
     /// Notes that the sealed sectors which are still to be overwritten may change, and waits until

@@ -112,7 +112,7 @@ impl Parts {
             let (dirty, standing): (Vec<Sectors>, _) = match cleans {
                 true => (self.map.dirty_there(*block, run), Standing::Clean),
                 false => {
-                    let dirty = self.map.directory.dirty_runs_in(*block, run);
+                    let dirty = self.map.directory.blocks.dirty_runs_in(*block, run);
                     (dirty.collect(), Standing::Invalid)
                 }
             };

@@ -100,10 +100,10 @@ impl<'a> Writing<'a> {
             return parts.map.held.recall(volume, run, to, &mut parts.orders);
         }
         let usable = |block: &Block| match parts.health.is_degraded() {
-            true => parts.map.directory.is_dirty_in(*block, &run),
-            false => parts.map.directory.is_valid(*block, &run),
+            true => parts.map.directory.blocks.is_dirty_in(*block, &run),
+            false => parts.map.directory.blocks.is_valid(*block, &run),
         };
-        match parts.map.directory.find(volume, sector).filter(usable) {
+        match parts.map.directory.blocks.find(volume, sector).filter(usable) {
             Some(block) => parts.read_cache(id, block, &run, to),
             None => parts.read_backing(id, Part::Uncached, &run, to),
         }
@@ -190,13 +190,13 @@ impl<'a> Writing<'a> {
         let parts = &mut *self.parts;
         let range = &parts.tasks[self.id].range;
         let len = range.end - range.start;
-        if parts.dirt.allows(parts.map.directory.dirty_sectors() + len) {
+        if parts.dirt.allows(parts.map.directory.blocks.dirty_sectors() + len) {
             return true;
         }
         // An overwrite of dirty sectors does not increase their number.
         let survey = parts.survey(self.id);
         let dirty_runs =
-            |(block, run): &(Block, Sectors)| parts.map.directory.dirty_runs_in(*block, run);
+            |(block, run): &(Block, Sectors)| parts.map.directory.blocks.dirty_runs_in(*block, run);
         let dirty: u64 =
             survey.blocks.iter().flat_map(dirty_runs).map(|run| run.end - run.start).sum();
         parts.map.reuse(survey);
@@ -229,14 +229,15 @@ impl<'a> Writing<'a> {
         let is_replaced = parts.tasks[id].writes() && parts.mode().caches_writes();
         let because = if is_replaced { Removal::Replaced } else { Removal::Invalid };
         for (block, run) in &survey.blocks {
-            let clean: Vec<Sectors> = parts.map.directory.clean_runs_in(*block, run).collect();
+            let clean: Vec<Sectors> =
+                parts.map.directory.blocks.clean_runs_in(*block, run).collect();
             for run in clean {
                 parts.admission.removed(std::slice::from_ref(&run), because);
                 // sectors that the log never recorded need no record
                 if !parts.logging.settlements.take_deferred(parts.tasks[id].volume, &run) {
                     parts.note(*block, &run, Standing::Invalid);
                 }
-                parts.map.directory.set_clean_invalid(*block, &run);
+                parts.map.directory.blocks.set_clean_invalid(*block, &run);
             }
         }
         parts.map.reuse(survey);
@@ -376,11 +377,11 @@ impl<'a> Writing<'a> {
             }
             let directory = &mut parts.map.directory;
             if parts.admission.asks() {
-                let dirty: Vec<Sectors> = directory.dirty_runs_in(*block, run).collect();
+                let dirty: Vec<Sectors> = directory.blocks.dirty_runs_in(*block, run).collect();
                 parts.admission.removed(&dirty, Removal::Invalid);
             }
             parts.logging.forget_seals(directory, *block, run);
-            directory.set_invalid(*block, run);
+            directory.blocks.set_invalid(*block, run);
         }
         parts.map.reuse(survey);
     }

@@ -1,156 +1,191 @@
-//! Groups: room for blocks, and its release.
+//! Groups: each as large as the largest block, with blocks of one size side by side.
 
-use super::order::VICTIMS_TRIED;
-use super::{Block, Directory, NONE, Open, Room, arrival, reserve_by_share};
-use crate::geometry::{Class, Extent, Sectors, VolumeId};
-use floe_policy::{Access, Eviction, Ranked, Slot};
+use floe_policy::{Access, Eviction, Lru, Ranked, Slot};
 
-impl Directory {
-    /// Finds room for a block of `class` that begins at a sector, without taking a block for which
-    /// `in_use` holds. Returns `None` when everything cold is in use.
-    pub(crate) fn room(
-        &mut self,
-        volume: VolumeId,
-        start: u64,
-        class: Class,
-        in_use: impl Fn(VolumeId, &Sectors) -> bool,
-    ) -> Option<Room> {
-        if self.open[class.0 as usize].is_some() || self.has_free_group() {
-            return Some(Room::Free);
-        }
-        let incoming = arrival(&self.sizes, Extent::new(volume, start, self.sizes.sectors(class)));
-        let extents = &self.extents;
-        let in_use = |block: Block| {
-            let extent = extents[block.index()];
-            in_use(extent.volume(), &extent.sectors())
-        };
-        match self.block_order.coldest(Some(&incoming), in_use) {
-            Some(block) if self.class(block) == class => Some(Room::Replace(block)),
-            _ => {
-                let idle = |group: &Slot| !self.blocks_of(group.0).any(in_use);
-                self.group_order
-                    .coldest_first()
-                    .take(VICTIMS_TRIED)
-                    .find(idle)
-                    .map(|group| Room::Empty(group.0))
-            }
+use super::blocks::Blocks;
+use super::{Block, reserve_by_share};
+use crate::geometry::{BlockSizes, Class};
+use crate::mapping::runs::Runs;
+
+/// Marks the absence of a slot.
+const NONE: u32 = u32::MAX;
+
+/// A group that still has room.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    group: u32,
+    taken: u16,
+}
+
+/// A place for a block.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Room {
+    pub(super) block: Block,
+    /// In smallest blocks from the start of the shard's space.
+    pub(super) place: u32,
+}
+
+/// The groups of one shard, and their slots.
+#[derive(Debug)]
+pub(super) struct Groups {
+    slots: Runs,
+    /// By group: the first slot of its blocks.
+    first_slots: Vec<u32>,
+    limit: u32,
+    free: Vec<u32>,
+    /// By class: the group that has room.
+    open: Vec<Option<Open>>,
+    /// The groups in use; empty where all blocks are of one size, as no choice between groups is
+    /// needed there.
+    order: Lru,
+    is_ordered: bool,
+    /// Smallest blocks in a group.
+    units: u32,
+}
+
+impl Groups {
+    pub(super) fn new(sizes: &BlockSizes, limit: u32) -> Self {
+        Self {
+            slots: Runs::default(),
+            first_slots: Vec::new(),
+            limit,
+            free: Vec::new(),
+            open: vec![None; sizes.count()],
+            order: Lru::default(),
+            is_ordered: sizes.count() > 1,
+            units: (sizes.largest() / sizes.smallest()) as u32,
         }
     }
 
-    pub(super) fn has_free_group(&self) -> bool {
-        !self.free_groups.is_empty() || self.first_slots.len() < self.group_limit as usize
+    /// Returns the number of groups that were ever used.
+    pub(super) fn count(&self) -> u32 {
+        self.first_slots.len() as u32
     }
 
-    /// Returns whether a smallest block could only be made in place of another.
-    pub(crate) fn is_full(&self) -> bool {
-        self.open[0].is_none() && !self.has_free_group()
+    /// Returns the end of the slots.
+    pub(super) fn slots_end(&self) -> u32 {
+        self.slots.end()
     }
 
-    /// Returns the block that a smallest one would evict; `None` while there is room.
-    pub(crate) fn coldest_if_full(&mut self) -> Option<Block> {
-        if !self.is_full() {
-            return None;
-        }
-        self.block_order.coldest(None, |_| false)
+    /// Returns whether there is room for a block of a class without an eviction.
+    pub(super) fn has_room(&self, class: Class) -> bool {
+        self.open[class.0 as usize].is_some() || !self.free.is_empty() || self.count() < self.limit
     }
 
     /// Returns the blocks of a group.
-    pub(crate) fn blocks_of(&self, group: u32) -> impl Iterator<Item = Block> + use<> {
+    pub(super) fn blocks_of(
+        &self,
+        group: u32,
+        blocks: &Blocks,
+    ) -> impl Iterator<Item = Block> + use<> {
         let first = self.first_slots[group as usize];
         let open = self.open.iter().flatten().find(|open| open.group == group);
         let count = match open {
             _ if first == NONE => 0,
             Some(open) => u32::from(open.taken),
-            None => self.sizes.per_group(self.class(Slot(first))) as u32,
+            None => blocks.sizes().per_group(blocks.class(Slot(first))) as u32,
         };
         (first..first + count).map(Slot)
     }
 
-    /// Returns the blocks that are evicted to make this room.
-    pub(crate) fn victims(&self, room: Room) -> impl Iterator<Item = Block> + '_ {
-        let (block, group) = match room {
-            Room::Free => (None, None),
-            Room::Replace(block) => (Some(block), None),
-            Room::Empty(group) => (None, Some(group)),
-        };
-        block.into_iter().chain(group.into_iter().flat_map(|group| self.blocks_of(group)))
+    /// Returns the groups in use, the coldest first.
+    pub(super) fn coldest_first(&self) -> impl Iterator<Item = u32> + '_ {
+        self.order.coldest_first().map(|group| group.0)
     }
 
-    /// Takes the next place in the open group of a class: the group and the number of the block
-    /// within it.
-    pub(super) fn take_from_open_group(&mut self, class: Class) -> (u32, u16) {
+    /// Promotes the group of a place.
+    #[inline]
+    pub(super) fn touch(&mut self, place: u32) {
+        if self.is_ordered {
+            self.order.access(Slot(place / self.units));
+        }
+    }
+
+    /// Takes the next place for a block of a class, in the open group or in a free one, and
+    /// promotes the group.
+    ///
+    /// # Panics
+    /// When there is no room.
+    pub(super) fn take(&mut self, class: Class, sizes: &BlockSizes) -> Room {
         let open = match self.open[class.0 as usize] {
             Some(open) => open,
-            None => Open { group: self.open_group(class), taken: 0 },
+            None => Open { group: self.take_free(sizes.per_group(class) as u32), taken: 0 },
         };
         let taken = open.taken + 1;
-        let full = u64::from(taken) == self.sizes.per_group(class);
+        let full = u64::from(taken) == sizes.per_group(class);
         self.open[class.0 as usize] = (!full).then_some(Open { taken, ..open });
-        (open.group, open.taken)
+        let size = (sizes.sectors(class) / sizes.smallest()) as u32;
+        let place = open.group * self.units + u32::from(open.taken) * size;
+        self.touch(place);
+        Room { block: Slot(self.first_slots[open.group as usize] + u32::from(open.taken)), place }
     }
 
-    pub(super) fn open_group(&mut self, class: Class) -> u32 {
-        let group = self.free_groups.pop().unwrap_or_else(|| {
-            let group = self.first_slots.len() as u32;
-            assert!(group < self.group_limit, "room was promised where there is none");
+    /// Takes a free group for so many blocks.
+    fn take_free(&mut self, blocks: u32) -> u32 {
+        let group = self.free.pop().unwrap_or_else(|| {
+            let group = self.count();
+            assert!(group < self.limit, "room was promised where there is none");
             reserve_by_share(&mut self.first_slots, group as usize + 1);
             self.first_slots.push(NONE);
             group
         });
-        self.first_slots[group as usize] = self.slots.take(self.sizes.per_group(class) as u32);
-        self.reserve_slots();
-        if self.grouped() {
-            self.group_order.reserve(self.first_slots.len());
-            self.group_order.insert(Slot(group), &Access::new(u64::from(group)));
-        }
+        self.first_slots[group as usize] = self.slots.take(blocks);
+        self.append(group);
         group
     }
 
-    /// Removes every block of a group and makes the group free.
-    pub(crate) fn empty(&mut self, group: u32) {
-        let first = self.first_slots[group as usize];
-        let class = self.class(Slot(first));
-        for block in self.blocks_of(group) {
-            self.unmap(block);
-            self.block_order.remove(block);
+    /// Makes a group the hottest.
+    fn append(&mut self, group: u32) {
+        if self.is_ordered {
+            self.order.reserve(self.first_slots.len());
+            self.order.insert(Slot(group), &Access::new(u64::from(group)));
         }
-        self.slots.give_back(first, self.sizes.per_group(class) as u32);
+    }
+
+    /// Makes a group free. Its blocks were of this class and are unmapped.
+    pub(super) fn free(&mut self, group: u32, class: Class, sizes: &BlockSizes) {
+        let first = std::mem::replace(&mut self.first_slots[group as usize], NONE);
+        self.slots.give_back(first, sizes.per_group(class) as u32);
         for open in &mut self.open {
             open.take_if(|open| open.group == group);
         }
-        self.first_slots[group as usize] = NONE;
-        if self.grouped() {
-            self.group_order.remove(Slot(group));
+        if self.is_ordered {
+            self.order.remove(Slot(group));
         }
-        self.free_groups.push(group);
+        self.free.push(group);
     }
 
-    /// Drops all data of a volume, dirty or not, and returns its groups that now hold no data at
-    /// all. Its blocks in other groups stay, empty, until they are the coldest, as after a trim.
-    /// They do no harm to a volume that gets the same id: they spare it an allocation.
-    pub(crate) fn drop_volume(&mut self, volume: VolumeId) -> Vec<u32> {
-        let mut emptied = Vec::new();
-        for group in 0..self.first_slots.len() as u32 {
-            let (mut was_in, mut holds_data) = (false, false);
-            for block in self.blocks_of(group) {
-                let sectors = self.sectors(block);
-                if self.volume(block) == volume {
-                    self.set_invalid(block, &sectors);
-                    was_in = true;
+    /// Returns the class of the blocks of a group, which is in use.
+    pub(super) fn class(&self, group: u32, blocks: &Blocks) -> Class {
+        blocks.class(Slot(self.first_slots[group as usize]))
+    }
+
+    /// Restores groups by their classes, full; `None` for one that is free. `order` is theirs,
+    /// without the free ones, the coldest first.
+    pub(super) fn restore(&mut self, classes: &[Option<Class>], order: &[u32], sizes: &BlockSizes) {
+        debug_assert!(self.first_slots.is_empty());
+        for (group, class) in classes.iter().enumerate() {
+            self.first_slots.push(match class {
+                Some(class) => self.slots.take(sizes.per_group(*class) as u32),
+                None => {
+                    self.free.push(group as u32);
+                    NONE
                 }
-                holds_data |= self.valid.any(self.cache_sectors(block, &sectors));
-            }
-            if was_in && !holds_data {
-                emptied.push(group);
-            }
+            });
         }
-        emptied
+        order.iter().for_each(|&group| self.append(group));
     }
 
-    /// Returns the blocks of a volume, found by a walk over all blocks.
-    pub(crate) fn blocks_of_volume(&self, volume: VolumeId) -> Vec<Block> {
-        let groups = 0..self.first_slots.len() as u32;
-        let blocks = groups.flat_map(|group| self.blocks_of(group));
-        blocks.filter(|&block| self.volume(block) == volume).collect()
+    /// Returns the slot and the place of a block of a class by its number in its group.
+    pub(super) fn room(&self, group: u32, number: u64, class: Class, sizes: &BlockSizes) -> Room {
+        let size = sizes.sectors(class) / sizes.smallest();
+        let place = group * self.units + (number * size) as u32;
+        Room { block: Slot(self.first_slots[group as usize] + number as u32), place }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.first_slots.capacity() * size_of::<u32>()
+            + self.free.capacity() * size_of::<u32>()
+            + self.order.memory_bytes()
     }
 }

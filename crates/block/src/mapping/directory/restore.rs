@@ -1,8 +1,6 @@
 //! Restores a directory to its content when the cache was last used.
 
-use floe_policy::{Access, Eviction, Slot};
-
-use super::{Block, Directory, NONE, arrival};
+use super::Directory;
 use crate::geometry::{Class, Extent, Sectors, VolumeId};
 use crate::store::journal::RestoredBlock;
 
@@ -15,8 +13,7 @@ impl Directory {
     /// are given from the coldest to the hottest. They do not overlap, neither in their volumes nor
     /// in their places, and those of a group are of one size.
     pub(crate) fn restore(&mut self, blocks: &[RestoredBlock]) {
-        debug_assert!(self.first_slots.is_empty());
-        let group_sectors = self.sizes.largest();
+        let group_sectors = self.blocks.sizes().largest();
         let group_of = |place: u64| (place / group_sectors) as usize;
         let groups = blocks.iter().map(|block| group_of(block.at.place) + 1).max().unwrap_or(0);
         let mut classes: Vec<Option<Class>> = vec![None; groups];
@@ -24,63 +21,48 @@ impl Directory {
         for (at, block) in blocks.iter().enumerate() {
             let Sectors { start, end } = block.at.sectors;
             let group = group_of(block.at.place);
-            classes[group] = Some(self.sizes.class(end - start));
+            classes[group] = Some(self.blocks.sizes().class(end - start));
             last_used[group] = at;
         }
-        self.first_slots = vec![NONE; groups];
+        let in_use = (0..groups as u32).filter(|&group| classes[group as usize].is_some());
+        let mut order: Vec<u32> = in_use.collect();
+        order.sort_unstable_by_key(|&group| last_used[group as usize]);
+        self.groups.restore(&classes, &order, self.blocks.sizes());
+        self.reserve_slots();
         for (group, class) in classes.iter().enumerate() {
-            match class {
-                Some(class) => self.restore_group(group as u32, *class),
-                None => self.free_groups.push(group as u32),
+            if let Some(class) = class {
+                self.restore_group(group as u32, *class);
             }
         }
         for block in blocks {
-            let group = group_of(block.at.place);
-            let size = block.at.sectors.end - block.at.sectors.start;
-            let number = block.at.place % self.sizes.largest() / size;
-            self.fill_hole(Slot(self.first_slots[group] + number as u32), block);
-        }
-        if self.grouped() {
-            self.group_order.reserve(groups);
-            let mut used: Vec<usize> =
-                (0..groups).filter(|&group| classes[group].is_some()).collect();
-            used.sort_unstable_by_key(|&group| last_used[group]);
-            for group in used {
-                self.group_order.insert(Slot(group as u32), &Access::new(group as u64));
-            }
+            self.fill_hole(group_of(block.at.place) as u32, block);
         }
     }
 
-    /// Creates a group that consists of holes.
+    /// Makes a group consist of holes.
     fn restore_group(&mut self, group: u32, class: Class) {
-        let (size, count) = (self.sizes.sectors(class), self.sizes.per_group(class));
-        let first = self.slots.take(count as u32);
-        self.first_slots[group as usize] = first;
-        self.reserve_slots();
-        for number in 0..count {
-            let block = Slot(first + number as u32);
-            let place = u64::from(group) * self.sizes.largest() + number * size;
-            self.extents[block.index()] = Extent::new(NOBODY, place, size);
-            self.places[block.index()] = (place / self.sizes.smallest()) as u32;
-            self.map(block, class);
-            self.block_order.insert(block, &arrival(&self.sizes, self.extents[block.index()]));
+        let (size, units) = (self.blocks.sizes().sectors(class), self.blocks.sizes().smallest());
+        for number in 0..self.blocks.sizes().per_group(class) {
+            let room = self.groups.room(group, number, class, self.blocks.sizes());
+            let hole = Extent::new(NOBODY, u64::from(room.place) * units, size);
+            self.blocks.put(room.block, room.place);
+            self.blocks.map(room.block, hole);
+            self.order.insert(room.block, &self.blocks.access(room.block));
         }
     }
 
     /// Puts a block in place of a hole.
-    fn fill_hole(&mut self, slot: Block, block: &RestoredBlock) {
+    fn fill_hole(&mut self, group: u32, block: &RestoredBlock) {
         let Sectors { start, end } = block.at.sectors;
-        self.unmap(slot);
-        self.extents[slot.index()] = Extent::new(block.at.volume, start, end - start);
-        self.map(slot, self.sizes.class(end - start));
-        self.block_order.remove(slot);
-        self.block_order.insert(slot, &arrival(&self.sizes, self.extents[slot.index()]));
-        block.valid.iter().for_each(|run| self.set_clean(slot, run));
-        block.dirty.iter().for_each(|run| self.set_dirty(slot, run));
-    }
-
-    /// Returns all blocks, the coldest first.
-    pub(crate) fn by_heat(&self) -> Vec<Block> {
-        self.block_order.by_heat()
+        let (class, group_sectors) =
+            (self.blocks.sizes().class(end - start), self.blocks.sizes().largest());
+        let number = block.at.place % group_sectors / (end - start);
+        let slot = self.groups.room(group, number, class, self.blocks.sizes()).block;
+        self.blocks.unmap(slot);
+        self.blocks.map(slot, Extent::new(block.at.volume, start, end - start));
+        self.order.remove(slot);
+        self.order.insert(slot, &self.blocks.access(slot));
+        block.valid.iter().for_each(|run| self.blocks.set_clean(slot, run));
+        block.dirty.iter().for_each(|run| self.blocks.set_dirty(slot, run));
     }
 }

@@ -1,11 +1,10 @@
 //! The state of the sectors of blocks: valid or not, dirty or clean, fetched ahead or not.
 
-use super::{Block, Directory};
+use super::{Block, Blocks};
 use crate::bits::Bits;
 use crate::geometry::{Extent, Sectors, VolumeId};
-use std::ops::Range;
 
-impl Directory {
+impl Blocks {
     /// Returns the run divided into parts of equal validity.
     #[inline]
     pub(crate) fn validity(
@@ -138,14 +137,8 @@ impl Directory {
     /// Records whether a run of a block was fetched ahead.
     #[inline]
     pub(crate) fn set_ahead(&mut self, block: Block, run: &Sectors, ahead: bool) {
-        if self.ahead.is_none() {
-            return;
-        }
-        let units = self.units(block, run);
-        match &mut self.ahead {
-            Some(bits) if ahead => bits.set(units),
-            Some(bits) => bits.clear(units),
-            None => {}
+        if self.ahead.is_used() {
+            self.ahead.set(self.cache_sectors(block, run), ahead);
         }
     }
 
@@ -153,22 +146,10 @@ impl Directory {
     /// read for the first time.
     #[inline]
     pub(crate) fn take_ahead(&mut self, block: Block, run: &Sectors) -> u64 {
-        if self.ahead.is_none() {
+        if !self.ahead.is_used() {
             return 0;
         }
-        let units = self.units(block, run);
-        let Some(bits) = &mut self.ahead else { return 0 };
-        let before = bits.ones();
-        bits.clear(units);
-        before - bits.ones()
-    }
-
-    /// Returns the numbers, in the shard's space, of the smallest blocks that a run of a block
-    /// touches.
-    #[inline]
-    fn units(&self, block: Block, run: &Sectors) -> Range<u64> {
-        let (kept, unit) = (self.cache_sectors(block, run), self.sizes.smallest());
-        kept.start / unit..kept.end.div_ceil(unit)
+        self.ahead.take(self.cache_sectors(block, run))
     }
 
     #[inline]
@@ -194,7 +175,7 @@ impl Directory {
 
     /// Returns the bytes of memory held for valid and dirty bits.
     pub(crate) fn sector_metadata_bytes(&self) -> u64 {
-        let ahead = self.ahead.as_ref().map_or(0, Bits::memory_bytes);
-        (self.valid.memory_bytes() + self.dirty_bits.memory_bytes() + ahead) as u64
+        (self.valid.memory_bytes() + self.dirty_bits.memory_bytes()) as u64
+            + self.ahead.memory_bytes()
     }
 }
