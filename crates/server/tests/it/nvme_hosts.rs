@@ -181,7 +181,7 @@ impl Host {
 fn setup() -> Setup {
     let mut setup = Setup::new(WriteMode::Back);
     setup.config.listen.push("nvme-tcp://127.0.0.1:0".parse().unwrap());
-    setup.config.nqn = Some(NQN.to_owned());
+    setup.config.nvme.nqn = Some(NQN.to_owned());
     setup
 }
 

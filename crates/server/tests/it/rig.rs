@@ -2,9 +2,10 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Once, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, Mutex, Once, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,8 +21,8 @@ use floe_server::limits::Limits;
 use floe_server::nbd_client::{Client, ClientError, Options};
 use floe_server::status::Status;
 use floe_server::{
-    AdminSetup, Bound, DeviceSource, NamedDevices, NvmeAccess, Reach, ServeError, ServerSetup,
-    Tier, Volume,
+    AdminSetup, Bound, DeviceSource, NamedDevices, NvmeSetup, Reach, ServeError, ServerSetup, Tier,
+    Volume,
 };
 use floe_testkit::{PATIENCE, patiently};
 
@@ -97,9 +98,7 @@ impl Setup {
                 ],
                 ..AdminSetup::default()
             },
-            nqn: None,
-            nvme_access: NvmeAccess::default(),
-            nvme_paths: Arc::default(),
+            nvme: NvmeSetup::default(),
             insecure: false,
             tls: None,
             limits: Limits {
@@ -424,7 +423,8 @@ pub(crate) fn drained(stream: &mut impl Read) -> Vec<u8> {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Gate {
     shut: Arc<AtomicBool>,
-    waiting: Arc<AtomicUsize>,
+    /// Where the operations are that wait.
+    waiting: Arc<Mutex<Vec<u64>>>,
 }
 
 impl Gate {
@@ -438,7 +438,13 @@ impl Gate {
 
     /// Waits until so many operations stand before the gate.
     pub(crate) fn wait_for(&self, operations: usize) {
-        patiently(|| (self.waiting.load(SeqCst) >= operations).then_some(()));
+        patiently(|| (self.waiting.lock().unwrap().len() >= operations).then_some(()));
+    }
+
+    /// Waits until an operation within this range of the device stands before the gate.
+    pub(crate) fn wait_for_one_in(&self, range: Range<u64>) {
+        let stands = || self.waiting.lock().unwrap().iter().any(|at| range.contains(at));
+        patiently(|| stands().then_some(()));
     }
 
     pub(crate) fn before(&self, device: impl Device + 'static) -> Box<dyn Device> {
@@ -458,14 +464,19 @@ impl<D: Device> Device for Gated<D> {
     }
 
     fn submit(&mut self, operation: Operation) {
+        self.gate.waiting.lock().unwrap().push(operation.offset);
         self.held.push(operation);
-        self.gate.waiting.fetch_add(1, SeqCst);
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         if !self.gate.shut.load(SeqCst) {
-            self.gate.waiting.fetch_sub(self.held.len(), SeqCst);
-            self.held.drain(..).for_each(|operation| self.device.submit(operation));
+            for operation in self.held.drain(..) {
+                let mut waiting = self.gate.waiting.lock().unwrap();
+                let found = waiting.iter().position(|at| *at == operation.offset);
+                waiting.swap_remove(found.expect("it waits"));
+                drop(waiting);
+                self.device.submit(operation);
+            }
         }
         self.device.poll(done);
     }

@@ -149,7 +149,11 @@ fn pieces_under_way_on_all_threads_are_finished_when_the_end_comes() {
                 client.submit_write(at, &pattern(number as u64, WRITE), false).unwrap();
                 client.submit_read(at + 5_000_000, WRITE as u32).unwrap();
             }
-            gate.wait_for(6 * 9); // a read is nine pieces or more
+            // Once a read is under way, the write before it is, too.
+            for number in 0..6 {
+                let at = number * 10_000_000 + 5_000_000;
+                gate.wait_for_one_in(at..at + WRITE as u64);
+            }
             assert_eq!(rig.status().connections, 6);
             rig.tell_to_end();
             assert_eq!(rig.status().connections, 6);
