@@ -31,6 +31,30 @@ enum Kind {
     Miss,
 }
 
+/// Frozen entries and their index.
+struct Frozen {
+    /// By slot.
+    slots: Vec<bool>,
+    count: u64,
+    /// There is an index.
+    index: bool,
+    bypassed: bool,
+    skips_insertions: bool,
+}
+
+/// Hits since the hit ratio was asked for, and the requests before.
+struct HitRatio {
+    hits: u64,
+    from: u64,
+}
+
+/// The maintenance thread.
+struct Maintenance {
+    pending: Option<(Duration, Done)>,
+    wake: Wake,
+    tick: Duration,
+}
+
 /// A cache, its machine and its controller.
 pub(crate) struct World {
     pub(crate) machine: Machine,
@@ -38,8 +62,7 @@ pub(crate) struct World {
     pub(crate) controller: Controller,
     pub(crate) now: Duration,
     pub(crate) requests: u64,
-    hits: u64,
-    hit_ratio_from: u64,
+    hit_ratio: HitRatio,
     /// Added to all keys: another value, other keys.
     pub(crate) other_keys: u64,
     /// Phases with the time when they began.
@@ -49,16 +72,9 @@ pub(crate) struct World {
     random: u64,
     owner: SlotOwner<AnyPolicy, HashMap<u64, Slot>>,
     capacity: usize,
-    frozen: Vec<bool>,
-    frozen_count: u64,
-    /// True if there is an index, and whether it is bypassed.
-    index: bool,
-    bypassed: bool,
-    skips_insertions: bool,
-    pending: Option<(Duration, Done)>,
+    frozen: Frozen,
     counts: Observations,
-    wake: Wake,
-    tick: Duration,
+    maintenance: Maintenance,
 }
 
 impl World {
@@ -76,23 +92,26 @@ impl World {
             controller: Controller::new(options),
             now: Duration::ZERO,
             requests: 0,
-            hits: 0,
-            hit_ratio_from: 0,
+            hit_ratio: HitRatio { hits: 0, from: 0 },
             other_keys: 0,
             phases: Vec::new(),
             served: Duration::ZERO,
             random: mix(1),
             owner: SlotOwner::new(order, HashMap::new(), capacity as u64, capacity),
             capacity,
-            frozen: vec![false; capacity],
-            frozen_count: 0,
-            index: false,
-            bypassed: false,
-            skips_insertions: false,
-            pending: None,
+            frozen: Frozen {
+                slots: vec![false; capacity],
+                count: 0,
+                index: false,
+                bypassed: false,
+                skips_insertions: false,
+            },
             counts: Observations::default(),
-            wake: Wake { at: Duration::ZERO, lookups: 0 },
-            tick: Duration::ZERO,
+            maintenance: Maintenance {
+                pending: None,
+                wake: Wake { at: Duration::ZERO, lookups: 0 },
+                tick: Duration::ZERO,
+            },
         }
     }
 
@@ -133,11 +152,11 @@ impl World {
     fn request(&mut self) {
         let key = self.key();
         self.requests += 1;
-        let index_serves = self.index && !self.bypassed;
+        let index_serves = self.frozen.index && !self.frozen.bypassed;
         let Machine { frozen, lookup, promotion, failing, load, insertion, .. } = self.machine;
         let in_vain = if index_serves { failing } else { 0.0 };
         let (mean, kind) = match self.owner.find(key) {
-            Some(slot) if self.frozen[slot.index()] => {
+            Some(slot) if self.frozen.slots[slot.index()] => {
                 (if index_serves { frozen } else { lookup }, Kind::Frozen)
             }
             Some(slot) => {
@@ -145,7 +164,7 @@ impl World {
                 (in_vain + lookup + promotion, Kind::Dynamic)
             }
             None => {
-                let is_inserted = !self.skips_insertions && self.insert(key);
+                let is_inserted = !self.frozen.skips_insertions && self.insert(key);
                 (in_vain + lookup + load + if is_inserted { insertion } else { 0.0 }, Kind::Miss)
             }
         };
@@ -163,7 +182,7 @@ impl World {
         if mix(self.requests).is_multiple_of(SAMPLED_ONE_IN) {
             sums.add((took + self.machine.clock) * 1e3);
         }
-        self.hits += u64::from(kind != Kind::Miss);
+        self.hit_ratio.hits += u64::from(kind != Kind::Miss);
         let span = Duration::from_nanos((took * 1e3) as u64);
         self.now += span;
         if index_serves {
@@ -181,25 +200,26 @@ impl World {
 
     /// Freezes what is ranked best until so many are frozen.
     fn freeze_best(&mut self, wanted: u64) {
-        let (mut cursor, mut before) = (Cursor::START, self.frozen_count);
-        while self.machine.freezes && self.frozen_count < wanted && cursor != Cursor::END {
+        let (mut cursor, mut before) = (Cursor::START, self.frozen.count);
+        while self.machine.freezes && self.frozen.count < wanted && cursor != Cursor::END {
             let mut batch = Vec::new();
             cursor = self.owner.policy().rank(cursor, &mut batch);
-            batch.truncate((wanted - self.frozen_count) as usize);
+            batch.truncate((wanted - self.frozen.count) as usize);
             self.owner.policy_mut().freeze(&batch);
-            batch.iter().for_each(|slot| self.frozen[slot.index()] = true);
-            self.frozen_count += batch.len() as u64;
-            if cursor == Cursor::END && self.frozen_count > before {
-                (cursor, before) = (Cursor::START, self.frozen_count);
+            batch.iter().for_each(|slot| self.frozen.slots[slot.index()] = true);
+            self.frozen.count += batch.len() as u64;
+            if cursor == Cursor::END && self.frozen.count > before {
+                (cursor, before) = (Cursor::START, self.frozen.count);
             }
         }
     }
 
     fn thaw(&mut self) {
         self.owner.policy_mut().thaw();
-        self.frozen.fill(false);
-        self.frozen_count = 0;
-        (self.index, self.bypassed, self.skips_insertions) = (false, false, false);
+        self.frozen.slots.fill(false);
+        self.frozen.count = 0;
+        (self.frozen.index, self.frozen.bypassed, self.frozen.skips_insertions) =
+            (false, false, false);
     }
 
     fn entries(&self) -> u64 {
@@ -212,16 +232,16 @@ impl World {
         match action {
             Action::Keep => {}
             Action::Thaw => {
-                self.pending = Some((later(100.0), Done::Thawed));
+                self.maintenance.pending = Some((later(100.0), Done::Thawed));
                 self.thaw();
             }
             Action::Extend { to } => {
-                assert!(!self.index, "learning goes without an index");
+                assert!(!self.frozen.index, "learning goes without an index");
                 let at = later(100.0);
                 self.freeze_best((to * entries) as u64);
-                self.pending = Some((
+                self.maintenance.pending = Some((
                     at,
-                    Done::Extended { share: self.frozen_count as f64 / entries.max(1.0) },
+                    Done::Extended { share: self.frozen.count as f64 / entries.max(1.0) },
                 ));
             }
             Action::Freeze { ratio } => {
@@ -234,45 +254,48 @@ impl World {
                 self.construct();
             }
             Action::Bypass => {
-                assert!(self.index && !self.bypassed, "there is an index to bypass");
-                self.bypassed = true;
+                assert!(self.frozen.index && !self.frozen.bypassed, "there is an index to bypass");
+                self.frozen.bypassed = true;
             }
             Action::Resume => {
-                assert!(self.index && self.bypassed, "an index is bypassed");
-                self.bypassed = false;
+                assert!(self.frozen.index && self.frozen.bypassed, "an index is bypassed");
+                self.frozen.bypassed = false;
             }
         }
     }
 
     fn construct(&mut self) {
-        self.skips_insertions = false;
+        self.frozen.skips_insertions = false;
         let took = Duration::from_nanos(
-            (self.frozen_count as f64 * self.machine.construction * 1e3) as u64,
+            (self.frozen.count as f64 * self.machine.construction * 1e3) as u64,
         );
-        self.pending =
-            Some((self.now + took, Done::Constructed { took, entries: self.frozen_count }));
+        self.maintenance.pending =
+            Some((self.now + took, Done::Constructed { took, entries: self.frozen.count }));
     }
 
     /// Lets the maintenance thread look: steps the controller if it wants that.
     fn look(&mut self) {
         let mut done = None;
-        if let Some((at, what)) = self.pending
+        if let Some((at, what)) = self.maintenance.pending
             && self.now >= at
         {
-            self.pending = None;
+            self.maintenance.pending = None;
             done = Some(what);
             if let Done::Constructed { .. } = what {
-                self.index = true;
-                self.skips_insertions = self.frozen_count == self.entries();
+                self.frozen.index = true;
+                self.frozen.skips_insertions = self.frozen.count == self.entries();
             }
         }
-        if done.is_none() && self.now < self.wake.at && self.counts.lookups() < self.wake.lookups {
+        if done.is_none()
+            && self.now < self.maintenance.wake.at
+            && self.counts.lookups() < self.maintenance.wake.lookups
+        {
             return;
         }
         let seen = Observations {
             now: self.now,
             entries: self.entries(),
-            frozen: self.frozen_count,
+            frozen: self.frozen.count,
             capacity: self.capacity as u64,
             threads: u32::from(self.counts.lookups() > 0),
             done,
@@ -280,12 +303,14 @@ impl World {
         };
         let step = self.controller.step(&seen);
         assert!(
-            step.action == Action::Keep || step.action == Action::Thaw || self.pending.is_none(),
+            step.action == Action::Keep
+                || step.action == Action::Thaw
+                || self.maintenance.pending.is_none(),
             "{:?} while {:?} is under way",
             step.action,
-            self.pending
+            self.maintenance.pending
         );
-        self.wake = step.wake;
+        self.maintenance.wake = step.wake;
         self.perform(step.action);
         let phase = self.controller.phase();
         if self.phases.last().is_none_or(|&(_, last)| last != phase) {
@@ -297,8 +322,8 @@ impl World {
     pub(crate) fn run(&mut self, seconds: f64) -> f64 {
         let (until, before) = (self.now + Duration::from_secs_f64(seconds), self.requests);
         while self.now < until {
-            if self.now >= self.tick {
-                self.tick = self.now + TICK;
+            if self.now >= self.maintenance.tick {
+                self.maintenance.tick = self.now + TICK;
                 self.look();
             }
             self.request();
@@ -317,9 +342,9 @@ impl World {
 
     /// The hit ratio of all requests since the last call.
     pub(crate) fn take_hit_ratio(&mut self) -> f64 {
-        let ratio = self.hits as f64 / self.requests.saturating_sub(self.hit_ratio_from) as f64;
-        (self.hits, self.hit_ratio_from) = (0, self.requests);
-        ratio
+        let HitRatio { hits, from } = self.hit_ratio;
+        self.hit_ratio = HitRatio { hits: 0, from: self.requests };
+        hits as f64 / self.requests.saturating_sub(from) as f64
     }
 
     /// Returns how often a phase was entered.
