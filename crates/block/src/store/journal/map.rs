@@ -70,6 +70,33 @@ pub(super) struct Finished {
     pub(super) doubted: Bits,
 }
 
+/// The standing of each sector of a shard's space.
+#[derive(Debug)]
+struct Stands {
+    valid: Bits,
+    dirty: Bits,
+    lost: Bits,
+    sealed: Bits,
+    doubted: Bits,
+    /// Dirty sectors from before a gap in the log, with no later statement about them.
+    suspect: Bits,
+}
+
+impl Stands {
+    /// Of invalid sectors.
+    fn new(sectors: u64) -> Self {
+        let none = || Bits::new(sectors);
+        Self {
+            valid: none(),
+            dirty: none(),
+            lost: none(),
+            sealed: none(),
+            doubted: none(),
+            suspect: none(),
+        }
+    }
+}
+
 /// The map of one shard.
 #[derive(Debug)]
 pub(super) struct Map {
@@ -86,13 +113,7 @@ pub(super) struct Map {
     index: Index,
     /// Blocks of each class.
     live: Vec<u64>,
-    valid: Bits,
-    dirty: Bits,
-    lost: Bits,
-    sealed: Bits,
-    doubted: Bits,
-    /// Dirty sectors from before a gap in the log, with no later statement about them.
-    suspect: Bits,
+    stands: Stands,
     sums: Vec<u64>,
 }
 
@@ -109,12 +130,7 @@ impl Map {
             classes: vec![NONE; (sectors / sizes.largest()) as usize],
             index: Index::default(),
             live: vec![0; sizes.count()],
-            valid: Bits::new(sectors),
-            dirty: Bits::new(sectors),
-            lost: Bits::new(sectors),
-            sealed: Bits::new(sectors),
-            doubted: Bits::new(sectors),
-            suspect: Bits::new(sectors),
+            stands: Stands::new(sectors),
             sums: vec![NO_SUM; sectors as usize],
         }
     }
@@ -168,7 +184,7 @@ impl Map {
         if planted!(NeverDoubted) {
             return;
         }
-        self.doubted.assign_difference(&self.valid, &self.dirty);
+        self.stands.doubted.assign_difference(&self.stands.valid, &self.stands.dirty);
     }
 
     /// Handles a gap in the log. Forgets clean sectors; dirty sectors become suspect until a later
@@ -177,9 +193,9 @@ impl Map {
         if planted!(GapTrusted) {
             return;
         }
-        self.valid.clone_from(&self.dirty);
-        self.doubted = Bits::new(self.sectors);
-        self.suspect.assign_difference(&self.dirty, &self.lost);
+        self.stands.valid.clone_from(&self.stands.dirty);
+        self.stands.doubted = Bits::new(self.sectors);
+        self.stands.suspect.assign_difference(&self.stands.dirty, &self.stands.lost);
     }
 
     /// Declares all suspect sectors lost, and returns them in the order of their places.
@@ -189,6 +205,7 @@ impl Map {
             let BlockAt { volume, sectors, place } = self.block_at(unit);
             let kept = place..place + (sectors.end - sectors.start);
             let suspects: Vec<Sectors> = self
+                .stands
                 .suspect
                 .runs(kept)
                 .filter_map(|(run, suspect)| suspect.then_some(run))
@@ -216,12 +233,12 @@ impl Map {
             self.sums[range].fill(NO_SUM);
         }
         let bits = [
-            (&mut self.valid, standing != Standing::Invalid),
-            (&mut self.dirty, standing.is_dirty()),
-            (&mut self.lost, standing == Standing::Lost),
-            (&mut self.sealed, standing == Standing::Sealed),
-            (&mut self.doubted, standing == Standing::Doubted),
-            (&mut self.suspect, false),
+            (&mut self.stands.valid, standing != Standing::Invalid),
+            (&mut self.stands.dirty, standing.is_dirty()),
+            (&mut self.stands.lost, standing == Standing::Lost),
+            (&mut self.stands.sealed, standing == Standing::Sealed),
+            (&mut self.stands.doubted, standing == Standing::Doubted),
+            (&mut self.stands.suspect, false),
         ];
         for (bits, is_so) in bits {
             if is_so { bits.set(kept.clone()) } else { bits.clear(kept.clone()) }
@@ -304,7 +321,7 @@ impl Map {
     /// Returns the number of blocks, and the bytes of valid and of dirty data.
     pub(super) fn totals(&self) -> (u64, u64, u64) {
         let blocks = self.live.iter().sum();
-        (blocks, self.valid.ones() * SECTOR_BYTES, self.dirty.ones() * SECTOR_BYTES)
+        (blocks, self.stands.valid.ones() * SECTOR_BYTES, self.stands.dirty.ones() * SECTOR_BYTES)
     }
 
     /// Returns the recovered blocks, checksums and doubted sectors.
@@ -320,8 +337,8 @@ impl Map {
                 let within = |sector: u64| sector - at.place + at.sectors.start;
                 set.map(|run| within(run.start)..within(run.end)).collect()
             };
-            let (valid, dirty) = (runs(&self.valid), runs(&self.dirty));
-            let (lost, sealed) = (runs(&self.lost), runs(&self.sealed));
+            let (valid, dirty) = (runs(&self.stands.valid), runs(&self.stands.dirty));
+            let (lost, sealed) = (runs(&self.stands.lost), runs(&self.stands.sealed));
             (!valid.is_empty()).then(|| RestoredBlock {
                 at: at.clone(),
                 valid,
@@ -331,6 +348,6 @@ impl Map {
             })
         };
         let blocks = units.into_iter().filter_map(restored).collect();
-        Finished { blocks, sums: self.sums, doubted: self.doubted }
+        Finished { blocks, sums: self.sums, doubted: self.stands.doubted }
     }
 }

@@ -38,10 +38,7 @@ enum Own {
 pub(super) struct Journal {
     /// The logs of the part's shards, in order.
     logs: Vec<ShardJournal>,
-    /// Length of each shard's data, in sectors.
-    shard_sectors: u64,
-    parts: usize,
-    part: usize,
+    share: Share,
     /// Checksums by shard and sector of its space.
     sums: Vec<Vec<u64>>,
     /// By shard: sectors that a crash may have left half overwritten, neither read nor stored
@@ -60,12 +57,50 @@ pub(super) struct Journal {
     reading: HashMap<u64, Reading, foldhash::fast::FixedState>,
     /// Ended operations of the cache that did not go to a device.
     ended: Vec<(OpId, Result<(), Fault>)>,
-    own: HashMap<u64, Own, foldhash::fast::FixedState>,
-    next_token: u64,
+    own: OwnOperations,
     /// Sectors whose content differed from the data that had been stored.
     corrupt_sectors: u64,
     /// Bytes of its own pages submitted for writing.
     written_bytes: u64,
+}
+
+/// The part's share of the shards: every `parts`th, from `part` on.
+struct Share {
+    part: usize,
+    parts: usize,
+    /// Length of each shard's data, in sectors.
+    shard_sectors: u64,
+}
+
+impl Share {
+    /// Returns the log of a shard.
+    fn log_of(&self, shard: usize) -> usize {
+        (shard - self.part) / self.parts
+    }
+
+    /// Returns the log that a run of the cache device belongs to, and the run's first sector there.
+    fn place_of(&self, offset: u64) -> (usize, u64) {
+        let sector = offset / SECTOR_BYTES;
+        let shard = (sector / self.shard_sectors) as usize;
+        (self.log_of(shard), sector % self.shard_sectors)
+    }
+}
+
+/// The journal's operations that are under way, by token.
+#[derive(Default)]
+struct OwnOperations {
+    under_way: HashMap<u64, Own, foldhash::fast::FixedState>,
+    last: u64,
+}
+
+impl OwnOperations {
+    /// Begins an operation and returns its token.
+    fn begin(&mut self, own: Own) -> u64 {
+        self.last += 1;
+        let token = MARK | self.last;
+        self.under_way.insert(token, own);
+        token
+    }
 }
 
 /// A read of the cache device, and its destination.
@@ -128,9 +163,7 @@ impl Journal {
         }
         Self {
             logs,
-            shard_sectors,
-            parts,
-            part,
+            share: Share { part, parts, shard_sectors },
             sums,
             doubted,
             sector: vec![0; SECTOR_BYTES as usize],
@@ -141,8 +174,7 @@ impl Journal {
             no_checkpoint: false,
             reading: HashMap::default(),
             ended: Vec::new(),
-            own: HashMap::default(),
-            next_token: 0,
+            own: OwnOperations::default(),
             corrupt_sectors: 0,
             written_bytes: 0,
         }
@@ -162,22 +194,15 @@ impl Journal {
         self.corrupt_sectors += sectors;
     }
 
-    /// Returns the log that a run of the cache device belongs to, and the run's first sector there.
-    fn place_of(&self, offset: u64) -> (usize, u64) {
-        let sector = offset / SECTOR_BYTES;
-        let shard = (sector / self.shard_sectors) as usize;
-        ((shard - self.part) / self.parts, sector % self.shard_sectors)
-    }
-
     /// Returns the checksums of a run of the cache device.
     fn sums_at(&mut self, offset: u64, sectors: usize) -> &mut [u64] {
-        let (log, first) = self.place_of(offset);
+        let (log, first) = self.share.place_of(offset);
         &mut self.sums[log][first as usize..first as usize + sectors]
     }
 
     /// Clears the doubt about a run that was stored or verified.
     fn trust(&mut self, offset: u64, sectors: usize) {
-        let (log, first) = self.place_of(offset);
+        let (log, first) = self.share.place_of(offset);
         if self.doubted[log].ones() > 0 {
             self.doubted[log].clear(first..first + sectors as u64);
         }
@@ -219,7 +244,7 @@ impl Journal {
         }
         let mut bytes = std::mem::take(&mut self.sector);
         let (size, mut bad) = (bytes.len(), Vec::new());
-        let (log, first) = self.place_of(offset);
+        let (log, first) = self.share.place_of(offset);
         for (number, sum) in self.sums_at(offset, to.len() / size).iter_mut().enumerate() {
             to.slice(number * size..(number + 1) * size).copy_to(&mut bytes);
             let found = sum_of(&bytes);
@@ -262,7 +287,7 @@ impl Journal {
 
     /// Appends a change to the log of a shard.
     fn note(&mut self, shard: u8, change: &Change) {
-        let at = (shard as usize - self.part) / self.parts;
+        let at = self.share.log_of(shard.into());
         let sums = &self.sums[at];
         self.logs[at].log(change, |sector| sums[sector as usize]);
     }
@@ -276,13 +301,6 @@ impl Journal {
                 self.short |= !log.commit(&mut self.sealed);
             }
         }
-    }
-
-    fn token(&mut self, own: Own) -> u64 {
-        self.next_token += 1;
-        let token = MARK | self.next_token;
-        self.own.insert(token, own);
-        token
     }
 
     fn end_commit(&mut self) {
@@ -325,7 +343,7 @@ impl Journal {
             }
             let action = Action::Write { from: buffer.whole(), durable };
             self.written_bytes += row.len() as u64 * SECTOR_BYTES;
-            device.begin_at(self.token(own), row[0].offset, action);
+            device.begin_at(self.own.begin(own), row[0].offset, action);
             operations += 1;
         }
         operations
@@ -334,7 +352,7 @@ impl Journal {
     /// Handles the end of an operation of the cache device. Returns whether it was the journal's
     /// own.
     pub(super) fn own_ended(&mut self, token: u64, ok: bool) -> bool {
-        let Some(own) = self.own.remove(&token) else { return false };
+        let Some(own) = self.own.under_way.remove(&token) else { return false };
         if own == Own::Log {
             let commit = self.commit.as_mut().expect("a commit's pages are being written");
             commit.left -= 1;
@@ -365,6 +383,6 @@ impl Journal {
 
     /// Returns whether the journal has nothing under way.
     pub(super) fn is_idle(&self) -> bool {
-        self.ended.is_empty() && self.own.is_empty() && self.checkpoint.is_none()
+        self.ended.is_empty() && self.own.under_way.is_empty() && self.checkpoint.is_none()
     }
 }

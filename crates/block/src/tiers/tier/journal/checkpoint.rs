@@ -83,7 +83,7 @@ impl Journal {
             _ if checkpoint.under_way > 0 => {}
             Stage::Stating => {
                 (checkpoint.stage, checkpoint.under_way) = (Stage::Flushing, 1);
-                device.begin_at(self.token(Own::CheckpointFlush), 0, Action::Flush);
+                device.begin_at(self.own.begin(Own::CheckpointFlush), 0, Action::Flush);
             }
             Stage::Flushing => {
                 (checkpoint.stage, checkpoint.under_way) = (Stage::Ending, 1);
