@@ -77,6 +77,14 @@ pub(crate) struct Start {
     pub(crate) map: Regions,
 }
 
+/// The numbers of headers.
+#[derive(Debug)]
+struct Numbers {
+    last: u64,
+    /// The highest one that each half was known to have.
+    known: [u64; Halves::MAX],
+}
+
 #[derive(Debug)]
 pub(crate) struct State {
     all: Halves,
@@ -94,8 +102,7 @@ pub(crate) struct State {
     /// Regions that returning halves do not have yet.
     behind: Regions,
     lanes: lanes::Lanes,
-    sequence: u64,
-    known: [u64; Halves::MAX],
+    numbers: Numbers,
     /// The next generation is due, so that copies made before now are told from the halves.
     renews: bool,
     /// Grows when operations that are held are to fail.
@@ -126,8 +133,7 @@ impl State {
             behind: Regions::none(start.regions),
             marks: Marks::new(start.map, start.regions),
             lanes: lanes::Lanes::default(),
-            sequence: start.sequence,
-            known: start.known,
+            numbers: Numbers { last: start.sequence, known: start.known },
             renews: true,
             refusals: 0,
             plant,
@@ -314,8 +320,8 @@ impl State {
     pub(crate) fn begin_return(&mut self, half: usize, sequence: Option<u64>) {
         debug_assert!(self.out().contains(half), "a half returns that is not out");
         match sequence {
-            Some(sequence) if sequence >= self.known[half] => {
-                self.sequence = self.sequence.max(sequence);
+            Some(sequence) if sequence >= self.numbers.known[half] => {
+                self.numbers.last = self.numbers.last.max(sequence);
             }
             _ => self.marks.add(&Regions::all(self.behind.count())),
         }

@@ -66,15 +66,15 @@ impl State {
         };
         let halves = halves.without(self.failed);
         self.lanes.header = Some((halves, target.map(|change| change.to)));
-        self.sequence += 1;
-        let (sequence, known, map) = (self.sequence, self.known, self.marks.write());
+        self.numbers.last += 1;
+        let (sequence, known, map) = (self.numbers.last, self.numbers.known, self.marks.write());
         Some(Job::Header(Header { sequence, generation, previous, known, map }, halves))
     }
 
     /// A header was written, except to these halves.
     pub(crate) fn header_done(&mut self, missed: Halves) {
         let (halves, target) = self.lanes.header.take().expect("a header was being written");
-        halves.without(missed).iter().for_each(|half| self.known[half] = self.sequence);
+        halves.without(missed).iter().for_each(|half| self.numbers.known[half] = self.numbers.last);
         let everywhere = self.fail_all(missed).is_empty();
         self.marks.written(everywhere);
         if !everywhere {
