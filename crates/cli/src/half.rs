@@ -17,7 +17,7 @@ use floe_server::kept::Consent;
 use floe_server::limits::Limits;
 use floe_server::pair::{LastHalf, Turn};
 use floe_server::{
-    AdminSetup, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeAccess, PreparedTiers,
+    AdminSetup, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeSetup, PreparedTiers,
     Server, ServerSetup, Volume,
 };
 
@@ -84,9 +84,7 @@ fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<Server, CliError> 
 fn bind(config: &ServerConfig) -> Result<Bound, CliError> {
     Bound::bind(ServerSetup {
         listen: config.listen.listen.clone(),
-        nqn: None,
-        nvme_access: NvmeAccess::default(),
-        nvme_paths: Arc::default(),
+        nvme: NvmeSetup::default(),
         admin: AdminSetup::default(),
         insecure: config.listen.insecure,
         tls: None,

@@ -18,8 +18,8 @@ use floe_server::notify;
 use floe_server::pair::{Lease, Turn};
 use floe_server::tls::TlsMode;
 use floe_server::{
-    AdminSetup, Bound, Ended, NamedDevices, NvmeAccess, PreparedTiers, ServeError, Server,
-    ServerSetup, TierError, Volume,
+    AdminSetup, Bound, Ended, NamedDevices, NvmeAccess, NvmeSetup, PreparedTiers, ServeError,
+    Server, ServerSetup, TierError, Volume,
 };
 
 use crate::descriptors;
@@ -224,9 +224,11 @@ pub(crate) fn prepare(
     let bound = Bound::bind(ServerSetup {
         listen: config.listen.listen.clone(),
         admin,
-        nqn: config.listen.nqn.as_ref().map(|nqn| nqn.as_str().to_owned()),
-        nvme_access,
-        nvme_paths: Arc::default(),
+        nvme: NvmeSetup {
+            nqn: config.listen.nqn.as_ref().map(|nqn| nqn.as_str().to_owned()),
+            access: nvme_access,
+            ..NvmeSetup::default()
+        },
         insecure: config.listen.insecure,
         tls,
         limits: Limits { connections: config.listen.max_connections as usize, ..Limits::default() },

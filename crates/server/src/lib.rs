@@ -33,7 +33,7 @@ pub use listener::ListenError;
 pub use nvme_access::{NvmeAccess, NvmeSecretsError};
 pub use socket_file::SocketError;
 pub use threads::{
-    AdminSetup, Attached, Away, Bound, CacheDevices, Desk, Ended, NamedDevices, PreparedTiers,
-    ServeError, Server, ServerSetup, Tier, TierError,
+    AdminSetup, Attached, Away, Bound, CacheDevices, Desk, Ended, NamedDevices, NvmeSetup,
+    PreparedTiers, ServeError, Server, ServerSetup, Tier, TierError,
 };
 pub use volume::{DeviceSource, Reach, Volume};

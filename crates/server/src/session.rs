@@ -76,42 +76,53 @@ enum Turn {
     Come(Request),
 }
 
+/// Received bytes, before they are parsed.
 #[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) socket: Rc<OwnedFd>,
-    /// The session's key in the budget's line.
-    key: u32,
-    common: Common,
-    protocol: Box<dyn Protocol>,
-    channel: Option<Box<Channel>>,
-    receive_buffer: Option<Buffer>,
-    receive_bytes: usize,
+struct Input {
+    buffer: Option<Buffer>,
+    /// The size of the next buffer, in bytes.
+    size: usize,
     /// Bytes received and decrypted, of which the first `used` are parsed.
-    input: Vec<u8>,
+    bytes: Vec<u8>,
     used: usize,
+    receiving: bool,
+    /// Time of the last byte received.
+    heard: Instant,
+}
+
+/// Payloads of writes and comparisons.
+#[derive(Debug, Default)]
+struct Payloads {
     /// Requests whose payload is expected or coming.
     incoming: Vec<Incoming>,
     /// The part of their payload that comes next.
     filling: Option<Filling>,
     /// A request whose payload is complete.
     filled: Option<Incoming>,
-    receiving: bool,
-    /// Time of the last byte received.
-    heard: Instant,
+}
+
+/// Requests that wait for their turn at the budget.
+#[derive(Debug, Default)]
+struct Line {
     turn: Option<Turn>,
     /// Requests behind the one in `turn`.
     behind: VecDeque<Request>,
+}
+
+/// Bytes to be sent.
+#[derive(Debug)]
+struct Output {
     /// The last plaintext bytes, before TLS.
     clear: Vec<u8>,
     outbox: Outbox,
     sending: bool,
-    /// Requests handed to the server and not yet replied to.
-    serving: usize,
-    /// Requests refused in the session since the server last asked.
-    refused: u64,
-    begun: Instant,
     /// Time at which the send under way began.
-    sending_since: Instant,
+    since: Instant,
+}
+
+/// The end of the session, as far as it has come.
+#[derive(Debug, Default)]
+struct End {
     /// The client sends nothing more, or the server ignores what it sends.
     ended: bool,
     /// The TLS close notification has been sent.
@@ -120,6 +131,26 @@ pub(crate) struct Session {
     broken: bool,
     /// Nothing is sent any more.
     silent: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) socket: Rc<OwnedFd>,
+    /// The session's key in the budget's line.
+    key: u32,
+    common: Common,
+    protocol: Box<dyn Protocol>,
+    channel: Option<Box<Channel>>,
+    input: Input,
+    payloads: Payloads,
+    line: Line,
+    output: Output,
+    /// Requests handed to the server and not yet replied to.
+    serving: usize,
+    /// Requests refused in the session since the server last asked.
+    refused: u64,
+    begun: Instant,
+    end: End,
 }
 
 impl Session {
@@ -143,67 +174,62 @@ impl Session {
             common: common.clone(),
             protocol,
             channel: None,
-            receive_buffer: None,
-            receive_bytes: RECEIVE_IDLE_BYTES,
-            input: Vec::new(),
-            used: 0,
-            incoming: Vec::new(),
-            filling: None,
-            filled: None,
-            receiving: false,
-            heard: now,
-            turn: None,
-            behind: VecDeque::new(),
-            clear: Vec::new(),
-            outbox,
-            sending: false,
+            input: Input {
+                buffer: None,
+                size: RECEIVE_IDLE_BYTES,
+                bytes: Vec::new(),
+                used: 0,
+                receiving: false,
+                heard: now,
+            },
+            payloads: Payloads::default(),
+            line: Line::default(),
+            output: Output { clear: Vec::new(), outbox, sending: false, since: now },
             serving: 0,
             refused: 0,
             begun: now,
-            sending_since: now,
-            ended: false,
-            closed: false,
-            broken: false,
-            silent: false,
+            end: End::default(),
         }
     }
 
     /// Returns the next action; `None` while it waits for a receive.
     pub(crate) fn next(&mut self, now: Instant) -> Result<Option<Want>, SessionError> {
         loop {
-            if let Some(write) = self.filled.take() {
+            if let Some(write) = self.payloads.filled.take() {
                 return Ok(Some(Want::ServeWrite(write.request, write.buffer)));
             }
-            if self.receiving {
+            if self.input.receiving {
                 return Ok(self.take_request(now));
             }
-            if self.filling.is_some() {
+            if self.payloads.filling.is_some() {
                 if self.take_payload(now) || self.decrypt()? {
                     continue;
                 }
-                if self.ended {
+                if self.end.ended {
                     return Ok(Some(Want::End));
                 }
                 return Ok(Some(self.receive(now)));
             }
-            if self.ended {
+            if self.end.ended {
                 return Ok(Some(Want::End));
             }
             if let Some(want) = self.take_request(now) {
                 return Ok(Some(want));
             }
-            match self.turn {
+            match self.line.turn {
                 // Payload of earlier writes is behind, and only that may free the memory.
-                Some(_) if !self.incoming.is_empty() && !self.is_crowded() => {}
+                Some(_) if !self.payloads.incoming.is_empty() && !self.is_crowded() => {}
                 Some(_) => return Ok(Some(Want::Pause)),
                 None if self.is_crowded() => return Ok(Some(Want::Pause)),
                 None => {}
             }
-            let advanced = self.protocol.advance(&self.input[self.used..], &mut self.outbox);
+            let advanced = self
+                .protocol
+                .advance(&self.input.bytes[self.input.used..], &mut self.output.outbox);
             let (used, event) = advanced.map_err(|error| self.dismissed(error))?;
-            self.used += used;
+            self.input.used += used;
             match event {
-                Event::NeedMore if self.decrypt()? || self.ended => {}
+                Event::NeedMore if self.decrypt()? || self.end.ended => {}
                 Event::NeedMore => return Ok(Some(self.receive(now))),
                 Event::Nothing => {}
                 Event::StartTls => {
@@ -213,25 +239,27 @@ impl Session {
                         .as_ref()
                         .expect("TLS is granted where there are certificates");
                     self.channel = Some(Box::new(config.channel()));
-                    self.clear.append(&mut self.outbox.answers);
+                    self.output.clear.append(&mut self.output.outbox.answers);
                 }
                 Event::Request(request) if self.goes_first(&request) => {
                     self.common.budget.take_at_once(self.key, bytes_of(&request));
                     self.serving += 1;
                     return Ok(Some(Want::Serve(request)));
                 }
-                Event::Request(request) if self.turn.is_some() => self.behind.push_back(request),
-                Event::Request(request) => self.turn = Some(self.take_turn(request, now)),
+                Event::Request(request) if self.line.turn.is_some() => {
+                    self.line.behind.push_back(request)
+                }
+                Event::Request(request) => self.line.turn = Some(self.take_turn(request, now)),
                 Event::Refused => self.refused += 1,
                 Event::Checked { tag, intact } => {
-                    let write = Incoming::remove(&mut self.incoming, tag);
+                    let write = Incoming::remove(&mut self.payloads.incoming, tag);
                     match intact {
-                        true => self.filled = Some(write),
+                        true => self.payloads.filled = Some(write),
                         false => self.reply(&write.request, Err(Fault::Io)), // it is not written
                     }
                 }
                 Event::Payload { tag, bytes } => self.fill(tag, bytes),
-                Event::Disconnect => self.ended = true,
+                Event::Disconnect => self.end.ended = true,
             }
         }
     }
@@ -247,9 +275,9 @@ impl Session {
 
     /// Takes out the request whose memory is there.
     fn take_request(&mut self, now: Instant) -> Option<Want> {
-        let Some(Turn::Come(request)) = self.turn else { return None };
-        let next = self.behind.pop_front();
-        self.turn = next.map(|next| self.take_turn(next, now));
+        let Some(Turn::Come(request)) = self.line.turn else { return None };
+        let next = self.line.behind.pop_front();
+        self.line.turn = next.map(|next| self.take_turn(next, now));
         self.serving += 1;
         Some(Want::Serve(request))
     }
@@ -259,14 +287,14 @@ impl Session {
     /// needs none, because nothing else bounds how many wait.
     fn goes_first(&self, request: &Request) -> bool {
         let is_write = matches!(request.kind, Kind::Write { .. });
-        request.payload_follows && !self.incoming.is_empty()
-            || self.turn.is_some() && !is_write && bytes_of(request) == 0
+        request.payload_follows && !self.payloads.incoming.is_empty()
+            || self.line.turn.is_some() && !is_write && bytes_of(request) == 0
     }
 
     /// The client is to be listened to no more until replies have left.
     fn is_crowded(&self) -> bool {
-        self.serving + self.outbox.len() >= MOST_REQUESTS
-            || self.outbox.answers.len() >= MOST_ANSWER_BYTES
+        self.serving + self.output.outbox.len() >= MOST_REQUESTS
+            || self.output.outbox.answers.len() >= MOST_ANSWER_BYTES
     }
 
     /// Replies to a request, with the data of a successful read.
@@ -278,10 +306,10 @@ impl Session {
     pub(crate) fn answer(&mut self, request: &Request, result: Result<Answer<'_>, Fault>) {
         self.serving -= 1;
         let bytes = bytes_of(request);
-        if self.broken {
+        if self.end.broken {
             self.give_back(bytes);
         } else {
-            let out = Reply::new(&mut self.outbox, &self.common.pool, bytes);
+            let out = Reply::new(&mut self.output.outbox, &self.common.pool, bytes);
             self.protocol.reply(request, result, out);
         }
     }
@@ -303,24 +331,24 @@ impl Session {
 
     /// Removes a client from the line if it takes its replies slowly.
     pub(crate) fn leave_the_line_if_slow(&mut self, now: Instant) {
-        if let Some(Turn::Waiting(request)) = self.turn
+        if let Some(Turn::Waiting(request)) = self.line.turn
             && self.is_slow(now)
         {
             self.common.budget.leave(self.key);
-            self.turn = Some(Turn::SetAside(request));
+            self.line.turn = Some(Turn::SetAside(request));
         }
     }
 
     fn is_slow(&self, now: Instant) -> bool {
-        self.sending && now >= self.sending_since + SLOW_TIME
+        self.output.sending && now >= self.output.since + SLOW_TIME
     }
 
     /// The session's turn at the budget has come.
     pub(crate) fn turn_has_come(&mut self) {
-        let Some(Turn::Waiting(request)) = self.turn else {
+        let Some(Turn::Waiting(request)) = self.line.turn else {
             unreachable!("only who waits has a turn")
         };
-        self.turn = Some(Turn::Come(request));
+        self.line.turn = Some(Turn::Come(request));
     }
 
     fn give_back(&mut self, bytes: usize) {
@@ -330,7 +358,7 @@ impl Session {
     /// Takes over the server's new list of exports. A session whose export is gone ends; one whose
     /// export has another size serves up to that.
     pub(crate) fn exports_changed(&mut self, exports: &Arc<Exports>) {
-        if !self.protocol.exports_changed(exports, &mut self.outbox) {
+        if !self.protocol.exports_changed(exports, &mut self.output.outbox) {
             self.end();
         }
     }

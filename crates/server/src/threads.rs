@@ -75,7 +75,7 @@ pub use bound::Bound;
 use control::Control;
 pub use desk::Desk;
 use messages::{Event, Notice};
-pub use setup::{AdminSetup, ServeError, ServerSetup};
+pub use setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
 use team::Team;
 pub use tier::Tier;
 pub use tiers::{CacheDevices, NamedDevices, PreparedTiers, TierError};

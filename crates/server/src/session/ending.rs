@@ -7,14 +7,14 @@ use super::{Overdue, Session, Turn, bytes_of};
 impl Session {
     /// Takes no further requests; complete ones are still answered.
     pub(crate) fn end(&mut self) {
-        self.ended = true;
-        self.filling = None;
-        while let Some(incoming) = self.incoming.pop() {
+        self.end.ended = true;
+        self.payloads.filling = None;
+        while let Some(incoming) = self.payloads.incoming.pop() {
             self.serving -= 1;
             self.give_back(bytes_of(&incoming.request));
         }
-        self.behind.clear();
-        match self.turn.take() {
+        self.line.behind.clear();
+        match self.line.turn.take() {
             Some(Turn::Waiting(_)) => self.common.budget.leave(self.key),
             Some(Turn::Come(request)) => self.give_back(bytes_of(&request)),
             Some(Turn::SetAside(_)) | None => {}
@@ -24,14 +24,14 @@ impl Session {
     /// Stops sending anything to the client.
     pub(crate) fn break_off(&mut self) {
         self.drop_replies();
-        self.silent = true;
-        self.clear.clear();
+        self.end.silent = true;
+        self.output.clear.clear();
     }
 
     pub(super) fn drop_replies(&mut self) {
         self.end();
-        self.broken = true;
-        let bytes = self.outbox.clear();
+        self.end.broken = true;
+        let bytes = self.output.outbox.clear();
         self.give_back(bytes);
     }
 
@@ -45,11 +45,11 @@ impl Session {
         if self.protocol.has_parent() == Some(false) {
             return Some(Overdue::Orphaned);
         }
-        if self.protocol.longest_silence().is_some_and(|most| now >= self.heard + most) {
+        if self.protocol.longest_silence().is_some_and(|most| now >= self.input.heard + most) {
             return Some(Overdue::Silent);
         }
-        let giving = self.incoming.iter().filter_map(|incoming| incoming.since);
-        let taking = self.sending.then_some(self.sending_since);
+        let giving = self.payloads.incoming.iter().filter_map(|incoming| incoming.since);
+        let taking = self.output.sending.then_some(self.output.since);
         let since = giving.chain(taking).min();
         let late = since.is_some_and(|since| now >= since + self.common.limits.stall_time);
         (late && self.common.budget.is_in_the_way(self.key)).then_some(Overdue::Stalled)
@@ -57,34 +57,34 @@ impl Session {
 
     /// The client has not chosen an export yet.
     pub(crate) fn is_in_handshake(&self) -> bool {
-        !self.protocol.is_established() && !self.silent
+        !self.protocol.is_established() && !self.end.silent
     }
 
     /// The client can be late while no other waits for its memory.
     pub(crate) fn is_watched(&self) -> bool {
         let is_bound =
             || self.protocol.longest_silence().is_some() || self.protocol.has_parent().is_some();
-        self.is_in_handshake() || !self.ended && is_bound()
+        self.is_in_handshake() || !self.end.ended && is_bound()
     }
 
     /// No request is in flight, no reply is pending and no send is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         let to_say =
-            self.channel.as_ref().is_some_and(|channel| channel.wants_send() && !self.silent);
-        !self.sending
+            self.channel.as_ref().is_some_and(|channel| channel.wants_send() && !self.end.silent);
+        !self.output.sending
             && self.serving == 0
-            && self.outbox.is_empty()
-            && self.clear.is_empty()
+            && self.output.outbox.is_empty()
+            && self.output.clear.is_empty()
             && !to_say
     }
 
     /// The session only waits for a receive with no purpose: the caller shuts the socket down.
     pub(crate) fn is_done_listening(&self) -> bool {
-        self.ended && self.receiving && self.is_quiet()
+        self.end.ended && self.input.receiving && self.is_quiet()
     }
 
     /// All replies have been sent and nothing is under way.
     pub(crate) fn is_over(&self) -> bool {
-        self.ended && !self.receiving && self.is_quiet()
+        self.end.ended && !self.input.receiving && self.is_quiet()
     }
 }

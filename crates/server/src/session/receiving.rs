@@ -50,60 +50,60 @@ impl Incoming {
 impl Session {
     /// Receives more bytes. Unencrypted payload goes straight into its request's buffer.
     pub(super) fn receive(&mut self, now: Instant) -> Want {
-        self.receiving = true;
-        for incoming in &mut self.incoming {
+        self.input.receiving = true;
+        for incoming in &mut self.payloads.incoming {
             incoming.since.get_or_insert(now);
         }
-        if let (Some(filling), None) = (self.filling, &self.channel) {
-            let incoming = &self.incoming[filling.write];
+        if let (Some(filling), None) = (self.payloads.filling, &self.channel) {
+            let incoming = &self.payloads.incoming[filling.write];
             let end = (incoming.received + filling.bytes).min(incoming.piece_end);
             return Want::Receive {
                 into: incoming.into.slice(incoming.received..end),
                 whole: true,
             };
         }
-        if self.receive_bytes == RECEIVE_IDLE_BYTES && self.used == self.input.len() {
-            self.input.clear();
-            self.input.shrink_to(RECEIVE_IDLE_BYTES);
-            self.used = 0;
-            self.outbox.shrink();
+        if self.input.size == RECEIVE_IDLE_BYTES && self.input.used == self.input.bytes.len() {
+            self.input.bytes.clear();
+            self.input.bytes.shrink_to(RECEIVE_IDLE_BYTES);
+            self.input.used = 0;
+            self.output.outbox.shrink();
         }
-        let buffer = match self.receive_buffer.take() {
-            Some(buffer) if buffer.len() == self.receive_bytes => buffer,
-            _ => self.common.pool.allocate(self.receive_bytes),
+        let buffer = match self.input.buffer.take() {
+            Some(buffer) if buffer.len() == self.input.size => buffer,
+            _ => self.common.pool.allocate(self.input.size),
         };
         let into = buffer.whole();
-        self.receive_buffer = Some(buffer);
+        self.input.buffer = Some(buffer);
         Want::Receive { into, whole: false }
     }
 
     /// Takes in the bytes of the last [`Want::Receive`]; none means that the client hung up.
     pub(crate) fn received(&mut self, bytes: usize, now: Instant) -> Result<(), SessionError> {
-        self.receiving = false;
-        self.heard = now;
-        if self.ended {
+        self.input.receiving = false;
+        self.input.heard = now;
+        if self.end.ended {
             // Late bytes are ignored, also the payload of a write that `end` has dropped.
         } else if bytes == 0 {
             self.end();
             self.protocol.end_of_input()?;
-        } else if self.filling.is_some() && self.channel.is_none() {
+        } else if self.payloads.filling.is_some() && self.channel.is_none() {
             // Less than all of it is no end yet: kernels before 5.19 may give up waiting for the
             // rest.
             self.filled_by(bytes, now);
         } else {
-            let buffer = self.receive_buffer.as_ref().expect("what was received is somewhere");
-            self.receive_bytes = match bytes {
+            let buffer = self.input.buffer.as_ref().expect("what was received is somewhere");
+            self.input.size = match bytes {
                 _ if bytes == buffer.len() => RECEIVE_BUSY_BYTES,
                 ..RECEIVE_IDLE_BYTES => RECEIVE_IDLE_BYTES,
-                _ => self.receive_bytes,
+                _ => self.input.size,
             };
             let from = buffer.slice(0..bytes);
             match &mut self.channel {
                 Some(channel) => channel.received(bytes, |into| from.copy_to(into)),
                 None => {
-                    self.used = 0;
-                    self.input.resize(bytes, 0);
-                    from.copy_to(&mut self.input);
+                    self.input.used = 0;
+                    self.input.bytes.resize(bytes, 0);
+                    from.copy_to(&mut self.input.bytes);
                 }
             }
         }
@@ -114,11 +114,11 @@ impl Session {
     /// ones.
     pub(super) fn decrypt(&mut self) -> Result<bool, SessionError> {
         let Some(channel) = &mut self.channel else { return Ok(false) };
-        debug_assert_eq!(self.used, self.input.len());
-        self.used = 0;
-        self.input.clear();
-        match channel.read(&mut self.input) {
-            Ok(()) => Ok(!self.input.is_empty()),
+        debug_assert_eq!(self.input.used, self.input.bytes.len());
+        self.input.used = 0;
+        self.input.bytes.clear();
+        match channel.read(&mut self.input.bytes) {
+            Ok(()) => Ok(!self.input.bytes.is_empty()),
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
                 self.end();
                 self.protocol.end_of_input()?;
@@ -127,7 +127,7 @@ impl Session {
             Err(error) => {
                 // An alert in the channel may still tell the client the reason.
                 self.drop_replies();
-                self.closed = true;
+                self.end.closed = true;
                 Err(SessionError::Tls(error))
             }
         }
@@ -139,30 +139,34 @@ impl Session {
         let write =
             Incoming { request, buffer, into, received: 0, piece_end: PIECE_BYTES, since: None };
         if is_empty {
-            debug_assert!(self.filled.is_none());
-            self.filled = Some(write); // part of a sector at most, and no byte to wait for
+            debug_assert!(self.payloads.filled.is_none());
+            self.payloads.filled = Some(write); // part of a sector at most, and no byte to wait for
             return;
         }
-        self.protocol.ready(&request, &mut self.outbox);
-        self.incoming.push(write);
+        self.protocol.ready(&request, &mut self.output.outbox);
+        self.payloads.incoming.push(write);
     }
 
     /// The next bytes are payload of the write with this tag.
     pub(super) fn fill(&mut self, tag: u64, bytes: usize) {
-        let write = self.incoming.iter().position(|incoming| incoming.request.tag == tag);
+        let write = self.payloads.incoming.iter().position(|incoming| incoming.request.tag == tag);
         let write = write.expect("payload comes for a write that is ready");
-        debug_assert!(bytes <= self.incoming[write].into.len() - self.incoming[write].received);
-        self.filling = Some(Filling { write, bytes });
+        debug_assert!(
+            bytes
+                <= self.payloads.incoming[write].into.len()
+                    - self.payloads.incoming[write].received
+        );
+        self.payloads.filling = Some(Filling { write, bytes });
     }
 
     /// Takes payload out of the input. Returns whether there was any.
     pub(super) fn take_payload(&mut self, now: Instant) -> bool {
-        let Some(filling) = self.filling else { return false };
-        let incoming = &self.incoming[filling.write];
-        let here = (self.input.len() - self.used).min(filling.bytes);
+        let Some(filling) = self.payloads.filling else { return false };
+        let incoming = &self.payloads.incoming[filling.write];
+        let here = (self.input.bytes.len() - self.input.used).min(filling.bytes);
         let place = incoming.into.slice(incoming.received..incoming.received + here);
-        place.copy_from(&self.input[self.used..self.used + here]);
-        self.used += here;
+        place.copy_from(&self.input.bytes[self.input.used..self.input.used + here]);
+        self.input.used += here;
         if here > 0 {
             self.filled_by(here, now);
         }
@@ -171,16 +175,16 @@ impl Session {
 
     /// So many bytes of the payload that came next are in its buffer.
     fn filled_by(&mut self, bytes: usize, now: Instant) {
-        let Some(mut filling) = self.filling else { return };
-        let incoming = &mut self.incoming[filling.write];
+        let Some(mut filling) = self.payloads.filling else { return };
+        let incoming = &mut self.payloads.incoming[filling.write];
         let payload = incoming.into.slice(incoming.received..incoming.received + bytes);
         self.protocol.payload_received(&payload);
         incoming.advance(bytes, now);
         filling.bytes -= bytes;
         let complete = incoming.received == incoming.into.len();
-        self.filling = (filling.bytes > 0).then_some(filling);
+        self.payloads.filling = (filling.bytes > 0).then_some(filling);
         if complete && !self.protocol.checks_payload() {
-            self.filled = Some(self.incoming.swap_remove(filling.write));
+            self.payloads.filled = Some(self.payloads.incoming.swap_remove(filling.write));
         }
     }
 }

@@ -237,7 +237,8 @@ fn an_idle_client_holds_one_page_and_little_more() {
     assert!(matches!(session.next(now()), Ok(Some(Want::Receive { .. }))));
     assert_eq!(session.common.pool.stats().arena_used_bytes, 4096);
     assert!(
-        size_of::<Session>() + size_of_val(&*session.protocol) + session.input.capacity() < 3000
+        size_of::<Session>() + size_of_val(&*session.protocol) + session.input.bytes.capacity()
+            < 3000
     );
 }
 
@@ -249,7 +250,7 @@ fn a_long_reply_leaves_in_pieces_and_counts_until_its_end() {
         session_with(&request(command::READ, 0, length), &[disk(1 << 30)], &budget, 0);
     let Ok(Some(Want::Serve(served))) = session.next(now()) else { panic!("{session:?}") };
     session.reply(&served, Ok(Some(Pool::new(0).allocate(length as usize).whole())));
-    session.outbox.answers.clear();
+    session.output.outbox.answers.clear();
     let mut sizes = Vec::new();
     while let Some(slices) = session.next_send(now()) {
         assert_eq!(budget.used(), length as usize);
@@ -275,7 +276,7 @@ fn who_haggles_and_does_not_read_is_not_listened_to() {
     let (mut said, mut pauses) = (0, 0);
     while let Ok(Some(Want::Pause)) = session.next(now()) {
         pauses += 1;
-        assert!(session.outbox.answers.len() < 64 << 11);
+        assert!(session.output.outbox.answers.len() < 64 << 11);
         said += session.next_send(now()).unwrap().iter().map(Slice::len).sum::<usize>();
         session.sent(now());
     }
@@ -394,14 +395,14 @@ fn give(session: &mut Session, mut bytes: &[u8]) -> Vec<u8> {
                 into.slice(0..here).copy_from(&bytes[..here]);
                 bytes = &bytes[here..];
                 if here == 0 {
-                    session.receiving = false; // asked again next time
+                    session.input.receiving = false; // asked again next time
                     return sent;
                 }
                 session.received(here, now()).unwrap();
                 assert!(
-                    session.input.len() <= 32 << 10,
+                    session.input.bytes.len() <= 32 << 10,
                     "{} bytes decrypted at once",
-                    session.input.len()
+                    session.input.bytes.len()
                 );
             }
             Some(Want::Pause | Want::End) => {

@@ -18,11 +18,12 @@ impl Session {
 
     /// Returns whether the client has chosen the volume, or waits with a request to it.
     pub(crate) fn uses(&self, volume: VolumeId) -> bool {
-        let turn = self.turn.iter().map(|turn| match turn {
+        let turn = self.line.turn.iter().map(|turn| match turn {
             Turn::Waiting(request) | Turn::SetAside(request) | Turn::Come(request) => request,
         });
-        let incoming = self.incoming.iter().chain(&self.filled).map(|write| &write.request);
-        let mut waiting = turn.chain(&self.behind).chain(incoming);
+        let incoming =
+            self.payloads.incoming.iter().chain(&self.payloads.filled).map(|write| &write.request);
+        let mut waiting = turn.chain(&self.line.behind).chain(incoming);
         self.volume() == Some(volume) || waiting.any(|request| request.volume == volume)
     }
 }

@@ -53,7 +53,7 @@ impl Away {
 
     /// Ends it: hosts will be told that they can use these volumes here.
     pub fn end<'a>(&self, volumes: impl Iterator<Item = &'a str>) {
-        volumes.for_each(|name| self.config.nvme_paths.set_access(name, AccessState::Optimized));
+        volumes.for_each(|name| self.config.nvme.paths.set_access(name, AccessState::Optimized));
     }
 
     /// A server that tells of these volumes, by their names and sizes in bytes, and serves none.
@@ -78,7 +78,7 @@ impl Away {
         let config =
             ServerSetup { limits, admin: AdminSetup::default(), turn: None, ..self.config.clone() };
         for (name, _) in &volumes {
-            config.nvme_paths.set_access(name, AccessState::Inaccessible);
+            config.nvme.paths.set_access(name, AccessState::Inaccessible);
         }
         let volume = |(name, bytes)| Volume {
             name,

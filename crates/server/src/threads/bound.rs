@@ -17,7 +17,7 @@ use super::Server;
 use super::acceptor::{Acceptor, Io, Phase};
 use super::admin_listener::AdminListener;
 use super::board::Board;
-use super::control::{Control, Inbox};
+use super::control::{Control, End, Inbox};
 use super::desk::{Desk, Sockets};
 use super::entrance::Entrance;
 use super::known_tier::{in_threads, link};
@@ -66,7 +66,7 @@ impl Bound {
     /// # Errors
     /// When an address cannot be bound or may not be.
     pub fn bind(config: ServerSetup) -> Result<Self, ServeError> {
-        let nqn = config.nqn.clone().unwrap_or_else(|| {
+        let nqn = config.nvme.nqn.clone().unwrap_or_else(|| {
             let addresses =
                 config.listen.iter().filter(|it| matches!(it, ListenAddress::NvmeTcp(_)));
             subsystem_name(&addresses.map(ToString::to_string).collect::<Vec<_>>())
@@ -76,15 +76,15 @@ impl Bound {
             Some(_) => subsystem.numbering_after(random_stack().map_err(ServeError::Link)? as u16),
             None => subsystem,
         };
-        let subsystem = subsystem.with_access(Arc::clone(config.nvme_access.rules()));
-        let subsystem = Arc::new(subsystem.with_paths(Arc::clone(&config.nvme_paths)));
+        let subsystem = subsystem.with_access(Arc::clone(config.nvme.access.rules()));
+        let subsystem = Arc::new(subsystem.with_paths(Arc::clone(&config.nvme.paths)));
         let listeners = config.listen.iter().map(|address| {
             Listener::bind(address, config.tls.as_ref(), config.insecure, &subsystem)
         });
         let listeners = listeners.collect::<Result<Vec<_>, _>>()?;
         let addresses = listeners.iter().filter_map(Listener::nvme_address);
         let ports = (1..).zip(addresses).map(|(id, address)| Port { id, address });
-        config.nvme_paths.set_ports(ports.collect());
+        config.nvme.paths.set_ports(ports.collect());
         let admin = &config.admin;
         let admin_listeners = admin.listen.iter().map(|address| {
             AdminListener::bind(address, admin, config.tls.as_ref(), config.insecure)
@@ -257,9 +257,7 @@ impl Bound {
             inbox: Inbox { events, sender },
             acceptor: inbox,
             jobs: VecDeque::new(),
-            ending: false,
-            replaced: false,
-            abandoned: false,
+            end: End::default(),
             last_number: 0,
             note_again: None,
         };

@@ -34,7 +34,7 @@ impl Worker {
         let _ = sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL);
         let Some(index) = self.sessions.begin(socket, protocol, &self.common) else { return };
         self.tally.clients.connections_taken += 1;
-        tracing::debug!(thread = self.number, client = index, "connected");
+        tracing::debug!(thread = self.post.outbox.worker, client = index, "connected");
     }
 
     pub(super) fn received(&mut self, index: u32, result: io::Result<SocketOutcome>) {
@@ -42,7 +42,7 @@ impl Worker {
         if let Ok(SocketOutcome::Received(bytes)) = result {
             let now = Instant::now();
             if let Err(error) = session.received(bytes, now) {
-                self.sessions.warn(self.number, Complaint::HungUp, index, &error, now);
+                self.sessions.warn(self.post.outbox.worker, Complaint::HungUp, index, &error, now);
             }
             self.sessions.touch(index);
         } else {
@@ -86,7 +86,7 @@ impl Worker {
             let want = self.sessions[index].next(now);
             let goes_on =
                 matches!(&want, Ok(Some(Want::Serve(request))) if request.kind == Kind::Read);
-            if !goes_on || self.looked_for.is_full() {
+            if !goes_on || self.requests.looked_for.is_full() {
                 self.look_in_memory(index, now);
             }
             match want {
@@ -109,7 +109,13 @@ impl Worker {
                 Ok(Some(Want::Pause | Want::End) | None) => break,
                 Err(error @ SessionError::Tls(_)) => {
                     self.tally.clients.clients_hung_up_on += 1;
-                    self.sessions.warn(self.number, Complaint::NotTrusted, index, &error, now);
+                    self.sessions.warn(
+                        self.post.outbox.worker,
+                        Complaint::NotTrusted,
+                        index,
+                        &error,
+                        now,
+                    );
                     break; // it is told so
                 }
                 Err(error) => {
@@ -118,7 +124,7 @@ impl Worker {
                         true => Complaint::NotTrusted,
                         false => Complaint::BrokeProtocol,
                     };
-                    self.sessions.warn(self.number, complaint, index, &error, now);
+                    self.sessions.warn(self.post.outbox.worker, complaint, index, &error, now);
                     if !matches!(error, SessionError::Told(_)) {
                         self.break_off(index);
                     }
@@ -139,7 +145,7 @@ impl Worker {
             let _ = shutdown(self.sessions[index].socket.as_fd(), Shutdown::Both);
         }
         if self.sessions[index].is_over() {
-            tracing::debug!(thread = self.number, client = index, "disconnected");
+            tracing::debug!(thread = self.post.outbox.worker, client = index, "disconnected");
             self.sessions.remove(index);
         }
     }
@@ -155,7 +161,7 @@ impl Worker {
             }
             (Kind::Read, Some(buffer)) => {
                 if self.driver.top().has_memory() {
-                    return self.looked_for.push(request, wanted, buffer);
+                    return self.requests.looked_for.push(request, wanted, buffer);
                 }
                 let payload = <Driver>::payload(&wanted, &buffer);
                 self.submit(index, request, Some(buffer), Some(payload), now);
@@ -181,10 +187,10 @@ impl Worker {
     /// Answers what a client wants to read and memory has, on this thread and in this turn; the
     /// rest goes on to the cache.
     fn look_in_memory(&mut self, index: u32, now: Instant) {
-        if self.looked_for.reads.is_empty() {
+        if self.requests.looked_for.reads.is_empty() {
             return;
         }
-        let mut looked_for = std::mem::take(&mut self.looked_for);
+        let mut looked_for = std::mem::take(&mut self.requests.looked_for);
         let LookedFor { requests, reads, hits } = &mut looked_for;
         hits.resize(reads.len(), false);
         self.driver.top_mut().read_memory(reads, hits);
@@ -201,7 +207,7 @@ impl Worker {
                 self.submit(index, request, Some(buffer), Some(payload), now);
             }
         }
-        self.looked_for = looked_for;
+        self.requests.looked_for = looked_for;
     }
 
     fn submit(
@@ -223,12 +229,12 @@ impl Worker {
         buffer: Option<Buffer>,
     ) {
         let number = self.driver.submit(wanted, buffer).number();
-        self.origins.put(number, origin);
+        self.requests.origins.put(number, origin);
     }
 
     /// Passes an answer of the cache to the origin of its request.
     pub(super) fn hand_out(&mut self, answer: Answer) {
-        match self.origins.take(answer.request.number()) {
+        match self.requests.origins.take(answer.request.number()) {
             Origin::Session { index, request, payload, begun } => {
                 self.note(&request, begun.elapsed(), answer.result.is_ok());
                 match (request.kind, answer.result) {
@@ -257,7 +263,7 @@ impl Worker {
                     Ok(()) | Err(Fault::OutOfRange) => Ok(Done::Nothing),
                     Err(fault) => Err(Problem::Fault(fault)),
                 };
-                self.outbox.reply(ticket, result);
+                self.post.outbox.reply(ticket, result);
             }
         }
     }
@@ -309,7 +315,13 @@ impl Worker {
             self.sessions[index].leave_the_line_if_slow(now);
             if let Some(overdue) = self.sessions[index].overdue(now) {
                 self.tally.clients.clients_hung_up_on += 1;
-                self.sessions.warn(self.number, Complaint::TooSlow, index, &overdue, now);
+                self.sessions.warn(
+                    self.post.outbox.worker,
+                    Complaint::TooSlow,
+                    index,
+                    &overdue,
+                    now,
+                );
                 self.break_off(index);
             }
         }

@@ -28,13 +28,8 @@ use crate::tls::TlsConfig;
 pub struct ServerSetup {
     /// The addresses to listen on.
     pub listen: Vec<ListenAddress>,
-    /// The name of the NVMe subsystem; `None` for one made from the machine and its addresses.
-    pub nqn: Option<String>,
-    /// The NVMe hosts that may connect.
-    pub nvme_access: NvmeAccess,
-    /// The ways by which NVMe hosts reach the volumes. The server names its own addresses, and
-    /// takes over the access to volumes that is set here before it begins.
-    pub nvme_paths: Arc<Paths>,
+    /// The NVMe subsystem.
+    pub nvme: NvmeSetup,
     /// The admin interface.
     pub admin: AdminSetup,
     /// Allow addresses that other machines can reach.
@@ -65,6 +60,18 @@ pub struct ServerSetup {
     pub turn: Option<Arc<Turn>>,
     /// Returns the number of log lines dropped so far, for the metrics.
     pub log_lines_dropped: fn() -> u64,
+}
+
+/// The NVMe subsystem as its settings describe it.
+#[derive(Debug, Clone, Default)]
+pub struct NvmeSetup {
+    /// Its name; `None` for one made from the machine and its addresses.
+    pub nqn: Option<String>,
+    /// The hosts that may connect.
+    pub access: NvmeAccess,
+    /// The ways by which hosts reach the volumes. The server names its own addresses, and takes
+    /// over the access to volumes that is set here before it begins.
+    pub paths: Arc<Paths>,
 }
 
 /// The admin interface as its settings describe it, with the token read.

@@ -52,9 +52,23 @@ pub(super) struct Beginning {
     pub(super) valve: Option<Arc<Valve>>,
 }
 
+/// Messages to and from a worker.
+pub(super) struct Post {
+    mailbox: Arc<Mailbox<Message>>,
+    pub(super) outbox: WorkerOutbox,
+    wake_up: Rc<OwnedFd>,
+}
+
+/// The requests of a worker's clients.
+#[derive(Default)]
+pub(super) struct Requests {
+    pub(super) origins: Origins,
+    /// Empty between clients.
+    pub(super) looked_for: LookedFor,
+}
+
 /// A thread that serves.
 pub(super) struct Worker {
-    pub(super) number: usize,
     pub(super) config: Arc<ServerSetup>,
     pub(super) ring: Ring,
     pub(super) sockets: Sockets,
@@ -63,13 +77,9 @@ pub(super) struct Worker {
     pub(super) common: Common,
     pub(super) sessions: Sessions,
     pub(super) locals: Locals,
-    pub(super) origins: Origins,
-    /// Empty between clients.
-    pub(super) looked_for: LookedFor,
+    pub(super) requests: Requests,
     pub(super) tally: Tally,
-    mailbox: Arc<Mailbox<Message>>,
-    pub(super) outbox: WorkerOutbox,
-    wake_up: Rc<OwnedFd>,
+    pub(super) post: Post,
     pub(super) commands: Commands,
     pub(super) watches: TierWatches,
     shedding: Shedding,
@@ -120,7 +130,6 @@ impl Worker {
         let budget = Rc::new(Budget::new(config.limits.budget_bytes, config.limits.connections));
         let common = Common { pool, budget, tls: config.tls.clone(), limits: config.limits };
         Ok(Self {
-            number,
             clean_at: Instant::now() + config.flush_interval,
             config,
             sockets: Sockets::new(&ring),
@@ -129,12 +138,9 @@ impl Worker {
             common,
             sessions: Sessions::new(exports, connections),
             locals: Locals::default(),
-            origins: Origins::default(),
-            looked_for: LookedFor::default(),
+            requests: Requests::default(),
             tally: Tally::default(),
-            mailbox,
-            outbox,
-            wake_up,
+            post: Post { mailbox, outbox, wake_up },
             commands: Commands::default(),
             watches,
             shedding: Shedding::new(valve),
@@ -147,11 +153,11 @@ impl Worker {
     /// # Errors
     /// When the ring fails.
     pub(super) fn run(mut self) -> Result<(), ServeError> {
-        self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.wake_up));
+        self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.post.wake_up));
         let (mut arrived, mut answers) = (Vec::new(), Vec::new());
         while !self.stopped {
             self.sockets.poll(&mut arrived);
-            self.mailbox.take().into_iter().for_each(|message| self.take_message(message));
+            self.post.mailbox.take().into_iter().for_each(|message| self.take_message(message));
             arrived.drain(..).for_each(|completion| self.take_in(completion));
             self.take_local();
             self.pump_touched();
@@ -176,7 +182,7 @@ impl Worker {
     fn wait(&mut self) -> Result<(), ServeError> {
         let due = self.next_due();
         let exchange = self.driver.top().exchange().expect("a worker has an end of the queues");
-        let there_is_nothing = || !self.driver.has_mail() && self.mailbox.is_empty();
+        let there_is_nothing = || !self.driver.has_mail() && self.post.mailbox.is_empty();
         exchange.bell().wait(&self.ring, due, there_is_nothing).map(drop).map_err(ServeError::Wait)
     }
 
@@ -189,7 +195,7 @@ impl Worker {
                 let exchange =
                     self.driver.top().exchange().expect("a worker has an end of the queues");
                 exchange.bell().heard();
-                self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.wake_up));
+                self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.post.wake_up));
             }
         }
     }
@@ -246,13 +252,13 @@ impl Worker {
 
     /// Does what is due by time, or because something has ended.
     fn watch_the_clock(&mut self) {
-        self.watches.report(self.number, &mut self.driver, &self.outbox);
+        self.watches.report(self.post.outbox.worker, &mut self.driver, &self.post.outbox);
         if !self.commands.awaited.is_empty() {
             self.look_after_commands();
         }
         let now = Instant::now();
         let served = || self.tally.served();
-        if let Some(share) = self.shedding.turn(self.number, served, now) {
+        if let Some(share) = self.shedding.turn(self.post.outbox.worker, served, now) {
             self.driver.top_mut().shed(share);
         }
         if now >= self.clean_at && !self.commands.is_resting() {

@@ -24,7 +24,7 @@ impl Worker {
             Command::RetireVolume(volume) => Awaited::Unused { volume, until },
             Command::RemoveVolume { tier, volume } => Awaited::Idle { tier, volume },
             Command::Tier(command) => match self.step_with_tier(ticket.number, command) {
-                Ok(()) => return self.outbox.reply(ticket, Ok(Done::Nothing)),
+                Ok(()) => return self.post.outbox.reply(ticket, Ok(Done::Nothing)),
                 Err(awaited) => Awaited::Tier(awaited),
             },
             Command::Rest => {
@@ -39,7 +39,7 @@ impl Worker {
             }
             command => {
                 let result = self.carry_out(command);
-                return self.outbox.reply(ticket, result);
+                return self.post.outbox.reply(ticket, result);
             }
         };
         self.commands.wait_for(ticket, awaited);
@@ -117,7 +117,7 @@ impl Worker {
                 Awaited::Tier(awaited) => self.tier_step_ended(ticket.number, awaited),
             };
             match result {
-                Some(result) => self.outbox.reply(ticket, result),
+                Some(result) => self.post.outbox.reply(ticket, result),
                 None => self.commands.wait_for(ticket, awaited.after(now)),
             }
         }

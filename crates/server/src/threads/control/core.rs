@@ -44,16 +44,22 @@ pub(in crate::threads) struct Control {
     pub(in crate::threads) acceptor: Arc<Mailbox<Notice>>,
     /// Jobs that wait for the one under way.
     pub(in crate::threads) jobs: VecDeque<Job>,
-    /// The server is to end.
-    pub(in crate::threads) ending: bool,
-    /// The program is to be replaced then: local devices stay for the next one.
-    pub(in crate::threads) replaced: bool,
-    /// The server has failed: nothing is waited for.
-    pub(in crate::threads) abandoned: bool,
+    pub(in crate::threads) end: End,
     /// The number of the last command.
     pub(in crate::threads) last_number: u32,
     /// Time of the next attempt to write a tier's state to its superblock.
     pub(in crate::threads) note_again: Option<Instant>,
+}
+
+/// The end of the server, as far as it is decided.
+#[derive(Debug, Clone, Copy, Default)]
+pub(in crate::threads) struct End {
+    /// The server is to end.
+    pub(in crate::threads) is_due: bool,
+    /// The program is to be replaced then: local devices stay for the next one.
+    pub(in crate::threads) replaces: bool,
+    /// The server has failed: nothing is waited for.
+    pub(in crate::threads) is_abandoned: bool,
 }
 
 /// The control thread's events, and the way to send it more.
@@ -110,11 +116,11 @@ impl Control {
                     return Next::Woken;
                 }
                 Ok(Event::End { replaced }) => {
-                    (self.ending, self.replaced) = (true, replaced);
+                    (self.end.is_due, self.end.replaces) = (true, replaced);
                     return Next::Woken;
                 }
                 Ok(Event::Abandon) => {
-                    (self.ending, self.abandoned) = (true, true);
+                    (self.end.is_due, self.end.is_abandoned) = (true, true);
                     return Next::Woken;
                 }
                 Err(RecvTimeoutError::Timeout) if due.is_some_and(|due| due <= Instant::now()) => {
@@ -145,7 +151,7 @@ impl Control {
         let (begun, patience) = (Instant::now(), self.config.limits.reply_time);
         let (mut look, mut warn) = (begun + patience / LOOKS, begun + patience);
         while !replies.missing().is_empty() {
-            if self.abandoned || self.ending && wait == Wait::UntilEnd {
+            if self.end.is_abandoned || self.end.is_due && wait == Wait::UntilEnd {
                 return Err(Problem::Ending);
             }
             match self.next(Some(look)) {

@@ -24,7 +24,7 @@ use super::closing::Closing;
 use super::messages::{Job, Notice, Operation, Problem};
 use super::setup::ServeError;
 use crate::admin::Reply;
-pub(super) use core::{Control, Inbox};
+pub(super) use core::{Control, End, Inbox};
 
 /// Runs jobs until the server is to end, then ends it.
 ///
@@ -33,7 +33,7 @@ pub(super) use core::{Control, Inbox};
 pub(super) fn run(mut control: Control) -> Result<Closing, ServeError> {
     control.offer.all().iter().for_each(|offered| resize_volume::watch(&control, &offered.volume));
     loop {
-        if control.ending {
+        if control.end.is_due {
             for job in std::mem::take(&mut control.jobs) {
                 control.answer(job.admin, Problem::Ending.into_reply());
             }

@@ -20,7 +20,7 @@ pub(super) fn beside<T: Send + 'static>(
     control: &mut Control,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
-    wait_for(control, work, |control| control.ending)
+    wait_for(control, work, |control| control.end.is_due)
 }
 
 /// Runs work of the end of the server on an extra thread, and waits for it.
@@ -31,7 +31,7 @@ pub(super) fn beside_the_end<T: Send + 'static>(
     control: &mut Control,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Problem> {
-    wait_for(control, work, |control| control.abandoned)
+    wait_for(control, work, |control| control.end.is_abandoned)
 }
 
 fn wait_for<T: Send + 'static>(

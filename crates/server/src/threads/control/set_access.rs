@@ -13,7 +13,7 @@ pub(super) fn set_access(
     state: AnaState,
 ) -> Result<Reply, Reply> {
     present(control.offer.all(), name)?;
-    control.config.nvme_paths.set_access(name, state.into());
+    control.config.nvme.paths.set_access(name, state.into());
     control.announce();
     // Workers take messages in order, so all have taken the offer when they answer.
     control.snapshots(Wait::UntilEnd).map_err(Problem::into_reply)?;

@@ -20,14 +20,14 @@ use crate::status::{LostStatus, Snapshot};
 /// # Errors
 /// When the last flush leaves dirty data behind, or a thread does not answer.
 pub(super) fn shutdown(mut control: Control) -> Result<Closing, ServeError> {
-    if !control.replaced {
+    if !control.end.replaces {
         notify::stopping();
     }
     if let Ok(snapshots) = control.snapshots(Wait::Long) {
         let Dirty { held_bytes, .. } = Dirty::of(&snapshots);
         tracing::info!(dirty_bytes = Dirty::of(&snapshots).bytes(), held_bytes, "ending");
     }
-    if !control.replaced && !control.local.is_empty() {
+    if !control.end.replaces && !control.local.is_empty() {
         let local = control.local.clone();
         // Workers serve what the kernel writes now.
         let stopped = beside_the_end(&mut control, move || local.stop());
