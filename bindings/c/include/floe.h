@@ -23,7 +23,19 @@ typedef enum floe_status {
   FLOE_STATUS_LOAD_FAILED = 4,
   // Floe has a fault; the call may have had part of its effect. Please report it.
   FLOE_STATUS_PANICKED = 5,
+  // Objects with handles fill a strict cache.
+  FLOE_STATUS_FULL = 6,
 } floe_status;
+
+// The importance of an object.
+typedef enum floe_priority {
+  // Counts as used once more than others when it comes in.
+  FLOE_PRIORITY_HIGH = 0,
+  // Comes in where the policy has new entries.
+  FLOE_PRIORITY_LOW = 1,
+  // Comes in only where that evicts nothing.
+  FLOE_PRIORITY_BOTTOM = 2,
+} floe_priority;
 
 // Why an entry left.
 typedef enum floe_cause {
@@ -46,6 +58,12 @@ typedef enum floe_cause {
 // A cache. All threads may use it at once, until one frees it.
 typedef struct floe_cache floe_cache;
 
+// An owner of an object: one pointer, valid until it is released.
+typedef struct floe_handle floe_handle;
+
+// A cache for a host. All threads may use it at once, until one frees it.
+typedef struct floe_host floe_host;
+
 // Options of a cache. One thread at a time.
 typedef struct floe_options floe_options;
 
@@ -56,6 +74,55 @@ typedef struct floe_value floe_value;
 // Frees a value: called once, when the value has left the cache and no handle is left, by any
 // thread, outside of locks. It may use the cache. It must not throw or unwind.
 typedef void (*floe_free_fn)(void *data, size_t len, void *context);
+
+// Frees an object: called once, when it has left the cache and no handle is left, by any thread,
+// outside of locks. It may use the cache. It must not throw or unwind.
+typedef void (*floe_host_free_fn)(const void *key, size_t key_len, void *object, void *context);
+
+// Is shown an object of the cache, which is valid during the call.
+typedef void (*floe_host_see_fn)(void *seer,
+                                 const void *key,
+                                 size_t key_len,
+                                 void *object,
+                                 size_t charge,
+                                 void *context);
+
+// Counts of a cache since it was made, and of its content. Counts of other threads may be a
+// moment late. A later version may have more fields at the end: see `floe_cache_stats`.
+typedef struct floe_stats {
+  // Lookups that found their key.
+  uint64_t hits;
+  // Lookups that did not.
+  uint64_t misses;
+  // Of the hits, those on frozen entries.
+  uint64_t frozen_hits;
+  // Entries that came in.
+  uint64_t insertions;
+  // Values that took another's place.
+  uint64_t replacements;
+  // Entries that did not come in because they did not fit.
+  uint64_t rejections;
+  // Entries that left to make room.
+  uint64_t evictions;
+  // Entries whose time was over.
+  uint64_t expirations;
+  // Entries that were removed.
+  uint64_t removals;
+  // Loads that were begun.
+  uint64_t loads;
+  // Of these, those that failed.
+  uint64_t failed_loads;
+  // Entries.
+  uint64_t entries;
+  // The sum of their charges; their number in a cache without a capacity of weight.
+  uint64_t weight;
+  // Of the entries, those that are frozen.
+  uint64_t frozen;
+  // Entries that have left and wait to be freed, those that are kept included.
+  uint64_t waiting;
+  // Bytes the cache holds for itself and its entries, without keys' and values' own memory.
+  uint64_t memory_bytes;
+} floe_stats;
 
 // The value that a loader brings.
 typedef struct floe_loaded {
@@ -99,43 +166,6 @@ typedef void (*floe_left_fn)(void *context,
                              const void *data,
                              size_t len,
                              enum floe_cause cause);
-
-// Counts of a cache since it was made, and of its content. Counts of other threads may be a
-// moment late. A later version may have more fields at the end: see `floe_cache_stats`.
-typedef struct floe_stats {
-  // Lookups that found their key.
-  uint64_t hits;
-  // Lookups that did not.
-  uint64_t misses;
-  // Of the hits, those on frozen entries.
-  uint64_t frozen_hits;
-  // Entries that came in.
-  uint64_t insertions;
-  // Values that took another's place.
-  uint64_t replacements;
-  // Entries that did not come in because they did not fit.
-  uint64_t rejections;
-  // Entries that left to make room.
-  uint64_t evictions;
-  // Entries whose time was over.
-  uint64_t expirations;
-  // Entries that were removed.
-  uint64_t removals;
-  // Loads that were begun.
-  uint64_t loads;
-  // Of these, those that failed.
-  uint64_t failed_loads;
-  // Entries.
-  uint64_t entries;
-  // The sum of their charges; their number in a cache without a capacity of weight.
-  uint64_t weight;
-  // Of the entries, those that are frozen.
-  uint64_t frozen;
-  // Entries that have left and wait to be freed, those that are kept included.
-  uint64_t waiting;
-  // Bytes the cache holds for itself and its entries, without keys' and values' own memory.
-  uint64_t memory_bytes;
-} floe_stats;
 
 // Is shown an entry, which is valid during the call. Returns whether to go on.
 typedef bool (*floe_entry_fn)(void *context,
@@ -213,6 +243,103 @@ const char *floe_error_message(void);
 
 // Returns the version of the library, such as "0.1.0".
 const char *floe_version(void);
+
+// Makes a cache for a host of options with a weight capacity; policy, shards and freezing count,
+// too. NULL where it cannot be as described. To be freed by `floe_host_free`.
+//
+// With `strict`, insertions fail that would exceed the capacity because of objects with handles;
+// otherwise they go over it.
+struct floe_host *floe_host_new(const struct floe_options *options, bool strict);
+
+// Frees a cache and its objects. No thread may use the cache or have a handle then or later. NULL
+// does nothing.
+void floe_host_free(struct floe_host *host);
+
+// Inserts an object with its charge, in place of the one under the key, which stays with its
+// handles. Where the cache takes no more, the object is by itself: freed with its handle, or at
+// once without.
+//
+// `handle` is NULL, or gets a handle to be released. `free_object` is called once with the key,
+// the object and `context`; it may be NULL. Any thread may use and free the object.
+//
+// `FLOE_STATUS_FULL` if the cache is strict and objects with handles fill it. On that and any
+// other error the object still belongs to the program, and `free_object` is not called.
+enum floe_status floe_host_insert(const struct floe_host *host,
+                                  const void *key,
+                                  size_t key_len,
+                                  void *object,
+                                  size_t charge,
+                                  floe_host_free_fn free_object,
+                                  void *context,
+                                  enum floe_priority priority,
+                                  struct floe_handle **handle);
+
+// Looks a key up: a handle to be released, or NULL. Takes no lock; the first four handles of a
+// thread write no memory that other threads write.
+struct floe_handle *floe_host_lookup(const struct floe_host *host, const void *key, size_t key_len);
+
+// Adds a reference to a handle: it is released once more. Returns whether that was possible.
+bool floe_host_reference(const struct floe_host *host, struct floe_handle *handle);
+
+// Releases a handle, and with `erase` removes its entry if no other handle is left. Returns
+// whether it did. Takes no lock without `erase`.
+bool floe_host_release(const struct floe_host *host, struct floe_handle *handle, bool erase);
+
+// Returns the object of a handle.
+void *floe_host_object(const struct floe_handle *handle);
+
+// Returns the distance from an entry to its object, in bytes, by which code in C gets it without a
+// call. A handle with the lowest bit set is the address of an entry plus 1; otherwise it points to
+// a word that is.
+size_t floe_host_object_offset(void);
+
+// Returns the bytes of memory that an entry takes with its key, if that is short: for a host that
+// adds it to charges.
+size_t floe_host_entry_bytes(void);
+
+// Returns the context that came with the object of a handle.
+void *floe_host_context(const struct floe_handle *handle);
+
+// Returns the charge of a handle's object.
+size_t floe_host_charge(const struct floe_handle *handle);
+
+// Removes a key; its handles keep the object. `FLOE_STATUS_NOT_FOUND` if it is not there.
+enum floe_status floe_host_erase(const struct floe_host *host, const void *key, size_t key_len);
+
+// Removes and frees every object without a handle.
+enum floe_status floe_host_clear_unused(const struct floe_host *host);
+
+// Shows all objects in the cache to a function, in no particular order and with no lock held. It
+// may use the cache, and must not throw or unwind.
+enum floe_status floe_host_for_each(const struct floe_host *host, floe_host_see_fn see, void *seer);
+
+// Changes the capacity. What is too much is evicted before this returns; objects with handles may
+// go over it.
+enum floe_status floe_host_set_capacity(const struct floe_host *host, size_t capacity);
+
+// Changes whether insertions fail that would exceed the capacity.
+enum floe_status floe_host_set_strict(const struct floe_host *host, bool strict);
+
+// Returns whether insertions fail that would exceed the capacity.
+bool floe_host_is_strict(const struct floe_host *host);
+
+// Returns the capacity.
+size_t floe_host_capacity(const struct floe_host *host);
+
+// Returns the charge of all objects that are not freed yet.
+size_t floe_host_usage(const struct floe_host *host);
+
+// Returns the charge of all objects that have handles. Takes a lock that threads take when they
+// begin or end.
+size_t floe_host_pinned_usage(const struct floe_host *host);
+
+// Counts, as `floe_cache_stats` does; the number of entries is among them.
+enum floe_status floe_host_stats(const struct floe_host *host,
+                                 struct floe_stats *stats,
+                                 size_t size);
+
+// Frees objects that have left the cache and have no handle; they wait for others otherwise.
+enum floe_status floe_host_reclaim(const struct floe_host *host);
 
 // Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
 // time. `*value` is to be released. Where the loader returns an error, so does this

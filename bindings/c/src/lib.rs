@@ -12,6 +12,7 @@
 
 pub mod cache;
 pub mod error;
+pub mod host;
 pub mod left;
 pub mod load;
 pub mod look;
@@ -36,4 +37,6 @@ pub enum floe_status {
     LoadFailed = 4,
     /// Floe has a fault; the call may have had part of its effect. Please report it.
     Panicked = 5,
+    /// Objects with handles fill a strict cache.
+    Full = 6,
 }

@@ -3,11 +3,13 @@
 use std::ffi::{CStr, c_char};
 use std::time::Duration;
 
+use floe_memory::host::HostBuilder;
 use floe_memory::policy::AnyPolicy;
 use floe_memory::{Cache, Freezing};
 
 use crate::error::{Failure, guarded, guarded_or, reference};
 use crate::floe_status;
+use crate::host::object::Inner as Host;
 use crate::left::{Listener, floe_left_fn};
 use crate::value::{Inner, Key, Value};
 
@@ -249,6 +251,41 @@ pub(crate) unsafe fn build(options: *const floe_options) -> Result<Inner, Failur
     }
     if let Some(admission) = &options.admission {
         builder = builder.admission_named(admission).map_err(|error| invalid(&error))?;
+    }
+    let policy = options.policy.as_deref().unwrap_or("qd-clock");
+    let builder = builder.policy_named(policy).map_err(|error| invalid(&error))?;
+    builder.try_build().map_err(|error| invalid(&error))
+}
+
+/// Makes the cache for a host that options describe.
+///
+/// # Safety
+/// As of [`build`].
+pub(crate) unsafe fn build_host(
+    options: *const floe_options,
+    strict: bool,
+) -> Result<Host, Failure> {
+    let invalid = |error: &dyn std::fmt::Display| Failure::invalid(error.to_string());
+    // SAFETY: the caller says so.
+    let options = unsafe { reference(options, "options")? };
+    let Some(capacity) = options.weight.and_then(|weight| usize::try_from(weight).ok()) else {
+        return Err(Failure::invalid("a cache for a host needs a capacity of weight"));
+    };
+    let others = [
+        (options.entries.is_some(), "capacity of entries"),
+        (options.admission.is_some(), "admission"),
+        (options.live.is_some() || options.idle.is_some(), "lifetime"),
+        (options.listener.is_some(), "listener"),
+    ];
+    if let Some((_, name)) = others.iter().find(|(is_set, _)| *is_set) {
+        return Err(Failure::invalid(format!("a cache for a host has no {name}")));
+    }
+    let mut builder = HostBuilder::new(capacity).strict(strict);
+    if let Some(shards) = options.shards {
+        builder = builder.shards(shards);
+    }
+    if options.freezing {
+        builder = builder.freezing(Freezing::adaptive());
     }
     let policy = options.policy.as_deref().unwrap_or("qd-clock");
     let builder = builder.policy_named(policy).map_err(|error| invalid(&error))?;

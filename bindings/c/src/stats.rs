@@ -1,7 +1,9 @@
 //! Counts.
 
+use floe_memory::Stats;
+
 use crate::cache::{self, floe_cache};
-use crate::error::{give, guarded};
+use crate::error::{Failure, give, guarded};
 use crate::floe_status;
 
 /// Counts of a cache since it was made, and of its content. Counts of other threads may be a
@@ -52,38 +54,50 @@ pub unsafe extern "C" fn floe_cache_stats(
     size: usize,
 ) -> floe_status {
     guarded(|| {
-        // SAFETY: the program's cache.
-        let counted = unsafe { cache::cache(cache)? }.stats();
-        let all = floe_stats {
-            hits: counted.hits,
-            misses: counted.misses,
-            frozen_hits: counted.frozen_hits,
-            insertions: counted.insertions,
-            replacements: counted.replacements,
-            rejections: counted.rejections,
-            evictions: counted.evictions,
-            expirations: counted.expirations,
-            removals: counted.removals,
-            loads: counted.loads,
-            failed_loads: counted.failed_loads,
-            entries: counted.entries,
-            weight: counted.weight,
-            frozen: counted.frozen,
-            waiting: counted.waiting,
-            memory_bytes: counted.memory_bytes,
-        };
-        let place = stats.cast::<u8>();
-        // SAFETY: the program's place, of so many bytes. What this library does not know is zero.
-        unsafe {
-            if size > 0 {
-                give(place, 0, "stats")?;
-                place.write_bytes(0, size);
-            }
-            let known = size.min(size_of::<floe_stats>());
-            place.copy_from_nonoverlapping((&raw const all).cast(), known);
-        }
+        // SAFETY: the program's cache and place.
+        unsafe { write(cache::cache(cache)?.stats(), stats, size)? };
         Ok(floe_status::Ok)
     })
+}
+
+/// Writes counts for C.
+///
+/// # Safety
+/// The place is null, or of so many bytes.
+pub(crate) unsafe fn write(
+    counted: Stats,
+    stats: *mut floe_stats,
+    size: usize,
+) -> Result<(), Failure> {
+    let all = floe_stats {
+        hits: counted.hits,
+        misses: counted.misses,
+        frozen_hits: counted.frozen_hits,
+        insertions: counted.insertions,
+        replacements: counted.replacements,
+        rejections: counted.rejections,
+        evictions: counted.evictions,
+        expirations: counted.expirations,
+        removals: counted.removals,
+        loads: counted.loads,
+        failed_loads: counted.failed_loads,
+        entries: counted.entries,
+        weight: counted.weight,
+        frozen: counted.frozen,
+        waiting: counted.waiting,
+        memory_bytes: counted.memory_bytes,
+    };
+    let place = stats.cast::<u8>();
+    // SAFETY: the program's place, of so many bytes. What this library does not know is zero.
+    unsafe {
+        if size > 0 {
+            give(place, 0, "stats")?;
+            place.write_bytes(0, size);
+        }
+        let known = size.min(size_of::<floe_stats>());
+        place.copy_from_nonoverlapping((&raw const all).cast(), known);
+    }
+    Ok(())
 }
 
 /// Returns the number of entries, 0 for NULL.

@@ -9,6 +9,7 @@ fn the_header_is_up_to_date() {
         cbindgen::Config::from_file(folder.join("cbindgen.toml")).expect("a configuration");
     let files =
         ["lib", "error", "value", "left", "options", "cache", "look", "load", "walk", "stats"];
+    // Modules that have a folder are found by themselves.
     let source = |name| folder.join(format!("src/{name}.rs"));
     let bindings = files
         .iter()

@@ -10,7 +10,7 @@ fn folder() -> &'static Path {
 }
 
 /// The folder of `libfloe_c.so` and `libfloe_c.a`, which Cargo does not build for tests by itself.
-fn library() -> &'static Path {
+pub(crate) fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
         // target/debug/deps/it-…
@@ -29,7 +29,7 @@ fn library() -> &'static Path {
 }
 
 /// Runs a command that has to succeed.
-fn done(command: &mut Command) -> Output {
+pub(crate) fn done(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{said}", output.status);

@@ -1,0 +1,380 @@
+//! A cache for hosts that keep pointers to values: a database's block cache. Handles are one
+//! pointer wide and may be released by any thread; values count with their charge until they are
+//! freed. See [`floe_memory::host`].
+
+pub(crate) mod name;
+pub mod object;
+mod references;
+
+use std::ffi::c_void;
+use std::mem::{ManuallyDrop, offset_of};
+use std::ptr::NonNull;
+
+use floe_memory::host::{Handle, IfPresent, Insertion, Priority};
+
+use crate::error::{Failure, bytes, give, guarded, guarded_or, reference};
+use crate::floe_status;
+use crate::options::{self, floe_options};
+use crate::stats::{self, floe_stats};
+use name::{Asked, Name};
+use object::{Inner, Object, floe_host_free_fn};
+use references::References;
+
+/// Is shown an object of the cache, which is valid during the call.
+pub type floe_host_see_fn = Option<
+    unsafe extern "C" fn(
+        seer: *mut c_void,
+        key: *const c_void,
+        key_len: usize,
+        object: *mut c_void,
+        charge: usize,
+        context: *mut c_void,
+    ),
+>;
+
+/// The importance of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub enum floe_priority {
+    /// Counts as used once more than others when it comes in.
+    High = 0,
+    /// Comes in where the policy has new entries.
+    Low = 1,
+    /// Comes in only where that evicts nothing.
+    Bottom = 2,
+}
+
+/// A cache for a host. All threads may use it at once, until one frees it.
+pub struct floe_host {
+    pub(crate) cache: Inner,
+    references: References,
+}
+
+/// An owner of an object: one pointer, valid until it is released.
+pub struct floe_handle {
+    _opaque: [u8; 0],
+}
+
+type Owner<'a> = Handle<'a, Name, Object>;
+
+/// The cache at a pointer from C.
+///
+/// # Safety
+/// It is null, or of `floe_host_new` and not freed during the call.
+unsafe fn host<'a>(host: *const floe_host) -> Result<&'a floe_host, Failure> {
+    // SAFETY: the caller says so.
+    unsafe { reference(host, "host") }
+}
+
+/// The handle at a pointer from C, which stays the program's.
+///
+/// # Safety
+/// It is null, or not released during the call.
+unsafe fn borrowed<'a>(handle: *const floe_handle) -> Result<ManuallyDrop<Owner<'a>>, Failure> {
+    let raw = NonNull::new(handle.cast_mut().cast());
+    let raw = raw.ok_or_else(|| Failure::invalid("handle is NULL"))?;
+    // SAFETY: the caller says so, and this one is never dropped.
+    Ok(ManuallyDrop::new(unsafe { Owner::from_raw(raw) }))
+}
+
+fn into_raw(handle: Owner<'_>) -> *mut floe_handle {
+    handle.into_raw().as_ptr().cast()
+}
+
+/// Makes a cache for a host of options with a weight capacity; policy, shards and freezing count,
+/// too. NULL where it cannot be as described. To be freed by `floe_host_free`.
+///
+/// With `strict`, insertions fail that would exceed the capacity because of objects with handles;
+/// otherwise they go over it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_new(
+    options: *const floe_options,
+    strict: bool,
+) -> *mut floe_host {
+    guarded_or(std::ptr::null_mut(), || {
+        // SAFETY: the program's options.
+        let cache = unsafe { options::build_host(options, strict)? };
+        Ok(Box::into_raw(Box::new(floe_host { cache, references: References::default() })))
+    })
+}
+
+/// Frees a cache and its objects. No thread may use the cache or have a handle then or later. NULL
+/// does nothing.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_free(host: *mut floe_host) {
+    guarded(|| {
+        if !host.is_null() {
+            // SAFETY: from `floe_host_new`, and the program frees it once.
+            drop(unsafe { Box::from_raw(host) });
+        }
+        Ok(floe_status::Ok)
+    });
+}
+
+/// Inserts an object with its charge, in place of the one under the key, which stays with its
+/// handles. Where the cache takes no more, the object is by itself: freed with its handle, or at
+/// once without.
+///
+/// `handle` is NULL, or gets a handle to be released. `free_object` is called once with the key,
+/// the object and `context`; it may be NULL. Any thread may use and free the object.
+///
+/// `FLOE_STATUS_FULL` if the cache is strict and objects with handles fill it. On that and any
+/// other error the object still belongs to the program, and `free_object` is not called.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_insert(
+    host: *const floe_host,
+    key: *const c_void,
+    key_len: usize,
+    object: *mut c_void,
+    charge: usize,
+    free_object: floe_host_free_fn,
+    context: *mut c_void,
+    priority: floe_priority,
+    handle: *mut *mut floe_handle,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache and key.
+        let (host, key) = unsafe { (self::host(host)?, bytes(key, key_len, "key")?) };
+        let name = Name::new(key);
+        let priority = match priority {
+            floe_priority::High => Priority::High,
+            floe_priority::Low => Priority::Low,
+            floe_priority::Bottom => Priority::Bottom,
+        };
+        let options = Insertion::new().if_present(IfPresent::Replace).priority(priority);
+        let value = Object { object, context, free: free_object, name: name.clone() };
+        match host.cache.insert_held(name, value, charge, options) {
+            Ok(held) if handle.is_null() => drop(held),
+            // SAFETY: the program's place.
+            Ok(held) => unsafe { give(handle, into_raw(held), "handle")? },
+            Err(mut refused) => {
+                refused.value.free = None;
+                return Err(Failure::new(floe_status::Full, "objects with handles fill the cache"));
+            }
+        }
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Looks a key up: a handle to be released, or NULL. Takes no lock; the first four handles of a
+/// thread write no memory that other threads write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_lookup(
+    host: *const floe_host,
+    key: *const c_void,
+    key_len: usize,
+) -> *mut floe_handle {
+    guarded_or(std::ptr::null_mut(), || {
+        // SAFETY: the program's cache and key.
+        let (host, key) = unsafe { (self::host(host)?, bytes(key, key_len, "key")?) };
+        Ok(host.cache.lookup(&Asked(key)).map_or(std::ptr::null_mut(), into_raw))
+    })
+}
+
+/// Adds a reference to a handle: it is released once more. Returns whether that was possible.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_reference(
+    host: *const floe_host,
+    handle: *mut floe_handle,
+) -> bool {
+    guarded_or(false, || {
+        // SAFETY: the program's cache, and its handle, not released meanwhile.
+        let (host, owner) = unsafe { (self::host(host)?, borrowed(handle)?) };
+        let another = Owner::clone(&owner).into_raw();
+        host.references.add(ManuallyDrop::into_inner(owner).into_raw(), another);
+        Ok(true)
+    })
+}
+
+/// Releases a handle, and with `erase` removes its entry if no other handle is left. Returns
+/// whether it did. Takes no lock without `erase`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_release(
+    host: *const floe_host,
+    handle: *mut floe_handle,
+    erase: bool,
+) -> bool {
+    guarded_or(false, || {
+        // SAFETY: the program's cache, and its handle, which is not used any more.
+        let (host, owner) = unsafe { (self::host(host)?, borrowed(handle)?) };
+        let raw = ManuallyDrop::into_inner(owner).into_raw();
+        let another = host.references.take(raw);
+        // SAFETY: of `into_raw`, one for each release.
+        let owner = unsafe { Owner::from_raw(another.unwrap_or(raw)) };
+        match erase {
+            true => Ok(host.cache.release_and_erase(owner)),
+            false => {
+                drop(owner);
+                Ok(false)
+            }
+        }
+    })
+}
+
+/// Returns the object of a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_object(handle: *const floe_handle) -> *mut c_void {
+    // SAFETY: the program's handle.
+    guarded_or(std::ptr::null_mut(), || Ok(unsafe { borrowed(handle)? }.object))
+}
+
+/// Returns the distance from an entry to its object, in bytes, by which code in C gets it without a
+/// call. A handle with the lowest bit set is the address of an entry plus 1; otherwise it points to
+/// a word that is.
+#[unsafe(no_mangle)]
+pub extern "C" fn floe_host_object_offset() -> usize {
+    Owner::VALUE_OFFSET + offset_of!(Object, object)
+}
+
+/// Returns the bytes of memory that an entry takes with its key, if that is short: for a host that
+/// adds it to charges.
+#[unsafe(no_mangle)]
+pub extern "C" fn floe_host_entry_bytes() -> usize {
+    Owner::ENTRY_BYTES
+}
+
+/// Returns the context that came with the object of a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_context(handle: *const floe_handle) -> *mut c_void {
+    // SAFETY: the program's handle.
+    guarded_or(std::ptr::null_mut(), || Ok(unsafe { borrowed(handle)? }.context))
+}
+
+/// Returns the charge of a handle's object.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_charge(handle: *const floe_handle) -> usize {
+    // SAFETY: the program's handle.
+    guarded_or(0, || Ok(unsafe { borrowed(handle)? }.charge()))
+}
+
+/// Removes a key; its handles keep the object. `FLOE_STATUS_NOT_FOUND` if it is not there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_erase(
+    host: *const floe_host,
+    key: *const c_void,
+    key_len: usize,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache and key.
+        let (host, key) = unsafe { (self::host(host)?, bytes(key, key_len, "key")?) };
+        let is_there = host.cache.erase(&Asked(key));
+        Ok(if is_there { floe_status::Ok } else { floe_status::NotFound })
+    })
+}
+
+/// Removes and frees every object without a handle.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_clear_unused(host: *const floe_host) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache.
+        let cache = &unsafe { self::host(host)? }.cache;
+        let mut names = Vec::new();
+        cache.for_each(|name, _, _| names.push(name.clone()));
+        for name in names {
+            if let Some(owner) = cache.lookup(&name) {
+                cache.release_and_erase(owner);
+            }
+        }
+        cache.reclaim();
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Shows all objects in the cache to a function, in no particular order and with no lock held. It
+/// may use the cache, and must not throw or unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_for_each(
+    host: *const floe_host,
+    see: floe_host_see_fn,
+    seer: *mut c_void,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache.
+        let cache = &unsafe { self::host(host)? }.cache;
+        let see = see.ok_or_else(|| Failure::invalid("see is NULL"))?;
+        cache.for_each(|name, object, charge| {
+            let key = name.bytes();
+            let Object { object, context, .. } = *object;
+            // SAFETY: the program's function; the entry stays during the call.
+            unsafe { see(seer, key.as_ptr().cast(), key.len(), object, charge, context) };
+        });
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Changes the capacity. What is too much is evicted before this returns; objects with handles may
+/// go over it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_set_capacity(
+    host: *const floe_host,
+    capacity: usize,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache.
+        unsafe { self::host(host)? }.cache.set_capacity(capacity);
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Changes whether insertions fail that would exceed the capacity.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_set_strict(host: *const floe_host, strict: bool) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache.
+        unsafe { self::host(host)? }.cache.set_strict(strict);
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Returns whether insertions fail that would exceed the capacity.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_is_strict(host: *const floe_host) -> bool {
+    // SAFETY: the program's cache.
+    guarded_or(false, || Ok(unsafe { self::host(host)? }.cache.is_strict()))
+}
+
+/// Returns the capacity.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_capacity(host: *const floe_host) -> usize {
+    // SAFETY: the program's cache.
+    guarded_or(0, || Ok(unsafe { self::host(host)? }.cache.capacity()))
+}
+
+/// Returns the charge of all objects that are not freed yet.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_usage(host: *const floe_host) -> usize {
+    // SAFETY: the program's cache.
+    guarded_or(0, || Ok(unsafe { self::host(host)? }.cache.usage()))
+}
+
+/// Returns the charge of all objects that have handles. Takes a lock that threads take when they
+/// begin or end.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_pinned_usage(host: *const floe_host) -> usize {
+    // SAFETY: the program's cache.
+    guarded_or(0, || Ok(unsafe { self::host(host)? }.cache.pinned_usage()))
+}
+
+/// Counts, as `floe_cache_stats` does; the number of entries is among them.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_stats(
+    host: *const floe_host,
+    stats: *mut floe_stats,
+    size: usize,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache and place.
+        unsafe { stats::write(self::host(host)?.cache.stats(), stats, size)? };
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Frees objects that have left the cache and have no handle; they wait for others otherwise.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_reclaim(host: *const floe_host) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache.
+        unsafe { self::host(host)? }.cache.reclaim();
+        Ok(floe_status::Ok)
+    })
+}

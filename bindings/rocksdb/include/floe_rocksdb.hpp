@@ -1,0 +1,231 @@
+// RocksDB's block cache on Floe. MIT OR Apache-2.0. See bindings/rocksdb/README.md.
+//
+//   #include <floe_rocksdb.hpp>                                   // and link with -lfloe
+//   table_options.block_cache = floe::rocksdb::NewFloeCache(1 << 30);
+//
+// Header only, so that it is compiled with the headers and options of the program's own RocksDB.
+
+#ifndef FLOE_ROCKSDB_HPP
+#define FLOE_ROCKSDB_HPP
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <rocksdb/cache.h>
+#include <rocksdb/version.h>
+
+#include "floe.h"
+
+#if ROCKSDB_MAJOR != 7
+#error "floe_rocksdb.hpp is for RocksDB 7: later versions have another interface of caches"
+#endif
+
+namespace floe {
+namespace rocksdb {
+
+/// Options of a block cache.
+struct FloeCacheOptions {
+  /// Bytes of blocks, and of whatever else RocksDB charges to the cache.
+  size_t capacity = 32 << 20;
+  /// The eviction policy, with parameters if need be: "lru", "s3-fifo", "slru:segments=2".
+  std::string policy = "qd-clock";
+  /// Freezes the hottest blocks while that makes lookups faster.
+  bool freezing = false;
+  /// Has insertions fail that would exceed the capacity because of blocks in use.
+  bool strict_capacity_limit = false;
+  /// The number of parts with a lock of their own, as a power of two; -1 for one that suits the
+  /// machine.
+  int num_shard_bits = -1;
+  /// Charges the memory of Floe's entries to the cache, beside their blocks.
+  ::rocksdb::CacheMetadataChargePolicy metadata_charge_policy =
+      ::rocksdb::kDefaultCacheMetadataChargePolicy;
+  /// Allocates RocksDB's blocks.
+  std::shared_ptr<::rocksdb::MemoryAllocator> memory_allocator;
+};
+
+/// A block cache on Floe: see NewFloeCache.
+class FloeCache final : public ::rocksdb::Cache {
+ public:
+  FloeCache(floe_host* host, const FloeCacheOptions& options)
+      : Cache(options.memory_allocator),
+        host_(host),
+        object_offset_(floe_host_object_offset()),
+        entry_bytes_(options.metadata_charge_policy == ::rocksdb::kFullChargeCacheMetadata
+                         ? floe_host_entry_bytes()
+                         : 0),
+        policy_(options.policy) {}
+
+  ~FloeCache() override {
+    if (host_ != nullptr) floe_host_free(host_);
+  }
+
+  const char* Name() const override { return "FloeCache"; }
+
+  ::rocksdb::Status Insert(const ::rocksdb::Slice& key, void* value, size_t charge,
+                           DeleterFn deleter, Handle** handle = nullptr,
+                           Priority priority = Priority::LOW) override {
+    floe_handle* held = nullptr;
+    const floe_status status =
+        floe_host_insert(host_, key.data(), key.size(), value, charge + entry_bytes_,
+                         deleter != nullptr ? Free : nullptr, reinterpret_cast<void*>(deleter),
+                         PriorityOf(priority), handle != nullptr ? &held : nullptr);
+    if (status == FLOE_STATUS_OK) {
+      if (handle != nullptr) *handle = reinterpret_cast<Handle*>(held);
+      return ::rocksdb::Status::OK();
+    }
+    // With a place for a handle the value stays the caller's; without, it is as if evicted.
+    if (handle != nullptr) {
+      *handle = nullptr;
+    } else if (status == FLOE_STATUS_FULL) {
+      if (deleter != nullptr) deleter(key, value);
+      return ::rocksdb::Status::OK();
+    }
+    return status == FLOE_STATUS_FULL
+               ? ::rocksdb::Status::MemoryLimit("Insert failed: blocks in use fill the cache")
+               : ::rocksdb::Status::InvalidArgument("FloeCache", floe_error_message());
+  }
+  using Cache::Insert;
+
+  Handle* Lookup(const ::rocksdb::Slice& key, ::rocksdb::Statistics* = nullptr) override {
+    return reinterpret_cast<Handle*>(floe_host_lookup(host_, key.data(), key.size()));
+  }
+  using Cache::Lookup;
+
+  bool Ref(Handle* handle) override { return floe_host_reference(host_, Of(handle)); }
+
+  bool Release(Handle* handle, bool erase_if_last_ref = false) override {
+    return floe_host_release(host_, Of(handle), erase_if_last_ref);
+  }
+  using Cache::Release;
+
+  void* Value(Handle* handle) override {
+    const auto raw = reinterpret_cast<uintptr_t>(handle);
+    const uintptr_t entry = ((raw & 1) != 0 ? raw : *reinterpret_cast<const uintptr_t*>(raw)) - 1;
+    return *reinterpret_cast<void* const*>(entry + object_offset_);
+  }
+
+  void Erase(const ::rocksdb::Slice& key) override {
+    floe_host_erase(host_, key.data(), key.size());
+    floe_host_reclaim(host_);
+  }
+
+  uint64_t NewId() override { return last_id_.fetch_add(1, std::memory_order_relaxed) + 1; }
+
+  void SetCapacity(size_t capacity) override { floe_host_set_capacity(host_, capacity); }
+  void SetStrictCapacityLimit(bool strict) override { floe_host_set_strict(host_, strict); }
+  bool HasStrictCapacityLimit() const override { return floe_host_is_strict(host_); }
+  size_t GetCapacity() const override { return floe_host_capacity(host_); }
+  size_t GetUsage() const override { return floe_host_usage(host_); }
+  size_t GetUsage(Handle* handle) const override { return floe_host_charge(Of(handle)); }
+  size_t GetPinnedUsage() const override { return floe_host_pinned_usage(host_); }
+  size_t GetCharge(Handle* handle) const override { return GetUsage(handle) - entry_bytes_; }
+
+  size_t GetOccupancyCount() const override {
+    floe_stats stats;
+    floe_host_stats(host_, &stats, sizeof stats);
+    return stats.entries;
+  }
+
+  DeleterFn GetDeleter(Handle* handle) const override {
+    return reinterpret_cast<DeleterFn>(floe_host_context(Of(handle)));
+  }
+
+  /// Leaves all memory to the system, for a program that ends.
+  void DisownData() override { host_ = nullptr; }
+
+  void ApplyToAllEntries(
+      const std::function<void(const ::rocksdb::Slice& key, void* value, size_t charge,
+                               DeleterFn deleter)>& callback,
+      const ApplyToAllEntriesOptions&) override {
+    struct Seer {
+      const std::function<void(const ::rocksdb::Slice&, void*, size_t, DeleterFn)>& callback;
+      size_t entry_bytes;
+    } seer{callback, entry_bytes_};
+    floe_host_for_each(
+        host_,
+        [](void* seer, const void* key, size_t key_len, void* object, size_t charge,
+           void* context) {
+          const ::rocksdb::Slice slice(static_cast<const char*>(key), key_len);
+          auto* const self = static_cast<Seer*>(seer);
+          self->callback(slice, object, charge - self->entry_bytes,
+                         reinterpret_cast<DeleterFn>(context));
+        },
+        &seer);
+  }
+
+  void EraseUnRefEntries() override { floe_host_clear_unused(host_); }
+
+  std::string GetPrintableOptions() const override {
+    return "    floe_policy: " + policy_ + "\n    capacity: " + std::to_string(GetCapacity()) +
+           "\n    strict_capacity_limit: " + std::to_string(HasStrictCapacityLimit()) + "\n";
+  }
+
+  /// The counts of the cache, those of Floe's own among them.
+  floe_stats Stats() const {
+    floe_stats stats;
+    floe_host_stats(host_, &stats, sizeof stats);
+    return stats;
+  }
+
+ private:
+  static floe_handle* Of(Handle* handle) { return reinterpret_cast<floe_handle*>(handle); }
+
+  static floe_priority PriorityOf(Priority priority) {
+    switch (priority) {
+      case Priority::HIGH:
+        return FLOE_PRIORITY_HIGH;
+      case Priority::LOW:
+        return FLOE_PRIORITY_LOW;
+      default:
+        return FLOE_PRIORITY_BOTTOM;
+    }
+  }
+
+  static void Free(const void* key, size_t key_len, void* object, void* context) {
+    const ::rocksdb::Slice slice(static_cast<const char*>(key), key_len);
+    reinterpret_cast<DeleterFn>(context)(slice, object);
+  }
+
+  floe_host* host_;
+  const size_t object_offset_;
+  const size_t entry_bytes_;  // as far as they are charged
+  const std::string policy_;
+  std::atomic<uint64_t> last_id_{0};
+};
+
+/// Makes a block cache. Returns null and, where `error` is given, why, if the options cannot be.
+inline std::shared_ptr<FloeCache> NewFloeCache(const FloeCacheOptions& options,
+                                               std::string* error = nullptr) {
+  const std::unique_ptr<floe_options, void (*)(floe_options*)> described(floe_options_new(),
+                                                                         floe_options_free);
+  floe_options* const all = described.get();
+  const bool described_well =
+      floe_options_set_weight_capacity(all, options.capacity) == FLOE_STATUS_OK &&
+      floe_options_set_policy(all, options.policy.c_str()) == FLOE_STATUS_OK &&
+      floe_options_set_freezing(all, options.freezing) == FLOE_STATUS_OK &&
+      (options.num_shard_bits < 0 ||
+       floe_options_set_shards(all, size_t{1} << (options.num_shard_bits & 31)) == FLOE_STATUS_OK);
+  floe_host* const host =
+      described_well ? floe_host_new(all, options.strict_capacity_limit) : nullptr;
+  if (host == nullptr) {
+    if (error != nullptr) *error = floe_error_message();
+    return nullptr;
+  }
+  return std::make_shared<FloeCache>(host, options);
+}
+
+/// Makes a block cache of so many bytes.
+inline std::shared_ptr<FloeCache> NewFloeCache(size_t capacity) {
+  FloeCacheOptions options;
+  options.capacity = capacity;
+  return NewFloeCache(options);
+}
+
+}  // namespace rocksdb
+}  // namespace floe
+
+#endif  // FLOE_ROCKSDB_HPP

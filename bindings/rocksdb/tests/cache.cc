@@ -1,0 +1,274 @@
+// The whole interface of rocksdb::Cache, as RocksDB uses it, and by several threads.
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "floe_rocksdb.hpp"
+
+namespace {
+
+using floe::rocksdb::FloeCacheOptions;
+using floe::rocksdb::NewFloeCache;
+using rocksdb::Cache;
+using rocksdb::Slice;
+
+#define CHECK(condition)                                                          \
+  do {                                                                            \
+    if (!(condition)) {                                                           \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                               \
+    }                                                                             \
+  } while (false)
+
+/// A value that knows how often it was freed.
+struct Object {
+  std::string key;
+  std::atomic<int> freed{0};
+};
+
+std::atomic<uint64_t> freed{0};
+
+void Free(const Slice& key, void* value) {
+  auto* object = static_cast<Object*>(value);
+  CHECK(key == Slice(object->key));
+  CHECK(object->freed.fetch_add(1) == 0);
+  freed.fetch_add(1);
+  delete object;
+}
+
+void FreeOther(const Slice& key, void* value) { Free(key, value); }
+
+/// A cache of so much charge, in which entries cost nothing by themselves.
+std::shared_ptr<floe::rocksdb::FloeCache> Plain(size_t capacity) {
+  FloeCacheOptions options;
+  options.capacity = capacity;
+  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
+  return NewFloeCache(options);
+}
+
+Object* New(const std::string& key) {
+  auto* object = new Object;
+  object->key = key;
+  return object;
+}
+
+void EntriesAreFoundAndFreedOnce() {
+  freed = 0;
+  auto cache = Plain(1 << 20);
+  CHECK(std::string(cache->Name()) == "FloeCache");
+  CHECK(cache->GetCapacity() == 1 << 20);
+  const std::string long_key(300, 'k');
+  for (const std::string& key : {std::string("a"), long_key, std::string()}) {
+    Object* object = New(key);
+    Cache::Handle* handle = nullptr;
+    CHECK(cache->Insert(key, object, 100, Free, &handle).ok());
+    CHECK(cache->Value(handle) == object);
+    CHECK(cache->GetCharge(handle) == 100 && cache->GetUsage(handle) == 100);
+    CHECK(cache->GetDeleter(handle) == Free);
+    CHECK(cache->GetPinnedUsage() == 100);
+    CHECK(!cache->Release(handle));
+    handle = cache->Lookup(key);
+    CHECK(handle != nullptr && cache->Value(handle) == object);
+    CHECK(!cache->Release(handle));
+  }
+  CHECK(cache->Lookup("b") == nullptr);
+  CHECK(cache->GetUsage() == 300 && cache->GetPinnedUsage() == 0);
+  CHECK(cache->GetOccupancyCount() == 3);
+  CHECK(cache->NewId() != cache->NewId());
+  cache->Erase("a");
+  CHECK(freed == 1 && cache->Lookup("a") == nullptr);
+  cache->Erase("a");
+  cache.reset();
+  CHECK(freed == 3);
+}
+
+void AHandleKeepsWhatWasErasedOrReplaced() {
+  freed = 0;
+  auto cache = Plain(1 << 20);
+  Object *first = New("a"), *second = New("a");
+  Cache::Handle *one, *two;
+  CHECK(cache->Insert("a", first, 10, Free, &one).ok());
+  CHECK(cache->Insert("a", second, 20, FreeOther, &two).ok());
+  CHECK(cache->Value(one) == first && cache->Value(two) == second);
+  CHECK(cache->GetDeleter(two) == FreeOther);
+  CHECK(cache->GetPinnedUsage() == 30 && cache->GetUsage() == 30);
+  cache->Erase("a");
+  CHECK(freed == 0 && cache->Lookup("a") == nullptr);
+  cache->Release(one);
+  cache->Release(two);
+  cache->EraseUnRefEntries();
+  CHECK(freed == 2 && cache->GetUsage() == 0);
+}
+
+void ReferencesOfOneHandleAreReleasedOneByOne() {
+  freed = 0;
+  auto cache = Plain(1 << 20);
+  std::vector<Cache::Handle*> handles;
+  // More than a thread has cheap handles for.
+  for (int at = 0; at < 10; at++) {
+    const std::string key = std::to_string(at);
+    CHECK(cache->Insert(key, New(key), 10, Free).ok());
+    handles.push_back(cache->Lookup(key));
+    CHECK(cache->Ref(handles.back()));
+    CHECK(cache->Ref(handles.back()));
+  }
+  for (Cache::Handle* handle : handles) {
+    CHECK(!cache->Release(handle, true));
+    std::thread([&] { CHECK(!cache->Release(handle, true)); }).join();
+    CHECK(static_cast<Object*>(cache->Value(handle))->freed == 0);
+    CHECK(cache->Release(handle, true));
+  }
+  CHECK(cache->GetOccupancyCount() == 0 && cache->GetPinnedUsage() == 0);
+  cache->EraseUnRefEntries();
+  CHECK(freed == 10);
+}
+
+void AStrictCacheRefusesWhatDoesNotFit() {
+  freed = 0;
+  FloeCacheOptions options;
+  options.capacity = 1000;
+  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
+  options.strict_capacity_limit = true;
+  options.num_shard_bits = 0;
+  options.policy = "lru";
+  auto cache = NewFloeCache(options);
+  CHECK(cache->HasStrictCapacityLimit());
+  Cache::Handle *held, *refused;
+  CHECK(cache->Insert("a", New("a"), 900, Free, &held).ok());
+  Object* object = New("b");
+  CHECK(cache->Insert("b", object, 200, Free, &refused).IsMemoryLimit());
+  CHECK(refused == nullptr && freed == 0);
+  delete object;
+  CHECK(cache->Insert("c", New("c"), 200, Free).ok());  // as if evicted at once
+  CHECK(freed == 1 && cache->Lookup("c") == nullptr);
+  cache->SetStrictCapacityLimit(false);
+  CHECK(cache->Insert("d", New("d"), 200, Free, &refused).ok());
+  CHECK(cache->GetUsage() == 1100);
+  cache->Release(refused);
+  cache->Release(held);
+  cache->SetCapacity(0);
+  CHECK(cache->GetUsage() == 0 && freed == 3);
+}
+
+void EntriesAreChargedBesideTheirBlocks() {
+  auto cache = NewFloeCache(1 << 20);
+  Cache::Handle* handle;
+  CHECK(cache->Insert("a", New("a"), 100, Free, &handle).ok());
+  CHECK(cache->GetCharge(handle) == 100);
+  CHECK(cache->GetUsage(handle) == 100 + floe_host_entry_bytes());
+  CHECK(cache->GetUsage() == cache->GetUsage(handle));
+  cache->ApplyToAllEntries(
+      [](const Slice&, void*, size_t charge, Cache::DeleterFn) { CHECK(charge == 100); }, {});
+  cache->Release(handle);
+}
+
+void OptionsThatCannotBeAreExplained() {
+  FloeCacheOptions options;
+  options.policy = "no-such-policy";
+  std::string error;
+  CHECK(NewFloeCache(options, &error) == nullptr);
+  CHECK(error.find("no-such-policy") != std::string::npos);
+}
+
+void AllEntriesAreShownAndUnusedOnesGo() {
+  freed = 0;
+  auto cache = Plain(1 << 20);
+  std::map<std::string, size_t> put, shown;
+  std::vector<Cache::Handle*> held;
+  for (size_t at = 0; at < 50; at++) {
+    const std::string key = "key " + std::to_string(at);
+    put[key] = at + 1;
+    Cache::Handle* handle = nullptr;
+    CHECK(cache->Insert(key, New(key), at + 1, Free, at % 5 == 0 ? &handle : nullptr).ok());
+    if (handle != nullptr) held.push_back(handle);
+  }
+  cache->ApplyToAllEntries(
+      [&](const Slice& key, void* value, size_t charge, Cache::DeleterFn deleter) {
+        CHECK(static_cast<Object*>(value)->key == key.ToString() && deleter == Free);
+        shown[key.ToString()] = charge;
+      },
+      {});
+  CHECK(shown == put);
+  cache->EraseUnRefEntries();
+  CHECK(freed == 40 && cache->GetOccupancyCount() == 10);
+  for (Cache::Handle* handle : held) cache->Release(handle);
+}
+
+/// Threads that insert, look up, erase and pass handles to each other.
+void ThreadsFindWhatTheyLookFor(const char* policy, bool freezing) {
+  freed = 0;
+  std::atomic<uint64_t> made{0};
+  FloeCacheOptions options;
+  options.capacity = 2000;
+  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
+  options.policy = policy;
+  options.freezing = freezing;
+  auto cache = NewFloeCache(options);
+  std::mutex mutex;
+  std::vector<Cache::Handle*> passed;
+  std::vector<std::thread> threads;
+  for (int number = 0; number < 4; number++) {
+    threads.emplace_back([&, number] {
+      uint64_t random = 88172645463325252ull + number;
+      for (int step = 0; step < 20000; step++) {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        const std::string key = "key " + std::to_string(random % 400);
+        Cache::Handle* handle = cache->Lookup(key);
+        if (handle == nullptr) {
+          made.fetch_add(1);
+          CHECK(cache->Insert(key, New(key), 10, Free, &handle).ok());
+        }
+        CHECK(static_cast<Object*>(cache->Value(handle))->key == key);
+        switch (random >> 32 & 15) {
+          case 0: {
+            const std::lock_guard<std::mutex> guard(mutex);
+            passed.push_back(handle);
+            handle = nullptr;
+            if (passed.size() > 20) std::swap(handle, passed[random % 20]);
+            break;
+          }
+          case 1:
+            cache->Erase(key);
+            break;
+          case 2:
+            CHECK(cache->Ref(handle));
+            cache->Release(handle);
+            break;
+          default:
+            break;
+        }
+        if (handle != nullptr) cache->Release(handle, (random >> 40 & 31) == 0);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (Cache::Handle* handle : passed) {
+    if (handle != nullptr) cache->Release(handle);
+  }
+  CHECK(cache->GetPinnedUsage() == 0);
+  cache.reset();
+  CHECK(freed == made);
+}
+
+}  // namespace
+
+int main() {
+  EntriesAreFoundAndFreedOnce();
+  AHandleKeepsWhatWasErasedOrReplaced();
+  ReferencesOfOneHandleAreReleasedOneByOne();
+  AStrictCacheRefusesWhatDoesNotFit();
+  EntriesAreChargedBesideTheirBlocks();
+  OptionsThatCannotBeAreExplained();
+  AllEntriesAreShownAndUnusedOnesGo();
+  ThreadsFindWhatTheyLookFor("qd-clock", false);
+  ThreadsFindWhatTheyLookFor("lru", false);
+  ThreadsFindWhatTheyLookFor("qd-clock", true);
+  std::puts("done");
+}

@@ -1,0 +1,131 @@
+// A database with Floe's block cache: written, compacted, read and scanned by threads, reopened.
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/options.h>
+#include <rocksdb/statistics.h>
+#include <rocksdb/table.h>
+
+#include "floe_rocksdb.hpp"
+
+namespace {
+
+#define CHECK(condition)                                                          \
+  do {                                                                            \
+    if (!(condition)) {                                                           \
+      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+      std::exit(1);                                                               \
+    }                                                                             \
+  } while (false)
+
+constexpr int kKeys = 20000;
+
+std::string Key(int number) {
+  char text[16];
+  std::snprintf(text, sizeof text, "key%08d", number);
+  return text;
+}
+
+std::string Value(int number, int version) {
+  return std::string(100 + number % 100, static_cast<char>('a' + (number + version) % 26));
+}
+
+/// Serves the folder with a cache, and checks all that was written.
+void Use(const std::string& folder, const floe::rocksdb::FloeCacheOptions& cache_options,
+         bool index_in_cache, int version) {
+  auto cache = floe::rocksdb::NewFloeCache(cache_options);
+  CHECK(cache != nullptr);
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  table.block_size = 4096;
+  table.cache_index_and_filter_blocks = index_in_cache;
+  table.pin_l0_filter_and_index_blocks_in_cache = index_in_cache;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.compression = rocksdb::kNoCompression;
+  options.statistics = rocksdb::CreateDBStatistics();
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  rocksdb::DB* opened = nullptr;
+  const rocksdb::Status status = rocksdb::DB::Open(options, folder, &opened);
+  if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
+  CHECK(status.ok());
+  std::unique_ptr<rocksdb::DB> db(opened);
+  if (version > 0) {
+    for (int number = 0; number < kKeys; number++) {  // of the life before
+      std::string found;
+      CHECK(db->Get(rocksdb::ReadOptions(), Key(number), &found).ok());
+      CHECK(found == Value(number, version - 1));
+    }
+  }
+  for (int number = 0; number < kKeys; number++) {
+    CHECK(db->Put(rocksdb::WriteOptions(), Key(number), Value(number, version)).ok());
+  }
+  CHECK(db->Flush(rocksdb::FlushOptions()).ok());
+  std::vector<std::thread> threads;
+  for (int part = 0; part < 2; part++) {
+    threads.emplace_back([&, part] {
+      for (int round = 0; round < 3; round++) {
+        for (int number = part; number < kKeys; number += 2) {
+          std::string found;
+          CHECK(db->Get(rocksdb::ReadOptions(), Key(number), &found).ok());
+          CHECK(found == Value(number, version));
+        }
+      }
+    });
+  }
+  threads.emplace_back([&] {
+    CHECK(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr).ok());
+    // An iterator keeps its blocks, also those of files that are gone.
+    const std::unique_ptr<rocksdb::Iterator> all(db->NewIterator(rocksdb::ReadOptions()));
+    int number = 0;
+    for (all->SeekToFirst(); all->Valid(); all->Next(), number++) {
+      CHECK(all->key() == Key(number) && all->value() == Value(number, version));
+    }
+    CHECK(all->status().ok() && number == kKeys);
+  });
+  for (std::thread& thread : threads) thread.join();
+  std::vector<std::string> keys;
+  for (int number = 0; number < 100; number++) keys.push_back(Key(number * 7));
+  std::vector<rocksdb::Slice> slices(keys.begin(), keys.end());
+  std::vector<std::string> found;
+  for (const rocksdb::Status& each : db->MultiGet(rocksdb::ReadOptions(), slices, &found)) {
+    CHECK(each.ok());
+  }
+  CHECK(found[50] == Value(350, version));
+  const rocksdb::Statistics& counted = *options.statistics;
+  CHECK(counted.getTickerCount(rocksdb::BLOCK_CACHE_HIT) > 0);
+  CHECK(counted.getTickerCount(rocksdb::BLOCK_CACHE_MISS) > 0);
+  CHECK(cache->Stats().hits >= counted.getTickerCount(rocksdb::BLOCK_CACHE_HIT));
+  CHECK(cache->GetUsage() <= cache->GetCapacity() + cache->GetPinnedUsage());
+  uint64_t told = 0;
+  CHECK(db->GetIntProperty(rocksdb::DB::Properties::kBlockCacheUsage, &told));
+  CHECK(told == cache->GetUsage());
+  db.reset();
+  CHECK(cache->GetPinnedUsage() == 0);
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  CHECK(count == 2);
+  floe::rocksdb::FloeCacheOptions options;
+  int version = 0;
+  for (const char* policy : {"qd-clock", "lru", "s3-fifo"}) {
+    options.policy = policy;
+    options.capacity = 512 << 10;  // far less than the data
+    Use(arguments[1], options, true, version++);
+    options.capacity = 64 << 20;
+    options.freezing = true;
+    Use(arguments[1], options, false, version++);
+    options.freezing = false;
+  }
+  std::puts("done");
+}
