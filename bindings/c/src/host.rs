@@ -2,7 +2,7 @@
 //! pointer wide and may be released by any thread; values count with their charge until they are
 //! freed. See [`floe_memory::host`].
 
-pub(crate) mod name;
+mod name;
 pub mod object;
 mod references;
 
@@ -16,8 +16,7 @@ use crate::error::{Failure, bytes, give, guarded, guarded_or, reference};
 use crate::floe_status;
 use crate::options::{self, floe_options};
 use crate::stats::{self, floe_stats};
-use name::{Asked, Name};
-use object::{Inner, Object, floe_host_free_fn};
+use object::{Asked, Inner, Item, floe_host_free_fn};
 use references::References;
 
 /// Is shown an object of the cache, which is valid during the call.
@@ -55,7 +54,7 @@ pub struct floe_handle {
     _opaque: [u8; 0],
 }
 
-type Owner<'a> = Handle<'a, Name, Object>;
+type Owner<'a> = Handle<'a, Item, ()>;
 
 /// The cache at a pointer from C.
 ///
@@ -135,20 +134,19 @@ pub unsafe extern "C" fn floe_host_insert(
     guarded(|| {
         // SAFETY: the program's cache and key.
         let (host, key) = unsafe { (self::host(host)?, bytes(key, key_len, "key")?) };
-        let name = Name::new(key);
         let priority = match priority {
             floe_priority::High => Priority::High,
             floe_priority::Low => Priority::Low,
             floe_priority::Bottom => Priority::Bottom,
         };
         let options = Insertion::new().if_present(IfPresent::Replace).priority(priority);
-        let value = Object { object, context, free: free_object, name: name.clone() };
-        match host.cache.insert_held(name, value, charge, options) {
+        let item = Item::new(key, object, free_object, context);
+        match host.cache.insert_held(item, (), charge, options) {
             Ok(held) if handle.is_null() => drop(held),
             // SAFETY: the program's place.
             Ok(held) => unsafe { give(handle, into_raw(held), "handle")? },
             Err(mut refused) => {
-                refused.value.free = None;
+                refused.key.free = None;
                 return Err(Failure::new(floe_status::Full, "objects with handles fill the cache"));
             }
         }
@@ -215,7 +213,7 @@ pub unsafe extern "C" fn floe_host_release(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_object(handle: *const floe_handle) -> *mut c_void {
     // SAFETY: the program's handle.
-    guarded_or(std::ptr::null_mut(), || Ok(unsafe { borrowed(handle)? }.object))
+    guarded_or(std::ptr::null_mut(), || Ok(unsafe { borrowed(handle)? }.key().object))
 }
 
 /// Returns the distance from an entry to its object, in bytes, by which code in C gets it without a
@@ -223,7 +221,7 @@ pub unsafe extern "C" fn floe_host_object(handle: *const floe_handle) -> *mut c_
 /// a word that is.
 #[unsafe(no_mangle)]
 pub extern "C" fn floe_host_object_offset() -> usize {
-    Owner::VALUE_OFFSET + offset_of!(Object, object)
+    Owner::KEY_OFFSET + offset_of!(Item, object)
 }
 
 /// Returns the bytes of memory that an entry takes with its key, if that is short: for a host that
@@ -237,7 +235,7 @@ pub extern "C" fn floe_host_entry_bytes() -> usize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_context(handle: *const floe_handle) -> *mut c_void {
     // SAFETY: the program's handle.
-    guarded_or(std::ptr::null_mut(), || Ok(unsafe { borrowed(handle)? }.context))
+    guarded_or(std::ptr::null_mut(), || Ok(unsafe { borrowed(handle)? }.key().context))
 }
 
 /// Returns the charge of a handle's object.
@@ -269,9 +267,9 @@ pub unsafe extern "C" fn floe_host_clear_unused(host: *const floe_host) -> floe_
         // SAFETY: the program's cache.
         let cache = &unsafe { self::host(host)? }.cache;
         let mut names = Vec::new();
-        cache.for_each(|name, _, _| names.push(name.clone()));
+        cache.for_each(|item, (), _| names.push(Box::<[u8]>::from(item.name())));
         for name in names {
-            if let Some(owner) = cache.lookup(&name) {
+            if let Some(owner) = cache.lookup(&Asked(&name)) {
                 cache.release_and_erase(owner);
             }
         }
@@ -292,9 +290,8 @@ pub unsafe extern "C" fn floe_host_for_each(
         // SAFETY: the program's cache.
         let cache = &unsafe { self::host(host)? }.cache;
         let see = see.ok_or_else(|| Failure::invalid("see is NULL"))?;
-        cache.for_each(|name, object, charge| {
-            let key = name.bytes();
-            let Object { object, context, .. } = *object;
+        cache.for_each(|item, (), charge| {
+            let (key, object, context) = (item.name(), item.object, item.context);
             // SAFETY: the program's function; the entry stays during the call.
             unsafe { see(seer, key.as_ptr().cast(), key.len(), object, charge, context) };
         });

@@ -52,6 +52,9 @@ impl<'a, K, V> Handle<'a, K, V> {
     /// [`into_raw`](Self::into_raw).
     pub const VALUE_OFFSET: usize = offset_of!(EntryOf<K, V>, value) + offset_of!(Node<V>, value);
 
+    /// The distance in bytes from an entry to its key, for code in other languages.
+    pub const KEY_OFFSET: usize = offset_of!(EntryOf<K, V>, key);
+
     /// The memory of an entry with its key and value, in bytes; a host that counts its metadata
     /// adds it to charges.
     pub const ENTRY_BYTES: usize = size_of::<EntryOf<K, V>>();
