@@ -38,7 +38,7 @@ pub(crate) const MEMORIES: [Option<MemoryWrite>; 3] =
     [None, Some(MemoryWrite::Through), Some(MemoryWrite::Back)];
 
 /// Threads that serve.
-const THREADS: usize = 2;
+pub(crate) const THREADS: usize = 2;
 
 /// A server in a thread of its own.
 pub(crate) struct Rig {
