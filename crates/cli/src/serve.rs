@@ -1,6 +1,7 @@
 //! `floe serve`: binds addresses, opens devices, and runs the server.
 
 mod consent;
+mod opening;
 mod signals;
 
 use std::io::Write;
@@ -29,6 +30,7 @@ use crate::log::{self, Format};
 use crate::settings::Source;
 use crate::state_dir::state_dir;
 use crate::{OrFail, attach, output, pair, upgrade};
+use opening::Opening;
 pub(crate) use signals::Reloadable;
 
 /// Operations that take longer show progress.
@@ -250,6 +252,8 @@ pub(crate) fn prepare(
         let description = description.unwrap_or_default();
         Ok(Volume { name, description, backing, read_only, reach })
     };
+    // A server of a pair hears signals while it waits for the other one.
+    let opening = if turn.is_none() { Some(Opening::begin(&signals)?) } else { None };
     let open = || config.volume.iter().map(volume).collect::<Result<Vec<_>, OpenError>>();
     let (volumes, lease) = match &turn {
         None => (open().or_usage()?, None),
@@ -265,6 +269,7 @@ pub(crate) fn prepare(
     }
     drop(devices); // with it the answers of a standby
     let tiers = tiers.map_err(tier_error)?;
+    drop(opening);
     let server = bound.serve(tiers, volumes, signals);
     let server = server.map_err(|error| match error {
         ServeError::Open(_) | ServeError::Export(_) => CliError::usage(error.to_string()),

@@ -31,6 +31,7 @@ mod nvme_hostile;
 mod nvme_paths;
 mod nvme_raw;
 mod nvme_use;
+mod opening;
 mod packaging;
 mod pair;
 mod rbd;
