@@ -1,6 +1,8 @@
 #![doc = include_str!("../README.md")]
 
 pub mod advice;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 
 #[doc(inline)]
 pub use floe_memory::{

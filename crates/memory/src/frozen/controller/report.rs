@@ -29,6 +29,8 @@ impl Report {
 
     pub(super) fn decide(&mut self, at: Duration, phase: Phase, reason: String) {
         self.routine = 0;
+        #[cfg(feature = "tracing")]
+        tracing::info!(target: "floe", phase = %phase, reason, "freezing");
         self.decisions.push(FreezeDecision { at, phase, reason });
     }
 
@@ -68,5 +70,46 @@ mod tests {
         report.decide(Duration::ZERO, Phase::Waiting, "it is late".to_owned());
         report.refresh(Duration::ZERO, Phase::WarmingUp, "it is old".to_owned());
         assert_eq!(told(&report), ["it is old, 3 times in a row", "it is late", "it is old"]);
+    }
+}
+
+#[cfg(all(test, feature = "tracing"))]
+mod event_tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tracing::span::{Attributes, Id, Record as Values};
+    use tracing::{Event, Metadata, Subscriber};
+
+    use super::*;
+
+    /// Counts the events of the cache.
+    struct Counting(std::sync::Arc<AtomicUsize>);
+
+    impl Subscriber for Counting {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target() == "floe"
+        }
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+        fn record(&self, _: &Id, _: &Values<'_>) {}
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+        fn event(&self, event: &Event<'_>) {
+            assert!(event.fields().any(|field| field.name() == "reason"));
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn enter(&self, _: &Id) {}
+        fn exit(&self, _: &Id) {}
+    }
+
+    #[test]
+    fn each_decision_is_an_event() {
+        let events = std::sync::Arc::new(AtomicUsize::new(0));
+        tracing::subscriber::with_default(Counting(events.clone()), || {
+            let mut report = Report::new();
+            report.decide(Duration::ZERO, Phase::Measuring, "so".into());
+            report.refresh(Duration::ZERO, Phase::Measuring, "again".into());
+        });
+        assert_eq!(events.load(Ordering::Relaxed), 2);
     }
 }

@@ -1,0 +1,116 @@
+//! Statistics for the recorder of the crate [`metrics`](https://docs.rs/metrics): Prometheus,
+//! StatsD, or whatever else a program has installed.
+//!
+//! A cache counts by itself, without a recorder in its way. [`record`] hands the counts over, as
+//! often as they are wanted:
+//!
+//! ```
+//! let cache = floe::Cache::<u64, String>::new(1000);
+//! floe::metrics::record(&cache.stats(), "pages"); // once in ten seconds, say
+//! ```
+
+use metrics::{counter, gauge};
+
+use crate::Stats;
+
+/// Hands statistics to the recorder, with the label `cache`: counters `floe_hits_total`,
+/// `floe_misses_total`, `floe_frozen_hits_total`, `floe_insertions_total`,
+/// `floe_replacements_total`, `floe_rejections_total`, `floe_evictions_total`,
+/// `floe_expirations_total`, `floe_removals_total`, `floe_loads_total` and
+/// `floe_failed_loads_total`, and gauges `floe_entries`, `floe_weight`, `floe_frozen_entries`,
+/// `floe_waiting_entries` and `floe_memory_bytes`. Without a recorder it does nothing.
+pub fn record(stats: &Stats, cache: &str) {
+    let counts = [
+        ("floe_hits_total", stats.hits),
+        ("floe_misses_total", stats.misses),
+        ("floe_frozen_hits_total", stats.frozen_hits),
+        ("floe_insertions_total", stats.insertions),
+        ("floe_replacements_total", stats.replacements),
+        ("floe_rejections_total", stats.rejections),
+        ("floe_evictions_total", stats.evictions),
+        ("floe_expirations_total", stats.expirations),
+        ("floe_removals_total", stats.removals),
+        ("floe_loads_total", stats.loads),
+        ("floe_failed_loads_total", stats.failed_loads),
+    ];
+    for (name, count) in counts {
+        counter!(name, "cache" => cache.to_owned()).absolute(count);
+    }
+    let levels = [
+        ("floe_entries", stats.entries),
+        ("floe_weight", stats.weight),
+        ("floe_frozen_entries", stats.frozen),
+        ("floe_waiting_entries", stats.waiting),
+        ("floe_memory_bytes", stats.memory_bytes),
+    ];
+    for (name, level) in levels {
+        gauge!(name, "cache" => cache.to_owned()).set(level as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use metrics::{
+        Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+        with_local_recorder,
+    };
+
+    use super::*;
+
+    /// Keeps each value; gauges by their bits.
+    #[derive(Default)]
+    struct Kept(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
+
+    impl Kept {
+        fn of(&self, key: &Key) -> Arc<AtomicU64> {
+            let labels: Vec<_> =
+                key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            let name = format!("{}{{{}}}", key.name(), labels.join(","));
+            Arc::clone(self.0.lock().unwrap().entry(name).or_default())
+        }
+    }
+
+    impl Recorder for Kept {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::from_arc(self.of(key))
+        }
+
+        fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(self.of(key))
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    #[test]
+    fn a_recorder_has_the_counts_of_each_cache() {
+        let kept = Kept::default();
+        let (pages, users) = (crate::Cache::<u64, u64>::new(100), crate::Cache::new(100));
+        (0..10).for_each(|key| pages.insert(key, key));
+        (0..15).for_each(|key| drop(pages.get(&key)));
+        users.insert("a", "b");
+        with_local_recorder(&kept, || {
+            record(&pages.stats(), "pages");
+            record(&users.stats(), "users");
+            record(&users.stats(), "users"); // again: absolute, not in addition
+        });
+        let kept = kept.0.into_inner().unwrap();
+        let value = |name: &str| kept[name].load(Ordering::Relaxed);
+        assert_eq!(value("floe_hits_total{cache=pages}"), 10);
+        assert_eq!(value("floe_misses_total{cache=pages}"), 5);
+        assert_eq!(value("floe_insertions_total{cache=users}"), 1);
+        assert_eq!(f64::from_bits(value("floe_entries{cache=pages}")), 10.0);
+        assert!(f64::from_bits(value("floe_memory_bytes{cache=users}")) > 0.0);
+        assert_eq!(kept.len(), 2 * 16);
+    }
+}
