@@ -156,7 +156,17 @@ fn serve(
              admin-token-file"
         );
     }
-    let attached = server.attach().or_failure()?;
+    let attached = match server.attach() {
+        Ok(attached) => attached,
+        Err(error) => {
+            // With an end in good order go the devices that were made before.
+            signals::end_in_good_order().or_failure()?;
+            if let Err(error) = server.run() {
+                tracing::error!(%error, "the end of the server failed");
+            }
+            return Err(error).or_failure();
+        }
+    };
     attach::record(&server, &attached);
     let devices = attached.iter().map(|it| format!("{}\n", it.device.display()));
     let nqn = server.nqn();

@@ -16,7 +16,7 @@ use floe_server::admin::Token;
 use floe_server::tls::TlsConfig;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
-use signal_hook::low_level::pipe;
+use signal_hook::low_level::{pipe, raise};
 
 use crate::OrFail;
 use crate::error::CliError;
@@ -44,6 +44,11 @@ pub(super) fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
     // instead of the end.
     flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).or_failure()?;
     Ok((ended.into(), reloading))
+}
+
+/// Has the server of this program end, as if it were told to.
+pub(super) fn end_in_good_order() -> std::io::Result<()> {
+    raise(SIGTERM)
 }
 
 impl Reloadable {

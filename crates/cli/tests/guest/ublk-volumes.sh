@@ -94,3 +94,20 @@ umount /mnt
 /programs/xfs_repair -n /dev/floe/own >/tmp/repair 2>&1 || fail "XFS is damaged: $(cat /tmp/repair)"
 /files/floe stop || fail 'it cannot be stopped'
 wait $SERVER
+
+# One device that cannot be taken over: the one made before it goes again.
+begin
+READ=$(readlink -f /dev/floe/read)
+kill -9 $SERVER
+wait $SERVER
+for name in pictures own; do
+    /files/floe detach "$(readlink -f /dev/floe/$name)" || fail "$name, which waits, was not detached"
+done
+grep -v read-only /tmp/floe.toml >/tmp/other.toml
+/files/floe attach --config /tmp/other.toml >/tmp/device 2>/tmp/refused && fail 'a device was taken over with other rights'
+grep -q 'waits for volume "read"' /tmp/refused || fail "$(cat /tmp/refused)"
+[ "$(echo /dev/ublkb*)" = "$READ" ] || fail "there are $(echo /dev/ublkb*)"
+begin
+/files/floe stop || fail 'it cannot be stopped'
+wait $SERVER || fail 'the server has failed'
+[ -z "$(ls /dev/floe)" ] || fail 'a name is still there'
