@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import random
+import signal
 import threading
 import time
 import weakref
@@ -239,6 +240,9 @@ def test_values_that_are_too_large_are_returned() -> None:
 def test_a_waiting_thread_hears_signals() -> None:
     import _thread
 
+    # A program that was started in the background may ignore it.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+
     begun, go_on = threading.Event(), threading.Event()
 
     @floe.cached(10)
@@ -256,6 +260,7 @@ def test_a_waiting_thread_hears_signals() -> None:
     go_on.set()
     thread.join(60)
     assert slow(1) == 1
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_collector_frees_functions_with_their_results() -> None:
