@@ -281,7 +281,7 @@ where
             // cell over is dropped.
             let value = Ref::new(unsafe { &*entry }, crate::guard::Keep::new(cell));
             // SAFETY: as above.
-            let expired = unsafe { &*entry }.expiry.is_over(inner.lifetimes.clock());
+            let expired = unsafe { &*entry }.head.is_over(inner.lifetimes.clock());
             let cause = if expired { Cause::Expired } else { Cause::Removed };
             let room = owner.take_out(shard.table(), slot, cause, gone);
             owner.room.release(&inner.budget, room);

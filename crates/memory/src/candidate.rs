@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 
 use crate::cell::Cell;
-use crate::entry::{Entry, Expiry};
+use crate::entry::{Entry, Head};
 use crate::hash::KeyHash;
 
 /// An entry that is to come in. Key and value stay where the caller has them until they have their
@@ -16,7 +16,7 @@ pub(crate) struct Candidate<'a, K, V> {
     value: &'a mut ManuallyDrop<V>,
     is_placed: bool,
     pub(crate) weight: u32,
-    pub(crate) expiry: Expiry,
+    pub(crate) expiry: Head,
     /// The earliest time at which it can expire, in microseconds of the system's clock, where a
     /// sweep is needed.
     pub(crate) due: Option<NonZeroU64>,
@@ -39,7 +39,7 @@ impl<'a, K, V> Candidate<'a, K, V> {
         key: &'a mut ManuallyDrop<K>,
         value: &'a mut ManuallyDrop<V>,
     ) -> Self {
-        let expiry = Expiry::never();
+        let expiry = Head::never();
         Self {
             hash,
             key,
@@ -76,12 +76,10 @@ impl<'a, K, V> Candidate<'a, K, V> {
     /// It may be written and holds no entry. Called once.
     pub(crate) unsafe fn settle(&mut self, slot: u32, entry: *mut Entry<K, V>) {
         self.is_placed = true;
-        // SAFETY: the memory is the caller's to write. Key, value and expiry move there in one copy
-        // and are not dropped here: they are in `ManuallyDrop`, expiry needs none, and `is_placed`
-        // is set.
+        // SAFETY: the memory is the caller's to write. Key and value move there in one copy and
+        // are not dropped here: they are in `ManuallyDrop`, and `is_placed` is set.
         unsafe {
-            Entry::settle(entry, slot);
-            (&raw mut (*entry).expiry).copy_from_nonoverlapping(&raw const self.expiry, 1);
+            (&raw mut (*entry).head).write(self.expiry.at(slot));
             (&raw mut (*entry).key).copy_from_nonoverlapping(&raw const **self.key, 1);
             (&raw mut (*entry).value).copy_from_nonoverlapping(&raw const **self.value, 1);
         }

@@ -233,7 +233,7 @@ where
         let found = owner.find(shard.table(), hash.in_shard(), key);
         let same = found.filter(|entry| std::ptr::eq(&raw const entry.value, value));
         let Some(slot) = same.map(Entry::slot) else { return false };
-        let expired = same.is_some_and(|entry| entry.expiry.is_over(inner.lifetimes.clock()));
+        let expired = same.is_some_and(|entry| entry.head.is_over(inner.lifetimes.clock()));
         let cause = if expired { Cause::Expired } else { Cause::Removed };
         let room = owner.take_out(shard.table(), slot, cause, gone);
         owner.room.release(&inner.budget, room);

@@ -1,14 +1,15 @@
 //! A key with its value, as it lies in memory, and when it expires.
 
 use crate::clock::{Clock, Ticks};
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU64, Ordering};
 
-/// When an entry expires: 16 bytes with the slot, beside the key, so that a hit that compares the
-/// key has it.
+/// The slot of an entry, whether it is frozen, and when it expires: 16 bytes beside the key, so
+/// that a hit that compares the key has them.
 #[derive(Debug)]
-pub(crate) struct Expiry {
-    /// When it expires if it is not used again; 0 is never.
-    next: AtomicU32,
+pub(crate) struct Head {
+    /// The lower half is a [`State`]'s. The upper one tells when the entry expires if it is not
+    /// used again; 0 is never.
+    state: AtomicU64,
     /// When it expires even if it is; 0 is never.
     last: u32,
     /// Tells how long it may go unused; 0 is for ever. With [`AHEAD`], tells how long before `last`
@@ -18,11 +19,43 @@ pub(crate) struct Expiry {
 
 /// Of a span, none of which is so long: one before the end.
 const AHEAD: u32 = 1 << 31;
+/// Of a state: the entry is frozen.
+const FROZEN: u64 = 1 << 31;
+/// The position of the time in a state.
+const NEXT_SHIFT: u32 = 32;
 
-impl Expiry {
+/// The slot of an entry, whether it is frozen, and whether it expires, at one moment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct State(u64);
+
+impl State {
+    /// The entry's number in the policy's order, below 2³¹.
+    #[inline(always)]
+    pub(crate) fn slot(self) -> u32 {
+        (self.0 & (FROZEN - 1)) as u32
+    }
+
+    /// Returns whether the entry is neither frozen nor expires: most are such.
+    #[inline(always)]
+    pub(crate) fn is_plain(self) -> bool {
+        self.0 < FROZEN
+    }
+
+    pub(crate) fn is_frozen(self) -> bool {
+        self.0 & FROZEN != 0
+    }
+
+    /// Returns when the entry expires if it is not used again; 0 is never.
+    #[inline(always)]
+    fn next(self) -> u32 {
+        (self.0 >> NEXT_SHIFT) as u32
+    }
+}
+
+impl Head {
     /// Of an entry that does not expire.
     pub(crate) fn never() -> Self {
-        Self { next: AtomicU32::new(0), last: 0, idle: 0 }
+        Self { state: AtomicU64::new(0), last: 0, idle: 0 }
     }
 
     /// Of an entry made now.
@@ -33,16 +66,40 @@ impl Expiry {
             Some(Unused::Expires(span)) => span.0,
             Some(Unused::Refreshes(span)) => span.0 | AHEAD,
         };
-        let expiry = Self { next: AtomicU32::new(last), last, idle };
-        expiry.used(now);
-        expiry
+        let state = AtomicU64::new(u64::from(last) << NEXT_SHIFT);
+        let head = Self { state, last, idle };
+        head.used(now);
+        head
+    }
+
+    /// The same for an entry that is to have a slot, or `u32::MAX` for one that has none: then it
+    /// is as frozen.
+    #[inline(always)]
+    pub(crate) fn at(&self, slot: u32) -> Self {
+        let next = u64::from(self.state().next()) << NEXT_SHIFT;
+        Self { state: AtomicU64::new(u64::from(slot) | next), last: self.last, idle: self.idle }
+    }
+
+    #[inline(always)]
+    pub(crate) fn state(&self) -> State {
+        // The slot stays the same while the entry is in, and the time only moves on: seen late it
+        // is a moment earlier. A hit while the entry is frozen may be noted or not.
+        State(self.state.load(Ordering::Relaxed))
+    }
+
+    /// For the owner.
+    pub(crate) fn set_frozen(&self, frozen: bool) {
+        if frozen {
+            self.state.fetch_or(FROZEN, Ordering::Relaxed); // as above
+        } else {
+            self.state.fetch_and(!FROZEN, Ordering::Relaxed); // as above
+        }
     }
 
     /// Returns whether there is anything to look at: false for most caches, and then no clock is.
     #[inline(always)]
     pub(crate) fn is_set(&self) -> bool {
-        // only ever moves on; a time seen late is a moment earlier
-        self.next.load(Ordering::Relaxed) != 0
+        self.state().next() != 0
     }
 
     /// Returns whether it expires when it is not used.
@@ -59,7 +116,7 @@ impl Expiry {
 
     #[inline]
     pub(crate) fn has_expired(&self, now: Ticks) -> bool {
-        match self.next.load(Ordering::Relaxed) {
+        match self.state().next() {
             0 => false,
             next => now.is_past(next),
         }
@@ -72,7 +129,7 @@ impl Expiry {
 
     /// Returns the ticks until it expires without further use.
     pub(crate) fn left(&self, now: Ticks) -> Option<u32> {
-        let next = self.next.load(Ordering::Relaxed); // as in `is_set`
+        let next = self.state().next();
         (next != 0).then(|| next.wrapping_sub(now.0))
     }
 
@@ -97,8 +154,13 @@ impl Expiry {
         let unused = now.after(Ticks(self.idle));
         let next =
             if self.last != 0 && Ticks(unused).is_past(self.last) { self.last } else { unused };
-        if self.next.load(Ordering::Relaxed) != next {
-            self.next.store(next, Ordering::Relaxed); // two uses at once differ by a tick at most
+        let State(before) = self.state();
+        if State(before).next() != next {
+            let after = u64::from(next) << NEXT_SHIFT | u64::from(before as u32);
+            // Relaxed: as in `state`. Of two uses at once, which differ by a tick at most, one is
+            // noted. An entry that goes idle is not frozen.
+            let (relaxed, failed) = (Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.state.compare_exchange(before, after, relaxed, failed);
         }
     }
 }
@@ -121,15 +183,11 @@ impl<T> Unused<T> {
     }
 }
 
-/// Of an entry's slot: it is frozen.
-const FROZEN: u32 = 1 << 31;
-
-/// An entry. It does not change once readers can see it, but for `expiry` and whether it is frozen.
+/// An entry. It does not change once readers can see it, but for its head.
 #[derive(Debug)]
 #[repr(C)] // what every hit reads comes first, in one line more often than not
 pub(crate) struct Entry<K, V> {
-    slot: AtomicU32,
-    pub(crate) expiry: Expiry,
+    pub(crate) head: Head,
     pub(crate) key: K,
     pub(crate) value: V,
 }
@@ -137,35 +195,12 @@ pub(crate) struct Entry<K, V> {
 impl<K, V> Entry<K, V> {
     /// An entry that is in no cache.
     pub(crate) fn alone(key: K, value: V) -> Self {
-        Self { slot: AtomicU32::new(u32::MAX), expiry: Expiry::never(), key, value }
-    }
-
-    /// Writes the slot of an entry that is being made.
-    ///
-    /// # Safety
-    /// The place may be written.
-    pub(crate) unsafe fn settle(entry: *mut Self, slot: u32) {
-        // SAFETY: the caller says so.
-        unsafe { (&raw mut (*entry).slot).write(AtomicU32::new(slot)) };
+        Self { head: Head::never().at(u32::MAX), key, value }
     }
 
     /// Its number in the policy's order, below 2³¹.
     #[inline(always)]
     pub(crate) fn slot(&self) -> u32 {
-        self.slot.load(Ordering::Relaxed) & !FROZEN // it stays the same while the entry is in
-    }
-
-    /// Its number in the policy's order, unless it is frozen: then hits are of no interest to the
-    /// policy.
-    #[inline(always)]
-    pub(crate) fn slot_unless_frozen(&self) -> Option<u32> {
-        let slot = self.slot.load(Ordering::Relaxed); // a hit at the same time may be noted or not
-        (slot & FROZEN == 0).then_some(slot)
-    }
-
-    /// For the owner.
-    pub(crate) fn set_frozen(&self, frozen: bool) {
-        let slot = self.slot();
-        self.slot.store(if frozen { slot | FROZEN } else { slot }, Ordering::Relaxed); // as above
+        self.head.state().slot()
     }
 }

@@ -142,8 +142,8 @@ impl<'a, K, V> Item<'a, K, V> {
 
     /// The times of the entry.
     #[cfg(feature = "serde")]
-    pub(crate) fn expiry(&self) -> &crate::entry::Expiry {
-        &self.entry.expiry
+    pub(crate) fn expiry(&self) -> &crate::entry::Head {
+        &self.entry.head
     }
 
     /// The key.

@@ -32,8 +32,9 @@ pub(crate) struct Record {
     more: AtomicUsize,
     /// Lookups. Counted before they probe anything: see [`has_strayed`](Self::has_strayed).
     pub(crate) lookups: Count,
-    /// The lookup that is to be timed next, by its number, or a later one.
-    pub(crate) timed_next: Count,
+    /// The number of the lookup from which on they are not as usual: the next to be timed, or 0
+    /// for a thread that is to fence. That is set by whoever finds that it has to.
+    pub(crate) usual_below: Count,
     /// Lookups that did not find their key.
     pub(crate) misses: Count,
     /// Lookups that found an entry that is not frozen.
@@ -76,9 +77,23 @@ impl Record {
         self.table.load(Ordering::Relaxed) // this thread wrote it
     }
 
+    /// Tells the thread that it has to fence from now on.
+    pub(crate) fn tell_to_fence(&self) {
+        // A thread that times a lookup meanwhile may overwrite it, or see it late: that is what
+        // `fences` is for, and it is told again.
+        self.usual_below.set(0);
+    }
+
+    /// Returns whether the thread's lookups need no fence, as far as it knows.
+    #[inline(always)]
+    pub(crate) fn does_without_fences(&self) -> bool {
+        self.usual_below.get() != 0
+    }
+
     /// Says that the thread knows, from [`barrier`](crate::barrier), that it has to fence.
     #[inline]
     pub(crate) fn knows_to_fence(&self) {
+        self.tell_to_fence();
         if !self.fences.load(Ordering::Relaxed) {
             // what the thread looked at without a fence stands in its cells
             self.fences.store(true, Ordering::Release);

@@ -1,32 +1,33 @@
-//! From a key's hash to the address of its entry: read by any thread without locks, changed by one
+//! From a key's hash to the place of its entry: read by any thread without locks, changed by one
 //! owner.
 //!
-//! Buckets of one cache line each: seven addresses, a tag of seven bits for each, and the number of
-//! keys that *passed by* because the bucket was full when they came (as in F14: Bronson and Shi,
-//! "Open-sourcing F14", 2019). Tags and count are one word. A key stays in its lane until it is
+//! Buckets of half a cache line each: six [places](crate::places), a tag of seven bits for each, and
+//! the number of keys that *passed by* because the bucket was full when they came (as in F14:
+//! Bronson and Shi, "Open-sourcing F14", 2019). Tags and count are one word. A key stays in its lane until it is
 //! removed, so a reader that goes from bucket to bucket as long as a key passed by finds every key
 //! that is there all the while. All tags of a bucket are compared at once and without a branch: a
 //! mispredicted branch on memory that has yet to arrive would stop the processor from working on
 //! the next lookup.
 //!
-//! A reader may rely on this: *an address that stands in a lane is that of a live entry*. It is
-//! cleared before the entry goes. Tags are hints; a reader that follows one compares the key.
+//! A reader may rely on this: *a place that stands in a lane is that of a live entry*. It is cleared
+//! before the entry goes. Tags are hints; a reader that follows one compares the key.
 
 use std::sync::Arc; // not that of the models: what keeps an index is the table that has it
 
-use crate::sync::{AtomicU64, AtomicUsize, Ordering};
+use crate::places::NOWHERE;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// Lanes in a bucket.
-pub(crate) const LANES: usize = 7;
-/// Lanes filled at most, on average: at 4.6 of 7, one key in thirty passes its first bucket by.
-const FILLED: f64 = 0.66;
-/// No address.
-pub(crate) const NOWHERE: usize = 0;
+pub(crate) const LANES: usize = 6;
+/// Lanes filled at most, on average: at 3.7 of 6, one key in thirty passes its first bucket by.
+const FILLED: f64 = 0.62;
 
 /// One in each byte.
+#[cfg(not(target_arch = "x86_64"))]
 const ONES: u64 = 0x0101_0101_0101_0101;
-/// The highest bit of each byte that is a tag: all but the last, which counts keys that passed by.
-const HIGHEST: u64 = 0x0080_8080_8080_8080;
+/// The highest bit of each byte that is a tag. The last byte counts keys that passed by, and the
+/// one before it is unused.
+const HIGHEST: u64 = 0x0000_8080_8080_8080;
 /// The position of the count of keys that passed by.
 const PASSED_BY_SHIFT: u32 = 56;
 /// So many and more are not counted: the count stays then, and readers look further than they need
@@ -45,12 +46,12 @@ impl Hash32 {
     }
 }
 
-/// A cache line of keys.
+/// Half a cache line of keys.
 #[derive(Debug)]
-#[repr(C, align(64))]
+#[repr(C, align(32))]
 pub(crate) struct Bucket {
     tags: AtomicU64,
-    entries: [AtomicUsize; LANES],
+    places: [AtomicU32; LANES],
 }
 
 /// The tags of a bucket at one moment, and the number of keys that passed by.
@@ -61,10 +62,27 @@ impl Tags {
     /// Lanes whose tag may be the key's: all that have it, rarely one more.
     #[inline(always)]
     pub(crate) fn matching(self, hash: Hash32) -> Lanes {
-        let different = self.0 ^ (hash.tag() * ONES);
-        // Bytes that are zero get their highest bit set (Mycroft's test); a borrow can mark one
-        // above a true match, too.
-        Lanes(different.wrapping_sub(ONES) & !different & HIGHEST)
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: SSE2 is part of x86_64.
+        let lanes = unsafe {
+            use std::arch::x86_64::{
+                _mm_cmpeq_epi8, _mm_cvtsi32_si128, _mm_cvtsi64_si128, _mm_movemask_epi8,
+                _mm_shufflelo_epi16, _mm_unpacklo_epi8,
+            };
+            // Of these bytes only the lowest is used: the tag.
+            let tag = _mm_cvtsi32_si128((hash.0 | 1 << 7) as i32);
+            let wanted = _mm_shufflelo_epi16::<0>(_mm_unpacklo_epi8(tag, tag));
+            let there = _mm_cvtsi64_si128(self.0 as i64);
+            Lanes(_mm_movemask_epi8(_mm_cmpeq_epi8(wanted, there)) as LaneBits & ALL_LANES)
+        };
+        #[cfg(not(target_arch = "x86_64"))]
+        let lanes = {
+            let different = self.0 ^ (hash.tag() * ONES);
+            // Bytes that are zero get their highest bit set (Mycroft's test); a borrow can mark one
+            // above a true match, too.
+            Lanes(different.wrapping_sub(ONES) & !different & HIGHEST)
+        };
+        lanes
     }
 
     /// Returns whether a key that is not here may be further on.
@@ -76,7 +94,8 @@ impl Tags {
     /// The first lane that is empty.
     fn free(self) -> Option<usize> {
         // Tags in use have their highest bit set, empty ones have not.
-        Lanes(!self.0 & HIGHEST).first()
+        let free = !self.0 & HIGHEST;
+        (free != 0).then(|| free.trailing_zeros() as usize / 8)
     }
 
     fn with_tag(self, lane: usize, tag: u64) -> Self {
@@ -101,15 +120,29 @@ impl Tags {
     }
 }
 
+/// Lanes of a bucket, from the first: a bit each.
+#[cfg(target_arch = "x86_64")]
+type LaneBits = u32;
+#[cfg(target_arch = "x86_64")]
+const BITS_PER_LANE: usize = 1;
+#[cfg(target_arch = "x86_64")]
+const ALL_LANES: LaneBits = (1 << LANES) - 1;
+
 /// Lanes of a bucket, from the first: the highest bit of a byte each.
+#[cfg(not(target_arch = "x86_64"))]
+type LaneBits = u64;
+#[cfg(not(target_arch = "x86_64"))]
+const BITS_PER_LANE: usize = 8;
+
+/// Lanes of a bucket, from the first.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Lanes(u64);
+pub(crate) struct Lanes(LaneBits);
 
 impl Lanes {
     /// The first of them.
     #[inline(always)]
     pub(crate) fn first(self) -> Option<usize> {
-        if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize / 8) }
+        if self.0 == 0 { None } else { Some(self.0.trailing_zeros() as usize / BITS_PER_LANE) }
     }
 }
 
@@ -126,26 +159,23 @@ impl Iterator for Lanes {
 
 impl Bucket {
     fn empty() -> Self {
-        Self {
-            tags: AtomicU64::new(0),
-            entries: std::array::from_fn(|_| AtomicUsize::new(NOWHERE)),
-        }
+        Self { tags: AtomicU64::new(0), places: std::array::from_fn(|_| AtomicU32::new(NOWHERE)) }
     }
 
     /// The tags.
     #[inline(always)]
     pub(crate) fn tags(&self) -> Tags {
-        // Acquire: a tag is stored after its address, and a count goes down after the lane of the
+        // Acquire: a tag is stored after its place, and a count goes down after the lane of the
         // key that passed by was emptied. A tag that is not yet seen belongs to a key that was
         // inserted just now, or after this.
         Tags(self.tags.load(Ordering::Acquire))
     }
 
-    /// The address in a lane, or [`NOWHERE`].
+    /// The place in a lane, or [`NOWHERE`].
     #[inline(always)]
-    pub(crate) fn entry(&self, lane: usize) -> usize {
-        // Acquire: the entry was made before its address was put here.
-        self.entries[lane].load(Ordering::Acquire)
+    pub(crate) fn place(&self, lane: usize) -> u32 {
+        // Acquire: the entry was made before its place was put here.
+        self.places[lane].load(Ordering::Acquire)
     }
 
     /// Changes the tags; only the owner may.
@@ -206,9 +236,7 @@ impl Index {
     /// For the owner: gives the memory of an index back that has become empty, though readers that
     /// are late may still look at it.
     pub(crate) fn give_back(&self) {
-        debug_assert!(
-            self.buckets.iter().all(|bucket| Lanes(bucket.tags().0 & HIGHEST).first().is_none())
-        );
+        debug_assert!(self.buckets.iter().all(|bucket| bucket.tags().0 & HIGHEST == 0));
         if crate::sync::ZERO_IS_NEW {
             let start = self.buckets.as_ptr().expose_provenance();
             // SAFETY: pages that are given back read as zeros, and an index of zeros is an empty
@@ -238,17 +266,17 @@ impl Index {
         unsafe { self.buckets.get_unchecked(number) }
     }
 
-    /// For the owner: the address of which `is_it` says that it is the key's.
-    pub(crate) fn find(&self, hash: Hash32, is_it: impl Fn(usize) -> bool) -> Option<usize> {
+    /// For the owner: the place of which `is_it` says that it is the key's.
+    pub(crate) fn find(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
         let first = self.first(hash);
         let mut number = first;
         loop {
             let bucket = self.bucket(number);
             let tags = bucket.tags();
             for lane in tags.matching(hash) {
-                let entry = bucket.entry(lane);
-                if entry != NOWHERE && is_it(entry) {
-                    return Some(entry);
+                let place = bucket.place(lane);
+                if place != NOWHERE && is_it(place) {
+                    return Some(place);
                 }
             }
             if !tags.were_passed_by() {
@@ -261,15 +289,15 @@ impl Index {
         }
     }
 
-    /// For the owner: puts an address in for a key that is not in. There must be room.
+    /// For the owner: puts a place in for a key that is not in. There must be room.
     #[inline(always)]
-    pub(crate) fn insert(&self, hash: Hash32, entry: usize) -> Lane {
+    pub(crate) fn insert(&self, hash: Hash32, place: u32) -> Lane {
         let mut number = self.first(hash);
         loop {
             let bucket = self.bucket(number);
             if let Some(lane) = bucket.tags().free() {
-                // the entry is there: see `Bucket::entry`
-                bucket.entries[lane].store(entry, Ordering::Release);
+                // the entry is there: see `Bucket::place`
+                bucket.places[lane].store(place, Ordering::Release);
                 bucket.change_tags(|tags| tags.with_tag(lane, hash.tag()));
                 return Lane::new(number, lane);
             }
@@ -279,25 +307,32 @@ impl Index {
         }
     }
 
-    /// For the owner: another entry for the key in a lane, in one step.
+    /// For the owner: another place for the key in a lane, in one step.
     #[inline(always)]
-    pub(crate) fn replace(&self, at: Lane, entry: usize) {
-        // The entry is there: see `Bucket::entry`.
-        self.bucket(at.bucket()).entries[at.lane()].store(entry, Ordering::Release);
+    pub(crate) fn replace(&self, at: Lane, place: u32) {
+        // The entry is there: see `Bucket::place`.
+        self.bucket(at.bucket()).places[at.lane()].store(place, Ordering::Release);
     }
 
-    /// For the owner: takes out the key in a lane.
+    /// For the owner: the place in a lane.
+    pub(crate) fn place(&self, at: Lane) -> u32 {
+        self.bucket(at.bucket()).place(at.lane())
+    }
+
+    /// For the owner: takes out the key in a lane, and returns its place.
     #[inline(always)]
-    pub(crate) fn remove(&self, hash: Hash32, at: Lane) {
+    pub(crate) fn remove(&self, hash: Hash32, at: Lane) -> u32 {
         let bucket = self.bucket(at.bucket());
+        let place = bucket.place(at.lane());
         // Before the entry goes, by the barrier in between.
-        bucket.entries[at.lane()].store(NOWHERE, Ordering::Release);
+        bucket.places[at.lane()].store(NOWHERE, Ordering::Release);
         bucket.change_tags(|tags| tags.with_tag(at.lane(), 0));
         let mut number = self.first(hash);
         while number != at.bucket() {
             self.bucket(number).change_tags(Tags::with_one_less_passed_by);
             number = self.after(number);
         }
+        place
     }
 
     /// Asks for the line of a key's first bucket.

@@ -34,6 +34,8 @@ pub(crate) type Keeper<K, V> = Box<dyn Fn(&Entry<K, V>, bool) -> bool + Send + S
 pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) shards: Shards<K, V, P>,
     pub(crate) hasher: S,
+    /// The number of `threads`.
+    pub(crate) serial: u64,
     pub(crate) threads: Arc<Threads>,
     pub(crate) frozen: FrozenState<K, V>,
     pub(crate) budget: Budget,
@@ -53,7 +55,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// The calling thread's record.
     #[inline(always)]
     pub(crate) fn record(&self) -> &Record {
-        local::record(&self.threads)
+        local::record_by(self.serial, &self.threads)
     }
 
     pub(crate) fn weigh(&self, key: &K, value: &V) -> u32 {
@@ -79,7 +81,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         for shard in self.shards.iter() {
             let sweep = || {
                 self.retain(shard, |entry| {
-                    let left = entry.expiry.left(now)?;
+                    let left = entry.head.left(now)?;
                     if now.is_past(now.0.wrapping_add(left)) {
                         return Some(Cause::Expired);
                     }

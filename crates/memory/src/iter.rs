@@ -42,7 +42,7 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
                 self.slot += 1;
                 let Some(entry) = owner.slots.entry(slot) else { continue };
                 // SAFETY: it is in, and is taken out under the lock only.
-                if unsafe { &*entry }.expiry.is_over(inner.lifetimes.clock()) {
+                if unsafe { &*entry }.head.is_over(inner.lifetimes.clock()) {
                     continue;
                 }
                 keep.name(entry as usize); // before it can be taken out: see `hazard`

@@ -49,6 +49,10 @@ mod maintenance;
 mod manage;
 mod options;
 mod owner;
+mod places;
+#[cfg(test)]
+#[path = "places/tests.rs"]
+mod places_tests; // as `index_tests`
 mod plain;
 mod prefetch;
 mod quiet;

@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::time::Duration;
 
 use crate::clock::{Clock, TICK_US, Ticks};
-use crate::entry::{Expiry, Unused};
+use crate::entry::{Head, Unused};
 use crate::maintenance;
 use crate::options::InsertOptions;
 use crate::sweep::Sweep;
@@ -53,7 +53,7 @@ impl Lifetimes {
 
     /// Returns whether an entry whose expiry is set is still to be had; notes its use if so.
     #[cold]
-    pub(crate) fn is_alive(&self, expiry: &Expiry) -> bool {
+    pub(crate) fn is_alive(&self, expiry: &Head) -> bool {
         let now = self.clock.now();
         let alive = !expiry.has_expired(now);
         if alive && expiry.goes_idle() {
@@ -69,7 +69,7 @@ impl Lifetimes {
         &self,
         cache: &Arc<impl Sweep + 'static>,
         options: &InsertOptions,
-    ) -> Option<(Expiry, Option<NonZeroU64>)> {
+    ) -> Option<(Head, Option<NonZeroU64>)> {
         if self.upkeep.is_kept() && maintenance::is_alone() {
             self.sweep_without_threads(cache);
         }
@@ -104,7 +104,7 @@ impl Lifetimes {
         cache: &Arc<impl Sweep + 'static>,
         live: Option<Duration>,
         unused: Option<Unused<Duration>>,
-    ) -> (Expiry, Option<NonZeroU64>) {
+    ) -> (Head, Option<NonZeroU64>) {
         let is_manual = self.clock.is_manual();
         if !self.can_expire.swap(true, Ordering::Relaxed) {
             if is_manual {
@@ -123,7 +123,7 @@ impl Lifetimes {
         });
         let span = live.into_iter().chain(idle).map(|span| span.0).min().unwrap_or(0);
         let due = NonZeroU64::new((now_us.div_ceil(TICK_US) + u64::from(span)) * TICK_US);
-        (Expiry::new(next, live, unused), due.filter(|_| !is_manual))
+        (Head::new(next, live, unused), due.filter(|_| !is_manual))
     }
 }
 

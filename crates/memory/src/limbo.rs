@@ -12,6 +12,8 @@ use crate::records::Records;
 #[derive(Debug)]
 pub(crate) struct Retired<E> {
     pub(crate) entry: *mut E,
+    /// Where it lies, by its number.
+    pub(crate) place: u32,
     pub(crate) weight: u32,
 }
 

@@ -35,6 +35,11 @@ impl Threads {
         let serial = LAST.fetch_add(1, Ordering::Relaxed) + 1; // only to be unique; 0 is nobody's
         Arc::new(Self { serial, records })
     }
+
+    /// The number of the cache, which no other has or had.
+    pub(crate) fn serial(&self) -> u64 {
+        self.serial
+    }
 }
 
 /// The records of a thread, which it releases when it ends.
@@ -98,10 +103,16 @@ thread_local! {
 }
 
 /// The calling thread's record in a cache.
-#[inline(always)]
 pub(crate) fn record(threads: &Arc<Threads>) -> &Record {
+    record_by(threads.serial, threads)
+}
+
+/// [`record`] for who has the number of the cache at hand.
+#[inline(always)]
+pub(crate) fn record_by(serial: u64, threads: &Arc<Threads>) -> &Record {
+    debug_assert_eq!(serial, threads.serial);
     let (found, last) = LAST_RECORD.get();
-    let record = if found == threads.serial { last } else { other_record(threads) };
+    let record = if found == serial { last } else { other_record(threads) };
     // SAFETY: the record is one of `threads`, as numbers are unique, and lives as long. It is this
     // thread's: it is forgotten before it is released.
     unsafe { &*record }

@@ -18,20 +18,20 @@ use crate::shard::{Fast, Found, Shard};
 
 /// Lookups that [`Inner::look_up_many`] has under way at once.
 pub(crate) const BATCH: usize = 16;
+/// Bytes of an index that is taken to be in the processor's cache.
+const NEAR_BYTES: usize = 64 << 10;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Notes a hit in the policy's marks, and in its order where they say so.
     #[inline(always)]
     fn note_hit(
         &self,
-        shard: &Shard<K, V, P>,
+        hash: KeyHash,
         record: &Record,
         found: &Found<'_, K, V>,
+        slot: u32,
         marks: Option<&P::Marks>,
     ) {
-        // A hit on a frozen entry is what remains of all lookups, so that the usual case there
-        // counts once.
-        let Some(slot) = found.entry.slot_unless_frozen() else { return };
         record.dynamic_hits.add(1);
         let Some(marks) = marks else { return };
         let touch = if <P::Marks as Marks>::PLAIN.is_some() {
@@ -40,7 +40,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             touch_with_care(record, found, marks, slot)
         };
         if <P::Marks as Marks>::KIND == HitKind::LruLike && touch != Touch::Noted {
-            self.promote(shard, record, found.entry, touch);
+            self.promote(self.shards.of(hash), record, found.entry, touch);
         }
     }
 
@@ -79,7 +79,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         Q: Equivalent<K> + ?Sized,
     {
         let found = self.shards.of(hash).peek(record, hash.in_shard(), key)?;
-        let expiry = &found.entry.expiry;
+        let expiry = &found.entry.head;
         if !expiry.is_set() {
             return Some(found);
         }
@@ -102,10 +102,10 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        Q: Equivalent<K> + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        if record.lookups.next() >= record.timed_next.get() {
-            return self.look_up_timed(record, hash, key);
+        if record.lookups.next() >= record.usual_below.get() {
+            return self.look_up_unusually(record, hash, key);
         }
         let frozen = self.frozen.published();
         if frozen.is_null() {
@@ -117,30 +117,41 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// [`look_up`](Self::look_up) by the clock.
+    /// [`look_up`](Self::look_up) by the clock, or by a thread that is to fence.
     #[cold]
-    fn look_up_timed<'a, Q>(
+    fn look_up_unusually<'a, Q>(
         &'a self,
         record: &'a Record,
         hash: KeyHash,
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        Q: Equivalent<K> + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        let one_in = self.frozen.timed_one_in();
-        record.timed_next.set(record.lookups.get() + record.timings.draw(one_in));
-        let (began, dynamic_hits) = (timing::now(), record.dynamic_hits.get());
-        let frozen = self.frozen.published();
-        let found = self
-            .find_frozen(frozen, record, hash, key)
-            .or_else(|| self.look_up_dynamic(record, hash, key));
-        let outcome = match &found {
-            None => Outcome::Miss,
-            Some(_) if record.dynamic_hits.get() == dynamic_hits => Outcome::Frozen,
-            Some(_) => Outcome::Dynamic,
+        let is_timed = record.lookups.get() >= record.timings.next.get();
+        if is_timed {
+            let one_in = self.frozen.timed_one_in();
+            record.timings.next.set(record.lookups.get() + record.timings.draw(one_in));
+        }
+        let fenceless = record.does_without_fences();
+        if fenceless {
+            record.usual_below.set(record.timings.next.get());
+        }
+        let (began, dynamic_hits) = (is_timed.then(timing::now), record.dynamic_hits.get());
+        let found = if fenceless {
+            self.find_frozen(self.frozen.published(), record, hash, key)
+                .or_else(|| self.look_up_dynamic(record, hash, key))
+        } else {
+            self.look_up_slowly(record, key)
         };
-        record.timings.note(outcome, hash, began);
+        if let Some(began) = began {
+            let outcome = match &found {
+                None => Outcome::Miss,
+                Some(_) if record.dynamic_hits.get() == dynamic_hits => Outcome::Frozen,
+                Some(_) => Outcome::Dynamic,
+            };
+            record.timings.note(outcome, hash, began);
+        }
         found
     }
 
@@ -154,8 +165,16 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         keys: &[Q],
         mut found: impl FnMut(usize, Found<'a, K, V>),
     ) where
-        Q: Equivalent<K>,
+        Q: Hash + Equivalent<K>,
     {
+        if hashes.first().is_some_and(|hash| self.is_near(record, *hash)) {
+            for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
+                if let Some(hit) = self.look_up(record, *hash, key) {
+                    found(at, hit);
+                }
+            }
+            return;
+        }
         let mut likely = [None; BATCH];
         let index = self.frozen.keep(record);
         let index = index.as_ref().map(|(index, _)| *index);
@@ -177,7 +196,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
             // By the usual way, which times it.
-            let is_timed = record.lookups.get() + 1 >= record.timed_next.get();
+            let is_timed = record.lookups.get() + 1 >= record.usual_below.get();
             let likely = likely[at].filter(|_| !is_timed);
             let frozen = likely.zip(index).and_then(|(likely, index)| {
                 let (entry, cell) = index.find_at(likely, record, key)?;
@@ -193,10 +212,18 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
+    /// Returns whether the index is so small that it is in the processor's cache anyway. A key's
+    /// hash chooses the shard that is asked.
+    fn is_near(&self, record: &Record, hash: KeyHash) -> bool {
+        // SAFETY: the record names the table.
+        let table = unsafe { &*self.shards.of(hash).probe(record) };
+        table.memory_bytes() * self.shards.len() <= NEAR_BYTES
+    }
+
     /// Returns the entry that was found, unless it has expired.
     #[inline(always)]
     fn unless_expired<'a>(&self, found: Found<'a, K, V>) -> Option<Found<'a, K, V>> {
-        if found.entry.expiry.is_set() && self.drop_expired(found.entry, found.cell) {
+        if found.entry.head.is_set() && self.drop_expired(found.entry, found.cell) {
             return None;
         }
         Some(found)
@@ -206,7 +233,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     #[cold]
     #[inline(never)]
     fn drop_expired(&self, entry: &Entry<K, V>, cell: &Cell) -> bool {
-        let is_over = !self.lifetimes.is_alive(&entry.expiry);
+        let is_over = !self.lifetimes.is_alive(&entry.head);
         if is_over {
             drop(Keep::new(cell));
         }
@@ -237,7 +264,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        Q: Equivalent<K> + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         self.look_up_dynamic(record, hash, key)
     }
@@ -251,34 +278,48 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         key: &Q,
     ) -> Option<Found<'a, K, V>>
     where
-        Q: Equivalent<K> + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        let shard = self.shards.of(hash);
-        match shard.fast_lookup(record, hash.in_shard(), key) {
-            Fast::Hit((found, marks)) => self.count(shard, record, found, marks),
+        let table = self.shards.table(hash);
+        match Shard::<K, V, P>::first_lookup(table, record, hash.in_shard(), key) {
+            Fast::Hit((found, marks)) => self.count(hash, record, found, marks),
             Fast::Miss => {
                 record.misses.add(1);
                 None
             }
-            Fast::Unsure => self.look_up_slowly(shard, record, hash, key),
+            Fast::Unsure => self.look_up_further(record, key),
         }
     }
 
-    /// [`look_up_dynamic`](Self::look_up_dynamic) where the fast lookup was unsure.
+    /// [`look_up_dynamic`](Self::look_up_dynamic) where the key is not where nearly all are: one
+    /// in twenty. It is hashed again, so that others need not keep its hash.
+    #[inline(never)]
+    fn look_up_further<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let hash = self.hash(key);
+        let table = self.shards.table(hash);
+        match Shard::<K, V, P>::fast_lookup(table, record, hash.in_shard(), key) {
+            Fast::Hit((found, marks)) => self.count(hash, record, found, marks),
+            Fast::Miss => {
+                record.misses.add(1);
+                None
+            }
+            Fast::Unsure => self.look_up_slowly(record, key),
+        }
+    }
+
+    /// [`look_up_further`](Self::look_up_further) where that was unsure.
     #[cold]
     #[inline(never)]
-    fn look_up_slowly<'a, Q>(
-        &'a self,
-        shard: &'a Shard<K, V, P>,
-        record: &'a Record,
-        hash: KeyHash,
-        key: &Q,
-    ) -> Option<Found<'a, K, V>>
+    fn look_up_slowly<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
     where
-        Q: Equivalent<K> + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
-        match shard.sure_lookup(record, hash.in_shard(), key) {
-            Some((found, marks)) => self.count(shard, record, found, marks),
+        let hash = self.hash(key);
+        match self.shards.of(hash).sure_lookup(record, hash.in_shard(), key) {
+            Some((found, marks)) => self.count(hash, record, found, marks),
             None => {
                 record.misses.add(1);
                 None
@@ -290,17 +331,40 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     #[inline(always)]
     fn count<'a>(
         &self,
-        shard: &Shard<K, V, P>,
+        hash: KeyHash,
         record: &Record,
         found: Found<'a, K, V>,
         marks: Option<&P::Marks>,
     ) -> Option<Found<'a, K, V>> {
-        let found = self.unless_expired(found);
-        match &found {
-            Some(found) => self.note_hit(shard, record, found, marks),
-            None => record.misses.add(1),
+        let state = found.entry.head.state();
+        if !state.is_plain() {
+            return self.count_with_care(hash, record, found, marks);
         }
-        found
+        self.note_hit(hash, record, &found, state.slot(), marks);
+        Some(found)
+    }
+
+    /// [`count`](Self::count) for an entry that expires or is frozen.
+    #[cold]
+    #[inline(never)]
+    fn count_with_care<'a>(
+        &self,
+        hash: KeyHash,
+        record: &Record,
+        found: Found<'a, K, V>,
+        marks: Option<&P::Marks>,
+    ) -> Option<Found<'a, K, V>> {
+        let state = found.entry.head.state();
+        let Some(found) = self.unless_expired(found) else {
+            record.misses.add(1);
+            return None;
+        };
+        // A hit on a frozen entry is what remains of all lookups, so that the usual case there
+        // counts once.
+        if !state.is_frozen() {
+            self.note_hit(hash, record, &found, state.slot(), marks);
+        }
+        Some(found)
     }
 }
 

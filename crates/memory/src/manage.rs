@@ -177,7 +177,7 @@ where
         let found = inner.with_owner(shard, shard.owner(), |owner, _| {
             let found = owner.find(shard.table(), hash.in_shard(), key);
             let slot = found
-                .filter(|entry| !entry.expiry.is_over(inner.lifetimes.clock()))
+                .filter(|entry| !entry.head.is_over(inner.lifetimes.clock()))
                 .map(|entry| entry.slot());
             slot.map(|slot| owner.set_pinned(slot, hash, pinned)).is_some()
         });

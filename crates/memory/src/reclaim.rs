@@ -64,7 +64,7 @@ impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
         let left = self.entries.drain(self.dropped..).chain(self.held.drain(..));
         owner.limbo.keep(left);
         self.probed.drain(..).for_each(|table| owner.limbo.keep_table(table));
-        owner.slab.give_back(self.entries.iter().map(|retired| retired.entry));
+        owner.slab.give_back(self.entries.iter().map(|retired| retired.place));
         owner.limbo.recycle(std::mem::take(&mut self.entries));
     }
 }
@@ -112,7 +112,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 };
                 owner.limbo.keep(batch.entries.extract_if(.., is_looked_at));
             }
-            owner.slab.give_back(batch.entries.iter().map(|retired| retired.entry));
+            owner.slab.give_back(batch.entries.iter().map(|retired| retired.place));
             owner.limbo.recycle(batch.entries);
             return None;
         }

@@ -106,7 +106,8 @@ impl Records {
         let at = list.owned;
         if at == list.records.len() {
             let record = Box::<Record>::default();
-            record.timed_next.set(if self.times_lookups { 1 } else { u64::MAX });
+            record.timings.next.set(if self.times_lookups { 1 } else { u64::MAX });
+            record.usual_below.set(record.timings.next.get());
             record.place.store(at, Ordering::Relaxed); // under the lock
             list.records.push(record);
             list.live += 1;
@@ -175,6 +176,7 @@ impl Records {
         if !self.has_passed(&mut list, own, round) {
             let passed = self.grace.last(); // whoever asked so far need not wait any longer
             if !barrier::heavy() && !all_fence(&list, own) {
+                list.records.iter().for_each(|record| record.tell_to_fence());
                 drop(list); // whoever takes a record now knows to fence
                 barrier::let_stores_arrive();
                 list = lock(&self.list);

@@ -61,7 +61,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let (result, after) = self.change(shard, owner, |owner, gone| {
             let hash = candidate.hash.in_shard();
             let there = owner.find(shard.table(), hash, candidate.key());
-            decide(there.filter(|entry| !entry.expiry.is_over(clock)))
+            decide(there.filter(|entry| !entry.head.is_over(clock)))
                 .then(|| owner.insert(shard, &self.budget, clock, candidate, asks_others, gone))
         });
         then(after);

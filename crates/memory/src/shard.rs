@@ -1,5 +1,7 @@
 //! A part of a cache: what hits go through without a lock, and the lock for all else.
 
+use std::ptr::NonNull;
+
 use equivalent::Equivalent;
 use floe_policy::Eviction;
 
@@ -9,8 +11,9 @@ use crate::entry::Entry;
 use crate::flight::Flights;
 use crate::guard::Keep;
 use crate::hazard::Record;
-use crate::index::{Hash32, NOWHERE};
+use crate::index::Hash32;
 use crate::owner::{Owner, TableOf};
+use crate::places::NOWHERE;
 use crate::plain::compares_plainly;
 use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
@@ -22,8 +25,8 @@ struct Apart<T>(T);
 /// A shard.
 #[repr(C)]
 pub(crate) struct Shard<K, V, P: Eviction> {
-    /// Read by every hit, written when the shard grows.
-    table: Apart<AtomicPtr<TableOf<P>>>,
+    /// Where the table is published: written when the shard grows, and outlives this.
+    table: NonNull<AtomicPtr<TableOf<P>>>,
     owner: Apart<Owned<Owner<K, V, P>>>,
     /// Loads under way.
     pub(crate) flights: Mutex<Flights<K, V>>,
@@ -66,12 +69,28 @@ pub(crate) enum Fast<'a, K, V, P: Eviction> {
 }
 
 impl<K, V, P: Eviction> Shard<K, V, P> {
-    pub(crate) fn new(owner: Owner<K, V, P>, table: TableOf<P>) -> Self {
+    /// A shard whose table is published at a place of its own.
+    ///
+    /// # Safety
+    /// The place outlives the shard.
+    pub(crate) unsafe fn new(
+        owner: Owner<K, V, P>,
+        table: TableOf<P>,
+        at: &AtomicPtr<TableOf<P>>,
+    ) -> Self {
+        // Release: a thread that sees the table sees it whole.
+        at.store(Box::into_raw(Box::new(table)), Ordering::Release);
         Self {
-            table: Apart(AtomicPtr::new(Box::into_raw(Box::new(table)))),
+            table: NonNull::from(at),
             owner: Apart(Owned { loading: AtomicUsize::new(0), owner: Mutex::new(owner) }),
             flights: Mutex::default(),
         }
+    }
+
+    /// Where the table is published.
+    fn published(&self) -> &AtomicPtr<TableOf<P>> {
+        // SAFETY: it outlives the shard, as whoever made it has promised.
+        unsafe { self.table.as_ref() }
     }
 
     /// Takes the lock.
@@ -118,24 +137,24 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
     pub(crate) fn table(&self) -> &TableOf<P> {
         // SAFETY: the present table is freed only after it was replaced, by the owner. Relaxed: the
         // lock orders.
-        unsafe { &*self.table.0.load(Ordering::Relaxed) }
+        unsafe { &*self.published().load(Ordering::Relaxed) }
     }
 
     /// For the owner: publishes another table. The old one may be freed once no thread probes it.
     pub(crate) fn replace_table(&self, table: TableOf<P>) -> *mut TableOf<P> {
         // Release: a thread that sees the table sees it whole.
-        self.table.0.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel)
+        self.published().swap(Box::into_raw(Box::new(table)), Ordering::AcqRel)
     }
 
     /// The present table, kept from being freed while `record` names it.
     #[inline(always)]
     pub(crate) fn probe(&self, record: &Record) -> *const TableOf<P> {
-        let mut table = self.table.0.load(Ordering::Relaxed); // not used before it is read again
+        let mut table = self.published().load(Ordering::Relaxed); // not used before it is read again
         loop {
             record.probe(table as usize);
             barrier::light();
             // Acquire: what is in the table was written before it was published.
-            let again = self.table.0.load(Ordering::Acquire);
+            let again = self.published().load(Ordering::Acquire);
             if again == table {
                 return table;
             }
@@ -163,13 +182,12 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         Some((found, marks))
     }
 
-    /// Looks a key up in the usual case, for a lookup that is counted already. Takes no lock, and
-    /// writes nothing but the thread's own record. Takes as few instructions as it can: the fewer
-    /// there are, the more lookups the processor has under way while it waits for the memory of the
-    /// first.
+    /// Looks a key up where nearly all are found, at the first place in its first bucket that may
+    /// be the key's. The rest is as with [`fast_lookup`](Self::fast_lookup), which is to follow if
+    /// this is unsure.
     #[inline(always)]
-    pub(crate) fn fast_lookup<'a, Q>(
-        &'a self,
+    pub(crate) fn first_lookup<'a, Q>(
+        published: &'a AtomicPtr<TableOf<P>>,
         record: &'a Record,
         hash: Hash32,
         key: &Q,
@@ -177,16 +195,77 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if !barrier::is_asymmetric() {
-            return Fast::Unsure;
-        }
         // Only keys of the user's can lead astray.
         let is_plain = compares_plainly::<K, Q>();
         let lookups = if is_plain { 0 } else { record.lookups.get() };
-        let address = self.table.0.load(Ordering::Relaxed); // not used before it is read again
+        let address = published.load(Ordering::Relaxed); // not used before it is read again
         record.probe(address as usize);
         barrier::light_if_asymmetric();
-        if self.table.0.load(Ordering::Acquire) != address {
+        if published.load(Ordering::Acquire) != address {
+            // as in `probe`
+            return Fast::Unsure;
+        }
+        // SAFETY: the record names the table, and it was published after the record did.
+        let table = unsafe { &*address };
+        let bucket = table.index.bucket(table.index.first(hash));
+        let tags = bucket.tags();
+        let Some(lane) = tags.matching(hash).first() else {
+            // Acquire: see `slow_lookup`. Where there is an old index, that is to be looked at
+            // first.
+            let is_miss = !tags.were_passed_by()
+                && table.old.is_none()
+                && published.load(Ordering::Acquire) == address;
+            return if is_miss { Fast::Miss } else { Fast::Unsure };
+        };
+        let place = bucket.place(lane);
+        let Some(cell) = record.first_cell() else { return Fast::Unsure };
+        if place == NOWHERE {
+            return Fast::Unsure;
+        }
+        let entry = table.places.address::<Entry<K, V>>(place);
+        cell.store(entry, Ordering::Release); // see `Record::looked_at`
+        barrier::light_if_asymmetric();
+        let keep = Keep::new(cell); // comparing keys is the user's code and may panic
+        if bucket.place(lane) != place {
+            return Fast::Unsure;
+        }
+        // SAFETY: a place that stands in a lane is that of an entry.
+        unsafe { std::hint::assert_unchecked(entry != 0) };
+        // SAFETY: as in `slow_lookup`.
+        let entry = unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
+        if !key.equivalent(&entry.key) {
+            return Fast::Unsure;
+        }
+        std::mem::forget(keep);
+        // Comparing keys is the user's code and may have used this cache: then the table may be
+        // gone.
+        let astray = !is_plain && record.has_strayed(lookups);
+        Fast::Hit((Found { entry, cell }, if astray { None } else { Some(&table.marks) }))
+    }
+
+    /// Looks a key up in the usual case, in the shard whose table is published at a place, for a
+    /// lookup that is counted already, of a thread that [does without
+    /// fences](Record::does_without_fences). Takes no lock, and
+    /// writes nothing but the thread's own record. Takes as few instructions as it can: the fewer
+    /// there are, the more lookups the processor has under way while it waits for the memory of the
+    /// first.
+    #[inline(always)]
+    pub(crate) fn fast_lookup<'a, Q>(
+        published: &'a AtomicPtr<TableOf<P>>,
+        record: &'a Record,
+        hash: Hash32,
+        key: &Q,
+    ) -> Fast<'a, K, V, P>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        // Only keys of the user's can lead astray.
+        let is_plain = compares_plainly::<K, Q>();
+        let lookups = if is_plain { 0 } else { record.lookups.get() };
+        let address = published.load(Ordering::Relaxed); // not used before it is read again
+        record.probe(address as usize);
+        barrier::light_if_asymmetric();
+        if published.load(Ordering::Acquire) != address {
             // as in `probe`
             return Fast::Unsure;
         }
@@ -198,15 +277,16 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
             let bucket = table.index.bucket(number);
             let tags = bucket.tags();
             for lane in tags.matching(hash) {
-                let entry = bucket.entry(lane);
+                let place = bucket.place(lane);
                 let Some(cell) = record.first_cell() else { return Fast::Unsure };
-                if entry == NOWHERE {
+                if place == NOWHERE {
                     return Fast::Unsure;
                 }
+                let entry = table.places.address::<Entry<K, V>>(place);
                 cell.store(entry, Ordering::Release); // see `Record::looked_at`
                 barrier::light_if_asymmetric();
                 let keep = Keep::new(cell); // comparing keys is the user's code and may panic
-                if bucket.entry(lane) != entry {
+                if bucket.place(lane) != place {
                     return Fast::Unsure;
                 }
                 // SAFETY: as in `slow_lookup`.
@@ -227,8 +307,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
             if !tags.were_passed_by() {
                 // Acquire: see `slow_lookup`. Where there is an old index, that is to be looked at
                 // first.
-                let is_miss =
-                    table.old.is_none() && self.table.0.load(Ordering::Acquire) == address;
+                let is_miss = table.old.is_none() && published.load(Ordering::Acquire) == address;
                 return if is_miss { Fast::Miss } else { Fast::Unsure };
             }
             number = table.index.after(number);
@@ -288,20 +367,21 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                     let bucket = index.bucket(number);
                     let tags = bucket.tags();
                     for lane in tags.matching(hash) {
-                        let entry = bucket.entry(lane);
-                        if entry == NOWHERE {
+                        let place = bucket.place(lane);
+                        if place == NOWHERE {
                             // about to get a key, or just emptied; or the table was replaced, see
                             // below
                             continue;
                         }
+                        let entry = table.places.address::<Entry<K, V>>(place);
                         let cell = record.cell();
                         cell.store(entry, Ordering::Release); // see `Record::looked_at`
                         let keep = Keep::new(cell);
                         barrier::light();
-                        if bucket.entry(lane) != entry {
+                        if bucket.place(lane) != place {
                             continue 'again;
                         }
-                        // SAFETY: the address is in the index after the cell names the entry, so a
+                        // SAFETY: the place is in the index after the cell names the entry, so a
                         // thread that takes it out later will see the cell and not free it.
                         let entry =
                             unsafe { &*std::ptr::with_exposed_provenance::<Entry<K, V>>(entry) };
@@ -321,7 +401,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
             }
             // Acquire: if the table has been replaced, what was not found here may be in the next
             // one.
-            if self.table.0.load(Ordering::Acquire).cast_const() == address {
+            if self.published().load(Ordering::Acquire).cast_const() == address {
                 return None;
             }
         }
@@ -329,12 +409,12 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
 
     /// The present table, kept from being freed while a cell names it.
     fn probe_by(&self, cell: &Keep<'_>) -> *const TableOf<P> {
-        let mut table = self.table.0.load(Ordering::Relaxed); // not used before it is read again
+        let mut table = self.published().load(Ordering::Relaxed); // not used before it is read again
         loop {
             cell.name(table as usize);
             barrier::light();
             // Acquire: as in `probe`.
-            let again = self.table.0.load(Ordering::Acquire);
+            let again = self.published().load(Ordering::Acquire);
             if again == table {
                 return table;
             }
@@ -346,9 +426,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
     #[inline(always)]
     pub(crate) fn likely_address(table: &TableOf<P>, hash: Hash32) -> *const Entry<K, V> {
         let bucket = table.index.bucket(table.index.first(hash));
-        let address =
-            bucket.tags().matching(hash).first().map_or(NOWHERE, |lane| bucket.entry(lane));
-        std::ptr::without_provenance(address)
+        let place = bucket.tags().matching(hash).first().map_or(NOWHERE, |lane| bucket.place(lane));
+        std::ptr::without_provenance(table.places.address::<Entry<K, V>>(place))
     }
 }
 
@@ -357,7 +436,7 @@ impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
         // SAFETY: no other user is left, so the table and the tables and entries that wait may be
         // freed: guards borrow the cache or keep it alive.
         unsafe {
-            drop(Box::from_raw(self.table.0.load(Ordering::Relaxed))); // nobody else is left
+            drop(Box::from_raw(self.published().load(Ordering::Relaxed))); // nobody else is left
             let owner = self.owner_mut();
             let (entries, tables) = owner.limbo.take_all();
             tables.into_iter().for_each(|table| drop(Box::from_raw(table)));

@@ -5,8 +5,9 @@ use std::ops::{Deref, DerefMut, Range};
 use floe_policy::Replacement;
 
 use crate::hash::KeyHash;
-use crate::owner::Owner;
+use crate::owner::{Owner, TableOf};
 use crate::shard::Shard;
+use crate::sync::AtomicPtr;
 
 /// Slots looked at under one lock when something goes through all of them.
 pub(crate) const SLOTS_PER_LOCK: u32 = 256;
@@ -14,21 +15,38 @@ pub(crate) const SLOTS_PER_LOCK: u32 = 256;
 /// All shards of a cache: a power of two of them.
 pub(crate) struct Shards<K, V, P: Replacement> {
     all: Box<[Shard<K, V, P>]>,
-    shift: u32,
+    /// The table of each, side by side: all that most hits read of a shard. Dropped after them.
+    tables: Box<[AtomicPtr<TableOf<P>>]>,
+    /// One less than the number of shards.
+    mask: u32,
 }
 
 impl<K, V, P: Replacement> Shards<K, V, P> {
-    pub(crate) fn new(all: Vec<Shard<K, V, P>>) -> Self {
-        assert!(all.len().is_power_of_two(), "{} shards", all.len());
-        Self { shift: 32 - all.len().ilog2(), all: all.into() }
+    pub(crate) fn new(owners: Vec<(Owner<K, V, P>, TableOf<P>)>) -> Self {
+        assert!(owners.len().is_power_of_two(), "{} shards", owners.len());
+        let tables: Box<[_]> = owners.iter().map(|_| AtomicPtr::default()).collect();
+        let mask = owners.len() as u32 - 1;
+        let made = owners.into_iter().zip(&tables);
+        // SAFETY: the shards are dropped before the memory of the tables' addresses.
+        let all = made.map(|((owner, table), at)| unsafe { Shard::new(owner, table, at) });
+        Self { all: all.collect(), tables, mask }
+    }
+
+    /// Returns where the table of a key's shard is published.
+    #[inline(always)]
+    pub(crate) fn table(&self, hash: KeyHash) -> &AtomicPtr<TableOf<P>> {
+        let number = hash.shard(self.mask);
+        debug_assert!(number < self.tables.len());
+        // SAFETY: as in `of`.
+        unsafe { self.tables.get_unchecked(number) }
     }
 
     /// Returns the shard of a key.
     #[inline(always)]
     pub(crate) fn of(&self, hash: KeyHash) -> &Shard<K, V, P> {
-        let number = hash.shard(self.shift);
+        let number = hash.shard(self.mask);
         debug_assert!(number < self.all.len());
-        // SAFETY: the shift leaves as many bits as the number of shards, a power of two, has
+        // SAFETY: the mask leaves as many bits as the number of shards, a power of two, has
         // numbers.
         unsafe { self.all.get_unchecked(number) }
     }

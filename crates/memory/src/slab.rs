@@ -3,9 +3,10 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
+use crate::places::{CHUNKS, ENTRIES, Places};
 use crate::sync::Arc;
 
-/// Bytes in a chunk at most, if more than one entry is to fit in.
+/// Bytes in a chunk at most, if more than one entry is to fit in, and if there is little so far.
 const CHUNK_BYTES: usize = 16 << 20;
 /// Bytes in the first chunk where the entries to expect are too many for an arena; each further one
 /// is as large as all before.
@@ -13,7 +14,7 @@ const CHUNK_FIRST_BYTES: usize = 64 << 10;
 /// Entries in the first chunk where their number is unknown; each further one is as large as all
 /// before.
 const ENTRIES_FIRST: usize = 64;
-/// Beyond what is expected, chunks are this part of all before.
+/// Beyond what is expected, chunks are this part of all before, and a chunk may always be so large.
 const BEYOND_SHARE: usize = 8;
 
 /// The most memory that the slabs of a cache have in one piece.
@@ -38,7 +39,7 @@ impl<E> Arena<E> {
     pub(crate) fn new(slabs: usize, entries: usize) -> Option<Arc<Self>> {
         let entries = entries.checked_mul(slabs)?;
         let bytes = entries.checked_mul(size_of::<E>())?;
-        (bytes <= ARENA_BYTES).then(|| {
+        (bytes <= ARENA_BYTES && entries <= ENTRIES).then(|| {
             let mut memory = Box::new_uninit_slice(entries);
             crate::huge::prefer(memory.as_mut_ptr(), bytes);
             Arc::new(Self { memory: Box::into_raw(memory) })
@@ -60,17 +61,21 @@ pub(crate) struct Slab<E> {
     chunks: Vec<*mut [MaybeUninit<E>]>,
     /// Tells how much of the last chunk has been given out.
     begun: usize,
-    free: Vec<*mut E>,
+    /// Places of entries that were given back.
+    free: Vec<u32>,
     /// Counts how many entries there will be, as far as that is known.
     expected: Option<usize>,
     /// Where the first chunk is from, if it is not the slab's own.
     arena: Option<Arc<Arena<E>>>,
+    /// For readers: where the chunks lie.
+    places: Arc<Places>,
 }
 
 impl<E> Slab<E> {
     /// Makes a slab for so many entries, perhaps a few more; `None` if the number is unknown.
     pub(crate) fn new(expected: Option<usize>) -> Self {
-        Self { chunks: Vec::new(), begun: 0, free: Vec::new(), expected, arena: None }
+        let (chunks, free, places) = (Vec::new(), Vec::new(), Arc::new(Places::new()));
+        Self { chunks, begun: 0, free, expected, arena: None, places }
     }
 
     /// For so many entries, perhaps a few more, in a part of an arena, by its number.
@@ -78,31 +83,33 @@ impl<E> Slab<E> {
         let first = arena.memory.cast::<MaybeUninit<E>>().wrapping_add(part * entries);
         let first = std::ptr::slice_from_raw_parts_mut(first, entries);
         let mut slab = Self::new(Some(entries));
-        slab.chunks.push(first);
+        slab.add(first);
         slab.arena = Some(Arc::clone(arena));
         slab
     }
 
-    /// Memory for one entry, which stays where it is until it is [given back](Self::give_back).
+    /// Memory for one entry, with the number of its place. It stays where it is until that is
+    /// [given back](Self::give_back).
     #[inline(always)]
-    pub(crate) fn take(&mut self) -> *mut E {
+    pub(crate) fn take(&mut self) -> (u32, *mut E) {
         match self.free.pop() {
-            Some(entry) => {
+            Some(place) => {
                 if let Some(&next) = self.free.last() {
-                    crate::prefetch::span(next.cast_const()); // written by the next insertion
+                    crate::prefetch::span(self.entry(next).cast_const()); // written by the next insertion
                 }
-                entry
+                (place, self.entry(place))
             }
             None => self.begin(),
         }
     }
 
     #[inline(never)]
-    fn begin(&mut self) -> *mut E {
+    fn begin(&mut self) -> (u32, *mut E) {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == self.begun) {
-            let most = (CHUNK_BYTES / size_of::<E>().max(1)).max(1);
             let first = (CHUNK_FIRST_BYTES / size_of::<E>().max(1)).max(1);
             let there = self.chunks.iter().map(|chunk| chunk.len()).sum::<usize>();
+            // So that there are never more chunks than have numbers.
+            let most = (CHUNK_BYTES / size_of::<E>().max(1)).max(there / BEYOND_SHARE);
             let more = match self.expected {
                 None => there.max(ENTRIES_FIRST),
                 // Memory that is not touched costs nothing, and large pages need large chunks; but
@@ -110,21 +117,40 @@ impl<E> Slab<E> {
                 Some(expected) if there < expected => (expected - there).min(there.max(first)),
                 Some(_) => there / BEYOND_SHARE,
             };
-            let entries = more.clamp(1, most);
+            let entries = more.clamp(1, most.clamp(1, ENTRIES));
             let mut chunk = Box::new_uninit_slice(entries);
             crate::huge::prefer(chunk.as_mut_ptr(), size_of_val(&*chunk));
-            self.chunks.push(Box::into_raw(chunk));
+            self.add(Box::into_raw(chunk));
             self.begun = 0;
         }
         let chunk = *self.chunks.last().expect("there is one, see above");
         let entry = chunk.cast::<E>().wrapping_add(self.begun);
+        let place = Places::number(self.chunks.len() - 1, self.begun);
         self.begun += 1;
-        entry
+        (place, entry)
     }
 
-    /// Takes memory back in which nothing lives any more and that no thread reads.
-    pub(crate) fn give_back(&mut self, entries: impl Iterator<Item = *mut E>) {
-        self.free.extend(entries);
+    /// Takes a chunk in, whose entries are given out from now on.
+    fn add(&mut self, chunk: *mut [MaybeUninit<E>]) {
+        assert!(self.chunks.len() < CHUNKS, "the memory is in too many chunks");
+        self.places.add::<E>(self.chunks.len(), chunk.cast::<E>().expose_provenance());
+        self.chunks.push(chunk);
+    }
+
+    /// For readers: where the chunks lie.
+    pub(crate) fn places(&self) -> &Arc<Places> {
+        &self.places
+    }
+
+    /// The entry at a place.
+    #[inline(always)]
+    fn entry(&self, place: u32) -> *mut E {
+        std::ptr::with_exposed_provenance_mut(self.places.address::<E>(place))
+    }
+
+    /// Takes memory back, by its places, in which nothing lives any more and that no thread reads.
+    pub(crate) fn give_back(&mut self, places: impl Iterator<Item = u32>) {
+        self.free.extend(places);
     }
 
     /// Two slabs: one of the chunks in which there are some addresses, given in order, and one of
@@ -169,7 +195,7 @@ impl<E> Slab<E> {
     pub(crate) fn memory_bytes(&self) -> usize {
         let full = self.chunks.split_last().map_or(&[][..], |(_, full)| full);
         let entries = full.iter().map(|chunk| chunk.len()).sum::<usize>() + self.begun;
-        entries * size_of::<E>() + self.free.capacity() * size_of::<*mut E>()
+        entries * size_of::<E>() + self.free.capacity() * size_of::<u32>()
     }
 }
 

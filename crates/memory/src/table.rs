@@ -12,11 +12,15 @@
 //! was replaced.
 
 use crate::index::Index;
+use crate::places::Places;
+use crate::sync::Arc;
 
 /// The readers' side of a shard.
 #[derive(Debug)]
 pub(crate) struct Table<M> {
     pub(crate) index: Index,
+    /// Where entries lie.
+    pub(crate) places: Arc<Places>,
     /// The smaller index, from which keys are being moved.
     pub(crate) old: Option<Index>,
     pub(crate) marks: M,

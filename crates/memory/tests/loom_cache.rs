@@ -76,6 +76,8 @@ mod manage;
 mod options;
 #[path = "../src/owner/mod.rs"]
 mod owner;
+#[path = "../src/places.rs"]
+mod places;
 #[path = "../src/plain.rs"]
 mod plain;
 #[path = "../src/prefetch.rs"]

@@ -11,6 +11,8 @@ mod barrier;
 mod huge;
 #[path = "../src/index.rs"]
 mod index;
+#[path = "../src/places.rs"]
+mod places;
 #[path = "../src/prefetch.rs"]
 mod prefetch;
 #[path = "loom/sync.rs"]
@@ -27,18 +29,18 @@ fn hash(key: u32) -> Hash32 {
     Hash32(key)
 }
 
-/// An index of two buckets, the first of which is full: key `n` is at address `n + 1`, and key 7
+/// An index of two buckets, the first of which is full: key `n` is at place `n + 1`, and key 6
 /// had to go to the second.
 fn crowded() -> (Arc<Index>, Vec<Lane>) {
     let index = Index::with_room(LANES);
-    let lanes = (0..=LANES as u32).map(|key| index.insert(hash(key), key as usize + 1)).collect();
+    let lanes = (0..=LANES as u32).map(|key| index.insert(hash(key), key + 1)).collect();
     assert!(index.bucket(0).tags().were_passed_by() && !index.bucket(1).tags().were_passed_by());
     (Arc::new(index), lanes)
 }
 
 /// Returns what a reader does, as `Shard::slow_lookup` does it, for a key that is known by its
-/// addresses: whether it is there.
-fn search(index: &Index, key: u32, addresses: &[usize]) -> Option<usize> {
+/// places: whether it is there.
+fn search(index: &Index, key: u32, places: &[u32]) -> Option<u32> {
     'again: loop {
         let first = index.first(hash(key));
         let mut number = first;
@@ -46,16 +48,16 @@ fn search(index: &Index, key: u32, addresses: &[usize]) -> Option<usize> {
             let bucket = index.bucket(number);
             let tags = bucket.tags();
             for lane in tags.matching(hash(key)) {
-                let address = bucket.entry(lane);
-                if !addresses.contains(&address) {
+                let place = bucket.place(lane);
+                if !places.contains(&place) {
                     continue;
                 }
                 fence(Ordering::SeqCst);
-                if bucket.entry(lane) != address {
+                if bucket.place(lane) != place {
                     thread::yield_now();
                     continue 'again;
                 }
-                return Some(address);
+                return Some(place);
             }
             if !tags.were_passed_by() {
                 return None;
@@ -81,14 +83,14 @@ fn a_key_that_is_there_is_found_whatever_is_put_in_and_taken_out_beside_it() {
         let (index, lanes) = crowded();
         let read = Arc::clone(&index);
         let reader = thread::spawn(move || {
-            assert_eq!(search(&read, 7, &[8]), Some(8), "it is there all the while");
+            assert_eq!(search(&read, 6, &[7]), Some(7), "it is there all the while");
         });
         index.remove(hash(3), lanes[3]); // its lane is free now, and the reader's key is past it
         index.insert(hash(9), 10); // takes the lane
         let further = index.insert(hash(10), 11); // passes the first bucket by
         index.remove(hash(10), further);
         reader.join().unwrap();
-        assert!(index.bucket(0).tags().were_passed_by(), "key 7 is still further on");
+        assert!(index.bucket(0).tags().were_passed_by(), "key 6 is still further on");
     });
 }
 
@@ -110,39 +112,39 @@ fn a_key_that_comes_in_is_there_with_its_entry() {
 }
 
 #[test]
-fn an_address_that_is_replaced_is_the_old_one_or_the_new_one() {
+fn a_place_that_is_replaced_is_the_old_one_or_the_new_one() {
     model(5, || {
         let (index, lanes) = crowded();
         let read = Arc::clone(&index);
         let reader = thread::spawn(move || {
-            let seen = search(&read, 7, &[8, 20, 21]).expect("it is there all the while");
-            let then = search(&read, 7, &[8, 20, 21]).expect("it is there all the while");
+            let seen = search(&read, 6, &[7, 20, 21]).expect("it is there all the while");
+            let then = search(&read, 6, &[7, 20, 21]).expect("it is there all the while");
             assert!(then >= seen, "{seen}, then {then}");
         });
-        index.replace(lanes[7], 20);
-        index.replace(lanes[7], 21);
+        index.replace(lanes[6], 20);
+        index.replace(lanes[6], 21);
         reader.join().unwrap();
     });
 }
 
 #[test]
-fn an_address_is_not_found_valid_once_it_is_free() {
+fn a_place_is_not_found_valid_once_it_is_free() {
     model(5, || {
         let (index, lanes) = crowded();
-        let (read, entry) = (Arc::clone(&index), Arc::new(Tracked::new(8)));
+        let (read, entry) = (Arc::clone(&index), Arc::new(Tracked::new(7)));
         let looked_at = Arc::new(loom::sync::atomic::AtomicBool::new(false));
         let (seen, says) = (Arc::clone(&entry), Arc::clone(&looked_at));
         let reader = thread::spawn(move || {
             // A cell that names the entry, in one bit.
             says.store(true, Ordering::Release);
             fence(Ordering::SeqCst);
-            if search(&read, 7, &[8]).is_some() {
-                assert_eq!(seen.get(), 8);
+            if search(&read, 6, &[7]).is_some() {
+                assert_eq!(seen.get(), 7);
             }
             drop(seen);
             says.store(false, Ordering::Release);
         });
-        index.remove(hash(7), lanes[7]);
+        index.remove(hash(6), lanes[6]);
         assert!(!index.bucket(0).tags().were_passed_by());
         fence(Ordering::SeqCst);
         if !looked_at.load(Ordering::Acquire) {
@@ -160,14 +162,13 @@ fn a_key_that_moves_to_another_index_is_found_all_the_while() {
         let indexes = [Arc::clone(&old), Arc::clone(&new)];
         let reader = thread::spawn(move || {
             // As `Shard::slow_lookup` does it with both indexes of a table.
-            for key in [7, 3] {
-                let found =
-                    indexes.iter().find_map(|index| search(index, key, &[key as usize + 1]));
-                assert_eq!(found, Some(key as usize + 1));
+            for key in [6, 3] {
+                let found = indexes.iter().find_map(|index| search(index, key, &[key + 1]));
+                assert_eq!(found, Some(key + 1));
             }
         });
-        for key in [3, 7] {
-            new.insert(hash(key), key as usize + 1);
+        for key in [3, 6] {
+            new.insert(hash(key), key + 1);
             old.remove(hash(key), lanes[key as usize]);
         }
         reader.join().unwrap();

@@ -17,7 +17,6 @@ use crate::lifetimes::Lifetimes;
 use crate::local::Threads;
 use crate::owner::Owner;
 use crate::records::Records;
-use crate::shard::Shard;
 use crate::shards::Shards;
 use crate::sync::{Arc, AtomicU64};
 
@@ -102,13 +101,14 @@ where
             let (owner, table) =
                 Owner::new(self.policy.clone(), shape, budget.share_of(shards), slab, admission);
             budget.take(shape.unlimited);
-            made.push(Shard::new(owner, table));
+            made.push((owner, table));
         }
         let idle = self.idle.map(Unused::Expires);
         let unused = idle.or(self.ahead.map(Unused::Refreshes));
         let inner = Inner {
             shards: Shards::new(made),
             hasher: self.hasher,
+            serial: threads.serial(),
             threads: Arc::clone(&threads),
             frozen: FrozenState::new(self.freezing),
             budget,

@@ -340,7 +340,7 @@ impl<K, V> FrozenIndex<K, V> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if !barrier::is_asymmetric() {
+        if !record.does_without_fences() {
             return None; // this thread may have told so by now, between two keys of a batch
         }
         let (entry, keep) = self.keep(likely, record)?;

@@ -58,7 +58,7 @@ impl<K, V> FrozenState<K, V> {
         record: &'a Record,
     ) -> Option<(&'a FrozenIndex<K, V>, Keep<'a>)> {
         let index = self.published();
-        if index.is_null() || !barrier::is_asymmetric() {
+        if index.is_null() || !record.does_without_fences() {
             return None;
         }
         let cell = record.another_cell();
@@ -71,7 +71,8 @@ impl<K, V> FrozenState<K, V> {
             .then(|| (unsafe { &*index }, keep))
     }
 
-    /// Looks a key up in the frozen index; not to find it there says nothing.
+    /// Looks a key up in the frozen index, for a thread that [does without
+    /// fences](Record::does_without_fences); not to find it there says nothing.
     #[inline(always)]
     pub(crate) fn find<'a, Q>(
         &'a self,
@@ -83,9 +84,6 @@ impl<K, V> FrozenState<K, V> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        if !barrier::is_asymmetric() {
-            return None; // an index that was published before readers had to fence
-        }
         record.probe(index as usize);
         barrier::light_if_asymmetric();
         // Acquire: what is in the index was written before it was published.

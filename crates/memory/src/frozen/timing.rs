@@ -81,6 +81,8 @@ pub(crate) struct Timings {
     frozen: Kind,
     dynamic: Kind,
     miss: Kind,
+    /// The lookup that is to be timed next, by its number, or a later one.
+    pub(crate) next: Count,
     /// A miss that was timed: the hash of its key, 0 for none, and when it began, in nanoseconds.
     /// The insertion that follows belongs to it, and what was loaded in between.
     missed: Count,

@@ -10,7 +10,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn an_index_is_a_map_from_hashes_to_addresses(
+    fn an_index_is_a_map_from_hashes_to_places(
         steps in proptest::collection::vec((0..60u32, 0..3u8), 0..400),
     ) {
         let index = Index::with_room(40);
@@ -18,19 +18,19 @@ proptest! {
         // collide.
         let hash = |key: u32| Hash32(((key % 3) << 30) | (key % 5));
         let (mut map, mut lanes) = (HashMap::new(), HashMap::new());
-        for (address, (key, step)) in (1..).zip(steps) {
+        for (place, (key, step)) in (1..).zip(steps) {
             match (step, map.contains_key(&key)) {
-                (0, true) => index.remove(hash(key), lanes[&key]),
-                (1, true) => index.replace(lanes[&key], address),
+                (0, true) => assert_eq!(index.remove(hash(key), lanes[&key]), map[&key]),
+                (1, true) => index.replace(lanes[&key], place),
                 (_, false) if map.len() < 40 => {
-                    lanes.insert(key, index.insert(hash(key), address));
+                    lanes.insert(key, index.insert(hash(key), place));
                 }
                 _ => continue,
             }
             if step == 0 && map.contains_key(&key) {
                 map.remove(&key);
             } else {
-                map.insert(key, address);
+                map.insert(key, place);
             }
             for key in 0..60 {
                 let found = index.find(hash(key), |found| map.get(&key) == Some(&found));

@@ -285,7 +285,7 @@ where
             return (hash, Lookup::Absent);
         };
         let value = Ref::new(found.entry, Keep::new(found.cell));
-        let expiry = &found.entry.expiry;
+        let expiry = &found.entry.head;
         if expiry.is_set()
             && expiry.is_due(inner.lifetimes.clock())
             && let Some(loading) = self.refresh(hash, key, &value)

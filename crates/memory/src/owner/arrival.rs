@@ -35,7 +35,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let (hash, need) = (candidate.hash.in_shard(), Amount::of(candidate.weight));
         let access = candidate.hash.access(candidate.weight);
         let before = self.find(shard.table(), hash, candidate.key());
-        match before.map(|before| (before.slot(), before.expiry.is_set())) {
+        match before.map(|before| (before.slot(), before.head.is_set())) {
             Some((slot, expires)) => {
                 let tenant = &self.slots[slot];
                 if !expires
@@ -123,7 +123,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     ) -> Result<(), Amount> {
         let tenant = &self.slots[slot];
         // SAFETY: it is in, and entries are taken out under this lock only.
-        if unsafe { &*tenant.entry }.expiry.is_over(clock) {
+        if unsafe { &*tenant.entry }.head.is_over(clock) {
             let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
             self.room.release(budget, room);
             if self.admission.is_some() {
@@ -219,8 +219,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if self.room.held().entries as usize == self.growth.keys_max() {
             self.begin_moving(shard);
         }
-        let mut placed = self.place(slot, candidate);
-        placed.lane = shard.table().index.insert(placed.hash, placed.entry.expose_provenance());
+        let (place, mut placed) = self.place(slot, candidate);
+        placed.lane = shard.table().index.insert(placed.hash, place);
         self.room.entered(placed.weight);
         let pinned = placed.pinned;
         self.slots.put(slot, placed);
@@ -248,16 +248,16 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.move_some(shard);
         }
         let table = shard.table();
-        let mut placed = self.place(victim.0, candidate);
+        let (place, mut placed) = self.place(victim.0, candidate);
         let tenant = &self.slots[victim.0];
         debug_assert!(!tenant.frozen, "what is frozen is out of reach");
-        self.growth.index_of(tenant, table).remove(tenant.hash, tenant.lane);
-        placed.lane = table.index.insert(placed.hash, placed.entry.expose_provenance());
+        let left = self.growth.index_of(tenant, table).remove(tenant.hash, tenant.lane);
+        placed.lane = table.index.insert(placed.hash, place);
         let pinned = placed.pinned;
         let before = self.slots.put(victim.0, placed);
         self.counts.insertions += 1;
         self.counts.evictions += 1;
-        self.let_go(before.retire(), Cause::Evicted, gone);
+        self.let_go(before.retire(left), Cause::Evicted, gone);
         if !pinned {
             self.order.insert(victim, access); // last: it can be the user's, and panic
         }
@@ -277,12 +277,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if melts {
             self.frozen.melt(&mut self.slots[slot]); // such entries are not frozen
         }
-        let mut placed = self.place(slot, candidate);
+        let (place, mut placed) = self.place(slot, candidate);
         let tenant = &self.slots[slot];
         (placed.lane, placed.era) = (tenant.lane, tenant.era);
         let index = self.growth.index_of(tenant, shard.table());
-        let (lane, after) = (tenant.lane, placed.entry.expose_provenance());
-        self.frozen.succeed(tenant, &mut placed, || index.replace(lane, after));
+        let (lane, left) = (tenant.lane, index.place(tenant.lane));
+        self.frozen.succeed(tenant, &mut placed, || index.replace(lane, place));
         let (weight, pinned) = (placed.weight, placed.pinned);
         let before = self.slots.put(slot, placed);
         self.room.left(before.weight);
@@ -290,7 +290,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.counts.insertions += 1;
         self.counts.note(Cause::Replaced);
         let (weight_before, pinned_before) = (before.weight, before.pinned);
-        self.let_go(before.retire(), Cause::Replaced, gone);
+        self.let_go(before.retire(left), Cause::Replaced, gone);
         // Last: the policy and the admission can be the user's, and panic.
         match (pinned_before, pinned) {
             (false, false) if melts => {
@@ -312,10 +312,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Puts an entry into unused memory; its lane is still to be found.
+    /// Puts an entry into unused memory, and returns the number of its place; its lane is still to
+    /// be found.
     #[inline(always)]
-    fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> Tenant<K, V> {
-        let entry = self.slab.take();
+    fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> (u32, Tenant<K, V>) {
+        let (place, entry) = self.slab.take();
         if let Some(guard) = candidate.guard {
             // as in `hazard`; and the entry is not shared yet
             guard.store(entry.expose_provenance(), Ordering::Release);
@@ -323,15 +324,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
         unsafe { candidate.settle(slot, entry) };
         let Candidate { hash, weight, pinned, .. } = *candidate;
-        Tenant {
-            entry,
-            hash: hash.in_shard(),
-            lane: Lane::NONE,
-            weight,
-            pinned,
-            frozen: false,
-            era: self.growth.era(),
-        }
+        let (hash, lane, era) = (hash.in_shard(), Lane::NONE, self.growth.era());
+        (place, Tenant { entry, hash, lane, weight, pinned, frozen: false, era })
     }
 
     /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at
@@ -342,8 +336,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         cause: Cause,
         gone: &mut Gone<K, V>,
     ) {
-        let placed = self.place(u32::MAX, candidate);
+        let (place, placed) = self.place(u32::MAX, candidate);
         self.counts.note(cause);
-        self.let_go(placed.retire(), cause, gone);
+        self.let_go(placed.retire(place), cause, gone);
     }
 }

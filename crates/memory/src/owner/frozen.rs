@@ -42,7 +42,7 @@ impl<K, V> FrozenEntries<K, V> {
     /// Returns whether an entry that is in may be frozen.
     pub(super) fn admits(&self, tenant: &Tenant<K, V>) -> bool {
         // SAFETY: it is in, and is taken out under this lock only.
-        let goes_idle = || unsafe { &*tenant.entry }.expiry.goes_idle();
+        let goes_idle = || unsafe { &*tenant.entry }.head.goes_idle();
         let reaches = |index: &FrozenIndex<K, V>| index.reaches(tenant.entry.expose_provenance());
         // Each hit of an entry that goes idle writes to it.
         self.index.as_deref().is_none_or(reaches) && !goes_idle()
@@ -55,7 +55,7 @@ impl<K, V> FrozenEntries<K, V> {
         }
         self.count += 1;
         // SAFETY: it is in, and is taken out under this lock only.
-        unsafe { &*tenant.entry }.set_frozen(true);
+        unsafe { &*tenant.entry }.head.set_frozen(true);
         if let Some(index) = &self.index {
             index.insert(tenant.hash, tenant.entry.expose_provenance());
         }
@@ -66,7 +66,7 @@ impl<K, V> FrozenEntries<K, V> {
         self.left(tenant);
         if std::mem::take(&mut tenant.frozen) {
             // SAFETY: it is in, and is taken out under this lock only.
-            unsafe { &*tenant.entry }.set_frozen(false);
+            unsafe { &*tenant.entry }.head.set_frozen(false);
         }
     }
 
@@ -93,7 +93,7 @@ impl<K, V> FrozenEntries<K, V> {
             return replace();
         }
         // SAFETY: just made, and not shared yet.
-        unsafe { &*placed.entry }.set_frozen(true);
+        unsafe { &*placed.entry }.head.set_frozen(true);
         let (from, to) = (before.entry.expose_provenance(), placed.entry.expose_provenance());
         match &self.index {
             Some(index) => index.replace(placed.hash, from, to, replace),

@@ -5,6 +5,7 @@ use floe_policy::Eviction;
 use super::Owner;
 use crate::index::Index;
 use crate::shard::Shard;
+use crate::sync::Arc;
 use crate::table::Table;
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
@@ -31,7 +32,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// Publishes another table in the place of the present one.
     fn publish(&mut self, shard: &Shard<K, V, P>, index: Index, old: Option<Index>) {
-        let before = shard.replace_table(Table { index, old, marks: self.order.marks().clone() });
+        let (places, marks) = (Arc::clone(self.slab.places()), self.order.marks().clone());
+        let before = shard.replace_table(Table { index, places, old, marks });
         self.limbo.push_table(before);
     }
 

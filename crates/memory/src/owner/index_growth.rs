@@ -92,7 +92,7 @@ impl IndexGrowth {
         let end = tenants.len().min(self.moved + MOVED_AT_ONCE);
         for tenant in &mut tenants[self.moved..end] {
             if tenant.is_some() && tenant.era != self.era {
-                let lane = table.index.insert(tenant.hash, tenant.entry.expose_provenance());
+                let lane = table.index.insert(tenant.hash, old.place(tenant.lane));
                 // after it has come to the new one: see `table`
                 old.remove(tenant.hash, tenant.lane);
                 (tenant.lane, tenant.era) = (lane, self.era);

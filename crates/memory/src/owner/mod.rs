@@ -35,6 +35,7 @@ use crate::index::Hash32;
 use crate::limbo::{Batch, Limbo, Retired};
 use crate::slab::Slab;
 use crate::stats::ShardCounts;
+use crate::sync::Arc;
 use crate::table::Table;
 
 /// Holds what a shard frees at once.
@@ -76,7 +77,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         order.reserve(slots.reserved());
         order.set_capacity(shape.capacity.max(1));
-        let table = Table { index: growth.index(), old: None, marks: order.marks().clone() };
+        let (index, places) = (growth.index(), Arc::clone(slab.places()));
+        let table = Table { index, places, old: None, marks: order.marks().clone() };
         let owner = Self {
             order,
             slots,
@@ -118,10 +120,13 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        let entry = |address| std::ptr::with_exposed_provenance::<Entry<K, V>>(address);
-        // SAFETY: addresses in the index are those of live entries, and entries are taken out under
+        let entry = |place| {
+            let address = table.places.address::<Entry<K, V>>(place);
+            std::ptr::with_exposed_provenance::<Entry<K, V>>(address)
+        };
+        // SAFETY: places in the index are those of live entries, and entries are taken out under
         // this lock only.
-        let is_key = |address| key.equivalent(unsafe { &(*entry(address)).key });
+        let is_key = |place| key.equivalent(unsafe { &(*entry(place)).key });
         let found = match &table.old {
             None => table.index.find(hash, is_key)?,
             Some(_) => Self::find_in_both(table, hash, &is_key)?,
@@ -136,8 +141,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     fn find_in_both(
         table: &TableOf<P>,
         hash: Hash32,
-        is_key: &impl Fn(usize) -> bool,
-    ) -> Option<usize> {
+        is_key: &impl Fn(u32) -> bool,
+    ) -> Option<u32> {
         table.indexes().find_map(|index| index.find(hash, is_key))
     }
 
@@ -190,10 +195,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         let tenant = self.slots.vacate(slot);
         self.frozen.left(&tenant);
-        self.growth.index_of(&tenant, table).remove(tenant.hash, tenant.lane);
+        let place = self.growth.index_of(&tenant, table).remove(tenant.hash, tenant.lane);
         let room = self.room.left(tenant.weight);
         self.counts.note(cause);
-        self.let_go(tenant.retire(), cause, gone);
+        self.let_go(tenant.retire(place), cause, gone);
         room
     }
 

@@ -41,7 +41,8 @@ impl<K, V> Tenant<K, V> {
         self.is_some() && !(self.pinned | self.frozen)
     }
 
-    pub(crate) fn retire(self) -> RetiredOf<K, V> {
-        Retired { entry: self.entry, weight: self.weight }
+    /// It has been taken out of the index, where it had a place.
+    pub(crate) fn retire(self, place: u32) -> RetiredOf<K, V> {
+        Retired { entry: self.entry, place, weight: self.weight }
     }
 }

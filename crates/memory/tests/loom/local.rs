@@ -24,6 +24,10 @@ impl Threads {
         Arc::new(Self { records, taken: Default::default() })
     }
 
+    pub(crate) fn serial(&self) -> u64 {
+        0
+    }
+
     /// Returns what happens in the library when a thread ends.
     pub(crate) fn release(&self) {
         let taken = self.taken.lock().unwrap().remove(&loom::thread::current().id());
@@ -32,6 +36,10 @@ impl Threads {
             self.records.release(unsafe { &*record });
         }
     }
+}
+
+pub(crate) fn record_by(_: u64, threads: &Arc<Threads>) -> &Record {
+    record(threads)
 }
 
 pub(crate) fn record(threads: &Arc<Threads>) -> &Record {

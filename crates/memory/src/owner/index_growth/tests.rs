@@ -1,13 +1,15 @@
 //! Moves of keys from one index to a larger one, without a shard around them.
 
-use crate::index::Hash32;
+use crate::index::{Hash32, Index};
 use crate::owner::Tenant;
 use crate::owner::index_growth::{IndexGrowth, MOVED_AT_ONCE};
+use crate::places::Places;
+use crate::sync::Arc;
 use crate::table::Table;
 
-/// The address of an entry: it is only compared.
-fn address(key: u32) -> usize {
-    8 * (key as usize + 1)
+/// The place of an entry: it is only compared.
+fn place(key: u32) -> u32 {
+    key + 1
 }
 
 fn hash(key: u32) -> Hash32 {
@@ -16,13 +18,17 @@ fn hash(key: u32) -> Hash32 {
 
 /// Puts a key into the newest index.
 fn insert(growth: &IndexGrowth, table: &Table<()>, key: u32) -> Tenant<u32, u32> {
-    let lane = table.index.insert(hash(key), address(key));
-    let entry = std::ptr::without_provenance_mut(address(key));
+    let lane = table.index.insert(hash(key), place(key));
+    let entry = std::ptr::without_provenance_mut(8 * place(key) as usize);
     Tenant { entry, hash: hash(key), lane, era: growth.era(), ..Tenant::NONE }
 }
 
+fn table(index: Index, old: Option<Index>) -> Table<()> {
+    Table { index, places: Arc::new(Places::new()), old, marks: () }
+}
+
 fn finds(table: &Table<()>, key: u32) -> bool {
-    table.indexes().any(|index| index.find(hash(key), |found| found == address(key)).is_some())
+    table.indexes().any(|index| index.find(hash(key), |found| found == place(key)).is_some())
 }
 
 #[test]
@@ -32,7 +38,7 @@ fn an_index_is_as_large_as_all_slots_after_some_doublings() {
         assert!(growth.keys_max() <= 1024, "{slots} slots");
         while growth.keys_max() < slots {
             let (before, old) = (growth.keys_max(), Some(growth.index()));
-            let table = Table { index: growth.begin(slots), old, marks: () };
+            let table = table(growth.begin(slots), old);
             assert!(growth.keys_max() * 4 > before * 7, "{before} of {slots} slots");
             assert!(growth.advance::<u32, u32, ()>(&mut [], &table), "there are no keys to move");
         }
@@ -44,11 +50,11 @@ fn an_index_is_as_large_as_all_slots_after_some_doublings() {
 fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
     const KEYS: u32 = 50;
     let mut growth = IndexGrowth::new(KEYS as usize);
-    let mut table = Table { index: growth.index(), old: None, marks: () };
+    let mut table = self::table(growth.index(), None);
     let mut tenants: Vec<_> = (0..KEYS).map(|key| insert(&growth, &table, key)).collect();
     let gone = std::mem::replace(&mut tenants[7], Tenant::NONE);
     table.index.remove(gone.hash, gone.lane);
-    table = Table { index: growth.begin(1000), old: Some(table.index), marks: () };
+    table = self::table(growth.begin(1000), Some(table.index));
     assert_eq!(growth.keys_max(), 2 * KEYS as usize);
     for step in 1.. {
         tenants.push(insert(&growth, &table, KEYS + step));
@@ -65,7 +71,7 @@ fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
     table = Table { old: None, ..table };
     for tenant in tenants.iter().filter(|tenant| tenant.is_some()) {
         assert!(std::ptr::eq(growth.index_of(tenant, &table), &raw const table.index));
-        let found = |found| found == tenant.entry.addr();
+        let found = |found| 8 * found as usize == tenant.entry.addr();
         assert!(table.index.find(tenant.hash, found).is_some());
     }
 }
