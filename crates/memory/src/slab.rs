@@ -195,7 +195,8 @@ impl<E> Slab<E> {
     pub(crate) fn memory_bytes(&self) -> usize {
         let full = self.chunks.split_last().map_or(&[][..], |(_, full)| full);
         let entries = full.iter().map(|chunk| chunk.len()).sum::<usize>() + self.begun;
-        entries * size_of::<E>() + self.free.capacity() * size_of::<u32>()
+        let accounts = self.free.capacity() * size_of::<u32>() + size_of::<Places>();
+        entries * size_of::<E>() + accounts
     }
 }
 
