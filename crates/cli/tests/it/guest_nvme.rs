@@ -27,8 +27,15 @@ fn volume(mode: &str, port: u16) -> Volume {
         .with(&["--listen", &address, "--nqn", NAME])
 }
 
+/// Where a guest finds its disk: a port of this machine, a subsystem, and the disk's size.
+pub(crate) struct Target<'a> {
+    pub(crate) port: &'a str,
+    pub(crate) name: &'a str,
+    pub(crate) mib: usize,
+}
+
 /// A guest that runs one of the scripts against a server.
-struct Guest {
+pub(crate) struct Guest {
     process: Child,
     lines: std::io::Lines<BufReader<std::process::ChildStdout>>,
 }
@@ -46,18 +53,30 @@ impl Guest {
         machine: &[&str],
         variables: &str,
     ) -> Self {
+        let address = server.nvme.strip_prefix("nvme-tcp://").expect("an address");
+        let (address, name) = address.split_once('/').expect("a name");
+        let (_, port) = address.rsplit_once(':').expect("a port");
+        let target = Target { port, name, mib: VOLUME_MIB };
+        Self::start_at(script, &target, folder, machine, variables)
+    }
+
+    /// The same with another server.
+    pub(crate) fn start_at(
+        script: &str,
+        &Target { port, name, mib }: &Target<'_>,
+        folder: &Path,
+        machine: &[&str],
+        variables: &str,
+    ) -> Self {
         let programs = ["blocks", "forward"].map(|name| {
             let program = folder.join(name);
             let source = scripts().join(format!("{name}.c"));
             run("cc", &["-O1", "-o", text(&program), text(&source)]);
             program
         });
-        let address = server.nvme.strip_prefix("nvme-tcp://").expect("an address");
-        let (address, name) = address.split_once('/').expect("a name");
-        let (_, port) = address.rsplit_once(':').expect("a port");
         let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
         let whole = folder.join(script);
-        let head = format!("PORT={port} NAME={name} SIZE_MIB={VOLUME_MIB} {variables}");
+        let head = format!("PORT={port} NAME={name} SIZE_MIB={mib} {variables}");
         std::fs::write(&whole, [head, read("nvme_begin.sh"), read(script)].join("\n"))
             .expect("a script");
         let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/linux-guest");
@@ -76,7 +95,7 @@ impl Guest {
 
     /// Waits until the script prints a line.
     #[track_caller]
-    fn says(&mut self, wanted: &str) {
+    pub(crate) fn says(&mut self, wanted: &str) {
         let mut said = Vec::new();
         for line in &mut self.lines {
             let line = line.expect("text");
@@ -90,7 +109,7 @@ impl Guest {
 
     /// Waits until the script has ended, well.
     #[track_caller]
-    fn ends_well(mut self, folder: &Path) {
+    pub(crate) fn ends_well(mut self, folder: &Path) {
         let said: Vec<_> = self.lines.by_ref().map_while(Result::ok).collect();
         let status = self.process.wait().expect("it can be waited for");
         let log = std::fs::read_to_string(folder.join("kernel.log")).expect("a log");

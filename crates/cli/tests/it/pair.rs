@@ -1,6 +1,7 @@
 //! Two servers of one image of Ceph, of which one serves and the other takes over.
 
 mod campaign;
+mod linux;
 mod mirror;
 mod paths;
 mod rig;

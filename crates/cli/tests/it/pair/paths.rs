@@ -9,16 +9,16 @@ use floe_testkit::{Ceph, PATIENCE, wait_until};
 
 use super::rig::Pair;
 
-const NAME: &str = "nqn.2014-08.org.nvmexpress:uuid:22222222-2222-4333-8444-555555555555";
+pub(super) const NAME: &str =
+    "nqn.2014-08.org.nvmexpress:uuid:22222222-2222-4333-8444-555555555555";
 const BLOCK: Range = Range { namespace: 1, first: 0, blocks: 8 };
 
 /// The states of the log of access.
 const OPTIMIZED: u8 = 0x01;
 const INACCESSIBLE: u8 = 0x03;
 
-/// A pair at these addresses.
-fn pair(ceph: Ceph) -> (Pair, [String; 2]) {
-    let mut pair = Pair::new(ceph, "5s");
+/// A pair that is to serve hosts, and its addresses.
+pub(super) fn pair_of(mut pair: Pair) -> (Pair, [String; 2]) {
     // Both are held until both are known, so that they differ.
     let free = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let addresses = free.map(|it| it.local_addr().expect("an address").to_string());
@@ -48,7 +48,7 @@ fn await_state(address: &str, wanted: u8) -> Controller {
 #[test]
 fn hosts_see_the_standby_as_a_path_that_cannot_be_used_until_it_takes_over() {
     let Some(ceph) = Ceph::start() else { return };
-    let (mut pair, addresses) = pair(ceph);
+    let (mut pair, addresses) = pair_of(Pair::new(ceph, "5s"));
     pair.begin(0);
     pair.wait_for_role(0, Role::Active);
     pair.begin(1);

@@ -36,7 +36,12 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(ceph: Ceph, lease: &'static str) -> Self {
-        let image = ceph.image("pair", SIZE as u64);
+        Self::of_size(ceph, lease, SIZE)
+    }
+
+    /// A pair of an image of so many bytes.
+    pub(super) fn of_size(ceph: Ceph, lease: &'static str, size: usize) -> Self {
+        let image = ceph.image("pair", size as u64);
         let folder = tempfile::tempdir().expect("a folder");
         let (servers, options) = ([None, None], Default::default());
         // A half that returns has much to catch up with when the next thing happens.
