@@ -89,6 +89,19 @@ install-c: ## the library for C: PREFIX=/usr/local, DESTDIR=
 	$(CARGO) build --release --locked -p floe-c
 	PREFIX="$${PREFIX:-/usr/local}" scripts/install-c "$$(cd "$${CARGO_TARGET_DIR:-target}" && pwd)/release"
 
+.PHONY: deb
+deb: ## the Debian package, in target/deb
+	@scripts/require build deb
+	$(CARGO) build --profile dist --locked --bin floe
+	scripts/deb "$${CARGO_TARGET_DIR:-target}/dist/floe"
+
+# PROGRAM=FILE is a program that is built already; tests have built this one.
+.PHONY: test-deb
+test-deb: ## the Debian package of PROGRAM, installed and removed in a Debian of its own
+	@scripts/require build deb chroot
+	@test -x "$(or $(PROGRAM),$${CARGO_TARGET_DIR:-target}/debug/floe)" || $(CARGO) build --locked --bin floe
+	scripts/test-deb $(if $(PROGRAM),,--any-size) "$(or $(PROGRAM),$${CARGO_TARGET_DIR:-target}/debug/floe)"
+
 .PHONY: man
 man: ## manual pages, in target/man
 	@scripts/require build
