@@ -32,6 +32,8 @@ mod error;
 mod fields;
 mod format;
 mod generate;
+mod last_touches;
+mod lru_curve;
 mod request;
 mod reuse;
 mod sample;
@@ -47,6 +49,7 @@ pub use format::{Format, formats_table};
 pub use generate::{
     GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table,
 };
+pub use lru_curve::{LruCurve, LruPoint};
 pub use request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
 pub use reuse::{Reuse, ReuseStats};
 pub use stats::{Info, Stats};

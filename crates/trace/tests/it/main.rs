@@ -6,6 +6,7 @@ mod compact;
 mod detection;
 mod generators;
 mod known_answers;
+mod lru_curve;
 mod reuse;
 mod round_trip;
 mod sums;

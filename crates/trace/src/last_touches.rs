@@ -1,0 +1,97 @@
+//! The order of last touches, in which reuse distances are counted.
+//!
+//! A Fenwick tree over places in the order of touches counts the keys that were last touched after
+//! a place. Touch, drop and count take logarithmic time.
+//!
+//! Invariant: a place counts 1 in the tree if it is that of its key's last touch, else 0, so that
+//! all places together count `live`.
+
+/// When each key was last touched, and how many were touched since a time: a Fenwick tree over
+/// twice as many places as there are keys. When all are used, the touches that still count move to
+/// the front.
+#[derive(Debug)]
+pub(crate) struct LastTouches {
+    /// The place of each key's last touch, counted from 1; 0 before the first.
+    place: Vec<u32>,
+    /// The key at each place.
+    keys: Vec<u32>,
+    tree: Vec<u32>,
+    used: usize,
+    live: u32,
+}
+
+impl LastTouches {
+    /// Nothing touched yet, with room for so many keys.
+    pub(crate) fn new(distinct: usize) -> Self {
+        let places = (2 * distinct).max(64) + 1;
+        Self {
+            place: vec![0; distinct],
+            keys: vec![0; places],
+            tree: vec![0; places],
+            used: 0,
+            live: 0,
+        }
+    }
+
+    /// Notes a touch. Returns the distinct keys touched since the key's last touch, with itself.
+    pub(crate) fn touch(&mut self, key: u32) -> Option<u32> {
+        if self.used + 1 == self.tree.len() {
+            self.compact();
+        }
+        let before = self.place[key as usize] as usize;
+        let distance = (before > 0).then(|| self.live - self.up_to(before) + 1);
+        self.forget(key);
+        self.used += 1;
+        self.place[key as usize] = self.used as u32;
+        self.keys[self.used] = key;
+        self.add(self.used, 1);
+        self.live += 1;
+        distance
+    }
+
+    /// Drops a key, as if it had never been touched.
+    pub(crate) fn forget(&mut self, key: u32) {
+        let place = std::mem::take(&mut self.place[key as usize]) as usize;
+        if place > 0 {
+            self.add(place, u32::MAX);
+            self.live -= 1;
+        }
+    }
+
+    fn up_to(&self, mut place: usize) -> u32 {
+        let mut sum = 0u32;
+        while place > 0 {
+            sum = sum.wrapping_add(self.tree[place]);
+            place &= place - 1;
+        }
+        sum
+    }
+
+    fn add(&mut self, mut place: usize, difference: u32) {
+        while let Some(node) = self.tree.get_mut(place) {
+            *node = node.wrapping_add(difference);
+            place += place & place.wrapping_neg();
+        }
+    }
+
+    fn compact(&mut self) {
+        let mut front = 0;
+        for place in 1..=self.used {
+            let key = self.keys[place];
+            if self.place[key as usize] as usize == place {
+                front += 1;
+                self.place[key as usize] = front as u32;
+                self.keys[front] = key;
+            }
+        }
+        self.used = front;
+        self.tree.fill(0);
+        self.tree[1..=front].fill(1);
+        for place in 1..self.tree.len() {
+            let parent = place + (place & place.wrapping_neg());
+            if parent < self.tree.len() {
+                self.tree[parent] += self.tree[place];
+            }
+        }
+    }
+}
