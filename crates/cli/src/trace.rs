@@ -1,18 +1,22 @@
 //! `floe trace`: inspects and converts traces.
 
+mod curve;
+
 use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use floe_trace::{
-    Columns, CompactOptions, Format, Info, Kind, OpenOptions, Reuse, ReuseStats, Stats, Trace,
-    convert, formats_table, generators, generators_table,
+    Columns, CompactOptions, Format, Info, Kind, LruCurve, OpenOptions, Reuse, ReuseStats, Stats,
+    Trace, convert, formats_table, generators, generators_table,
 };
 use serde::Serialize;
 
 use crate::error::CliError;
 use crate::report::report;
+use crate::size::Sizes;
 use crate::{OrFail, output};
+use curve::Curve;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -70,15 +74,21 @@ const EXAMPLES: &str = "\
 Examples:
   floe trace info disk.vscsi src1_0.csv.gz
   floe trace info --as-blocks --json P2.lis.zst
+  floe trace info --size 1GiB,2GiB,4GiB disk.vscsi
   floe trace info --format le64 --skip-bad keys.bin
   floe trace info --columns time=when,time-unit=ms,key=obj,size=kb,size-unit=1024 mine.csv";
+
+const CURVE: &str = "\
+The miss ratios of LRU take one pass and 3 MiB of memory. Objects count as one each. Reuse is
+measured on 8192 keys (SHARDS); ± is the error of that, in 19 of 20 cases no larger. `floe
+simulate --policy lru` gives exact ones.";
 
 fn format_help() -> String {
     format!("Format of the trace, where its content does not tell: {}", Format::names())
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = format!("{EXAMPLES}\n\n{CURVE}"))]
 pub(crate) struct InfoArguments {
     /// Trace files, compressed or not, or generators such as zipf:keys=1000
     #[arg(required = true, value_name = "FILE")]
@@ -92,6 +102,10 @@ pub(crate) struct InfoArguments {
     /// access
     #[arg(long)]
     reuse: bool,
+    /// Sizes of LRU caches whose miss ratios are printed: keys or blocks of 4 KiB (1000), bytes
+    /// (64MiB, disk I/O only) or shares of what the trace touches (10%); a,b,c or from..=to:step
+    #[arg(long, value_name = "LIST", default_value = "1%,2%,5%,10%,20%,50%")]
+    size: Sizes,
     /// One JSON object per trace instead of a table
     #[arg(long)]
     json: bool,
@@ -154,6 +168,8 @@ struct Line {
     info: Info,
     #[serde(flatten)]
     reuse: Option<Reuse>,
+    #[serde(flatten)]
+    curve: Curve,
 }
 
 /// The output of `floe trace convert`.
@@ -186,6 +202,7 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
         columns.extend(REUSE_COLUMNS);
     }
     let mut table = output::table(&columns, 2);
+    let mut curves = curve::table();
     // Unreadable traces do not stop the others.
     let mut refused = Vec::new();
     for file in &arguments.files {
@@ -200,7 +217,8 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
             output::json_line(&line).or_failure()?;
             continue;
         }
-        let Line { info, reuse } = line;
+        let Line { info, reuse, curve } = line;
+        curve.add_to(&mut curves, &info);
         let mut row = vec![
             file.clone(),
             info.format.to_owned(),
@@ -217,6 +235,10 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
     }
     if !arguments.json && refused.len() < arguments.files.len() {
         output::print_table(&table);
+        if !curves.is_empty() {
+            output::say!();
+            output::print_table(&curves);
+        }
     }
     let last = refused.pop();
     refused.iter().for_each(|error| {
@@ -259,13 +281,17 @@ fn reuse_cells(reuse: &Reuse) -> [String; 7] {
 
 fn info(file: &str, arguments: &InfoArguments) -> Result<Line, CliError> {
     let mut trace = arguments.trace.open(file, arguments.as_blocks)?;
+    let kind = trace.kind();
+    curve::check(&arguments.size, file, kind)?;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), file);
     let progress = trace.progress();
-    let mut stats = Stats::new(trace.kind());
-    let mut reuse = arguments.reuse.then(|| ReuseStats::new(trace.kind()));
+    let mut curve = LruCurve::new(kind);
+    let mut stats = Stats::new(kind);
+    let mut reuse = arguments.reuse.then(|| ReuseStats::new(kind));
     for (request, count) in trace.by_ref().zip(0u64..) {
         let request = request.or_usage()?;
         stats.add(&request);
+        curve.add(&request);
         if let Some(reuse) = &mut reuse {
             reuse.add(&request).or_usage()?;
         }
@@ -276,7 +302,8 @@ fn info(file: &str, arguments: &InfoArguments) -> Result<Line, CliError> {
     bar.finish_and_clear();
     tell_skipped(file, &trace);
     let info = stats.info(trace.name(), trace.format().name());
-    Ok(Line { info, reuse: reuse.map(ReuseStats::reuse) })
+    let curve = Curve::of(&curve, &arguments.size, kind, &info);
+    Ok(Line { info, reuse: reuse.map(ReuseStats::reuse), curve })
 }
 
 fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
