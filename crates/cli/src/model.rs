@@ -124,7 +124,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         return counted::run(arguments, trace);
     }
     if arguments.open.is_told() {
-        return Err(CliError::usage("--format, --columns and --skip-bad are about a --trace"));
+        return Err(CliError::usage(
+            "--format, --columns, --skip-bad and --filter are about a --trace",
+        ));
     }
     let precision = arguments.precision;
     if !(0.0..=0.5).contains(&precision) {

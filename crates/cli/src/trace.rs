@@ -7,8 +7,8 @@ use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use floe_trace::{
-    Columns, CompactOptions, Format, Info, Kind, LruCurve, OpenOptions, Reuse, ReuseStats, Stats,
-    Trace, convert, formats_table, generators, generators_table,
+    Columns, CompactOptions, Filter, Format, Info, Kind, LruCurve, OpenOptions, Reuse, ReuseStats,
+    Stats, Trace, convert, formats_table, generators, generators_table,
 };
 use serde::Serialize;
 
@@ -43,18 +43,23 @@ pub(crate) struct TraceArguments {
     /// Skip and count bad records instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
+    /// Requests to keep: time=1h..2h, range=0..10GiB (requests that begin in it), volume=3, op=write;
+    /// repeat volume and op for any of several
+    #[arg(long, value_name = "NAME=VALUE,…")]
+    filter: Option<Filter>,
 }
 
 impl TraceArguments {
     /// Returns whether any option for opening a trace is given.
     pub(crate) fn is_told(&self) -> bool {
-        self.format.is_some() || self.columns.is_some() || self.skip_bad
+        self.format.is_some() || self.columns.is_some() || self.skip_bad || self.filter.is_some()
     }
 
     pub(crate) fn open(&self, path: &str, as_blocks: bool) -> Result<Trace, CliError> {
         let columns = self.columns.clone();
-        let options =
-            OpenOptions { format: self.format, skip_bad: self.skip_bad, as_blocks, columns };
+        let filter = self.filter.clone();
+        let (format, skip_bad) = (self.format, self.skip_bad);
+        let options = OpenOptions { format, skip_bad, as_blocks, columns, filter };
         Trace::open_source(path, &options).or_usage()
     }
 
@@ -74,6 +79,7 @@ const EXAMPLES: &str = "\
 Examples:
   floe trace info disk.vscsi src1_0.csv.gz
   floe trace info --as-blocks --json P2.lis.zst
+  floe trace info --filter time=1h..2h,op=write disk.vscsi
   floe trace info --size 1GiB,2GiB,4GiB disk.vscsi
   floe trace info --format le64 --skip-bad keys.bin
   floe trace info --columns time=when,time-unit=ms,key=obj,size=kb,size-unit=1024 mine.csv";

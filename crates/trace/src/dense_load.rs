@@ -13,7 +13,8 @@ impl DenseKeys {
     /// As [`Trace::open_source`] and [`DenseKeys::read`].
     pub fn load(text: &str, options: &OpenOptions) -> Result<Self, Error> {
         let mut trace = Trace::open_source(text, options)?;
-        if trace.format().name() == "floe" && trace.kind() != Kind::Block {
+        let whole = options.filter.is_none();
+        if whole && trace.format().name() == "floe" && trace.kind() != Kind::Block {
             return CompactTrace::open(text)?.into_dense();
         }
         Self::read(&mut trace)

@@ -101,6 +101,12 @@ pub enum ErrorKind {
         /// The format that was given.
         format: &'static str,
     },
+    /// A filter looks at volumes or places, and the trace has keys.
+    #[error("{path}: has no disk addresses, which a filter by volume or range needs")]
+    FilterOfKeys {
+        /// The trace.
+        path: String,
+    },
     /// More keys than can be made dense.
     #[error(
         "{path}: has more than 4294967294 distinct keys, or as many touches to look ahead over"

@@ -30,6 +30,7 @@ mod dense_load;
 mod detect;
 mod error;
 mod fields;
+mod filter;
 mod format;
 mod generate;
 mod last_touches;
@@ -45,6 +46,7 @@ pub use columns::{Columns, ColumnsError};
 pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header, convert};
 pub use dense::{DenseKeys, NEVER, Numbering};
 pub use error::{Error, ErrorKind, UnknownFormat};
+pub use filter::{Filter, FilterError};
 pub use format::{Format, formats_table};
 pub use generate::{
     GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table,

@@ -12,6 +12,7 @@ use crate::compress::decompressed;
 use crate::decode::{Batch, Decode};
 use crate::detect;
 use crate::error::{Error, ErrorKind};
+use crate::filter::Filter;
 use crate::format::Format;
 use crate::generate::{Generated, GeneratorSpec};
 use crate::request::{Kind, Request};
@@ -32,6 +33,8 @@ pub struct OpenOptions {
     /// The roles of the columns of a `csv` trace, where their names do not tell; implies that
     /// format.
     pub columns: Option<Columns>,
+    /// The requests to keep; all if not given.
+    pub filter: Option<Filter>,
 }
 
 /// Where requests come from.
@@ -55,6 +58,7 @@ pub struct Trace {
     /// An error that waits for the requests before it.
     failed: Option<Error>,
     done: bool,
+    filter: Option<Filter>,
     progress: Progress,
 }
 
@@ -77,7 +81,16 @@ impl Trace {
         if options.as_blocks && trace.kind != Kind::Block {
             return Err(ErrorKind::KeysNotBlocks { text: text.to_owned() }.into());
         }
-        Ok(trace)
+        trace.filtered(options)
+    }
+
+    /// Keeps the requests that the options ask for.
+    fn filtered(self, options: &OpenOptions) -> Result<Self, Error> {
+        let needs_disks = options.filter.as_ref().is_some_and(Filter::needs_disks);
+        if needs_disks && self.kind != Kind::Block {
+            return Err(ErrorKind::FilterOfKeys { path: self.name }.into());
+        }
+        Ok(Self { filter: options.filter.clone(), ..self })
     }
 
     /// Starts a generated trace.
@@ -148,7 +161,7 @@ impl Trace {
             return Err(not_blocks().into());
         }
         let origin = Origin::File { window, decoder };
-        Ok(Self::new(name, format, kind, origin, options.skip_bad, progress))
+        Self::new(name, format, kind, origin, options.skip_bad, progress).filtered(options)
     }
 
     fn new(
@@ -170,6 +183,7 @@ impl Trace {
             step: 0,
             failed: None,
             done: false,
+            filter: None,
             progress,
         }
     }
@@ -257,6 +271,34 @@ impl Iterator for Trace {
 
     #[inline]
     fn next(&mut self) -> Option<Self::Item> {
+        if self.filter.is_none() {
+            return self.advance();
+        }
+        self.next_kept()
+    }
+}
+
+impl Trace {
+    /// Returns the next request that the filter keeps.
+    fn next_kept(&mut self) -> Option<Result<Request, Error>> {
+        loop {
+            let request = match self.advance()? {
+                Ok(request) => request,
+                Err(error) => return Some(Err(error)),
+            };
+            match &self.filter {
+                None => return Some(Ok(request)),
+                Some(filter) => match filter.keep(request) {
+                    Some(kept) => return Some(Ok(kept)),
+                    None => continue,
+                },
+            }
+        }
+    }
+
+    /// Returns the next request, without the filter.
+    #[inline]
+    fn advance(&mut self) -> Option<Result<Request, Error>> {
         if self.run == self.batch.runs.len() && !self.refill() {
             return self.failed.take().map(Err);
         }

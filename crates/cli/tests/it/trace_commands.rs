@@ -263,3 +263,96 @@ fn a_file_that_is_no_trace_does_not_hide_what_the_others_hold() {
         assert_eq!(said.lines().filter(|line| line.contains("bad.txt")).count(), 2, "{said}");
     }
 }
+
+#[test]
+fn a_filter_keeps_what_it_says() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = write(folder.path(), "disk.csv", msr);
+    let requests = |filter: &str| {
+        let figures = info(&disk, &["--filter", filter]);
+        figures["requests"].as_u64().expect("a count")
+    };
+    assert_eq!([requests("op=write"), requests("op=read")], [3000, 6000]);
+    assert_eq!([requests("volume=0"), requests("volume=0,volume=1")], [4500, 9000]);
+    // Records are 100 µs apart; the first 100 of the kept ones are from 100 ms on.
+    assert_eq!([requests("time=100ms..110ms"), requests("time=..0.1s")], [100, 1000]);
+    assert_eq!(info(&disk, &["--filter", "time=100ms..110ms"])["seconds"], 0.0099);
+    assert_eq!(requests("range=0..4KiB") + requests("range=4KiB.."), 9000);
+    assert!(requests("range=0..4KiB") > 0);
+    let both = requests("op=write,volume=1");
+    assert!(both > 0 && both < 3000, "{both}");
+    // Simulations and conversions read the same requests.
+    let simulated = &objects(&[
+        "simulate", &disk, "--blocks", "4KiB", "--size", "1MiB", "--filter", "op=write", "--json",
+    ])[0];
+    let counts = ["read_requests", "write_requests"].map(|field| &simulated[field]);
+    assert_eq!(counts, [0, 3000]);
+    let to = folder.path().join("writes.floe");
+    floe_ok(&["trace", "convert", "--filter", "op=write", &disk, text(&to)]);
+    assert_eq!(info(text(&to), &[])["requests"], 3000);
+}
+
+#[test]
+fn filters_that_cannot_be_are_refused_in_a_line() {
+    for (trace, filter, word) in [
+        ("zipf:keys=10", "volume=1", "no disk addresses"),
+        ("zipf:keys=10", "range=0..1MiB", "no disk addresses"),
+        ("zipf:keys=10,block=4KiB", "size=1", "size"),
+        ("zipf:keys=10,block=4KiB", "time=5", "90s..2h"),
+    ] {
+        let output = floe(&["trace", "info", trace, "--filter", filter]);
+        let said = String::from_utf8(output.stderr).expect("complaints are UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{filter}: {said}");
+        assert!(said.contains(word), "{filter}: {said}");
+    }
+}
+
+/// The sizes, miss ratios and errors of the curve of a trace.
+fn curve(trace: &str, options: &[&str]) -> Vec<(u64, f64, f64)> {
+    let figures = info(trace, options);
+    let points = figures["lru_miss_ratios"].as_array().expect("points");
+    let number = |point: &Value, field: &str| point[field].as_f64().expect("a number");
+    let point = |point: &Value| {
+        let size = point["size"].as_u64().expect("a size");
+        (size, number(point, "miss_ratio"), number(point, "miss_ratio_ci95"))
+    };
+    points.iter().map(point).collect()
+}
+
+fn simulated(trace: &str, size: u64) -> f64 {
+    let size = size.to_string();
+    let arguments = ["simulate", trace, "--policy", "lru", "--size", &size, "--json"];
+    objects(&arguments)[0]["miss_ratio"].as_f64().expect("a ratio")
+}
+
+#[test]
+fn the_miss_ratios_of_lru_are_those_of_a_simulation() {
+    // Few keys are all measured.
+    for trace in ["zipf:keys=5000,requests=50000", "scan:keys=5000,requests=50000,block=8KiB"] {
+        for (size, ratio, error) in curve(trace, &["--size", "1%,10%,50%,700"]) {
+            let exact = simulated(trace, size);
+            assert!((ratio - exact).abs() < 1e-9, "{trace} {size}: {ratio} {exact}");
+            assert_eq!(error, 0.0);
+        }
+    }
+    // Many are sampled, and the error is stated.
+    let trace = "zipf:keys=100000,theta=0.8,requests=400000";
+    let points = curve(trace, &[]);
+    assert_eq!(points.len(), 6);
+    for (size, ratio, error) in points {
+        let exact = simulated(trace, size);
+        assert!((ratio - exact).abs() < error, "{size}: {ratio} ± {error}, exact {exact}");
+        assert!(error > 0.0 && error < 0.05, "{size}: {error}");
+    }
+}
+
+#[test]
+fn sizes_of_the_curve_are_bytes_on_disks_only() {
+    let disk = "uniform:keys=1000,requests=10000,block=4KiB";
+    let sizes: Vec<u64> = curve(disk, &["--size", "1MiB,400KiB"]).iter().map(|at| at.0).collect();
+    assert_eq!(sizes, [100, 256]);
+    let said = complaint(&["trace", "info", "uniform:keys=1000,requests=10000", "--size", "1MiB"]);
+    assert!(said.contains("--size"), "{said}");
+    let table = floe_ok(&["trace", "info", disk, "--size", "400KiB"]);
+    assert!(table.contains("miss ratio") && table.contains("400KiB"), "{table}");
+}
