@@ -32,6 +32,7 @@ mod tier;
 mod trace;
 mod upgrade;
 mod volume;
+mod warmup;
 
 use std::process::ExitCode;
 

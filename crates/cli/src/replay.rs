@@ -22,6 +22,7 @@ use floe_server::kept::refuse_kept;
 use crate::error::CliError;
 use crate::settings::Source;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
+use crate::warmup::Warmup;
 use crate::{OrFail, output};
 use price::TierPrice;
 
@@ -151,39 +152,6 @@ fn count(text: &str) -> Result<u64, String> {
     count.ok_or_else(|| format!("`{text}` is not a number of requests; write 1 or more"))
 }
 
-/// The part of a trace that does not count.
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Warmup {
-    Requests(u64),
-    Share(f64),
-}
-
-impl FromStr for Warmup {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let share = text.strip_suffix('%').map(str::parse::<f64>);
-        match (share, text.parse()) {
-            (Some(Ok(percent)), _) if (0.0..100.0).contains(&percent) => {
-                Ok(Self::Share(percent / 100.0))
-            }
-            (None, Ok(requests)) => Ok(Self::Requests(requests)),
-            _ => Err(format!(
-                "`{text}` is neither a number of requests nor a share; write 1000 or 20%"
-            )),
-        }
-    }
-}
-
-impl Warmup {
-    fn of(self, requests: u64) -> u64 {
-        match self {
-            Self::Requests(warmup) => warmup,
-            Self::Share(share) => (requests as f64 * share) as u64,
-        }
-    }
-}
-
 pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     if arguments.at != At::Recorded && arguments.speed != Speed(1.0) {
         return Err(CliError::usage("--speed is for --at recorded"));
@@ -198,12 +166,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let survey = survey(trace, &arguments.open, arguments.limit)?;
     let pace =
         pace(arguments.at, arguments.speed, arguments.in_flight, &survey).map_err(in_trace)?;
-    let warmup = arguments.warmup.of(survey.requests);
-    if warmup >= survey.requests {
-        let problem =
-            format!("it has {} requests, and the first {warmup} do not count", survey.requests);
-        return Err(in_trace(problem));
-    }
+    let warmup = arguments.warmup.of(survey.requests).map_err(in_trace)?;
     let setup = Setup {
         pace,
         warmup,
@@ -322,16 +285,6 @@ fn write_report(file: &Path, outcome: &ReplayResult) -> Result<(), CliError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn warm_up_is_a_number_or_a_share() {
-        assert_eq!("20%".parse(), Ok(Warmup::Share(0.2)));
-        assert_eq!("20".parse(), Ok(Warmup::Requests(20)));
-        assert_eq!(Warmup::Share(0.25).of(1001), 250);
-        for wrong in ["", "%", "100%", "-1", "1.5", "nan%", "-5%"] {
-            assert!(wrong.parse::<Warmup>().is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn speeds_are_above_zero() {

@@ -15,6 +15,7 @@ use crate::OrFail;
 use crate::error::CliError;
 use crate::size::Sizes;
 use crate::trace::TraceArguments;
+use crate::warmup::Warmup;
 
 pub(crate) use floe_lab::parallel::on_all_cores;
 pub(crate) use objects::read_stream;
@@ -31,6 +32,7 @@ Examples:
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
   floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1GiB+obp \
                         --size 5%,10% --report disk.html
+  floe simulate P3.lis.zst --policy lru,arc --size 10% --warmup 20%
   floe simulate disk.vscsi --blocks 4KiB --policy lru,s3-fifo,arc --size 1%,10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
@@ -94,6 +96,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "DURATION", default_value = "5s", requires = "blocks",
         value_parser = interval)]
     flush_interval: humantime::Duration,
+    /// Requests at the start that do not count: a number, or a share of the trace such as 20%; of
+    /// disk I/O without --blocks, each block of 4 KiB is a request
+    #[arg(long, value_name = "N|SHARE", default_value = "0", conflicts_with = "sample")]
+    warmup: Warmup,
     #[command(flatten)]
     open: TraceArguments,
     /// One JSON object per run instead of a table

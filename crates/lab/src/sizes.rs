@@ -1,7 +1,9 @@
 //! Sizes as users write them: counts, bytes with units, or shares of a trace's footprint.
 
+use std::fmt;
 use std::str::FromStr;
 
+use floe_block::format_size;
 use floe_server::config::Bytes;
 
 /// A cache size: objects, bytes, or a share of the footprint such as `10%`.
@@ -30,6 +32,16 @@ impl CacheSize {
             Self::Count(count) => (count as f64, |number| Self::Count(number as u64)),
             Self::Bytes(bytes) => (bytes as f64, |number| Self::Bytes(number as u64)),
             Self::Percent(percent) => (percent, Self::Percent),
+        }
+    }
+}
+
+impl fmt::Display for CacheSize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Bytes(bytes) => f.write_str(&format_size(*bytes)),
+            Self::Percent(percent) => write!(f, "{percent}%"),
         }
     }
 }
@@ -98,6 +110,9 @@ mod tests {
         assert_eq!("1000".parse(), Ok(CacheSize::Count(1000)));
         assert_eq!("2.5%".parse(), Ok(CacheSize::Percent(2.5)));
         assert_eq!(CacheSize::Percent(2.5).of(1 << 20), 26214);
+        for text in ["64KiB", "1000", "2.5%", "10%"] {
+            assert_eq!(text.parse::<CacheSize>().map(|size| size.to_string()), Ok(text.to_owned()));
+        }
     }
 
     #[test]

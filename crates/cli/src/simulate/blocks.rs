@@ -24,6 +24,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         }
     };
     let (requests, footprint_bytes) = load(arguments)?;
+    let in_trace = |problem| CliError::usage(format!("{}: {problem}", arguments.trace));
+    let warmup = arguments.warmup.of(requests.len() as u64).map_err(in_trace)? as usize;
     let deciders: Vec<_> = policies
         .iter()
         .flat_map(|evict| admissions.iter().map(move |admission| (evict, admission)))
@@ -44,6 +46,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
                 evict: Evict::clone(evict),
                 ..Config::default()
             },
+            warmup,
             clean_every_ns: u64::try_from(arguments.flush_interval.as_nanos()).unwrap_or(u64::MAX),
         })
         .collect();

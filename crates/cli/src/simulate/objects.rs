@@ -38,7 +38,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         _ => admissions(arguments, if in_bytes { "bytes" } else { "objects" })?,
     };
     let grid = Grid { policies, admissions, sizes: arguments.size.clone(), in_bytes, rate };
-    let (stream, unit) = load(arguments, &grid)?;
+    let (mut stream, unit) = load(arguments, &grid)?;
+    let in_trace = |problem| CliError::usage(format!("{}: {problem}", arguments.trace));
+    stream.warmup = arguments.warmup.of(stream.keys.len() as u64).map_err(in_trace)? as usize;
     let no_room = |error: GridError| CliError::usage(format!("--size: {error}"));
     let runs = grid.runs(&stream, unit).map_err(no_room)?;
     let outcomes = simulate_all(arguments, &stream, &runs, latency);

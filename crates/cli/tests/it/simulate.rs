@@ -109,6 +109,36 @@ fn a_sample_is_as_close_as_it_says() {
 }
 
 #[test]
+fn warm_up_fills_the_cache_and_does_not_count() {
+    // The first of ten rounds misses; all others hit.
+    let trace = "loop:keys=100,requests=1000";
+    let count = |outcome: &Value, field: &str| {
+        outcome[field].as_u64().unwrap_or_else(|| panic!("{field} in {outcome}"))
+    };
+    for options in [&["--warmup", "100"][..], &["--warmup", "10%"], &["--warmup=10%", "--bytes"]] {
+        let trace = format!("{trace},block=4KiB");
+        let arguments = [&[trace.as_str(), "--policy", "lru", "--size", "100%"], options].concat();
+        let outcome = &outcomes(&arguments)[0];
+        let counts = ["warmup_requests", "requests", "hits", "misses"];
+        assert_eq!(counts.map(|field| count(outcome, field)), [100, 900, 900, 0], "{options:?}");
+        assert_eq!(outcome["byte_miss_ratio"], 0.0);
+    }
+    let admitted =
+        [trace, "--policy", "lru", "--size", "100", "--warmup", "100", "--admit", "always"];
+    let outcome = &outcomes(&admitted)[0];
+    assert_eq!(["hits", "misses", "inserted"].map(|field| count(outcome, field)), [900, 0, 0]);
+    let disk = format!("{trace},block=4KiB");
+    let blocks = |warmup| {
+        let arguments = [&disk, "--blocks", "4KiB", "--size", "1MiB", "--warmup", warmup];
+        let outcome = outcomes(&arguments).remove(0);
+        ["read_requests", "read_hits", "backing_read_bytes", "blocks_allocated"]
+            .map(|field| count(&outcome, field))
+    };
+    assert_eq!(blocks("0"), [1000, 900, 100 * 4096, 100]);
+    assert_eq!(blocks("100"), [900, 900, 0, 0]);
+}
+
+#[test]
 fn the_table_is_ordered_by_latency_when_the_times_are_known() {
     let trace = "zipf:keys=2000,theta=0.9,requests=50000";
     let output = floe(&[
@@ -168,6 +198,9 @@ fn what_cannot_be_simulated_is_refused_in_a_line() {
         (&[keys, "--policy", "lru", "--size", "64KiB"], "no sizes"),
         (&[keys, "--policy", "lru", "--size", "1%"], "--size"),
         (&[keys, "--policy", "lru", "--size", "5", "--sample", "2"], "--sample"),
+        (&[keys, "--policy", "lru", "--size", "5", "--warmup", "20"], "do not count"),
+        (&[blocks, "--blocks", "4KiB", "--size", "1MiB", "--warmup", "20"], "do not count"),
+        (&[keys, "--policy", "lru", "--size", "5", "--filter", "op=write"], "--filter"),
         (&[keys, "--policy", "lru", "--size", "5", "--hit-us", "1"], "--miss-us"),
         (&[keys, "--policy", "lru", "--size", "5", "--insert-us", "1"], "--insert-us needs"),
         (

@@ -10,6 +10,7 @@ fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> SimulationR
         policy: policy.to_owned(),
         size,
         requests: 1000,
+        warmup_requests: 0,
         sampled_requests: None,
         hits: 0,
         misses: 0,

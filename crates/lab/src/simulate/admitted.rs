@@ -84,6 +84,9 @@ impl Visitor for Simulation<'_> {
         let key_of: HashMap<u64, u32> =
             (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
         for (at, &key) in self.stream.keys.iter().enumerate() {
+            if at == self.stream.warmup {
+                cache.counts = Counts::default();
+            }
             cache.request(at, key, positions.follow(key));
             if P::INFO.streams {
                 positions.ahead().for_each(|key| cache.fetch(key, cache.last_size, true));
@@ -217,18 +220,13 @@ mod tests {
     fn run(policy: &str, admit: &str, stream: &Stream, size: u64) -> SimulationResult {
         let admit = floe_policy::admission::registry::choices(admit).expect("it is registered");
         let run = Run { policy: policy.parse().expect("it is registered"), size, admit };
-        simulate(
-            "trace",
-            stream,
-            &run,
-            Some(Latency { hit_us: 1.0, miss_us: 101.0, insert_us: 0.0 }),
-            &AtomicU64::new(0),
-        )
+        let latency = Latency { hit_us: 1.0, miss_us: 101.0, insert_us: 0.0 };
+        simulate("trace", stream, &run, Some(latency), &AtomicU64::new(0))
     }
 
     fn plain(policy: &str, stream: &Stream, size: u64) -> SimulationResult {
-        let run =
-            Run { policy: policy.parse().expect("it is registered"), size, admit: Vec::new() };
+        let policy = policy.parse().expect("it is registered");
+        let run = Run { policy, size, admit: Vec::new() };
         simulate("trace", stream, &run, None, &AtomicU64::new(0))
     }
 
@@ -343,6 +341,7 @@ mod tests {
                     evict: policy.parse().expect("it is registered"),
                     ..Config::default()
                 },
+                warmup: 0,
                 clean_every_ns: u64::MAX,
             };
             let blocks =

@@ -26,6 +26,8 @@ const MOST_VOLUMES: usize = 1 << 16;
 pub struct Setup {
     /// The cache.
     pub cache: Config,
+    /// Requests at the start that fill the cache and are not counted.
+    pub warmup: usize,
     /// The interval between cleanings of dirty data, in nanoseconds of the trace's time.
     pub clean_every_ns: u64,
 }
@@ -55,6 +57,9 @@ pub struct BlockSimulationResult {
     pub admission: Option<AdmissionOutcome>,
     /// Cache size in bytes.
     pub size: u64,
+    /// Requests before the others that filled the cache and were not counted.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub warmup_requests: u64,
     /// Reads.
     pub read_requests: u64,
     /// Reads that found all they wanted.
@@ -85,6 +90,10 @@ pub struct BlockSimulationResult {
     pub seconds: f64,
 }
 
+fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// Runs a trace through a cache.
 ///
 /// # Errors
@@ -104,6 +113,7 @@ pub fn simulate(
         policy: setup.cache.evict.to_string(),
         admission: AdmissionOutcome::of(&setup.cache.gate, &stats),
         size: setup.cache.cache_bytes,
+        warmup_requests: setup.warmup as u64,
         read_requests: counted.reads,
         read_hits: counted.read_hits,
         write_requests: counted.writes,
@@ -126,7 +136,11 @@ fn run(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, Simulat
         Simulation { cache: BlockCache::new(setup.cache.clone())?, orders: Vec::new() };
     let mut volumes: HashMap<u32, VolumeId> = HashMap::new();
     let mut clean_at_ns = setup.clean_every_ns;
-    for request in requests {
+    let mut before = Stats::default();
+    for (at, request) in requests.iter().enumerate() {
+        if at > 0 && at == setup.warmup {
+            before = simulation.cache.stats();
+        }
         if volumes.len() == MOST_VOLUMES && !volumes.contains_key(&request.volume) {
             return Err(SimulateError::Volumes);
         }
@@ -147,7 +161,8 @@ fn run(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, Simulat
     }
     simulation.cache.clean(&mut simulation.orders);
     simulation.carry_out();
-    Ok(simulation.cache.stats())
+    let stats = simulation.cache.stats();
+    Ok(if setup.warmup > 0 { stats.since(&before) } else { stats })
 }
 
 /// A cache whose devices answer at once.

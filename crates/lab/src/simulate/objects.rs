@@ -44,8 +44,11 @@ pub struct SimulationResult {
     pub policy: String,
     /// Capacity, in objects or bytes.
     pub size: u64,
-    /// Requests of the trace.
+    /// Requests of the trace that were counted.
     pub requests: u64,
+    /// Requests before them that filled the cache and were not counted.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub warmup_requests: u64,
     /// Those that were simulated, if only a sample was: what else is counted is estimated from
     /// them.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,6 +101,8 @@ pub fn simulate(
     let counts = count(stream, run, run.size as f64 * stream.rate, latency, progress);
     let seconds = begun.elapsed().as_secs_f64();
     let simulated = stream.keys.len() as u64;
+    let warmup = stream.warmup as u64;
+    let requests = stream.requests - warmup;
     let (misses, bytes) = if stream.rate < 1.0 {
         counts.estimated(stream, run, latency)
     } else {
@@ -105,7 +110,7 @@ pub fn simulate(
         (exact(counts.requests(stream)), stream.sizes.as_ref().map(|_| exact(counts.bytes())))
     };
     let is_sample = |bound: f64| (stream.rate < 1.0).then_some(bound);
-    let missed = (misses.ratio * stream.requests as f64).round() as u64;
+    let missed = (misses.ratio * requests as f64).round() as u64;
     let of_all = |counted: u64| (counted as f64 / stream.rate).round() as u64;
     let bytes = bytes.unwrap_or(misses);
     SimulationResult {
@@ -115,9 +120,10 @@ pub fn simulate(
             None => run.policy.to_string(),
         },
         size: run.size,
-        requests: stream.requests,
+        requests,
+        warmup_requests: warmup,
         sampled_requests: (stream.rate < 1.0).then_some(simulated),
-        hits: stream.requests - missed,
+        hits: requests - missed,
         misses: missed,
         inserted: counts.admission.as_ref().map(|_| counts.inserted),
         prefetches: of_all(counts.prefetches),
@@ -126,7 +132,7 @@ pub fn simulate(
         byte_miss_ratio: bytes.ratio,
         byte_miss_ratio_ci95: is_sample(bytes.bound),
         mean_latency_us: latency.map(|latency| {
-            latency.mean_us(misses.ratio, counts.demanded as f64 / simulated as f64)
+            latency.mean_us(misses.ratio, counts.demanded as f64 / (simulated - warmup) as f64)
         }),
         seconds,
         requests_per_second: simulated as f64 / seconds,
@@ -171,7 +177,7 @@ struct Counts {
 
 impl Counts {
     fn requests(&self, stream: &Stream) -> Missed {
-        let asked = stream.keys.len() as f64;
+        let asked = (stream.keys.len() - stream.warmup) as f64;
         Missed { asked, missed: asked - self.hits as f64 }
     }
 
@@ -276,6 +282,9 @@ impl Simulation<'_> {
         let mut owner = SlotOwner::<P, DenseIndex, W>::new(policy, index, self.capacity, slots);
         let mut counts = Counts::default();
         for (at, &key) in self.stream.keys.iter().enumerate() {
+            if at == self.stream.warmup {
+                counts = Counts::default();
+            }
             let size = size_at(at);
             counts.bytes += u64::from(size);
             let in_a_row = if P::INFO.streams { positions.follow(key) } else { 0 };

@@ -48,6 +48,8 @@ pub struct Stream {
     pub requests: u64,
     /// Bytes that they ask for, where sizes are kept.
     pub asked_bytes: u64,
+    /// Requests at the start that fill the cache and are not counted; 0 in a sample.
+    pub warmup: usize,
     /// Share of keys kept.
     pub rate: f64,
     /// Bytes in the distinct objects at the size each was first seen with, or the number of keys
@@ -62,7 +64,7 @@ pub enum StreamError {
     #[error("the trace has more than {} requests or keys; sample it with --sample 0.01", u32::MAX)]
     TooLong,
     /// Nothing is left.
-    #[error("no request is left of the trace; a larger --sample keeps more")]
+    #[error("no request is left of the trace; a larger --sample or a wider --filter keeps more")]
     Empty,
 }
 

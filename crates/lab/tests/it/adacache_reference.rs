@@ -33,6 +33,7 @@ fn arc_p2_agrees_with_an_independent_model_within_one_percent() {
                 shards: Some(1),
                 ..Config::default()
             },
+            warmup: 0,
             clean_every_ns: u64::MAX,
         };
         let outcome = simulate("arc_P2", &requests, &setup).expect("the cache can be made");

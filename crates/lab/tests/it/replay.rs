@@ -172,6 +172,7 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
         config.gate = Gate::new(admit.parse().expect("it is registered"));
         let same = blocks::Setup {
             cache: Config { shards: Some(1), ..config.clone() },
+            warmup: 0,
             clean_every_ns: u64::MAX,
         };
         let replayed = simulated(&plan, &setup(1, false), &requests);
