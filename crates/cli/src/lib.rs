@@ -20,6 +20,7 @@ mod man;
 mod model;
 mod output;
 mod pair;
+mod registered;
 mod replay;
 mod report;
 mod serve;
@@ -102,6 +103,10 @@ enum Command {
     ExportDirty(export_dirty::Arguments),
     /// Compare eviction policies or block sizes on a trace
     Simulate(Box<simulate::Arguments>),
+    /// List the eviction policies that --policy and --evict take
+    Policies(registered::PoliciesArguments),
+    /// List the admissions that --admit takes
+    Admissions(registered::AdmissionsArguments),
     /// Replay a trace through a cache, on its devices or in virtual time
     Replay(Box<replay::Arguments>),
     /// Find the settings of a cache for a trace and two media
@@ -155,6 +160,8 @@ pub fn run() -> ExitCode {
         Command::Check(arguments) => check::run(&arguments),
         Command::ExportDirty(arguments) => export_dirty::run(&arguments),
         Command::Simulate(arguments) => simulate::run(&arguments),
+        Command::Policies(arguments) => registered::policies(&arguments),
+        Command::Admissions(arguments) => registered::admissions(&arguments),
         Command::Replay(arguments) => replay::run(*arguments),
         Command::Advise(arguments) => advise::run(&arguments),
         Command::Bench(command) => bench::run(&command),

@@ -20,6 +20,8 @@ use crate::warmup::Warmup;
 pub(crate) use floe_lab::parallel::on_all_cores;
 pub(crate) use objects::read_stream;
 
+const LISTS: &str = "`floe policies` lists all policies, `floe admissions` all admissions.";
+
 const EXAMPLES: &str = "\
 Examples:
   floe simulate P3.lis.zst --policy lru,s3-fifo,arc,belady --size 1%,5%,10%,20%
@@ -37,11 +39,7 @@ Examples:
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
 #[derive(Debug, Args)]
-#[command(after_help = format!(
-    "Policies:\n{}\nAdmissions:\n{}\n{EXAMPLES}",
-    floe_policy::registry::help(),
-    floe_policy::admission::registry::help()
-))]
+#[command(after_help = format!("{LISTS}\n\n{EXAMPLES}"))]
 #[group(id = "what", required = true, multiple = true, args = ["policy", "blocks"])]
 pub(crate) struct Arguments {
     /// A trace, compressed or not

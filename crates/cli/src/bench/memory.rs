@@ -34,6 +34,8 @@ const PLAN: Plan = Plan { repetitions: 5, seconds: 1.0, warm_up_seconds_max: 60.
 const REPETITIONS_MAX: usize = 10_000;
 const SECONDS_MAX: f64 = 3600.0;
 
+const LISTS: &str = "`floe policies` lists all policies, `floe admissions` all admissions.";
+
 const EXAMPLES: &str = "\
 Examples:
   floe bench memory
@@ -72,11 +74,7 @@ pub(crate) enum DiskTimes {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = format!(
-    "{NOTES}\n\nPolicies:\n{}\nAdmissions:\n{}\n{EXAMPLES}",
-    floe_policy::registry::help(),
-    floe_policy::admission::registry::help()
-))]
+#[command(after_help = format!("{NOTES}\n\n{LISTS}\n\n{EXAMPLES}"))]
 pub(crate) struct Arguments {
     /// The keys: a trace, compressed or not, or a generator; without one, keys by Zipf's law
     trace: Option<String>,

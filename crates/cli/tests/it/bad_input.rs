@@ -659,6 +659,8 @@ fn help_is_there_for_every_command_with_examples() {
         "volume ana",
         "stop",
         "simulate",
+        "policies",
+        "admissions",
         "bench",
         "bench memory",
         "calibrate",

@@ -356,3 +356,24 @@ fn sizes_of_the_curve_are_bytes_on_disks_only() {
     let table = floe_ok(&["trace", "info", disk, "--size", "400KiB"]);
     assert!(table.contains("miss ratio") && table.contains("400KiB"), "{table}");
 }
+
+#[test]
+fn policies_and_admissions_are_listed_for_people_and_for_programs() {
+    for (command, kind, some) in
+        [("policies", "policy", ["lru", "s3-fifo"]), ("admissions", "admission", ["obp", "fussy"])]
+    {
+        let lines = objects(&[command, "--json"]);
+        let list = floe_ok(&[command]);
+        for line in &lines {
+            let name = line[kind].as_str().expect("a name");
+            let first = format!("{name} ");
+            assert!(list.lines().any(|line| line.starts_with(&first)), "{name} in {list}");
+            assert!(!line["idea"].as_str().expect("an idea").is_empty(), "{name}");
+        }
+        for name in some {
+            assert!(lines.iter().any(|line| line[kind] == name), "{name}");
+        }
+        let longest = list.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(80), "{longest:?}");
+    }
+}
