@@ -9,6 +9,7 @@ mod bench;
 mod beside;
 mod calibrate;
 mod check;
+mod csv;
 mod demo;
 mod descriptors;
 mod error;

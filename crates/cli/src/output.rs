@@ -9,11 +9,18 @@ use floe_block::format_size;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
+use crate::csv;
+
 /// Prints one JSON object on a line of its own.
 pub(crate) fn json_line(value: &impl Serialize) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     serde_json::to_writer(&mut out, value)?;
     out.write_all(b"\n")
+}
+
+/// Prints results as a table in CSV.
+pub(crate) fn csv<T: Serialize>(results: &[T]) -> std::io::Result<()> {
+    std::io::stdout().lock().write_all(csv::csv(results)?.as_bytes())
 }
 
 /// Makes a table with these columns, the first `left_aligned` to the left and the others to the

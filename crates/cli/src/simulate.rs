@@ -101,8 +101,11 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     open: TraceArguments,
     /// One JSON object per run instead of a table
-    #[arg(long)]
+    #[arg(long, conflicts_with = "csv")]
     json: bool,
+    /// A line of CSV per run, with the fields of --json, instead of a table
+    #[arg(long)]
+    csv: bool,
 }
 
 fn interval(text: &str) -> Result<humantime::Duration, String> {

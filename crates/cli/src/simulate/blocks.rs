@@ -59,6 +59,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     bar.finish_and_clear();
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
     write_report(arguments, |command| blocks::report(command, &arguments.trace, &outcomes))?;
+    if arguments.csv {
+        return output::csv(&outcomes).or_failure();
+    }
     if arguments.json {
         return outcomes.iter().try_for_each(output::json_line).or_failure();
     }

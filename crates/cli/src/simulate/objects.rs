@@ -46,6 +46,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let outcomes = simulate_all(arguments, &stream, &runs, latency);
     let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
     write_report(arguments, |command| report(&arguments.trace, command, sizes, &outcomes))?;
+    if arguments.csv {
+        return output::csv(&outcomes).or_failure();
+    }
     if arguments.json {
         return outcomes.iter().try_for_each(output::json_line).or_failure();
     }

@@ -41,6 +41,69 @@ fn policies_print_the_promised_fields() {
     }
 }
 
+/// The cells of a line of CSV, of which none holds a quotation mark.
+fn cells(line: &str) -> Vec<String> {
+    let (mut cells, mut quoted) = (vec![String::new()], false);
+    for part in line.split_inclusive(['"', ',']) {
+        let cell = cells.last_mut().expect("a cell");
+        match part.strip_suffix('"') {
+            Some(text) => {
+                cell.push_str(text);
+                quoted = !quoted;
+            }
+            None if quoted => cell.push_str(part),
+            None => {
+                cell.push_str(part.trim_end_matches(','));
+                if part.ends_with(',') {
+                    cells.push(String::new());
+                }
+            }
+        }
+    }
+    cells
+}
+
+/// The cells of each line of `floe simulate … --csv`, by column.
+fn rows(arguments: &[&str]) -> Vec<Vec<(String, String)>> {
+    let output = floe(&[&["simulate"], arguments, &["--csv"]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).expect("CSV is UTF-8");
+    let mut lines = text.lines().map(cells);
+    let columns = lines.next().expect("a header");
+    lines.map(|cells| columns.iter().cloned().zip(cells).collect()).collect()
+}
+
+#[test]
+fn csv_has_the_fields_of_json() {
+    let keys = "loop:keys=100,requests=1000";
+    let disk = "loop:keys=100,requests=1000,block=4KiB";
+    for arguments in [
+        &[keys, "--policy", "lru,s3-fifo", "--size", "10,20"][..],
+        &[keys, "--policy", "lru", "--admit", "always", "--size", "10"],
+        &[disk, "--blocks", "4KiB", "--size", "1MiB"],
+        &[disk, "--blocks", "4KiB", "--size", "1MiB", "--admit", "until-full"],
+    ] {
+        let (lines, rows) = (outcomes(arguments), rows(arguments));
+        assert_eq!(lines.len(), rows.len(), "{arguments:?}");
+        for (line, row) in lines.iter().zip(&rows) {
+            let timed = ["seconds", "requests_per_second"];
+            for (column, cell) in row.iter().filter(|(column, _)| !timed.contains(&&column[..])) {
+                let value = line.pointer(&format!("/{}", column.replace('.', "/")));
+                let value = value.unwrap_or_else(|| panic!("{column} in {line}"));
+                let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                assert_eq!(&text, cell, "{column} of {arguments:?}");
+            }
+            for field in fields(line) {
+                let nested = format!("{field}.");
+                let has =
+                    |(column, _): &(String, String)| column == field || column.starts_with(&nested);
+                assert!(row.iter().any(has), "{field} of {arguments:?}");
+            }
+            assert_eq!(row[0].0, "trace", "the order of fields is kept");
+        }
+    }
+}
+
 #[test]
 fn blocks_print_the_promised_fields() {
     let trace = "zipf:keys=1000,requests=5000,block=4KiB";
