@@ -1,6 +1,5 @@
 //! The miss ratios of LRU in `floe trace info`.
 
-use comfy_table::Table;
 use floe_trace::{Info, Kind, LruCurve, LruPoint};
 use serde::Serialize;
 
@@ -16,10 +15,12 @@ const BLOCK_BYTES: u64 = 4096;
 pub(super) struct Curve {
     /// Share of keys whose reuse was measured: 1 if all.
     lru_sample: f64,
-    /// A point for each size.
+    /// A point for each size, in the order of the sizes.
     lru_miss_ratios: Vec<LruPoint>,
     #[serde(skip)]
     kind: Kind,
+    #[serde(skip)]
+    touches: u64,
 }
 
 /// Refuses sizes that a trace of this kind does not have.
@@ -40,38 +41,31 @@ impl Curve {
             size => size.of(info.unique),
         };
         let points = sizes.0.iter().map(|wanted| curve.at(size(wanted).max(1)));
-        let mut lru_miss_ratios: Vec<LruPoint> = points.collect();
-        lru_miss_ratios.sort_by_key(|point| point.size);
-        lru_miss_ratios.dedup_by_key(|point| point.size);
-        if curve.touches() == 0 {
-            lru_miss_ratios.clear();
+        Self {
+            lru_sample: curve.sampled_share(),
+            lru_miss_ratios: points.collect(),
+            kind,
+            touches: curve.touches(),
         }
-        Self { lru_sample: curve.sampled_share(), lru_miss_ratios, kind }
     }
 
-    /// Adds the points of a trace to a table of all.
-    pub(super) fn add_to(&self, table: &mut Table, info: &Info) {
-        for (point, row) in self.lru_miss_ratios.iter().zip(0..) {
-            let size = match self.kind {
+    /// Returns the names and values of a table's rows.
+    pub(super) fn rows(&self, sizes: &Sizes) -> impl Iterator<Item = (String, String)> {
+        let row = |(size, point): (&CacheSize, &LruPoint)| {
+            let count = match self.kind {
                 Kind::Block => output::bytes(point.size * BLOCK_BYTES),
                 Kind::Object | Kind::Key => point.size.to_string(),
             };
-            let share = point.size as f64 / info.unique.max(1) as f64;
             let error = match point.miss_ratio_ci95 {
                 0.0 => String::new(),
                 error => format!(" ± {error:.4}"),
             };
-            table.add_row([
-                if row == 0 { info.trace.clone() } else { String::new() },
-                size,
-                output::percent(share),
-                format!("{:.4}{error}", point.miss_ratio),
-            ]);
-        }
+            let ratio = match self.touches {
+                0 => "–".to_owned(),
+                _ => format!("{count}: {:.4}{error}", point.miss_ratio),
+            };
+            (format!("LRU of {size}"), ratio)
+        };
+        sizes.0.iter().zip(&self.lru_miss_ratios).map(row)
     }
-}
-
-/// Makes the table for the points of all traces.
-pub(super) fn table() -> Table {
-    output::table(&["trace", "LRU cache", "of footprint", "miss ratio"], 1)
 }

@@ -350,11 +350,14 @@ fn the_miss_ratios_of_lru_are_those_of_a_simulation() {
 fn sizes_of_the_curve_are_bytes_on_disks_only() {
     let disk = "uniform:keys=1000,requests=10000,block=4KiB";
     let sizes: Vec<u64> = curve(disk, &["--size", "1MiB,400KiB"]).iter().map(|at| at.0).collect();
-    assert_eq!(sizes, [100, 256]);
+    assert_eq!(sizes, [256, 100]);
     let said = complaint(&["trace", "info", "uniform:keys=1000,requests=10000", "--size", "1MiB"]);
     assert!(said.contains("--size"), "{said}");
     let table = floe_ok(&["trace", "info", disk, "--size", "400KiB"]);
-    assert!(table.contains("miss ratio") && table.contains("400KiB"), "{table}");
+    assert!(table.contains("LRU of 400KiB"), "{table}");
+    let table = floe_ok(&["trace", "info", "--reuse", disk, disk, "zipf:keys=1000,requests=5000"]);
+    let longest = table.lines().map(|line| line.chars().count()).max();
+    assert!(longest <= Some(80), "{table}");
 }
 
 #[test]
