@@ -73,6 +73,17 @@ impl Drop for Keep<'_> {
 /// assert_eq!(*value, "one");
 /// assert_eq!(*cache.get(&1).unwrap(), "uno");
 /// ```
+///
+/// The compiler refuses to move it to another thread, and so to keep it across an `.await` of a
+/// task that may move:
+///
+/// ```compile_fail,E0277
+/// # use floe_memory as floe;
+/// let cache = floe::Cache::new(10);
+/// cache.insert(1, "one".to_string());
+/// let value = cache.get(&1).unwrap();
+/// std::thread::scope(|scope| scope.spawn(move || value.len()).join().unwrap());
+/// ```
 pub struct Ref<'a, V> {
     value: &'a V,
     keep: Keep<'a>,
