@@ -1,16 +1,16 @@
 //! From a key's hash to the place of its entry: read by any thread without locks, changed by one
 //! owner.
 //!
-//! Buckets of half a cache line each: six [places](crate::places), a tag of seven bits for each, and
-//! the number of keys that *passed by* because the bucket was full when they came (as in F14:
-//! Bronson and Shi, "Open-sourcing F14", 2019). Tags and count are one word. A key stays in its lane until it is
-//! removed, so a reader that goes from bucket to bucket as long as a key passed by finds every key
-//! that is there all the while. All tags of a bucket are compared at once and without a branch: a
-//! mispredicted branch on memory that has yet to arrive would stop the processor from working on
-//! the next lookup.
+//! Buckets of half a cache line each: six [places](crate::places), a tag of seven bits for each,
+//! and the number of keys that *passed by* because the bucket was full when they came (as in F14:
+//! Bronson and Shi, "Open-sourcing F14", 2019). Tags and count are one word. A key stays in its
+//! lane until it is removed, so a reader that goes from bucket to bucket as long as a key passed by
+//! finds every key that is there all the while. All tags of a bucket are compared at once and
+//! without a branch: a mispredicted branch on memory that has yet to arrive would stop the
+//! processor from working on the next lookup.
 //!
-//! A reader may rely on this: *a place that stands in a lane is that of a live entry*. It is cleared
-//! before the entry goes. Tags are hints; a reader that follows one compares the key.
+//! A reader may rely on this: *a place that stands in a lane is that of a live entry*. It is
+//! cleared before the entry goes. Tags are hints; a reader that follows one compares the key.
 
 use std::sync::Arc; // not that of the models: what keeps an index is the table that has it
 

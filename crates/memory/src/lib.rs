@@ -59,6 +59,7 @@ mod quiet;
 mod reclaim;
 mod records;
 mod room;
+mod search;
 mod shard;
 mod shards;
 #[cfg(test)]

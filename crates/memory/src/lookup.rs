@@ -14,7 +14,8 @@ use crate::guard::Keep;
 use crate::hash::{DefaultHasher, KeyHash};
 use crate::hazard::Record;
 use crate::inner::Inner;
-use crate::shard::{Fast, Found, Shard};
+use crate::search::{Fast, Found};
+use crate::shard::Shard;
 
 /// Lookups that [`Inner::look_up_many`] has under way at once.
 pub(crate) const BATCH: usize = 16;
@@ -112,7 +113,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
             return self.look_up_dynamic(record, hash, key);
         }
         match self.find_frozen(frozen, record, hash, key) {
-            None => self.look_up_elsewhere(record, hash, key),
+            None => self.look_up_further(record, key),
             found => found,
         }
     }
@@ -167,7 +168,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     ) where
         Q: Hash + Equivalent<K>,
     {
-        if hashes.first().is_some_and(|hash| self.is_near(record, *hash)) {
+        let Some(first) = hashes.first() else { return };
+        if !record.does_without_fences() || self.shards.index_bytes(record, *first) <= NEAR_BYTES {
             for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
                 if let Some(hit) = self.look_up(record, *hash, key) {
                     found(at, hit);
@@ -185,13 +187,14 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
             }
         } else {
             for hash in hashes {
-                // SAFETY: the record names the table.
-                unsafe { &*self.shards.of(*hash).probe(record) }.index.prefetch(hash.in_shard());
+                if let Some(table) = Shard::<K, V, P>::glance(self.shards.table(*hash), record) {
+                    table.index.prefetch(hash.in_shard());
+                }
             }
             for hash in hashes {
-                // SAFETY: as above.
-                let table = unsafe { &*self.shards.of(*hash).probe(record) };
-                crate::prefetch::span(Shard::<K, V, P>::likely_address(table, hash.in_shard()));
+                if let Some(table) = Shard::<K, V, P>::glance(self.shards.table(*hash), record) {
+                    crate::prefetch::span(Shard::<K, V, P>::likely_address(table, hash.in_shard()));
+                }
             }
         }
         for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
@@ -210,14 +213,6 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
                 found(at, hit);
             }
         }
-    }
-
-    /// Returns whether the index is so small that it is in the processor's cache anyway. A key's
-    /// hash chooses the shard that is asked.
-    fn is_near(&self, record: &Record, hash: KeyHash) -> bool {
-        // SAFETY: the record names the table.
-        let table = unsafe { &*self.shards.of(hash).probe(record) };
-        table.memory_bytes() * self.shards.len() <= NEAR_BYTES
     }
 
     /// Returns the entry that was found, unless it has expired.
@@ -255,20 +250,6 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         self.unless_expired(self.frozen.find(index, record, hash, key)?)
     }
 
-    /// [`look_up`](Self::look_up) for what is not in the frozen index.
-    #[inline(never)]
-    fn look_up_elsewhere<'a, Q>(
-        &'a self,
-        record: &'a Record,
-        hash: KeyHash,
-        key: &Q,
-    ) -> Option<Found<'a, K, V>>
-    where
-        Q: Hash + Equivalent<K> + ?Sized,
-    {
-        self.look_up_dynamic(record, hash, key)
-    }
-
     /// Looks a key up in its shard and counts the hit or the miss.
     #[inline(always)]
     fn look_up_dynamic<'a, Q>(
@@ -291,8 +272,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// [`look_up_dynamic`](Self::look_up_dynamic) where the key is not where nearly all are: one
-    /// in twenty. It is hashed again, so that others need not keep its hash.
+    /// [`look_up_dynamic`](Self::look_up_dynamic) where the key is not in the frozen index, or
+    /// not where nearly all are: one in twenty. It is hashed again, so that others need not keep its hash.
     #[inline(never)]
     fn look_up_further<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
     where

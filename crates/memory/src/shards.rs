@@ -5,6 +5,7 @@ use std::ops::{Deref, DerefMut, Range};
 use floe_policy::Replacement;
 
 use crate::hash::KeyHash;
+use crate::hazard::Record;
 use crate::owner::{Owner, TableOf};
 use crate::shard::Shard;
 use crate::sync::AtomicPtr;
@@ -30,6 +31,13 @@ impl<K, V, P: Replacement> Shards<K, V, P> {
         // SAFETY: the shards are dropped before the memory of the tables' addresses.
         let all = made.map(|((owner, table), at)| unsafe { Shard::new(owner, table, at) });
         Self { all: all.collect(), tables, mask }
+    }
+
+    /// Returns about how many bytes all indexes have, by that of a key's shard.
+    pub(crate) fn index_bytes(&self, record: &Record, hash: KeyHash) -> usize {
+        // SAFETY: the record names the table.
+        let table = unsafe { &*self.of(hash).probe(record) };
+        table.memory_bytes() * self.all.len()
     }
 
     /// Returns where the table of a key's shard is published.

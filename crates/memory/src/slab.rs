@@ -95,7 +95,8 @@ impl<E> Slab<E> {
         match self.free.pop() {
             Some(place) => {
                 if let Some(&next) = self.free.last() {
-                    crate::prefetch::span(self.entry(next).cast_const()); // written by the next insertion
+                    // written by the next insertion
+                    crate::prefetch::span(self.entry(next).cast_const());
                 }
                 (place, self.entry(place))
             }

@@ -88,6 +88,8 @@ mod reclaim;
 mod records;
 #[path = "../src/room.rs"]
 mod room;
+#[path = "../src/search.rs"]
+mod search;
 #[path = "../src/shard.rs"]
 mod shard;
 #[path = "../src/shards.rs"]

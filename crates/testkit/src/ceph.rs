@@ -27,8 +27,8 @@ impl Ceph {
         Self::start_on("memstore")
     }
 
-    /// Starts a cluster with an empty pool `rbd` whose data is in a sparse file of 16 GiB, as on a disk;
-    /// says that it is skipped where Ceph is missing.
+    /// Starts a cluster with an empty pool `rbd` whose data is in a sparse file of 16 GiB, as on a
+    /// disk; says that it is skipped where Ceph is missing.
     ///
     /// # Panics
     /// When it does not start.

@@ -10,7 +10,7 @@ use crate::guard::Keep;
 use crate::hash::KeyHash;
 use crate::hazard::Record;
 use crate::records::Records;
-use crate::shard::Found;
+use crate::search::Found;
 use crate::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering, lock,
 };

@@ -1,5 +1,5 @@
-//! The kernel of a stock Linux as the host of a pair, over NVMe: its file system stays mounted while
-//! either server dies, hands over or is paused.
+//! The kernel of a stock Linux as the host of a pair, over NVMe: its file system stays mounted
+//! while either server dies, hands over or is paused.
 
 use std::time::Instant;
 
