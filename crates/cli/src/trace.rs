@@ -45,8 +45,8 @@ pub(crate) struct TraceArguments {
     /// Skip and count bad records instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
-    /// Requests to keep: time=1h..2h, range=0..10GiB (requests that begin in it), volume=3, op=write;
-    /// repeat volume and op for any of several
+    /// Requests to keep: time=1h..2h, range=0..10GiB (requests that begin in it), volume=3,
+    /// op=write; repeat volume and op for any of several
     #[arg(long, value_name = "NAME=VALUE,…")]
     filter: Option<Filter>,
 }
@@ -88,8 +88,8 @@ Examples:
 
 const CURVE: &str = "\
 `LRU of 10%` is the miss ratio of an LRU cache of a tenth of what the trace touches, behind the
-cache's size. The miss ratios take one pass and 10 MiB of memory. Objects count as one each. Reuse is
-measured on 32768 keys (SHARDS); ± is the error of that, in 19 of 20 cases no larger. `floe
+cache's size. The miss ratios take one pass and 10 MiB of memory. Objects count as one each. Reuse
+is measured on 32768 keys (SHARDS); ± is the error of that, in 19 of 20 cases no larger. `floe
 simulate --policy lru` gives exact ones.";
 
 fn format_help() -> String {

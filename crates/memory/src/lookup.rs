@@ -272,8 +272,9 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
     }
 
-    /// [`look_up_dynamic`](Self::look_up_dynamic) where the key is not in the frozen index, or
-    /// not where nearly all are: one in twenty. It is hashed again, so that others need not keep its hash.
+    /// [`look_up_dynamic`](Self::look_up_dynamic) where the key is not in the frozen index, or not
+    /// where nearly all are: one in twenty. It is hashed again, so that others need not keep its
+    /// hash.
     #[inline(never)]
     fn look_up_further<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
     where

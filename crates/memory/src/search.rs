@@ -37,7 +37,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
     /// The present table, kept from being freed while `record` names it.
     #[inline(always)]
     pub(crate) fn probe(&self, record: &Record) -> *const TableOf<P> {
-        let mut table = self.published().load(Ordering::Relaxed); // not used before it is read again
+        // not used before it is read again
+        let mut table = self.published().load(Ordering::Relaxed);
         loop {
             record.probe(table as usize);
             barrier::light();
@@ -298,7 +299,8 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
 
     /// The present table, kept from being freed while a cell names it.
     fn probe_by(&self, cell: &Keep<'_>) -> *const TableOf<P> {
-        let mut table = self.published().load(Ordering::Relaxed); // not used before it is read again
+        // not used before it is read again
+        let mut table = self.published().load(Ordering::Relaxed);
         loop {
             cell.name(table as usize);
             barrier::light();
