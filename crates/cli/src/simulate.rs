@@ -2,6 +2,7 @@
 
 mod blocks;
 mod objects;
+mod summary;
 
 use std::path::PathBuf;
 
@@ -30,6 +31,7 @@ Examples:
                         zipf.html
   floe simulate P3.lis.zst --policy lru --admit always --admit fussy --admit obp:target=0.1 --size \
                         5%
+  floe simulate *.lis.zst --policy lru,s3-fifo,arc --size 1%,10%
   floe simulate huge.csv.zst --policy lru --sample 0.01 --size 1%..=20%:1%
   floe simulate disk.vscsi --blocks 32KiB,64KiB,128KiB,256KiB --size 10%
   floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1GiB+obp \
@@ -42,8 +44,9 @@ Examples:
 #[command(after_help = format!("{LISTS}\n\n{EXAMPLES}"))]
 #[group(id = "what", required = true, multiple = true, args = ["policy", "blocks"])]
 pub(crate) struct Arguments {
-    /// A trace, compressed or not
-    trace: String,
+    /// Traces, compressed or not; with several, medians and ranks of policies follow
+    #[arg(required = true, value_name = "TRACE")]
+    traces: Vec<String>,
     /// Policies to compare, such as lru,slru:segments=4,belady; with --blocks [default: lru]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Vec<String>,
@@ -119,7 +122,18 @@ fn interval(text: &str) -> Result<humantime::Duration, String> {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
+    if arguments.report.is_some() || arguments.png.is_some() {
+        one_trace(arguments, "a report")?;
+    }
     if arguments.blocks.is_empty() { objects::run(arguments) } else { blocks::run(arguments) }
+}
+
+/// Returns the trace where `whose` takes one only.
+fn one_trace<'a>(arguments: &'a Arguments, whose: &str) -> Result<&'a str, CliError> {
+    match &arguments.traces[..] {
+        [trace] => Ok(trace),
+        _ => Err(CliError::usage(format!("{whose} takes one trace"))),
+    }
 }
 
 /// Returns the admissions of each run; `unit` is the unit of their weights.

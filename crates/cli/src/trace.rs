@@ -45,8 +45,8 @@ pub(crate) struct TraceArguments {
     /// Skip and count bad records instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
-    /// Requests to keep: time=1h..2h, range=0..10GiB (requests that begin in it), volume=3,
-    /// op=write; repeat volume and op for any of several
+    /// Requests to keep: time=1h..2h, range=0..10GiB (those that begin in it), volume=3, op=write;
+    /// repeat volume and op for any of several
     #[arg(long, value_name = "NAME=VALUE,…")]
     filter: Option<Filter>,
 }

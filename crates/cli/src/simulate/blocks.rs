@@ -23,8 +23,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
             admissions(arguments, "bytes")?.iter().map(|choices| Admissions::new(choices)).collect()
         }
     };
-    let (requests, footprint_bytes) = load(arguments)?;
-    let in_trace = |problem| CliError::usage(format!("{}: {problem}", arguments.trace));
+    let trace = super::one_trace(arguments, "--blocks")?;
+    let (requests, footprint_bytes) = load(arguments, trace)?;
+    let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
     let warmup = arguments.warmup.of(requests.len() as u64).map_err(in_trace)? as usize;
     let deciders: Vec<_> = policies
         .iter()
@@ -52,13 +53,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         .collect();
     let bar = output::progress(setups.len() as u64, "simulating");
     let outcomes = on_all_cores(&setups, |setup| {
-        let outcome = simulate(&arguments.trace, &requests, setup);
+        let outcome = simulate(trace, &requests, setup);
         bar.inc(1);
         outcome
     });
     bar.finish_and_clear();
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
-    write_report(arguments, |command| blocks::report(command, &arguments.trace, &outcomes))?;
+    write_report(arguments, |command| blocks::report(command, trace, &outcomes))?;
     if arguments.csv {
         return output::csv(&outcomes).or_failure();
     }
@@ -70,8 +71,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
 }
 
 /// Reads the trace as disk I/O, and how many bytes it touches.
-fn load(arguments: &Arguments) -> Result<(Vec<Request>, u64), CliError> {
-    let mut trace = arguments.open.open_disk(&arguments.trace, "--blocks")?;
+fn load(arguments: &Arguments, path: &str) -> Result<(Vec<Request>, u64), CliError> {
+    let mut trace = arguments.open.open_disk(path, "--blocks")?;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
     let progress = trace.progress();
     let mut stats = floe_trace::Stats::new(trace.kind());
@@ -85,8 +86,8 @@ fn load(arguments: &Arguments) -> Result<(Vec<Request>, u64), CliError> {
         }
     }
     bar.finish_and_clear();
-    tell_skipped(&arguments.trace, &trace);
-    let footprint_bytes = stats.info(&arguments.trace, trace.format().name()).footprint_bytes;
+    tell_skipped(path, &trace);
+    let footprint_bytes = stats.info(path, trace.format().name()).footprint_bytes;
     Ok((requests, footprint_bytes))
 }
 

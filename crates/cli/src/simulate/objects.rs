@@ -11,6 +11,7 @@ use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::registry::Choice;
 use floe_trace::Trace;
 
+use super::summary::{self, cost};
 use super::{Arguments, admissions, on_all_cores, write_report};
 use crate::error::CliError;
 use crate::size::CacheSize;
@@ -38,25 +39,62 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         _ => admissions(arguments, if in_bytes { "bytes" } else { "objects" })?,
     };
     let grid = Grid { policies, admissions, sizes: arguments.size.clone(), in_bytes, rate };
-    let (mut stream, unit) = load(arguments, &grid)?;
-    let in_trace = |problem| CliError::usage(format!("{}: {problem}", arguments.trace));
+    let mut traces = Vec::new();
+    for trace in &arguments.traces {
+        traces.push(simulate_trace(arguments, trace, &grid, latency)?);
+    }
+    if let [Simulated { outcomes, .. }] = &traces[..] {
+        let trace = super::one_trace(arguments, "a report")?;
+        let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
+        write_report(arguments, |command| report(trace, command, sizes, outcomes))?;
+    }
+    if arguments.csv || arguments.json {
+        let outcomes: Vec<_> = traces.into_iter().flat_map(|trace| trace.outcomes).collect();
+        return match arguments.csv {
+            true => output::csv(&outcomes).or_failure(),
+            false => outcomes.iter().try_for_each(output::json_line).or_failure(),
+        };
+    }
+    let several = traces.len() > 1;
+    for (name, Simulated { outcomes, in_bytes }) in arguments.traces.iter().zip(&traces) {
+        if several {
+            output::say!("{name}");
+        }
+        let size = if *in_bytes { output::bytes } else { |count: u64| count.to_string() };
+        print(outcomes.clone(), size);
+        if several {
+            output::say!();
+        }
+    }
+    if several {
+        output::say!("all {} traces", traces.len());
+        let outcomes: Vec<_> = traces.into_iter().map(|trace| trace.outcomes).collect();
+        summary::print(&grid.sizes.0, &outcomes);
+    }
+    Ok(())
+}
+
+/// The outcomes over one trace.
+struct Simulated {
+    /// By size, then by policy, then by admission.
+    outcomes: Vec<SimulationResult>,
+    /// True if sizes are bytes, false if they are objects.
+    in_bytes: bool,
+}
+
+fn simulate_trace(
+    arguments: &Arguments,
+    trace: &str,
+    grid: &Grid,
+    latency: Option<Latency>,
+) -> Result<Simulated, CliError> {
+    let (mut stream, unit) = load(arguments, trace, grid)?;
+    let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
     stream.warmup = arguments.warmup.of(stream.keys.len() as u64).map_err(in_trace)? as usize;
     let no_room = |error: GridError| CliError::usage(format!("--size: {error}"));
     let runs = grid.runs(&stream, unit).map_err(no_room)?;
-    let outcomes = simulate_all(arguments, &stream, &runs, latency);
-    let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
-    write_report(arguments, |command| report(&arguments.trace, command, sizes, &outcomes))?;
-    if arguments.csv {
-        return output::csv(&outcomes).or_failure();
-    }
-    if arguments.json {
-        return outcomes.iter().try_for_each(output::json_line).or_failure();
-    }
-    print(
-        outcomes,
-        if in_bytes && unit == 1 { output::bytes } else { |count: u64| count.to_string() },
-    );
-    Ok(())
+    let outcomes = simulate_all(trace, &stream, &runs, latency);
+    Ok(Simulated { outcomes, in_bytes: grid.in_bytes && unit == 1 })
 }
 
 /// Returns the times of hits and misses, if the arguments give them.
@@ -103,16 +141,15 @@ fn mean_read_us(medium: Medium) -> f64 {
 }
 
 /// Reads the trace. Returns it with the number of bytes in a unit of its sizes.
-fn load(arguments: &Arguments, grid: &Grid) -> Result<(Stream, u64), CliError> {
-    let trace = arguments.open.open(&arguments.trace, false)?;
+fn load(arguments: &Arguments, path: &str, grid: &Grid) -> Result<(Stream, u64), CliError> {
+    let trace = arguments.open.open(path, false)?;
     let no_sizes = |_| {
         CliError::usage(format!(
-            "{}: a trace of keys has no sizes; give --size as a count or a share",
-            arguments.trace
+            "{path}: a trace of keys has no sizes; give --size as a count or a share"
         ))
     };
     let Reading { keep, unit } = grid.reading(trace.kind()).map_err(no_sizes)?;
-    Ok((read_stream(&arguments.trace, trace, keep)?, unit))
+    Ok((read_stream(path, trace, keep)?, unit))
 }
 
 /// Reads a trace; disk I/O is converted to blocks.
@@ -132,7 +169,7 @@ pub(crate) fn read_stream(path: &str, mut trace: Trace, keep: Keep) -> Result<St
 }
 
 fn simulate_all(
-    arguments: &Arguments,
+    trace: &str,
     stream: &Stream,
     runs: &[Run],
     latency: Option<Latency>,
@@ -147,8 +184,7 @@ fn simulate_all(
                 std::thread::park_timeout(Duration::from_millis(100));
             }
         });
-        let outcomes =
-            on_all_cores(runs, |run| simulate(&arguments.trace, stream, run, latency, &done));
+        let outcomes = on_all_cores(runs, |run| simulate(trace, stream, run, latency, &done));
         ended.store(true, Relaxed);
         outcomes
     });
@@ -158,8 +194,7 @@ fn simulate_all(
 
 /// Prints the outcomes at each size, best first, by latency where that is known.
 fn print(mut outcomes: Vec<SimulationResult>, size: impl Fn(u64) -> String) {
-    let rank = |outcome: &SimulationResult| outcome.mean_latency_us.unwrap_or(outcome.miss_ratio);
-    outcomes.sort_by(|a, b| a.size.cmp(&b.size).then(rank(a).total_cmp(&rank(b))));
+    outcomes.sort_by(|a, b| a.size.cmp(&b.size).then(cost(a).total_cmp(&cost(b))));
     let latency = outcomes.iter().any(|outcome| outcome.mean_latency_us.is_some());
     let mut columns = vec!["policy", "size", "requests", "hits", "miss ratio", "byte miss ratio"];
     columns.extend(latency.then_some("mean latency"));

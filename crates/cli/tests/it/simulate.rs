@@ -202,6 +202,30 @@ fn warm_up_fills_the_cache_and_does_not_count() {
 }
 
 #[test]
+fn several_traces_are_summed_up() {
+    let traces = ["loop:keys=100,requests=1000", "loop:keys=200,requests=1000"];
+    let options = ["--policy", "lru,belady", "--size", "50%"];
+    let arguments = [&traces[..], &options].concat();
+    let names: Vec<_> = outcomes(&arguments).iter().map(|line| line["trace"].clone()).collect();
+    assert_eq!(names, [traces[0], traces[0], traces[1], traces[1]]);
+    let output = floe(&[&["simulate"], &arguments[..]].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let summary = text.split("all 2 traces").nth(1).unwrap_or_else(|| panic!("{text}"));
+    // LRU hits nothing of a loop over twice what fits.
+    let lru = summary.lines().find(|line| line.starts_with(" lru ")).expect("a line");
+    assert_eq!(
+        lru.split_whitespace().collect::<Vec<_>>().join(" "),
+        "lru 50% 1.0000 1.0000 1.0000 2.0 0 of 2"
+    );
+    assert!(summary.contains("2 of 2"), "{summary}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    for refused in [&["--report", "r.html"][..], &["--blocks", "4KiB"]] {
+        let output = floe(&[&["simulate"], &arguments[..], refused].concat());
+        assert_eq!(output.status.code(), Some(2), "{refused:?}");
+    }
+}
+
+#[test]
 fn the_table_is_ordered_by_latency_when_the_times_are_known() {
     let trace = "zipf:keys=2000,theta=0.9,requests=50000";
     let output = floe(&[
