@@ -196,7 +196,10 @@ fn simulate_all(
 fn print(mut outcomes: Vec<SimulationResult>, size: impl Fn(u64) -> String) {
     outcomes.sort_by(|a, b| a.size.cmp(&b.size).then(cost(a).total_cmp(&cost(b))));
     let latency = outcomes.iter().any(|outcome| outcome.mean_latency_us.is_some());
-    let mut columns = vec!["policy", "size", "requests", "hits", "miss ratio", "byte miss ratio"];
+    let of_bytes = |outcome: &SimulationResult| outcome.byte_miss_ratio != outcome.miss_ratio;
+    let bytes_differ = outcomes.iter().any(of_bytes);
+    let mut columns = vec!["policy", "size", "requests", "miss ratio"];
+    columns.extend(bytes_differ.then_some("of bytes"));
     columns.extend(latency.then_some("mean latency"));
     let admits = outcomes.iter().any(|outcome| outcome.inserted.is_some());
     columns.extend(admits.then_some("inserted"));
@@ -210,10 +213,11 @@ fn print(mut outcomes: Vec<SimulationResult>, size: impl Fn(u64) -> String) {
             outcome.policy.clone(),
             size(outcome.size),
             outcome.requests.to_string(),
-            outcome.hits.to_string(),
             ratio(outcome.miss_ratio, outcome.miss_ratio_ci95),
-            ratio(outcome.byte_miss_ratio, outcome.byte_miss_ratio_ci95),
         ];
+        cells.extend(
+            bytes_differ.then(|| ratio(outcome.byte_miss_ratio, outcome.byte_miss_ratio_ci95)),
+        );
         cells.extend(outcome.mean_latency_us.map(output::microseconds));
         cells.extend(outcome.inserted.map(|count| count.to_string()));
         cells.push(match outcome.requests_per_second {

@@ -218,7 +218,7 @@ fn several_traces_are_summed_up() {
         "lru 50% 1.0000 1.0000 1.0000 2.0 0 of 2"
     );
     assert!(summary.contains("2 of 2"), "{summary}");
-    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
     for refused in [&["--report", "r.html"][..], &["--blocks", "4KiB"]] {
         let output = floe(&[&["simulate"], &arguments[..], refused].concat());
         assert_eq!(output.status.code(), Some(2), "{refused:?}");
