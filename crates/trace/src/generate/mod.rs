@@ -7,6 +7,7 @@
 //!
 //! Invariant: a generator's keys are below the span it declares, so that parts of a mix never meet.
 
+mod churn;
 mod cycle;
 mod drift;
 mod error;
@@ -59,6 +60,7 @@ generators! {
     mix::MIX,
     ycsb::YCSB,
     sfs::SFS,
+    churn::CHURN,
 }
 
 /// The plan that a generator draws from.

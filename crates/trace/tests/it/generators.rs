@@ -20,7 +20,7 @@ fn error(text: &str) -> String {
     Trace::open_source(text, &OpenOptions::default()).expect_err(text).to_string()
 }
 
-const EACH: [&str; 8] = [
+const EACH: [&str; 9] = [
     "zipf:keys=500,requests=3000",
     "drift:keys=500,shift=3,every=10,requests=3000",
     "uniform:keys=500,requests=3000",
@@ -29,6 +29,7 @@ const EACH: [&str; 8] = [
     "mix:requests=3000+zipf:keys=100,weight=2+loop:keys=50",
     "ycsb:workload=F,keys=500,requests=3000",
     "sfs:workload=swbuild,keys=500,requests=3000",
+    "churn:keys=500,read=50%,requests=3000",
 ];
 
 /// How far `count` of `draws` is from `share`, in standard deviations.
@@ -51,7 +52,7 @@ fn the_same_seed_makes_the_same_stream_and_another_another() {
 }
 
 /// Change these only together with the version: people name their traces by seed.
-const KEYS_101_TO_106: [[u64; 6]; 8] = [
+const KEYS_101_TO_106: [[u64; 6]; 9] = [
     [1, 8, 0, 6, 178, 23],
     [31, 38, 30, 36, 208, 53],
     [244, 392, 209, 365, 178, 459],
@@ -60,6 +61,7 @@ const KEYS_101_TO_106: [[u64; 6]; 8] = [
     [6, 127, 1, 128, 1, 129],
     [305, 0, 0, 1, 1, 17],
     [0, 121, 396, 0, 484, 132],
+    [416, 547, 538, 547, 538, 548],
 ];
 
 #[test]
@@ -202,6 +204,39 @@ fn ycsb_e_scans_runs_of_existing_keys_of_every_length() {
     assert!((mean - 4.5).abs() < 0.05, "{mean}");
 }
 
+/// Written blocks hold live data until another block has taken its page's place: with `trim=yes`
+/// each block is trimmed between two writes, and no block is read after its trim.
+#[test]
+fn churn_never_overwrites_a_block_that_was_not_trimmed() {
+    let (mut trims, mut trimmed) = (0, HashMap::new());
+    for Request { key, op, .. } in requests("churn:keys=200,spare=10%,read=50%,requests=20000") {
+        assert!(key < 220);
+        match op {
+            Op::Write => {
+                let was = trimmed.insert(key, false);
+                let first = was.is_none() && key >= 200;
+                assert!(first || was == Some(true), "{key} holds live data");
+            }
+            Op::Delete => {
+                trims += 1;
+                assert_ne!(trimmed.insert(key, true), Some(true), "{key} is trimmed twice");
+            }
+            Op::Read => assert_ne!(trimmed.get(&key), Some(&true), "{key} is trimmed"),
+        }
+    }
+    assert!(trims > 5000, "{trims}");
+}
+
+#[test]
+fn churn_without_trims_writes_the_same_blocks() {
+    let of = |trim: &str| {
+        let all = requests(&format!("churn:keys=200,read=50%,requests=20000,trim={trim}"));
+        all.into_iter().filter(|it| it.op != Op::Delete).map(|it| (it.key, it.op)).collect()
+    };
+    let (with, without): (Vec<_>, Vec<_>) = (of("yes"), of("no"));
+    assert!(with.len() < without.len() && without.starts_with(&with));
+}
+
 #[test]
 fn sfs_workloads_have_their_reads_and_their_sizes() {
     for (workload, reads, kib) in [
@@ -301,7 +336,7 @@ fn wrong_specs_say_what_there_is() {
         (
             "zip:keys=3",
             "no generator is called \"zip\"; there are zipf, drift, uniform, loop, scan, mix, \
-             ycsb, sfs",
+             ycsb, sfs, churn",
         ),
         ("loop:key=3", "loop has no parameter \"key\"; it has keys, requests, seed, block, read"),
         ("loop:keys=0", "keys: expected a whole number from 1 to 2^48, found \"0\""),
