@@ -30,6 +30,7 @@ mod lost;
 mod map;
 mod offer;
 mod operations;
+mod overwrite;
 mod parts;
 mod read;
 mod rounds;

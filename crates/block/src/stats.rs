@@ -48,6 +48,9 @@ counters! {
             metric: "floe_cache_stores_withheld_total",
             with: "admit",
         },
+        /// Writes that dropped clean copies and went to the backing device only, because the
+        /// admission declined newer data of cached blocks.
+        pub declined_overwrites: u64,
         /// Smallest blocks that the admission ordered to be fetched, some of which may have been
         /// there.
         pub ordered_blocks: u64 = Counter {

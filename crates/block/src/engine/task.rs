@@ -157,6 +157,8 @@ pub(crate) struct Store {
     pub(crate) damaged: bool,
     /// The write goes to the backing device first, whatever the mode.
     pub(crate) through: bool,
+    /// The write goes to the backing device only, and cached copies are dropped.
+    pub(crate) around: bool,
 }
 
 impl Store {
@@ -174,6 +176,7 @@ impl Store {
             retry: false,
             damaged: false,
             through: false,
+            around: false,
         }
     }
 

@@ -6,9 +6,9 @@
 //! admitted as a whole is fetched and allocated as if there were no admission (AdaCache, Algorithm
 //! 2). A rejected run is read past the cache, only its own sectors. Reads ask before they take
 //! their lock, for a rejected run needs only a shared one. Writes ask when their data is about to
-//! go to a block that does not exist. A write to an existing block is not offered: it always goes
-//! there. A read of sectors that its block lacks is offered, as it would write to the cache; but it
-//! evicts nothing.
+//! go to a block that does not exist. A write to an existing block is not offered: it goes there,
+//! unless the admission declines newer data of clean blocks (`overwrite`). A read of sectors that
+//! its block lacks is offered, as it would write to the cache; but it evicts nothing.
 //!
 //! The admission learns of hits, insertions and removals by counts over a window of
 //! [`WINDOW_LOOKUPS`] lookups, shared out among the shards. Evictions are reported one by one, and
@@ -70,6 +70,8 @@ pub(crate) struct Admission {
 #[derive(Debug)]
 struct Door {
     admissions: Admissions,
+    /// It is asked about newer data of clean blocks.
+    asks_overwrites: bool,
     window_lookups: u64,
     /// Counts since the last window.
     window: Window,
@@ -91,6 +93,18 @@ impl Admission {
     #[inline]
     pub(crate) fn asks(&self) -> bool {
         self.door.is_some()
+    }
+
+    /// Returns whether newer data of clean blocks may be declined.
+    #[inline]
+    pub(crate) fn asks_overwrites(&self) -> bool {
+        self.door.as_ref().is_some_and(|door| door.asks_overwrites)
+    }
+
+    /// Returns whether newer data of the clean smallest block that begins at a sector is stored.
+    pub(crate) fn overwrites(&mut self, volume: VolumeId, start: u64) -> bool {
+        let access = self.access(volume, start, Direction::Write);
+        self.door.as_mut().is_none_or(|door| door.admissions.overwrite(&access))
     }
 
     /// Returns the description of an access to the smallest block that begins at a sector.
@@ -251,6 +265,7 @@ impl Door {
         let mut orders = Orders::default();
         admissions.tick(Tick::default(), &mut orders);
         Self {
+            asks_overwrites: admissions.needs().overwrites,
             admissions,
             window_lookups: (WINDOW_LOOKUPS / config.shards.unwrap_or(1)).max(LEAST_WINDOW_LOOKUPS),
             window: Window::default(),

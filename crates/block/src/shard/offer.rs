@@ -10,7 +10,7 @@ use crate::geometry::Sectors;
 
 impl Parts {
     /// Asks the admission whether a task's smallest block at a sector is to be inserted.
-    fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
+    pub(super) fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
         let task = &self.tasks[id];
         let in_a_row = task.in_a_row(start, self.config.sizes.smallest());
         let asked = Asked { volume: task.volume, start, direction, in_a_row };
@@ -18,7 +18,7 @@ impl Parts {
     }
 
     /// Ends the admission's window of counts when it has enough lookups.
-    fn close_window_in_time(&mut self) {
+    pub(super) fn close_window_in_time(&mut self) {
         self.admission.close_window_in_time(&self.map.directory, &mut self.fetches);
     }
 

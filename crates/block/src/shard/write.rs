@@ -13,6 +13,7 @@
 
 use super::admission::Removal;
 use super::bypass::LogState;
+use super::overwrite;
 use super::parts::Parts;
 use super::read::Reading;
 use super::store::Storing;
@@ -174,7 +175,9 @@ impl<'a> Writing<'a> {
             // a write-back leaves the tier as it is
             parts.map.held.forget(parts.tasks[id].volume, range.clone(), &mut parts.orders);
         }
-        let keeps = parts.mode().keeps_writes() && !parts.tasks[id].store.through;
+        overwrite::decide(parts, id);
+        let store = &parts.tasks[id].store;
+        let keeps = parts.mode().keeps_writes() && !store.through && !store.around;
         let may_stay = keeps && (parts.logging.is_kept() || !parts.tasks[id].is_durable());
         if may_stay && self.may_be_dirty() {
             self.parts.offer_write(id);
@@ -226,7 +229,7 @@ impl<'a> Writing<'a> {
             return false;
         }
         let survey = parts.survey(id);
-        let is_replaced = parts.tasks[id].writes() && parts.mode().caches_writes();
+        let is_replaced = overwrite::puts_in(parts, id);
         let because = if is_replaced { Removal::Replaced } else { Removal::Invalid };
         for (block, run) in &survey.blocks {
             let clean: Vec<Sectors> =
@@ -325,7 +328,7 @@ impl<'a> Writing<'a> {
         let (range, fault) = (task.range.clone(), task.fault);
         if fault.is_none() {
             parts.found(id, &range);
-            if parts.tasks[id].writes() && parts.mode().caches_writes() {
+            if overwrite::puts_in(parts, id) {
                 parts.events.extend(parts.tasks.answer(id));
                 parts.offer_write(id);
                 Storing::of(parts, id).begin(range, false);

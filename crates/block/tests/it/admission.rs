@@ -190,6 +190,48 @@ fn obp_keeps_writes_to_its_share_of_lookups() {
     assert!(hits > 2_000, "{hits}");
 }
 
+/// Admits one block, and then is over its target until ten more were looked up.
+const INVALIDATING: &str = "obp:target=0.1:fill=0:invalidate=1";
+
+#[test]
+fn newer_data_of_a_clean_block_drops_the_copy_while_obp_is_over_its_target() {
+    for (mode, kept) in [WriteMode::Through, WriteMode::Back]
+        .into_iter()
+        .flat_map(|mode| [(mode, false), (mode, true)])
+    {
+        let config = Config { gate: gate(INVALIDATING), kept, ..small(mode) };
+        let mut bench: Bench = Bench::new(config, &[512 * BLOCK * SECTOR]).numbered();
+        bench.get(3).unwrap();
+        assert!(bench.cache.stats().valid_bytes > 0, "{mode}: the first block comes in");
+        bench.log.clear();
+        bench.put(0..BLOCK, 200);
+        bench.log.retain(|order| !matches!(order, Order::WriteLogs { .. }));
+        assert!(bench.log.iter().any(on_backing), "{mode}");
+        assert!(!bench.log.iter().any(on_cache), "{mode}: the copy is not updated");
+        let stats = bench.cache.stats();
+        assert_eq!((stats.valid_bytes, stats.dirty_bytes), (0, 0), "{mode}: it is dropped");
+        assert_eq!(stats.counters.declined_overwrites, 1, "{mode}");
+        assert_eq!((bench.get(0), bench.get(7)), (Ok(200), Ok(200)), "{mode}: no stale data");
+        bench.check_idle();
+    }
+}
+
+#[test]
+fn newer_data_of_a_dirty_block_stays_in_the_cache_whatever_obp_is_over() {
+    let mut bench = bench(INVALIDATING, WriteMode::Back);
+    bench.put(0..BLOCK, 200);
+    assert_eq!(bench.cache.stats().dirty_bytes, BLOCK * SECTOR);
+    bench.log.clear();
+    bench.put(0..4, 201);
+    assert!(!bench.log.iter().any(on_backing), "the backing device lacks the other half");
+    assert_eq!(bench.cache.stats().counters.declined_overwrites, 0);
+    assert_eq!((bench.get(0), bench.get(7)), (Ok(201), Ok(200)));
+    bench.clean();
+    bench.run();
+    let found = [0, 7].map(|sector| bench.devices[&BACKING].bytes[(sector * SECTOR) as usize]);
+    assert_eq!(found, [201, 200]);
+}
+
 #[test]
 fn a_duel_is_with_the_block_that_would_leave() {
     let mut bench: Bench = Bench::new(

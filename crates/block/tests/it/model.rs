@@ -96,7 +96,7 @@ struct Setup {
 }
 
 /// With windows so short that they do something in a case.
-const ADMISSIONS: [&str; 13] = [
+const ADMISSIONS: [&str; 14] = [
     "always",
     "always",
     "always",
@@ -104,6 +104,7 @@ const ADMISSIONS: [&str; 13] = [
     "probability:p=0.5",
     "second-access",
     "obp:target=0.3:half-life=200",
+    "obp:target=0.1:half-life=200:fill=0:invalidate=1",
     "duel",
     "fussy:popular=2:check=100:warm-up=100:patience=1",
     "fussy:popular=1:check=50:warm-up=1 + obp:target=0.5:half-life=100",

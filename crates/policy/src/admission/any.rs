@@ -127,6 +127,7 @@ impl Admission for Admissions {
                 fetches: so_far.fetches || needs.fetches,
                 victims: so_far.victims || needs.victims,
                 above: so_far.above || needs.above,
+                overwrites: so_far.overwrites || needs.overwrites,
             }
         })
     }
@@ -177,6 +178,12 @@ impl Admission for Admissions {
         for part in &mut self.parts {
             with_admissions!(each part, |part| part.settle(offer, verdict));
         }
+    }
+
+    fn overwrite(&mut self, access: &Access) -> bool {
+        self.parts.iter_mut().fold(true, |so_far, part| {
+            with_admissions!(each part, |part| part.overwrite(access)) && so_far
+        })
     }
 
     fn evicted(&mut self, access: &Access) {

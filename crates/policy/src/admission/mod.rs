@@ -136,6 +136,8 @@ pub struct Needs {
     pub victims: bool,
     /// [`Room::above`]: what memory above holds.
     pub above: bool,
+    /// To be asked about newer data of clean blocks that are held ([`Admission::overwrite`]).
+    pub overwrites: bool,
 }
 
 /// Decides which blocks are cached. One owner at a time.
@@ -178,6 +180,12 @@ pub trait Admission {
         let verdict = self.judge(offer, victim);
         self.settle(offer, verdict);
         verdict
+    }
+
+    /// Decides about newer data of a block that is held and clean. Returns whether the cache is to
+    /// take it; otherwise the cached copy is dropped and the data goes below only.
+    fn overwrite(&mut self, _: &Access) -> bool {
+        true
     }
 
     /// Takes in that an entry was evicted (not that it was invalidated), at once: it may be what

@@ -16,12 +16,16 @@
 //! Two things are written whatever is decided, and are not counted ([`Window::replaced`], `fill`):
 //! newer data of what the cache holds, which in the paper's engine is another block that can be
 //! declined; and what fits at the start, once, for a cache that fills by a block for each ten
-//! lookups is empty for long. `obp:replaced=1:fill=0` is as published. With a target of 0, which a
-//! calibration gives where nothing pays, nothing ever comes in.
+//! lookups is empty for long. `obp:replaced=1:fill=0` is as published. With `invalidate=1` newer
+//! data of a clean block counts and can be declined, too: its copy is dropped, and the write goes
+//! below only. That is the fate of obsolete blocks in the paper's engine, which never overwrites.
+//! With a target of 0, which a calibration gives where nothing pays, nothing ever comes in.
 //!
 //! Not to be used where writes cost little: what becomes popular comes in slowly.
 
-use super::{Admission, Orders, RegisteredAdmission, Room, Traffic, Verdict, Victim, Window};
+use super::{
+    Admission, Needs, Orders, RegisteredAdmission, Room, Traffic, Verdict, Victim, Window,
+};
 use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
 
 /// The cost of a byte written unless a higher one is given or measured. A measurement is a lower
@@ -36,6 +40,7 @@ pub struct Obp {
     half_life: f64,
     in_bytes: bool,
     counts_replaced: bool,
+    invalidates: bool,
     fills: bool,
     write_cost: f64,
     /// The cost was told, and stays.
@@ -109,16 +114,25 @@ impl RegisteredAdmission for Obp {
                     longer",
         },
         Parameter::count("replaced", 0, 0..=1, "whether newer data of what is cached counts"),
+        Parameter::count(
+            "invalidate",
+            0,
+            0..=1,
+            "whether newer data of what is cached and clean counts, and beyond the share drops the \
+             copy instead of replacing it",
+        ),
         Parameter::count("fill", 1, 0..=1, "whether what fits at the start comes in uncounted"),
     ]);
 
     fn with(parameters: &Parameters) -> Self {
+        let invalidates = parameters.count("invalidate") == 1;
         let told = Some(parameters.get("write-cost")).filter(|cost| *cost > 0.0);
         Self {
             target: parameters.get("target"),
             half_life: parameters.get("half-life"),
             in_bytes: parameters.count("bytes") == 1,
-            counts_replaced: parameters.count("replaced") == 1,
+            counts_replaced: parameters.count("replaced") == 1 || invalidates,
+            invalidates,
             fills: parameters.count("fill") == 1,
             write_cost: told.unwrap_or(LEAST_COST),
             is_told: told.is_some(),
@@ -133,6 +147,10 @@ impl RegisteredAdmission for Obp {
 }
 
 impl Admission for Obp {
+    fn needs(&self) -> Needs {
+        Needs { overwrites: self.invalidates, ..Needs::default() }
+    }
+
     fn split(&mut self, _: usize, parts: usize) {
         self.half_life = (self.half_life / parts as f64).max(1.0);
     }
@@ -185,6 +203,18 @@ impl Admission for Obp {
         } else {
             self.pending += self.cost(amount);
         }
+    }
+
+    fn overwrite(&mut self, access: &Access) -> bool {
+        if !self.invalidates {
+            return true;
+        }
+        if self.exceeds() {
+            return false;
+        }
+        let amount = self.amount(Traffic { blocks: 1, bytes: u64::from(access.weight) });
+        self.pending += self.cost(amount);
+        true
     }
 
     fn evicted(&mut self, _: &Access) {

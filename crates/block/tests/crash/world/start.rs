@@ -393,7 +393,7 @@ fn draw_service(rng: &mut SmallRng) -> Service {
             0 => "never",
             1 => "probability:p=0.5",
             2 => "second-access",
-            3 => "obp:target=0.3:half-life=200",
+            3 => "obp:target=0.3:half-life=200:fill=0:invalidate=1",
             4 => "duel",
             5 => "fussy:popular=2:check=100:warm-up=1:patience=1",
             6 => "until-full",
