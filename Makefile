@@ -33,7 +33,7 @@ check: ## format, clippy, unit and model tests, before a commit
 	$(CARGO) test $(addprefix -p floe-,$(MODELLED)) --test it --locked --no-fail-fast
 
 .PHONY: lint
-lint: ## formatting, clippy, documentation, targets, layers, limits, licences
+lint: ## formatting, clippy, documentation, targets, layers, limits, licences, packages
 	@scripts/require build lint
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path rivals/Cargo.toml --check
@@ -46,6 +46,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences
 	scripts/check-layers
 	scripts/house --check
 	scripts/check-licences
+	scripts/check-packages
 
 .PHONY: fuzz
 fuzz: ## what NBD clients and NVMe hosts can send, at random, for a minute

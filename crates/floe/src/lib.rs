@@ -15,5 +15,5 @@ pub use floe_memory::{
 #[doc(inline)]
 pub use floe_memory::Snapshot;
 
-#[doc = include_str!("../../../docs/coming-from.md")]
+#[doc = include_str!("../docs/coming-from.md")]
 pub mod coming_from {}

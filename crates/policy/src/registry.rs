@@ -81,10 +81,9 @@ impl fmt::Display for Choice {
 }
 
 /// Why a text chooses nothing. `kind` is what was to be chosen: a policy, or an admission.
-#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq)]
 pub enum ChoiceError {
     /// None has the name.
-    #[error("no {kind} is called `{name}`; there are: {}", known.join(", "))]
     UnknownName {
         /// The kind of thing to choose.
         kind: &'static str,
@@ -94,7 +93,6 @@ pub enum ChoiceError {
         known: Vec<&'static str>,
     },
     /// It has no such parameter.
-    #[error("{kind} {chosen} has no parameter `{name}`; {}", list(known))]
     UnknownParameter {
         /// The kind of thing to choose.
         kind: &'static str,
@@ -106,7 +104,6 @@ pub enum ChoiceError {
         known: Vec<String>,
     },
     /// It is told the same parameter twice.
-    #[error("{kind} {chosen}: parameter {name} is given twice")]
     GivenTwice {
         /// The kind of thing to choose.
         kind: &'static str,
@@ -116,7 +113,6 @@ pub enum ChoiceError {
         name: &'static str,
     },
     /// It is to be asked twice.
-    #[error("{kind} {chosen} is given twice; one of them is enough")]
     ChosenTwice {
         /// The kind of thing to choose.
         kind: &'static str,
@@ -124,7 +120,6 @@ pub enum ChoiceError {
         chosen: &'static str,
     },
     /// The parameter does not take the value.
-    #[error("{kind} {chosen}: parameter {name} is {expected}, not `{value}`")]
     BadValue {
         /// The kind of thing to choose.
         kind: &'static str,
@@ -138,6 +133,30 @@ pub enum ChoiceError {
         value: String,
     },
 }
+
+impl fmt::Display for ChoiceError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::UnknownName { kind, name, known } => {
+                write!(formatter, "no {kind} is called `{name}`; there are: {}", known.join(", "))
+            }
+            Self::UnknownParameter { kind, chosen, name, known } => {
+                write!(formatter, "{kind} {chosen} has no parameter `{name}`; {}", list(known))
+            }
+            Self::GivenTwice { kind, chosen, name } => {
+                write!(formatter, "{kind} {chosen}: parameter {name} is given twice")
+            }
+            Self::ChosenTwice { kind, chosen } => {
+                write!(formatter, "{kind} {chosen} is given twice; one of them is enough")
+            }
+            Self::BadValue { kind, chosen, name, expected, value } => {
+                write!(formatter, "{kind} {chosen}: parameter {name} is {expected}, not `{value}`")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ChoiceError {}
 
 fn list(known: &[String]) -> String {
     if known.is_empty() {

@@ -106,14 +106,21 @@ impl Insertion {
 
 /// The error of an insertion into a strict cache that values with handles fill. Key and value go
 /// back to the caller.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("values with handles fill the cache's capacity")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refused<K, V> {
     /// The key.
     pub key: K,
     /// The value.
     pub value: V,
 }
+
+impl<K, V> fmt::Display for Refused<K, V> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("values with handles fill the cache's capacity")
+    }
+}
+
+impl<K: fmt::Debug, V: fmt::Debug> std::error::Error for Refused<K, V> {}
 
 /// A cache for hosts in other languages: see the [module](self).
 ///
