@@ -181,9 +181,11 @@ impl Admission for Admissions {
     }
 
     fn overwrite(&mut self, access: &Access) -> bool {
-        self.parts.iter_mut().fold(true, |so_far, part| {
-            with_admissions!(each part, |part| part.overwrite(access)) && so_far
-        })
+        let mut taken = true;
+        for part in &mut self.parts {
+            taken &= with_admissions!(each part, |part| part.overwrite(access)); // all are asked
+        }
+        taken
     }
 
     fn evicted(&mut self, access: &Access) {
