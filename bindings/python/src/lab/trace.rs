@@ -50,7 +50,8 @@ impl Trace {
         let format = format.map(|name| name.parse().map_err(invalid)).transpose()?;
         let of_table: Option<Columns> =
             columns.as_ref().map(|text| text.parse().map_err(invalid)).transpose()?;
-        let options = OpenOptions { format, skip_bad, as_blocks, columns: of_table };
+        let rest = OpenOptions::default();
+        let options = OpenOptions { format, skip_bad, as_blocks, columns: of_table, ..rest };
         let opened = floe_trace::Trace::open_source(&source, &options).map_err(invalid)?;
         let (kind, format) = (opened.kind(), opened.format().to_string());
         Ok(Self { name: source, options, columns, kind, format, read: Mutex::new(None) })
