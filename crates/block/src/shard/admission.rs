@@ -73,6 +73,7 @@ struct Door {
     /// It is asked about newer data of clean blocks.
     asks_overwrites: bool,
     window_lookups: u64,
+    puts_writes_off: bool,
     /// Counts since the last window.
     window: Window,
     times: Times,
@@ -131,6 +132,13 @@ impl Admission {
         let start = directory.blocks.sectors(slot).start;
         let hash = self.access(directory.blocks.volume(slot), start, Direction::Read).hash;
         Some(Victim { slot, hash })
+    }
+
+    /// Counts a request that looks blocks up.
+    pub(crate) fn request(&mut self) {
+        if let Some(door) = &mut self.door {
+            door.window.requests += 1;
+        }
     }
 
     /// Counts a lookup of a part of the smallest block that begins at a sector.
@@ -268,6 +276,7 @@ impl Door {
             asks_overwrites: admissions.needs().overwrites,
             admissions,
             window_lookups: (WINDOW_LOOKUPS / config.shards.unwrap_or(1)).max(LEAST_WINDOW_LOOKUPS),
+            puts_writes_off: config.mode.keeps_writes(),
             window: Window::default(),
             times: Times::default(),
             orders,
@@ -276,10 +285,10 @@ impl Door {
     }
 
     fn close_window(&mut self, entries: u64, sizes: &BlockSizes, fetches: &mut Fetches) {
-        let (entries, times) = (entries, self.times);
+        let (times, puts_writes_off) = (self.times, self.puts_writes_off);
         let window = std::mem::take(&mut self.window);
         self.lookups += window.lookups.blocks;
-        self.admissions.observe(&Window { entries, times, ..window });
+        self.admissions.observe(&Window { entries, times, puts_writes_off, ..window });
         self.admissions.tick(Tick(self.lookups), &mut self.orders);
         self.orders.fetch.sort_unstable_by_key(|fetch| fetch.position);
         for fetch in self.orders.fetch.drain(..) {

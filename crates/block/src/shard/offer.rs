@@ -40,6 +40,7 @@ impl Parts {
         if let Some(admitted) = known {
             return offered.extend(fetches.drain(..).map(|run| (run, admitted)));
         }
+        self.admission.request();
         let mut last = None;
         for fetch in fetches.drain(..) {
             let mut before: Option<bool> = None;
@@ -76,6 +77,7 @@ impl Parts {
         }
         task.offer = Offer::Admitted;
         let (volume, range) = (task.volume, task.range.clone());
+        self.admission.request();
         for (start, part) in units(&range, self.config.sizes.smallest()) {
             self.admission.look_up(volume, start, &part, true, Direction::Read);
         }
@@ -87,6 +89,7 @@ impl Parts {
         if !self.admission.asks() {
             return;
         }
+        self.admission.request();
         let survey = self.survey(id);
         let task = &mut self.tasks[id];
         let (volume, range) = (task.volume, task.range.clone());

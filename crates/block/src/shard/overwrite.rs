@@ -39,6 +39,7 @@ pub(super) fn decide(parts: &mut Parts, id: TaskId) {
         }
     }
     if !taken {
+        parts.admission.request();
         for (start, part) in units(&range, unit) {
             parts.admission.look_up(volume, start, &part, false, Direction::Write);
         }

@@ -50,6 +50,8 @@ enum Mode {
 #[derive(Debug, Clone, Copy, Default)]
 struct Interval {
     requests: u64,
+    /// Blocks that were looked up, and those found.
+    lookups: u64,
     hits: u64,
     /// Blocks that the table did not know.
     unknown: u64,
@@ -114,7 +116,7 @@ impl Fussy {
             }
             Mode::Fussy => {
                 self.table.take_popular(self.threshold, &mut orders.fetch);
-                let hit_ratio = interval.hits as f64 / interval.requests as f64;
+                let hit_ratio = interval.hits as f64 / interval.lookups.max(1) as f64;
                 let has_fallen = self.hit_ratio.is_some_and(|before| hit_ratio < before);
                 self.checks = if has_fallen { self.checks + 1 } else { 0 };
                 self.hit_ratio = Some(hit_ratio);
@@ -135,8 +137,8 @@ impl Fussy {
     /// The same by what is measured: it begins plain, and with all the table that there is.
     fn check_tuned(&mut self, interval: Interval, orders: &mut Orders) {
         let Some(tuning) = &mut self.tuning else { return };
-        let Interval { requests, evicted, .. } = interval;
-        let seen = Seen { requests, evicted, returns: self.table.take_returns() };
+        let Interval { lookups, evicted, .. } = interval;
+        let seen = Seen { lookups, evicted, returns: self.table.take_returns() };
         self.threshold = tuning.threshold(seen, self.popular);
         if self.mode == Mode::Fussy {
             self.table.take_popular(self.threshold, &mut orders.fetch);
@@ -222,7 +224,9 @@ impl Admission for Fussy {
     }
 
     fn observe(&mut self, window: &Window) {
-        self.now.requests += window.lookups.blocks;
+        let lookups = window.lookups.blocks;
+        self.now.requests += if window.requests > 0 { window.requests } else { lookups };
+        self.now.lookups += lookups;
         self.now.hits += window.hits.blocks;
         if let Some(tuning) = &mut self.tuning {
             tuning.learn(window, self.now.evicted > 0);

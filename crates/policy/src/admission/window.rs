@@ -38,6 +38,10 @@ pub struct Times {
 /// The events of an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Window {
+    /// Requests that looked something up; 0 where each looks up one block.
+    pub requests: u64,
+    /// True if a write that comes in is answered before the device below has it (write-back).
+    pub puts_writes_off: bool,
     /// Blocks looked up, found or not, for reads and writes.
     pub lookups: Traffic,
     /// Those that were found.

@@ -112,6 +112,46 @@ fn accesses_count_by_what_a_hit_saves() {
 }
 
 #[test]
+fn writes_that_wait_for_nobody_once_they_are_in_are_worth_letting_in() {
+    // Blocks that never return; an insertion takes longer than a hit saves, and a write below more.
+    let is_plain = |direction, puts_writes_off| {
+        let times = Times { backing_write_ns: Some(40_000.0), ..times(15_000.0) };
+        let window = |requests| Window {
+            lookups: blocks(requests),
+            entries: 100,
+            times,
+            puts_writes_off,
+            ..Window::default()
+        };
+        let mut fussy = warm();
+        let mut orders = Orders::default();
+        fussy.observe(&window(CHECK));
+        fussy.tick(Tick::default(), &mut orders);
+        for key in 0..1000 {
+            fussy.admit(&Access { direction, ..access(2_000_000 + key) }, None);
+        }
+        fussy.observe(&window(CHECK));
+        fussy.tick(Tick::default(), &mut orders);
+        fussy.admits_all()
+    };
+    assert!(is_plain(Direction::Write, true));
+    assert!(!is_plain(Direction::Write, false), "the device below is written to all the same");
+    assert!(!is_plain(Direction::Read, true), "a read has waited before its block comes in");
+}
+
+#[test]
+fn checks_come_after_so_many_requests_however_many_blocks_each_has() {
+    let mut fussy = fussy("fussy:check=200:warm-up=2000", 100);
+    let mut serve = |requests: u64| {
+        fussy.observe(&Window { requests, lookups: blocks(128 * requests), ..Window::default() });
+        fussy.tick(Tick::default(), &mut Orders::default());
+        fussy.admits_all()
+    };
+    assert!(serve(WARM_UP - 1), "it warms up");
+    assert!(!serve(1));
+}
+
+#[test]
 fn without_measured_times_the_threshold_is_the_given_one() {
     let mut fussy = warm();
     (0..10).for_each(|key| fussy.evicted(&access(key)));

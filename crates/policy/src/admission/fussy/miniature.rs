@@ -5,7 +5,7 @@
 //! [`Trial`](crate::trial::Trial) would have them. Instead an LRU list of every mode is kept beside
 //! the cache, without data, and of one hash in so many where the cache is large (Waldspurger et
 //! al., "Cache Modeling and Optimization using Miniature Simulations", ATC '17). A mode saves the
-//! cost of its hits, less that of its insertions.
+//! cost of its hits and of the writes that it lets in, less that of its insertions.
 
 use crate::admission::Fetch;
 use crate::admission::metadata::Metadata;
@@ -56,6 +56,8 @@ impl Line {
 pub(super) struct Worth {
     /// A hit.
     pub(super) hit: f64,
+    /// Coming in after a miss, beside the cost of that.
+    pub(super) admission: f64,
     /// An insertion.
     pub(super) insertion: f64,
     /// An access, in the table.
@@ -145,13 +147,13 @@ impl Miniatures {
             self.plain.saved += worth.hit;
         } else {
             self.plain.insert(block, |_| {});
-            self.plain.saved -= worth.insertion;
+            self.plain.saved += worth.admission - worth.insertion;
         }
         for fussy in &mut self.fussy {
             if fussy.line.promote(access) {
                 fussy.line.saved += worth.hit;
             } else if all {
-                fussy.insert(block, worth.insertion);
+                fussy.insert(block, worth.insertion - worth.admission);
             } else {
                 fussy.table.count(access, worth.count);
             }

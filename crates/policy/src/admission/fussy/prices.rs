@@ -4,19 +4,22 @@
 //! above a device that writes four times as slowly as it reads is worth a quarter.
 
 use super::UNIT;
-use crate::admission::Times;
+use crate::admission::{Times, Window};
 use crate::{Access, Direction};
 
 /// Prices in best hits, as of the times measured last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Prices {
     times: Times,
+    /// Clients do not wait for the device below with a write that comes in.
+    puts_writes_off: bool,
 }
 
 impl Prices {
     /// Takes in what was measured; what was not stays as it is known.
-    pub(super) fn learn(&mut self, new: &Times) {
-        let known = &mut self.times;
+    pub(super) fn learn(&mut self, window: &Window) {
+        let (known, new) = (&mut self.times, &window.times);
+        self.puts_writes_off = window.puts_writes_off;
         known.hit_ns = new.hit_ns.or(known.hit_ns);
         known.backing_read_ns = new.backing_read_ns.or(known.backing_read_ns);
         known.backing_write_ns = new.backing_write_ns.or(known.backing_write_ns);
@@ -43,6 +46,16 @@ impl Prices {
         let Some([read, write]) = self.saved_ns() else { return 1.0 };
         let saved = if access.direction == Direction::Read { read } else { write };
         self.best_ns().map_or(0.0, |best| saved / best)
+    }
+
+    /// Returns what it saves that this access comes in after a miss, but for the cost of its
+    /// insertion: a write does not wait for the device below then, if writes are put off.
+    pub(super) fn admission(&self, access: &Access) -> f64 {
+        if access.direction == Direction::Read || !self.puts_writes_off {
+            return 0.0;
+        }
+        let below = self.times.backing_write_ns.or(self.times.backing_read_ns);
+        below.zip(self.best_ns()).map_or(0.0, |(below, best)| below / best)
     }
 
     /// Returns the count of this access in the table.

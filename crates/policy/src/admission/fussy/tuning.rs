@@ -24,13 +24,13 @@ use crate::admission::metadata::POPULARITY_MAX;
 const ENTRIES_PER_HIT: f64 = 16.0;
 /// The highest worth that is asked of a change, as a multiple of its cost.
 const DOUBT_MAX: f64 = 16.0;
-/// Requests per entry without a change after which the next one has to be worth half as much.
+/// Lookups per entry without a change after which the next one has to be worth half as much.
 const CALM: f64 = 8.0;
 
 /// Observations of an interval between checks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
-    pub(super) requests: u64,
+    pub(super) lookups: u64,
     pub(super) evicted: u64,
     /// Accesses of blocks that had left the cache.
     pub(super) returns: u64,
@@ -55,7 +55,7 @@ pub(super) struct Tuning {
     accounts: [f64; WAYS],
     /// The factor by which the worth of a change has to exceed its cost.
     doubt: f64,
-    /// Requests since the last change, or since doubt was halved.
+    /// Lookups since the last change, or since doubt was halved.
     calm: u64,
 }
 
@@ -85,7 +85,7 @@ impl Tuning {
 
     /// Takes in what was measured; `is_full` is whether the cache evicts.
     pub(super) fn learn(&mut self, window: &Window, is_full: bool) {
-        self.prices.learn(&window.times);
+        self.prices.learn(window);
         let held = window.entries as usize;
         if is_full && (1..self.entries).contains(&held) {
             self.miniatures.resize(held);
@@ -101,9 +101,13 @@ impl Tuning {
     /// the mode.
     pub(super) fn serve(&mut self, access: &Access, all: bool) {
         let Self { prices, miniatures, .. } = self;
-        let (hit, insertion, count) =
-            (prices.hit(access), prices.insertion(), prices.count(access));
-        miniatures.serve(access, Worth { hit, insertion, count }, all);
+        let worth = Worth {
+            hit: prices.hit(access),
+            admission: prices.admission(access),
+            insertion: prices.insertion(),
+            count: prices.count(access),
+        };
+        miniatures.serve(access, worth, all);
     }
 
     /// Returns whether only popular blocks are admitted.
@@ -149,7 +153,7 @@ impl Tuning {
             self.calm = 0;
             return;
         }
-        self.calm += seen.requests;
+        self.calm += seen.lookups;
         if self.calm as f64 > self.entries as f64 * CALM * self.doubt {
             self.doubt = (self.doubt / 2.0).max(1.0);
             self.calm = 0;
