@@ -20,7 +20,8 @@
 //!
 //! With `tune=1`, which is recommended, the threshold follows from measured times and counts, reads
 //! and writes count by what a hit saves of each, and what decides between fussy and plain, from
-//! plain on, is what either would save (`tuning`). The hit ratio changes nothing then, and neither
+//! plain on, is what either would save (`tuning`). Where writes are put off (write-back), one that
+//! comes in saves its wait for the device below. Checks then come every so many block lookups. The hit ratio changes nothing then, and neither
 //! `patience` nor `popular` matters, but where no times are measured.
 //!
 //! The order below should be `lru`. As published it is not to be used above devices so slow that
@@ -225,7 +226,9 @@ impl Admission for Fussy {
 
     fn observe(&mut self, window: &Window) {
         let lookups = window.lookups.blocks;
-        self.now.requests += if window.requests > 0 { window.requests } else { lookups };
+        // What is tuned weighs lookups, and is late where it waits for many of them.
+        let by_requests = window.requests > 0 && self.tuning.is_none();
+        self.now.requests += if by_requests { window.requests } else { lookups };
         self.now.lookups += lookups;
         self.now.hits += window.hits.blocks;
         if let Some(tuning) = &mut self.tuning {
