@@ -21,8 +21,9 @@
 //! With `tune=1`, which is recommended, the threshold follows from measured times and counts, reads
 //! and writes count by what a hit saves of each, and what decides between fussy and plain, from
 //! plain on, is what either would save (`tuning`). Where writes are put off (write-back), one that
-//! comes in saves its wait for the device below. Checks then come every so many block lookups. The hit ratio changes nothing then, and neither
-//! `patience` nor `popular` matters, but where no times are measured.
+//! comes in saves its wait for the device below. Checks then come every so many block lookups. The
+//! hit ratio changes nothing, and neither `patience` nor `popular` matters, but where no times are
+//! measured.
 //!
 //! The order below should be `lru`. As published it is not to be used above devices so slow that
 //! every hit counts: a block's first accesses all miss.
