@@ -71,8 +71,8 @@ pub(crate) fn light() {
     }
 }
 
-/// [`light`] for a reader that has just found that the barrier [is asymmetric](is_asymmetric), and
-/// has run no user code since.
+/// [`light`] for a reader that has just found that it need not fence, by its record or by
+/// [`is_asymmetric`], and has run no user code since.
 #[inline(always)]
 pub(crate) fn light_if_asymmetric() {
     compiler_fence(Ordering::SeqCst);

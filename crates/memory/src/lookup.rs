@@ -141,7 +141,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         let (began, dynamic_hits) = (is_timed.then(timing::now), record.dynamic_hits.get());
         let found = if fenceless {
             self.find_frozen(self.frozen.published(), record, hash, key)
-                .or_else(|| self.look_up_dynamic(record, hash, key))
+                .or_else(|| self.look_up_further(record, key))
         } else {
             self.look_up_slowly(record, key)
         };
@@ -280,6 +280,10 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
+        // Comparing keys is the user's code: the thread may know by now that it has to fence.
+        if !record.does_without_fences() {
+            return self.look_up_slowly(record, key);
+        }
         let hash = self.hash(key);
         let table = self.shards.table(hash);
         match Shard::<K, V, P>::fast_lookup(table, record, hash.in_shard(), key) {

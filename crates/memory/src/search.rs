@@ -142,10 +142,9 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
 
     /// Looks a key up in the usual case, in the shard whose table is published at a place, for a
     /// lookup that is counted already, of a thread that [does without
-    /// fences](Record::does_without_fences). Takes no lock, and
-    /// writes nothing but the thread's own record. Takes as few instructions as it can: the fewer
-    /// there are, the more lookups the processor has under way while it waits for the memory of the
-    /// first.
+    /// fences](Record::does_without_fences). Takes no lock, and writes nothing but the thread's own
+    /// record. Takes as few instructions as it can: the fewer there are, the more lookups the
+    /// processor has under way while it waits for the memory of the first.
     #[inline(always)]
     pub(crate) fn fast_lookup<'a, Q>(
         published: &'a AtomicPtr<TableOf<P>>,

@@ -1,4 +1,4 @@
-//! The shards of a cache. The first bits of a key's hash choose the key's shard.
+//! The shards of a cache. Some bits of a key's hash choose the key's shard.
 
 use std::ops::{Deref, DerefMut, Range};
 
