@@ -8,8 +8,8 @@
 //! Buckets of one cache line: a tag of eight bits and 32 bits of address for each of twelve keys,
 //! and whether a key passed by because the bucket was full when it came. Addresses are counted from
 //! the lowest entry, in units of an entry's alignment, which reaches over 16 GiB or more; entries
-//! that lie beyond are not frozen. At the filling here that is 7.6 bytes a key. All tags are compared at once and without a
-//! branch.
+//! that lie beyond are not frozen. At the filling here that is 7.6 bytes a key. All tags are
+//! compared at once and without a branch.
 //!
 //! A reader may rely on the same as in [`index`](crate::index): *an address that stands here is
 //! that of a live entry*.
