@@ -18,7 +18,7 @@ demo: ## build, then see a slow volume made faster
 
 .PHONY: test
 test: ## every test, also those with real NBD clients, from C and from Python
-	@scripts/require build clients guest ceph c python
+	@scripts/require build clients guest ceph c python browser
 	FLOE_REQUIRE_CLIENTS=1 FLOE_MIRROR_WORLDS=100000 $(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test -p floe -p floe-memory --lib --all-features --locked --no-fail-fast -- metrics event_tests
 	scripts/test-python

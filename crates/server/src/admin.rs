@@ -3,6 +3,8 @@
 //!
 //! | request | answer |
 //! |---|---|
+//! | `GET /` | the live page (`live`) |
+//! | `GET /events` | its events, until the client leaves |
 //! | `GET /status` | [`Status`](crate::status::Status) as JSON |
 //! | `GET /metrics` | the same and more for Prometheus |
 //! | `GET /healthz` | `ok` or `degraded`; 503 when requests hang or are refused, and at the end |

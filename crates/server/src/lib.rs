@@ -12,6 +12,7 @@ pub mod fuzz;
 pub mod kept;
 pub mod limits;
 mod listener;
+mod live;
 mod metrics;
 pub mod nbd_client;
 pub mod notify;

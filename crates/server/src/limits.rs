@@ -29,13 +29,16 @@ pub struct Limits {
     pub farewell_time: Duration,
     /// Time for a thread to take a command; after that it is reported and not waited for.
     pub reply_time: Duration,
+    /// Interval between two points of the live page's history.
+    pub sample_interval: Duration,
 }
 
 impl Default for Limits {
     /// [`MOST_CONNECTIONS`]. 256 MiB: a client alone has up to 32 MiB in flight, each of 24 busy
     /// ones about 5 MiB, and 64 KiB are each client's own. 10 s for a handshake, for which honest
     /// clients on bad lines need a second or two. 30 s for a stall: no disk is slower than 35
-    /// KiB/s. 30 s without taking a command: no device operation of a thread takes that long.
+    /// KiB/s. 30 s without taking a command: no device operation of a thread takes that long. 5 s
+    /// between points, 720 of which make an hour.
     fn default() -> Self {
         Self {
             connections: MOST_CONNECTIONS,
@@ -45,6 +48,7 @@ impl Default for Limits {
             admin_time: Duration::from_secs(10),
             farewell_time: Duration::from_secs(5),
             reply_time: Duration::from_secs(30),
+            sample_interval: Duration::from_secs(5),
         }
     }
 }

@@ -30,7 +30,7 @@ pub use published::Published;
 pub(crate) use shedding::SheddingFacts;
 pub use shedding::{SheddingDecisionStatus, SheddingStatus};
 pub use tally::ClientCounts;
-pub(crate) use tally::{Latencies, Operation, Snapshot, Tally};
+pub(crate) use tally::{Answered, Latencies, Operation, Snapshot, Tally};
 pub(crate) use tiers::TierFacts;
 pub use tiers::TierStatus;
 

@@ -18,6 +18,7 @@
 mod acceptor;
 mod acceptor_admin;
 mod acceptor_jobs;
+mod acceptor_live;
 mod admin_listener;
 mod admin_session;
 mod admin_tls;
@@ -33,6 +34,7 @@ mod desk;
 mod dirty;
 mod entrance;
 mod known_tier;
+mod live_feed;
 mod local;
 mod locals;
 mod mailbox;

@@ -5,6 +5,8 @@
 #[path = "it/rig.rs"]
 mod rig;
 
+use std::time::Duration;
+
 use floe_block::{MemoryWrite, WriteMode};
 use floe_testkit::allocations::{Counting, of_other_threads};
 use rig::Setup;
@@ -26,7 +28,10 @@ fn requests_allocate_nothing() {
         (WriteMode::Through, Some(MemoryWrite::Through)),
         (WriteMode::Back, Some(MemoryWrite::Through)),
     ] {
-        let rig = Setup::new(mode).memory(memory).start().unwrap();
+        let mut setup = Setup::new(mode).memory(memory);
+        // Samples for the live page are no requests.
+        setup.config.limits.sample_interval = Duration::from_secs(86400);
+        let rig = setup.start().unwrap();
         let mut client = rig.client();
         let mut data = vec![7; 4096];
         let mut round = |requests: u64| {

@@ -10,6 +10,10 @@ use super::reply::{Reply, Trouble};
 /// A command of an admin client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Command {
+    /// The live page.
+    Page,
+    /// The stream of events that the live page shows.
+    Events,
     Status,
     Metrics,
     Health,
@@ -145,7 +149,13 @@ impl Command {
     pub(super) fn only_reads(&self) -> bool {
         matches!(
             self,
-            Self::Status | Self::Metrics | Self::Health | Self::ListVolumes | Self::ListTiers
+            Self::Page
+                | Self::Events
+                | Self::Status
+                | Self::Metrics
+                | Self::Health
+                | Self::ListVolumes
+                | Self::ListTiers
         )
     }
 
@@ -157,6 +167,8 @@ impl Command {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let names: Vec<&str> = path.split('/').skip(1).collect();
         let (wanted, command) = match names.as_slice() {
+            [""] => ("GET", Ok(Self::Page)),
+            ["events"] => ("GET", Ok(Self::Events)),
             ["status"] => ("GET", Ok(Self::Status)),
             ["metrics"] => ("GET", Ok(Self::Metrics)),
             ["healthz"] => ("GET", Ok(Self::Health)),

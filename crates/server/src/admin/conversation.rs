@@ -156,6 +156,7 @@ mod tests {
         };
         let plain = |line: &str| command(format!("{line} HTTP/1.1\r\n\r\n").as_bytes());
         assert_eq!(plain("GET /metrics"), Command::Metrics);
+        assert_eq!((plain("GET /"), plain("GET /events")), (Command::Page, Command::Events));
         assert_eq!(plain("GET /healthz?verbose"), Command::Health);
         assert_eq!(plain("POST /cache/restore"), Command::RestoreCache);
         assert_eq!(plain("GET /volumes"), Command::ListVolumes);
@@ -192,7 +193,15 @@ mod tests {
             let request = format!("{line} HTTP/1.1\r\nHost: localhost\r\n\r\n");
             Conversation::new(Arc::new(network.clone())).hear(request.as_bytes())
         };
-        for line in ["GET /status", "GET /metrics", "GET /healthz", "GET /volumes", "GET /tiers"] {
+        for line in [
+            "GET /",
+            "GET /events",
+            "GET /status",
+            "GET /metrics",
+            "GET /healthz",
+            "GET /volumes",
+            "GET /tiers",
+        ] {
             assert!(matches!(hear(line), Heard::Command(_)), "{line}");
         }
         for line in [
@@ -221,7 +230,8 @@ mod tests {
     #[test]
     fn what_is_not_offered_is_refused_with_the_reason() {
         assert_eq!(code(b"GET /secrets HTTP/1.1\r\n\r\n"), "404");
-        assert_eq!(code(b"GET / HTTP/1.1\r\n\r\n"), "404");
+        assert_eq!(code(b"GET /page.css HTTP/1.1\r\n\r\n"), "404");
+        assert_eq!(code(b"POST / HTTP/1.1\r\n\r\n"), "405");
         assert_eq!(code(b"GET /volumes/a/b/c HTTP/1.1\r\n\r\n"), "404");
         assert_eq!(code(b"GET /flush HTTP/1.1\r\n\r\n"), "405");
         assert_eq!(code(b"PUT /volumes HTTP/1.1\r\n\r\n"), "405");

@@ -2,13 +2,15 @@
 
 use serde::Serialize;
 
-use crate::metrics;
+use crate::{live, metrics};
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
     /// The command succeeded; a word about it.
     Done(&'static str),
+    /// The live page.
+    Page,
     /// The requested data, as JSON.
     Json(String),
     /// The requested data, in Prometheus' text format.
@@ -76,6 +78,9 @@ impl Reply {
         let text = "text/plain; charset=utf-8";
         match self {
             Self::Done(word) => response("200 OK", text, "", &format!("{word}\n")),
+            Self::Page => {
+                response("200 OK", "text/html; charset=utf-8", live::PAGE_HEADERS, live::PAGE)
+            }
             Self::Json(body) => response("200 OK", "application/json", "", body),
             Self::Metrics(body) => response("200 OK", metrics::CONTENT_TYPE, "", body),
             Self::Trouble(trouble, problem) => {

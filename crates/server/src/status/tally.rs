@@ -99,7 +99,17 @@ impl Latencies {
         self.histogram.count_between(0, latency.as_nanos() as u64)
     }
 
-    pub(super) fn summary(&self) -> Latency {
+    /// Those recorded after an earlier state of the same.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let mut after = self.clone();
+        // It fails where something was forgotten in between: the whole is what is known then.
+        if after.histogram.subtract(&before.histogram).is_ok() {
+            after.sum = after.sum.saturating_sub(before.sum);
+        }
+        after
+    }
+
+    pub(crate) fn summary(&self) -> Latency {
         let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1000.0;
         let mean_us = self.sum.as_secs_f64() * 1e6 / self.count().max(1) as f64;
         Latency { mean_us, p50_us: us(0.5), p99_us: us(0.99), p999_us: us(0.999) }

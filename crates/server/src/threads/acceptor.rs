@@ -118,6 +118,7 @@ impl Acceptor {
             self.accept_what_was_refused();
             self.hang_up_on_late_admins();
             self.give_up_questions();
+            self.sample_when_due();
             self.entrance.warnings.tell(Instant::now());
             if !busy {
                 self.wait()?;
@@ -133,6 +134,7 @@ impl Acceptor {
             .chain(self.io.sockets.next_due())
             .chain(self.admin_due())
             .chain(self.entrance.warnings.due())
+            .chain(self.reporting.feed.due())
             .chain(self.questions.due(self.config.limits.reply_time))
             .min();
         let wake_up = self.inbox.wake_up();
@@ -258,7 +260,7 @@ impl Acceptor {
         if self.phase == Phase::Serving {
             self.end();
         } else {
-            let _ = self.ask_snapshots(Purpose::LogDirty);
+            self.ask_snapshots(Purpose::LogDirty);
         }
     }
 

@@ -58,6 +58,7 @@ impl Acceptor {
             sending: false,
             outgoing: Vec::new(),
             is_over: false,
+            watching: false,
             stopping: false,
             until: Some(now + self.config.limits.admin_time),
             since: now,
@@ -78,7 +79,7 @@ impl Acceptor {
         if alike.len() < MOST_CONNECTIONS {
             return;
         }
-        let idle = alike.into_iter().filter(|&index| self.admin_sessions[index].until.is_some());
+        let idle = alike.into_iter().filter(|&index| self.admin_sessions[index].is_idle());
         let oldest = idle.min_by_key(|&index| {
             let session = &self.admin_sessions[index];
             (!session.listening, session.since)
@@ -94,9 +95,10 @@ impl Acceptor {
     fn may_wait(&self, is_remote: bool) -> bool {
         let sessions =
             self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
-        let alike =
-            sessions.filter(|session| session.is_remote == is_remote && !session.is_dropped);
-        alike.filter(|session| session.until.is_none()).count() < MOST_WAITING
+        let waiting = |session: &&AdminSession| {
+            session.is_remote == is_remote && !session.is_dropped && session.is_waiting()
+        };
+        sessions.filter(waiting).count() < MOST_WAITING
     }
 
     /// Returns the time at which the next admin client is late.
@@ -117,7 +119,7 @@ impl Acceptor {
         }
     }
 
-    fn listen_to_admin(&mut self, index: u32) {
+    pub(super) fn listen_to_admin(&mut self, index: u32) {
         let session = &mut self.admin_sessions[index];
         session.listening = true;
         let (socket, into) = (Rc::clone(&session.socket), session.buffer.whole());
@@ -133,6 +135,9 @@ impl Acceptor {
             }
             _ => return self.leave_admin(index),
         };
+        if session.watching {
+            return self.leave_admin(index); // it has nothing more to say
+        }
         let text = session.encryption.decrypt(received);
         session.outgoing.extend(session.encryption.take());
         let heard = match text {
@@ -175,6 +180,9 @@ impl Acceptor {
             session.outgoing.clear();
             let _ = shutdown(&session.socket, Shutdown::Both); // ends a receive that is under way
         }
+        if session.watching && session.outgoing.is_empty() {
+            session.until = None; // until the next event
+        }
         self.send_to_admin(index);
     }
 
@@ -211,10 +219,12 @@ impl Acceptor {
                 Err(Reply::trouble(Trouble::Ending, "ending"))
             }
             Command::Health => Err(self.health()),
-            Command::Status => self.ask_snapshots(Purpose::Status { admin: index }),
-            Command::Metrics => self.ask_snapshots(Purpose::Metrics { admin: index }),
-            Command::ListVolumes => self.ask_snapshots(Purpose::Volumes { admin: index }),
-            Command::ListTiers => self.ask_snapshots(Purpose::Tiers { admin: index }),
+            Command::Page => Err(Reply::Page),
+            Command::Events => self.watch(index),
+            Command::Status => return self.ask_snapshots(Purpose::Status { admin: index }),
+            Command::Metrics => return self.ask_snapshots(Purpose::Metrics { admin: index }),
+            Command::ListVolumes => return self.ask_snapshots(Purpose::Volumes { admin: index }),
+            Command::ListTiers => return self.ask_snapshots(Purpose::Tiers { admin: index }),
             Command::Flush => self.flush(index),
             Command::HandOver if !self.has_standby() => {
                 Err(Reply::trouble(Trouble::Conflict, NO_STANDBY))
@@ -273,11 +283,10 @@ impl Acceptor {
     }
 
     /// Asks all workers for their counters.
-    pub(super) fn ask_snapshots(&mut self, purpose: Purpose) -> Result<(), Reply> {
+    pub(super) fn ask_snapshots(&mut self, purpose: Purpose) {
         let number = self.questions.insert(purpose, 0..self.workers.len());
         let ticket = Ticket { asker: Asker::Acceptor, number };
         self.workers.tell_all(|| Message::Ask { ticket, command: Ask::Snapshot });
-        Ok(())
     }
 
     /// Asks for a flush of each volume. Any worker can do it; they take turns.
@@ -317,6 +326,7 @@ impl Acceptor {
                 (admin, Reply::json(&self.report(replies).status().volumes))
             }
             Purpose::Tiers { admin } => (admin, Reply::json(&self.report(replies).status().tiers)),
+            Purpose::Sample => return self.take_sample(replies),
             Purpose::LogDirty => return log_dirty(&snapshots(replies)),
         };
         self.tell_admin(admin, &reply);
@@ -324,13 +334,16 @@ impl Acceptor {
 
     /// A question could not be answered.
     pub(super) fn answer_failed(&mut self, purpose: Purpose, problem: Problem) {
-        tracing::error!(%problem, "a question of an admin client is not answered");
+        if !matches!(purpose, Purpose::Sample) {
+            tracing::error!(%problem, "a question of an admin client is not answered");
+        }
         match purpose {
             Purpose::Status { admin }
             | Purpose::Metrics { admin }
             | Purpose::Volumes { admin }
             | Purpose::Tiers { admin }
             | Purpose::Flushed { admin } => self.tell_admin(admin, &problem.into_reply()),
+            Purpose::Sample => self.reporting.feed.give_up(),
             Purpose::LogDirty => {}
         }
     }
@@ -352,6 +365,15 @@ impl Acceptor {
                 let _ = shutdown(&session.socket, Shutdown::Both); // ends the receive
             }
         }
+    }
+
+    /// Sends something that more will follow.
+    pub(super) fn say_to_admin(&mut self, index: u32, text: &str) {
+        let session = &mut self.admin_sessions[index];
+        let bytes = session.encryption.encrypt(text.as_bytes());
+        session.outgoing.extend(bytes);
+        session.until = Some(Instant::now() + self.config.limits.admin_time);
+        self.send_to_admin(index);
     }
 
     /// Answers, which ends the connection.

@@ -24,6 +24,8 @@ pub(super) struct AdminSession {
     pub(super) outgoing: Vec<u8>,
     /// The answer is given, or the connection broken: nothing is listened to any more.
     pub(super) is_over: bool,
+    /// The client gets events until it leaves.
+    pub(super) watching: bool,
     /// The client waits for the end of the server.
     pub(super) stopping: bool,
     /// Time by which it must have sent its request, or taken its answer; `None` while the server
@@ -37,6 +39,21 @@ pub(super) struct AdminSession {
 }
 
 impl AdminSession {
+    /// It has asked for nothing so far, or does not take its answer.
+    pub(super) fn is_idle(&self) -> bool {
+        self.until.is_some() && !self.watching
+    }
+
+    /// The server works on its request.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.until.is_none() && !self.watching
+    }
+
+    /// It watches, and has taken all events so far.
+    pub(super) fn is_ready_to_watch(&self) -> bool {
+        self.watching && self.until.is_none() && !self.is_over
+    }
+
     /// Returns the limit on devices that the client may name.
     pub(super) fn paths(&self) -> AllowedPaths {
         self.conversation.access().paths.clone()

@@ -56,6 +56,13 @@ impl Encryption {
         }
     }
 
+    /// The bytes of something that is said, with more to follow.
+    pub(super) fn encrypt(&mut self, text: &[u8]) -> Vec<u8> {
+        let Self::Tls(channel) = self else { return text.to_vec() };
+        channel.write(text);
+        self.take()
+    }
+
     /// The bytes of the last thing that is said.
     pub(super) fn encrypt_last(&mut self, text: Vec<u8>) -> Vec<u8> {
         let Self::Tls(channel) = self else { return text };

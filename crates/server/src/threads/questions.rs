@@ -34,6 +34,8 @@ pub(super) enum Purpose {
     Flushed {
         admin: u32,
     },
+    /// A point of the live page's history.
+    Sample,
     /// A line in the log that says how much is still dirty.
     LogDirty,
 }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::board::State;
+use super::live_feed::Feed;
 use super::offer::facts;
 use super::setup::ServerSetup;
 use super::valve::Valve;
@@ -18,6 +19,10 @@ pub(super) struct Reporting {
     /// The times that advice in the status goes by.
     service: ServiceTimes,
     lately: Lately,
+    /// The same for the live page, which asks more often.
+    live_lately: Lately,
+    /// The history of the live page.
+    pub(super) feed: Feed,
     /// The shed controller, if anything may be shed.
     valve: Option<Arc<Valve>>,
 }
@@ -29,6 +34,8 @@ impl Reporting {
             started: SystemTime::now(),
             service: ServiceTimes::of(config.service.as_ref()),
             lately: Lately::default(),
+            live_lately: Lately::default(),
+            feed: Feed::new(config.limits.sample_interval),
             valve,
         }
     }
@@ -36,6 +43,31 @@ impl Reporting {
     /// A report of these counters; `tally` has those of the acceptor.
     pub(super) fn report(
         &mut self,
+        config: &ServerSetup,
+        state: &State,
+        tally: &Tally,
+        snapshots: Vec<Snapshot>,
+    ) -> Report {
+        let mut report = self.without_advice(config, state, tally, snapshots);
+        report.advise(&mut self.lately, processor_time());
+        report
+    }
+
+    /// The same for the live page.
+    pub(super) fn sample(
+        &mut self,
+        config: &ServerSetup,
+        state: &State,
+        tally: &Tally,
+        snapshots: Vec<Snapshot>,
+    ) -> Report {
+        let mut report = self.without_advice(config, state, tally, snapshots);
+        report.advise(&mut self.live_lately, processor_time());
+        report
+    }
+
+    fn without_advice(
+        &self,
         config: &ServerSetup,
         state: &State,
         tally: &Tally,
@@ -58,9 +90,12 @@ impl Reporting {
         };
         let mut report = Report::new(facts, snapshots);
         report.sum.tally += tally;
-        let processor = clock_gettime(ClockId::ProcessCPUTime);
-        let processor = Duration::new(processor.tv_sec as u64, processor.tv_nsec as u32);
-        report.advise(&mut self.lately, processor);
         report
     }
+}
+
+/// The processor time that the program has spent.
+fn processor_time() -> Duration {
+    let processor = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(processor.tv_sec as u64, processor.tv_nsec as u32)
 }

@@ -1,5 +1,7 @@
 //! The server, as clients and operators meet it.
 
+mod browser;
+mod live_page;
 mod nbd_client_replies;
 mod nbd_clients;
 mod nbd_servers;

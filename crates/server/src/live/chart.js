@@ -1,0 +1,168 @@
+// Charts of the last hour. Linear axes begin at zero; logarithmic ones say that they are.
+
+const HOUR = 3600;
+// A young server's charts begin with fewer minutes.
+const SPANS = [300, 900, HOUR];
+const DASHES = ["", "6 3", "2 3", "9 3 2 3", "12 4", "1 4"];
+
+function swatch(at) {
+  const path = element("path", { d: "M0 5H26" });
+  Object.assign(path.style, lineStyle(at));
+  return element("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, path);
+}
+
+const lineStyle = (at) => ({
+  stroke: `var(--c${at % 6})`,
+  strokeWidth: "2",
+  strokeDasharray: DASHES[Math.floor(at / 6) % 6] || DASHES[at % 6],
+});
+
+// Round steps from zero to a top that holds `most`.
+function linearTicks(most, step1024) {
+  if (!(most > 0)) return [0, 1];
+  const base = step1024 ? 1024 ** Math.floor(Math.log(most) / Math.log(1024)) : 1;
+  const power = 10 ** Math.floor(Math.log10(most / base / 4));
+  const fits = (it) => it * power * base * 4 >= most * 0.999;
+  const step = base * power * [1, 2, 2.5, 5, 10].find(fits);
+  return Array.from({ length: 5 }, (_, at) => at * step).filter((it) => it < most + step);
+}
+
+function logTicks(least, most) {
+  const [low, high] = [Math.floor(Math.log10(least)), Math.ceil(Math.log10(most))];
+  return Array.from({ length: Math.max(high - low, 1) + 1 }, (_, at) => 10 ** (low + at));
+}
+
+class Chart {
+  // A spec: title, format, `log`, `top` (the fixed end of the axis), `bytes`, and `series`, which
+  // makes of the points a list of names with the value at each point.
+  constructor(spec) {
+    this.spec = spec;
+    this.cursor = null;
+    this.svg = element("svg", { class: "chart", role: "img", tabindex: "0" });
+    this.legend = element("ul", { class: "legend" });
+    const note = spec.log ? " logarithmic" : "";
+    this.figure = element("figure", {},
+      element("figcaption", {}, spec.title, element("small", {}, note)), this.svg, this.legend);
+    this.svg.addEventListener("keydown", (event) => this.key(event));
+    this.svg.addEventListener("pointermove", (event) => this.point(event));
+    this.svg.addEventListener("pointerleave", () => this.select(null));
+    this.svg.addEventListener("blur", () => this.select(null));
+    new ResizeObserver(() => this.draw()).observe(this.svg);
+  }
+
+  show(points) {
+    this.points = points;
+    this.draw();
+  }
+
+  select(cursor, aloud) {
+    this.cursor = cursor;
+    this.legend.setAttribute("aria-live", aloud ? "polite" : "off");
+    this.draw();
+  }
+
+  key(event) {
+    const last = this.points.length - 1;
+    const at = this.cursor ?? last;
+    const moved = { ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - 60, PageDown: at + 60,
+      Home: 0, End: last }[event.key];
+    if (event.key === "Escape") this.select(null);
+    if (moved === undefined || last < 0) return;
+    event.preventDefault();
+    this.select(Math.min(Math.max(moved, 0), last), true);
+  }
+
+  point(event) {
+    if (!this.points?.length || !this.plot) return;
+    const { left, width, now, span } = this.plot;
+    const x = event.clientX - this.svg.getBoundingClientRect().left;
+    const at = now - span * (1 - (x - left) / width);
+    const far = (point) => Math.abs(point.at - at);
+    let best = 0;
+    this.points.forEach((point, it) => { if (far(point) < far(this.points[best])) best = it; });
+    this.select(best);
+  }
+
+  draw() {
+    const { svg, spec, points } = this;
+    const [width, height] = [svg.clientWidth, svg.clientHeight];
+    if (!points?.length || !width) return;
+    const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
+    const series = spec.series(points);
+    const values = series.flatMap((it) => it.values).filter((it) => known(it) && it > 0);
+    const most = spec.top ?? Math.max(...values, 0);
+    const ticks = spec.log
+      ? logTicks(values.length ? Math.min(...values) : 1, values.length ? most : 10)
+      : linearTicks(most, spec.bytes);
+    const [low, high] = [ticks[0], ticks[ticks.length - 1]];
+    const [top, bottom] = [0.6 * rem, height - 1.5 * rem];
+    const labels = ticks.map(spec.format);
+    const left = Math.max(...labels.map((it) => it.length)) * 0.47 * rem + 0.6 * rem;
+    const right = width - 0.9 * rem;
+    const now = points[points.length - 1].at;
+    const span = SPANS.find((it) => now - points[0].at <= it) ?? HOUR;
+    this.plot = { left, width: right - left, now, span };
+    const x = (at) => right - ((now - at) / span) * (right - left);
+    const share = (value) => (spec.log
+      ? Math.log10(Math.max(value, low) / low) / Math.log10(high / low)
+      : value / high);
+    const y = (value) => bottom - Math.min(share(value), 1) * (bottom - top);
+    const drawn = ticks.flatMap((tick, at) => {
+      const rule = { class: at ? "rule" : "axis", x1: left, x2: right, y1: y(tick), y2: y(tick) };
+      const place = { x: left - 0.4 * rem, y: y(tick) + 0.27 * rem, "text-anchor": "end" };
+      return [element("line", rule), element("text", place, labels[at])];
+    });
+    const steps = right - left > 20 * rem ? 4 : right - left > 16 * rem ? 3 : 2;
+    for (let step = 0; step <= steps; step += 1) {
+      const ago = (span * step) / steps;
+      const at = x(now - ago);
+      const anchor = step === 0 ? "end" : step === steps ? "start" : "middle";
+      const label = step === 0 ? "now" : `−${duration(ago)}`;
+      const tick = { class: "axis", x1: at, x2: at, y1: bottom, y2: bottom + 0.25 * rem };
+      const place = { x: at, y: bottom + 1.1 * rem, "text-anchor": anchor };
+      drawn.push(element("line", tick), element("text", place, label));
+    }
+    series.forEach((it, at) => {
+      const path = element("path", { d: this.path(it.values, x, y) });
+      Object.assign(path.style, lineStyle(at));
+      drawn.push(path);
+    });
+    if (this.cursor !== null && points[this.cursor]) {
+      const at = x(points[this.cursor].at);
+      drawn.push(element("line", { class: "cursor", x1: at, x2: at, y1: top, y2: bottom }));
+    }
+    svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    svg.replaceChildren(...drawn);
+    this.tell(series);
+  }
+
+  // A line, broken where there is no value, or where points are missing. Logarithms have no zero.
+  path(values, x, y) {
+    let [path, before] = ["", null];
+    this.points.forEach((point, at) => {
+      const value = values[at];
+      if (!known(value) || (this.spec.log && value <= 0)) {
+        before = null;
+        return;
+      }
+      const joined = before !== null && point.at - before < 4 * point.seconds + 2;
+      const [px, py] = [x(point.at).toFixed(1), y(value).toFixed(1)];
+      path += joined ? `L${px} ${py}` : `M${px} ${py}h.1`;
+      before = point.at;
+    });
+    return path;
+  }
+
+  // The legend has the values of the chosen moment, or the last.
+  tell(series) {
+    const last = this.points.length - 1;
+    const at = Math.min(this.cursor ?? last, last);
+    const when = at === last ? "now" : clock(this.points[at].at);
+    const value = (it) => orDash(it.values[at], this.spec.format);
+    const items = series.map((it, index) =>
+      element("li", {}, swatch(index), `${it.name} ${value(it)}`));
+    this.legend.replaceChildren(element("li", { class: "when" }, when), ...items);
+    const told = series.map((it) => `${it.name} ${value(it)}`).join(", ");
+    this.svg.setAttribute("aria-label", `${this.spec.title}, ${when}: ${told}`);
+  }
+}

@@ -1,0 +1,266 @@
+//! One interval of a server's life: rates, latencies and hit ratios.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::status::{Answered, Latencies, Operation, Report};
+
+/// Most tiers kept apart.
+pub(super) const MOST_TIERS: usize = 8;
+
+/// Most volumes kept apart: the first ones. The page says how many there are.
+pub(super) const MOST_VOLUMES: usize = 16;
+
+/// Requests of one kind in an interval; latencies are 0 where there were none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Flow {
+    /// Requests a second.
+    rate: f32,
+    /// Bytes a second.
+    bytes: f32,
+    mean_us: f32,
+    p50_us: f32,
+    p99_us: f32,
+    p999_us: f32,
+}
+
+/// A tier in an interval. Ratios are `None` where nothing was asked.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub(crate) struct TierPoint {
+    read_hit_ratio: Option<f32>,
+    write_hit_ratio: Option<f32>,
+    dirty_bytes: u64,
+}
+
+/// A volume in an interval: requests and bytes a second.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct VolumePoint {
+    #[serde(serialize_with = "name")]
+    name: Arc<str>,
+    reads: f32,
+    writes: f32,
+    read_bytes: f32,
+    write_bytes: f32,
+}
+
+/// One interval.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Point {
+    /// Its end, in seconds since 1970.
+    at: u64,
+    seconds: f32,
+    read: Flow,
+    write: Flow,
+    /// Share of reads answered from memory; `None` without reads, or without a tier in memory.
+    memory_hit_ratio: Option<f32>,
+    /// Bytes that only memory has.
+    memory_dirty_bytes: u64,
+    /// From the top.
+    tiers: Box<[TierPoint]>,
+    volumes: Box<[VolumePoint]>,
+}
+
+/// Counters of a tier since the start.
+#[derive(Debug, Clone, Copy, Default)]
+struct TierCounts {
+    reads: u64,
+    read_hits: u64,
+    writes: u64,
+    write_hits: u64,
+    dirty_bytes: u64,
+}
+
+/// Counters since the start, at a moment.
+#[derive(Debug, Clone)]
+pub(crate) struct Sample {
+    uptime: Duration,
+    at: SystemTime,
+    read: Latencies,
+    write: Latencies,
+    read_bytes: u64,
+    write_bytes: u64,
+    memory_hits: Option<u64>,
+    memory_dirty_bytes: u64,
+    tiers: Vec<TierCounts>,
+    /// Names, and reads and writes.
+    volumes: Vec<(Arc<str>, [Answered; 2])>,
+}
+
+impl Sample {
+    /// Takes the counters of a report.
+    pub(crate) fn of(report: &Report) -> Self {
+        let (facts, sum) = (&report.facts, &report.sum);
+        let both = |answered: [Answered; Operation::ALL.len()]| {
+            [Operation::Read, Operation::Write].map(|operation| answered[operation as usize])
+        };
+        let tiers = sum.tiers().take(MOST_TIERS).map(|(stats, _)| TierCounts {
+            reads: stats.requests.reads,
+            read_hits: stats.requests.read_hits,
+            writes: stats.requests.writes,
+            write_hits: stats.requests.write_hits,
+            dirty_bytes: stats.dirty_bytes,
+        });
+        let volumes = facts.volumes.iter().take(MOST_VOLUMES).map(|volume| {
+            (Arc::from(volume.name.as_str()), both(sum.tally.volume(volume.id).answered))
+        });
+        Self {
+            uptime: facts.uptime,
+            at: SystemTime::now(),
+            read: sum.tally.latencies(Operation::Read).clone(),
+            write: sum.tally.latencies(Operation::Write).clone(),
+            read_bytes: sum.stats.requests.read_bytes,
+            write_bytes: sum.stats.requests.write_bytes,
+            memory_hits: facts.memory.as_ref().map(|_| sum.stats.memory_hits),
+            memory_dirty_bytes: sum.stats.held_bytes,
+            tiers: tiers.collect(),
+            volumes: volumes.collect(),
+        }
+    }
+
+    /// The interval since an earlier sample; `None` if no time has passed.
+    pub(super) fn since(&self, before: &Self) -> Option<Point> {
+        let seconds = self.uptime.saturating_sub(before.uptime).as_secs_f64();
+        if seconds <= 0.0 {
+            return None;
+        }
+        let rate = |now: u64, then: u64| rounded(now.saturating_sub(then) as f64 / seconds);
+        let flow = |now: &Latencies, then: &Latencies, bytes: f32| {
+            let latencies = now.since(then);
+            let summary = latencies.summary();
+            Flow {
+                rate: rate(latencies.count(), 0),
+                bytes,
+                mean_us: rounded(summary.mean_us),
+                p50_us: rounded(summary.p50_us),
+                p99_us: rounded(summary.p99_us),
+                p999_us: rounded(summary.p999_us),
+            }
+        };
+        let reads = self.read.count().saturating_sub(before.read.count());
+        let tiers = self.tiers.iter().enumerate().map(|(at, now)| {
+            let then = before.tiers.get(at).copied().unwrap_or_default();
+            TierPoint {
+                read_hit_ratio: share((now.read_hits, then.read_hits), (now.reads, then.reads)),
+                write_hit_ratio: share(
+                    (now.write_hits, then.write_hits),
+                    (now.writes, then.writes),
+                ),
+                dirty_bytes: now.dirty_bytes,
+            }
+        });
+        let volumes = self.volumes.iter().map(|(name, [read, write])| {
+            let then = before.volumes.iter().find(|(before, _)| before == name);
+            let [old_read, old_write] = then.map_or_else(Default::default, |(_, counts)| *counts);
+            VolumePoint {
+                name: Arc::clone(then.map_or(name, |(before, _)| before)),
+                reads: rate(read.requests, old_read.requests),
+                writes: rate(write.requests, old_write.requests),
+                read_bytes: rate(read.bytes, old_read.bytes),
+                write_bytes: rate(write.bytes, old_write.bytes),
+            }
+        });
+        Some(Point {
+            at: self.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            seconds: rounded(seconds),
+            read: flow(&self.read, &before.read, rate(self.read_bytes, before.read_bytes)),
+            write: flow(&self.write, &before.write, rate(self.write_bytes, before.write_bytes)),
+            memory_hit_ratio: self
+                .memory_hits
+                .and_then(|hits| share((hits, before.memory_hits.unwrap_or(0)), (reads, 0))),
+            memory_dirty_bytes: self.memory_dirty_bytes,
+            tiers: tiers.collect(),
+            volumes: volumes.collect(),
+        })
+    }
+}
+
+fn name<S: serde::Serializer>(name: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(name)
+}
+
+/// The share of what was added to `part` in what was added to `all`; each is now and before.
+fn share(part: (u64, u64), all: (u64, u64)) -> Option<f32> {
+    let (part, all) = (part.0.saturating_sub(part.1), all.0.saturating_sub(all.1));
+    (all > 0).then(|| rounded((part as f64 / all as f64).min(1.0)))
+}
+
+/// Four digits that count: more are noise, and bytes on the wire.
+fn rounded(value: f64) -> f32 {
+    if value == 0.0 || !value.is_finite() {
+        return 0.0;
+    }
+    let scale = 10f64.powi(3 - value.abs().log10().floor() as i32);
+    ((value * scale).round() / scale) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_block::VolumeId;
+
+    use super::*;
+    use crate::status::Tally;
+
+    impl Sample {
+        /// As many tiers and volumes as are kept apart, `requests` after the start.
+        pub(crate) fn crowded(uptime: Duration, requests: u64) -> Self {
+            let answered = Answered { requests, bytes: requests * 4096, ..Answered::default() };
+            Self {
+                uptime,
+                at: UNIX_EPOCH + uptime,
+                read: Latencies::default(),
+                write: Latencies::default(),
+                read_bytes: requests * 4096,
+                write_bytes: 0,
+                memory_hits: None,
+                memory_dirty_bytes: 0,
+                tiers: vec![TierCounts { reads: requests, ..TierCounts::default() }; MOST_TIERS],
+                volumes: (0..MOST_VOLUMES)
+                    .map(|it| (format!("volume {it}").into(), [answered; 2]))
+                    .collect(),
+            }
+        }
+    }
+
+    impl Point {
+        /// Bytes of memory it takes; names are shared with the points before.
+        pub(crate) fn bytes(&self) -> usize {
+            size_of_val(self) + size_of_val(&*self.tiers) + size_of_val(&*self.volumes)
+        }
+    }
+
+    #[test]
+    fn a_point_tells_of_its_interval_alone() {
+        let ms = Duration::from_millis;
+        let mut tally = Tally::default();
+        let at = |tally: &Tally, seconds, hits| Sample {
+            read: tally.latencies(Operation::Read).clone(),
+            tiers: vec![TierCounts { reads: 4 * hits, read_hits: hits, ..TierCounts::default() }],
+            volumes: Vec::new(),
+            ..Sample::crowded(Duration::from_secs(seconds), hits)
+        };
+        let mut answer = |latency, times| {
+            for _ in 0..times {
+                tally.answered(VolumeId(0), Operation::Read, 4096, latency, true);
+            }
+            tally.clone()
+        };
+        let before = at(&answer(ms(100), 1000), 10, 7);
+        let after = at(&answer(ms(1), 50), 20, 27);
+        let point = after.since(&before).unwrap();
+        assert_eq!((point.read.rate, point.at, point.seconds), (5.0, 20, 10.0));
+        assert!((point.read.p999_us - 1000.0).abs() < 20.0, "{point:?}");
+        assert!((point.read.mean_us - 1000.0).abs() < 1.0, "{point:?}");
+        assert_eq!(point.read.bytes, 20.0 * 4096.0 / 10.0);
+        assert_eq!(point.tiers[0].read_hit_ratio, Some(0.25));
+        assert_eq!(point.tiers[0].write_hit_ratio, None);
+        assert_eq!(after.since(&after), None, "no time has passed");
+    }
+
+    #[test]
+    fn four_digits_are_kept() {
+        let shown = [0.0, 1.0 / 3.0, 123_456.7, 0.000_123_456].map(rounded);
+        assert_eq!(shown, [0.0, 0.3333, 123_500.0, 0.000_123_5]);
+    }
+}
