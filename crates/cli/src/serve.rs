@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use floe_device::{OpenError, Role, Spec};
-use floe_server::config::{Bytes, Percent, ServerConfig, TierConfig, VolumeConfig};
+use floe_server::config::{Bytes, Interval, Percent, ServerConfig, TierConfig, VolumeConfig};
 use floe_server::kept::{Consent, StateDir};
 use floe_server::limits::Limits;
 use floe_server::notify;
@@ -243,7 +243,7 @@ pub(crate) fn prepare(
         },
         insecure: config.listen.insecure,
         tls,
-        limits: Limits { connections: config.listen.max_connections as usize, ..Limits::default() },
+        limits: limits(config),
         flush_interval: config.serving.flush_interval(),
         memory,
         shed_most: config.serving.shed.map(Percent::share),
@@ -309,6 +309,12 @@ fn watched<T>(act: impl FnOnce(&mut dyn FnMut(u64, u64)) -> T) -> T {
         bar.finish_and_clear();
     }
     done
+}
+
+fn limits(config: &ServerConfig) -> Limits {
+    let (connections, usual) = (config.listen.max_connections as usize, Limits::default());
+    let stop_timeout = config.serving.stop_timeout.map_or(usual.stop_timeout, |Interval(it)| it);
+    Limits { connections, stop_timeout, ..usual }
 }
 
 /// Logs the served devices and settings.

@@ -355,6 +355,10 @@ impl<D: Device> Device for FaultDevice<D> {
         self.inner.set_size(bytes)
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.inner.set_timeout(timeout);
+    }
+
     fn spun(&self) -> Duration {
         self.inner.spun()
     }

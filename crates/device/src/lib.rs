@@ -173,6 +173,12 @@ pub trait Device {
         extents.extend((!range.is_empty()).then(|| Extent::data(range.end - range.start)));
     }
 
+    /// From now on, operations fail that have had no answer for so long from whoever this device
+    /// depends on: another machine, a cluster. Those in flight have so long from now. A shorter
+    /// timeout that the device has already stays. Devices of this machine do nothing: the kernel
+    /// answers.
+    fn set_timeout(&mut self, _timeout: Duration) {}
+
     /// Processor time burnt in waiting for the exact moment, by devices that imitate a fast medium.
     fn spun(&self) -> Duration {
         Duration::ZERO
@@ -213,6 +219,10 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
         (**self).allocation(range, extents);
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        (**self).set_timeout(timeout);
     }
 
     fn spun(&self) -> Duration {

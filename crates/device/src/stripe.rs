@@ -213,6 +213,10 @@ impl<D: Device> Device for StripeDevice<D> {
         }
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.members.iter_mut().for_each(|member| member.set_timeout(timeout));
+    }
+
     fn spun(&self) -> Duration {
         self.members.iter().map(D::spun).sum()
     }

@@ -160,6 +160,10 @@ impl<D: Device> Device for VolatileDevice<D> {
         extents.push(Extent::data(bytes));
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.inner.set_timeout(timeout);
+    }
+
     fn spun(&self) -> Duration {
         self.inner.spun()
     }

@@ -27,6 +27,8 @@ pub struct Limits {
     pub admin_time: Duration,
     /// Time for clients to take their last replies when the server, or their volume, ends.
     pub farewell_time: Duration,
+    /// Time for other machines to answer an operation of a device once the server is to end.
+    pub stop_timeout: Duration,
     /// Time for a thread to take a command; after that it is reported and not waited for.
     pub reply_time: Duration,
     /// Interval between two points of the live page's history.
@@ -37,8 +39,9 @@ impl Default for Limits {
     /// [`MOST_CONNECTIONS`]. 256 MiB: a client alone has up to 32 MiB in flight, each of 24 busy
     /// ones about 5 MiB, and 64 KiB are each client's own. 10 s for a handshake, for which honest
     /// clients on bad lines need a second or two. 30 s for a stall: no disk is slower than 35
-    /// KiB/s. 30 s without taking a command: no device operation of a thread takes that long. 5 s
-    /// between points, 720 of which make an hour.
+    /// KiB/s. 1 min for other machines at the end: a Ceph cluster that loses an OSD answers again
+    /// after half of that. 30 s without taking a command: no device operation of a thread takes
+    /// that long. 5 s between points, 720 of which make an hour.
     fn default() -> Self {
         Self {
             connections: MOST_CONNECTIONS,
@@ -47,6 +50,7 @@ impl Default for Limits {
             stall_time: Duration::from_secs(30),
             admin_time: Duration::from_secs(10),
             farewell_time: Duration::from_secs(5),
+            stop_timeout: Duration::from_secs(60),
             reply_time: Duration::from_secs(30),
             sample_interval: Duration::from_secs(5),
         }

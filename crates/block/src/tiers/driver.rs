@@ -191,6 +191,16 @@ impl Driver {
         self.lowest().backings.errors()
     }
 
+    /// Bounds the time that the devices of all tiers and volumes wait for other machines: see
+    /// [`Device::set_timeout`](floe_device::Device::set_timeout).
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.tier.device.set_timeout(timeout);
+        self.backings.set_timeout(timeout);
+        if let Some(below) = &mut self.below {
+            below.driver_mut().set_timeout(timeout);
+        }
+    }
+
     /// Returns the processor time spent busy-waiting by devices that imitate a fast medium, in all
     /// tiers.
     pub fn spun(&self) -> Duration {

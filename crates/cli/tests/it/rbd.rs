@@ -187,6 +187,33 @@ fn a_machine_without_the_library_is_told_what_to_install() {
 }
 
 #[test]
+fn a_server_ends_while_requests_wait_for_a_cluster_that_is_gone() {
+    let Some(ceph) = Ceph::start() else { return };
+    for (write, code) in [("pass", 1), ("back", 0)] {
+        let mut image = Image::new(&ceph, write);
+        let mut server = image.serve(&["--write", write, "--stop-timeout", "1s"]);
+        let mut client = connect(&server);
+        client.write(0, &[7; 4096], false).expect("a write");
+        ceph.pause();
+        let read = client.submit_read(4 << 20, 65536).expect("it is sent");
+        let beyond = client.submit_trim(1 << 40, 4096).expect("it is sent");
+        let mut next = || client.next_reply().expect("a reply").expect("one is due");
+        assert_eq!(next().cookie, beyond, "the read waits");
+        let pid = Pid::from_raw(server.pid() as i32).expect("a number");
+        kill_process(pid, Signal::TERM).expect("it is there");
+        let reply = next();
+        assert!(reply.cookie == read && reply.outcome.is_err(), "{reply:?}");
+        let (ended, log) = (server.ended(), server.log());
+        assert!(log.contains("has not answered for 1s"), "{log}");
+        assert_eq!(ended, Some(code), "{log}");
+        ceph.go_on();
+        image.content[..4096].fill(7);
+        let server = image.serve(&["--write", write]);
+        image.check(&mut connect(&server));
+    }
+}
+
+#[test]
 fn a_server_ends_while_the_cluster_is_away() {
     let Some(ceph) = Ceph::start() else { return };
     let mut image = Image::new(&ceph, "gone");

@@ -189,6 +189,10 @@ impl<D: Device> Device for ScriptedDevice<D> {
         self.inner.allocation(range, extents);
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.inner.set_timeout(timeout);
+    }
+
     fn spun(&self) -> Duration {
         self.inner.spun()
     }

@@ -215,6 +215,10 @@ impl<D: Device> Device for MediumDevice<D> {
         self.inner.allocation(range, extents);
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.inner.set_timeout(timeout);
+    }
+
     fn spun(&self) -> Duration {
         self.spun + self.inner.spun()
     }

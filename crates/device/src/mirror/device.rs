@@ -359,6 +359,10 @@ impl Device for MirrorDevice {
         devices.chain(late).chain(looks).min()
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.halves.iter_mut().flatten().for_each(|half| half.device.set_timeout(timeout));
+    }
+
     fn spun(&self) -> Duration {
         self.halves.iter().flatten().map(|opened| opened.device.spun()).sum()
     }

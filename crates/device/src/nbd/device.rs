@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::request::{Answer, Job, JobAction};
 use super::shared::Event;
@@ -21,6 +21,8 @@ use crate::{Action, Completion, Device, Operation};
 pub struct NbdDevice {
     source: NbdSource,
     size: u64,
+    /// Operations fail that the server has not answered for so long.
+    timeout: Option<Duration>,
     mailbox: Arc<Mailbox<Answer>>,
     /// Waits for the mailbox's bell.
     sockets: Sockets,
@@ -52,6 +54,7 @@ impl NbdDevice {
         Ok(NbdDevice {
             source: source.clone(),
             size: source.size_bytes(),
+            timeout: source.name().timeout,
             bell: Rc::new(mailbox.descriptor()?),
             mailbox,
             sockets: Sockets::new(ring),
@@ -101,7 +104,7 @@ impl NbdDevice {
             self.flights.push(None);
         }
         self.flights[slot] = Some(Flight { token, _slice: slice });
-        let due = self.source.name().timeout.map(|timeout| Instant::now() + timeout);
+        let due = self.timeout.map(|timeout| Instant::now() + timeout);
         let to = Arc::clone(&self.mailbox);
         self.source.tell(Event::Job(Job { to, slot, offset, bytes, action, due }));
         self.listen();
@@ -154,6 +157,13 @@ impl Device for NbdDevice {
         }
         self.size = bytes;
         Ok(())
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        let timeout = self.timeout.map_or(timeout, |own| own.min(timeout));
+        self.timeout = Some(timeout);
+        // The hub has several devices' operations, and what holds for one holds for all.
+        self.source.tell(Event::Timeout(timeout));
     }
 
     fn next_due(&self) -> Option<Instant> {

@@ -56,6 +56,8 @@ pub(super) struct Hub {
     sockets: Sockets,
     wake_up: Rc<OwnedFd>,
     work: Work,
+    /// For messages: the operations have their deadlines.
+    timeout: Option<Duration>,
     link: Link,
     /// The pause before the next attempt to connect.
     pause: Duration,
@@ -75,6 +77,7 @@ impl Hub {
             sockets: Sockets::new(&ring),
             wake_up: Rc::new(shared.mailbox.descriptor()?),
             work: Work::new(first.info),
+            timeout: shared.name.timeout,
             link: Link::Up(Rc::new(first.socket)),
             pause: PAUSES[0],
             trouble: None,
@@ -133,6 +136,10 @@ impl Hub {
     fn told(&mut self, event: Event) {
         match event {
             Event::Job(job) => self.work.begin(job),
+            Event::Timeout(timeout) => {
+                self.timeout = Some(timeout);
+                self.work.bound(Instant::now() + timeout);
+            }
             Event::Measure(to) => self.measuring.push(to),
             Event::Connected(result) => self.connected(result),
             Event::End => self.is_ending = true,
@@ -176,7 +183,7 @@ impl Hub {
             Link::Up(_) => self.lose(ClientError::Timeout),
             Link::Closing => {}
             Link::Down(_) | Link::Connecting => {
-                let timeout = self.shared.name.timeout.unwrap_or_default();
+                let timeout = self.timeout.unwrap_or_default();
                 let trouble = self.trouble.as_ref();
                 let trouble = trouble.map_or_else(String::new, |trouble| format!(": {trouble}"));
                 let message =

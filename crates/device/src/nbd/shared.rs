@@ -3,6 +3,7 @@
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use super::connect::Connected;
 use super::error::NbdError;
@@ -19,6 +20,8 @@ pub(super) enum Event {
     Connected(Result<Connected, NbdError>),
     /// To find the export's size, by a new connection.
     Measure(Sender<io::Result<u64>>),
+    /// Operations under way fail that have no answer for so long from now.
+    Timeout(Duration),
     /// To end.
     End,
 }

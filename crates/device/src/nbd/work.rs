@@ -110,6 +110,13 @@ impl Work {
         self.operations.iter().flatten().filter_map(|running| running.due).min()
     }
 
+    /// Has operations fail that are not answered by `due`.
+    pub(super) fn bound(&mut self, due: Instant) {
+        for running in self.operations.iter_mut().flatten() {
+            running.due = Some(running.due.map_or(due, |own| own.min(due)));
+        }
+    }
+
     /// Takes an operation.
     pub(super) fn begin(&mut self, job: Job) {
         let Job { to, slot, offset, bytes, action, due } = job;

@@ -9,6 +9,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::error::RbdError;
@@ -45,6 +46,9 @@ struct Key {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) cluster: Handle,
+    /// An image could not be closed: the cluster does not answer. No other memory depends on it, so
+    /// that relaxed loads and stores do.
+    pub(super) is_silent: Arc<AtomicBool>,
 }
 
 // SAFETY: the library's handle may be used by any thread, and by several at once.
@@ -70,7 +74,8 @@ impl Connection {
             return Ok((shared, false));
         }
         // Not while others wait for the list: a cluster may not answer for half a minute.
-        let mut connection = Self { cluster: std::ptr::null_mut() };
+        let is_silent = Arc::default();
+        let mut connection = Self { cluster: std::ptr::null_mut(), is_silent };
         connection.connect(library, name, more)?;
         let connection = Arc::new(connection);
         list().push((key, Arc::downgrade(&connection)));

@@ -2,8 +2,8 @@
 //!
 //! The library reads into and writes from the operation's own slice, which is held in `flights`
 //! until the library has called back. The ring polls the mailbox's bell. Dropping the device waits
-//! for what the library is at; where the cluster does not answer, the slices are leaked, since the
-//! library may use them still.
+//! for what the library is at; where the cluster does not answer, or has let an operation time out,
+//! the slices are leaked, since the library may use them still.
 //!
 //! An operation without an answer for longer than the image's timeout fails, and its slice waits
 //! for the library alone. Such a write may still arrive. It never overtakes a later one: the
@@ -36,6 +36,8 @@ type Answer = (usize, isize);
 pub struct RbdDevice {
     source: RbdSource,
     size: u64,
+    /// Operations fail that the cluster has not answered for so long.
+    timeout: Option<Duration>,
     ring: Ring,
     owner: Owner,
     mailbox: Arc<Mailbox<Answer>>,
@@ -98,6 +100,7 @@ impl RbdDevice {
         Ok(RbdDevice {
             source: source.clone(),
             size: source.size_bytes(),
+            timeout: source.name().timeout,
             mailbox: Arc::new(Mailbox::new()?),
             owner: ring.owner(),
             ring: ring.clone(),
@@ -115,6 +118,11 @@ impl RbdDevice {
     /// Operations the library has not finished.
     pub fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len()
+    }
+
+    /// True if an operation has neither ended nor timed out.
+    fn is_awaited(&self) -> bool {
+        self.flights.iter().flatten().any(|flight| flight.token.is_some())
     }
 
     fn begin(&mut self, operation: Operation) -> io::Result<()> {
@@ -149,7 +157,7 @@ impl RbdDevice {
         self.count += 1;
         self.flights[slot] = Some(Flight { number, token: Some(token), expected, _slice: slice });
         self.launch(slot, offset, left, &action).inspect_err(|_| self.land(slot))?;
-        if let Some(timeout) = self.source.name().timeout {
+        if let Some(timeout) = self.timeout {
             self.deadlines.push_back((Instant::now() + timeout, number, slot));
         }
         Ok(())
@@ -226,7 +234,7 @@ impl RbdDevice {
                 if due > Instant::now() {
                     break;
                 }
-                let timeout = self.source.name().timeout.unwrap_or_default();
+                let timeout = self.timeout.unwrap_or_default();
                 let message =
                     format!("image {} has not answered for {timeout:?}", self.source.name());
                 let result = Err(io::Error::new(io::ErrorKind::TimedOut, message));
@@ -296,6 +304,21 @@ impl Device for RbdDevice {
         Ok(())
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        let timeout = self.timeout.map_or(timeout, |own| own.min(timeout));
+        self.timeout = Some(timeout);
+        let due = Instant::now() + timeout;
+        // Earlier deadlines stay; they are those of the first operations.
+        self.deadlines.retain(|(sooner, _, _)| *sooner < due);
+        let kept = self.deadlines.back().map(|(_, number, _)| *number);
+        for (slot, flight) in self.flights.iter().enumerate() {
+            let Some(flight) = flight else { continue };
+            if flight.token.is_some() && kept.is_none_or(|kept| kept < flight.number) {
+                self.deadlines.push_back((due, flight.number, slot));
+            }
+        }
+    }
+
     fn next_due(&self) -> Option<Instant> {
         const AGAIN: Duration = Duration::from_millis(1);
         if !self.early.is_empty() {
@@ -311,10 +334,10 @@ impl Drop for RbdDevice {
     fn drop(&mut self) {
         let begun = Instant::now();
         let mut done = Vec::new();
-        while self.in_flight() > 0 && begun.elapsed() < PATIENCE {
+        while self.is_awaited() && begun.elapsed() < PATIENCE {
             self.poll(&mut done);
             let wait = Duration::from_millis(if self.listens { 100 } else { 1 });
-            if self.in_flight() > 0 && self.ring.wait(Some(wait)).is_err() {
+            if self.is_awaited() && self.ring.wait(Some(wait)).is_err() {
                 break;
             }
         }

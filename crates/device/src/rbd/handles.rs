@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
@@ -86,6 +87,8 @@ impl Drop for OpenImage {
     fn drop(&mut self) {
         let (Ok(library), handles) = (library(), self.handles) else { return };
         let connection = self.connection.take();
+        let is_silent = connection.as_ref().map(|it| Arc::clone(&it.is_silent));
+        let was_silent = is_silent.as_ref().is_some_and(|it| it.load(Ordering::Relaxed));
         let (done, closed) = channel();
         let close = move || {
             handles.close(library);
@@ -94,7 +97,10 @@ impl Drop for OpenImage {
         };
         // Without a thread it stays open until the process ends, which ends its lock as well.
         if std::thread::Builder::new().name("rbd-close".to_owned()).spawn(close).is_ok() {
-            let _ = closed.recv_timeout(PATIENCE);
+            // A cluster is waited for once, not for each of its images.
+            let patience = if was_silent { Duration::ZERO } else { PATIENCE };
+            let is_late = closed.recv_timeout(patience).is_err();
+            is_silent.inspect(|it| it.store(is_late, Ordering::Relaxed));
         }
     }
 }

@@ -330,6 +330,24 @@ fn a_server_that_is_gone_does_not_keep_a_device_from_ending() {
 }
 
 #[test]
+fn a_timeout_holds_for_operations_under_way_and_later_ones() {
+    let place = Place::new();
+    let Some(_server) = place.qemu(1 << 20, &["--shared=9"]) else { return };
+    let relay = Relay::start(place.path("socket"));
+    let (ring, pool) = thread();
+    let mut device = open(&relay.text(), &ring, &pool);
+    relay.hang(true);
+    let action = Action::Write { from: slice(&pool, &[2; SECTOR]), durable: false };
+    device.submit(Operation { token: 1, offset: 0, action });
+    device.set_timeout(Duration::from_millis(200));
+    device.set_timeout(Duration::from_secs(3600)); // it is no shorter
+    let done = finish(&ring, &mut *device, 1);
+    let late = done[0].result.as_ref().unwrap_err();
+    assert!(late.to_string().contains("has not answered for 200ms"), "{late}");
+    assert!(read(&ring, &pool, &mut *device, 0, SECTOR).is_err());
+}
+
+#[test]
 fn another_disk_in_the_place_of_the_first_is_refused() {
     let place = Place::new();
     let Some(server) = place.nbdkit(&["memory", "2M"]) else { return };

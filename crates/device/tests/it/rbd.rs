@@ -362,6 +362,24 @@ fn operations_fail_when_the_cluster_has_not_answered_for_long() {
 }
 
 #[test]
+fn a_timeout_holds_for_operations_under_way_and_later_ones() {
+    let Some(ceph) = Ceph::start() else { return };
+    let (ring, pool) = thread();
+    let mut device = open(&ceph.image("bounded", 1 << 20), &ring, &pool);
+    write(&ring, &pool, &mut *device, 0, &[1; SECTOR]).unwrap();
+    ceph.pause();
+    let action = Action::Write { from: slice(&pool, &[2; SECTOR]), durable: false };
+    device.submit(Operation { token: 1, offset: 0, action });
+    device.set_timeout(Duration::from_millis(200));
+    device.set_timeout(Duration::from_secs(3600)); // it is no shorter
+    let done = finish(&ring, &mut *device, 1);
+    let late = done[0].result.as_ref().unwrap_err();
+    assert!(late.to_string().contains("rbd/bounded has not answered for 200ms"), "{late}");
+    assert!(read(&ring, &pool, &mut *device, 0, SECTOR).is_err());
+    ceph.go_on();
+}
+
+#[test]
 fn a_cluster_that_is_gone_does_not_keep_a_device_from_ending() {
     let Some(ceph) = Ceph::start() else { return };
     let (ring, pool) = thread();

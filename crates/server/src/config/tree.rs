@@ -134,6 +134,9 @@ settings! {
         /// The longest time that written data stays in the cache or memory only, with a write mode
         /// or memory-write that keeps writes
         flush_interval: Option<Interval> { default: "5s", example: "1min", replayed: true }
+        /// The longest time that a server that is to end waits for another machine, such as a
+        /// cluster's, to answer an operation
+        stop_timeout: Option<Interval> { default: "1min", example: "10s" }
     }
 
     /// The addresses for clients, and the limits on clients.

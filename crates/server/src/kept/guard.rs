@@ -247,6 +247,10 @@ impl Device for GuardedDevice {
         self.inner.allocation(range, extents);
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.inner.set_timeout(timeout);
+    }
+
     fn spun(&self) -> Duration {
         self.inner.spun()
     }

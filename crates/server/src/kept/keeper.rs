@@ -2,7 +2,7 @@
 //! resized, before a sampled sector of a volume changes, and at a clean shutdown.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use floe_block::{
     Companion, KeptCache, SECTOR_BYTES, Samples, Superblock, VolumeId, write_superblock,
@@ -19,6 +19,10 @@ use crate::volume::{DeviceSource, Volume};
 /// Added to the noted generation when the superblock cannot be written, so that the device's copy
 /// counts as old.
 const UNWRITTEN: u64 = 1 << 20;
+
+/// Time for all backing devices to be read for their markers at the end; a device of this machine
+/// takes as long as it needs.
+const CONTENT_TIME: Duration = Duration::from_secs(10);
 
 /// The superblock writer of one cache.
 #[derive(Debug)]
@@ -234,9 +238,11 @@ impl Keeper {
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
         companions: Option<Vec<Companion>>,
     ) -> Result<(), StartError> {
-        // Content that cannot be read stays unknown.
+        // Content that cannot be read, or not soon, stays unknown.
+        let until = Instant::now() + CONTENT_TIME;
         let content = |backing| {
             let mut disk = Disk::open(backing).ok()?;
+            disk.device.set_timeout(until.saturating_duration_since(Instant::now()));
             Some((marker::sample(&mut disk).ok()?, marker::samples(&mut disk).ok()?))
         };
         let mut written = self.written();

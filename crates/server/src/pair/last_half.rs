@@ -109,6 +109,10 @@ impl Device for LastHalfDevice {
         self.device.allocation(range, extents);
     }
 
+    fn set_timeout(&mut self, timeout: Duration) {
+        self.device.set_timeout(timeout);
+    }
+
     fn spun(&self) -> Duration {
         self.device.spun()
     }

@@ -33,6 +33,7 @@ impl Worker {
             }
             Command::NoteRest => Awaited::Noted { begun: false },
             Command::End => {
+                self.driver.set_timeout(self.config.limits.stop_timeout);
                 self.sessions.end();
                 self.locals.end();
                 Awaited::Quiet { until }

@@ -69,6 +69,13 @@ impl Backings {
         self.devices.iter().flatten().filter_map(|backing| backing.device.next_due()).min()
     }
 
+    /// Bounds the time that all devices wait for others.
+    pub(super) fn set_timeout(&mut self, timeout: Duration) {
+        for backing in self.devices.iter_mut().flatten() {
+            backing.device.set_timeout(timeout);
+        }
+    }
+
     /// Returns the processor time that the devices have spent busy-waiting.
     pub(super) fn spun(&self) -> Duration {
         self.devices.iter().flatten().map(|backing| backing.device.spun()).sum()

@@ -48,6 +48,11 @@ impl CacheDevice {
         self.watched.device.next_due()
     }
 
+    /// Bounds the time that the device waits for others.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        self.watched.device.set_timeout(timeout);
+    }
+
     /// Returns the processor time spent busy-waiting.
     pub(crate) fn spun(&self) -> Duration {
         self.watched.device.spun()
