@@ -155,15 +155,12 @@ impl Driver {
         out.append(&mut self.tier.answers);
     }
 
-    /// Returns whether some tier holds data that the tier or device below it lacks.
-    pub fn has_dirty_data(&self) -> bool {
-        self.tiers().any(|tier| tier.cache().condition().has_dirty_data())
-    }
-
-    /// Returns whether some tier would lose cached data at a restart now: see
-    /// [`Condition::has_unlogged`](crate::Condition::has_unlogged).
-    pub fn has_unlogged(&self) -> bool {
-        self.tiers().any(|tier| tier.cache().condition().has_unlogged())
+    /// Returns whether [`Driver::clean`] has something to do: some tier holds data that the tier or
+    /// device below it lacks, or would lose cached data at a restart now (see
+    /// [`Condition::has_unlogged`](crate::Condition::has_unlogged)).
+    pub fn is_unclean(&self) -> bool {
+        let mut conditions = self.tiers().map(|tier| tier.cache().condition());
+        conditions.any(|it| it.has_dirty_data() || it.has_unlogged())
     }
 
     /// Returns whether work waits for [`Driver::advance`] that no completion will announce.

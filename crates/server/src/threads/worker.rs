@@ -273,8 +273,8 @@ impl Worker {
 
     /// Returns the time of the next look at the clock; `None` when only I/O can bring news.
     fn next_due(&self) -> Option<Instant> {
-        let to_clean = self.driver.has_dirty_data() || self.driver.has_unlogged();
-        let clean = (to_clean && !self.commands.is_resting()).then_some(self.clean_at);
+        let clean =
+            (self.driver.is_unclean() && !self.commands.is_resting()).then_some(self.clean_at);
         let dues = [
             clean,
             self.sessions.due(),

@@ -341,7 +341,8 @@ impl World {
             self.kept.warm = self.driver().top().stats().valid_bytes;
         }
         self.kept.drained = drained;
-        if drained && self.driver().has_dirty_data() {
+        let is_dirty = self.driver().tiers().any(|tier| tier.cache().condition().has_dirty_data());
+        if drained && is_dirty {
             return Err(self.failure("a drain leaves something dirty".to_owned(), 0, 0..0));
         }
         if self.driver().top().cache().condition().has_lost_journal() {
