@@ -50,7 +50,10 @@ counters! {
         },
         /// Writes that dropped clean copies and went to the backing device only, because the
         /// admission declined newer data of cached blocks.
-        pub declined_overwrites: u64,
+        pub declined_overwrites: u64 = Counter {
+            metric: "floe_cache_declined_overwrites_total",
+            with: "admit",
+        },
         /// Smallest blocks that the admission ordered to be fetched, some of which may have been
         /// there.
         pub ordered_blocks: u64 = Counter {

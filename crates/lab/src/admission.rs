@@ -19,6 +19,9 @@ pub struct AdmissionOutcome {
     pub declined: Vec<Declined>,
     /// Blocks of any size that were not made because nothing was to be evicted for them.
     pub stores_withheld: u64,
+    /// Writes that dropped clean copies and went below only, because newer data of cached blocks
+    /// was declined.
+    pub declined_overwrites: u64,
     /// Ordered to be fetched.
     pub ordered_blocks: u64,
     /// Memory held by the admission at the end.
@@ -49,6 +52,7 @@ impl AdmissionOutcome {
                 several => admission.names().zip(several).map(declined).collect(),
             },
             stores_withheld: counted.stores_withheld,
+            declined_overwrites: counted.declined_overwrites,
             ordered_blocks: counted.ordered_blocks,
             admission_bytes: stats.admission_bytes,
         })

@@ -190,6 +190,9 @@ fn rest(outcome: &ReplayResult) {
                 format!("{} blocks not made, as nothing was to leave", admission.stores_withheld),
             );
         }
+        if admission.declined_overwrites > 0 {
+            add("", format!("{} overwrites declined", admission.declined_overwrites));
+        }
     }
     if let Some(shed) = &outcome.shed {
         let share = output::percent(shed.share);

@@ -16,6 +16,10 @@ pub struct AdmissionStatus {
     pub bypassed_blocks: u64,
     /// Blocks of any size that were not made because nothing was to be evicted for them.
     pub stores_withheld: u64,
+    /// Writes that dropped clean copies and went below only, because newer data of cached blocks
+    /// was declined.
+    #[serde(default)]
+    pub declined_overwrites: u64,
     /// Blocks ordered to be fetched.
     pub ordered_blocks: u64,
     /// Memory the admission holds.
@@ -31,6 +35,7 @@ impl AdmissionStatus {
             admitted_blocks: counted.admitted_blocks,
             bypassed_blocks: counted.offered_blocks - counted.admitted_blocks,
             stores_withheld: counted.stores_withheld,
+            declined_overwrites: counted.declined_overwrites,
             ordered_blocks: counted.ordered_blocks,
             admission_bytes: stats.admission_bytes,
         }
