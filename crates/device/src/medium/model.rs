@@ -111,6 +111,24 @@ pub struct Medium {
 }
 
 impl Medium {
+    /// Sets the operations and the bytes that each direction does in a second.
+    pub fn limit(&mut self, operations: Option<u64>, bytes: Option<u64>) {
+        for path in [&mut self.read, &mut self.write] {
+            path.operations_per_second =
+                operations.map_or(path.operations_per_second, |limit| limit as f64);
+            path.bytes_per_second = bytes.map_or(path.bytes_per_second, |limit| limit as f64);
+        }
+    }
+
+    /// Returns the limits that set it apart from another, as [`limit`](Self::limit) takes them.
+    pub fn limits_beside(&self, other: &Medium) -> (Option<u64>, Option<u64>) {
+        let differs = |of: fn(&Path) -> f64| {
+            let same = of(&self.read) == of(&other.read) && of(&self.write) == of(&other.write);
+            (!same).then_some(of(&self.read) as u64)
+        };
+        (differs(|path| path.operations_per_second), differs(|path| path.bytes_per_second))
+    }
+
     /// Reads keep this with `writers` writes in flight: the table, geometrically interpolated.
     pub fn interference_of(&self, writers: usize) -> Interference {
         let alone = Interference { writers: 0, read_throughput: 1.0, read_latency: 1.0 };

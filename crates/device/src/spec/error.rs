@@ -149,6 +149,20 @@ pub enum SpecError {
         /// The setting.
         found: String,
     },
+    /// Limits of no medium.
+    #[error("iops and bandwidth in {spec:?} have no effect without medium=NAME")]
+    NoMedium {
+        /// The text.
+        spec: String,
+    },
+    /// A number of operations that is none.
+    #[error("{found:?} in {spec:?} is not a number of operations a second")]
+    Iops {
+        /// The text.
+        spec: String,
+        /// The number.
+        found: String,
+    },
     /// A medium nobody knows.
     #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
     Medium {

@@ -25,14 +25,16 @@ impl Members {
     pub(super) fn settings(&self) -> &'static str {
         match self {
             Self::Paths(_) => {
-                "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
+                "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME, interference=off, iops=N \
+                 and bandwidth=SIZE"
             }
             Self::Exports(_) => {
-                "chunk=SIZE, size=SIZE, timeout=TIME, medium=NAME and interference=off"
+                "chunk=SIZE, size=SIZE, timeout=TIME, medium=NAME, interference=off, iops=N and \
+                 bandwidth=SIZE"
             }
             Self::Images(_) => {
-                "chunk=SIZE, size=SIZE, id=USER, conf=FILE, timeout=TIME, medium=NAME and \
-                 interference=off"
+                "chunk=SIZE, size=SIZE, id=USER, conf=FILE, timeout=TIME, medium=NAME, \
+                 interference=off, iops=N and bandwidth=SIZE"
             }
         }
     }

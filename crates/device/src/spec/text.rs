@@ -8,7 +8,7 @@ use floe_nbd::uri::Uri;
 
 use super::error::SpecError;
 use super::members::{self, Members};
-use super::values::{Exact, parse_size, parse_time, write_timeout};
+use super::values::{Exact, parse_iops, parse_size, parse_time, write_timeout};
 use super::{Kind, Spec};
 use crate::SECTOR_BYTES;
 use crate::medium::Medium;
@@ -43,12 +43,18 @@ impl FromStr for Spec {
         let members = (kind == "stripe").then(|| parse_members(text, first)).transpose()?;
         let known = match kind {
             "file" if first.is_empty() => return Err(SpecError::NoPath { spec: spec() }),
-            "file" => "size=SIZE, write-cache=volatile, medium=NAME and interference=off",
+            "file" => {
+                "size=SIZE, write-cache=volatile, medium=NAME, interference=off, iops=N and \
+                 bandwidth=SIZE"
+            }
             "memory" if first.is_empty() => return Err(SpecError::NoSize { spec: spec() }),
-            "memory" => "medium=NAME and interference=off",
+            "memory" => "medium=NAME, interference=off, iops=N and bandwidth=SIZE",
             "stripe" => members.as_ref().map_or("", Members::settings),
-            "nbd" => "timeout=TIME, medium=NAME and interference=off",
-            "rbd" => "id=USER, conf=FILE, timeout=TIME, medium=NAME and interference=off",
+            "nbd" => "timeout=TIME, medium=NAME, interference=off, iops=N and bandwidth=SIZE",
+            "rbd" => {
+                "id=USER, conf=FILE, timeout=TIME, medium=NAME, interference=off, iops=N and \
+                 bandwidth=SIZE"
+            }
             _ => return Err(SpecError::Kind { spec: spec() }),
         };
         let (mut user, mut conf, mut timeout) = (None, None, None);
@@ -57,6 +63,7 @@ impl FromStr for Spec {
         let is_image = kind == "rbd" || matches!(members, Some(Members::Images(_)));
         let is_remote = kind == "nbd" || is_image || matches!(members, Some(Members::Exports(_)));
         let (mut medium, mut interference) = (None::<Medium>, None);
+        let (mut iops, mut bandwidth) = (None, None);
         for setting in parts {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
             let again = match name {
@@ -83,6 +90,8 @@ impl FromStr for Spec {
                 }
                 "faults" if !value.is_empty() => faults.replace(PathBuf::from(value)).is_some(),
                 "interference" => interference.replace((setting, value)).is_some(),
+                "iops" => iops.replace(parse_iops(text, value)?).is_some(),
+                "bandwidth" => bandwidth.replace(parse_size(text, value, 1)?).is_some(),
                 _ => {
                     return Err(SpecError::Setting {
                         spec: spec(),
@@ -101,6 +110,13 @@ impl FromStr for Spec {
             (_, Some((setting, _))) => {
                 return Err(SpecError::Interference { spec: spec(), found: setting.to_owned() });
             }
+        }
+        match &mut medium {
+            Some(medium) => medium.limit(iops, bandwidth),
+            None if iops.is_some() || bandwidth.is_some() => {
+                return Err(SpecError::NoMedium { spec: spec() });
+            }
+            None => {}
         }
         let export = |name: NbdName| NbdName { timeout, ..name };
         let (user, conf) = (user.map(str::to_owned), conf.map(PathBuf::from));
@@ -216,14 +232,14 @@ impl fmt::Display for Spec {
         match &self.medium {
             None => Ok(()),
             Some(medium) => {
-                let named = Medium::named(medium.name);
-                let is_off = named.is_some_and(|named| named.interference != medium.interference);
-                write!(
-                    f,
-                    ",medium={}{}",
-                    medium.name,
-                    if is_off { ",interference=off" } else { "" }
-                )
+                write!(f, ",medium={}", medium.name)?;
+                let Some(named) = Medium::named(medium.name) else { return Ok(()) };
+                if named.interference != medium.interference {
+                    f.write_str(",interference=off")?;
+                }
+                let (iops, bandwidth) = medium.limits_beside(&named);
+                iops.map_or(Ok(()), |iops| write!(f, ",iops={iops}"))?;
+                bandwidth.map_or(Ok(()), |bytes| write!(f, ",bandwidth={}", Exact(bytes)))
             }
         }
     }

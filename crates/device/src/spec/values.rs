@@ -26,6 +26,14 @@ pub(super) fn parse_time(spec: &str, text: &str) -> Result<Duration, SpecError> 
     }
 }
 
+/// Parses a number of operations a second.
+pub(super) fn parse_iops(spec: &str, text: &str) -> Result<u64, SpecError> {
+    match text.parse() {
+        Ok(iops) if iops > 0 => Ok(iops),
+        _ => Err(SpecError::Iops { spec: spec.to_owned(), found: text.to_owned() }),
+    }
+}
+
 /// A size in the largest unit that expresses it exactly.
 pub(super) struct Exact(pub(super) u64);
 

@@ -119,10 +119,11 @@ fn mistakes_are_named_with_what_there_is() {
     assert_eq!(
         refused("file:/a,sice=4096"),
         "unknown setting \"sice\" in \"file:/a,sice=4096\"; there are size=SIZE, \
-         write-cache=volatile, medium=NAME and interference=off"
+         write-cache=volatile, medium=NAME, interference=off, iops=N and bandwidth=SIZE"
     );
     assert!(
-        refused("memory:4096,size=4096").ends_with("there are medium=NAME and interference=off")
+        refused("memory:4096,size=4096")
+            .ends_with("there are medium=NAME, interference=off, iops=N and bandwidth=SIZE")
     );
     assert!(refused("file:/a,").contains(r#"unknown setting """#));
     assert!(
@@ -154,7 +155,8 @@ fn mistakes_are_named_with_what_there_is() {
     assert!(refused("stripe:/a+/b,chunk=0").contains("not a positive multiple"));
     assert!(refused("stripe:/a+/b,chunk=4096,chunk=4096").contains("twice"));
     assert!(refused("stripe:/a+/b,cunk=4096").ends_with(
-        "there are chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME and interference=off"
+        "there are chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME, interference=off, \
+         iops=N and bandwidth=SIZE"
     ));
     assert_eq!(
         refused("file:/a,write-cache=no"),
@@ -163,6 +165,14 @@ fn mistakes_are_named_with_what_there_is() {
     for text in ["memory:4096,interference=off", "memory:4096,medium=pmem,interference=on"] {
         assert!(refused(text).ends_with("write medium=NAME,interference=off"), "{}", refused(text));
     }
+    for text in ["memory:4096,iops=100", "memory:4096,bandwidth=1GiB"] {
+        assert!(refused(text).ends_with("no effect without medium=NAME"), "{}", refused(text));
+    }
+    for wrong in ["", "0", "-1", "1k"] {
+        let text = format!("memory:4096,medium=cloud,iops={wrong}");
+        assert!(refused(&text).ends_with("not a number of operations a second"), "{text}");
+    }
+    assert!(refused("memory:4096,medium=cloud,bandwidth=0").contains("not a positive multiple"));
     assert!(refused("stripe:/a+/b,write-cache").contains(r#"unknown write-cache """#));
     assert!(refused("file:/a,write-cache=volatile,write-cache=volatile").contains("twice"));
     assert!(
@@ -177,6 +187,8 @@ proptest! {
         path in "[a-zA-Z/=:. ]{1,20}", second in proptest::option::of("[0-9]{1,5}"),
         chunk in proptest::option::of(1u64..999), size in proptest::option::of(1u64..1 << 40),
         medium in proptest::option::of(0usize..7), undisturbed: bool, memory: bool, volatile: bool,
+        iops in proptest::option::of(1u64..1 << 40),
+        bandwidth in proptest::option::of(1u64..1 << 50),
     ) {
         let file = match &second {
             Some(second) => format!("stripe:{path}+{second}"),
@@ -196,6 +208,8 @@ proptest! {
         if let Some(medium) = medium {
             text += &format!(",medium={}", floe_device::Medium::all().nth(medium).unwrap().name);
             text += if undisturbed { ",interference=off" } else { "" };
+            text += &iops.map_or(String::new(), |iops| format!(",iops={iops}"));
+            text += &bandwidth.map_or(String::new(), |bytes| format!(",bandwidth={bytes}"));
         }
         let spec: Spec = text.parse().unwrap();
         let quiet = spec.medium().is_none_or(|medium| medium.interference.is_empty());
