@@ -172,7 +172,7 @@ impl Policy {
     /// None is known to.
     pub fn alike(name: &str) -> Result<Policy, ModelError> {
         Self::named(match name {
-            "arc" | "lfu" | "lirs" | "lru-k" | "lecar" | "cacheus" | "sarc" => "lru",
+            "arc" | "lfu" | "gdsf" | "lirs" | "lru-k" | "lecar" | "cacheus" | "sarc" => "lru",
             "w-tinylfu" => "tiny-lru",
             "qdlp" | "qd-clock" => "s3-fifo",
             "lfru" => "clock",

@@ -2,7 +2,7 @@
 //!
 //! A heap of four children per node in a flat array, the least at the root; where each slot stands
 //! is known, so that its number can change. Frozen slots leave the heap but keep their number.
-//! Sixteen bytes a slot.
+//! Eight bytes a slot, and the number.
 
 use crate::count::{Names, Operation};
 use crate::frozen_list::FrozenList;
@@ -17,21 +17,21 @@ const FROZEN: u32 = 1 << 31;
 /// The name under which moves in a heap are counted: each takes no less than a list operation.
 const NAMES: Names<1> = Names::new(["heap"]);
 
-/// Slots by number.
+/// Slots by number, or by a pair of which the second decides between equals.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Heap {
+pub(crate) struct Heap<K = u64> {
     heap: Vec<Slot>,
     places: Vec<u32>,
-    keys: Vec<u64>,
+    keys: Vec<K>,
     frozen: FrozenList,
 }
 
-impl Heap {
+impl<K: Copy + Default + Ord> Heap<K> {
     pub(crate) fn reserve(&mut self, slots: usize) {
         if slots > self.places.len() {
             self.heap.reserve(slots - self.heap.len());
             self.places.resize(slots, OUT);
-            self.keys.resize(slots, 0);
+            self.keys.resize(slots, K::default());
         }
     }
 
@@ -47,11 +47,11 @@ impl Heap {
         self.places[slot.index()] < FROZEN
     }
 
-    pub(crate) fn key(&self, slot: Slot) -> u64 {
+    pub(crate) fn key(&self, slot: Slot) -> K {
         self.keys[slot.index()]
     }
 
-    pub(crate) fn push(&mut self, slot: Slot, key: u64) {
+    pub(crate) fn push(&mut self, slot: Slot, key: K) {
         debug_assert_eq!(self.places[slot.index()], OUT, "slot {} is in the order already", slot.0);
         NAMES.note(0, Operation::Head);
         self.keys[slot.index()] = key;
@@ -60,13 +60,22 @@ impl Heap {
     }
 
     /// Changes the number of a slot in the heap; a slot that is not there keeps out.
-    pub(crate) fn change(&mut self, slot: Slot, key: u64) {
+    pub(crate) fn change(&mut self, slot: Slot, key: K) {
         if self.contains(slot) {
             NAMES.note(0, Operation::Delink);
             NAMES.note(0, Operation::Head);
             let before = std::mem::replace(&mut self.keys[slot.index()], key);
             let place = self.places[slot.index()] as usize;
             if key < before { self.sift_up(place) } else { self.sift_down(place) }
+        }
+    }
+
+    /// Changes the number of a slot, also of one that is frozen.
+    pub(crate) fn correct(&mut self, slot: Slot, key: K) {
+        match self.places[slot.index()] {
+            OUT => {}
+            frozen if frozen >= FROZEN => self.keys[slot.index()] = key,
+            _ => self.change(slot, key),
         }
     }
 
@@ -179,7 +188,7 @@ impl Heap {
     pub(crate) fn memory_bytes(&self) -> usize {
         (self.heap.capacity() + self.places.capacity()) * size_of::<u32>()
             + self.frozen.memory_bytes()
-            + self.keys.capacity() * size_of::<u64>()
+            + self.keys.capacity() * size_of::<K>()
     }
 }
 
@@ -189,6 +198,7 @@ macro_rules! ordered_by_heap {
     (
         order: $order:ident
         $(, resized: $resized:ident)? $(, moved: $moved:ident)? $(, memory: $memory:ident)?
+        $(, reweighed: $reweighed:ident)?
     ) => {
         fn reserve(&mut self, slots: usize) {
             self.$order.reserve(slots);
@@ -212,8 +222,11 @@ macro_rules! ordered_by_heap {
             }
         }
 
-        /// Entries count one each.
-        fn reweigh(&mut self, _: $crate::Slot, _: u32) {}
+        /// Entries count one each to the owner's capacity.
+        fn reweigh(&mut self, slot: $crate::Slot, weight: u32) {
+            let _ = (slot, weight);
+            $(self.$reweighed(slot, weight);)?
+        }
 
         fn rank(&self, from: $crate::Cursor, out: &mut Vec<$crate::Slot>) -> $crate::Cursor {
             self.$order.rank(from, out)

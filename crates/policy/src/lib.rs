@@ -44,6 +44,7 @@ macro_rules! with_policies {
             s3_fifo::S3Fifo,
             sieve::Sieve,
             lfu::Lfu,
+            gdsf::Gdsf,
             lirs::Lirs,
             qdlp::Qdlp,
             qd_clock::QdClock,
@@ -103,6 +104,7 @@ mod belady;
 mod cacheus;
 mod clock;
 mod fifo;
+mod gdsf;
 mod hyperbolic;
 mod lecar;
 mod lfru;

@@ -115,6 +115,29 @@ impl Model for LfuModel {
     }
 }
 
+/// Entries with their uses, priority and last use; the age; the time. Sizes are all one, so a
+/// priority is the age at the last use and all uses.
+struct GdsfModel(usize, Vec<(Key, u64, u64, u64)>, u64, u64);
+
+impl Model for GdsfModel {
+    fn request(&mut self, key: Key, _: u64) -> bool {
+        self.3 += 1;
+        let (size, entries, now) = (self.0, &mut self.1, self.3);
+        if let Some(entry) = entries.iter_mut().find(|entry| entry.0 == key) {
+            *entry = (key, entry.1 + 1, self.2 + entry.1 + 1, now);
+            return true;
+        }
+        if entries.len() == size {
+            let least = (0..size)
+                .min_by_key(|&at| (entries[at].2, entries[at].3))
+                .expect("the cache is full");
+            self.2 = entries.remove(least).2;
+        }
+        entries.push((key, 1, self.2 + 1, now));
+        false
+    }
+}
+
 struct BeladyModel(usize, Vec<(Key, u64)>);
 
 impl Model for BeladyModel {
@@ -669,6 +692,11 @@ proptest! {
     #[test]
     fn lfu_counts_hits(keys in keys(), size in 1..16usize) {
         agrees("lfu", size, &keys, LfuModel(size, Vec::new(), 0));
+    }
+
+    #[test]
+    fn gdsf_is_lfu_above_an_age_that_rises(keys in keys(), size in 1..16usize) {
+        agrees("gdsf", size, &keys, GdsfModel(size, Vec::new(), 0, 0));
     }
 
     #[test]

@@ -74,7 +74,10 @@ fn the_documented_table_is_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/policies.md");
     let text = format!(
         "# The policies\n\nGenerated from the registry by `UPDATE_DOCS=1 cargo test -p \
-         floe-policy --test it registry`. Left out: LRB, which needs a trained\nmodel. A FIFO-like \
+         floe-policy --test it registry`. Left out: LRB, which needs a trained\nmodel; GD-Wheel, \
+         which orders as gdsf does in constant time, for misses of different costs, and here all \
+         cost the same;\nand window-LFU, whose counts of the last requests the sketch of \
+         w-tinylfu keeps in eight bytes an entry. A FIFO-like \
          policy's hits touch no list, so its throughput rises with the hit ratio; an LRU-like \
          one's hits owe\na promotion, and past some hit ratio its throughput falls. The block \
          cache (`evict`) can have all but belady; the cache in memory\nall but belady and \

@@ -16,8 +16,19 @@ const ROUNDS: u64 = 10;
 
 /// Policies that look at weights. To all others entries count one each, and so they do to SARC
 /// where nothing is sequential.
-const WEIGHING: &[&str] =
-    &["slru", "2q", "arc", "s3-fifo", "qdlp", "qd-clock", "lirs", "w-tinylfu", "lhd", "cacheus"];
+const WEIGHING: &[&str] = &[
+    "slru",
+    "2q",
+    "arc",
+    "s3-fifo",
+    "gdsf",
+    "qdlp",
+    "qd-clock",
+    "lirs",
+    "w-tinylfu",
+    "lhd",
+    "cacheus",
+];
 
 fn weight(number: u64) -> u32 {
     (1 + mix(number) % WEIGHT_MAX) as u32
