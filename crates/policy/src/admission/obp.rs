@@ -75,9 +75,13 @@ impl Obp {
 
     /// Returns whether the cache is written too much. No division: at the start there is nothing to
     /// divide by.
+    fn is_over(&self) -> bool {
+        self.target == 0.0 || self.written + self.pending > self.target * self.looked_up
+    }
+
+    /// Returns whether nothing may come in: what fits at the start may, unless the target is 0.
     fn exceeds(&self) -> bool {
-        let exceeds = self.written + self.pending > self.target * self.looked_up;
-        self.target == 0.0 || (self.unfilled <= 0.0 && exceeds)
+        self.is_over() && (self.target == 0.0 || self.unfilled <= 0.0)
     }
 
     fn amount(&self, traffic: Traffic) -> f64 {
@@ -209,7 +213,8 @@ impl Admission for Obp {
         if !self.invalidates {
             return true;
         }
-        if self.exceeds() {
+        // Newer data is not what fits at the start.
+        if self.is_over() {
             return false;
         }
         let amount = self.amount(Traffic { blocks: 1, bytes: u64::from(access.weight) });

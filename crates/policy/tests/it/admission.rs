@@ -374,6 +374,23 @@ fn what_fills_is_not_counted_later() {
     assert!(orders(&mut admission).hold);
 }
 
+/// A cache that never fills still takes what fits; newer data of what it holds is not that.
+#[test]
+fn overwrites_are_declined_also_before_a_cache_is_full() {
+    let mut admission = chosen("obp:target=0.1:invalidate=1", 1000);
+    for key in 0..10 {
+        assert!(admission.admit(&access(key), None).admits());
+    }
+    admission.observe(&Window {
+        lookups: blocks(100),
+        inserted: blocks(60),
+        replaced: blocks(50),
+        ..Window::default()
+    });
+    assert!(!admission.overwrite(&access(1)), "50 of 100 lookups wrote newer data");
+    assert!(admission.admit(&access(11), None).admits(), "there is room");
+}
+
 #[test]
 fn what_obp_was_told_of_the_cost_of_a_write_is_not_measured_again() {
     let admits = |text: &str, measured: Option<f64>| {
