@@ -3,16 +3,17 @@
 //! A count-min sketch of four-bit counters: a key has four counters in one cache line, each in a
 //! different pair of its words; an addition raises all four, the estimate is their minimum
 //! (Einziger, Friedman, Manes, "TinyLFU", TOS '17; the one-line layout is Caffeine's). Counts age:
-//! with every tenth addition per word one word of the table is halved in turn, which spreads
-//! TinyLFU's periodic reset evenly.
+//! with every fifth addition one word of the table is halved in turn, which spreads TinyLFU's
+//! periodic reset evenly. The sample there is ten times the cache and a reset leaves half of it, so
+//! resets come with each five additions an entry.
 
 use crate::random::mix;
 
 /// Words of sixteen counters in a cache line.
 const LINE: usize = 8;
-/// Additions per word of the table after which all counts have been halved once (TinyLFU's sample
-/// of ten times the cache).
-const ADDITIONS_PER_HALVING: u64 = 10;
+/// Additions per word of the table after which all counts have been halved once (half of TinyLFU's
+/// sample of ten times the cache, which is what a reset leaves of it).
+const ADDITIONS_PER_HALVING: u64 = 5;
 const COUNTER_MAX: u64 = 15;
 /// Clears in each counter the bit that a halving shifts in from its neighbour.
 const HALVED: u64 = 0x7777_7777_7777_7777;
@@ -97,6 +98,15 @@ mod tests {
             assert_eq!(sketch.estimate(7), times);
         }
         assert_eq!(sketch.estimate(8), 0);
+    }
+
+    #[test]
+    fn all_counts_are_halved_with_five_additions_per_word() {
+        let mut sketch = Sketch::default();
+        sketch.reserve(64);
+        sketch.lines.fill([u64::MAX; LINE]);
+        (0..64 * 5).for_each(|_| sketch.add(7));
+        assert!(sketch.lines.iter().flatten().all(|&word| word != u64::MAX));
     }
 
     #[test]
