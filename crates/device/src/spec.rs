@@ -4,9 +4,9 @@
 //!
 //! `medium=` imitates a kind of storage ([`Medium`]), with `interference=off` one whose reads
 //! writes do not slow, to tell what that does, and with `iops=N` and `bandwidth=SIZE` one that does
-//! so many operations and bytes a second in each direction. `faults=FILE` has it fail as a file says, for tests
-//! ([`crate::fault::Script`]); no help tells of it. `write-cache=volatile` makes files lose what
-//! was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
+//! so many operations and bytes a second in each direction. `faults=FILE` has it fail as a file
+//! says, for tests ([`crate::fault::Script`]); no help tells of it. `write-cache=volatile` makes
+//! files lose what was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
 //!
 //! The form of the command line and of configuration files. A comma ends the path and separates
 //! settings; anything else, also `=` and `:`, may be part of the path, only `+` ends a path of a

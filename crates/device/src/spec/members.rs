@@ -25,8 +25,8 @@ impl Members {
     pub(super) fn settings(&self) -> &'static str {
         match self {
             Self::Paths(_) => {
-                "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME, interference=off, iops=N \
-                 and bandwidth=SIZE"
+                "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME, interference=off, \
+                 iops=N and bandwidth=SIZE"
             }
             Self::Exports(_) => {
                 "chunk=SIZE, size=SIZE, timeout=TIME, medium=NAME, interference=off, iops=N and \
