@@ -210,6 +210,8 @@ pub enum Order {
         request: RequestId,
         /// Its result.
         result: Result<(), Fault>,
+        /// The cache had all of its data, or a block for it. False of a request that failed.
+        hit: bool,
     },
     /// Release a buffer, which no later order uses. A request's buffer is released after its
     /// answer.

@@ -150,6 +150,30 @@ pub fn advise(situation: &Situation, service: &Service) -> Result<Advice, ModelE
     })
 }
 
+/// Returns the throughput in million requests a second at hit ratios from 0 to 1, if nothing else
+/// of a situation changed: `steps` equal steps, one point more.
+///
+/// # Errors
+/// Those of [`advise`], and no steps.
+pub fn throughputs(
+    situation: &Situation,
+    service: &Service,
+    steps: u32,
+) -> Result<Vec<(f64, f64)>, ModelError> {
+    let Situation { policy, setting, load, shards } = *situation;
+    if shards == 0 || steps == 0 {
+        let what = if shards == 0 { "the number of shards" } else { "the number of steps" };
+        return Err(ModelError::Zero { what });
+    }
+    let service = service.with_shards(shards);
+    let at = |step| {
+        let hit_ratio = f64::from(step) / f64::from(steps);
+        let network = policy.network(&service, &setting.at(hit_ratio))?;
+        Ok((hit_ratio, mva::throughput(&network, &load)?))
+    };
+    (0..=steps).map(at).collect()
+}
+
 /// Nothing, where service times lack what it takes.
 fn known(found: Result<Alternative, ModelError>) -> Result<Option<Alternative>, ModelError> {
     match found {

@@ -21,6 +21,7 @@ pub mod nvme_client;
 pub mod pair;
 mod private_file;
 mod protocol;
+mod sampler;
 mod session;
 mod socket_file;
 pub mod status;

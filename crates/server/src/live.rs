@@ -11,9 +11,11 @@
 
 mod history;
 mod point;
+mod what_if;
 
 pub(crate) use history::History;
 pub(crate) use point::{Point, Sample};
+pub(crate) use what_if::{Outlook, WhatIf};
 
 use serde::Serialize;
 
@@ -29,6 +31,8 @@ pub(crate) const PAGE: &str = concat!(
     "<script>\n\"use strict\";\n",
     include_str!("live/text.js"),
     include_str!("live/chart.js"),
+    include_str!("live/plot.js"),
+    include_str!("live/outlook.js"),
     include_str!("live/page.js"),
     "</script>\n</body>\n</html>\n"
 );
@@ -51,6 +55,10 @@ pub(crate) struct Update<'a> {
     /// The interval that has just ended.
     pub(crate) point: &'a Point,
     pub(crate) status: &'a Status,
+    /// Other sizes of the cache; `None` before enough reads.
+    pub(crate) what_if: Option<Outlook>,
+    /// The model's curve; `None` without a tier in memory, or without reads.
+    pub(crate) model: Option<Vec<(f64, f64)>>,
 }
 
 /// Encodes an event; JSON has no line breaks.

@@ -30,7 +30,7 @@ pub use published::Published;
 pub(crate) use shedding::SheddingFacts;
 pub use shedding::{SheddingDecisionStatus, SheddingStatus};
 pub use tally::ClientCounts;
-pub(crate) use tally::{Answered, Latencies, Operation, Snapshot, Tally};
+pub(crate) use tally::{Answered, Found, Latencies, Operation, Snapshot, Tally, VolumeTally};
 pub(crate) use tiers::TierFacts;
 pub use tiers::TierStatus;
 
@@ -239,6 +239,8 @@ pub(crate) struct Report {
     pub(crate) advice: Option<AdviceStatus>,
     /// Time it would take to clean what is dirty.
     pub(crate) seconds_to_clean: Option<f64>,
+    /// Recent counts, of which the advice is.
+    lately: Counted,
 }
 
 impl Facts {
@@ -262,7 +264,8 @@ impl Report {
     pub(crate) fn new(facts: Facts, threads: Vec<Snapshot>) -> Self {
         let mut sum = Snapshot::default();
         threads.iter().for_each(|thread| sum += thread);
-        Self { facts, threads, sum, advice: None, seconds_to_clean: None }
+        let (advice, seconds_to_clean, lately) = (None, None, Counted::default());
+        Self { facts, threads, sum, advice, seconds_to_clean, lately }
     }
 
     /// Adds advice, on what was counted lately.
@@ -271,6 +274,13 @@ impl Report {
         let lately = lately.until(now);
         self.advice = AdviceStatus::of(&self.facts, self.threads.len(), &lately);
         self.seconds_to_clean = lately.seconds_to_clean(self.sum.stats.dirty_bytes);
+        self.lately = lately;
+    }
+
+    /// Returns hit ratios of memory with the reads a second that the model predicts for them;
+    /// `None` where there is no advice on memory.
+    pub(crate) fn model_curve(&self) -> Option<Vec<(f64, f64)>> {
+        advice::model_curve(&self.facts, self.threads.len(), &self.lately)
     }
 
     /// Returns true if the cache device of some tier has been given up, or a mirror lacks a half.

@@ -58,6 +58,11 @@ impl LastTouches {
         }
     }
 
+    /// Bytes of memory taken.
+    pub(crate) fn bytes(&self) -> usize {
+        4 * (self.place.capacity() + self.keys.capacity() + self.tree.capacity())
+    }
+
     fn up_to(&self, mut place: usize) -> u32 {
         let mut sum = 0u32;
         while place > 0 {

@@ -51,7 +51,7 @@ pub use format::{Format, formats_table};
 pub use generate::{
     GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table,
 };
-pub use lru_curve::{LruCurve, LruPoint};
+pub use lru_curve::{LruCurve, LruPoint, hash as sample_hash};
 pub use request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
 pub use reuse::{Reuse, ReuseStats};
 pub use stats::{Info, Stats};

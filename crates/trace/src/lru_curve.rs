@@ -48,13 +48,13 @@ pub struct LruCurve {
     limit: Option<u64>,
     /// The slot of each sampled key, by its hash.
     slots: HashMap<u64, u32, foldhash::fast::FixedState>,
-    /// The slot of the key that left last.
-    free: Option<u32>,
+    /// The slots of keys that have left.
+    free: Vec<u32>,
     /// The sampled keys, the largest hash first.
     largest: BinaryHeap<(u64, u32)>,
     whole: Part,
     groups: Vec<Part>,
-    touches: u64,
+    touches: f64,
 }
 
 /// One size of a [`LruCurve`].
@@ -82,12 +82,32 @@ impl LruCurve {
             sample_keys,
             limit: None,
             slots: HashMap::with_hasher(foldhash::fast::FixedState::default()),
-            free: None,
+            free: Vec::new(),
             largest: BinaryHeap::new(),
             whole: Part::new(sample_keys),
             groups: (0..GROUPS).map(|_| Part::new(sample_keys)).collect(),
-            touches: 0,
+            touches: 0.0,
         }
+    }
+
+    /// Samples no more than the keys with a [hash] below a limit from now on. A limit above the
+    /// present one changes nothing.
+    ///
+    /// [hash]: crate::sample_hash
+    pub fn limit_to(&mut self, limit: u64) {
+        if self.limit.is_some_and(|now| now <= limit) {
+            return;
+        }
+        while self.largest.peek().is_some_and(|(largest, _)| *largest >= limit) {
+            self.drop_largest();
+        }
+        self.limit = Some(limit);
+    }
+
+    /// Keys with this [hash](crate::sample_hash) or a larger one are not sampled; `None` while
+    /// all are.
+    pub fn limit(&self) -> Option<u64> {
+        self.limit
     }
 
     /// Adds a request. Deletions are passed over, as simulations do.
@@ -96,12 +116,38 @@ impl LruCurve {
             return;
         }
         for (volume, key) in touches(self.kind, request) {
-            self.touches += 1;
-            let hash = mix(key ^ mix(u64::from(volume)));
-            if self.limit.is_none_or(|limit| hash < limit) {
-                self.touch(hash);
-            }
+            self.touches += 1.0;
+            self.add_hashed(hash(volume, key), true);
         }
+    }
+
+    /// Adds the touch of a key by its [hash](crate::sample_hash), if the key is sampled. One that
+    /// does not count changes the distances of others. Touches that count are to be told to
+    /// [`add_touches`](Self::add_touches).
+    pub fn add_hashed(&mut self, hash: u64, counts: bool) {
+        if self.limit.is_none_or(|limit| hash < limit) {
+            self.touch(hash, counts);
+        }
+    }
+
+    /// Adds to the number of touches those of which the sampled ones are added by hashes.
+    pub fn add_touches(&mut self, touches: u64) {
+        self.touches += touches as f64;
+    }
+
+    /// Makes all touches so far weigh less, so that the curve follows a load that changes.
+    pub fn fade(&mut self, to: f64) {
+        self.touches *= to;
+        self.whole.fade(to);
+        self.groups.iter_mut().for_each(|group| group.fade(to));
+    }
+
+    /// Bytes of memory taken, without what allocators add.
+    pub fn bytes(&self) -> usize {
+        let parts = std::iter::once(&self.whole).chain(&self.groups);
+        parts.map(Part::bytes).sum::<usize>()
+            + self.slots.allocation_size()
+            + self.largest.capacity() * size_of::<(u64, u32)>()
     }
 
     /// The share of keys that is in the sample now.
@@ -111,12 +157,12 @@ impl LruCurve {
 
     /// The number of touches so far.
     pub fn touches(&self) -> u64 {
-        self.touches
+        self.touches as u64
     }
 
     /// Returns the miss ratio of a cache of a size, in keys or blocks of 4 KiB.
     pub fn at(&self, size: u64) -> LruPoint {
-        let touches = self.touches.max(1) as f64;
+        let touches = self.touches.max(1.0);
         let miss_ratio = self.whole.missed(size) / touches;
         let share = self.sampled_share();
         let miss_ratio_ci95 = if share < 1.0 { self.error(size, miss_ratio, share) } else { 0.0 };
@@ -125,7 +171,7 @@ impl LruCurve {
 
     fn error(&self, size: u64, miss_ratio: f64, share: f64) -> f64 {
         let count = GROUPS as f64;
-        let touches = self.touches.max(1) as f64;
+        let touches = self.touches.max(1.0);
         let of_groups: Vec<f64> =
             self.groups.iter().map(|group| group.missed(size) / touches).collect();
         let mean = of_groups.iter().sum::<f64>() / count;
@@ -137,12 +183,12 @@ impl LruCurve {
         T_975 * (variance / count * (1.0 - share)).sqrt() + coarseness
     }
 
-    fn touch(&mut self, hash: u64) {
+    fn touch(&mut self, hash: u64, counts: bool) {
         let share = self.sampled_share();
         let known = self.slots.get(&hash).copied();
-        let slot = known.or_else(|| self.free.take()).unwrap_or(self.slots.len() as u32);
-        self.whole.touch(slot, share);
-        self.groups[group(hash)].touch(slot, share / GROUPS as f64);
+        let slot = known.or_else(|| self.free.pop()).unwrap_or(self.slots.len() as u32);
+        self.whole.touch(slot, share, counts);
+        self.groups[group(hash)].touch(slot, share / GROUPS as f64, counts);
         if known.is_none() {
             self.slots.insert(hash, slot);
             self.largest.push((hash, slot));
@@ -157,7 +203,7 @@ impl LruCurve {
     fn drop_largest(&mut self) {
         let Some((hash, slot)) = self.largest.pop() else { return };
         self.slots.remove(&hash);
-        self.free = Some(slot);
+        self.free.push(slot);
         self.limit = Some(hash);
         self.whole.order.forget(slot);
         self.groups[group(hash)].order.forget(slot);
@@ -186,8 +232,12 @@ impl Part {
     }
 
     /// Notes a touch of a key, of which this part has a share.
-    fn touch(&mut self, slot: u32, share: f64) {
-        let Some(distance) = self.order.touch(slot) else {
+    fn touch(&mut self, slot: u32, share: f64, counts: bool) {
+        let distance = self.order.touch(slot);
+        if !counts {
+            return;
+        }
+        let Some(distance) = distance else {
             self.first += 1.0 / share;
             return;
         };
@@ -198,6 +248,15 @@ impl Part {
             self.counts.resize(place + 1, 0.0);
         }
         self.counts[place] += 1.0 / share;
+    }
+
+    fn fade(&mut self, to: f64) {
+        self.first *= to;
+        self.counts.iter_mut().for_each(|count| *count *= to);
+    }
+
+    fn bytes(&self) -> usize {
+        self.order.bytes() + self.counts.capacity() * size_of::<f64>()
     }
 
     /// The place of a distance among the counts: its own at first, then shared with those that
@@ -223,6 +282,12 @@ impl Part {
 /// The group of a key: by the lowest bits, as the highest choose the sample.
 fn group(hash: u64) -> usize {
     (hash % GROUPS as u64) as usize
+}
+
+/// The hash of a volume's key, by which [`LruCurve`] chooses its sample.
+#[inline]
+pub fn hash(volume: u32, key: u64) -> u64 {
+    mix(key ^ mix(u64::from(volume)))
 }
 
 /// Spreads numbers over 64 bits, one to one (the finalizer of SplitMix64).

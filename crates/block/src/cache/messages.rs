@@ -146,7 +146,7 @@ impl BlockCache {
             }
             Settled::Answer { result, over } => {
                 let (request, hit) = (join.request, join.hit);
-                orders.push(Order::Answer { request: id, result });
+                orders.push(Order::Answer { request: id, result, hit: hit && result.is_ok() });
                 self.requests.count(&request, hit, result);
                 over
             }

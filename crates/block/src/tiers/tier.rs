@@ -43,6 +43,9 @@ pub struct Answer {
     pub request: RequestId,
     /// Its result.
     pub result: Result<(), Fault>,
+    /// The tier at the top had all of its data, or a block for it. False of a request that failed,
+    /// or that all tiers see, such as a flush.
+    pub hit: bool,
 }
 
 /// One tier of a [`Driver`](crate::Driver): a block cache, or one part of it, with its cache
@@ -207,7 +210,9 @@ impl Tier {
                 let exchange = exchange.expect("other parts are reached by an exchange");
                 mail::send(exchange, &mut self.buffers, to, message);
             }
-            Order::Answer { request, result } => return self.answer(request, result),
+            Order::Answer { request, result, hit } => {
+                return self.answer(Answer { request, result, hit });
+            }
             Order::Release { buffer: BufferId::Scratch(scratch) } => {
                 self.buffers.drop_scratch(scratch);
             }
@@ -245,18 +250,19 @@ impl Tier {
     /// Ends this tier's part of a request: answers the client, or returns the request if it may
     /// have to be relayed.
     #[inline]
-    fn answer(&mut self, id: RequestId, result: Result<(), Fault>) -> Option<Downward> {
+    fn answer(&mut self, answer: Answer) -> Option<Downward> {
+        let Answer { request: id, result, .. } = answer;
         match self.relays.has(id) {
             true if result.is_ok() => return Some(Downward::Relay(id)),
             true => self.end_relay(id, result),
-            false => self.answers.push(Answer { request: id, result }),
+            false => self.answers.push(answer),
         }
         None
     }
 
     /// Answers a request that may have been relayed.
     pub(super) fn end_relay(&mut self, id: RequestId, result: Result<(), Fault>) {
-        self.answers.push(Answer { request: id, result });
+        self.answers.push(Answer { request: id, result, hit: false });
         if self.relays.end(id) {
             self.buffers.free(id);
         }

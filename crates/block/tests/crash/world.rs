@@ -331,7 +331,7 @@ impl World {
         self.see_to_journal()?;
         let mut answers = std::mem::take(&mut self.answers);
         self.driver().take_answers(&mut answers);
-        for Answer { request: id, result } in answers.drain(..) {
+        for Answer { request: id, result, .. } in answers.drain(..) {
             let Some(at) = self.pending.iter().position(|pending| pending.id == id) else {
                 return Err(self.failure(format!("an answer to nobody: {id:?}"), 0, 0..0));
             };

@@ -118,7 +118,7 @@ impl Rig {
             ring.wait_until(Some(Instant::now())).unwrap();
         }
         self.driver.take_answers(&mut self.answers);
-        for Answer { request: id, result } in std::mem::take(&mut self.answers) {
+        for Answer { request: id, result, .. } in std::mem::take(&mut self.answers) {
             let at = self
                 .pending
                 .iter()

@@ -113,8 +113,11 @@ fn a_request_beyond_the_volume_is_refused_and_changes_nothing() {
                     let request = Request { volume, kind, offset, len };
                     let id = floe_block::RequestId(7);
                     bench.cache.submit(id, request, &mut orders);
-                    let answer =
-                        floe_block::Order::Answer { request: id, result: Err(Fault::OutOfRange) };
+                    let answer = floe_block::Order::Answer {
+                        request: id,
+                        result: Err(Fault::OutOfRange),
+                        hit: false,
+                    };
                     assert_eq!((orders.len(), &orders[0]), (2, &answer), "{request:?}");
                     refused += 1;
                 }

@@ -51,7 +51,7 @@ impl Member {
         if !quiet {
             self.patience = Instant::now() + PATIENCE;
         }
-        for Answer { request: id, result } in answers {
+        for Answer { request: id, result, .. } in answers {
             assert_eq!(result, Ok(()));
             let at = self
                 .pending

@@ -141,7 +141,7 @@ impl Rig {
     fn turn(&mut self) {
         self.driver.advance();
         self.driver.take_answers(&mut self.answers);
-        for Answer { request: id, result } in std::mem::take(&mut self.answers) {
+        for Answer { request: id, result, .. } in std::mem::take(&mut self.answers) {
             let at = self
                 .pending
                 .iter()

@@ -112,7 +112,7 @@ class Chart {
       const place = { x: left - 0.4 * rem, y: y(tick) + 0.27 * rem, "text-anchor": "end" };
       return [element("line", rule), element("text", place, labels[at])];
     });
-    const steps = right - left > 20 * rem ? 4 : right - left > 16 * rem ? 3 : 2;
+    const steps = right - left > 23 * rem ? 4 : right - left > 16 * rem ? 3 : 2;
     for (let step = 0; step <= steps; step += 1) {
       const ago = (span * step) / steps;
       const at = x(now - ago);

@@ -1,6 +1,6 @@
 // The page: takes events in and shows them. It only reads.
 
-const latest = { points: [], status: null };
+const latest = { points: [], status: null, whatIf: null, model: null };
 
 const each = (of) => (points) => points.map(of);
 const lines = (...named) => (points) =>
@@ -58,6 +58,8 @@ const CHARTS = [
   { title: "Dirty data", format: bytes, bytes: true, series: dirtyBytes },
   { title: "Requests by volume", format: perSecond,
     series: byVolume((it) => it.reads + it.writes) },
+  { title: "Read hits by volume", format: percent, top: 1,
+    series: byVolume((it) => it.read_hit_ratio) },
   { title: "Throughput by volume", format: bytesPerSecond, bytes: true,
     series: byVolume((it) => it.read_bytes + it.write_bytes) },
 ].map((spec) => new Chart(spec));
@@ -186,6 +188,8 @@ function show() {
   showDirty(status);
   showDevices(status);
   showAdvice(status);
+  showWhatIf(latest.whatIf);
+  showModel(status, latest.model);
   if (points.length === 0) return;
   const point = points[points.length - 1];
   showTiles(point, status);
@@ -214,8 +218,8 @@ function connect() {
   });
   on("history", takeHistory);
   on("status", (status) => { latest.status = status; });
-  on("update", ({ point, status }) => {
-    latest.status = status;
+  on("update", ({ point, status, what_if, model }) => {
+    Object.assign(latest, { status, whatIf: what_if, model });
     latest.points = withinAnHour([...latest.points, point]);
   });
   events.addEventListener("error", () => {

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::status::{Answered, Latencies, Operation, Report};
+use crate::status::{Answered, Latencies, Operation, Report, VolumeTally};
 
 /// Most tiers kept apart.
 pub(super) const MOST_TIERS: usize = 8;
@@ -43,6 +43,10 @@ pub(crate) struct VolumePoint {
     writes: f32,
     read_bytes: f32,
     write_bytes: f32,
+    /// `None` without reads.
+    read_hit_ratio: Option<f32>,
+    /// `None` without writes.
+    write_hit_ratio: Option<f32>,
 }
 
 /// One interval.
@@ -72,6 +76,13 @@ struct TierCounts {
     dirty_bytes: u64,
 }
 
+/// Counters of a volume since the start: reads and writes, and hits of both.
+#[derive(Debug, Clone, Copy, Default)]
+struct VolumeCounts {
+    answered: [Answered; 2],
+    hits: [u64; 2],
+}
+
 /// Counters since the start, at a moment.
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
@@ -84,17 +95,13 @@ pub(crate) struct Sample {
     memory_hits: Option<u64>,
     memory_dirty_bytes: u64,
     tiers: Vec<TierCounts>,
-    /// Names, and reads and writes.
-    volumes: Vec<(Arc<str>, [Answered; 2])>,
+    volumes: Vec<(Arc<str>, VolumeCounts)>,
 }
 
 impl Sample {
     /// Takes the counters of a report.
     pub(crate) fn of(report: &Report) -> Self {
         let (facts, sum) = (&report.facts, &report.sum);
-        let both = |answered: [Answered; Operation::ALL.len()]| {
-            [Operation::Read, Operation::Write].map(|operation| answered[operation as usize])
-        };
         let tiers = sum.tiers().take(MOST_TIERS).map(|(stats, _)| TierCounts {
             reads: stats.requests.reads,
             read_hits: stats.requests.read_hits,
@@ -103,7 +110,10 @@ impl Sample {
             dirty_bytes: stats.dirty_bytes,
         });
         let volumes = facts.volumes.iter().take(MOST_VOLUMES).map(|volume| {
-            (Arc::from(volume.name.as_str()), both(sum.tally.volume(volume.id).answered))
+            let VolumeTally { answered, hits } = sum.tally.volume(volume.id);
+            let answered =
+                [Operation::Read, Operation::Write].map(|operation| answered[operation as usize]);
+            (Arc::from(volume.name.as_str()), VolumeCounts { answered, hits })
         });
         Self {
             uptime: facts.uptime,
@@ -150,15 +160,23 @@ impl Sample {
                 dirty_bytes: now.dirty_bytes,
             }
         });
-        let volumes = self.volumes.iter().map(|(name, [read, write])| {
+        let volumes = self.volumes.iter().map(|(name, counts)| {
+            let [read, write] = counts.answered;
             let then = before.volumes.iter().find(|(before, _)| before == name);
-            let [old_read, old_write] = then.map_or_else(Default::default, |(_, counts)| *counts);
+            let old = then.map_or_else(VolumeCounts::default, |(_, counts)| *counts);
+            let [old_read, old_write] = old.answered;
+            let hits = |at: usize| {
+                let requests = (counts.answered[at].requests, old.answered[at].requests);
+                share((counts.hits[at], old.hits[at]), requests)
+            };
             VolumePoint {
                 name: Arc::clone(then.map_or(name, |(before, _)| before)),
                 reads: rate(read.requests, old_read.requests),
                 writes: rate(write.requests, old_write.requests),
                 read_bytes: rate(read.bytes, old_read.bytes),
                 write_bytes: rate(write.bytes, old_write.bytes),
+                read_hit_ratio: hits(0),
+                write_hit_ratio: hits(1),
             }
         });
         Some(Point {
@@ -206,6 +224,7 @@ mod tests {
         /// As many tiers and volumes as are kept apart, `requests` after the start.
         pub(crate) fn crowded(uptime: Duration, requests: u64) -> Self {
             let answered = Answered { requests, bytes: requests * 4096, ..Answered::default() };
+            let counts = VolumeCounts { answered: [answered; 2], hits: [0; 2] };
             Self {
                 uptime,
                 at: UNIX_EPOCH + uptime,
@@ -217,7 +236,7 @@ mod tests {
                 memory_dirty_bytes: 0,
                 tiers: vec![TierCounts { reads: requests, ..TierCounts::default() }; MOST_TIERS],
                 volumes: (0..MOST_VOLUMES)
-                    .map(|it| (format!("volume {it}").into(), [answered; 2]))
+                    .map(|it| (format!("volume {it}").into(), counts))
                     .collect(),
             }
         }

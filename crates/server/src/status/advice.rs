@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floe_block::counters;
-use floe_model::advice::{Advice, advise};
+use floe_model::advice::{Advice, advise, throughputs};
 use floe_model::{Load, Policy, Service, Setting, Situation};
 use serde::{Deserialize, Serialize};
 
@@ -103,6 +103,11 @@ impl Counted {
         }
     }
 
+    /// Reads in flight, on average.
+    fn in_flight(&self) -> f64 {
+        self.reading.as_secs_f64() / self.time.as_secs_f64()
+    }
+
     /// Estimates the seconds to clean so many bytes at the recent rate; `None` when nothing has
     /// been cleaned.
     pub(super) fn seconds_to_clean(&self, dirty_bytes: u64) -> Option<f64> {
@@ -149,6 +154,52 @@ impl ServiceTimes {
     }
 }
 
+/// The situation of the tier in memory, and the latency of its misses, if there were any.
+fn situation(
+    memory: &MemoryFacts,
+    threads: usize,
+    lately: &Counted,
+) -> Option<(Situation, Option<f64>)> {
+    let misses = lately.reads.saturating_sub(lately.memory_hits);
+    let below = lately.reading.saturating_sub(lately.from_memory).as_secs_f64() * 1e6;
+    let miss_us = (misses > 0).then(|| below / misses as f64);
+    let hit_ratio = lately.memory_hits.min(lately.reads) as f64 / lately.reads as f64;
+    let in_flight = lately.in_flight();
+    let frozen = memory.freezing.as_ref().filter(|_| memory.usage.frozen_pages > 0);
+    let setting = Setting {
+        compute_us: lately.processor.as_secs_f64() * 1e6 / lately.requests.max(1) as f64,
+        frozen: frozen.and_then(|freezing| freezing.frozen_share),
+        ..Setting::new(hit_ratio, miss_us.unwrap_or(0.0))
+    };
+    let situation = Situation {
+        policy: Policy::alike(memory.usage.policy).ok()?,
+        setting,
+        load: Load {
+            mpl: in_flight.round().clamp(1.0, IN_FLIGHT_MAX) as u32,
+            cores: u32::try_from(threads).ok(),
+        },
+        shards: u32::try_from(memory.usage.shards).ok()?,
+    };
+    Some((situation, miss_us))
+}
+
+/// Steps of a model's curve.
+const CURVE_STEPS: u32 = 50;
+
+/// Hit ratios of memory with the reads a second of the model; `None` without memory or reads.
+pub(super) fn model_curve(
+    facts: &Facts,
+    threads: usize,
+    lately: &Counted,
+) -> Option<Vec<(f64, f64)>> {
+    if lately.reads == 0 || lately.time.is_zero() {
+        return None;
+    }
+    let (situation, _) = situation(facts.memory.as_ref()?, threads, lately)?;
+    let curve = throughputs(&situation, &facts.service.service, CURVE_STEPS).ok()?;
+    Some(curve.into_iter().map(|(hit_ratio, mrps)| (hit_ratio, mrps * 1e6)).collect())
+}
+
 impl AdviceStatus {
     /// Computes the advice; `None` where there were no reads.
     pub(crate) fn of(facts: &Facts, threads: usize, lately: &Counted) -> Option<Self> {
@@ -167,27 +218,9 @@ impl AdviceStatus {
         threads: usize,
         lately: &Counted,
     ) -> Option<Self> {
-        let misses = lately.reads.saturating_sub(lately.memory_hits);
-        let seconds = lately.time.as_secs_f64();
-        let below = lately.reading.saturating_sub(lately.from_memory).as_secs_f64() * 1e6;
-        let miss_us = (misses > 0).then(|| below / misses as f64);
-        let hit_ratio = lately.memory_hits.min(lately.reads) as f64 / lately.reads as f64;
-        let in_flight = lately.reading.as_secs_f64() / seconds;
-        let frozen = memory.freezing.as_ref().filter(|_| memory.usage.frozen_pages > 0);
-        let setting = Setting {
-            compute_us: lately.processor.as_secs_f64() * 1e6 / lately.requests.max(1) as f64,
-            frozen: frozen.and_then(|freezing| freezing.frozen_share),
-            ..Setting::new(hit_ratio, miss_us.unwrap_or(0.0))
-        };
-        let situation = Situation {
-            policy: Policy::alike(memory.usage.policy).ok()?,
-            setting,
-            load: Load {
-                mpl: in_flight.round().clamp(1.0, IN_FLIGHT_MAX) as u32,
-                cores: u32::try_from(threads).ok(),
-            },
-            shards: u32::try_from(memory.usage.shards).ok()?,
-        };
+        let (situation, miss_us) = situation(memory, threads, lately)?;
+        let hit_ratio = situation.setting.hit_ratio;
+        let (seconds, in_flight) = (lately.time.as_secs_f64(), lately.in_flight());
         // Settings are refused where service times lack the policy, so an error means that there is
         // no advice.
         let advice: Advice = advise(&situation, &facts.service.service).ok()?;

@@ -11,6 +11,7 @@ use hdrhistogram::Histogram;
 
 use super::{ByProtocol, Latency};
 use crate::protocol::ProtocolName;
+use crate::sampler::Touches;
 
 /// Longest latency kept apart, in nanoseconds: a minute.
 const LONGEST_NS: u64 = 60_000_000_000;
@@ -129,11 +130,23 @@ counters! {
     }
 }
 
+counters! {
+    /// Reads that hit, or that missed, the cache.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+    pub(crate) struct Found {
+        pub(crate) requests: u64,
+        /// Their latencies, added up.
+        pub(crate) time: Duration,
+    }
+}
+
 /// Requests to one volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct VolumeTally {
     /// By `Operation as usize`.
     pub(crate) answered: [Answered; Operation::ALL.len()],
+    /// Reads and writes that were hits.
+    pub(crate) hits: [u64; 2],
 }
 
 counters! {
@@ -160,6 +173,8 @@ pub(crate) struct Tally {
     latencies: [Latencies; Operation::ALL.len()],
     /// Of the latencies of reads, those of reads answered from memory, added up.
     pub(crate) from_memory: Duration,
+    /// Reads that missed the cache, and those that hit it, memory included.
+    pub(crate) found: [Found; 2],
     /// Connections, and requests that never came to the cache.
     pub(crate) clients: ClientCounts,
 }
@@ -186,6 +201,24 @@ impl Tally {
             answered.errors += 1;
         }
         self.latencies[operation as usize].record(latency);
+    }
+
+    /// Notes that a read or a write was a hit, or was not, after [`answered`](Self::answered).
+    pub(crate) fn found(
+        &mut self,
+        volume: VolumeId,
+        operation: Operation,
+        latency: Duration,
+        hit: bool,
+    ) {
+        if let Some(hits) = self.volumes[usize::from(volume.0)].hits.get_mut(operation as usize) {
+            *hits += u64::from(hit);
+        }
+        if operation == Operation::Read {
+            let found = &mut self.found[usize::from(hit)];
+            found.requests += 1;
+            found.time += latency;
+        }
     }
 
     /// Resets the counts of a volume's number when another volume gets it.
@@ -223,12 +256,14 @@ impl AddAssign<&Tally> for Tally {
             for (sum, part) in sum.answered.iter_mut().zip(part.answered) {
                 *sum += &part;
             }
+            sum.hits.iter_mut().zip(part.hits).for_each(|(sum, part)| *sum += part);
         }
         for (sum, part) in self.latencies.iter_mut().zip(&other.latencies) {
             sum.histogram += &part.histogram;
             sum.sum += part.sum;
         }
         self.from_memory += other.from_memory;
+        self.found.iter_mut().zip(&other.found).for_each(|(sum, part)| *sum += part);
         self.clients += &other.clients;
     }
 }
@@ -253,6 +288,8 @@ pub(crate) struct Snapshot {
     pub(crate) spun: Duration,
     /// Messages to other threads.
     pub(crate) traffic: Traffic,
+    /// Blocks touched since the last sample; empty in other snapshots, and in sums.
+    pub(crate) touches: Touches,
 }
 
 impl Snapshot {

@@ -19,7 +19,7 @@ use super::replies::snapshots;
 use super::token::AcceptorToken;
 use crate::admin::{Command, Conversation, Heard, Reply, Trouble};
 use crate::metrics;
-use crate::status::{Report, Snapshot};
+use crate::status::Report;
 
 /// Bytes received at once.
 const RECEIVE_BYTES: usize = 4096;
@@ -284,9 +284,14 @@ impl Acceptor {
 
     /// Asks all workers for their counters.
     pub(super) fn ask_snapshots(&mut self, purpose: Purpose) {
+        let limit = self.reporting.feed.limit();
+        let command = || match purpose {
+            Purpose::Sample => Ask::Sample { limit },
+            _ => Ask::Snapshot,
+        };
         let number = self.questions.insert(purpose, 0..self.workers.len());
         let ticket = Ticket { asker: Asker::Acceptor, number };
-        self.workers.tell_all(|| Message::Ask { ticket, command: Ask::Snapshot });
+        self.workers.tell_all(|| Message::Ask { ticket, command: command() });
     }
 
     /// Asks for a flush of each volume. Any worker can do it; they take turns.
@@ -327,7 +332,7 @@ impl Acceptor {
             }
             Purpose::Tiers { admin } => (admin, Reply::json(&self.report(replies).status().tiers)),
             Purpose::Sample => return self.take_sample(replies),
-            Purpose::LogDirty => return log_dirty(&snapshots(replies)),
+            Purpose::LogDirty => return Dirty::of(&snapshots(replies)).log(),
         };
         self.tell_admin(admin, &reply);
     }
@@ -383,18 +388,5 @@ impl Acceptor {
         session.outgoing.extend(answer);
         session.until = Some(Instant::now() + self.config.limits.admin_time);
         self.leave_admin(index);
-    }
-}
-
-fn log_dirty(snapshots: &[Snapshot]) {
-    let dirty = Dirty::of(snapshots);
-    let (dirty_bytes, held_bytes) = (dirty.bytes(), dirty.held_bytes);
-    match dirty_bytes + held_bytes {
-        0 => tracing::warn!("still ending, with nothing that kill -9 would lose"),
-        _ => tracing::warn!(
-            dirty_bytes,
-            held_bytes,
-            "still flushing; kill -9 would lose what is dirty"
-        ),
     }
 }

@@ -26,8 +26,8 @@ impl Acceptor {
     pub(super) fn take_sample(&mut self, replies: Vec<Done>) {
         let (config, state) = (&self.config, self.board.state());
         let counts = snapshots(replies);
-        let report = self.reporting.sample(config, &state, &self.entrance.tally, counts);
-        let Some(update) = self.reporting.feed.take(&report) else { return };
+        let mut report = self.reporting.sample(config, &state, &self.entrance.tally, counts);
+        let Some(update) = self.reporting.feed.take(&mut report) else { return };
         for index in self.admin_sessions.indices() {
             // A client that has not taken the last event misses this one.
             if self.admin_sessions[index].is_ready_to_watch() {

@@ -201,7 +201,7 @@ impl Worker {
             if hit {
                 let latency = now.elapsed();
                 self.tally.from_memory += latency;
-                self.note(&request, latency, true);
+                self.note(&request.to_cache(), latency, true, true);
                 self.sessions[index].reply(&request, Ok(Some(payload)));
             } else {
                 self.submit(index, request, Some(buffer), Some(payload), now);
@@ -236,7 +236,8 @@ impl Worker {
     pub(super) fn hand_out(&mut self, answer: Answer) {
         match self.requests.origins.take(answer.request.number()) {
             Origin::Session { index, request, payload, begun } => {
-                self.note(&request, begun.elapsed(), answer.result.is_ok());
+                let (wanted, well) = (request.to_cache(), answer.result.is_ok());
+                self.note(&wanted, begun.elapsed(), well, answer.hit);
                 match (request.kind, answer.result) {
                     (Kind::DirtyMap, Ok(())) => self.reply_extents(index, &request, payload),
                     (_, result) => self.sessions[index].reply(&request, result.map(|()| payload)),
@@ -244,7 +245,8 @@ impl Worker {
                 self.sessions.touch(index);
             }
             Origin::Comparison { index, request, payload, theirs, begun } => {
-                self.note(&request, begun.elapsed(), answer.result.is_ok());
+                let (wanted, well) = (request.to_cache(), answer.result.is_ok());
+                self.note(&wanted, begun.elapsed(), well, answer.hit);
                 match answer.result {
                     Ok(()) if !same_bytes(&payload, &theirs) => {
                         self.sessions[index].answer(&request, Ok(ToClient::Differs))
@@ -255,7 +257,7 @@ impl Worker {
             }
             Origin::Local { index, request, payload, begun } => {
                 let result = answer.result.map(|()| payload);
-                self.complete_local(index, &request, result, begun);
+                self.complete_local(index, &request, result, begun, answer.hit);
             }
             Origin::Command(ticket) => {
                 let result = match answer.result {
@@ -268,10 +270,15 @@ impl Worker {
         }
     }
 
-    /// Counts an answer to a client.
-    fn note(&mut self, request: &Request, latency: Duration, well: bool) {
-        let operation = Operation::of(request.kind);
-        self.tally.answered(request.volume, operation, u64::from(request.length), latency, well);
+    /// Counts a request that is answered.
+    pub(super) fn note(&mut self, wanted: &CacheRequest, latency: Duration, well: bool, hit: bool) {
+        let (volume, operation, bytes) = (wanted.volume, Operation::of(wanted.kind), wanted.len);
+        self.tally.answered(volume, operation, bytes, latency, well);
+        if well && matches!(operation, Operation::Read | Operation::Write) {
+            self.tally.found(volume, operation, latency, hit);
+            let reads = operation == Operation::Read;
+            self.requests.sampler.note(volume, wanted.offset, bytes, reads);
+        }
     }
 
     /// Answers a block status from the backing device's allocation and the cache's dirty `map`.

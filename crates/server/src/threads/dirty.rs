@@ -25,4 +25,17 @@ impl Dirty {
     pub(super) fn bytes(&self) -> u64 {
         self.tiers.iter().sum()
     }
+
+    /// Logs what `kill -9` would lose.
+    pub(super) fn log(&self) {
+        let (dirty_bytes, held_bytes) = (self.bytes(), self.held_bytes);
+        match dirty_bytes + held_bytes {
+            0 => tracing::warn!("still ending, with nothing that kill -9 would lose"),
+            _ => tracing::warn!(
+                dirty_bytes,
+                held_bytes,
+                "still flushing; kill -9 would lose what is dirty"
+            ),
+        }
+    }
 }

@@ -2,12 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::live::{EVENTS_HEAD, History, Sample, Update, event};
+use crate::live::{EVENTS_HEAD, History, Sample, Update, WhatIf, event};
 use crate::status::{Report, Status};
 
 /// The history of the live page, and the time of its next sample.
 pub(super) struct Feed {
     history: History,
+    what_if: WhatIf,
     /// As of the last sample.
     status: Option<Status>,
     interval: Duration,
@@ -21,6 +22,7 @@ impl Feed {
     pub(super) fn new(interval: Duration) -> Self {
         Self {
             history: History::default(),
+            what_if: WhatIf::default(),
             status: None,
             interval,
             due: Instant::now(),
@@ -45,11 +47,20 @@ impl Feed {
     }
 
     /// Ends a sample. Returns the event that tells of it; none of the first.
-    pub(super) fn take(&mut self, report: &Report) -> Option<String> {
+    pub(super) fn take(&mut self, report: &mut Report) -> Option<String> {
         self.is_asked = false;
+        let touches = report.threads.iter_mut().map(|thread| std::mem::take(&mut thread.touches));
+        self.what_if.take(touches.collect(), report.sum.tally.found, report.facts.uptime);
         let status = self.status.insert(report.status());
         let point = self.history.add(Sample::of(report))?;
-        Some(event("update", &Update { point, status }))
+        let what_if = self.what_if.outlook(report.facts.top().size_bytes);
+        let model = report.model_curve();
+        Some(event("update", &Update { point, status, what_if, model }))
+    }
+
+    /// Blocks with this hash or a larger one need not be noted.
+    pub(super) fn limit(&self) -> u64 {
+        self.what_if.limit()
     }
 
     /// A sample has failed.

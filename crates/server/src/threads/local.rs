@@ -9,7 +9,6 @@ use floe_device::{Buffer, Slice};
 use super::locals::Waiting;
 use super::origin::Origin;
 use super::worker::Worker;
-use crate::status::Operation;
 use crate::ublk::{LocalQueue, LocalRequest, QueueOrder};
 
 impl Worker {
@@ -59,7 +58,7 @@ impl Worker {
         if wanted.kind != Kind::Read {
             match self.locals.queue(index).take_data(request.tag, &payload) {
                 Ok(()) => self.submit_local(next, Some(buffer), None),
-                Err(fault) => self.complete_local(index, &request, Err(fault), arrived),
+                Err(fault) => self.complete_local(index, &request, Err(fault), arrived, false),
             }
         } else if self.driver.top().has_memory() {
             self.locals.asked.push(next);
@@ -87,7 +86,13 @@ impl Worker {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
                 self.tally.from_memory += now.elapsed();
-                self.complete_local(next.index, &next.request, Ok(Some(payload)), next.arrived);
+                self.complete_local(
+                    next.index,
+                    &next.request,
+                    Ok(Some(payload)),
+                    next.arrived,
+                    true,
+                );
             } else {
                 self.submit_local(next, Some(buffer), Some(payload));
             }
@@ -108,11 +113,10 @@ impl Worker {
         request: &LocalRequest,
         result: Result<Option<Slice>, Fault>,
         begun: Instant,
+        hit: bool,
     ) {
         let wanted = request.wanted;
-        let operation = Operation::of(wanted.kind);
-        let (volume, latency) = (wanted.volume, begun.elapsed());
-        self.tally.answered(volume, operation, wanted.len, latency, result.is_ok());
+        self.note(&wanted, begun.elapsed(), result.is_ok(), hit);
         self.locals.ended(request);
         self.locals.queue(index).complete(request, result);
     }

@@ -67,6 +67,8 @@ pub(super) enum Asker {
 pub(super) enum Command {
     /// Hand in all counters.
     Snapshot,
+    /// Hand in all counters and the blocks touched; sample blocks with a hash below a limit.
+    Sample { limit: u64 },
     /// Flush or drain a volume, all parts of it.
     Flush(VolumeId, Kind),
     /// Open the backing device of a volume to come.

@@ -30,6 +30,7 @@ use super::tier_watch::TierWatches;
 use super::token::ClientToken;
 use super::valve::{Shedding, Valve};
 use super::worker_outbox::WorkerOutbox;
+use crate::sampler::Sampler;
 use crate::session::{Budget, Common};
 use crate::status::{Snapshot, Tally};
 
@@ -65,6 +66,8 @@ pub(super) struct Requests {
     pub(super) origins: Origins,
     /// Empty between clients.
     pub(super) looked_for: LookedFor,
+    /// For the live page's miss-ratio curve.
+    pub(super) sampler: Sampler,
 }
 
 /// A thread that serves.

@@ -10,6 +10,7 @@ use super::messages::{Command, Done, Problem, Ticket};
 use super::origin::Origin;
 use super::worker::Worker;
 use crate::session::Session;
+use crate::status::Snapshot;
 
 impl Worker {
     /// Carries out a command, or begins to.
@@ -49,6 +50,11 @@ impl Worker {
     /// Carries out a command that is done at once.
     fn carry_out(&mut self, command: Command) -> Result<Done, Problem> {
         match command {
+            Command::Sample { limit } => {
+                let touches = self.requests.sampler.take(limit);
+                let snapshot = Snapshot { touches, ..self.snapshot() };
+                return Ok(Done::Snapshot(Box::new(snapshot)));
+            }
             Command::Snapshot => return Ok(Done::Snapshot(Box::new(self.snapshot()))),
             Command::OpenVolume { name, source } => {
                 let device = source.open(&self.ring, &self.common.pool);

@@ -1,13 +1,16 @@
 //! The live page in a browser. `FLOE_SCREENSHOTS` names a folder that gets images of it.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::time::Duration;
 
 use floe_block::{MemoryWrite, WriteMode};
 use floe_server::admin::AdminAddress;
-use floe_testkit::is_installed;
+use floe_testkit::{PATIENCE, is_installed, patiently};
+use serde_json::Value;
 
 use crate::browser::{Browser, PROGRAM};
-use crate::rig::{Rig, Setup};
+use crate::rig::{Rig, Setup, VOLUME};
 
 /// A name that would run if it were taken for markup.
 const NAME: &str = "<img src=x onerror=alert(1)>";
@@ -53,6 +56,75 @@ fn load(rig: &Rig) {
     }
 }
 
+/// A stream of events, as a program reads it.
+fn events(rig: &Rig) -> BufReader<TcpStream> {
+    let mut stream = TcpStream::connect(&rig.admin_tcp).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.write_all(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    BufReader::new(stream)
+}
+
+/// The next line of a stream that begins so; its rest.
+fn line(stream: &mut BufReader<TcpStream>, beginning: &str) -> String {
+    loop {
+        let mut line = String::new();
+        assert!(stream.read_line(&mut line).unwrap() > 0, "the stream ends before {beginning}");
+        if let Some(rest) = line.strip_prefix(beginning) {
+            return rest.trim_end().to_owned();
+        }
+    }
+}
+
+#[test]
+fn events_tell_of_hits_by_volume() {
+    let rig = serve("127.0.0.1:0");
+    load(&rig);
+    let mut stream = events(&rig);
+    assert_eq!(line(&mut stream, "HTTP/1.1 "), "200 OK");
+    assert_eq!(line(&mut stream, "event: "), "history");
+    // Reads of the first volume in an interval, and those that hit.
+    let mut interval = || {
+        while line(&mut stream, "event: ") != "update" {}
+        let update: Value = serde_json::from_str(&line(&mut stream, "data: ")).unwrap();
+        let (point, volume) = (&update["point"], &update["point"]["volumes"][0]);
+        assert_eq!(volume["name"], "floe");
+        let number = |value: &Value| value.as_f64().unwrap_or(0.0);
+        let asked = number(&volume["reads"]) * number(&point["seconds"]);
+        (asked, asked * number(&volume["read_hit_ratio"]))
+    };
+    while interval().0 > 0.0 {} // the load before
+    let mut client = rig.client();
+    let mut data = vec![0; 4096];
+    (0..20).for_each(|_| client.read(0, &mut data).unwrap());
+    client.read((VOLUME - 4096) as u64, &mut data).unwrap(); // that nobody has read before
+    let (mut reads, mut hits) = (0.0f64, 0.0f64);
+    while reads < 20.5 {
+        let (asked, hit) = interval();
+        reads += asked;
+        hits += hit;
+    }
+    assert!((hits - 20.0).abs() < 0.5, "{hits} of {reads}");
+    drop(stream);
+    rig.end();
+}
+
+#[test]
+fn few_clients_may_watch_and_none_keeps_the_server_from_its_end() {
+    let rig = serve("127.0.0.1:0");
+    let mut watching: Vec<_> = (0..8).map(|_| events(&rig)).collect();
+    for stream in &mut watching {
+        assert_eq!(line(stream, "HTTP/1.1 "), "200 OK");
+    }
+    assert_eq!(line(&mut events(&rig), "HTTP/1.1 "), "503 Service Unavailable");
+    // One that leaves makes room for another.
+    watching.pop();
+    patiently(|| (line(&mut events(&rig), "HTTP/1.1 ") == "200 OK").then_some(()));
+    assert_eq!(rig.status().volumes.len(), 2);
+    rig.end();
+    let mut rest = String::new();
+    watching[0].read_to_string(&mut rest).unwrap();
+}
+
 #[test]
 fn the_page_shows_a_server_and_survives_its_restart() {
     if !is_installed(&[PROGRAM]) {
@@ -64,7 +136,7 @@ fn the_page_shows_a_server_and_survives_its_restart() {
     let mut browser = Browser::start();
     browser.open(&format!("http://{address}/"));
     browser.wait_for("document.querySelectorAll('.chart path').length > 10");
-    load(&rig);
+    (0..4).for_each(|_| load(&rig));
     let text = |browser: &mut Browser, id: &str| {
         browser.value(&format!("document.getElementById('{id}').innerText")).to_string()
     };
@@ -76,6 +148,10 @@ fn the_page_shows_a_server_and_survives_its_restart() {
     assert!(text(&mut browser, "answered").contains("memory"));
     assert!(text(&mut browser, "blocks").contains("4.00 KiB"));
     assert!(text(&mut browser, "devices").contains("healthy"));
+    // 1200 reads and more have been sampled, and the model has its curve.
+    browser.wait_for("document.querySelectorAll('#what-if tbody tr').length === 4");
+    assert!(text(&mut browser, "what-if").contains("four times"));
+    browser.wait_for("document.querySelectorAll('#p-star .mark').length >= 3");
     // The name is text, in the table and in the legends, and nothing has run.
     assert!(text(&mut browser, "volumes").contains(NAME));
     assert_eq!(browser.value("document.querySelectorAll('img').length"), 0);

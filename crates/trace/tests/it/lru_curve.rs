@@ -1,6 +1,6 @@
 //! Miss ratios of LRU against a stack, and the stated errors of sampled ones against exact ones.
 
-use floe_trace::{Kind, LruCurve, Op, OpenOptions, Request, Trace};
+use floe_trace::{Kind, LruCurve, Op, OpenOptions, Request, Trace, sample_hash};
 use proptest::prelude::*;
 
 fn read(key: u64) -> Request {
@@ -124,4 +124,65 @@ fn blocks_of_all_volumes_are_counted_and_deletions_are_not() {
 fn nothing_read_misses_nothing() {
     let point = LruCurve::new(Kind::Key).at(10);
     assert_eq!((point.miss_ratio, point.miss_ratio_ci95), (0.0, 0.0));
+}
+
+#[test]
+fn a_sample_that_is_limited_from_outside_estimates_the_same() {
+    for text in LOADS {
+        let exact = curve(Kind::Key, 1 << 20, load(text, 0));
+        let mut limited = LruCurve::with_sample(Kind::Key, 4096);
+        // At first all keys are sampled; the limit comes later and falls, as it does on a server
+        // that finds out how much it can take.
+        let mut limit = None;
+        for (at, request) in load(text, 0).enumerate() {
+            if [20_000, 40_000].contains(&at) {
+                limited.limit_to(u64::MAX / if at == 20_000 { 4 } else { 8 });
+                limit = limited.limit();
+            }
+            let hash = sample_hash(request.volume, request.key);
+            limited.add_touches(1);
+            if limit.is_none_or(|limit| hash < limit) {
+                limited.add_hashed(hash, true);
+            }
+        }
+        for size in [500, 2000, 8000] {
+            let (exact, estimate) = (exact.at(size).miss_ratio, limited.at(size));
+            let off = (estimate.miss_ratio - exact).abs();
+            assert!(off < 0.05, "{text} at {size}: {exact} {estimate:?}");
+        }
+    }
+}
+
+#[test]
+fn touches_that_do_not_count_still_bring_keys_to_the_front() {
+    let mut curve = LruCurve::with_sample(Kind::Key, 64);
+    for (key, counts) in [(1, true), (2, true), (1, false), (2, true)] {
+        curve.add_hashed(sample_hash(0, key), counts);
+        curve.add_touches(counts.into());
+    }
+    // Between the touches of key 2 there was one of key 1.
+    assert_eq!([1, 2].map(|size| (3.0 * curve.at(size).miss_ratio).round()), [3.0, 2.0]);
+}
+
+#[test]
+fn a_faded_curve_follows_the_load() {
+    let mut curve = LruCurve::with_sample(Kind::Key, 1024);
+    (0..1000).for_each(|key| curve.add(&read(key)));
+    assert_eq!(curve.at(1000).miss_ratio, 1.0);
+    curve.fade(0.01);
+    (0..1000).for_each(|key| curve.add(&read(key)));
+    assert!(curve.at(1000).miss_ratio < 0.011, "{:?}", curve.at(1000));
+}
+
+#[test]
+fn a_curve_takes_as_much_memory_as_it_says_at_most() {
+    let mut curve = LruCurve::with_sample(Kind::Key, 1024);
+    for round in 0..4 {
+        for key in 0..3_000_000u64 {
+            curve.add(&read(key * (round % 2 + 1)));
+        }
+    }
+    let kibibytes = curve.bytes() >> 10;
+    println!("{kibibytes} KiB");
+    assert!((64..1024).contains(&kibibytes), "{kibibytes} KiB");
 }

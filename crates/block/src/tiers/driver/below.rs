@@ -156,7 +156,7 @@ impl Driver {
         let Some(below) = &mut self.below else { return };
         below.driver.advance();
         below.driver.take_answers(&mut below.answers);
-        for Answer { request, result } in below.answers.drain(..) {
+        for Answer { request, result, .. } in below.answers.drain(..) {
             let waiting = below.waiting[request.number()].take();
             match waiting.expect("something waits for each request") {
                 Waiting::Operation(op) => self.tier.ended_below(op, result),

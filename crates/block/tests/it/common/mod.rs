@@ -386,7 +386,7 @@ impl Bench {
                         None => self.said.push((pair, VecDeque::from([message]))),
                     }
                 }
-                Order::Answer { request: id, result } => {
+                Order::Answer { request: id, result, .. } => {
                     let bytes = self.buffers[&BufferId::Request(id)].clone();
                     self.answers.push(Answered { id, result, bytes });
                 }

@@ -1,0 +1,65 @@
+// "What if?" and "Are you past p*?"
+
+const sizesPlot = new Plot({
+  title: "Reads that hit, by size of the cache", note: "logarithmic sizes",
+  x: { format: bytes, log: true }, y: { format: percent, top: 1 } });
+const modelPlot = new Plot({
+  title: "Reads a second, by memory's hit ratio", note: "model and server",
+  x: { format: percent }, y: { format: perSecond } });
+
+// Blocks hit or miss one by one; a request hits if all of its blocks do.
+function showWhatIf(outlook) {
+  if (!outlook) {
+    const text = "An answer needs 1000 reads, and a few seconds.";
+    byId("what-if").replaceChildren(element("p", {}, text));
+    return;
+  }
+  const now = outlook.sizes.find((it) => it.factor === 1);
+  const word = { 0.5: "half", 1: "as it is", 2: "twice", 4: "four times" };
+  const rows = outlook.sizes.map((it) => {
+    const error = it.hit_ratio_ci95 ? ` ± ${(100 * it.hit_ratio_ci95).toFixed(1)}` : "";
+    const hits = `${percent(it.hit_ratio)}${error}`;
+    return [word[it.factor], bytes(it.size_bytes), hits, orDash(it.mean_us, micros)];
+  });
+  const share = outlook.sampled_share;
+  const sample = share < 1
+    ? `one block in ${count(Math.round(1 / share))} is sampled`
+    : "all blocks are sampled";
+  const measured = `Measured now: ${percent(outlook.measured_hit_ratio)} of reads hit, ` +
+    `mean ${micros(outlook.measured_mean_us)}.`;
+  const how = "By a live miss-ratio curve of blocks of 4 KiB in one LRU list; touches weigh half " +
+    `after 10 minutes; ${sample}; the curve takes ${bytes(outlook.memory_bytes)}.`;
+  byId("what-if").replaceChildren(
+    table(["cache", "size", "hits", "mean read"], rows), element("p", {}, measured),
+    sizesPlot.figure, element("p", { class: "hint" }, how));
+  sizesPlot.show(outlook.curve, [
+    { name: "estimated now", x: now.size_bytes, y: now.hit_ratio },
+    { name: "measured now", x: now.size_bytes, y: outlook.measured_hit_ratio }]);
+}
+
+function showModel(status, curve) {
+  const advice = status.advice;
+  if (!advice || !curve) {
+    const why = status.memory
+      ? "No reads lately."
+      : "Without a tier in memory each thread has lists of its own: more hits cost no throughput.";
+    byId("p-star").replaceChildren(element("p", {}, why));
+    return;
+  }
+  const verdict = advice.past_p_star
+    ? `Yes: past a hit ratio of ${percent(advice.p_star)} more hits cost throughput.`
+    : advice.p_star < 1
+      ? `No: throughput falls only past a hit ratio of ${percent(advice.p_star)}.`
+      : "No: with this policy and load more hits never cost throughput.";
+  const peak = curve.reduce((best, it) => (it[1] > best[1] ? it : best));
+  const inFlight = Math.max(1, Math.round(advice.in_flight));
+  const note = `The curve is the model's with ${inFlight} reads in flight, as in the last seconds. ` +
+    "A server that waits for its clients is below it.";
+  byId("p-star").replaceChildren(
+    element("p", { class: advice.past_p_star ? "bad" : "" }, verdict), modelPlot.figure,
+    element("p", { class: "hint" }, note));
+  modelPlot.show(curve, [
+    { name: "now", x: advice.hit_ratio, y: advice.reads_per_second },
+    { name: "model now", x: advice.hit_ratio, y: advice.model_reads_per_second },
+    { name: "peak (p*)", x: advice.p_star < 1 ? advice.p_star : peak[0], y: peak[1] }]);
+}

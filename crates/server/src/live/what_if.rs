@@ -1,0 +1,223 @@
+//! "What if the cache had another size?": hits and mean latency by a live miss-ratio curve.
+//!
+//! Workers note touches of sampled blocks ([`Sampler`](crate::sampler::Sampler)); here they go
+//! through one [`LruCurve`] in order of time. All volumes share it, as they share the cache. The
+//! limit of the sample starts at all blocks and falls as the curve or a worker needs. Counts halve
+//! every ten minutes, so that the curve follows the load. The latencies are those measured of reads
+//! that hit and that miss, weighed by the ratios of the curve.
+//!
+//! The cache is taken for one LRU list of blocks that reads and writes bring in. The ratio measured
+//! beside it tells how far that is from the truth.
+
+use std::time::Duration;
+
+use floe_trace::{Kind, LruCurve};
+use serde::Serialize;
+
+use crate::sampler::{BLOCK_BYTES, MOST_TOUCHES, Touches};
+use crate::status::Found;
+
+/// Sampled blocks: as many as keep the curve below 1 MiB.
+const SAMPLE_BLOCKS: usize = 1024;
+
+/// Age at which a touch weighs half.
+const HALF_LIFE: Duration = Duration::from_secs(600);
+
+/// Least reads for an answer, so that it is no accident.
+const LEAST_READS: f64 = 1000.0;
+
+/// Sizes told of, as parts of the present one.
+const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
+
+/// Sizes on the curve in each factor of two, from 1/64 to 16 of the present one.
+const STEPS: std::ops::RangeInclusive<i32> = -12..=8;
+const STEPS_PER_OCTAVE: f64 = 2.0;
+
+/// The cache of another size.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct OtherSize {
+    factor: f64,
+    size_bytes: u64,
+    hit_ratio: f64,
+    /// The error of `hit_ratio` by the choice of blocks: in 19 of 20 cases no larger.
+    hit_ratio_ci95: f64,
+    /// Mean latency of reads; `None` where hits or misses have not been measured.
+    mean_us: Option<f64>,
+}
+
+/// Hits and latencies at other sizes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Outlook {
+    size_bytes: u64,
+    /// Measured, of all reads, over the same time.
+    measured_hit_ratio: f64,
+    /// Of these reads.
+    measured_mean_us: f64,
+    sampled_share: f64,
+    /// Memory of the curve.
+    memory_bytes: usize,
+    sizes: Vec<OtherSize>,
+    /// Sizes in bytes with hit ratios.
+    curve: Vec<(u64, f64)>,
+}
+
+/// The live curve.
+#[derive(Debug)]
+pub(crate) struct WhatIf {
+    curve: LruCurve,
+    /// Reads that missed and that hit, faded as the curve is.
+    found: [(f64, f64); 2],
+    last: [Found; 2],
+    faded: Duration,
+}
+
+impl Default for WhatIf {
+    fn default() -> Self {
+        Self {
+            curve: LruCurve::with_sample(Kind::Block, SAMPLE_BLOCKS),
+            found: Default::default(),
+            last: Default::default(),
+            faded: Duration::ZERO,
+        }
+    }
+}
+
+impl WhatIf {
+    /// Blocks with this hash or a larger one need not be noted.
+    pub(crate) fn limit(&self) -> u64 {
+        self.curve.limit().unwrap_or(u64::MAX)
+    }
+
+    /// Takes in the touches of all workers since the last time, and the reads that missed and hit
+    /// since the start.
+    pub(crate) fn take(&mut self, workers: Vec<Touches>, found: [Found; 2], uptime: Duration) {
+        let before = std::mem::replace(&mut self.last, found);
+        let fullest = workers.iter().map(|it| it.sampled.len() as u64 + it.left_out).max();
+        if workers.iter().any(|worker| worker.left_out > 0) {
+            // What is missing would make distances too short: nothing of this interval counts. The
+            // next one gets half of the room.
+            let share = MOST_TOUCHES as f64 / 2.0 / fullest.unwrap_or(1) as f64;
+            self.curve.limit_to((self.limit() as f64 * share) as u64);
+            return;
+        }
+        for (sum, (now, then)) in self.found.iter_mut().zip(found.iter().zip(before)) {
+            sum.0 += now.requests.saturating_sub(then.requests) as f64;
+            sum.1 += now.time.saturating_sub(then.time).as_secs_f64() * 1e6;
+        }
+        self.curve.add_touches(workers.iter().map(|worker| worker.blocks_read).sum());
+        let mut touches: Vec<_> = workers.into_iter().flat_map(|worker| worker.sampled).collect();
+        touches.sort_by_key(|touch| touch.at);
+        touches.iter().for_each(|touch| self.curve.add_hashed(touch.hash, touch.reads));
+        self.fade(uptime.saturating_sub(self.faded));
+        self.faded = uptime;
+    }
+
+    fn fade(&mut self, time: Duration) {
+        let to = 0.5f64.powf(time.as_secs_f64() / HALF_LIFE.as_secs_f64());
+        self.curve.fade(to);
+        self.found
+            .iter_mut()
+            .for_each(|(requests, us)| (*requests, *us) = (*requests * to, *us * to));
+    }
+
+    /// Hits and latencies of a cache that has this size now; `None` before enough reads.
+    pub(crate) fn outlook(&self, size_bytes: u64) -> Option<Outlook> {
+        let [(misses, miss_us), (hits, hit_us)] = self.found;
+        let reads = misses + hits;
+        if reads < LEAST_READS || size_bytes < BLOCK_BYTES {
+            return None;
+        }
+        let at = |factor: f64| {
+            let bytes = (size_bytes as f64 * factor) as u64;
+            (bytes, self.curve.at(bytes / BLOCK_BYTES))
+        };
+        let mean = |of: f64, us: f64| (of > 0.0).then(|| us / of);
+        let sizes = FACTORS.map(|factor| {
+            let (size_bytes, point) = at(factor);
+            let hit_ratio = 1.0 - point.miss_ratio;
+            let latency = |(hit, miss)| hit_ratio * hit + point.miss_ratio * miss;
+            let mean_us = mean(hits, hit_us).zip(mean(misses, miss_us)).map(latency);
+            let hit_ratio_ci95 = point.miss_ratio_ci95;
+            OtherSize { factor, size_bytes, hit_ratio, hit_ratio_ci95, mean_us }
+        });
+        let curve = STEPS.map(|step| at((f64::from(step) / STEPS_PER_OCTAVE).exp2()));
+        Some(Outlook {
+            size_bytes,
+            measured_hit_ratio: hits / reads,
+            measured_mean_us: (miss_us + hit_us) / reads,
+            sampled_share: self.curve.sampled_share(),
+            memory_bytes: self.curve.bytes(),
+            sizes: sizes.into(),
+            curve: curve.map(|(bytes, point)| (bytes, 1.0 - point.miss_ratio)).collect(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_block::VolumeId;
+
+    use super::*;
+    use crate::sampler::Sampler;
+
+    fn found(requests: u64, us: u64) -> Found {
+        Found { requests, time: Duration::from_micros(us * requests) }
+    }
+
+    /// Two workers read a loop of blocks in turn, so often and so many a second.
+    fn looped(what_if: &mut WhatIf, blocks: u64, rounds: u64, each_second: u64) {
+        let mut workers = [Sampler::default(), Sampler::default()];
+        workers.iter_mut().for_each(|worker| drop(worker.take(what_if.limit())));
+        let (mut second, mut reads) = (what_if.faded, what_if.last[1].requests);
+        for at in 0..blocks * rounds {
+            workers[at as usize % 2].note(VolumeId(0), at % blocks * 4096, 4096, true);
+            reads += 1;
+            if (at + 1) % each_second == 0 {
+                second += Duration::from_secs(1);
+                let touches = workers.iter_mut().map(|worker| worker.take(what_if.limit()));
+                let found = [found(reads / 2, 1000), found(reads, 10)];
+                let touches = touches.collect();
+                what_if.take(touches, found, second);
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_needs_all_of_its_size() {
+        let mut what_if = WhatIf::default();
+        assert_eq!(what_if.outlook(1 << 20), None, "nothing was read");
+        looped(&mut what_if, 800, 20, 1000);
+        let outlook = what_if.outlook(500 * 4096).unwrap();
+        let hits: Vec<f64> = outlook.sizes.iter().map(|size| size.hit_ratio).collect();
+        assert!(hits[0] < 0.01 && hits[1] < 0.01 && hits[2] > 0.93 && hits[3] > 0.93, "{hits:?}");
+        assert_eq!(outlook.sampled_share, 1.0);
+        // Two thirds of reads hit, as told; latencies are weighed by the curve's ratios.
+        assert!((outlook.measured_hit_ratio - 2.0 / 3.0).abs() < 1e-3, "{outlook:?}");
+        let mean = outlook.sizes[2].mean_us.unwrap();
+        let expected = hits[2] * 10.0 + (1.0 - hits[2]) * 1000.0;
+        assert!((mean - expected).abs() < 1e-6, "{mean} {expected}");
+    }
+
+    #[test]
+    fn a_load_too_large_for_the_sample_lowers_the_limit_and_is_estimated() {
+        let mut what_if = WhatIf::default();
+        looped(&mut what_if, 100_000, 8, 50_000);
+        let outlook = what_if.outlook(60_000 * 4096).unwrap();
+        assert!(outlook.sampled_share < 0.02, "{outlook:?}");
+        assert!(
+            outlook.sizes[1].hit_ratio < 0.1 && outlook.sizes[2].hit_ratio > 0.75,
+            "{outlook:?}"
+        );
+        assert!(outlook.memory_bytes < 1 << 20, "{outlook:?}");
+    }
+
+    #[test]
+    fn an_old_load_is_forgotten() {
+        let mut what_if = WhatIf::default();
+        looped(&mut what_if, 400, 20, 400);
+        assert!(what_if.outlook(500 * 4096).unwrap().sizes[1].hit_ratio > 0.9);
+        what_if.fade(10 * HALF_LIFE);
+        looped(&mut what_if, 900, 20, 900);
+        assert!(what_if.outlook(500 * 4096).unwrap().sizes[1].hit_ratio < 0.1);
+    }
+}

@@ -1,0 +1,140 @@
+//! A worker's part of the live miss-ratio curve: it notes which sampled blocks are touched.
+//!
+//! A block of 4 KiB is sampled if its hash is below a limit, so that all threads sample the same
+//! blocks (SHARDS, Waldspurger et al., FAST '15). A request costs one hash for each of its blocks;
+//! only touches of sampled blocks are stored. Between two samples of the counters a worker stores a
+//! fixed number. A worker that sees more says so, and the limit falls.
+
+use std::time::Instant;
+
+use floe_block::VolumeId;
+use floe_trace::sample_hash;
+
+/// Bytes of a block.
+pub(crate) const BLOCK_BYTES: u64 = 4096;
+
+/// Most touches stored between two samples: 96 KiB a thread.
+pub(crate) const MOST_TOUCHES: usize = 4096;
+
+/// A touch of a sampled block.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Touch {
+    pub(crate) at: Instant,
+    pub(crate) hash: u64,
+    /// A read; hits of reads are what the curve tells of.
+    pub(crate) reads: bool,
+}
+
+/// The touches of one worker since it was last asked.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Touches {
+    /// Of sampled blocks, in order.
+    pub(crate) sampled: Vec<Touch>,
+    /// Blocks read, sampled or not.
+    pub(crate) blocks_read: u64,
+    /// Sampled touches for which there was no room.
+    pub(crate) left_out: u64,
+}
+
+/// The sampler of one worker.
+#[derive(Debug)]
+pub(crate) struct Sampler {
+    limit: u64,
+    touches: Touches,
+}
+
+impl Default for Sampler {
+    /// Samples all blocks, until there is no room.
+    fn default() -> Self {
+        let mut sampler = Self { limit: u64::MAX, touches: Touches::default() };
+        sampler.take(u64::MAX);
+        sampler
+    }
+}
+
+impl Sampler {
+    /// Notes a read or a write.
+    #[inline]
+    pub(crate) fn note(&mut self, volume: VolumeId, offset: u64, bytes: u64, reads: bool) {
+        if bytes == 0 {
+            return;
+        }
+        let (first, last) = (offset / BLOCK_BYTES, (offset + bytes - 1) / BLOCK_BYTES);
+        if reads {
+            self.touches.blocks_read += last - first + 1;
+        }
+        for block in first..=last {
+            let hash = sample_hash(volume.0.into(), block);
+            if hash < self.limit {
+                self.store(hash, reads);
+            }
+        }
+    }
+
+    #[cold]
+    fn store(&mut self, hash: u64, reads: bool) {
+        if self.touches.sampled.len() < MOST_TOUCHES {
+            self.touches.sampled.push(Touch { at: Instant::now(), hash, reads });
+        } else {
+            self.touches.left_out += 1;
+        }
+    }
+
+    /// Hands the touches out and goes on with another limit.
+    pub(crate) fn take(&mut self, limit: u64) -> Touches {
+        self.limit = limit;
+        let sampled = Vec::with_capacity(MOST_TOUCHES);
+        std::mem::replace(&mut self.touches, Touches { sampled, ..Touches::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_block_of_a_request_is_touched_once() {
+        let mut sampler = Sampler::default();
+        sampler.note(VolumeId(1), 4096 + 512, 8192, true);
+        sampler.note(VolumeId(1), 8192, 4096, false);
+        sampler.note(VolumeId(1), 8192, 0, true);
+        let Touches { sampled, blocks_read, left_out } = sampler.take(0);
+        let blocks: Vec<_> = sampled.iter().map(|touch| (touch.hash, touch.reads)).collect();
+        let [a, b, c] = [1, 2, 3].map(|block| sample_hash(1, block));
+        assert_eq!(blocks, [(a, true), (b, true), (c, true), (b, false)]);
+        assert_eq!((blocks_read, left_out), (3, 0));
+        sampler.note(VolumeId(1), 0, 4096, true);
+        let after = sampler.take(u64::MAX);
+        assert_eq!((after.sampled.len(), after.blocks_read), (0, 1), "nothing is below 0");
+    }
+
+    #[test]
+    fn a_worker_stores_no_more_than_it_has_room_for() {
+        let mut sampler = Sampler::default();
+        sampler.note(VolumeId(0), 0, (MOST_TOUCHES as u64 + 7) * BLOCK_BYTES, true);
+        let touches = sampler.take(u64::MAX);
+        assert_eq!((touches.sampled.len(), touches.left_out), (MOST_TOUCHES, 7));
+        assert!(size_of::<Touch>() * MOST_TOUCHES <= 128 << 10);
+    }
+
+    /// Prints what a request of 4 KiB costs: `cargo test --release … -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "prints times"]
+    fn print_the_cost_of_a_request() {
+        for (share, limit) in [("1/1", u64::MAX), ("1/64", u64::MAX / 64), ("none", 0)] {
+            let mut sampler = Sampler::default();
+            sampler.take(limit);
+            let begun = Instant::now();
+            let requests = 10_000_000u64;
+            for at in 0..requests {
+                let block = std::hint::black_box(at);
+                sampler.note(VolumeId(0), block * BLOCK_BYTES, BLOCK_BYTES, true);
+                if at % 4096 == 0 {
+                    sampler.take(limit);
+                }
+            }
+            let each = begun.elapsed().as_nanos() as f64 / requests as f64;
+            println!("sampling {share}: {each:.1} ns a request of 4 KiB");
+        }
+    }
+}
