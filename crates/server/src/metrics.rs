@@ -214,4 +214,6 @@ fn threads(page: &mut Page, report: &Report) {
 }
 
 #[cfg(test)]
+mod packaged;
+#[cfg(test)]
 mod tests;
