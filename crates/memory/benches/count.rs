@@ -321,9 +321,9 @@ fn table(only: &str) {
             ASKED.into_iter().flat_map(move |policy| ADMISSIONS.map(|who| (capacity, policy, who)));
         plain.into_iter().chain(frozen).chain(asked)
     });
-    let marking = MARKING.into_iter().flat_map(|policy| {
-        MANY_HITS.into_iter().map(move |capacity| (capacity, policy, "plain"))
-    });
+    let marking = MARKING
+        .into_iter()
+        .flat_map(|policy| MANY_HITS.into_iter().map(move |capacity| (capacity, policy, "plain")));
     for (capacity, policy, how) in rows.chain(marking) {
         let name = if how == "plain" { policy.to_owned() } else { format!("{policy}, {how}") };
         if !name.contains(only) {
