@@ -191,24 +191,24 @@ pub(crate) struct Index {
     buckets: Arc<[Bucket]>,
 }
 
-/// Where a key stands: it stays there until it is removed or the index replaced.
+/// Where a key stands, counted from its first bucket: it stays there until it is removed or the
+/// index replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lane(u32);
+pub(crate) struct Lane(u8);
 
 impl Lane {
     /// No lane.
-    pub(crate) const NONE: Self = Self(u32::MAX);
+    pub(crate) const NONE: Self = Self(u8::MAX);
+    /// A key that is so many buckets further on, or more, is searched for.
+    const FAR: usize = u8::MAX as usize >> 3;
 
-    fn new(bucket: usize, lane: usize) -> Self {
-        Self((bucket << 3 | lane) as u32)
+    fn new(further: usize, lane: usize) -> Self {
+        if further < Self::FAR { Self((further << 3 | lane) as u8) } else { Self::NONE }
     }
 
-    fn bucket(self) -> usize {
-        self.0 as usize >> 3
-    }
-
-    fn lane(self) -> usize {
-        self.0 as usize & 7
+    /// The number of buckets from the key's first one, if it is known.
+    fn further(self) -> Option<usize> {
+        Some(usize::from(self.0 >> 3)).filter(|&further| further < Self::FAR)
     }
 }
 
@@ -293,46 +293,70 @@ impl Index {
     #[inline(always)]
     pub(crate) fn insert(&self, hash: Hash32, place: u32) -> Lane {
         let mut number = self.first(hash);
-        loop {
+        for further in 0.. {
             let bucket = self.bucket(number);
             if let Some(lane) = bucket.tags().free() {
                 // the entry is there: see `Bucket::place`
                 bucket.places[lane].store(place, Ordering::Release);
                 bucket.change_tags(|tags| tags.with_tag(lane, hash.tag()));
-                return Lane::new(number, lane);
+                return Lane::new(further, lane);
             }
             // Before the key is further on: a reader must not stop here then.
             bucket.change_tags(Tags::with_one_more_passed_by);
             number = self.after(number);
         }
+        unreachable!("there is room")
     }
 
-    /// For the owner: another place for the key in a lane, in one step.
+    /// For the owner: the bucket of a key's place, by its number, and the lane in it.
     #[inline(always)]
-    pub(crate) fn replace(&self, at: Lane, place: u32) {
-        // The entry is there: see `Bucket::place`.
-        self.bucket(at.bucket()).places[at.lane()].store(place, Ordering::Release);
-    }
-
-    /// For the owner: the place in a lane.
-    pub(crate) fn place(&self, at: Lane) -> u32 {
-        self.bucket(at.bucket()).place(at.lane())
-    }
-
-    /// For the owner: takes out the key in a lane, and returns its place.
-    #[inline(always)]
-    pub(crate) fn remove(&self, hash: Hash32, at: Lane) -> u32 {
-        let bucket = self.bucket(at.bucket());
-        let place = bucket.place(at.lane());
-        // Before the entry goes, by the barrier in between.
-        bucket.places[at.lane()].store(NOWHERE, Ordering::Release);
-        bucket.change_tags(|tags| tags.with_tag(at.lane(), 0));
+    fn find_lane(&self, hash: Hash32, at: Lane, place: u32) -> (usize, usize) {
         let mut number = self.first(hash);
-        while number != at.bucket() {
+        let Some(further) = at.further() else { return self.search_lane(hash, place) };
+        for _ in 0..further {
+            number = self.after(number);
+        }
+        (number, usize::from(at.0 & 7))
+    }
+
+    /// For the owner: the same for a key that is far from its first bucket.
+    #[cold]
+    fn search_lane(&self, hash: Hash32, place: u32) -> (usize, usize) {
+        let mut number = self.first(hash);
+        loop {
+            let bucket = self.bucket(number);
+            let tags = bucket.tags();
+            if let Some(lane) = tags.matching(hash).find(|&lane| bucket.place(lane) == place) {
+                return (number, lane);
+            }
+            assert!(tags.were_passed_by(), "place {place} is not in the index");
+            number = self.after(number);
+        }
+    }
+
+    /// For the owner: another place for a key that is in, in one step.
+    #[inline(always)]
+    pub(crate) fn replace(&self, hash: Hash32, at: Lane, from: u32, to: u32) {
+        let (number, lane) = self.find_lane(hash, at, from);
+        debug_assert_eq!(self.bucket(number).place(lane), from);
+        // The entry is there: see `Bucket::place`.
+        self.bucket(number).places[lane].store(to, Ordering::Release);
+    }
+
+    /// For the owner: takes out a key that is in.
+    #[inline(always)]
+    pub(crate) fn remove(&self, hash: Hash32, at: Lane, place: u32) {
+        let (last, lane) = self.find_lane(hash, at, place);
+        let bucket = self.bucket(last);
+        debug_assert_eq!(bucket.place(lane), place);
+        // Before the entry goes, by the barrier in between.
+        bucket.places[lane].store(NOWHERE, Ordering::Release);
+        bucket.change_tags(|tags| tags.with_tag(lane, 0));
+        let mut number = self.first(hash);
+        while number != last {
             self.bucket(number).change_tags(Tags::with_one_less_passed_by);
             number = self.after(number);
         }
-        place
     }
 
     /// Asks for the line of a key's first bucket.

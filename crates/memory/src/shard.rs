@@ -127,9 +127,10 @@ impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
         unsafe {
             drop(Box::from_raw(self.published().load(Ordering::Relaxed))); // nobody else is left
             let owner = self.owner_mut();
-            let (entries, tables) = owner.limbo.take_all();
+            let entries = owner.take_entries();
+            let (_, tables) = owner.limbo.take_all();
             tables.into_iter().for_each(|table| drop(Box::from_raw(table)));
-            drop_all(entries.into_iter().map(|retired| retired.entry).chain(owner.slots.entries()));
+            drop_all(entries.into_iter());
         }
     }
 }

@@ -145,7 +145,7 @@ impl<E> Slab<E> {
 
     /// The entry at a place.
     #[inline(always)]
-    fn entry(&self, place: u32) -> *mut E {
+    pub(crate) fn entry(&self, place: u32) -> *mut E {
         std::ptr::with_exposed_provenance_mut(self.places.address::<E>(place))
     }
 

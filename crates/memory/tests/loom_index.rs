@@ -85,10 +85,10 @@ fn a_key_that_is_there_is_found_whatever_is_put_in_and_taken_out_beside_it() {
         let reader = thread::spawn(move || {
             assert_eq!(search(&read, 6, &[7]), Some(7), "it is there all the while");
         });
-        index.remove(hash(3), lanes[3]); // its lane is free now, and the reader's key is past it
+        index.remove(hash(3), lanes[3], 4); // its lane is free now, and the reader's key is past it
         index.insert(hash(9), 10); // takes the lane
         let further = index.insert(hash(10), 11); // passes the first bucket by
-        index.remove(hash(10), further);
+        index.remove(hash(10), further, 11);
         reader.join().unwrap();
         assert!(index.bucket(0).tags().were_passed_by(), "key 6 is still further on");
     });
@@ -121,8 +121,8 @@ fn a_place_that_is_replaced_is_the_old_one_or_the_new_one() {
             let then = search(&read, 6, &[7, 20, 21]).expect("it is there all the while");
             assert!(then >= seen, "{seen}, then {then}");
         });
-        index.replace(lanes[6], 20);
-        index.replace(lanes[6], 21);
+        index.replace(hash(6), lanes[6], 7, 20);
+        index.replace(hash(6), lanes[6], 20, 21);
         reader.join().unwrap();
     });
 }
@@ -144,7 +144,7 @@ fn a_place_is_not_found_valid_once_it_is_free() {
             drop(seen);
             says.store(false, Ordering::Release);
         });
-        index.remove(hash(6), lanes[6]);
+        index.remove(hash(6), lanes[6], 7);
         assert!(!index.bucket(0).tags().were_passed_by());
         fence(Ordering::SeqCst);
         if !looked_at.load(Ordering::Acquire) {
@@ -169,7 +169,7 @@ fn a_key_that_moves_to_another_index_is_found_all_the_while() {
         });
         for key in [3, 6] {
             new.insert(hash(key), key + 1);
-            old.remove(hash(key), lanes[key as usize]);
+            old.remove(hash(key), lanes[key as usize], key + 1);
         }
         reader.join().unwrap();
     });

@@ -20,8 +20,8 @@ proptest! {
         let (mut map, mut lanes) = (HashMap::new(), HashMap::new());
         for (place, (key, step)) in (1..).zip(steps) {
             match (step, map.contains_key(&key)) {
-                (0, true) => assert_eq!(index.remove(hash(key), lanes[&key]), map[&key]),
-                (1, true) => index.replace(lanes[&key], place),
+                (0, true) => index.remove(hash(key), lanes[&key], map[&key]),
+                (1, true) => index.replace(hash(key), lanes[&key], map[&key], place),
                 (_, false) if map.len() < 40 => {
                     lanes.insert(key, index.insert(hash(key), place));
                 }
@@ -37,10 +37,8 @@ proptest! {
                 assert_eq!(found, map.get(&key).copied());
             }
         }
-        for (key, lane) in lanes {
-            if map.remove(&key).is_some() {
-                index.remove(hash(key), lane);
-            }
+        for (key, place) in map {
+            index.remove(hash(key), lanes[&key], place);
         }
         let mut number = 0;
         loop {
@@ -53,4 +51,22 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_key_far_from_its_first_bucket_is_removed_as_any_other() {
+    let index = Index::with_room(1000);
+    // All of one first bucket: the last ones are further on than a lane can say.
+    let hash = |key: u32| Hash32(key % 5);
+    let lanes: Vec<_> = (0..250).map(|key| index.insert(hash(key), key + 1)).collect();
+    assert!(lanes[249] == lanes[248] && lanes[0] != lanes[1], "the lanes of far keys are alike");
+    let finds = |key: u32| index.find(hash(key), |place| place == key + 1).is_some();
+    for key in (0..250).rev().step_by(2).chain((0..250).step_by(2)) {
+        assert!(finds(key));
+        index.replace(hash(key), lanes[key as usize], key + 1, 1000);
+        assert!(!finds(key));
+        index.remove(hash(key), lanes[key as usize], 1000);
+    }
+    let is_empty = |number| index.bucket(number).tags().matching(hash(0)).first().is_none();
+    assert!((0..100).all(is_empty) && !index.bucket(0).tags().were_passed_by());
 }

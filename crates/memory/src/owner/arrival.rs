@@ -123,7 +123,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     ) -> Result<(), Amount> {
         let tenant = &self.slots[slot];
         // SAFETY: it is in, and entries are taken out under this lock only.
-        if unsafe { &*tenant.entry }.head.is_over(clock) {
+        if unsafe { &*self.slab.entry(tenant.place) }.head.is_over(clock) {
             let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
             self.room.release(budget, room);
             if self.admission.is_some() {
@@ -219,8 +219,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if self.room.held().entries as usize == self.growth.keys_max() {
             self.begin_moving(shard);
         }
-        let (place, mut placed) = self.place(slot, candidate);
-        placed.lane = shard.table().index.insert(placed.hash, place);
+        let mut placed = self.place(slot, candidate);
+        placed.lane = shard.table().index.insert(placed.hash, placed.place);
         self.room.entered(placed.weight);
         let pinned = placed.pinned;
         self.slots.put(slot, placed);
@@ -248,22 +248,23 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.move_some(shard);
         }
         let table = shard.table();
-        let (place, mut placed) = self.place(victim.0, candidate);
+        let mut placed = self.place(victim.0, candidate);
         let tenant = &self.slots[victim.0];
         debug_assert!(!tenant.frozen, "what is frozen is out of reach");
-        let left = self.growth.index_of(tenant, table).remove(tenant.hash, tenant.lane);
-        placed.lane = table.index.insert(placed.hash, place);
+        let index = self.growth.index_of(tenant, table);
+        index.remove(tenant.hash, tenant.lane, tenant.place);
+        placed.lane = table.index.insert(placed.hash, placed.place);
         let pinned = placed.pinned;
         let before = self.slots.put(victim.0, placed);
         self.counts.insertions += 1;
         self.counts.evictions += 1;
-        self.let_go(before.retire(left), Cause::Evicted, gone);
+        self.let_go(&before, Cause::Evicted, gone);
         if !pinned {
             self.order.insert(victim, access); // last: it can be the user's, and panic
         }
     }
 
-    /// An entry takes the slot, the lane and the history of its predecessor.
+    /// An entry takes the slot, the lane in the index and the history of its predecessor.
     #[inline(never)]
     fn succeed(
         &mut self,
@@ -277,20 +278,23 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if melts {
             self.frozen.melt(&mut self.slots[slot]); // such entries are not frozen
         }
-        let (place, mut placed) = self.place(slot, candidate);
+        let mut placed = self.place(slot, candidate);
         let tenant = &self.slots[slot];
         (placed.lane, placed.era) = (tenant.lane, tenant.era);
         let index = self.growth.index_of(tenant, shard.table());
-        let (lane, left) = (tenant.lane, index.place(tenant.lane));
-        self.frozen.succeed(tenant, &mut placed, || index.replace(lane, place));
+        let (hash, place) = (placed.hash, placed.place);
+        let replace = || index.replace(hash, tenant.lane, tenant.place, place);
+        self.frozen.succeed(tenant, &mut placed, replace);
         let (weight, pinned) = (placed.weight, placed.pinned);
         let before = self.slots.put(slot, placed);
-        self.room.left(before.weight);
-        self.room.entered(weight);
+        if before.weight != weight {
+            self.room.left(before.weight);
+            self.room.entered(weight);
+        }
         self.counts.insertions += 1;
         self.counts.note(Cause::Replaced);
         let (weight_before, pinned_before) = (before.weight, before.pinned);
-        self.let_go(before.retire(left), Cause::Replaced, gone);
+        self.let_go(&before, Cause::Replaced, gone);
         // Last: the policy and the admission can be the user's, and panic.
         match (pinned_before, pinned) {
             (false, false) if melts => {
@@ -312,10 +316,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Puts an entry into unused memory, and returns the number of its place; its lane is still to
-    /// be found.
+    /// Puts an entry into unused memory; it is not in the index yet.
     #[inline(always)]
-    fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> (u32, Tenant<K, V>) {
+    fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> Tenant {
         let (place, entry) = self.slab.take();
         if let Some(guard) = candidate.guard {
             // as in `hazard`; and the entry is not shared yet
@@ -324,8 +327,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
         unsafe { candidate.settle(slot, entry) };
         let Candidate { hash, weight, pinned, .. } = *candidate;
-        let (hash, lane, era) = (hash.in_shard(), Lane::NONE, self.growth.era());
-        (place, Tenant { entry, hash, lane, weight, pinned, frozen: false, era })
+        let (hash, era) = (hash.in_shard(), self.growth.era());
+        Tenant { place, hash, weight, lane: Lane::NONE, pinned, frozen: false, era }
     }
 
     /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at
@@ -336,8 +339,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         cause: Cause,
         gone: &mut Gone<K, V>,
     ) {
-        let (place, placed) = self.place(u32::MAX, candidate);
+        let placed = self.place(u32::MAX, candidate);
         self.counts.note(cause);
-        self.let_go(placed.retire(place), cause, gone);
+        self.let_go(&placed, cause, gone);
     }
 }

@@ -63,11 +63,7 @@ impl IndexGrowth {
 
     /// Returns the index in which the key of an entry stands.
     #[inline(always)]
-    pub(crate) fn index_of<'t, K, V, M>(
-        &self,
-        tenant: &Tenant<K, V>,
-        table: &'t Table<M>,
-    ) -> &'t Index {
+    pub(crate) fn index_of<'t, M>(&self, tenant: &Tenant, table: &'t Table<M>) -> &'t Index {
         table.index_of(tenant.era != self.era)
     }
 
@@ -83,18 +79,14 @@ impl IndexGrowth {
 
     /// Moves the keys of the next few of all slots from the old index to the new one. Returns
     /// whether those were the last, so that a table without the old index is to be published.
-    pub(crate) fn advance<K, V, M>(
-        &mut self,
-        tenants: &mut [Tenant<K, V>],
-        table: &Table<M>,
-    ) -> bool {
+    pub(crate) fn advance<M>(&mut self, tenants: &mut [Tenant], table: &Table<M>) -> bool {
         let old = table.index_of(true);
         let end = tenants.len().min(self.moved + MOVED_AT_ONCE);
         for tenant in &mut tenants[self.moved..end] {
             if tenant.is_some() && tenant.era != self.era {
-                let lane = table.index.insert(tenant.hash, old.place(tenant.lane));
+                let lane = table.index.insert(tenant.hash, tenant.place);
                 // after it has come to the new one: see `table`
-                old.remove(tenant.hash, tenant.lane);
+                old.remove(tenant.hash, tenant.lane, tenant.place);
                 (tenant.lane, tenant.era) = (lane, self.era);
             }
         }

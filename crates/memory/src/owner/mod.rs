@@ -48,7 +48,7 @@ pub(crate) type TableOf<P> = Table<<P as Eviction>::Marks>;
 /// present table.
 pub(crate) struct Owner<K, V, P: Eviction> {
     order: P,
-    pub(crate) slots: Slots<K, V>,
+    pub(crate) slots: Slots,
     pub(crate) growth: IndexGrowth,
     pub(crate) slab: Slab<Entry<K, V>>,
     pub(crate) room: Room,
@@ -83,10 +83,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             order,
             slots,
             growth,
-            slab,
             room: Room::new(shape.unlimited, share),
             capacity: shape.capacity,
-            frozen: FrozenEntries::none(),
+            frozen: FrozenEntries::none(slab.places()),
+            slab,
             limbo: Limbo::new(shape.batch, shape.batch_weight),
             counts: ShardCounts::default(),
             admission,
@@ -151,26 +151,39 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let (waiting, tables) = self.limbo.take_all();
         tables.into_iter().for_each(|table| self.limbo.push_table(table));
         let mut entries: Vec<_> = waiting.into_iter().map(|retired| retired.entry).collect();
-        entries.extend(self.slots.entries());
+        entries.extend(self.slots.tenants().map(|tenant| self.slab.entry(tenant.place)));
         self.slots.clear();
         entries
     }
 
+    /// The entry in a slot, for walks over all of them.
+    pub(crate) fn entry(&self, slot: u32) -> Option<*mut Entry<K, V>> {
+        self.slots.get(slot).map(|tenant| self.slab.entry(tenant.place))
+    }
+
+    /// Returns whether this entry, which the caller keeps from being freed, is in a slot, which
+    /// need not have been in use.
+    fn is_in(&self, slot: u32, entry: *const Entry<K, V>) -> bool {
+        let is_it = |tenant: &Tenant| std::ptr::eq(self.slab.entry(tenant.place), entry);
+        self.slots.get(slot).is_some_and(is_it)
+    }
+
     /// Pays for a hit on an entry that the caller keeps from being freed, if it is still in.
     pub(crate) fn promote(&mut self, slot: u32, entry: *const Entry<K, V>) {
-        let Some(tenant) = self.slots.holding(slot, entry) else { return };
+        if !self.is_in(slot, entry) {
+            return;
+        }
         self.order.promote(Slot(slot));
         self.counts.promotions += 1;
         if let Some(admission) = &mut self.admission {
-            admission.used(slot, tenant.weight);
+            admission.used(slot, self.slots[slot].weight);
         }
     }
 
     /// Counts a use of an entry that the caller keeps from being freed, if it is still in and may
     /// be evicted.
     pub(crate) fn note_use(&mut self, slot: u32, entry: *const Entry<K, V>) {
-        let may_be_evicted = |tenant: &Tenant<K, V>| !tenant.pinned && !tenant.frozen;
-        if self.slots.holding(slot, entry).is_some_and(may_be_evicted) {
+        if self.is_in(slot, entry) && self.slots[slot].is_in_reach() {
             self.order.access(Slot(slot));
         }
     }
@@ -195,16 +208,19 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         let tenant = self.slots.vacate(slot);
         self.frozen.left(&tenant);
-        let place = self.growth.index_of(&tenant, table).remove(tenant.hash, tenant.lane);
+        let index = self.growth.index_of(&tenant, table);
+        index.remove(tenant.hash, tenant.lane, tenant.place);
         let room = self.room.left(tenant.weight);
         self.counts.note(cause);
-        self.let_go(tenant.retire(place), cause, gone);
+        self.let_go(&tenant, cause, gone);
         room
     }
 
     /// An entry was taken out: the listener is to hear of it, or it waits in limbo.
     #[inline(always)]
-    fn let_go(&mut self, retired: Retired<Entry<K, V>>, cause: Cause, gone: &mut Gone<K, V>) {
+    fn let_go(&mut self, tenant: &Tenant, cause: Cause, gone: &mut Gone<K, V>) {
+        let Tenant { place, weight, .. } = *tenant;
+        let retired = Retired { entry: self.slab.entry(place), place, weight };
         match &mut gone.to_tell {
             Some(to_tell) => to_tell.push((retired, cause)),
             None => self.limbo.push(retired),

@@ -5,12 +5,11 @@ use std::ops::{Index, IndexMut, Range};
 use floe_policy::Slot;
 
 use super::{Shape, Tenant};
-use crate::entry::Entry;
 
 /// The entries of a shard by the slots in which its order knows them.
 #[derive(Debug)]
-pub(crate) struct Slots<K, V> {
-    tenants: Vec<Tenant<K, V>>,
+pub(crate) struct Slots {
+    tenants: Vec<Tenant>,
     vacant: Vec<u32>,
     /// Slots that the order has room for.
     reserved: usize,
@@ -19,7 +18,7 @@ pub(crate) struct Slots<K, V> {
     pinned: usize,
 }
 
-impl<K, V> Slots<K, V> {
+impl Slots {
     /// For the shard of a shape.
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
@@ -82,7 +81,7 @@ impl<K, V> Slots<K, V> {
 
     /// Puts an entry into a slot, and returns the one that was there.
     #[inline(always)]
-    pub(super) fn put(&mut self, slot: u32, tenant: Tenant<K, V>) -> Tenant<K, V> {
+    pub(super) fn put(&mut self, slot: u32, tenant: Tenant) -> Tenant {
         self.pinned += usize::from(tenant.pinned);
         let before = std::mem::replace(&mut self[slot], tenant);
         self.pinned -= usize::from(before.pinned);
@@ -90,7 +89,7 @@ impl<K, V> Slots<K, V> {
     }
 
     /// Takes the entry out of a slot, which another may claim then.
-    pub(super) fn vacate(&mut self, slot: u32) -> Tenant<K, V> {
+    pub(super) fn vacate(&mut self, slot: u32) -> Tenant {
         self.vacant.push(slot);
         self.put(slot, Tenant::NONE)
     }
@@ -103,32 +102,22 @@ impl<K, V> Slots<K, V> {
 
     /// Returns the entry in a slot that the order may evict or freeze, if there is one.
     #[inline(always)]
-    pub(super) fn in_reach(&self, slot: Slot) -> Option<&Tenant<K, V>> {
+    pub(super) fn in_reach(&self, slot: Slot) -> Option<&Tenant> {
         self.tenants.get(slot.index()).filter(|tenant| tenant.is_in_reach())
     }
 
-    /// Returns the entry in a slot, which need not have been in use, if it is this one.
-    pub(super) fn holding(&self, slot: u32, entry: *const Entry<K, V>) -> Option<&Tenant<K, V>> {
-        self.tenants.get(slot as usize).filter(|tenant| std::ptr::eq(tenant.entry, entry))
-    }
-
-    /// Returns the entry in a slot, for walks over all of them.
-    pub(crate) fn entry(&self, slot: u32) -> Option<*mut Entry<K, V>> {
-        Some(self.tenants.get(slot as usize)?.entry).filter(|entry| !entry.is_null())
-    }
-
-    /// Returns the entries of all slots.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = *mut Entry<K, V>> + '_ {
-        self.tenants().map(|tenant| tenant.entry)
+    /// Returns the entry in a slot, which need not have been in use.
+    pub(crate) fn get(&self, slot: u32) -> Option<&Tenant> {
+        self.tenants.get(slot as usize).filter(|tenant| tenant.is_some())
     }
 
     /// Goes through what is known of the entries of all slots.
-    pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant<K, V>> {
+    pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
         self.tenants.iter().filter(|tenant| tenant.is_some())
     }
 
     /// Returns some slots, those without an entry included.
-    pub(super) fn range_mut(&mut self, slots: Range<u32>) -> &mut [Tenant<K, V>] {
+    pub(super) fn range_mut(&mut self, slots: Range<u32>) -> &mut [Tenant] {
         &mut self.tenants[slots.start as usize..slots.end as usize]
     }
 
@@ -139,23 +128,22 @@ impl<K, V> Slots<K, V> {
 
     /// Bytes of memory held.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.tenants.capacity() * size_of::<Tenant<K, V>>()
-            + self.vacant.capacity() * size_of::<u32>()
+        self.tenants.capacity() * size_of::<Tenant>() + self.vacant.capacity() * size_of::<u32>()
     }
 }
 
-impl<K, V> Index<u32> for Slots<K, V> {
-    type Output = Tenant<K, V>;
+impl Index<u32> for Slots {
+    type Output = Tenant;
 
     #[inline(always)]
-    fn index(&self, slot: u32) -> &Tenant<K, V> {
+    fn index(&self, slot: u32) -> &Tenant {
         &self.tenants[slot as usize]
     }
 }
 
-impl<K, V> IndexMut<u32> for Slots<K, V> {
+impl IndexMut<u32> for Slots {
     #[inline(always)]
-    fn index_mut(&mut self, slot: u32) -> &mut Tenant<K, V> {
+    fn index_mut(&mut self, slot: u32) -> &mut Tenant {
         &mut self.tenants[slot as usize]
     }
 }
@@ -165,30 +153,29 @@ mod tests {
     use super::*;
     use crate::budget::Amount;
 
-    fn slots(limit: usize) -> Slots<u32, u32> {
+    fn slots(limit: usize) -> Slots {
         let (shards, batch, batch_weight) = (1, 16, 16);
         let unlimited = Amount::default();
         let slots = Some(limit);
         Slots::new(&Shape { slots, shards, batch, batch_weight, capacity: 1, unlimited })
     }
 
-    fn tenant(address: usize, pinned: bool) -> Tenant<u32, u32> {
-        // an address that is only compared
-        Tenant { entry: std::ptr::without_provenance_mut(address), pinned, ..Tenant::NONE }
+    fn tenant(place: u32, pinned: bool) -> Tenant {
+        Tenant { place, pinned, ..Tenant::NONE }
     }
 
     #[test]
     fn a_vacant_slot_is_claimed_before_a_new_one() {
         let mut slots = slots(2);
-        for (expected, address) in [(0, 8), (1, 16)] {
+        for (expected, place) in [(0, 8), (1, 16)] {
             let slot = slots.claim();
             assert_eq!(slot, expected);
-            slots.put(slot, tenant(address, false));
+            slots.put(slot, tenant(place, false));
         }
         assert!(slots.are_all_in_use());
-        assert_eq!(slots.vacate(0).entry.addr(), 8);
-        assert_eq!(slots.entry(0), None);
-        assert_eq!(slots.entries().map(|entry| entry.addr()).collect::<Vec<_>>(), [16]);
+        assert_eq!(slots.vacate(0).place, 8);
+        assert!(slots.get(0).is_none());
+        assert_eq!(slots.tenants().map(|tenant| tenant.place).collect::<Vec<_>>(), [16]);
         assert!(!slots.are_all_in_use());
         assert_eq!((slots.claim(), slots.len()), (0, 2));
     }
@@ -196,9 +183,9 @@ mod tests {
     #[test]
     fn pinned_entries_are_counted_and_out_of_reach() {
         let mut slots = slots(4);
-        for address in [8, 16] {
+        for place in [8, 16] {
             let slot = slots.claim();
-            slots.put(slot, tenant(address, true));
+            slots.put(slot, tenant(place, true));
         }
         assert_eq!(slots.pinned(), 2);
         assert!(slots.in_reach(Slot(0)).is_none());
