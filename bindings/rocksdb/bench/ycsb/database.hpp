@@ -1,0 +1,102 @@
+// The database of the benchmark and the block caches that it is served with.
+
+#ifndef FLOE_YCSB_DATABASE_HPP
+#define FLOE_YCSB_DATABASE_HPP
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+
+#include <rocksdb/cache.h>
+#include <rocksdb/db.h>
+#include <rocksdb/filter_policy.h>
+#include <rocksdb/options.h>
+#include <rocksdb/statistics.h>
+#include <rocksdb/table.h>
+#include <rocksdb/utilities/checkpoint.h>
+
+#include "floe_rocksdb.hpp"
+#include "record.hpp"
+
+namespace ycsb {
+
+constexpr size_t kBlockBytes = 4096;
+
+/// Ends the program unless the status is good.
+inline void Need(const rocksdb::Status& status, const char* what) {
+  if (status.ok()) return;
+  std::fprintf(stderr, "ycsb: cannot %s: %s\n", what, status.ToString().c_str());
+  std::exit(1);
+}
+
+constexpr const char* kCaches[] = {"floe", "floe-lru", "floe-lru-freezing", "lru", "hyper-clock"};
+
+/// Makes the block cache of a name; null if there is none of it.
+inline std::shared_ptr<rocksdb::Cache> NewCache(const std::string& name, size_t capacity) {
+  if (name == "lru") return rocksdb::NewLRUCache(capacity);
+  if (name == "hyper-clock") {
+    return rocksdb::HyperClockCacheOptions(capacity, kBlockBytes).MakeSharedCache();
+  }
+  floe::rocksdb::FloeCacheOptions options;
+  options.capacity = capacity;
+  if (name == "floe-lru" || name == "floe-lru-freezing") {
+    options.policy = "lru";
+  } else if (name != "floe") {
+    return nullptr;
+  }
+  options.freezing = name == "floe-lru-freezing";
+  return floe::rocksdb::NewFloeCache(options);
+}
+
+/// Opens the database. With `direct` it reads and writes its files past the page cache.
+inline std::unique_ptr<rocksdb::DB> Open(
+    const std::string& folder, bool direct, std::shared_ptr<rocksdb::Cache> cache = nullptr,
+    std::shared_ptr<rocksdb::Statistics> statistics = nullptr) {
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = std::move(cache);
+  table.no_block_cache = table.block_cache == nullptr;
+  table.block_size = kBlockBytes;
+  table.filter_policy.reset(rocksdb::NewBloomFilterPolicy(10));
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.compression = rocksdb::kNoCompression;
+  options.use_direct_reads = direct;
+  options.use_direct_io_for_flush_and_compaction = direct;
+  options.statistics = std::move(statistics);
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+  rocksdb::DB* opened = nullptr;
+  Need(rocksdb::DB::Open(options, folder, &opened), "open the database");
+  return std::unique_ptr<rocksdb::DB>(opened);
+}
+
+/// Writes all records in version 0 to a new database and compacts it.
+inline void Load(const std::string& folder, uint64_t records, size_t value_bytes) {
+  auto db = Open(folder, false);
+  rocksdb::WriteOptions write;
+  write.disableWAL = true;
+  std::string key(kKeyBytes, ' '), value;
+  for (uint64_t number = 0; number < records; number++) {
+    WriteKey(number, &key[0]);
+    WriteValue(number, 0, value_bytes, value);
+    Need(db->Put(write, key, value), "load the database");
+  }
+  Need(db->Flush(rocksdb::FlushOptions()), "load the database");
+  Need(db->CompactRange(rocksdb::CompactRangeOptions(), nullptr, nullptr), "compact the database");
+}
+
+/// Copies the database, by links to its files. Returns the bytes of these files.
+inline uint64_t Copy(const std::string& folder, const std::string& copy) {
+  auto db = Open(folder, false);
+  rocksdb::Checkpoint* made = nullptr;
+  Need(rocksdb::Checkpoint::Create(db.get(), &made), "copy the database");
+  const std::unique_ptr<rocksdb::Checkpoint> checkpoint(made);
+  Need(checkpoint->CreateCheckpoint(copy), "copy the database");
+  uint64_t bytes = 0;
+  db->GetIntProperty(rocksdb::DB::Properties::kTotalSstFilesSize, &bytes);
+  return bytes;
+}
+
+}  // namespace ycsb
+
+#endif  // FLOE_YCSB_DATABASE_HPP
