@@ -341,6 +341,21 @@ enum floe_status floe_host_stats(const struct floe_host *host,
 // Frees objects that have left the cache and have no handle; they wait for others otherwise.
 enum floe_status floe_host_reclaim(const struct floe_host *host);
 
+// Makes a handle of an object that no lookup finds: it counts in the cache's usage, and is freed
+// with its last handle. The rest is as of `floe_host_insert`, but `handle` must not be NULL.
+enum floe_status floe_host_stand_alone(const struct floe_host *host,
+                                       const void *key,
+                                       size_t key_len,
+                                       void *object,
+                                       size_t charge,
+                                       floe_host_free_fn free_object,
+                                       void *context,
+                                       struct floe_handle **handle);
+
+// Returns the key of a handle, and writes its length to `key_len`. The bytes are valid until the
+// handle is released. NULL if `key_len` is.
+const void *floe_host_key(const struct floe_handle *handle, size_t *key_len);
+
 // Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
 // time. `*value` is to be released. Where the loader returns an error, so does this
 // (`FLOE_STATUS_LOAD_FAILED`), and `*error`, unless it is NULL, becomes what it returned.

@@ -2,6 +2,7 @@
 //! pointer wide and may be released by any thread; values count with their charge until they are
 //! freed. See [`floe_memory::host`].
 
+pub mod alone;
 mod name;
 pub mod object;
 mod references;

@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include <rocksdb/cache.h>
@@ -20,8 +21,25 @@
 
 #include "floe.h"
 
-#if ROCKSDB_MAJOR != 7
-#error "floe_rocksdb.hpp is for RocksDB 7: later versions have another interface of caches"
+// RocksDB's versions: all that this file has to know of them.
+//   7         objects come with a function that deletes them
+//   8.1       objects come with helpers, which tell more of them; objects by themselves
+//   8.7       insertions may bring the compressed form, too, which this cache does not keep
+//   9.7       ApplyToHandle
+#define FLOE_ROCKSDB_VERSION (ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR)
+#if FLOE_ROCKSDB_VERSION < 700 || FLOE_ROCKSDB_VERSION == 800
+#error "floe_rocksdb.hpp is for RocksDB 7, and for 8.1 and later"
+#endif
+#define FLOE_ROCKSDB_HAS_HELPERS (FLOE_ROCKSDB_VERSION >= 801)
+#if FLOE_ROCKSDB_HAS_HELPERS
+#include <rocksdb/advanced_cache.h>
+#endif
+#if FLOE_ROCKSDB_VERSION >= 807
+#define FLOE_ROCKSDB_COMPRESSED \
+  , const ::rocksdb::Slice& = ::rocksdb::Slice(), \
+      ::rocksdb::CompressionType = ::rocksdb::CompressionType::kNoCompression
+#else
+#define FLOE_ROCKSDB_COMPRESSED
 #endif
 
 namespace floe {
@@ -65,14 +83,24 @@ class FloeCache final : public ::rocksdb::Cache {
 
   const char* Name() const override { return "FloeCache"; }
 
-  ::rocksdb::Status Insert(const ::rocksdb::Slice& key, void* value, size_t charge,
-                           DeleterFn deleter, Handle** handle = nullptr,
-                           Priority priority = Priority::LOW) override {
+#if FLOE_ROCKSDB_HAS_HELPERS
+  /// What RocksDB says of an object; stays as long as the cache.
+  using About = const CacheItemHelper*;
+#else
+  using About = DeleterFn;
+#endif
+
+  ::rocksdb::Status Insert(const ::rocksdb::Slice& key, void* value, About about, size_t charge,
+                           Handle** handle = nullptr,
+                           Priority priority = Priority::LOW FLOE_ROCKSDB_COMPRESSED)
+#if FLOE_ROCKSDB_HAS_HELPERS
+      override
+#endif
+  {
     floe_handle* held = nullptr;
-    const floe_status status =
-        floe_host_insert(host_, key.data(), key.size(), value, charge + entry_bytes_,
-                         deleter != nullptr ? Free : nullptr, reinterpret_cast<void*>(deleter),
-                         PriorityOf(priority), handle != nullptr ? &held : nullptr);
+    const floe_status status = floe_host_insert(
+        host_, key.data(), key.size(), value, charge + entry_bytes_, FreeOf(about),
+        ContextOf(about), PriorityOf(priority), handle != nullptr ? &held : nullptr);
     if (status == FLOE_STATUS_OK) {
       if (handle != nullptr) *handle = reinterpret_cast<Handle*>(held);
       return ::rocksdb::Status::OK();
@@ -81,19 +109,67 @@ class FloeCache final : public ::rocksdb::Cache {
     if (handle != nullptr) {
       *handle = nullptr;
     } else if (status == FLOE_STATUS_FULL) {
-      if (deleter != nullptr) deleter(key, value);
+      const floe_host_free_fn free = FreeOf(about);
+      if (free != nullptr) free(key.data(), key.size(), value, ContextOf(about));
       return ::rocksdb::Status::OK();
     }
     return status == FLOE_STATUS_FULL
                ? ::rocksdb::Status::MemoryLimit("Insert failed: blocks in use fill the cache")
                : ::rocksdb::Status::InvalidArgument("FloeCache", floe_error_message());
   }
+
+#if FLOE_ROCKSDB_HAS_HELPERS
+  Handle* Lookup(const ::rocksdb::Slice& key, const CacheItemHelper* = nullptr,
+                 CreateContext* = nullptr, Priority = Priority::LOW,
+                 ::rocksdb::Statistics* = nullptr) override {
+    return Find(key);
+  }
+
+  Handle* CreateStandalone(const ::rocksdb::Slice& key, void* object, const CacheItemHelper* about,
+                           size_t charge, bool allow_uncharged) override {
+    floe_handle* held = nullptr;
+    const auto make = [&](size_t charged) {
+      return floe_host_stand_alone(host_, key.data(), key.size(), object, charged, FreeOf(about),
+                                   ContextOf(about), &held) == FLOE_STATUS_OK;
+    };
+    if (!make(charge + entry_bytes_) && allow_uncharged) make(0);
+    return reinterpret_cast<Handle*>(held);
+  }
+
+  const CacheItemHelper* GetCacheItemHelper(Handle* handle) const override {
+    return AboutOf(floe_host_context(Of(handle)));
+  }
+
+  void ApplyToHandle(Cache*, Handle* handle,
+                     const std::function<void(const ::rocksdb::Slice& key, void* object,
+                                              size_t charge, const CacheItemHelper* about)>&
+                         callback)
+#if FLOE_ROCKSDB_VERSION >= 907
+      override
+#endif
+  {
+    size_t key_len = 0;
+    const void* const key = floe_host_key(Of(handle), &key_len);
+    callback(::rocksdb::Slice(static_cast<const char*>(key), key_len), Value(handle),
+             GetCharge(handle), GetCacheItemHelper(handle));
+  }
+#else
+  ::rocksdb::Status Insert(const ::rocksdb::Slice& key, void* value, size_t charge,
+                           DeleterFn deleter, Handle** handle = nullptr,
+                           Priority priority = Priority::LOW) override {
+    return Insert(key, value, deleter, charge, handle, priority);
+  }
   using Cache::Insert;
 
   Handle* Lookup(const ::rocksdb::Slice& key, ::rocksdb::Statistics* = nullptr) override {
-    return reinterpret_cast<Handle*>(floe_host_lookup(host_, key.data(), key.size()));
+    return Find(key);
   }
   using Cache::Lookup;
+
+  DeleterFn GetDeleter(Handle* handle) const override {
+    return AboutOf(floe_host_context(Of(handle)));
+  }
+#endif
 
   bool Ref(Handle* handle) override { return floe_host_reference(host_, Of(handle)); }
 
@@ -122,7 +198,7 @@ class FloeCache final : public ::rocksdb::Cache {
   size_t GetUsage() const override { return floe_host_usage(host_); }
   size_t GetUsage(Handle* handle) const override { return floe_host_charge(Of(handle)); }
   size_t GetPinnedUsage() const override { return floe_host_pinned_usage(host_); }
-  size_t GetCharge(Handle* handle) const override { return GetUsage(handle) - entry_bytes_; }
+  size_t GetCharge(Handle* handle) const override { return WithoutEntry(GetUsage(handle)); }
 
   size_t GetOccupancyCount() const override {
     floe_stats stats;
@@ -130,29 +206,24 @@ class FloeCache final : public ::rocksdb::Cache {
     return stats.entries;
   }
 
-  DeleterFn GetDeleter(Handle* handle) const override {
-    return reinterpret_cast<DeleterFn>(floe_host_context(Of(handle)));
-  }
-
   /// Leaves all memory to the system, for a program that ends.
   void DisownData() override { host_ = nullptr; }
 
-  void ApplyToAllEntries(
-      const std::function<void(const ::rocksdb::Slice& key, void* value, size_t charge,
-                               DeleterFn deleter)>& callback,
-      const ApplyToAllEntriesOptions&) override {
+  void ApplyToAllEntries(const std::function<void(const ::rocksdb::Slice& key, void* value,
+                                                  size_t charge, About about)>& callback,
+                         const ApplyToAllEntriesOptions&) override {
     struct Seer {
-      const std::function<void(const ::rocksdb::Slice&, void*, size_t, DeleterFn)>& callback;
-      size_t entry_bytes;
-    } seer{callback, entry_bytes_};
+      const FloeCache& cache;
+      const std::function<void(const ::rocksdb::Slice&, void*, size_t, About)>& callback;
+    } seer{*this, callback};
     floe_host_for_each(
         host_,
         [](void* seer, const void* key, size_t key_len, void* object, size_t charge,
            void* context) {
           const ::rocksdb::Slice slice(static_cast<const char*>(key), key_len);
           auto* const self = static_cast<Seer*>(seer);
-          self->callback(slice, object, charge - self->entry_bytes,
-                         reinterpret_cast<DeleterFn>(context));
+          self->callback(slice, object, self->cache.WithoutEntry(charge),
+                         self->cache.AboutOf(context));
         },
         &seer);
   }
@@ -185,10 +256,64 @@ class FloeCache final : public ::rocksdb::Cache {
     }
   }
 
-  static void Free(const void* key, size_t key_len, void* object, void* context) {
-    const ::rocksdb::Slice slice(static_cast<const char*>(key), key_len);
-    reinterpret_cast<DeleterFn>(context)(slice, object);
+  Handle* Find(const ::rocksdb::Slice& key) {
+    return reinterpret_cast<Handle*>(floe_host_lookup(host_, key.data(), key.size()));
   }
+
+  /// The charge that RocksDB gave, of one with the entry's. An uncharged object has neither.
+  size_t WithoutEntry(size_t charge) const {
+    return charge > entry_bytes_ ? charge - entry_bytes_ : 0;
+  }
+
+#if FLOE_ROCKSDB_HAS_HELPERS
+  /// What an object's end needs where the cache has an allocator. RocksDB has a few dozen helpers,
+  /// so that a list serves; its members stay as long as the cache.
+  struct Owned {
+    About about;
+    ::rocksdb::MemoryAllocator* allocator;
+    std::unique_ptr<Owned> rest;
+  };
+
+  floe_host_free_fn FreeOf(About about) const {
+    if (about == nullptr || about->del_cb == nullptr) return nullptr;
+    return memory_allocator() != nullptr ? FreeOwned : FreePlain;
+  }
+
+  void* ContextOf(About about) {
+    if (memory_allocator() == nullptr) return const_cast<CacheItemHelper*>(about);
+    const std::lock_guard<std::mutex> guard(owned_mutex_);
+    for (Owned* each = owned_.get(); each != nullptr; each = each->rest.get()) {
+      if (each->about == about) return each;
+    }
+    owned_.reset(new Owned{about, memory_allocator(), std::move(owned_)});
+    return owned_.get();
+  }
+
+  About AboutOf(void* context) const {
+    return memory_allocator() == nullptr ? static_cast<About>(context)
+                                         : static_cast<Owned*>(context)->about;
+  }
+
+  static void FreePlain(const void*, size_t, void* object, void* context) {
+    static_cast<About>(context)->del_cb(object, nullptr);
+  }
+
+  static void FreeOwned(const void*, size_t, void* object, void* context) {
+    const Owned* const owned = static_cast<Owned*>(context);
+    owned->about->del_cb(object, owned->allocator);
+  }
+
+  std::mutex owned_mutex_;
+  std::unique_ptr<Owned> owned_;
+#else
+  static floe_host_free_fn FreeOf(About about) { return about != nullptr ? Free : nullptr; }
+  static void* ContextOf(About about) { return reinterpret_cast<void*>(about); }
+  static About AboutOf(void* context) { return reinterpret_cast<About>(context); }
+
+  static void Free(const void* key, size_t key_len, void* object, void* context) {
+    AboutOf(context)(::rocksdb::Slice(static_cast<const char*>(key), key_len), object);
+  }
+#endif
 
   floe_host* host_;
   const size_t object_offset_;
@@ -224,6 +349,8 @@ inline std::shared_ptr<FloeCache> NewFloeCache(size_t capacity) {
   options.capacity = capacity;
   return NewFloeCache(options);
 }
+
+#undef FLOE_ROCKSDB_COMPRESSED
 
 }  // namespace rocksdb
 }  // namespace floe
