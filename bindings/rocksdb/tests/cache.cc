@@ -33,15 +33,46 @@ struct Object {
 
 std::atomic<uint64_t> freed{0};
 
-void Free(const Slice& key, void* value) {
-  auto* object = static_cast<Object*>(value);
-  CHECK(key == Slice(object->key));
+void FreeObject(Object* object) {
   CHECK(object->freed.fetch_add(1) == 0);
   freed.fetch_add(1);
   delete object;
 }
 
+#if FLOE_ROCKSDB_HAS_HELPERS
+using About = const Cache::CacheItemHelper*;
+
+rocksdb::MemoryAllocator* expected_allocator = nullptr;
+
+void FreeWith(void* value, rocksdb::MemoryAllocator* allocator) {
+  CHECK(allocator == expected_allocator);
+  FreeObject(static_cast<Object*>(value));
+}
+
+const Cache::CacheItemHelper kFree(rocksdb::CacheEntryRole::kMisc, FreeWith);
+const Cache::CacheItemHelper kFreeOther(rocksdb::CacheEntryRole::kDataBlock, FreeWith);
+const About Free = &kFree, FreeOther = &kFreeOther;
+
+About AboutOf(Cache& cache, Cache::Handle* handle) { return cache.GetCacheItemHelper(handle); }
+#else
+using About = Cache::DeleterFn;
+
+void Free(const Slice& key, void* value) {
+  auto* object = static_cast<Object*>(value);
+  CHECK(key == Slice(object->key));
+  FreeObject(object);
+}
+
 void FreeOther(const Slice& key, void* value) { Free(key, value); }
+
+About AboutOf(Cache& cache, Cache::Handle* handle) { return cache.GetDeleter(handle); }
+#endif
+
+rocksdb::Status Insert(floe::rocksdb::FloeCache& cache, const Slice& key, void* value,
+                       size_t charge, About about, Cache::Handle** handle = nullptr,
+                       Cache::Priority priority = Cache::Priority::LOW) {
+  return cache.Insert(key, value, about, charge, handle, priority);
+}
 
 /// A cache of so much charge, in which entries cost nothing by themselves.
 std::shared_ptr<floe::rocksdb::FloeCache> Plain(size_t capacity) {
@@ -66,10 +97,10 @@ void EntriesAreFoundAndFreedOnce() {
   for (const std::string& key : {std::string("a"), long_key, std::string()}) {
     Object* object = New(key);
     Cache::Handle* handle = nullptr;
-    CHECK(cache->Insert(key, object, 100, Free, &handle).ok());
+    CHECK(Insert(*cache, key, object, 100, Free, &handle).ok());
     CHECK(cache->Value(handle) == object);
     CHECK(cache->GetCharge(handle) == 100 && cache->GetUsage(handle) == 100);
-    CHECK(cache->GetDeleter(handle) == Free);
+    CHECK(AboutOf(*cache, handle) == Free);
     CHECK(cache->GetPinnedUsage() == 100);
     CHECK(!cache->Release(handle));
     handle = cache->Lookup(key);
@@ -92,10 +123,10 @@ void AHandleKeepsWhatWasErasedOrReplaced() {
   auto cache = Plain(1 << 20);
   Object *first = New("a"), *second = New("a");
   Cache::Handle *one, *two;
-  CHECK(cache->Insert("a", first, 10, Free, &one).ok());
-  CHECK(cache->Insert("a", second, 20, FreeOther, &two).ok());
+  CHECK(Insert(*cache, "a", first, 10, Free, &one).ok());
+  CHECK(Insert(*cache, "a", second, 20, FreeOther, &two).ok());
   CHECK(cache->Value(one) == first && cache->Value(two) == second);
-  CHECK(cache->GetDeleter(two) == FreeOther);
+  CHECK(AboutOf(*cache, two) == FreeOther);
   CHECK(cache->GetPinnedUsage() == 30 && cache->GetUsage() == 30);
   cache->Erase("a");
   CHECK(freed == 0 && cache->Lookup("a") == nullptr);
@@ -112,7 +143,7 @@ void ReferencesOfOneHandleAreReleasedOneByOne() {
   // More than a thread has cheap handles for.
   for (int at = 0; at < 10; at++) {
     const std::string key = std::to_string(at);
-    CHECK(cache->Insert(key, New(key), 10, Free).ok());
+    CHECK(Insert(*cache, key, New(key), 10, Free).ok());
     handles.push_back(cache->Lookup(key));
     CHECK(cache->Ref(handles.back()));
     CHECK(cache->Ref(handles.back()));
@@ -139,15 +170,15 @@ void AStrictCacheRefusesWhatDoesNotFit() {
   auto cache = NewFloeCache(options);
   CHECK(cache->HasStrictCapacityLimit());
   Cache::Handle *held, *refused;
-  CHECK(cache->Insert("a", New("a"), 900, Free, &held).ok());
+  CHECK(Insert(*cache, "a", New("a"), 900, Free, &held).ok());
   Object* object = New("b");
-  CHECK(cache->Insert("b", object, 200, Free, &refused).IsMemoryLimit());
+  CHECK(Insert(*cache, "b", object, 200, Free, &refused).IsMemoryLimit());
   CHECK(refused == nullptr && freed == 0);
   delete object;
-  CHECK(cache->Insert("c", New("c"), 200, Free).ok());  // as if evicted at once
+  CHECK(Insert(*cache, "c", New("c"), 200, Free).ok());  // as if evicted at once
   CHECK(freed == 1 && cache->Lookup("c") == nullptr);
   cache->SetStrictCapacityLimit(false);
-  CHECK(cache->Insert("d", New("d"), 200, Free, &refused).ok());
+  CHECK(Insert(*cache, "d", New("d"), 200, Free, &refused).ok());
   CHECK(cache->GetUsage() == 1100);
   cache->Release(refused);
   cache->Release(held);
@@ -158,14 +189,102 @@ void AStrictCacheRefusesWhatDoesNotFit() {
 void EntriesAreChargedBesideTheirBlocks() {
   auto cache = NewFloeCache(1 << 20);
   Cache::Handle* handle;
-  CHECK(cache->Insert("a", New("a"), 100, Free, &handle).ok());
+  CHECK(Insert(*cache, "a", New("a"), 100, Free, &handle).ok());
   CHECK(cache->GetCharge(handle) == 100);
   CHECK(cache->GetUsage(handle) == 100 + floe_host_entry_bytes());
   CHECK(cache->GetUsage() == cache->GetUsage(handle));
   cache->ApplyToAllEntries(
-      [](const Slice&, void*, size_t charge, Cache::DeleterFn) { CHECK(charge == 100); }, {});
+      [](const Slice&, void*, size_t charge, About) { CHECK(charge == 100); },
+      Cache::ApplyToAllEntriesOptions());
   cache->Release(handle);
 }
+
+void PrioritiesDecideWhatComesInAndStays() {
+  freed = 0;
+  FloeCacheOptions options;
+  options.capacity = 1000;
+  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
+  options.num_shard_bits = 0;
+  auto cache = NewFloeCache(options);
+  const auto put = [&](const std::string& key, Cache::Priority priority) {
+    CHECK(Insert(*cache, key, New(key), 10, Free, nullptr, priority).ok());
+  };
+  const auto has = [&](const std::string& key) {
+    Cache::Handle* const handle = cache->Lookup(key);
+    if (handle != nullptr) cache->Release(handle);
+    return handle != nullptr;
+  };
+  put("bottom", Cache::Priority::BOTTOM);  // there is room
+  CHECK(has("bottom"));
+  for (int at = 0; at < 100; at++) put("old " + std::to_string(at), Cache::Priority::LOW);
+  // More than the queue of new blocks holds: those leave that were not used.
+  put("high", Cache::Priority::HIGH);
+  put("low", Cache::Priority::LOW);
+  for (int at = 0; at < 100; at++) put("new " + std::to_string(at), Cache::Priority::LOW);
+  CHECK(has("high") && !has("low"));
+  // The cache is full now, and those of bottom priority stay out.
+  Cache::Handle* handle = nullptr;
+  CHECK(Insert(*cache, "late", New("late"), 10, Free, &handle, Cache::Priority::BOTTOM).ok());
+  CHECK(static_cast<Object*>(cache->Value(handle))->key == "late");
+  cache->Release(handle);
+  CHECK(!has("late") && cache->GetUsage() <= 1000);
+}
+
+#if FLOE_ROCKSDB_HAS_HELPERS
+void ObjectsByThemselvesAreChargedAndNotFound() {
+  freed = 0;
+  FloeCacheOptions options;
+  options.capacity = 1000;
+  options.strict_capacity_limit = true;
+  options.num_shard_bits = 0;
+  auto cache = NewFloeCache(options);
+  const size_t entry = floe_host_entry_bytes();
+  Cache::Handle* const alone = cache->CreateStandalone("a", New("a"), Free, 500, false);
+  CHECK(alone != nullptr && cache->Lookup("a") == nullptr && cache->GetOccupancyCount() == 0);
+  CHECK(cache->GetCharge(alone) == 500 && cache->GetUsage() == 500 + entry);
+  Object* const refused = New("b");
+  CHECK(cache->CreateStandalone("b", refused, Free, 501, false) == nullptr && freed == 0);
+  Cache::Handle* const uncharged = cache->CreateStandalone("b", refused, Free, 501, true);
+  CHECK(uncharged != nullptr && cache->GetCharge(uncharged) == 0);
+  CHECK(cache->GetUsage() == 500 + entry);
+  cache->ApplyToHandle(cache.get(), alone,
+                       [&](const Slice& key, void* object, size_t charge, About about) {
+                         CHECK(key == "a" && charge == 500 && about == Free);
+                         CHECK(object == cache->Value(alone));
+                       });
+  cache->Release(alone);
+  cache->Release(uncharged);
+  CHECK(freed == 2 && cache->GetUsage() == 0);
+}
+
+/// An allocator with a name, which allocates as usual.
+struct Allocator : rocksdb::MemoryAllocator {
+  const char* Name() const override { return "Allocator"; }
+  void* Allocate(size_t size) override { return std::malloc(size); }
+  void Deallocate(void* place) override { std::free(place); }
+};
+
+void ObjectsAreDeletedWithTheCachesAllocator() {
+  freed = 0;
+  FloeCacheOptions options;
+  options.memory_allocator = std::make_shared<Allocator>();
+  expected_allocator = options.memory_allocator.get();
+  auto cache = NewFloeCache(options);
+  Cache::Handle* handle = nullptr;
+  CHECK(Insert(*cache, "a", New("a"), 10, Free).ok());
+  CHECK(Insert(*cache, "b", New("b"), 10, FreeOther, &handle).ok());
+  CHECK(AboutOf(*cache, handle) == FreeOther);
+  cache->Release(handle);
+  cache->ApplyToAllEntries(
+      [](const Slice& key, void*, size_t charge, About about) {
+        CHECK(charge == 10 && about == (key == "a" ? Free : FreeOther));
+      },
+      Cache::ApplyToAllEntriesOptions());
+  cache.reset();
+  CHECK(freed == 2);
+  expected_allocator = nullptr;
+}
+#endif
 
 void OptionsThatCannotBeAreExplained() {
   FloeCacheOptions options;
@@ -184,11 +303,11 @@ void AllEntriesAreShownAndUnusedOnesGo() {
     const std::string key = "key " + std::to_string(at);
     put[key] = at + 1;
     Cache::Handle* handle = nullptr;
-    CHECK(cache->Insert(key, New(key), at + 1, Free, at % 5 == 0 ? &handle : nullptr).ok());
+    CHECK(Insert(*cache, key, New(key), at + 1, Free, at % 5 == 0 ? &handle : nullptr).ok());
     if (handle != nullptr) held.push_back(handle);
   }
   cache->ApplyToAllEntries(
-      [&](const Slice& key, void* value, size_t charge, Cache::DeleterFn deleter) {
+      [&](const Slice& key, void* value, size_t charge, About deleter) {
         CHECK(static_cast<Object*>(value)->key == key.ToString() && deleter == Free);
         shown[key.ToString()] = charge;
       },
@@ -223,7 +342,7 @@ void ThreadsFindWhatTheyLookFor(const char* policy, bool freezing) {
         Cache::Handle* handle = cache->Lookup(key);
         if (handle == nullptr) {
           made.fetch_add(1);
-          CHECK(cache->Insert(key, New(key), 10, Free, &handle).ok());
+          CHECK(Insert(*cache, key, New(key), 10, Free, &handle).ok());
         }
         CHECK(static_cast<Object*>(cache->Value(handle))->key == key);
         switch (random >> 32 & 15) {
@@ -265,6 +384,11 @@ int main() {
   ReferencesOfOneHandleAreReleasedOneByOne();
   AStrictCacheRefusesWhatDoesNotFit();
   EntriesAreChargedBesideTheirBlocks();
+  PrioritiesDecideWhatComesInAndStays();
+#if FLOE_ROCKSDB_HAS_HELPERS
+  ObjectsByThemselvesAreChargedAndNotFound();
+  ObjectsAreDeletedWithTheCachesAllocator();
+#endif
   OptionsThatCannotBeAreExplained();
   AllEntriesAreShownAndUnusedOnesGo();
   ThreadsFindWhatTheyLookFor("qd-clock", false);

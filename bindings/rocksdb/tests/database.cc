@@ -53,11 +53,16 @@ void Use(const std::string& folder, const floe::rocksdb::FloeCacheOptions& cache
   options.compression = rocksdb::kNoCompression;
   options.statistics = rocksdb::CreateDBStatistics();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+#if ROCKSDB_MAJOR >= 10
+  std::unique_ptr<rocksdb::DB> db;
+  const rocksdb::Status status = rocksdb::DB::Open(options, folder, &db);
+#else
   rocksdb::DB* opened = nullptr;
   const rocksdb::Status status = rocksdb::DB::Open(options, folder, &opened);
+  std::unique_ptr<rocksdb::DB> db(opened);
+#endif
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.ToString().c_str());
   CHECK(status.ok());
-  std::unique_ptr<rocksdb::DB> db(opened);
   if (version > 0) {
     for (int number = 0; number < kKeys; number++) {  // of the life before
       std::string found;

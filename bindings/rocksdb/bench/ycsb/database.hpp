@@ -65,9 +65,15 @@ inline std::unique_ptr<rocksdb::DB> Open(
   options.use_direct_io_for_flush_and_compaction = direct;
   options.statistics = std::move(statistics);
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+#if ROCKSDB_MAJOR >= 10
+  std::unique_ptr<rocksdb::DB> opened;
+  Need(rocksdb::DB::Open(options, folder, &opened), "open the database");
+  return opened;
+#else
   rocksdb::DB* opened = nullptr;
   Need(rocksdb::DB::Open(options, folder, &opened), "open the database");
   return std::unique_ptr<rocksdb::DB>(opened);
+#endif
 }
 
 /// Writes all records in version 0 to a new database and compacts it.
