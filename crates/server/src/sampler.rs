@@ -1,17 +1,18 @@
 //! A worker's part of the live miss-ratio curve: it notes which sampled blocks are touched.
 //!
-//! A block of 4 KiB is sampled if its hash is below a limit, so that all threads sample the same
-//! blocks (SHARDS, Waldspurger et al., FAST '15). A request costs one hash for each of its blocks;
-//! only touches of sampled blocks are stored. Between two samples of the counters a worker stores a
-//! fixed number. A worker that sees more says so, and the limit falls.
+//! Blocks are of the cache's smallest size, as a miss fetches one whole. A block is sampled if its
+//! hash is below a limit, so that all threads sample the same blocks (SHARDS, Waldspurger et al.,
+//! FAST '15). A request costs one hash for each of its blocks; only touches of sampled blocks are
+//! stored. Between two samples of the counters a worker stores a fixed number. A worker that sees
+//! more says so, and the limit falls.
 
 use std::time::Instant;
 
 use floe_block::VolumeId;
 use floe_trace::sample_hash;
 
-/// Bytes of a block.
-pub(crate) const BLOCK_BYTES: u64 = 4096;
+/// Bytes of a block, until a worker is told.
+const FIRST_BLOCK_BYTES: u64 = 4096;
 
 /// Most touches stored between two samples: 96 KiB a thread.
 pub(crate) const MOST_TOUCHES: usize = 4096;
@@ -25,9 +26,26 @@ pub(crate) struct Touch {
     pub(crate) reads: bool,
 }
 
+/// The part of blocks that is sampled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Sampling {
+    /// Blocks with this hash or a larger one are not sampled.
+    pub(crate) limit: u64,
+    /// Size of a block; not 0.
+    pub(crate) block_bytes: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self { limit: u64::MAX, block_bytes: FIRST_BLOCK_BYTES }
+    }
+}
+
 /// The touches of one worker since it was last asked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Touches {
+    /// Size of a block.
+    pub(crate) block_bytes: u64,
     /// Of sampled blocks, in order.
     pub(crate) sampled: Vec<Touch>,
     /// Blocks read, sampled or not.
@@ -39,15 +57,15 @@ pub(crate) struct Touches {
 /// The sampler of one worker.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    limit: u64,
+    sampling: Sampling,
     touches: Touches,
 }
 
 impl Default for Sampler {
     /// Samples all blocks, until there is no room.
     fn default() -> Self {
-        let mut sampler = Self { limit: u64::MAX, touches: Touches::default() };
-        sampler.take(u64::MAX);
+        let mut sampler = Self { sampling: Sampling::default(), touches: Touches::default() };
+        sampler.take(Sampling::default());
         sampler
     }
 }
@@ -59,13 +77,14 @@ impl Sampler {
         if bytes == 0 {
             return;
         }
-        let (first, last) = (offset / BLOCK_BYTES, (offset + bytes - 1) / BLOCK_BYTES);
+        let Sampling { limit, block_bytes } = self.sampling;
+        let (first, last) = (offset / block_bytes, (offset + bytes - 1) / block_bytes);
         if reads {
             self.touches.blocks_read += last - first + 1;
         }
         for block in first..=last {
             let hash = sample_hash(volume.0.into(), block);
-            if hash < self.limit {
+            if hash < limit {
                 self.store(hash, reads);
             }
         }
@@ -80,11 +99,15 @@ impl Sampler {
         }
     }
 
-    /// Hands the touches out and goes on with another limit.
-    pub(crate) fn take(&mut self, limit: u64) -> Touches {
-        self.limit = limit;
-        let sampled = Vec::with_capacity(MOST_TOUCHES);
-        std::mem::replace(&mut self.touches, Touches { sampled, ..Touches::default() })
+    /// Hands the touches out and goes on with another part of blocks.
+    pub(crate) fn take(&mut self, sampling: Sampling) -> Touches {
+        self.sampling = sampling;
+        let next = Touches {
+            block_bytes: sampling.block_bytes,
+            sampled: Vec::with_capacity(MOST_TOUCHES),
+            ..Touches::default()
+        };
+        std::mem::replace(&mut self.touches, next)
     }
 }
 
@@ -98,21 +121,25 @@ mod tests {
         sampler.note(VolumeId(1), 4096 + 512, 8192, true);
         sampler.note(VolumeId(1), 8192, 4096, false);
         sampler.note(VolumeId(1), 8192, 0, true);
-        let Touches { sampled, blocks_read, left_out } = sampler.take(0);
+        let none = Sampling { limit: 0, ..Sampling::default() };
+        let Touches { sampled, blocks_read, left_out, .. } = sampler.take(none);
         let blocks: Vec<_> = sampled.iter().map(|touch| (touch.hash, touch.reads)).collect();
         let [a, b, c] = [1, 2, 3].map(|block| sample_hash(1, block));
         assert_eq!(blocks, [(a, true), (b, true), (c, true), (b, false)]);
         assert_eq!((blocks_read, left_out), (3, 0));
         sampler.note(VolumeId(1), 0, 4096, true);
-        let after = sampler.take(u64::MAX);
+        let after = sampler.take(Sampling { block_bytes: 8192, ..Sampling::default() });
         assert_eq!((after.sampled.len(), after.blocks_read), (0, 1), "nothing is below 0");
+        sampler.note(VolumeId(1), 4096, 8192, true);
+        let larger = sampler.take(Sampling::default());
+        assert_eq!((larger.sampled.len(), larger.block_bytes), (2, 8192));
     }
 
     #[test]
     fn a_worker_stores_no_more_than_it_has_room_for() {
         let mut sampler = Sampler::default();
-        sampler.note(VolumeId(0), 0, (MOST_TOUCHES as u64 + 7) * BLOCK_BYTES, true);
-        let touches = sampler.take(u64::MAX);
+        sampler.note(VolumeId(0), 0, (MOST_TOUCHES as u64 + 7) * FIRST_BLOCK_BYTES, true);
+        let touches = sampler.take(Sampling::default());
         assert_eq!((touches.sampled.len(), touches.left_out), (MOST_TOUCHES, 7));
         assert!(size_of::<Touch>() * MOST_TOUCHES <= 128 << 10);
     }
@@ -123,14 +150,15 @@ mod tests {
     fn print_the_cost_of_a_request() {
         for (share, limit) in [("1/1", u64::MAX), ("1/64", u64::MAX / 64), ("none", 0)] {
             let mut sampler = Sampler::default();
-            sampler.take(limit);
+            let sampling = Sampling { limit, ..Sampling::default() };
+            sampler.take(sampling);
             let begun = Instant::now();
             let requests = 10_000_000u64;
             for at in 0..requests {
                 let block = std::hint::black_box(at);
-                sampler.note(VolumeId(0), block * BLOCK_BYTES, BLOCK_BYTES, true);
+                sampler.note(VolumeId(0), block * 4096, 4096, true);
                 if at % 4096 == 0 {
-                    sampler.take(limit);
+                    sampler.take(sampling);
                 }
             }
             let each = begun.elapsed().as_nanos() as f64 / requests as f64;

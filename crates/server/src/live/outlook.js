@@ -27,8 +27,9 @@ function showWhatIf(outlook) {
     : "all blocks are sampled";
   const measured = `Measured now: ${percent(outlook.measured_hit_ratio)} of reads hit, ` +
     `mean ${micros(outlook.measured_mean_us)}.`;
-  const how = "By a live miss-ratio curve of blocks of 4 KiB in one LRU list; touches weigh half " +
-    `after 10 minutes; ${sample}; the curve takes ${bytes(outlook.memory_bytes)}.`;
+  const how = `By a live miss-ratio curve of blocks of ${bytes(outlook.block_bytes)} in one LRU ` +
+    `list; touches weigh half after 10 minutes; ${sample}; the curve takes ` +
+    `${bytes(outlook.memory_bytes)}.`;
   byId("what-if").replaceChildren(
     table(["cache", "size", "hits", "mean read"], rows), element("p", {}, measured),
     sizesPlot.figure, element("p", { class: "hint" }, how));

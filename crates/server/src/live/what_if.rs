@@ -14,7 +14,7 @@ use std::time::Duration;
 use floe_trace::{Kind, LruCurve};
 use serde::Serialize;
 
-use crate::sampler::{BLOCK_BYTES, MOST_TOUCHES, Touches};
+use crate::sampler::{MOST_TOUCHES, Sampling, Touches};
 use crate::status::Found;
 
 /// Sampled blocks: as many as keep the curve below 1 MiB.
@@ -49,6 +49,8 @@ pub(crate) struct OtherSize {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Outlook {
     size_bytes: u64,
+    /// Size of the blocks that the curve counts.
+    block_bytes: u64,
     /// Measured, of all reads, over the same time.
     measured_hit_ratio: f64,
     /// Of these reads.
@@ -65,6 +67,7 @@ pub(crate) struct Outlook {
 #[derive(Debug)]
 pub(crate) struct WhatIf {
     curve: LruCurve,
+    block_bytes: u64,
     /// Reads that missed and that hit, faded as the curve is.
     found: [(f64, f64); 2],
     last: [Found; 2],
@@ -75,6 +78,7 @@ impl Default for WhatIf {
     fn default() -> Self {
         Self {
             curve: LruCurve::with_sample(Kind::Block, SAMPLE_BLOCKS),
+            block_bytes: Sampling::default().block_bytes,
             found: Default::default(),
             last: Default::default(),
             faded: Duration::ZERO,
@@ -83,21 +87,34 @@ impl Default for WhatIf {
 }
 
 impl WhatIf {
-    /// Blocks with this hash or a larger one need not be noted.
-    pub(crate) fn limit(&self) -> u64 {
-        self.curve.limit().unwrap_or(u64::MAX)
+    /// The part of blocks that is to be sampled.
+    pub(crate) fn sampling(&self) -> Sampling {
+        let limit = self.curve.limit().unwrap_or(u64::MAX);
+        Sampling { limit, block_bytes: self.block_bytes }
+    }
+
+    /// Counts blocks of this size from now on; with another one than before all begins anew.
+    pub(crate) fn count_blocks_of(&mut self, block_bytes: u64) {
+        if block_bytes != self.block_bytes {
+            let (last, faded) = (self.last, self.faded);
+            *self = Self { block_bytes, last, faded, ..Self::default() };
+        }
     }
 
     /// Takes in the touches of all workers since the last time, and the reads that missed and hit
     /// since the start.
     pub(crate) fn take(&mut self, workers: Vec<Touches>, found: [Found; 2], uptime: Duration) {
         let before = std::mem::replace(&mut self.last, found);
+        if workers.iter().any(|worker| worker.block_bytes != self.block_bytes) {
+            return;
+        }
         let fullest = workers.iter().map(|it| it.sampled.len() as u64 + it.left_out).max();
         if workers.iter().any(|worker| worker.left_out > 0) {
             // What is missing would make distances too short: nothing of this interval counts. The
             // next one gets half of the room.
             let share = MOST_TOUCHES as f64 / 2.0 / fullest.unwrap_or(1) as f64;
-            self.curve.limit_to((self.limit() as f64 * share) as u64);
+            let limit = self.sampling().limit as f64 * share;
+            self.curve.limit_to(limit as u64);
             return;
         }
         for (sum, (now, then)) in self.found.iter_mut().zip(found.iter().zip(before)) {
@@ -124,12 +141,12 @@ impl WhatIf {
     pub(crate) fn outlook(&self, size_bytes: u64) -> Option<Outlook> {
         let [(misses, miss_us), (hits, hit_us)] = self.found;
         let reads = misses + hits;
-        if reads < LEAST_READS || size_bytes < BLOCK_BYTES {
+        if reads < LEAST_READS || size_bytes < self.block_bytes {
             return None;
         }
         let at = |factor: f64| {
             let bytes = (size_bytes as f64 * factor) as u64;
-            (bytes, self.curve.at(bytes / BLOCK_BYTES))
+            (bytes, self.curve.at(bytes / self.block_bytes))
         };
         let mean = |of: f64, us: f64| (of > 0.0).then(|| us / of);
         let sizes = FACTORS.map(|factor| {
@@ -143,6 +160,7 @@ impl WhatIf {
         let curve = STEPS.map(|step| at((f64::from(step) / STEPS_PER_OCTAVE).exp2()));
         Some(Outlook {
             size_bytes,
+            block_bytes: self.block_bytes,
             measured_hit_ratio: hits / reads,
             measured_mean_us: (miss_us + hit_us) / reads,
             sampled_share: self.curve.sampled_share(),
@@ -167,14 +185,14 @@ mod tests {
     /// Two workers read a loop of blocks in turn, so often and so many a second.
     fn looped(what_if: &mut WhatIf, blocks: u64, rounds: u64, each_second: u64) {
         let mut workers = [Sampler::default(), Sampler::default()];
-        workers.iter_mut().for_each(|worker| drop(worker.take(what_if.limit())));
+        workers.iter_mut().for_each(|worker| drop(worker.take(what_if.sampling())));
         let (mut second, mut reads) = (what_if.faded, what_if.last[1].requests);
         for at in 0..blocks * rounds {
             workers[at as usize % 2].note(VolumeId(0), at % blocks * 4096, 4096, true);
             reads += 1;
             if (at + 1) % each_second == 0 {
                 second += Duration::from_secs(1);
-                let touches = workers.iter_mut().map(|worker| worker.take(what_if.limit()));
+                let touches = workers.iter_mut().map(|worker| worker.take(what_if.sampling()));
                 let found = [found(reads / 2, 1000), found(reads, 10)];
                 let touches = touches.collect();
                 what_if.take(touches, found, second);
@@ -209,6 +227,19 @@ mod tests {
             "{outlook:?}"
         );
         assert!(outlook.memory_bytes < 1 << 20, "{outlook:?}");
+    }
+
+    #[test]
+    fn larger_blocks_are_fetched_whole() {
+        let mut what_if = WhatIf::default();
+        what_if.count_blocks_of(16384);
+        looped(&mut what_if, 800, 1, 800);
+        looped(&mut what_if, 800, 1, 800);
+        let outlook = what_if.outlook(800 * 4096).unwrap();
+        // The first round misses each fourth block; in the second all is there.
+        assert!((outlook.sizes[1].hit_ratio - 0.875).abs() < 0.001, "{outlook:?}");
+        what_if.count_blocks_of(4096);
+        assert_eq!(what_if.outlook(800 * 4096), None, "all begins anew");
     }
 
     #[test]

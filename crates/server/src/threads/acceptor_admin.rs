@@ -284,9 +284,9 @@ impl Acceptor {
 
     /// Asks all workers for their counters.
     pub(super) fn ask_snapshots(&mut self, purpose: Purpose) {
-        let limit = self.reporting.feed.limit();
+        let sampling = self.reporting.feed.sampling();
         let command = || match purpose {
-            Purpose::Sample => Ask::Sample { limit },
+            Purpose::Sample => Ask::Sample(sampling),
             _ => Ask::Snapshot,
         };
         let number = self.questions.insert(purpose, 0..self.workers.len());

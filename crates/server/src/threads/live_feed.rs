@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::live::{EVENTS_HEAD, History, Sample, Update, WhatIf, event};
+use crate::sampler::Sampling;
 use crate::status::{Report, Status};
 
 /// The history of the live page, and the time of its next sample.
@@ -49,6 +50,8 @@ impl Feed {
     /// Ends a sample. Returns the event that tells of it; none of the first.
     pub(super) fn take(&mut self, report: &mut Report) -> Option<String> {
         self.is_asked = false;
+        let smallest = report.sum.stats.blocks.first();
+        self.what_if.count_blocks_of(smallest.map_or(4096, |(block_bytes, _)| *block_bytes));
         let touches = report.threads.iter_mut().map(|thread| std::mem::take(&mut thread.touches));
         self.what_if.take(touches.collect(), report.sum.tally.found, report.facts.uptime);
         let status = self.status.insert(report.status());
@@ -58,9 +61,9 @@ impl Feed {
         Some(event("update", &Update { point, status, what_if, model }))
     }
 
-    /// Blocks with this hash or a larger one need not be noted.
-    pub(super) fn limit(&self) -> u64 {
-        self.what_if.limit()
+    /// The part of blocks that workers are to sample.
+    pub(super) fn sampling(&self) -> Sampling {
+        self.what_if.sampling()
     }
 
     /// A sample has failed.

@@ -13,6 +13,7 @@ use super::tier::TierKey;
 use super::tier_part::TierPart;
 use crate::admin::{Addition, AllowedPaths, AnaState, NewTier, PathRefused, Reply, Trouble};
 use crate::protocol::ProtocolFactory;
+use crate::sampler::Sampling;
 use crate::status::Snapshot;
 use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
@@ -67,8 +68,8 @@ pub(super) enum Asker {
 pub(super) enum Command {
     /// Hand in all counters.
     Snapshot,
-    /// Hand in all counters and the blocks touched; sample blocks with a hash below a limit.
-    Sample { limit: u64 },
+    /// Hand in all counters and the blocks touched, and sample this part of blocks.
+    Sample(Sampling),
     /// Flush or drain a volume, all parts of it.
     Flush(VolumeId, Kind),
     /// Open the backing device of a volume to come.

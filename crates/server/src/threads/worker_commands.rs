@@ -50,8 +50,8 @@ impl Worker {
     /// Carries out a command that is done at once.
     fn carry_out(&mut self, command: Command) -> Result<Done, Problem> {
         match command {
-            Command::Sample { limit } => {
-                let touches = self.requests.sampler.take(limit);
+            Command::Sample(sampling) => {
+                let touches = self.requests.sampler.take(sampling);
                 let snapshot = Snapshot { touches, ..self.snapshot() };
                 return Ok(Done::Snapshot(Box::new(snapshot)));
             }
