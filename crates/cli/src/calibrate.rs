@@ -10,7 +10,7 @@ use clap::{Args, ValueEnum};
 use floe_device::{SECTOR_BYTES, Spec};
 use floe_lab::interference::{
     Backing, Calibration, Circumstances, Derived, MeasureError, Plan, Point, TestBed, TestBedError,
-    measure,
+    measure, noise,
 };
 use floe_lab::report::{interference, png};
 use floe_server::kept::{Holds, holds, note_calibration};
@@ -81,6 +81,9 @@ pub(crate) struct Arguments {
     /// Overwrite the device's data; a persistent cache is never overwritten
     #[arg(long)]
     overwrite: bool,
+    /// Conclude also from rounds that differ too much among themselves
+    #[arg(long)]
+    accept_noise: bool,
     /// `real` time on the devices, or `virtual` time on simulated ones, by the times of their media
     #[arg(long, value_name = "CLOCK", default_value = "real", hide_possible_values = true)]
     time: Time,
@@ -147,6 +150,20 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     };
     let calibration = Calibration::of(circumstances, &points, backing)
         .expect("every size has a point without writes");
+    if let Some(noise) = calibration.sizes.iter().find_map(|size| noise(&size.points))
+        && !arguments.accept_noise
+    {
+        // The figures show how far apart they are; nothing is kept of them.
+        if arguments.json {
+            print_points(&calibration).or_failure()?;
+        } else {
+            print_measured(&calibration);
+        }
+        return Err(CliError::failure(format!(
+            "{noise}: other work disturbed the device, or it throttles, and a cost of writes would \
+             be chance. Repeat it with more --rounds or --seconds, or --accept-noise"
+        )));
+    }
     if let Some(file) = &arguments.into {
         keep(file, &calibration)?;
     }
@@ -257,20 +274,25 @@ struct Verdict {
     derived: Derived,
 }
 
-fn print_json(calibration: &Calibration) -> std::io::Result<()> {
+fn print_points(calibration: &Calibration) -> std::io::Result<()> {
     let of_backing = calibration.backing.iter().flat_map(|backing| {
         backing.points.iter().map(|point| Line { device: &backing.device, of: point })
     });
     let of_device = calibration.sizes.iter().flat_map(|size| &size.points);
     let of_device = of_device.map(|point| Line { device: &calibration.device, of: point });
-    of_backing.chain(of_device).try_for_each(|line| output::json_line(&line))?;
+    of_backing.chain(of_device).try_for_each(|line| output::json_line(&line))
+}
+
+fn print_json(calibration: &Calibration) -> std::io::Result<()> {
+    print_points(calibration)?;
     calibration.sizes.iter().try_for_each(|size| {
         let of = Verdict { block_bytes: size.block_bytes, derived: size.derived };
         output::json_line(&Line { device: &calibration.device, of })
     })
 }
 
-fn print(calibration: &Calibration) -> Result<(), CliError> {
+/// Prints the tables of all points.
+fn print_measured(calibration: &Calibration) {
     if let Some(backing) = &calibration.backing {
         let columns = ["below, alone", "size", "read", "mean", "p99"];
         let mut table = output::table(&columns, 1);
@@ -286,7 +308,8 @@ fn print(calibration: &Calibration) -> Result<(), CliError> {
         output::print_table(&table);
         output::say!();
     }
-    let columns = ["size", "writes", "read", "of alone", "mean", "p99", "written", "mean"];
+    let columns =
+        ["size", "writes", "read", "of alone", "from – to", "mean", "p99", "written", "mean"];
     let mut table = output::table(&columns, 0);
     for size in &calibration.sizes {
         let alone = size.points.first().map_or(0.0, |point| point.read_bytes_per_second);
@@ -296,6 +319,11 @@ fn print(calibration: &Calibration) -> Result<(), CliError> {
                 percent(point.write_share),
                 per_second(point.read_bytes_per_second),
                 percent(point.read_bytes_per_second / alone),
+                format!(
+                    "{:.0}–{:.0} %",
+                    100.0 * point.read_bytes_per_second_low / alone,
+                    100.0 * point.read_bytes_per_second_high / alone
+                ),
                 microseconds(point.read_us_mean),
                 microseconds(point.read_us_p99),
                 per_second(point.write_bytes_per_second),
@@ -304,6 +332,10 @@ fn print(calibration: &Calibration) -> Result<(), CliError> {
         }
     }
     output::print_table(&table);
+}
+
+fn print(calibration: &Calibration) -> Result<(), CliError> {
+    print_measured(calibration);
     output::say!();
     let mut table = output::table(&["size", "write cost", "obp:target", "obp:bytes=1:target"], 0);
     for size in &calibration.sizes {

@@ -12,9 +12,11 @@ mod calibration;
 mod closed_loop;
 mod derive;
 mod measure;
+mod noise;
 mod testbed;
 
 pub use calibration::{Backing, Calibration, Circumstances, OfBlock};
 pub use derive::{Derived, LOSS_MAX, derive};
 pub use measure::{MeasureError, Plan, Point, measure};
+pub use noise::{Noise, noise};
 pub use testbed::{TestBed, TestBedError};
