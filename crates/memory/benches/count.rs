@@ -31,10 +31,6 @@ const ADMISSIONS: [&str; 4] = ["always", "second-access", "duel", "obp"];
 const KEYS: usize = 10_000;
 /// So that most keys are missed by, and so that none is.
 const CAPACITIES: [usize; 2] = [1_000, 2 * KEYS];
-/// Those whose hits write marks that evictions take away, and capacities at which 90, 95 and 98 %
-/// of the requests hit.
-const MARKING: [&str; 2] = ["clock", "s3-fifo"];
-const MANY_HITS: [usize; 3] = [5_000, 7_000, 8_700];
 const WARM_UP: usize = 20_000;
 const COUNTED: usize = 5_000;
 /// More than the stack ever takes here.
@@ -93,10 +89,10 @@ fn ask<P: Replacement>(policy: P, capacity: usize, how: &str) {
         sums.push(sum);
     }
     let mut random = SmallRng::seed_from_u64(1);
-    let mut next = || sums.partition_point(|&up_to| up_to < random.random::<f64>() * sum) as u64;
-    if MANY_HITS.contains(&capacity) {
-        (0..KEYS as u64).for_each(|key| cache.insert(key, key)); // the warm-up is too short for it
-    }
+    let mut next = || {
+        let drawn = random.random::<f64>() * sum; // once: a search compares it many times
+        sums.partition_point(|&up_to| up_to < drawn).min(KEYS - 1) as u64
+    };
     for _ in 0..WARM_UP {
         let key = next();
         if cache.get(&key).is_none() {
@@ -321,10 +317,7 @@ fn table(only: &str) {
             ASKED.into_iter().flat_map(move |policy| ADMISSIONS.map(|who| (capacity, policy, who)));
         plain.into_iter().chain(frozen).chain(asked)
     });
-    let marking = MARKING
-        .into_iter()
-        .flat_map(|policy| MANY_HITS.into_iter().map(move |capacity| (capacity, policy, "plain")));
-    for (capacity, policy, how) in rows.chain(marking) {
+    for (capacity, policy, how) in rows {
         let name = if how == "plain" { policy.to_owned() } else { format!("{policy}, {how}") };
         if !name.contains(only) {
             continue;
