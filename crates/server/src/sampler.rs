@@ -44,8 +44,8 @@ impl Default for Sampling {
 /// The touches of one worker since it was last asked.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Touches {
-    /// Size of a block.
-    pub(crate) block_bytes: u64,
+    /// The part of blocks that was sampled.
+    pub(crate) sampling: Sampling,
     /// Of sampled blocks, in order.
     pub(crate) sampled: Vec<Touch>,
     /// Blocks read, sampled or not.
@@ -57,14 +57,13 @@ pub(crate) struct Touches {
 /// The sampler of one worker.
 #[derive(Debug)]
 pub(crate) struct Sampler {
-    sampling: Sampling,
     touches: Touches,
 }
 
 impl Default for Sampler {
     /// Samples all blocks, until there is no room.
     fn default() -> Self {
-        let mut sampler = Self { sampling: Sampling::default(), touches: Touches::default() };
+        let mut sampler = Self { touches: Touches::default() };
         sampler.take(Sampling::default());
         sampler
     }
@@ -77,7 +76,7 @@ impl Sampler {
         if bytes == 0 {
             return;
         }
-        let Sampling { limit, block_bytes } = self.sampling;
+        let Sampling { limit, block_bytes } = self.touches.sampling;
         let (first, last) = (offset / block_bytes, (offset + bytes - 1) / block_bytes);
         if reads {
             self.touches.blocks_read += last - first + 1;
@@ -101,12 +100,8 @@ impl Sampler {
 
     /// Hands the touches out and goes on with another part of blocks.
     pub(crate) fn take(&mut self, sampling: Sampling) -> Touches {
-        self.sampling = sampling;
-        let next = Touches {
-            block_bytes: sampling.block_bytes,
-            sampled: Vec::with_capacity(MOST_TOUCHES),
-            ..Touches::default()
-        };
+        let next =
+            Touches { sampling, sampled: Vec::with_capacity(MOST_TOUCHES), ..Touches::default() };
         std::mem::replace(&mut self.touches, next)
     }
 }
@@ -132,7 +127,7 @@ mod tests {
         assert_eq!((after.sampled.len(), after.blocks_read), (0, 1), "nothing is below 0");
         sampler.note(VolumeId(1), 4096, 8192, true);
         let larger = sampler.take(Sampling::default());
-        assert_eq!((larger.sampled.len(), larger.block_bytes), (2, 8192));
+        assert_eq!((larger.sampled.len(), larger.sampling.block_bytes), (2, 8192));
     }
 
     #[test]
