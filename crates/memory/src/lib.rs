@@ -28,6 +28,9 @@ mod histories; // not in `frozen`: models of threads take that into crates of th
 mod hold;
 mod holds;
 pub mod host;
+#[cfg(test)]
+#[path = "host/end_tests.rs"]
+mod host_end_tests; // as `index_tests`
 mod huge;
 mod index;
 #[cfg(test)]

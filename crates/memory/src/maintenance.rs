@@ -20,6 +20,8 @@
 mod schedule;
 mod threads;
 
+pub(crate) use threads::is_own_thread;
+
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, Weak};

@@ -134,6 +134,10 @@ mod maintenance {
     pub(crate) fn sweep_at(_: u64, _: u64) {}
 
     pub(crate) fn forget(_: u64) {}
+
+    pub(crate) fn is_own_thread() -> bool {
+        false
+    }
 }
 
 /// Nothing forks here.

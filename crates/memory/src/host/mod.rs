@@ -32,6 +32,7 @@
 //! ```
 
 mod builder;
+mod end;
 mod handle;
 mod limits;
 mod node;

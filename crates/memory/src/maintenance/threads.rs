@@ -7,12 +7,20 @@ use std::sync::atomic::Ordering;
 use super::{AGAIN_US, EARLIER, LEAD, Locked, Maintenance, NO_THREADS, maintenance, now_us};
 use crate::sweep::Sweep;
 
+/// The name of these threads.
+const NAME: &str = "floe-keeper";
+
+/// Returns whether this is a maintenance thread.
+pub(crate) fn is_own_thread() -> bool {
+    std::thread::current().name() == Some(NAME)
+}
+
 impl Maintenance {
     pub(super) fn start_thread(&mut self) -> std::io::Result<()> {
         if NO_THREADS.load(Ordering::Relaxed) {
             return Err(std::io::ErrorKind::WouldBlock.into());
         }
-        std::thread::Builder::new().name("floe-keeper".to_owned()).spawn(run)?;
+        std::thread::Builder::new().name(NAME.to_owned()).spawn(run)?;
         self.threads += 1;
         Ok(())
     }
