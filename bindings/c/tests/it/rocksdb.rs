@@ -1,4 +1,4 @@
-//! RocksDB with Floe's block cache (`bindings/rocksdb`): the interface of caches, and a database.
+//! RocksDB with Floe's block cache (`bindings/rocksdb`): interface, a database, and the benchmark.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
