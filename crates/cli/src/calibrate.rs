@@ -308,30 +308,34 @@ fn print_measured(calibration: &Calibration) {
         output::print_table(&table);
         output::say!();
     }
-    let columns =
-        ["size", "writes", "read", "of alone", "from – to", "mean", "p99", "written", "mean"];
-    let mut table = output::table(&columns, 0);
+    let mut reads =
+        output::table(&["size", "writes", "read", "of alone", "from – to", "mean", "p99"], 0);
+    let mut writes = output::table(&["size", "writes", "written", "mean"], 0);
     for size in &calibration.sizes {
         let alone = size.points.first().map_or(0.0, |point| point.read_bytes_per_second);
         for point in &size.points {
-            table.add_row(vec![
-                bytes(point.block_bytes),
-                percent(point.write_share),
+            let load = [bytes(point.block_bytes), percent(point.write_share)];
+            let [low, high] = [point.read_bytes_per_second_low, point.read_bytes_per_second_high]
+                .map(|speed| 100.0 * speed / alone);
+            let read = [
                 per_second(point.read_bytes_per_second),
                 percent(point.read_bytes_per_second / alone),
-                format!(
-                    "{:.0}–{:.0} %",
-                    100.0 * point.read_bytes_per_second_low / alone,
-                    100.0 * point.read_bytes_per_second_high / alone
-                ),
+                format!("{low:.0}–{high:.0} %"),
                 microseconds(point.read_us_mean),
                 microseconds(point.read_us_p99),
-                per_second(point.write_bytes_per_second),
-                point.write_us_mean.map_or("–".to_owned(), microseconds),
-            ]);
+            ];
+            reads.add_row(load.iter().chain(&read));
+            if let Some(mean) = point.write_us_mean {
+                let written = [per_second(point.write_bytes_per_second), microseconds(mean)];
+                writes.add_row(load.iter().chain(&written));
+            }
         }
     }
-    output::print_table(&table);
+    output::print_table(&reads);
+    if !writes.is_empty() {
+        output::say!();
+        output::print_table(&writes);
+    }
 }
 
 fn print(calibration: &Calibration) -> Result<(), CliError> {

@@ -26,8 +26,16 @@ pub enum AdminAddress {
 
 /// The text of an address that is none.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not an address; write unix:PATH, or HOST:PORT for TCP, such as 127.0.0.1:10810")]
-pub struct AddressError(String);
+pub enum AddressError {
+    /// It has the form of none.
+    #[error(
+        "`{0}` is not an address; write unix:PATH, or HOST:PORT for TCP, such as 127.0.0.1:10810"
+    )]
+    Form(String),
+    /// Addresses with a comma between them.
+    #[error("`{0}` is more than one address; give each with an --admin of its own")]
+    Several(String),
+}
 
 /// There is no default address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -40,7 +48,10 @@ impl FromStr for AdminAddress {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let refused = || AddressError(text.to_owned());
+        let refused = || AddressError::Form(text.to_owned());
+        if text.split_once(',').is_some_and(|(_, further)| further.parse::<Self>().is_ok()) {
+            return Err(AddressError::Several(text.to_owned()));
+        }
         let (path, address) = match text.split_once(':') {
             Some(("unix", path)) => (path, ""),
             Some(("tcp", address)) => ("", address),
@@ -145,6 +156,7 @@ mod tests {
             ("/run/floe/admin.sock", unix("/run/floe/admin.sock")),
             ("./a:1", unix("./a:1")),
             ("unix:admin.sock", unix("admin.sock")),
+            ("unix:a,b.sock", unix("a,b.sock")),
             ("127.0.0.1:10810", tcp("127.0.0.1:10810")),
             ("tcp:[::1]:1", tcp("[::1]:1")),
             ("localhost:1", tcp("localhost:1")),
@@ -152,6 +164,10 @@ mod tests {
             let parsed: AdminAddress = text.parse().unwrap();
             assert_eq!(parsed, address, "{text}");
             assert_eq!(parsed.to_string().parse(), Ok(address), "{text}");
+        }
+        for text in ["unix:/a,127.0.0.1:1", "127.0.0.1:1,unix:/a", "unix:a,unix:b"] {
+            let refused = text.parse::<AdminAddress>().unwrap_err().to_string();
+            assert!(refused.contains("give each with an --admin of its own"), "{refused}");
         }
         for text in ["", "nowhere", "unix:", "tcp:", "tcp:/a", ":1", "127.0.0.1:99999", "http:x"] {
             assert!(text.parse::<AdminAddress>().is_err(), "{text}");
