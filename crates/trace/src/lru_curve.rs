@@ -104,7 +104,7 @@ impl LruCurve {
         self.limit = Some(limit);
     }
 
-    /// Keys with this [hash](crate::sample_hash) or a larger one are not sampled; `None` while
+    /// Keys with this [hash] or a larger one are not sampled; `None` while
     /// all are.
     pub fn limit(&self) -> Option<u64> {
         self.limit
@@ -121,7 +121,7 @@ impl LruCurve {
         }
     }
 
-    /// Adds the touch of a key by its [hash](crate::sample_hash), if the key is sampled. One that
+    /// Adds the touch of a key by its [hash], if the key is sampled. One that
     /// does not count changes the distances of others. Touches that count are to be told to
     /// [`add_touches`](Self::add_touches).
     pub fn add_hashed(&mut self, hash: u64, counts: bool) {
