@@ -188,9 +188,9 @@ fn a_machine_without_the_library_is_told_what_to_install() {
 
 #[test]
 fn a_server_ends_while_requests_wait_for_a_cluster_that_is_gone() {
-    let Some(ceph) = Ceph::start() else { return };
     for (write, code) in [("pass", 1), ("back", 0)] {
-        let mut image = Image::new(&ceph, write);
+        let Some(ceph) = Ceph::start() else { return };
+        let image = Image::new(&ceph, write);
         let mut server = image.serve(&["--write", write, "--stop-timeout", "1s"]);
         let mut client = connect(&server);
         client.write(0, &[7; 4096], false).expect("a write");
@@ -206,10 +206,6 @@ fn a_server_ends_while_requests_wait_for_a_cluster_that_is_gone() {
         let (ended, log) = (server.ended(), server.log());
         assert!(log.contains("has not answered for 1s"), "{log}");
         assert_eq!(ended, Some(code), "{log}");
-        ceph.go_on();
-        image.content[..4096].fill(7);
-        let server = image.serve(&["--write", write]);
-        image.check(&mut connect(&server));
     }
 }
 
