@@ -93,6 +93,7 @@ fn a_server_that_lacks_its_own_half_ends_when_it_cannot_reach_the_other() {
     let mut pair = Pair::mirrored(ceph, "5s");
     pair.resync = "4KiB"; // a day
     pair.begin(0);
+    pair.wait_for_role(0, Role::Active);
     pair.begin(1);
     wait_for_service(&pair, 0);
     pair.wait_for_sync(0);
