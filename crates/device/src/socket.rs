@@ -73,9 +73,19 @@ struct Flight {
 #[derive(Debug)]
 enum Work {
     Accept,
-    Receive { into: Slice, whole: bool },
-    Send { left: Vec<Slice>, message: Box<Message> },
+    Receive {
+        into: Slice,
+        whole: bool,
+    },
+    Send {
+        left: Vec<Slice>,
+        message: Box<Message>,
+    },
     Readable,
+    /// The end of the flight in this slot.
+    Cancel {
+        slot: usize,
+    },
 }
 
 /// The record of a gathering send that the kernel reads; boxed, since it must not move.
@@ -121,6 +131,19 @@ impl Sockets {
         self.begin(token, descriptor, Work::Readable);
     }
 
+    /// Ends the receives with this token. One that has not received anything yet ends with
+    /// `ECANCELED`; nothing that has arrived is lost.
+    pub fn cancel_receive(&mut self, token: u64) {
+        let is_meant =
+            |flight: &Flight| flight.token == token && matches!(flight.work, Work::Receive { .. });
+        for slot in 0..self.flights.len() {
+            if let Some(flight) = self.flights[slot].as_ref().filter(|it| is_meant(it)) {
+                let socket = Rc::clone(&flight.socket);
+                self.begin(token, &socket, Work::Cancel { slot });
+            }
+        }
+    }
+
     /// Operations not finished.
     pub fn in_flight(&self) -> usize {
         self.flights.len() - self.free.len()
@@ -142,8 +165,9 @@ impl Sockets {
                 },
             };
             let token = self.flights[slot].as_ref().expect("finished flights exist").token;
-            self.land(slot);
-            done.push(SocketCompletion { token, result: outcome });
+            if self.land(slot) {
+                done.push(SocketCompletion { token, result: outcome });
+            }
         }
         self.events = events;
     }
@@ -161,24 +185,37 @@ impl Sockets {
         } else {
             self.flights[slot] = Some(flight);
         }
-        if let Err(error) = self.launch(slot) {
-            self.land(slot);
+        if let Err(error) = self.launch(slot)
+            && self.land(slot)
+        {
             self.early.push(SocketCompletion { token, result: Err(error) });
         }
     }
 
     fn launch(&mut self, slot: usize) -> io::Result<()> {
-        let entry = self.flights[slot].as_mut().expect("launched flights exist").entry();
+        let flight = self.flights[slot].as_mut().expect("launched flights exist");
+        let entry = match flight.work {
+            Work::Cancel { slot } => {
+                let target = self.ring.user_data(self.owner, slot as u64);
+                opcode::AsyncCancel::new(target).build()
+            }
+            _ => flight.entry(),
+        };
         // SAFETY: slices, message and descriptor stay in `flights` until the completion was taken,
         // also in `drop`.
         unsafe { self.ring.push(self.owner, slot as u64, entry) }
     }
 
-    fn land(&mut self, slot: usize) {
-        if let Some(Flight { work: Work::Send { message, .. }, .. }) = self.flights[slot].take() {
-            self.spare.push(message);
-        }
+    /// Ends a flight. Returns whether its end is reported.
+    fn land(&mut self, slot: usize) -> bool {
+        let work = self.flights[slot].take().map(|flight| flight.work);
         self.free.push(slot);
+        match work {
+            Some(Work::Send { message, .. }) => self.spare.push(message),
+            Some(Work::Cancel { .. }) => return false,
+            _ => {}
+        }
+        true
     }
 }
 
@@ -200,6 +237,7 @@ impl Flight {
                 opcode::SendMsg::new(fd, &raw const message.header).flags(flags).build()
             }
             Work::Readable => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
+            Work::Cancel { .. } => unreachable!("a cancellation names a flight, not a socket"),
         }
     }
 
@@ -219,7 +257,7 @@ impl Flight {
                 Some(Ok(SocketOutcome::Accepted(socket)))
             }
             Work::Receive { .. } => Some(Ok(SocketOutcome::Received(moved))),
-            Work::Readable => Some(Ok(SocketOutcome::Readable)),
+            Work::Readable | Work::Cancel { .. } => Some(Ok(SocketOutcome::Readable)),
             Work::Send { left, .. } => {
                 advance(left, moved);
                 left.is_empty().then(|| Ok(SocketOutcome::Sent(std::mem::take(left))))

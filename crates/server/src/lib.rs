@@ -33,6 +33,7 @@ mod volume;
 pub use address::{ListenAddress, ListenAddressError, NvmeAddress};
 pub use listener::ListenError;
 pub use nvme_access::{NvmeAccess, NvmeSecretsError};
+pub use session::HandOff;
 pub use socket_file::SocketError;
 pub use threads::{
     AdminSetup, Attached, Away, Bound, CacheDevices, Desk, Ended, NamedDevices, NvmeSetup,

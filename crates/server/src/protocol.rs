@@ -137,7 +137,7 @@ pub(crate) enum Answer<'a> {
 }
 
 /// The server's side of the conversation with one client.
-pub(crate) trait Protocol: Debug {
+pub(crate) trait Protocol: Debug + Send {
     /// Parses received bytes up to the next event. Returns the number of bytes used. Payload does
     /// not count as used.
     ///

@@ -18,6 +18,7 @@
 mod budget;
 mod ending;
 mod error;
+mod passed;
 mod receiving;
 mod sending;
 mod using;
@@ -38,6 +39,8 @@ use crate::protocol::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, 
 use crate::tls::{Channel, TlsConfig};
 pub(crate) use budget::Budget;
 pub(crate) use error::{Overdue, SessionError};
+pub use passed::HandOff;
+pub(crate) use passed::Passed;
 use receiving::{Filling, Incoming};
 
 /// The action that the session wants from the server next.
@@ -131,6 +134,8 @@ struct End {
     broken: bool,
     /// Nothing is sent any more.
     silent: bool,
+    /// No further request is received: the connection is handed on once nothing is under way.
+    leaving: bool,
 }
 
 #[derive(Debug)]
@@ -168,6 +173,18 @@ impl Session {
         let address = rustix::net::getsockname(&socket).ok();
         let address = address.and_then(|address| SocketAddr::try_from(address).ok());
         let protocol = factory.begin(address, exports, common.tls.as_ref(), &mut outbox);
+        Self::of(key, socket, protocol, outbox, common, now)
+    }
+
+    /// A session with this protocol, which has put something into the outbox.
+    fn of(
+        key: u32,
+        socket: OwnedFd,
+        protocol: Box<dyn Protocol>,
+        outbox: Outbox,
+        common: &Common,
+        now: Instant,
+    ) -> Self {
         Self {
             socket: Rc::new(socket),
             key,
@@ -230,6 +247,7 @@ impl Session {
             self.input.used += used;
             match event {
                 Event::NeedMore if self.decrypt()? || self.end.ended => {}
+                Event::NeedMore if self.end.leaving => return Ok(Some(Want::Pause)),
                 Event::NeedMore => return Ok(Some(self.receive(now))),
                 Event::Nothing => {}
                 Event::StartTls => {

@@ -1,6 +1,7 @@
 //! The errors of opening an image.
 
 use std::io;
+use std::time::Duration;
 
 /// Why an image could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -59,6 +60,17 @@ pub enum RbdError {
     Locked {
         /// The image.
         image: String,
+    },
+    /// The cluster does not answer.
+    #[error(
+        "image {image} is still not open after {after:?}: the cluster does not answer; see ceph \
+         status"
+    )]
+    Silent {
+        /// The image.
+        image: String,
+        /// The time that was waited.
+        after: Duration,
     },
     /// A snapshot cannot be written.
     #[error("image {image} is a snapshot, which is only read; serve it read-only")]

@@ -1,8 +1,12 @@
 //! A handle of an image, with the connection to its cluster and its lock.
 
 use std::io;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread::Builder;
+use std::time::Duration;
 
 use super::error::RbdError;
 use super::handles::OpenImage;
@@ -10,6 +14,10 @@ use super::library::{Functions, Handle, library};
 use super::name::RbdName;
 use super::news::News;
 use crate::identity::Identity;
+
+/// The time for an image to open. A dead server's lock lasts half a minute, and so does the search
+/// for a cluster.
+const OPEN_MOST: Duration = Duration::from_secs(90);
 
 /// An image that is open, of which every thread can have a [`RbdDevice`](super::RbdDevice). Clones
 /// are the same one; the lock ends with the last clone and device.
@@ -32,7 +40,41 @@ impl RbdSource {
     /// # Errors
     /// Names the image and the step that failed.
     pub fn prepare(name: &RbdName, read_only: bool) -> Result<RbdSource, RbdError> {
-        Self::prepare_with(name, read_only, &[])
+        Self::prepare_within(OPEN_MOST, name, read_only)
+    }
+
+    /// Opens an image as [`prepare`](Self::prepare) does, within this time. One that opens later is
+    /// closed again.
+    ///
+    /// # Errors
+    /// Names the image and the step that failed, or that the cluster is silent.
+    pub fn prepare_within(
+        most: Duration,
+        name: &RbdName,
+        read_only: bool,
+    ) -> Result<RbdSource, RbdError> {
+        let (sender, opened) = sync_channel(1);
+        let image = name.clone();
+        // The library waits without a bound for a cluster that has answered before.
+        let open = move || {
+            let _ = sender.send(Self::prepare_with(&image, read_only, &[])); // perhaps too late
+        };
+        let thread = Builder::new().name("floe-rbd-open".to_owned()).spawn(open);
+        let thread = thread.map_err(|source| RbdError::Image {
+            what: "begin a thread that opens",
+            image: name.to_string(),
+            source,
+        })?;
+        match opened.recv_timeout(most) {
+            Ok(opened) => opened,
+            Err(RecvTimeoutError::Timeout) => {
+                Err(RbdError::Silent { image: name.to_string(), after: most })
+            }
+            Err(RecvTimeoutError::Disconnected) => match thread.join() {
+                Err(panic) => resume_unwind(panic),
+                Ok(()) => unreachable!("it has sent something"),
+            },
+        }
     }
 
     /// Opens an image for writing with librbd's own write-back cache, so that others can compare it

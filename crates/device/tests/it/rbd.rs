@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use floe_device::{Action, Device, Operation, Pool, RbdWatch, Ring, Role, Source, Spec};
+use floe_device::{Action, Device, Operation, Pool, RbdSource, RbdWatch, Ring, Role, Source, Spec};
 use floe_testkit::{Ceph, wait_until};
 use proptest::test_runner::{Config, TestRunner};
 
@@ -359,6 +359,25 @@ fn operations_fail_when_the_cluster_has_not_answered_for_long() {
     ceph.go_on();
     wait_until("a write arrives", || write(&ring, &pool, &mut *device, 0, &[3; SECTOR]).is_ok());
     assert_eq!(read(&ring, &pool, &mut *device, 0, SECTOR).unwrap(), [3; SECTOR]);
+}
+
+#[test]
+fn an_image_by_a_shared_connection_is_not_waited_for_without_a_bound() {
+    let Some(ceph) = Ceph::start() else { return };
+    let texts: Vec<_> = (0..9).map(|at| ceph.image(&format!("shared-{at}"), 1 << 20)).collect();
+    let (last, others) = texts.split_last().expect("there are images");
+    let others: Vec<_> = others.iter().map(|text| prepare(text, WRITER).unwrap()).collect();
+    let spec: Spec = last.parse().unwrap();
+    let image = spec.image().expect("it is an image");
+    ceph.pause();
+    let late = RbdSource::prepare_within(Duration::from_millis(300), image, false).unwrap_err();
+    let said = "image rbd/shared-8,conf=";
+    assert!(late.to_string().starts_with(said), "{late}");
+    assert!(late.to_string().contains("300ms: the cluster does not answer"), "{late}");
+    ceph.go_on();
+    // It opens, is closed again, and has no owner then.
+    wait_until("it can be opened", || prepare(last, WRITER).is_ok());
+    drop(others);
 }
 
 #[test]

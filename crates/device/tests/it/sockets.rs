@@ -82,6 +82,30 @@ fn dropping_cancels_what_never_arrives() {
 }
 
 #[test]
+fn a_receive_is_cancelled_and_loses_nothing_that_has_arrived() {
+    let (ring, pool) = thread();
+    let (ours, mut theirs) = pair();
+    let (others, _silent) = pair();
+    let mut sockets = Sockets::new(&ring);
+    sockets.receive(1, &ours, pool.allocate(4096).whole(), false);
+    sockets.receive(2, &others, pool.allocate(4096).whole(), false);
+    ring.wait(Some(std::time::Duration::ZERO)).unwrap();
+    sockets.cancel_receive(1);
+    let (1, Err(error)) = next(&ring, &mut sockets) else { panic!("it is not cancelled") };
+    assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+    // One that has ended already ends as usual, once.
+    theirs.write_all(b"abc").unwrap();
+    sockets.receive(1, &ours, pool.allocate(4096).whole(), false);
+    ring.wait(Some(std::time::Duration::from_secs(60))).unwrap();
+    sockets.cancel_receive(1);
+    assert!(matches!(next(&ring, &mut sockets), (1, Ok(SocketOutcome::Received(3)))));
+    theirs.write_all(b"d").unwrap();
+    sockets.receive(3, &ours, pool.allocate(4096).whole(), false);
+    assert!(matches!(next(&ring, &mut sockets), (3, Ok(SocketOutcome::Received(1)))));
+    assert_eq!(sockets.in_flight(), 1, "the other receive goes on");
+}
+
+#[test]
 fn a_descriptor_that_becomes_readable_is_reported() {
     let (ring, _) = thread();
     let (ours, mut theirs) = pair();

@@ -102,6 +102,9 @@ impl Acceptor {
         for index in 0..self.admin_listeners.len() as u32 {
             self.accept(AcceptorToken::AcceptAdmin(index));
         }
+        for passed in self.config.nvme.hand_off.take() {
+            self.to_idlest(Message::Adopt(passed));
+        }
         let signal = Rc::clone(&self.io.signal);
         self.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
         let wake_up = self.inbox.wake_up().descriptor().map_err(ServeError::Wake)?;
@@ -241,10 +244,15 @@ impl Acceptor {
             return self.entrance.sent_away(connections); // closes it
         }
         self.entrance.has_room();
+        let protocol = Arc::clone(&self.listeners[listener as usize].protocol);
+        self.to_idlest(Message::Serve(socket, protocol));
+    }
+
+    /// Gives the worker with the fewest clients one more.
+    fn to_idlest(&self, client: Message) {
         let idlest = self.workers.idlest();
         idlest.connections.fetch_add(1, Ordering::Relaxed); // roughly is good enough
-        let protocol = Arc::clone(&self.listeners[listener as usize].protocol);
-        idlest.mailbox.post(Message::Serve(socket, protocol));
+        idlest.mailbox.post(client);
     }
 
     fn signalled(&mut self, result: &std::io::Result<SocketOutcome>) {

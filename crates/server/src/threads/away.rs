@@ -2,8 +2,9 @@
 //!
 //! A host of a pair connects to both servers. They have the same subsystem and the same volumes, so
 //! that the host sees one disk with two paths. The standby says that its volumes are inaccessible
-//! there (ANA), and the host uses the other path. When the standby takes over it disconnects its
-//! hosts, which connect again and find the volumes optimized.
+//! there (ANA), and the host uses the other path. When the standby takes over it hands the
+//! connections to the server that it becomes. That server tells the hosts, by an asynchronous event,
+//! that the access has changed: they find the volumes optimized and go on without connecting again.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -17,7 +18,7 @@ use floe_nvme::target::subsystem::Subsystem;
 
 use super::Server;
 use super::bound::Bound;
-use super::setup::{AdminSetup, ServeError, ServerSetup};
+use super::setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
 use super::tier::Tier;
 use crate::address::ListenAddress;
 use crate::limits::Limits;
@@ -75,8 +76,9 @@ impl Away {
         };
         let listeners = self.sockets.iter().map(listener).collect::<Result<_, ServeError>>()?;
         let limits = Limits { farewell_time: FAREWELL, ..self.config.limits };
-        let config =
-            ServerSetup { limits, admin: AdminSetup::default(), turn: None, ..self.config.clone() };
+        let nvme = NvmeSetup { hands_off: true, ..self.config.nvme.clone() };
+        let admin = AdminSetup::default();
+        let config = ServerSetup { limits, admin, nvme, turn: None, ..self.config.clone() };
         for (name, _) in &volumes {
             config.nvme.paths.set_access(name, AccessState::Inaccessible);
         }

@@ -14,6 +14,7 @@ use super::tier_part::TierPart;
 use crate::admin::{Addition, AllowedPaths, AnaState, NewTier, PathRefused, Reply, Trouble};
 use crate::protocol::ProtocolFactory;
 use crate::sampler::Sampling;
+use crate::session::Passed;
 use crate::status::Snapshot;
 use crate::ublk::QueueOrder;
 use crate::volume::DeviceSource;
@@ -23,6 +24,8 @@ use crate::volume::DeviceSource;
 pub(super) enum Message {
     /// Serve this client, in the protocol that the factory begins.
     Serve(OwnedFd, Arc<dyn ProtocolFactory>),
+    /// Serve the client of this connection, which another server has served.
+    Adopt(Passed),
     /// Serve this queue of a local block device.
     ServeQueue(QueueOrder),
     /// Fail all requests of the queues of a volume's local block device.

@@ -13,7 +13,7 @@ use super::slots::Slots;
 use super::warnings::{Complaint, Warnings};
 use crate::limits::WATCH_INTERVAL;
 use crate::protocol::ProtocolFactory;
-use crate::session::{Common, Session};
+use crate::session::{Common, Passed, Session};
 use crate::status::Snapshot;
 
 /// The clients of a worker.
@@ -63,10 +63,19 @@ impl Sessions {
         Some(index)
     }
 
-    /// Forgets a session that is over.
-    pub(super) fn remove(&mut self, index: u32) {
-        self.list.remove(index);
+    /// Begins the session of a connection that another server has served.
+    pub(super) fn adopt(&mut self, passed: Passed, common: &Common) {
+        let now = Instant::now();
+        let session = |key| Session::adopt(key, passed, &self.exports, common, now);
+        let index = self.list.insert_with(session);
+        self.watch(now);
+        self.touch(index);
+    }
+
+    /// Takes out a session that is over.
+    pub(super) fn remove(&mut self, index: u32) -> Option<Session> {
         self.connections.fetch_sub(1, Ordering::Relaxed); // a count for choosing workers only
+        self.list.remove(index)
     }
 
     pub(super) fn indices(&self) -> Vec<u32> {
@@ -104,6 +113,22 @@ impl Sessions {
             self.list[index].end();
             self.touch(index);
         }
+    }
+
+    /// Has all sessions leave whose connections can be handed on, ends the others, and begins no
+    /// more. Returns those that leave.
+    pub(super) fn leave(&mut self) -> Vec<u32> {
+        self.ending = true;
+        let mut leaving = self.list.indices();
+        leaving.retain(|&index| {
+            self.touched.push(index);
+            let leaves = self.list[index].leave();
+            if !leaves {
+                self.list[index].end();
+            }
+            leaves
+        });
+        leaving
     }
 
     /// Has clients checked for being late, if none can have been late so far.

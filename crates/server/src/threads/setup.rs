@@ -20,6 +20,7 @@ use crate::limits::Limits;
 use crate::listener::ListenError;
 use crate::nvme_access::NvmeAccess;
 use crate::pair::{StandbyError, Turn};
+use crate::session::HandOff;
 use crate::socket_file::SocketError;
 use crate::tls::TlsConfig;
 
@@ -72,6 +73,11 @@ pub struct NvmeSetup {
     /// The ways by which hosts reach the volumes. The server names its own addresses, and takes
     /// over the access to volumes that is set here before it begins.
     pub paths: Arc<Paths>,
+    /// The connections that an earlier server of this process has handed on. The server adopts
+    /// them when it begins.
+    pub hand_off: HandOff,
+    /// The server hands its connections on when it ends.
+    pub hands_off: bool,
 }
 
 /// The admin interface as its settings describe it, with the token read.

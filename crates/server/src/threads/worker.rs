@@ -227,7 +227,8 @@ impl Worker {
                     self.tier(tier).retire();
                 }
             }
-            Message::End => self.sessions.end(),
+            Message::Adopt(passed) => self.adopt(passed),
+            Message::End => self.end_sessions(),
             Message::Probe => {}
             Message::Stop => self.stopped = true,
         }

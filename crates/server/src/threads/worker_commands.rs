@@ -35,7 +35,7 @@ impl Worker {
             Command::NoteRest => Awaited::Noted { begun: false },
             Command::End => {
                 self.driver.set_timeout(self.config.limits.stop_timeout);
-                self.sessions.end();
+                self.end_sessions();
                 self.locals.end();
                 Awaited::Quiet { until }
             }
@@ -88,7 +88,7 @@ impl Worker {
         for (ticket, awaited) in std::mem::take(&mut self.commands.awaited) {
             let result = match awaited {
                 Awaited::Quiet { until } => self
-                    .clients_are_gone(now, until, |session| session.is_quiet())
+                    .clients_are_gone(now, until, |it| it.is_quiet() && !it.is_leaving())
                     .filter(|()| self.locals.is_quiet())
                     .map(|()| Ok(Done::Nothing)),
                 Awaited::Unused { volume, until } => {

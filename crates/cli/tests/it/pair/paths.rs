@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use floe_nvme::host::{Access, HostError, Range};
+use floe_nvme::host::{Access, ControllerData, HostError, Range};
 use floe_server::nvme_client::Controller;
 use floe_server::pair::Role;
 use floe_testkit::{Ceph, PATIENCE, wait_until};
@@ -70,7 +70,16 @@ fn hosts_see_the_standby_as_a_path_that_cannot_be_used_until_it_takes_over() {
     };
     assert_eq!((error.status.kind(), error.status.code()), (3, 2));
     assert!(!error.status.do_not_retry(), "the other path takes it");
+    // The host keeps the connections of its path, and is told that the access has changed.
+    let mut path = queue(&mut standby);
+    standby.watch(ControllerData::ANA_NOTICES).expect("events of the access");
     pair.kill(0);
+    let event = standby.next_event().expect("an event on the same connection");
+    assert_eq!(event, 0x000c_0302, "a notice of the log of access");
+    let log = standby.log_page(0x0c, 0, 52).expect("the log");
+    assert_eq!(log[32], OPTIMIZED);
+    assert_eq!(path.read(BLOCK, 4096).expect("a read"), [7; 4096]);
+    drop(path);
     let mut active = await_state(&addresses[1], OPTIMIZED);
     assert_eq!(queue(&mut active).read(BLOCK, 4096).expect("a read"), [7; 4096]);
     // The other one is the path that cannot be used now.
