@@ -339,6 +339,32 @@ fn talk(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     let read = stream.read_to_end(&mut answer);
     if answer.is_empty() {
         sent.and(read)?;
+        let hung_up = "it hung up before it answered";
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, hung_up));
     }
     Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn a_server_that_ends_before_it_answers_is_not_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let ending = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            let read = client.read(&mut [0; 4096]).unwrap();
+            assert!(read > 0, "it asks");
+        });
+        let address: AdminAddress = format!("unix:{}", path.display()).parse().unwrap();
+        let error = volumes(&Endpoint { address, token: None }).unwrap_err();
+        assert!(matches!(error, AdminError::Unreachable { .. }), "{error}");
+        ending.join().unwrap();
+    }
 }
