@@ -18,12 +18,12 @@
 mod budget;
 mod ending;
 mod error;
+mod line;
 mod passed;
 mod receiving;
 mod sending;
 mod using;
 
-use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -39,6 +39,7 @@ use crate::protocol::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, 
 use crate::tls::{Channel, TlsConfig};
 pub(crate) use budget::Budget;
 pub(crate) use error::{Overdue, SessionError};
+use line::{Line, Turn};
 pub use passed::HandOff;
 pub(crate) use passed::Passed;
 use receiving::{Filling, Incoming};
@@ -69,16 +70,6 @@ pub(crate) struct Common {
     pub(crate) limits: Limits,
 }
 
-/// A request on its way to the server.
-#[derive(Debug, Clone, Copy)]
-enum Turn {
-    /// In line at the budget.
-    Waiting(Request),
-    /// Not in line, until the client has taken the send under way.
-    SetAside(Request),
-    Come(Request),
-}
-
 /// Received bytes, before they are parsed.
 #[derive(Debug)]
 struct Input {
@@ -104,14 +95,6 @@ struct Payloads {
     filled: Option<Incoming>,
 }
 
-/// Requests that wait for their turn at the budget.
-#[derive(Debug, Default)]
-struct Line {
-    turn: Option<Turn>,
-    /// Requests behind the one in `turn`.
-    behind: VecDeque<Request>,
-}
-
 /// Bytes to be sent.
 #[derive(Debug)]
 struct Output {
@@ -121,6 +104,13 @@ struct Output {
     sending: bool,
     /// Time at which the send under way began.
     since: Instant,
+}
+
+impl Output {
+    /// The client takes its replies slowly.
+    fn is_slow(&self, now: Instant) -> bool {
+        self.sending && now >= self.since + SLOW_TIME
+    }
 }
 
 /// The end of the session, as far as it has come.
@@ -219,7 +209,9 @@ impl Session {
                 return Ok(self.take_request(now));
             }
             if self.payloads.filling.is_some() {
-                if self.take_payload(now) || self.decrypt()? {
+                if self.payloads.take(&mut self.input, &mut *self.protocol, now)
+                    || self.decrypt()?
+                {
                     continue;
                 }
                 if self.end.ended {
@@ -276,7 +268,7 @@ impl Session {
                         false => self.reply(&write.request, Err(Fault::Io)), // it is not written
                     }
                 }
-                Event::Payload { tag, bytes } => self.fill(tag, bytes),
+                Event::Payload { tag, bytes } => self.payloads.fill(tag, bytes),
                 Event::Disconnect => self.end.ended = true,
             }
         }
@@ -289,24 +281,6 @@ impl Session {
         }
         self.end();
         SessionError::Told(error)
-    }
-
-    /// Takes out the request whose memory is there.
-    fn take_request(&mut self, now: Instant) -> Option<Want> {
-        let Some(Turn::Come(request)) = self.line.turn else { return None };
-        let next = self.line.behind.pop_front();
-        self.line.turn = next.map(|next| self.take_turn(next, now));
-        self.serving += 1;
-        Some(Want::Serve(request))
-    }
-
-    /// The request passes those that wait for memory. A write does whose payload is in front of the
-    /// payload of earlier writes, because only that may free the memory. So does a request that
-    /// needs none, because nothing else bounds how many wait.
-    fn goes_first(&self, request: &Request) -> bool {
-        let is_write = matches!(request.kind, Kind::Write { .. });
-        request.payload_follows && !self.payloads.incoming.is_empty()
-            || self.line.turn.is_some() && !is_write && bytes_of(request) == 0
     }
 
     /// The client is to be listened to no more until replies have left.
@@ -330,43 +304,6 @@ impl Session {
             let out = Reply::new(&mut self.output.outbox, &self.common.pool, bytes);
             self.protocol.reply(request, result, out);
         }
-    }
-
-    /// Takes the memory of a request, or has it wait.
-    fn take_turn(&self, request: Request, now: Instant) -> Turn {
-        match self.common.budget.take_own(self.key, bytes_of(&request)) {
-            true => Turn::Come(request),
-            false if self.is_slow(now) => Turn::SetAside(request),
-            false => self.line_up(request),
-        }
-    }
-
-    /// Asks the budget for the memory of a request.
-    fn line_up(&self, request: Request) -> Turn {
-        let at_once = self.common.budget.take(self.key, bytes_of(&request));
-        if at_once { Turn::Come(request) } else { Turn::Waiting(request) }
-    }
-
-    /// Removes a client from the line if it takes its replies slowly.
-    pub(crate) fn leave_the_line_if_slow(&mut self, now: Instant) {
-        if let Some(Turn::Waiting(request)) = self.line.turn
-            && self.is_slow(now)
-        {
-            self.common.budget.leave(self.key);
-            self.line.turn = Some(Turn::SetAside(request));
-        }
-    }
-
-    fn is_slow(&self, now: Instant) -> bool {
-        self.output.sending && now >= self.output.since + SLOW_TIME
-    }
-
-    /// The session's turn at the budget has come.
-    pub(crate) fn turn_has_come(&mut self) {
-        let Some(Turn::Waiting(request)) = self.line.turn else {
-            unreachable!("only who waits has a turn")
-        };
-        self.line.turn = Some(Turn::Come(request));
     }
 
     fn give_back(&mut self, bytes: usize) {

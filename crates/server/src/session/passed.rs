@@ -52,34 +52,36 @@ impl Session {
     pub(crate) fn receive_cancelled(&mut self) {
         self.input.receiving = false;
     }
+}
 
+impl Passed {
     /// Returns whether the session leaves and nothing of it is under way.
-    pub(crate) fn can_pass(&self) -> bool {
-        self.is_leaving()
-            && !self.input.receiving
-            && self.is_quiet()
-            && self.payloads.filling.is_none()
-            && self.input.used == self.input.bytes.len()
+    pub(crate) fn can_be_of(session: &Session) -> bool {
+        session.is_leaving()
+            && !session.input.receiving
+            && session.is_quiet()
+            && session.payloads.filling.is_none()
+            && session.input.used == session.input.bytes.len()
     }
 
-    /// Takes the session apart; `None` when the system is out of descriptors.
-    pub(crate) fn pass(self) -> Option<Passed> {
-        debug_assert!(self.can_pass());
+    /// Takes a session apart; `None` when the system is out of descriptors.
+    pub(crate) fn of(session: Session) -> Option<Self> {
+        debug_assert!(Self::can_be_of(&session));
         // The cancellation of a receive may still hold the socket.
-        let socket = self.socket.try_clone().ok()?;
-        Some(Passed { socket, protocol: self.protocol })
+        let socket = session.socket.try_clone().ok()?;
+        Some(Self { socket, protocol: session.protocol })
     }
 
-    /// Makes the session of a connection that was handed on. Its client is told of these exports.
-    pub(crate) fn adopt(
+    /// Makes a session of the connection. Its client is told of these exports.
+    pub(crate) fn adopted(
+        self,
         key: u32,
-        passed: Passed,
         exports: &Arc<Exports>,
         common: &Common,
         now: Instant,
-    ) -> Self {
-        let Passed { socket, protocol } = passed;
-        let mut session = Self::of(key, socket, protocol, Outbox::default(), common, now);
+    ) -> Session {
+        let outbox = Outbox::default();
+        let mut session = Session::of(key, self.socket, self.protocol, outbox, common, now);
         session.exports_changed(exports);
         session
     }

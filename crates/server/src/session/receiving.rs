@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use floe_device::{Buffer, Slice};
 
-use super::{Session, SessionError, Want};
+use super::{Input, Payloads, Session, SessionError, Want};
 use crate::limits::{PIECE_BYTES, RECEIVE_BUSY_BYTES, RECEIVE_IDLE_BYTES};
-use crate::protocol::Request;
+use crate::protocol::{Protocol, Request};
 
 /// A write whose payload is being received.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Session {
         } else if self.payloads.filling.is_some() && self.channel.is_none() {
             // Less than all of it is no end yet: kernels before 5.19 may give up waiting for the
             // rest.
-            self.filled_by(bytes, now);
+            self.payloads.filled_by(bytes, &mut *self.protocol, now);
         } else {
             let buffer = self.input.buffer.as_ref().expect("what was received is somewhere");
             self.input.size = match bytes {
@@ -146,45 +146,48 @@ impl Session {
         self.protocol.ready(&request, &mut self.output.outbox);
         self.payloads.incoming.push(write);
     }
+}
 
+impl Payloads {
     /// The next bytes are payload of the write with this tag.
     pub(super) fn fill(&mut self, tag: u64, bytes: usize) {
-        let write = self.payloads.incoming.iter().position(|incoming| incoming.request.tag == tag);
+        let write = self.incoming.iter().position(|incoming| incoming.request.tag == tag);
         let write = write.expect("payload comes for a write that is ready");
-        debug_assert!(
-            bytes
-                <= self.payloads.incoming[write].into.len()
-                    - self.payloads.incoming[write].received
-        );
-        self.payloads.filling = Some(Filling { write, bytes });
+        debug_assert!(bytes <= self.incoming[write].into.len() - self.incoming[write].received);
+        self.filling = Some(Filling { write, bytes });
     }
 
     /// Takes payload out of the input. Returns whether there was any.
-    pub(super) fn take_payload(&mut self, now: Instant) -> bool {
-        let Some(filling) = self.payloads.filling else { return false };
-        let incoming = &self.payloads.incoming[filling.write];
-        let here = (self.input.bytes.len() - self.input.used).min(filling.bytes);
+    pub(super) fn take(
+        &mut self,
+        input: &mut Input,
+        protocol: &mut dyn Protocol,
+        now: Instant,
+    ) -> bool {
+        let Some(filling) = self.filling else { return false };
+        let incoming = &self.incoming[filling.write];
+        let here = (input.bytes.len() - input.used).min(filling.bytes);
         let place = incoming.into.slice(incoming.received..incoming.received + here);
-        place.copy_from(&self.input.bytes[self.input.used..self.input.used + here]);
-        self.input.used += here;
+        place.copy_from(&input.bytes[input.used..input.used + here]);
+        input.used += here;
         if here > 0 {
-            self.filled_by(here, now);
+            self.filled_by(here, protocol, now);
         }
         here > 0
     }
 
     /// So many bytes of the payload that came next are in its buffer.
-    fn filled_by(&mut self, bytes: usize, now: Instant) {
-        let Some(mut filling) = self.payloads.filling else { return };
-        let incoming = &mut self.payloads.incoming[filling.write];
+    pub(super) fn filled_by(&mut self, bytes: usize, protocol: &mut dyn Protocol, now: Instant) {
+        let Some(mut filling) = self.filling else { return };
+        let incoming = &mut self.incoming[filling.write];
         let payload = incoming.into.slice(incoming.received..incoming.received + bytes);
-        self.protocol.payload_received(&payload);
+        protocol.payload_received(&payload);
         incoming.advance(bytes, now);
         filling.bytes -= bytes;
         let complete = incoming.received == incoming.into.len();
-        self.payloads.filling = (filling.bytes > 0).then_some(filling);
-        if complete && !self.protocol.checks_payload() {
-            self.payloads.filled = Some(self.payloads.incoming.swap_remove(filling.write));
+        self.filling = (filling.bytes > 0).then_some(filling);
+        if complete && !protocol.checks_payload() {
+            self.filled = Some(self.incoming.swap_remove(filling.write));
         }
     }
 }

@@ -3,8 +3,9 @@
 //! A host of a pair connects to both servers. They have the same subsystem and the same volumes, so
 //! that the host sees one disk with two paths. The standby says that its volumes are inaccessible
 //! there (ANA), and the host uses the other path. When the standby takes over it hands the
-//! connections to the server that it becomes. That server tells the hosts, by an asynchronous event,
-//! that the access has changed: they find the volumes optimized and go on without connecting again.
+//! connections to the server that it becomes. That server tells the hosts, by an asynchronous
+//! event, that the access has changed. They find the volumes optimized, and go on by the same
+//! connections.
 
 use std::io;
 use std::os::fd::OwnedFd;

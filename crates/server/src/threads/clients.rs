@@ -16,7 +16,7 @@ use super::token::ClientToken;
 use super::warnings::Complaint;
 use super::worker::Worker;
 use crate::protocol::{Answer as ToClient, ProtocolFactory, Request, same_bytes};
-use crate::session::{Passed, Session, SessionError, Want};
+use crate::session::{Passed, SessionError, Want};
 use crate::status::Operation;
 
 /// The time a TCP connection is silent before the system asks whether the other side is still
@@ -35,23 +35,6 @@ impl Worker {
         let Some(index) = self.sessions.begin(socket, protocol, &self.common) else { return };
         self.tally.clients.connections_taken += 1;
         tracing::debug!(thread = self.post.outbox.worker, client = index, "connected");
-    }
-
-    /// Takes on a client that another server has served.
-    pub(super) fn adopt(&mut self, passed: Passed) {
-        self.sessions.adopt(passed, &self.common);
-        self.tally.clients.connections_taken += 1;
-    }
-
-    /// Takes no more requests of clients. A server that hands its connections on keeps those that
-    /// can be, for the next one.
-    pub(super) fn end_sessions(&mut self) {
-        if !self.config.nvme.hands_off {
-            return self.sessions.end();
-        }
-        for index in self.sessions.leave() {
-            self.sockets.cancel_receive(ClientToken::Receive(index).encode());
-        }
     }
 
     pub(super) fn received(&mut self, index: u32, result: io::Result<SocketOutcome>) {
@@ -168,8 +151,8 @@ impl Worker {
         if self.sessions[index].is_over() {
             tracing::debug!(thread = self.post.outbox.worker, client = index, "disconnected");
             self.sessions.remove(index);
-        } else if self.sessions[index].can_pass() {
-            let passed = self.sessions.remove(index).and_then(Session::pass);
+        } else if Passed::can_be_of(&self.sessions[index]) {
+            let passed = self.sessions.remove(index).and_then(Passed::of);
             passed.into_iter().for_each(|passed| self.config.nvme.hand_off.put(passed));
         }
     }

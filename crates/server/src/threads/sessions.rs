@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use floe_device::Sockets;
 use floe_nbd::export::Exports;
 
 use super::slots::Slots;
+use super::token::ClientToken;
 use super::warnings::{Complaint, Warnings};
 use crate::limits::WATCH_INTERVAL;
 use crate::protocol::ProtocolFactory;
@@ -66,7 +68,7 @@ impl Sessions {
     /// Begins the session of a connection that another server has served.
     pub(super) fn adopt(&mut self, passed: Passed, common: &Common) {
         let now = Instant::now();
-        let session = |key| Session::adopt(key, passed, &self.exports, common, now);
+        let session = |key| passed.adopted(key, &self.exports, common, now);
         let index = self.list.insert_with(session);
         self.watch(now);
         self.touch(index);
@@ -106,29 +108,18 @@ impl Sessions {
         self.exports = exports;
     }
 
-    /// Ends all sessions, and begins no more.
-    pub(super) fn end(&mut self) {
+    /// Ends all sessions, and begins no more. With `hands_off` those leave whose connections the
+    /// next server can adopt.
+    pub(super) fn end(&mut self, hands_off: bool, sockets: &mut Sockets) {
         self.ending = true;
         for index in self.list.indices() {
-            self.list[index].end();
-            self.touch(index);
-        }
-    }
-
-    /// Has all sessions leave whose connections can be handed on, ends the others, and begins no
-    /// more. Returns those that leave.
-    pub(super) fn leave(&mut self) -> Vec<u32> {
-        self.ending = true;
-        let mut leaving = self.list.indices();
-        leaving.retain(|&index| {
-            self.touched.push(index);
-            let leaves = self.list[index].leave();
-            if !leaves {
+            if hands_off && self.list[index].leave() {
+                sockets.cancel_receive(ClientToken::Receive(index).encode());
+            } else {
                 self.list[index].end();
             }
-            leaves
-        });
-        leaving
+            self.touch(index);
+        }
     }
 
     /// Has clients checked for being late, if none can have been late so far.

@@ -227,8 +227,11 @@ impl Worker {
                     self.tier(tier).retire();
                 }
             }
-            Message::Adopt(passed) => self.adopt(passed),
-            Message::End => self.end_sessions(),
+            Message::Adopt(passed) => {
+                self.sessions.adopt(passed, &self.common);
+                self.tally.clients.connections_taken += 1;
+            }
+            Message::End => self.sessions.end(self.config.nvme.hands_off, &mut self.sockets),
             Message::Probe => {}
             Message::Stop => self.stopped = true,
         }

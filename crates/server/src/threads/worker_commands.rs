@@ -35,7 +35,7 @@ impl Worker {
             Command::NoteRest => Awaited::Noted { begun: false },
             Command::End => {
                 self.driver.set_timeout(self.config.limits.stop_timeout);
-                self.end_sessions();
+                self.sessions.end(self.config.nvme.hands_off, &mut self.sockets);
                 self.locals.end();
                 Awaited::Quiet { until }
             }
