@@ -18,7 +18,7 @@ demo: ## build, then see a slow volume made faster
 
 .PHONY: test
 test: ## every test, also those with real NBD clients, from C and from Python
-	@scripts/require build clients guest ceph c python browser
+	@scripts/require build clients guest ceph c rocksdb python browser
 	FLOE_REQUIRE_CLIENTS=1 FLOE_MIRROR_WORLDS=100000 $(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test -p floe -p floe-memory --lib --all-features --locked --no-fail-fast -- metrics event_tests
 	scripts/test-python
@@ -78,8 +78,9 @@ miri: ## undefined behaviour in the cache in memory, if Miri is there
 
 .PHONY: bench
 bench: ## benchmarks, each a ratio to a rival or to the floor
-	@scripts/require build clients bench ceph
+	@scripts/require build clients bench ceph c rocksdb
 	$(CARGO) bench --workspace --locked --bench '*'
+	scripts/results-rocksdb
 	$(CARGO) build --release --locked --bin floe
 	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3
 	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.02

@@ -29,11 +29,13 @@ typedef enum floe_status {
 
 // The importance of an object.
 typedef enum floe_priority {
-  // Counts as used once more than others when it comes in.
+  // Comes in to the pool for high priority, if the cache has one; counts as used once more than
+  // others when it comes in otherwise.
   FLOE_PRIORITY_HIGH = 0,
-  // Comes in where the policy has new entries.
+  // Comes in to the pool for low priority, if the cache has one, or where the policy has new
+  // entries.
   FLOE_PRIORITY_LOW = 1,
-  // Comes in only where that evicts nothing.
+  // Comes in where the policy has new entries.
   FLOE_PRIORITY_BOTTOM = 2,
 } floe_priority;
 
@@ -440,6 +442,16 @@ enum floe_status floe_options_set_shards(struct floe_options *options, size_t sh
 // Sets whether the hottest entries are frozen as long as that is faster.
 enum floe_status floe_options_set_freezing(struct floe_options *options, bool freezing);
 
+// Sets the shares of the capacity, from 0 to 1, that a cache for a host keeps for objects of high
+// and of low priority; both are 0 by default.
+//
+// A pool that is full lets its oldest object down: to the next pool, or to where the policy has
+// new ones, as one that was used once. So objects leave only after all pools above have let them
+// go.
+enum floe_status floe_options_set_priority_pools(struct floe_options *options,
+                                                 double high,
+                                                 double low);
+
 // Sets a function that is told of each entry that leaves, and why. It is called by any thread,
 // outside of locks, soon after; it may use the cache. It must not throw or unwind.
 enum floe_status floe_options_set_listener(struct floe_options *options,
@@ -470,187 +482,6 @@ void floe_value_release(struct floe_value *value);
 // stays meanwhile is shown once; one that comes or leaves may be. The function may use the cache,
 // and must not throw or unwind.
 enum floe_status floe_for_each(const struct floe_cache *cache, floe_entry_fn show, void *context);
-
-// Returns why the last call of this thread that failed did, as a line of text. It is empty before
-// the first, and valid until the next call of this thread that fails.
-const char *floe_error_message(void);
-
-// Returns the version of the library, such as "0.1.0".
-const char *floe_version(void);
-
-// Returns where the bytes of a value begin, or NULL for NULL. They must not be written, and are
-// valid until the value is released. Threads: any.
-const void *floe_value_data(const struct floe_value *value);
-
-// Returns the number of bytes of a value, or 0 for NULL. Threads: any.
-size_t floe_value_len(const struct floe_value *value);
-
-// Releases a value, which must not be used afterwards. NULL does nothing. Threads: any, also
-// another one than that which got it, and after the cache was freed.
-void floe_value_release(struct floe_value *value);
-
-// Returns new options, to be freed by `floe_options_free`. Without a capacity of entries or of
-// weight no cache can be made of them.
-struct floe_options *floe_options_new(void);
-
-// Frees options. Caches made of them stay. NULL does nothing.
-void floe_options_free(struct floe_options *options);
-
-// Sets the most entries that the cache holds. 0 turns it off.
-enum floe_status floe_options_set_capacity(struct floe_options *options, size_t entries);
-
-// Sets the most weight that the cache holds: the sum of the charges of its entries. May be
-// combined with a capacity of entries.
-enum floe_status floe_options_set_weight_capacity(struct floe_options *options, uint64_t weight);
-
-// Sets the eviction policy by name, such as "s3-fifo", "lru" or "slru:segments=2"; "qd-clock" by
-// default.
-enum floe_status floe_options_set_policy(struct floe_options *options, const char *policy);
-
-// Sets the admission by name, such as "second-access" or "obp:target=0.2"; by default everything
-// is admitted.
-enum floe_status floe_options_set_admission(struct floe_options *options, const char *admission);
-
-// Sets the milliseconds after its insertion at which an entry expires, 0 for never.
-enum floe_status floe_options_set_time_to_live_ms(struct floe_options *options, uint64_t ms);
-
-// Sets the milliseconds after its last use at which an entry expires, 0 for never.
-enum floe_status floe_options_set_time_to_idle_ms(struct floe_options *options, uint64_t ms);
-
-// Sets the number of parts with a lock each, a power of two; 0 for as many as suit the machine.
-enum floe_status floe_options_set_shards(struct floe_options *options, size_t shards);
-
-// Sets whether the hottest entries are frozen as long as that is faster.
-enum floe_status floe_options_set_freezing(struct floe_options *options, bool freezing);
-
-// Sets a function that is told of each entry that leaves, and why. It is called by any thread,
-// outside of locks, soon after; it may use the cache. It must not throw or unwind.
-enum floe_status floe_options_set_listener(struct floe_options *options,
-                                           floe_left_fn listener,
-                                           void *context);
-
-// Makes a cache; NULL where it cannot be as described. To be freed by `floe_cache_free`.
-struct floe_cache *floe_cache_new(const struct floe_options *options);
-
-// Frees a cache and, but for those that are kept, its values. No thread may use the cache then or
-// later. NULL does nothing.
-void floe_cache_free(struct floe_cache *cache);
-
-// Inserts a copy of a value, in place of the one that is there under the key, if any. Its charge
-// is the length of key and value.
-//
-// A cache may decline an entry, by its admission or because it is too heavy; that is no error.
-enum floe_status floe_insert(const struct floe_cache *cache,
-                             const void *key,
-                             size_t key_len,
-                             const void *data,
-                             size_t len);
-
-// As `floe_insert`, with a charge (0 for the length of key and value) and a time to live in
-// milliseconds (0 for the cache's).
-enum floe_status floe_insert_for(const struct floe_cache *cache,
-                                 const void *key,
-                                 size_t key_len,
-                                 const void *data,
-                                 size_t len,
-                                 uint32_t charge,
-                                 uint64_t live_ms);
-
-// Inserts memory that the program gives away. `free_data` is called once, when the value has left
-// and nobody keeps it: at once, where the cache declines it. Nothing may write the memory from now
-// on, and any thread may read and free it. A charge of 0 is the length of key and value; a time to
-// live of 0 the cache's.
-//
-// On an error the memory still belongs to the program, and `free_data` is not called.
-enum floe_status floe_insert_given(const struct floe_cache *cache,
-                                   const void *key,
-                                   size_t key_len,
-                                   void *data,
-                                   size_t len,
-                                   uint32_t charge,
-                                   uint64_t live_ms,
-                                   floe_free_fn free_data,
-                                   void *context);
-
-// Removes a key. `FLOE_STATUS_NOT_FOUND` if it is not there.
-enum floe_status floe_remove(const struct floe_cache *cache, const void *key, size_t key_len);
-
-// Removes all entries.
-enum floe_status floe_clear(const struct floe_cache *cache);
-
-// Changes the most entries that the cache holds. It must have been made with such a limit.
-enum floe_status floe_resize(const struct floe_cache *cache, size_t entries);
-
-// Changes the most weight that the cache holds. It must have been made with such a limit.
-enum floe_status floe_resize_weight(const struct floe_cache *cache, uint64_t weight);
-
-// Frees what has left and is kept by nobody. Caches do so by themselves, in batches; this is for
-// programs that wait for their `free_data`.
-enum floe_status floe_reclaim(const struct floe_cache *cache);
-
-// Looks a key up and keeps its value: `*value` is to be released. Takes a lock; `floe_read` and
-// `floe_get_copy` do not. `FLOE_STATUS_NOT_FOUND` if it is not there.
-enum floe_status floe_get(const struct floe_cache *cache,
-                          const void *key,
-                          size_t key_len,
-                          struct floe_value **value);
-
-// Looks a key up and copies its value to a buffer of `room` bytes. `*len` becomes the length of
-// the value, also where that is more than there is room for: then nothing is copied, and
-// `FLOE_STATUS_TOO_SMALL` returned.
-enum floe_status floe_get_copy(const struct floe_cache *cache,
-                               const void *key,
-                               size_t key_len,
-                               void *buffer,
-                               size_t room,
-                               size_t *len);
-
-// Looks a key up and shows its value to a function, which may use the cache and must not throw or
-// unwind. The fastest way to read: a hit takes no lock and copies nothing.
-enum floe_status floe_read(const struct floe_cache *cache,
-                           const void *key,
-                           size_t key_len,
-                           floe_read_fn read,
-                           void *context);
-
-// Looks many keys up and shows the values of those that are there to a function, in order, as
-// `floe_read` does. Faster than one by one where the cache is larger than the processor's.
-// `*found`, unless it is NULL, becomes the number of keys that were there.
-enum floe_status floe_read_many(const struct floe_cache *cache,
-                                const struct floe_bytes *keys,
-                                size_t count,
-                                floe_read_many_fn read,
-                                void *context,
-                                size_t *found);
-
-// Returns whether a key is there. No hit is counted, and the policy does not learn of it. False,
-// too, where an argument is wrong.
-bool floe_contains(const struct floe_cache *cache, const void *key, size_t key_len);
-
-// Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
-// time. `*value` is to be released. Where the loader returns an error, so does this
-// (`FLOE_STATUS_LOAD_FAILED`), and `*error`, unless it is NULL, becomes what it returned.
-enum floe_status floe_get_or_load(const struct floe_cache *cache,
-                                  const void *key,
-                                  size_t key_len,
-                                  floe_load_fn load,
-                                  void *context,
-                                  struct floe_value **value,
-                                  int32_t *error);
-
-// Shows all entries to a function, in no particular order, until it returns false. An entry that
-// stays meanwhile is shown once; one that comes or leaves may be. The function may use the cache,
-// and must not throw or unwind.
-enum floe_status floe_for_each(const struct floe_cache *cache, floe_entry_fn show, void *context);
-
-// Counts. `size` is `sizeof(floe_stats)`, so that a program that knows fewer fields gets those.
-// Goes through all threads and locks: for once a second, not once a request.
-enum floe_status floe_cache_stats(const struct floe_cache *cache,
-                                  struct floe_stats *stats,
-                                  size_t size);
-
-// Returns the number of entries, 0 for NULL.
-size_t floe_len(const struct floe_cache *cache);
 
 #ifdef __cplusplus
 }  // extern "C"

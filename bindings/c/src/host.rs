@@ -36,11 +36,13 @@ pub type floe_host_see_fn = Option<
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(C)]
 pub enum floe_priority {
-    /// Counts as used once more than others when it comes in.
+    /// Comes in to the pool for high priority, if the cache has one; counts as used once more than
+    /// others when it comes in otherwise.
     High = 0,
-    /// Comes in where the policy has new entries.
+    /// Comes in to the pool for low priority, if the cache has one, or where the policy has new
+    /// entries.
     Low = 1,
-    /// Comes in only where that evicts nothing.
+    /// Comes in where the policy has new entries.
     Bottom = 2,
 }
 

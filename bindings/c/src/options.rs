@@ -24,6 +24,7 @@ pub struct floe_options {
     idle: Option<Duration>,
     shards: Option<usize>,
     freezing: bool,
+    pools: (f64, f64),
     listener: Option<Listener>,
 }
 
@@ -198,6 +199,31 @@ pub unsafe extern "C" fn floe_options_set_freezing(
     }
 }
 
+/// Sets the shares of the capacity, from 0 to 1, that a cache for a host keeps for objects of high
+/// and of low priority; both are 0 by default.
+///
+/// A pool that is full lets its oldest object down: to the next pool, or to where the policy has
+/// new ones, as one that was used once. So objects leave only after all pools above have let them
+/// go.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_options_set_priority_pools(
+    options: *mut floe_options,
+    high: f64,
+    low: f64,
+) -> floe_status {
+    // SAFETY: the program's options.
+    unsafe {
+        set(options, |options| {
+            if !(high >= 0.0 && low >= 0.0 && high + low <= 1.0) {
+                let why = format!("shares of pools are from 0 to 1 together, not {high} and {low}");
+                return Err(Failure::invalid(why));
+            }
+            options.pools = (high, low);
+            Ok(())
+        })
+    }
+}
+
 /// Sets a function that is told of each entry that leaves, and why. It is called by any thread,
 /// outside of locks, soon after; it may use the cache. It must not throw or unwind.
 #[unsafe(no_mangle)]
@@ -225,6 +251,9 @@ pub(crate) unsafe fn build(options: *const floe_options) -> Result<Inner, Failur
     let options = unsafe { reference(options, "options")? };
     if options.entries.is_none() && options.weight.is_none() {
         return Err(Failure::invalid("a cache needs a capacity of entries or of weight"));
+    }
+    if options.pools != (0.0, 0.0) {
+        return Err(Failure::invalid("only a cache for a host has priority pools"));
     }
     let mut builder = Cache::<Key, Value>::builder();
     if let Some(entries) = options.entries {
@@ -289,5 +318,6 @@ pub(crate) unsafe fn build_host(
     }
     let policy = options.policy.as_deref().unwrap_or("qd-clock");
     let builder = builder.policy_named(policy).map_err(|error| invalid(&error))?;
-    builder.try_build().map_err(|error| invalid(&error))
+    let (high, low) = options.pools;
+    builder.priority_pools(high, low).try_build().map_err(|error| invalid(&error))
 }

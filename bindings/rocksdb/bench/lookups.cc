@@ -39,7 +39,22 @@ struct Key {
 
 Key KeyOf(uint64_t number) { return {{number * 0x9e3779b97f4a7c15, ~number}}; }
 
+#if FLOE_ROCKSDB_HAS_HELPERS
+const Cache::CacheItemHelper kHelper(rocksdb::CacheEntryRole::kDataBlock,
+                                     [](void* value, rocksdb::MemoryAllocator*) {
+                                       delete static_cast<uint64_t*>(value);
+                                     });
+
+rocksdb::Status Insert(Cache& cache, const Key& key, uint64_t number) {
+  return cache.Insert(key.slice(), new uint64_t(number), &kHelper, kBlockBytes);
+}
+#else
 void Free(const Slice&, void* value) { delete static_cast<uint64_t*>(value); }
+
+rocksdb::Status Insert(Cache& cache, const Key& key, uint64_t number) {
+  return cache.Insert(key.slice(), new uint64_t(number), kBlockBytes, Free);
+}
+#endif
 
 double ThreadNanoseconds() {
   timespec time;
@@ -111,11 +126,14 @@ int main(int count, char** arguments) {
     subjects.push_back({"HyperClockCache",
                         rocksdb::HyperClockCacheOptions(capacity, kBlockBytes).MakeSharedCache(),
                         {}});
+#if FLOE_ROCKSDB_VERSION >= 807  // from here on its size may grow
+    subjects.push_back({"HyperClock, auto",
+                        rocksdb::HyperClockCacheOptions(capacity, 0).MakeSharedCache(),
+                        {}});
+#endif
     for (Subject& subject : subjects) {
       for (uint64_t number = 0; number < load.blocks; number++) {
-        const auto status = subject.cache->Insert(KeyOf(number).slice(), new uint64_t(number),
-                                                  kBlockBytes, Free);
-        if (!status.ok()) std::abort();
+        if (!Insert(*subject.cache, KeyOf(number), number).ok()) std::abort();
       }
     }
     std::mt19937_64 random(7);

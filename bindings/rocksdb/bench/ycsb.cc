@@ -33,8 +33,9 @@ constexpr const char* kHelp =
 
   --folder DIR         where the database is loaded, and kept for the next time (./ycsb-data)
   --workloads a,b,…    core workloads (a,b,c,d,e,f)
-  --caches NAME,…      floe, floe-lru, floe-lru-freezing, lru, hyper-clock (all); ratios
-                       are to the first of these
+  --caches NAME,…      floe, floe-lru, floe-lru-freezing, lru, hyper-clock, hyper-clock-auto
+                       with RocksDB 8.7 and later (all), floe://OPTION=VALUE;…; ratios are to
+                       the first of these
   --percents N,…       capacities of the block cache in percent of the data (10,30,60,110)
   --threads N,…        threads (1,2,4,8)
   --records N          records (10000000)
@@ -44,6 +45,8 @@ constexpr const char* kHelp =
   --rounds N           rounds, in which all caches take turns (11)
   --first-round N      the number of the first round, for more rounds later (0)
   --seed N             seed of all choices (1)
+  --uncache N          has RocksDB 9.4 and later erase blocks of obsolete files: its
+                       uncache_aggressiveness (0)
   --verify             compares all bytes of the values read
   --buffered           reads by way of the page cache, for folders without direct reads
   --json               prints each run as a line of JSON, rather than the table
@@ -112,6 +115,7 @@ Options OptionsOf(int count, char** arguments) {
     else if (name == "--value-bytes") all.settings.value_bytes = number(kLeastValueBytes);
     else if (name == "--operations") all.settings.operations = number(1);
     else if (name == "--seed") all.settings.seed = number(0);
+    else if (name == "--uncache") all.settings.uncache = number(0);
     else if (name == "--rounds") all.rounds = static_cast<int>(number(1));
     else if (name == "--first-round") all.first_round = static_cast<int>(number(0));
     else if (name == "--table") all.table = value;
@@ -135,9 +139,7 @@ Options OptionsOf(int count, char** arguments) {
     }
   }
   for (const std::string& cache : all.caches) {
-    if (std::find(std::begin(kCaches), std::end(kCaches), cache) == std::end(kCaches)) {
-      Fail("no cache " + cache);
-    }
+    if (NewCache(cache, 1 << 20) == nullptr) Fail("no cache " + cache);
   }
   return all;
 }

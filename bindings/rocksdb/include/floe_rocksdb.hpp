@@ -25,7 +25,7 @@
 //   7         objects come with a function that deletes them
 //   8.1       objects come with helpers, which tell more of them; objects by themselves
 //   8.7       insertions may bring the compressed form, too, which this cache does not keep
-//   9.7       ApplyToHandle
+//   9.7       ApplyToHandle, and caches that are made by name: see floe_rocksdb_uri.hpp
 #define FLOE_ROCKSDB_VERSION (ROCKSDB_MAJOR * 100 + ROCKSDB_MINOR)
 #if FLOE_ROCKSDB_VERSION < 700 || FLOE_ROCKSDB_VERSION == 800
 #error "floe_rocksdb.hpp is for RocksDB 7, and for 8.1 and later"
@@ -51,13 +51,18 @@ struct FloeCacheOptions {
   size_t capacity = 32 << 20;
   /// The eviction policy, with parameters if need be: "lru", "s3-fifo", "slru:segments=2".
   std::string policy = "qd-clock";
-  /// Freezes the hottest blocks while that makes lookups faster.
+  /// Freezes the hottest blocks while that makes lookups faster. Off: hits of the default policy
+  /// take no lock, so that freezing gains little there.
   bool freezing = false;
   /// Has insertions fail that would exceed the capacity because of blocks in use.
   bool strict_capacity_limit = false;
   /// The number of parts with a lock of their own, as a power of two; -1 for one that suits the
   /// machine.
   int num_shard_bits = -1;
+  /// The share of the capacity that is kept for blocks of high priority, and that for low priority:
+  /// see "Priorities" in the README.
+  double high_pri_pool_ratio = 0.0;
+  double low_pri_pool_ratio = 0.0;
   /// Charges the memory of Floe's entries to the cache, beside their blocks.
   ::rocksdb::CacheMetadataChargePolicy metadata_charge_policy =
       ::rocksdb::kDefaultCacheMetadataChargePolicy;
@@ -174,7 +179,9 @@ class FloeCache final : public ::rocksdb::Cache {
   bool Ref(Handle* handle) override { return floe_host_reference(host_, Of(handle)); }
 
   bool Release(Handle* handle, bool erase_if_last_ref = false) override {
-    return floe_host_release(host_, Of(handle), erase_if_last_ref);
+    const bool erased = floe_host_release(host_, Of(handle), erase_if_last_ref);
+    if (erased) floe_host_reclaim(host_);
+    return erased;
   }
   using Cache::Release;
 
@@ -323,8 +330,8 @@ class FloeCache final : public ::rocksdb::Cache {
 };
 
 /// Makes a block cache. Returns null and, where `error` is given, why, if the options cannot be.
-inline std::shared_ptr<FloeCache> NewFloeCache(const FloeCacheOptions& options,
-                                               std::string* error = nullptr) {
+inline std::unique_ptr<FloeCache> MakeFloeCache(const FloeCacheOptions& options,
+                                                std::string* error = nullptr) {
   const std::unique_ptr<floe_options, void (*)(floe_options*)> described(floe_options_new(),
                                                                          floe_options_free);
   floe_options* const all = described.get();
@@ -332,6 +339,8 @@ inline std::shared_ptr<FloeCache> NewFloeCache(const FloeCacheOptions& options,
       floe_options_set_weight_capacity(all, options.capacity) == FLOE_STATUS_OK &&
       floe_options_set_policy(all, options.policy.c_str()) == FLOE_STATUS_OK &&
       floe_options_set_freezing(all, options.freezing) == FLOE_STATUS_OK &&
+      floe_options_set_priority_pools(all, options.high_pri_pool_ratio,
+                                      options.low_pri_pool_ratio) == FLOE_STATUS_OK &&
       (options.num_shard_bits < 0 ||
        floe_options_set_shards(all, size_t{1} << (options.num_shard_bits & 31)) == FLOE_STATUS_OK);
   floe_host* const host =
@@ -340,7 +349,13 @@ inline std::shared_ptr<FloeCache> NewFloeCache(const FloeCacheOptions& options,
     if (error != nullptr) *error = floe_error_message();
     return nullptr;
   }
-  return std::make_shared<FloeCache>(host, options);
+  return std::unique_ptr<FloeCache>(new FloeCache(host, options));
+}
+
+/// Makes a block cache, as above, to be shared.
+inline std::shared_ptr<FloeCache> NewFloeCache(const FloeCacheOptions& options,
+                                               std::string* error = nullptr) {
+  return MakeFloeCache(options, error);
 }
 
 /// Makes a block cache of so many bytes.

@@ -88,6 +88,8 @@ mod order;
 pub mod owner;
 mod pending_victims;
 mod policy_info;
+mod priority;
+mod priority_pools;
 mod quick_demotion;
 mod random;
 pub mod registry;
@@ -134,6 +136,8 @@ pub use order::Plain;
 pub use order::{Access, Cursor, Direction, Eviction, HitKind, Marks, Ranked, Slot, Tick, Touch};
 pub use pending_victims::PendingVictims;
 pub use policy_info::{Parameter, Parameters, Policy, PolicyInfo, Replacement};
+pub use priority::Priority;
+pub use priority_pools::PriorityPools;
 pub use random::mix;
 
 /// Exports each policy's type, registers it and makes it from its defaults.

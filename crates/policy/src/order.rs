@@ -8,6 +8,8 @@
 
 use std::marker::PhantomData;
 
+use crate::Priority;
+
 /// The place of an entry in its owner's arrays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Slot(pub u32);
@@ -197,6 +199,15 @@ pub trait Eviction {
 
     /// Puts a slot into the order; it must not be in it.
     fn insert(&mut self, slot: Slot, access: &Access);
+
+    /// Tells how important the entry in `slot` is, which has just come in and is not frozen. A slot
+    /// that is not in the order is ignored. An order without [pools](crate::PriorityPools) counts
+    /// one of high priority as used.
+    fn prioritize(&mut self, slot: Slot, priority: Priority) {
+        if priority == Priority::High {
+            self.access(slot);
+        }
+    }
 
     /// Takes the slot out that is worth least, `None` when none is in reach. `incoming` is what the
     /// room is for, where that is known; policies with ghost lists decide better with it.

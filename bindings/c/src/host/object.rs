@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 
 use floe_memory::Equivalent;
 use floe_memory::host::HostCache;
-use floe_memory::policy::AnyPolicy;
+use floe_memory::policy::{AnyPolicy, PriorityPools};
 
 use super::name::Name;
 
@@ -22,7 +22,7 @@ pub type floe_host_free_fn = Option<
 
 /// The cache of the library. The object is part of the key: so a hit finds both in one line of
 /// memory, and the key is there when the object is freed.
-pub(crate) type Inner = HostCache<Item, (), AnyPolicy>;
+pub(crate) type Inner = HostCache<Item, (), PriorityPools<AnyPolicy>>;
 
 /// A key with its object, which is freed with the entry.
 #[derive(Debug)]

@@ -16,7 +16,7 @@
 #include <rocksdb/table.h>
 #include <rocksdb/utilities/checkpoint.h>
 
-#include "floe_rocksdb.hpp"
+#include "floe_rocksdb_uri.hpp"
 #include "record.hpp"
 
 namespace ycsb {
@@ -30,16 +30,30 @@ inline void Need(const rocksdb::Status& status, const char* what) {
   std::exit(1);
 }
 
-constexpr const char* kCaches[] = {"floe", "floe-lru", "floe-lru-freezing", "lru", "hyper-clock"};
+constexpr const char* kCaches[] = {
+    "floe", "floe-lru", "floe-lru-freezing", "lru", "hyper-clock",
+#if FLOE_ROCKSDB_VERSION >= 807
+    "hyper-clock-auto",
+#endif
+};
 
-/// Makes the block cache of a name; null if there is none of it.
+/// Makes the block cache of a name, or of a text such as "floe://policy=sieve"; null if there is
+/// none of it.
 inline std::shared_ptr<rocksdb::Cache> NewCache(const std::string& name, size_t capacity) {
+#if FLOE_ROCKSDB_VERSION >= 807
+  if (name == "hyper-clock-auto") {
+    return rocksdb::HyperClockCacheOptions(capacity, 0).MakeSharedCache();
+  }
+#endif
   if (name == "lru") return rocksdb::NewLRUCache(capacity);
   if (name == "hyper-clock") {
     return rocksdb::HyperClockCacheOptions(capacity, kBlockBytes).MakeSharedCache();
   }
   floe::rocksdb::FloeCacheOptions options;
   options.capacity = capacity;
+  if (floe::rocksdb::ReadFloeCacheOptions(name, &options)) {
+    return floe::rocksdb::NewFloeCache(options);
+  }
   if (name == "floe-lru" || name == "floe-lru-freezing") {
     options.policy = "lru";
   } else if (name != "floe") {
@@ -49,10 +63,12 @@ inline std::shared_ptr<rocksdb::Cache> NewCache(const std::string& name, size_t 
   return floe::rocksdb::NewFloeCache(options);
 }
 
-/// Opens the database. With `direct` it reads and writes its files past the page cache.
+/// Opens the database. With `direct` it reads and writes its files past the page cache. `uncache`
+/// is RocksDB's `uncache_aggressiveness`, from 9.4 on.
 inline std::unique_ptr<rocksdb::DB> Open(
     const std::string& folder, bool direct, std::shared_ptr<rocksdb::Cache> cache = nullptr,
-    std::shared_ptr<rocksdb::Statistics> statistics = nullptr) {
+    std::shared_ptr<rocksdb::Statistics> statistics = nullptr,
+    [[maybe_unused]] uint64_t uncache = 0) {
   rocksdb::BlockBasedTableOptions table;
   table.block_cache = std::move(cache);
   table.no_block_cache = table.block_cache == nullptr;
@@ -64,6 +80,9 @@ inline std::unique_ptr<rocksdb::DB> Open(
   options.use_direct_reads = direct;
   options.use_direct_io_for_flush_and_compaction = direct;
   options.statistics = std::move(statistics);
+#if FLOE_ROCKSDB_VERSION >= 904
+  options.uncache_aggressiveness = static_cast<uint32_t>(uncache);
+#endif
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
 #if ROCKSDB_MAJOR >= 10
   std::unique_ptr<rocksdb::DB> opened;

@@ -35,6 +35,7 @@ struct Settings {
   bool verify = false;
   /// Leaves the page cache between RocksDB and its files.
   bool buffered = false;
+  uint64_t uncache = 0;
 };
 
 struct Cell {
@@ -240,7 +241,7 @@ inline Measured Run(const Settings& settings, const Cell& cell, const std::strin
   const auto statistics = rocksdb::CreateDBStatistics();
   statistics->set_stats_level(rocksdb::StatsLevel::kExceptHistogramOrTimers);
   const auto cache = NewCache(cell.cache, bytes * static_cast<size_t>(cell.percent) / 100);
-  const auto db = Open(folder, !settings.buffered, cache, statistics);
+  const auto db = Open(folder, !settings.buffered, cache, statistics, settings.uncache);
   const uint64_t wanted = settings.operations / (workload.scans > 0 ? kOperationsAScan : 1);
   const uint64_t each = std::max<uint64_t>(wanted / cell.threads, 1);
   const uint64_t operations = each * cell.threads;

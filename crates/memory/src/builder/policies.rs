@@ -22,13 +22,18 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// assert!(cache.contains_key(&1) && !cache.contains_key(&2));
     /// ```
     pub fn policy<P2: Replacement>(self, policy: P2) -> Builder<K, V, P2, S> {
+        self.policy_over(|_| policy)
+    }
+
+    /// Sets the policy to one made of the present one.
+    pub(crate) fn policy_over<P2>(self, make: impl FnOnce(P) -> P2) -> Builder<K, V, P2, S> {
         let Self {
             entries,
             weight,
             weigher,
             listener,
             admission,
-            policy: _,
+            policy,
             hasher,
             live,
             idle,
@@ -44,7 +49,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             weigher,
             listener,
             admission,
-            policy,
+            policy: make(policy),
             hasher,
             live,
             idle,

@@ -3,7 +3,7 @@
 use std::hash::{BuildHasher, Hash};
 
 use floe_policy::registry::ChoiceError;
-use floe_policy::{AnyPolicy, QdClock, Replacement};
+use floe_policy::{AnyPolicy, PriorityPools, QdClock, Replacement};
 
 use super::limits::Limits;
 use super::node::Node;
@@ -27,6 +27,7 @@ use crate::sync::Arc;
 pub struct HostBuilder<K, V, P = QdClock, S = DefaultHasher> {
     capacity: usize,
     strict: bool,
+    tells_low: bool,
     cache: Builder<K, Node<V>, P, S>,
 }
 
@@ -34,7 +35,7 @@ impl<K, V> HostBuilder<K, V> {
     /// Of a cache whose values may have this charge together, in whatever the charges measure:
     /// bytes, mostly.
     pub fn new(capacity: usize) -> Self {
-        Self { capacity, strict: false, cache: Builder::default() }
+        Self { capacity, strict: false, tells_low: false, cache: Builder::default() }
     }
 }
 
@@ -47,8 +48,8 @@ impl<K, V, P, S> HostBuilder<K, V, P, S> {
 
     /// Sets the eviction policy by type: see [`Builder::policy`].
     pub fn policy<P2: Replacement>(self, policy: P2) -> HostBuilder<K, V, P2, S> {
-        let Self { capacity, strict, cache } = self;
-        HostBuilder { capacity, strict, cache: cache.policy(policy) }
+        let Self { capacity, strict, tells_low, cache } = self;
+        HostBuilder { capacity, strict, tells_low, cache: cache.policy(policy) }
     }
 
     /// Sets the eviction policy by name: see [`Builder::policy_named`].
@@ -56,14 +57,40 @@ impl<K, V, P, S> HostBuilder<K, V, P, S> {
     /// # Errors
     /// When there is no such policy or parameter; says which there are.
     pub fn policy_named(self, name: &str) -> Result<HostBuilder<K, V, AnyPolicy, S>, ChoiceError> {
-        let Self { capacity, strict, cache } = self;
-        Ok(HostBuilder { capacity, strict, cache: cache.policy_named(name)? })
+        let Self { capacity, strict, tells_low, cache } = self;
+        Ok(HostBuilder { capacity, strict, tells_low, cache: cache.policy_named(name)? })
+    }
+
+    /// Keeps shares of the capacity for entries of high and of low priority, above the policy set
+    /// before: see [`PriorityPools`]. Without them an entry of high priority counts as used once,
+    /// and low and bottom priority are the same.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::host::{HostBuilder, Insertion, Priority};
+    ///
+    /// let cache = HostBuilder::new(1000).shards(1).priority_pools(0.5, 0.0).build();
+    /// let high = Insertion::new().priority(Priority::High);
+    /// cache.insert("index", "", 300, high).unwrap();
+    /// (0..100).for_each(|_| cache.insert("data", "", 300, Insertion::new()).unwrap());
+    /// assert!(cache.contains_key("index"));
+    /// ```
+    ///
+    /// # Panics
+    /// When a share is negative, or both are more than 1 together.
+    pub fn priority_pools(self, high: f64, low: f64) -> HostBuilder<K, V, PriorityPools<P>, S>
+    where
+        P: Replacement,
+    {
+        let Self { capacity, strict, cache, .. } = self;
+        let cache = cache.policy_over(|policy| PriorityPools::new(policy, high, low));
+        HostBuilder { capacity, strict, tells_low: low > 0.0, cache }
     }
 
     /// Sets the hasher: see [`Builder::hasher`].
     pub fn hasher<S2: BuildHasher>(self, hasher: S2) -> HostBuilder<K, V, P, S2> {
-        let Self { capacity, strict, cache } = self;
-        HostBuilder { capacity, strict, cache: cache.hasher(hasher) }
+        let Self { capacity, strict, tells_low, cache } = self;
+        HostBuilder { capacity, strict, tells_low, cache: cache.hasher(hasher) }
     }
 
     /// Sets the number of parts, each with a lock of its own: see [`Builder::shards`].
@@ -109,7 +136,7 @@ where
             .weigher(|_, node| node.weight())
             .keeper(keeper)
             .try_build()?;
-        Ok(HostCache { cache, limits })
+        Ok(HostCache { cache, limits, tells_low: self.tells_low })
     }
 }
 

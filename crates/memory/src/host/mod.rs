@@ -41,6 +41,7 @@ use std::fmt;
 use std::hash::{BuildHasher, Hash};
 
 use equivalent::Equivalent;
+pub use floe_policy::Priority;
 use floe_policy::{QdClock, Replacement};
 
 pub use builder::HostBuilder;
@@ -65,20 +66,6 @@ pub enum IfPresent {
     Replace,
     /// The other stays in the cache; the handle of the new value is the only way to it.
     Keep,
-}
-
-/// The importance of an entry. The eviction policy decides what that means: it has one order.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Priority {
-    /// The entry counts as used once more than others when it comes in. So an LRU order has it
-    /// where all new entries are, and an order with a queue for new entries, such as the default,
-    /// [`QdClock`], does not evict it from there without a second look.
-    High,
-    /// The entry comes in where the policy has new ones.
-    #[default]
-    Low,
-    /// The entry comes in only where that evicts nothing; otherwise it is handed out, not cached.
-    Bottom,
 }
 
 /// Options of an insertion.
@@ -130,6 +117,8 @@ pub struct HostCache<K, V, P: Replacement = QdClock, S = DefaultHasher> {
     /// First: its values refer to the limits.
     pub(crate) cache: Cache<K, Node<V>, P, S>,
     limits: Arc<Limits>,
+    /// There is a pool for low priority, so that the policy is told of it.
+    tells_low: bool,
 }
 
 impl<K, V> HostCache<K, V>
@@ -182,14 +171,12 @@ where
         charge: usize,
         options: Insertion,
     ) -> Result<Handle<'_, K, V>, Refused<K, V>> {
-        let is_over = |usage: usize| usage.saturating_add(charge) > self.limits.for_cache();
-        let stays_out = options.priority == Priority::Bottom && is_over(self.limits.usage());
         if !self.take(charge) {
             return Err(Refused { key, value });
         }
         // SAFETY: the limits live as long as the cache and its handles.
         let node = unsafe { Node::new(value, charge, &self.limits.sums) };
-        if stays_out || u32::try_from(charge).is_err() {
+        if u32::try_from(charge).is_err() {
             if options.if_present == IfPresent::Replace {
                 self.erase(&key);
             }
@@ -208,10 +195,11 @@ where
         match place(&self.cache, (key, node), hash, &inserting, Some(cell), replaces) {
             Ok(()) => {
                 let handle = Handle::<K, V>::of_cell(record, keep.into_cell());
-                if options.priority == Priority::High {
+                let priority = options.priority;
+                if priority == Priority::High || priority == Priority::Low && self.tells_low {
                     let (entry, shard) = (handle.entry(), inner.shards.of(hash));
                     inner.with_owner(shard, shard.owner(), |owner, _| {
-                        owner.note_use(entry.slot(), entry);
+                        owner.prioritize(entry.slot(), entry, priority);
                     });
                 }
                 Ok(handle)

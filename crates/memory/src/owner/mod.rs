@@ -17,7 +17,7 @@ mod slots;
 mod tenant;
 
 use equivalent::Equivalent;
-use floe_policy::{Access, Eviction, Slot};
+use floe_policy::{Access, Eviction, Priority, Slot};
 
 use self::frozen::FrozenEntries;
 pub(crate) use self::gone::Gone;
@@ -180,11 +180,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Counts a use of an entry that the caller keeps from being freed, if it is still in and may
-    /// be evicted.
-    pub(crate) fn note_use(&mut self, slot: u32, entry: *const Entry<K, V>) {
+    /// Tells the order of the priority of an entry that the caller keeps from being freed, if it is
+    /// still in and may be evicted.
+    pub(crate) fn prioritize(&mut self, slot: u32, entry: *const Entry<K, V>, priority: Priority) {
         if self.is_in(slot, entry) && self.slots[slot].is_in_reach() {
-            self.order.access(Slot(slot));
+            self.order.prioritize(Slot(slot), priority);
         }
     }
 

@@ -186,11 +186,33 @@ fn an_important_entry_outlives_others_in_an_order_with_a_queue_for_new_ones() {
     cache.insert(2_000, 0, 1, REPLACE).unwrap();
     (0..200).for_each(|key| cache.insert(key, 0, 1, REPLACE).unwrap());
     assert!(cache.contains_key(&1_000) && !cache.contains_key(&2_000));
-    let last = Insertion::new().priority(Priority::Bottom);
-    let entries = cache.len();
-    assert_eq!(*cache.insert_held(3_000, 7, 1, last).unwrap(), 7);
-    assert!(!cache.contains_key(&3_000), "the cache is full");
-    assert_eq!(cache.len(), entries);
+}
+
+#[test]
+fn entries_leave_by_their_priority_where_there_are_pools() {
+    let builder = HostBuilder::new(640).shards(1).policy(Lru::default());
+    let cache = builder.priority_pools(0.25, 0.25).build();
+    let put = |key, priority| {
+        cache.insert(key, 0, 10, Insertion::new().priority(priority)).unwrap();
+    };
+    let count = |keys: std::ops::Range<u64>| keys.filter(|key| cache.contains_key(key)).count();
+    (0..16).for_each(|key| put(key, Priority::High));
+    (100..116).for_each(|key| put(key, Priority::Low));
+    (200..400).for_each(|key| put(key, Priority::Bottom));
+    assert_eq!((count(0..16), count(100..116)), (15, 15), "what a quarter of 630 holds");
+    assert!(count(200..400) > 30 && cache.usage() <= 640, "the rest is for them");
+    // More of low priority drive out what was of low priority, and of bottom priority.
+    (500..600).for_each(|key| put(key, Priority::Low));
+    assert_eq!((count(0..16), count(100..116), count(200..400)), (15, 0, 0));
+}
+
+#[test]
+fn a_full_cache_of_bottom_priority_takes_what_comes() {
+    let cache = HostBuilder::new(640).shards(1).build();
+    let bottom = Insertion::new().priority(Priority::Bottom);
+    (0..200).for_each(|key| cache.insert(key, 0, 10, bottom).unwrap());
+    let newest = cache.insert_held(1_000, 7, 10, bottom).unwrap();
+    assert!(*newest == 7 && cache.contains_key(&1_000));
 }
 
 #[test]

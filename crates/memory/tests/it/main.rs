@@ -16,6 +16,7 @@ mod frozen;
 mod frozen_faults;
 mod frozen_from_within;
 mod host;
+mod host_usage;
 mod hostile_policies;
 mod linearizable;
 mod listener_panics;

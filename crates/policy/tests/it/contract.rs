@@ -7,19 +7,22 @@ use std::collections::{BTreeSet, HashMap};
 use floe_policy::owner::SlotOwner;
 use floe_policy::registry::{Choice, Entry, Visitor};
 use floe_policy::{
-    Access, AnyPolicy, Cursor, Direction, Eviction, HitKind, Marks, POLICIES, Policy, Replacement,
-    Slot, Touch, mix, with,
+    Access, AnyPolicy, Cursor, Direction, Eviction, HitKind, Marks, POLICIES, Policy, Priority,
+    PriorityPools, Replacement, Slot, Touch, mix, with,
 };
 use proptest::prelude::*;
 
 const SLOTS: u32 = 24;
 const KEYS: u64 = 60;
+/// Policies of different kinds, which are checked below pools for priorities, too.
+const BELOW_POOLS: [&str; 4] = ["lru", "qd-clock", "arc", "lfu"];
 
 #[derive(Debug, Clone)]
 enum Step {
     Insert { slot: u32, key: u64, weight: u32 },
     Hit(u32),
     StalePromotion(u32),
+    Prioritize { slot: u32, priority: Priority },
     Remove(u32),
     Evict(Option<u64>),
     Transfer { from: u32, to: u32 },
@@ -36,6 +39,8 @@ fn steps(weight_max: u32) -> impl Strategy<Value = Vec<Step>> {
             .prop_map(|(slot, key, weight)| Step::Insert { slot, key, weight }),
         6 => slot.clone().prop_map(Step::Hit),
         1 => slot.clone().prop_map(Step::StalePromotion),
+        3 => (slot.clone(), prop_oneof![Just(Priority::High), Just(Priority::Low)])
+            .prop_map(|(slot, priority)| Step::Prioritize { slot, priority }),
         1 => slot.clone().prop_map(Step::Remove),
         4 => proptest::option::of(0..KEYS).prop_map(Step::Evict),
         1 => (slot.clone(), slot.clone()).prop_map(|(from, to)| Step::Transfer { from, to }),
@@ -86,6 +91,11 @@ fn every_policy(check: &impl Check) {
         let choice = Choice::of(info);
         with(&choice, ByType(check));
         check.check(&format!("{choice} chosen at run time"), || AnyPolicy::new(&choice));
+        if BELOW_POOLS.contains(&info.name) {
+            check.check(&format!("{choice} below pools"), || {
+                PriorityPools::new(AnyPolicy::new(&choice), 0.2, 0.3)
+            });
+        }
     }
 }
 
@@ -106,6 +116,8 @@ impl Check for KeepsTrack<'_> {
                 Step::Insert { slot, key, weight } => order.hit(Slot(slot), &access(key, weight)),
                 Step::Hit(slot) => order.access(Slot(slot)),
                 Step::StalePromotion(slot) => order.promote(Slot(slot)),
+                Step::Prioritize { slot, .. } if frozen.contains(&slot) => {}
+                Step::Prioritize { slot, priority } => order.prioritize(Slot(slot), priority),
                 Step::Remove(slot) => {
                     order.remove(Slot(slot));
                     present.remove(&slot);
