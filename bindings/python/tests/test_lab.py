@@ -100,6 +100,20 @@ def test_admissions_sizes_in_bytes_and_samples(tmp_path: Path) -> None:
         lab.simulate(ZIPF, "lru", "1MiB")
 
 
+def test_a_filter_keeps_some_requests(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("time,key,op\n" + "".join(f"{at},{at % 7},{'set' if at % 2 else 'get'}\n" for at in range(100)))
+    reads = lab.open_trace(file, filter="op=read")
+    assert len(lab.columns(reads)["key"]) == 50 and set(lab.columns(reads)["op"]) == {0}
+    assert len(lab.columns(pickle.loads(pickle.dumps(reads)))["key"]) == 50
+    table = lab.simulate(file, "lru", 3, filter="op=read")
+    assert table["requests"] == lab.simulate(reads, "lru", 3)["requests"] == [50]
+    with pytest.raises(ValueError, match="when it is opened"):
+        lab.simulate(reads, "lru", 3, filter="op=write")
+    with pytest.raises(ValueError, match="colour"):
+        lab.open_trace(file, filter="colour=red")
+
+
 def test_columns_of_a_trace() -> None:
     columns = lab.columns(ZIPF, limit=100)
     assert [len(column) for column in columns.values()] == [100] * 5

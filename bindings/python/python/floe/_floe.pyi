@@ -114,6 +114,7 @@ class Trace:
         columns: str | None = None,
         skip_bad: bool = False,
         as_blocks: bool = False,
+        filter: str | None = None,
     ) -> None: ...
     @property
     def name(self) -> str: ...

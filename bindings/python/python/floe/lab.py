@@ -101,9 +101,17 @@ class Table(dict[str, list[Any]]):
 
 
 def _trace(
-    source: str, format: str | None, columns: str | None, skip_bad: bool, as_blocks: bool
+    source: str,
+    format: str | None,
+    columns: str | None,
+    skip_bad: bool,
+    as_blocks: bool,
+    filter: str | None,
 ) -> Trace:
-    return Trace(source, format=format, columns=columns, skip_bad=skip_bad, as_blocks=as_blocks)
+    return Trace(
+        source, format=format, columns=columns, skip_bad=skip_bad, as_blocks=as_blocks,
+        filter=filter,
+    )  # fmt: skip
 
 
 def open_trace(
@@ -113,13 +121,15 @@ def open_trace(
     columns: str | None = None,
     skip_bad: bool = False,
     as_blocks: bool = False,
+    filter: str | None = None,
 ) -> Trace:
     """Opens a trace, compressed or not, or a generator such as "zipf:keys=1000,requests=100000".
 
     The format is recognised unless it is given; `columns` names those of a table, as
-    "time=when,key=obj". A ValueError says why a trace cannot be opened.
+    "time=when,key=obj". `filter` keeps some requests, as "time=1h..2h,op=write". A ValueError says
+    why a trace cannot be opened.
     """
-    return _trace(os.fspath(source), format, columns, skip_bad, as_blocks)
+    return _trace(os.fspath(source), format, columns, skip_bad, as_blocks, filter)
 
 
 def columns(trace: Source, *, limit: int | None = None) -> dict[str, array[int]]:
@@ -151,6 +161,7 @@ def simulate(
     hit_us: float = 1.0,
     miss_us: float | None = None,
     insert_us: float = 0.0,
+    filter: str | None = None,
 ) -> Table:
     """Simulates each policy at each size over each trace, on all cores.
 
@@ -158,7 +169,8 @@ def simulate(
     own, which is simulated on one core. `admit` are admissions to compare, as "second-access".
     With `bytes` objects take their size. `sample` simulates a share of the keys, and bounds the
     error. `miss_us` adds mean latencies, and `insert_us` is what a miss takes longer that puts its
-    object in. The columns are the fields of `floe simulate --json`.
+    object in. The columns are the fields of `floe simulate --json`. `filter` keeps some requests of
+    traces that are given by name, as "time=1h..2h,op=read".
 
     Other threads of Python go on meanwhile. A trace that is given by name is forgotten afterwards.
     """
@@ -167,7 +179,7 @@ def simulate(
     for policy in _listed(policies):
         of_library.append(policy) if isinstance(policy, str) else own.append(policy)
     given: list[Source] = _listed(traces)
-    opened = [_opened(trace) for trace in given]
+    opened = [_opened(trace, filter) for trace in given]
     admissions, text = _listed(admit), _sizes(sizes)
     lines: list[str] = []
     if of_library:
@@ -198,10 +210,11 @@ def mrc(
     sizes: Size | Iterable[Size] = _MRC_SIZES,
     *,
     sample: float = 1.0,
+    filter: str | None = None,
 ) -> Table:
     """Returns miss ratio curves: `simulate` at sizes from 0.1 % to all of what a trace touches, as
     far as these hold an object."""
-    return simulate(trace, policy, sizes, sample=sample)
+    return simulate(trace, policy, sizes, sample=sample, filter=filter)
 
 
 def replay(
@@ -275,8 +288,12 @@ def _listed(given: Any) -> list[Any]:
     return list(given)
 
 
-def _opened(source: Source) -> Trace:
-    return source if isinstance(source, Trace) else open_trace(source)
+def _opened(source: Source, filter: str | None = None) -> Trace:
+    if not isinstance(source, Trace):
+        return open_trace(source, filter=filter)
+    if filter is not None:
+        raise ValueError("a trace is filtered when it is opened: open_trace(…, filter=…)")
+    return source
 
 
 def _sizes(sizes: Size | Iterable[Size]) -> str:

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use floe_lab::simulate::grid::BLOCK_BYTES;
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
-use floe_trace::{Columns, Kind, Op, OpenOptions};
+use floe_trace::{Columns, Filter, Kind, Op, OpenOptions};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
@@ -21,6 +21,7 @@ pub(crate) struct Trace {
     options: OpenOptions,
     /// As they were given, for a copy in another process.
     columns: Option<String>,
+    filter: Option<String>,
     kind: Kind,
     format: String,
     /// The stream that was read last, and its options.
@@ -39,22 +40,27 @@ fn name_of(kind: Kind) -> &'static str {
 #[pymethods]
 impl Trace {
     #[new]
-    #[pyo3(signature = (source, *, format=None, columns=None, skip_bad=false, as_blocks=false))]
+    #[pyo3(signature = (
+        source, *, format=None, columns=None, skip_bad=false, as_blocks=false, filter=None
+    ))]
     fn new(
         source: String,
         format: Option<&str>,
         columns: Option<String>,
         skip_bad: bool,
         as_blocks: bool,
+        filter: Option<String>,
     ) -> PyResult<Self> {
         let format = format.map(|name| name.parse().map_err(invalid)).transpose()?;
         let of_table: Option<Columns> =
             columns.as_ref().map(|text| text.parse().map_err(invalid)).transpose()?;
-        let rest = OpenOptions::default();
-        let options = OpenOptions { format, skip_bad, as_blocks, columns: of_table, ..rest };
+        let kept: Option<Filter> =
+            filter.as_ref().map(|text| text.parse().map_err(invalid)).transpose()?;
+        let options = OpenOptions { format, skip_bad, as_blocks, columns: of_table, filter: kept };
         let opened = floe_trace::Trace::open_source(&source, &options).map_err(invalid)?;
         let (kind, format) = (opened.kind(), opened.format().to_string());
-        Ok(Self { name: source, options, columns, kind, format, read: Mutex::new(None) })
+        let read = Mutex::new(None);
+        Ok(Self { name: source, options, columns, filter, kind, format, read })
     }
 
     /// The name it was opened by.
@@ -121,8 +127,8 @@ impl Trace {
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let own = slf.get();
         let format = own.options.format.as_ref().map(ToString::to_string);
-        let arguments =
-            (&own.name, format, &own.columns, own.options.skip_bad, own.options.as_blocks);
+        let (skip_bad, as_blocks) = (own.options.skip_bad, own.options.as_blocks);
+        let arguments = (&own.name, format, &own.columns, skip_bad, as_blocks, &own.filter);
         let make = slf.py().import("floe.lab")?.getattr("_trace")?;
         Ok((make, arguments).into_pyobject(slf.py())?.into_any())
     }
