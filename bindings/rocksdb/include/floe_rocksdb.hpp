@@ -49,8 +49,10 @@ namespace rocksdb {
 struct FloeCacheOptions {
   /// Bytes of blocks, and of whatever else RocksDB charges to the cache.
   size_t capacity = 32 << 20;
-  /// The eviction policy, with parameters if need be: "lru", "s3-fifo", "slru:segments=2".
-  std::string policy = "qd-clock";
+  /// The eviction policy, with parameters if need be: "lru", "s3-fifo", "slru:segments=2". Not the
+  /// library's "qd-clock" by default: where a database is written, blocks change faster than its
+  /// small queue for new ones learns (docs/results/rocksdb.md).
+  std::string policy = "sieve";
   /// Freezes the hottest blocks while that makes lookups faster. Off: hits of the default policy
   /// take no lock, so that freezing gains little there.
   bool freezing = false;

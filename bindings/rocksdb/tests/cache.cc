@@ -202,6 +202,7 @@ void PrioritiesDecideWhatComesInAndStays() {
   freed = 0;
   FloeCacheOptions options;
   options.capacity = 1000;
+  options.policy = "qd-clock";
   options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
   options.num_shard_bits = 0;
   auto cache = NewFloeCache(options);
