@@ -196,7 +196,7 @@ impl ShardAdmission {
             lookups: lookups / self.shards,
             hits: hits / self.shards,
             inserted: counts.insertions,
-            removed: counts.evictions + counts.expirations + counts.removals,
+            removed: counts.evictions + counts.seldom.expirations + counts.seldom.removals,
         };
         let before = std::mem::replace(&mut self.window, now);
         let mean = if held.entries > 0 { held.weight as f64 / held.entries as f64 } else { 1.0 };

@@ -15,8 +15,10 @@ use crate::inner::Inner;
 use crate::iter::Iter;
 use crate::lookup::BATCH;
 use crate::options::InsertOptions;
+use crate::owner::Unplaced;
 use crate::stats::Stats;
 use crate::sync::Arc;
+use crate::usual;
 
 /// A concurrent cache: see the [crate]. Clones are handles to the same cache, and with the last of
 /// them its values are dropped; where entries expire or freeze, perhaps a moment later, by a thread
@@ -206,7 +208,14 @@ where
     /// assert_eq!(cache.get_cloned(&1), Some("uno"));
     /// ```
     pub fn insert(&self, key: K, value: V) {
-        self.insert_with(key, value, InsertOptions::new());
+        let hash = self.inner.hash(&key);
+        let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
+        let unplaced = Unplaced::new(hash, &mut key, &mut value);
+        let is_in = usual::put(&self.inner, unplaced).map(Unplaced::hand_back).is_none();
+        if !is_in {
+            return insert_unusually(self, hash, &mut key, &mut value, InsertOptions::new());
+        }
+        self.inner.note_insertion(hash);
     }
 
     /// Inserts a value, as [`insert`](Self::insert) does, that expires at another time than the
@@ -225,13 +234,9 @@ where
     /// assert!(cache.get(&1).is_none() && cache.get(&2).is_some());
     /// ```
     pub fn insert_with(&self, key: K, value: V, options: InsertOptions) {
-        let inner = &*self.inner;
-        let hash = inner.hash(&key);
-        let shard = inner.shards.of(hash);
+        let hash = self.inner.hash(&key);
         let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
-        let mut candidate = self.candidate(hash, &mut key, &mut value, &options);
-        inner.put(shard, &mut candidate, |after| inner.settle(after));
-        inner.note_insertion(hash);
+        insert_unusually(self, hash, &mut key, &mut value, options);
     }
 
     /// A candidate that takes over key and value.
@@ -339,6 +344,26 @@ where
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }
+}
+
+/// [`insert_with`](Cache::insert_with) what the caller gives up.
+#[inline(never)]
+fn insert_unusually<K, V, P, S>(
+    cache: &Cache<K, V, P, S>,
+    hash: KeyHash,
+    key: &mut ManuallyDrop<K>,
+    value: &mut ManuallyDrop<V>,
+    options: InsertOptions,
+) where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let inner = &*cache.inner;
+    let mut candidate = cache.candidate(hash, key, value, &options);
+    inner.put(inner.shards.of(hash), &mut candidate, |after| inner.settle(after));
+    inner.note_insertion(hash);
 }
 
 impl<'a, K, V, P, S> IntoIterator for &'a Cache<K, V, P, S>

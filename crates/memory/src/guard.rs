@@ -24,7 +24,7 @@ impl<'a> Keep<'a> {
         Self(cell)
     }
 
-    /// Makes the cell name an entry or a table, which is kept from then on if it cannot have been
+    /// Makes the cell name an entry, which is kept from then on if it cannot have been
     /// taken out before, and nothing of the cell's earlier target.
     #[inline(always)]
     pub(crate) fn name(&self, address: usize) {

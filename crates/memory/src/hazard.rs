@@ -1,8 +1,8 @@
 //! Hazard records: the words in which each thread says which memory must not be freed under it.
 //!
-//! Every thread that uses a cache has a [`Record`] there: one word for the table it probes and a
-//! *cell* for each entry it reads. No other thread fills them, so publishing is a plain store to a
-//! line the thread owns. A guard is a cell that stays filled; dropping it clears the cell. So a
+//! Every thread that uses a cache has a [`Record`] there: one word for the frozen index it probes
+//! and a *cell* for each entry it reads. No other thread fills them, so publishing is a plain store
+//! to a line the thread owns. A guard is a cell that stays filled; dropping it clears the cell. A
 //! guard held for ever keeps one entry, not the cache (hazard pointers; Michael, IEEE TPDS '04),
 //! and the barrier between readers and reclaimers is [`barrier`](crate::barrier)'s.
 //!
@@ -26,7 +26,7 @@ const CELLS: usize = 5;
 #[derive(Debug, Default)]
 #[repr(C, align(128))] // no line of it is another thread's, nor fetched along with one
 pub(crate) struct Record {
-    table: AtomicUsize,
+    probed: AtomicUsize,
     cells: [AtomicUsize; CELLS],
     /// Counts how many [further](Further) cells there are.
     more: AtomicUsize,
@@ -56,13 +56,12 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Says which table is probed. Before it is used, the caller passes the light barrier and makes
-    /// sure that the table is still in use. For lookups that are counted; others
-    /// [keep](Self::another_cell) their table by a cell.
+    /// Says which frozen index is probed. Before it is used, the caller passes the light barrier
+    /// and makes sure that the index is still published.
     #[inline(always)]
-    pub(crate) fn probe(&self, table: usize) {
+    pub(crate) fn probe(&self, index: usize) {
         // Release, as with cells: a thread that sees this has seen the end of the probe before.
-        self.table.store(table, Ordering::Release);
+        self.probed.store(index, Ordering::Release);
     }
 
     /// Says that nothing is probed any more, so that what was need not wait until this thread comes
@@ -70,11 +69,6 @@ impl Record {
     #[inline(always)]
     pub(crate) fn probed_out(&self) {
         self.probe(0);
-    }
-
-    /// The table last said to be probed.
-    pub(crate) fn probed(&self) -> usize {
-        self.table.load(Ordering::Relaxed) // this thread wrote it
     }
 
     /// Tells the thread that it has to fence from now on.
@@ -101,8 +95,8 @@ impl Record {
     }
 
     /// Returns whether the user's code has looked anything up since `lookups` was read. If so, the
-    /// record may name another table, and the one that was probed may be freed. Comparing addresses
-    /// would not tell: a new table can have that of the old.
+    /// record may name another index, and the one that was probed may be freed. Comparing addresses
+    /// would not tell: a new index can have that of the old.
     #[inline(always)]
     pub(crate) fn has_strayed(&self, lookups: u64) -> bool {
         self.lookups.get() != lookups
@@ -194,7 +188,7 @@ impl Record {
             0 => {}
             address => out.push(address & !HANDLE),
         };
-        add(&self.table);
+        add(&self.probed);
         self.cells.iter().for_each(&mut add);
         // Acquire: see `further_cell`.
         if self.more.load(Ordering::Acquire) == 0 {

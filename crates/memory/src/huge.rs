@@ -15,22 +15,25 @@ pub(crate) fn prefer<T>(memory: *mut T, bytes: usize) {
 }
 
 /// Gives the pages of some memory back to the system, but for those of what is `kept`, in order.
+/// Returns how many bytes that were.
 ///
 /// # Safety
 /// The memory is the caller's, and none of its contents are needed but those of `kept`.
-pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) {
+pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) -> usize {
     let first = kept.partition_point(|kept| kept.end <= memory.start);
-    let mut begin = memory.start;
+    let (mut begin, mut given) = (memory.start, 0);
     let within = kept[first..].iter().take_while(|kept| kept.start < memory.end);
     for (kept_begin, kept_end) in
         within.map(|kept| (kept.start, kept.end)).chain([(memory.end, memory.end)])
     {
         if let Some(bytes) = kept_begin.checked_sub(begin).filter(|bytes| *bytes > 0) {
+            let at = std::ptr::with_exposed_provenance_mut(begin);
             // SAFETY: the caller says so.
-            unsafe { system::give_back(std::ptr::with_exposed_provenance_mut(begin), bytes) };
+            given += unsafe { system::give_back(at, bytes) };
         }
         begin = kept_end;
     }
+    given
 }
 
 #[cfg(all(target_os = "linux", not(miri)))]
@@ -39,9 +42,9 @@ mod system {
 
     /// # Safety
     /// The contents of the memory are not needed any more.
-    pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) {
+    pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) -> usize {
         // SAFETY: the caller says so.
-        unsafe { advise(memory, bytes, Advice::LinuxDontNeed) };
+        unsafe { advise(memory, bytes, Advice::LinuxDontNeed) }
     }
 
     pub(super) fn prefer(memory: *mut u8, bytes: usize) {
@@ -49,19 +52,20 @@ mod system {
         unsafe { advise(memory, bytes, Advice::LinuxHugepage) };
     }
 
+    /// Returns for how many bytes the advice was taken.
+    ///
     /// # Safety
     /// The memory is the caller's, and may be treated as the advice says.
-    unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) {
+    unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) -> usize {
         // Not from the auxiliary vector: valgrind hides a part of that from its programs.
         // SAFETY: reads a constant of the system's.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
         let begin = memory.addr().next_multiple_of(page);
         let end = (memory.addr() + bytes) / page * page;
-        if let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) {
-            // SAFETY: whole pages within memory of the caller's.
-            // may be refused
-            let _ = unsafe { madvise(memory.with_addr(begin).cast(), length, advice) };
-        }
+        let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) else { return 0 };
+        // SAFETY: whole pages within memory of the caller's.
+        let advised = unsafe { madvise(memory.with_addr(begin).cast(), length, advice) };
+        if advised.is_ok() { length } else { 0 } // may be refused
     }
 }
 
@@ -69,5 +73,7 @@ mod system {
 mod system {
     pub(super) fn prefer(_: *mut u8, _: usize) {}
 
-    pub(super) unsafe fn give_back(_: *mut u8, _: usize) {}
+    pub(super) unsafe fn give_back(_: *mut u8, _: usize) -> usize {
+        0
+    }
 }

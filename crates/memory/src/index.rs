@@ -196,14 +196,26 @@ pub(crate) struct Index {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lane(u8);
 
+/// Where a key stands in an index: the number of its bucket, and its lane there.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spot {
+    bucket: usize,
+    lane: usize,
+}
+
 impl Lane {
     /// No lane.
-    pub(crate) const NONE: Self = Self(u8::MAX);
+    pub(crate) const NONE: Self = Self(LANES as u8);
+    /// The first of a key's first bucket.
+    #[cfg(test)]
+    pub(crate) const FIRST: Self = Self(0);
+    /// That of a key which has to be searched for.
+    const SOMEWHERE: Self = Self(u8::MAX);
     /// A key that is so many buckets further on, or more, is searched for.
     const FAR: usize = u8::MAX as usize >> 3;
 
     fn new(further: usize, lane: usize) -> Self {
-        if further < Self::FAR { Self((further << 3 | lane) as u8) } else { Self::NONE }
+        if further < Self::FAR { Self((further << 3 | lane) as u8) } else { Self::SOMEWHERE }
     }
 
     /// The number of buckets from the key's first one, if it is known.
@@ -234,15 +246,16 @@ impl Index {
     }
 
     /// For the owner: gives the memory of an index back that has become empty, though readers that
-    /// are late may still look at it.
-    pub(crate) fn give_back(&self) {
+    /// are late may still look at it. Returns how many bytes are kept.
+    pub(crate) fn give_back(&self) -> usize {
         debug_assert!(self.buckets.iter().all(|bucket| bucket.tags().0 & HIGHEST == 0));
-        if crate::sync::ZERO_IS_NEW {
-            let start = self.buckets.as_ptr().expose_provenance();
-            // SAFETY: pages that are given back read as zeros, and an index of zeros is an empty
-            // one.
-            unsafe { crate::huge::give_back(start..start + self.memory_bytes(), &[]) };
+        if !crate::sync::ZERO_IS_NEW {
+            return self.memory_bytes();
         }
+        let start = self.buckets.as_ptr().expose_provenance();
+        // SAFETY: pages that are given back read as zeros, and an index of zeros is an empty one.
+        let given = unsafe { crate::huge::give_back(start..start + self.memory_bytes(), &[]) };
+        self.memory_bytes() - given
     }
 
     /// The number of a key's first bucket.
@@ -266,24 +279,25 @@ impl Index {
         unsafe { self.buckets.get_unchecked(number) }
     }
 
-    /// For the owner: the place of which `is_it` says that it is the key's.
-    pub(crate) fn find(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> Option<u32> {
+    /// For the owner: the spot of a key, and the place there, of which `is_it` says that it is the
+    /// key's.
+    #[inline(always)]
+    pub(crate) fn find(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> Option<(Spot, u32)> {
         let first = self.first(hash);
-        let mut number = first;
+        let mut bucket = first;
         loop {
-            let bucket = self.bucket(number);
-            let tags = bucket.tags();
+            let tags = self.bucket(bucket).tags();
             for lane in tags.matching(hash) {
-                let place = bucket.place(lane);
+                let place = self.bucket(bucket).place(lane);
                 if place != NOWHERE && is_it(place) {
-                    return Some(place);
+                    return Some((Spot { bucket, lane }, place));
                 }
             }
             if !tags.were_passed_by() {
                 return None;
             }
-            number = self.after(number);
-            if number == first {
+            bucket = self.after(bucket);
+            if bucket == first {
                 return None;
             }
         }
@@ -308,52 +322,43 @@ impl Index {
         unreachable!("there is room")
     }
 
-    /// For the owner: the bucket of a key's place, by its number, and the lane in it.
+    /// For the owner: the spot of a key that is in, and the place there. `is_it` tells its place
+    /// from those of others.
     #[inline(always)]
-    fn find_lane(&self, hash: Hash32, at: Lane, place: u32) -> (usize, usize) {
-        let mut number = self.first(hash);
-        let Some(further) = at.further() else { return self.search_lane(hash, place) };
+    pub(crate) fn spot(&self, hash: Hash32, at: Lane, is_it: impl Fn(u32) -> bool) -> (Spot, u32) {
+        let mut bucket = self.first(hash);
+        let Some(further) = at.further() else { return self.search_spot(hash, is_it) };
         for _ in 0..further {
-            number = self.after(number);
+            bucket = self.after(bucket);
         }
-        (number, usize::from(at.0 & 7))
+        let lane = usize::from(at.0 & 7);
+        let place = self.bucket(bucket).place(lane);
+        debug_assert!(is_it(place), "place {place} is another key's");
+        (Spot { bucket, lane }, place)
     }
 
     /// For the owner: the same for a key that is far from its first bucket.
     #[cold]
-    fn search_lane(&self, hash: Hash32, place: u32) -> (usize, usize) {
-        let mut number = self.first(hash);
-        loop {
-            let bucket = self.bucket(number);
-            let tags = bucket.tags();
-            if let Some(lane) = tags.matching(hash).find(|&lane| bucket.place(lane) == place) {
-                return (number, lane);
-            }
-            assert!(tags.were_passed_by(), "place {place} is not in the index");
-            number = self.after(number);
-        }
+    fn search_spot(&self, hash: Hash32, is_it: impl Fn(u32) -> bool) -> (Spot, u32) {
+        self.find(hash, is_it).expect("the key is in the index")
     }
 
     /// For the owner: another place for a key that is in, in one step.
     #[inline(always)]
-    pub(crate) fn replace(&self, hash: Hash32, at: Lane, from: u32, to: u32) {
-        let (number, lane) = self.find_lane(hash, at, from);
-        debug_assert_eq!(self.bucket(number).place(lane), from);
+    pub(crate) fn replace(&self, spot: Spot, place: u32) {
         // The entry is there: see `Bucket::place`.
-        self.bucket(number).places[lane].store(to, Ordering::Release);
+        self.bucket(spot.bucket).places[spot.lane].store(place, Ordering::Release);
     }
 
     /// For the owner: takes out a key that is in.
     #[inline(always)]
-    pub(crate) fn remove(&self, hash: Hash32, at: Lane, place: u32) {
-        let (last, lane) = self.find_lane(hash, at, place);
-        let bucket = self.bucket(last);
-        debug_assert_eq!(bucket.place(lane), place);
+    pub(crate) fn remove(&self, hash: Hash32, spot: Spot) {
+        let bucket = self.bucket(spot.bucket);
         // Before the entry goes, by the barrier in between.
-        bucket.places[lane].store(NOWHERE, Ordering::Release);
-        bucket.change_tags(|tags| tags.with_tag(lane, 0));
+        bucket.places[spot.lane].store(NOWHERE, Ordering::Release);
+        bucket.change_tags(|tags| tags.with_tag(spot.lane, 0));
         let mut number = self.first(hash);
-        while number != last {
+        while number != spot.bucket {
             self.bucket(number).change_tags(Tags::with_one_less_passed_by);
             number = self.after(number);
         }
@@ -363,5 +368,11 @@ impl Index {
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: Hash32) {
         crate::prefetch::line(self.bucket(self.first(hash)));
+    }
+
+    /// Asks for the line of a key's first bucket, which is to be written.
+    #[inline(always)]
+    pub(crate) fn prefetch_to_write(&self, hash: Hash32) {
+        crate::prefetch::line_to_write(self.bucket(self.first(hash)));
     }
 }

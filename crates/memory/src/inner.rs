@@ -19,8 +19,9 @@ use crate::local::{self, Threads};
 use crate::owner::{Owner, Shape};
 use crate::shard::Shard;
 use crate::shards::Shards;
+use crate::stats::LoadCounts;
 use crate::sweep::Sweep;
-use crate::sync::{Arc, AtomicU64, MutexGuard, lock};
+use crate::sync::{Arc, MutexGuard, lock};
 
 /// Weighs an entry.
 pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
@@ -39,14 +40,16 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) threads: Arc<Threads>,
     pub(crate) frozen: FrozenState<K, V>,
     pub(crate) budget: Budget,
+    /// True if an insertion has nothing to ask and nobody to tell: there is neither listener nor
+    /// weigher, admission or lifetime.
+    pub(crate) inserts_usually: bool,
     pub(crate) weigher: Option<Weigher<K, V>>,
     pub(crate) listener: Option<Listener<K, V>>,
     pub(crate) lifetimes: Lifetimes,
     pub(crate) about: &'static PolicyInfo,
     /// The name of the admission, if there is one.
     pub(crate) admission: Option<String>,
-    pub(crate) loads: AtomicU64,
-    pub(crate) failed_loads: AtomicU64,
+    pub(crate) loads: LoadCounts,
     /// Last: entries may refer to what it has.
     pub(crate) keeper: Option<Keeper<K, V>>,
 }

@@ -40,7 +40,7 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
             while self.slot < end {
                 let slot = self.slot;
                 self.slot += 1;
-                let Some(entry) = owner.entry(slot) else { continue };
+                let Some(entry) = owner.entry(shard.table(), slot) else { continue };
                 // SAFETY: it is in, and is taken out under the lock only.
                 if unsafe { &*entry }.head.is_over(inner.lifetimes.clock()) {
                     continue;

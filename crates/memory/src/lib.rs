@@ -56,7 +56,6 @@ mod places;
 #[cfg(test)]
 #[path = "places/tests.rs"]
 mod places_tests; // as `index_tests`
-mod plain;
 mod prefetch;
 mod quiet;
 mod reclaim;
@@ -81,6 +80,7 @@ mod tests;
 mod thrown;
 mod totals;
 mod upkeep;
+mod usual;
 
 pub use build_error::BuildError;
 pub use builder::Builder;

@@ -10,127 +10,114 @@ use crate::records::Records;
 
 /// An entry that was taken out.
 #[derive(Debug)]
-pub(crate) struct Retired<E> {
-    pub(crate) entry: *mut E,
+pub(crate) struct Retired {
     /// Where it lies, by its number.
     pub(crate) place: u32,
     pub(crate) weight: u32,
 }
 
-/// Holds what waits in a shard.
+/// Holds what waits in a shard. The insertions of a batch touch the front of it only.
 #[derive(Debug)]
-pub(crate) struct Limbo<E, T> {
-    fresh: Vec<Retired<E>>,
+#[repr(C)]
+pub(crate) struct Limbo {
+    fresh: Vec<Retired>,
     fresh_weight: u64,
-    aged: Vec<Retired<E>>,
+    /// It is time for a batch when so many are fresh, or they have so much weight.
+    batch: usize,
+    batch_weight: u64,
+    older: Box<Older>,
+}
+
+/// Holds what waits for longer.
+#[derive(Debug, Default)]
+struct Older {
+    aged: Vec<Retired>,
     /// Asked when they had left.
     aged_at: Round,
     /// Found to be looked at the last time: guards keep them.
-    held: Vec<Retired<E>>,
-    /// Tables that were replaced.
-    tables: Vec<*mut T>,
-    /// Tables that a thread was probing at the last check: they wait for the next batch.
-    tables_probed: Vec<*mut T>,
+    held: Vec<Retired>,
     /// Memory for the next batch.
-    spare: Vec<Retired<E>>,
-    batch: usize,
-    batch_weight: u64,
+    spare: Vec<Retired>,
 }
 
-/// Entries and tables to be freed now, unless a thread reads them.
+/// Entries to be freed now, unless a thread reads them.
 #[derive(Debug)]
-pub(crate) struct Batch<E, T> {
-    pub(crate) entries: Vec<Retired<E>>,
-    pub(crate) tables: Vec<*mut T>,
+pub(crate) struct Batch {
+    pub(crate) entries: Vec<Retired>,
     /// Asked when they had left.
     pub(crate) asked: Round,
 }
 
-impl<E, T> Limbo<E, T> {
+impl Limbo {
     /// With batches of so many entries, or of so much weight.
     pub(crate) fn new(batch: usize, batch_weight: u64) -> Self {
-        Self {
-            fresh: Vec::new(),
-            fresh_weight: 0,
-            aged: Vec::new(),
-            aged_at: Round::default(),
-            held: Vec::new(),
-            tables: Vec::new(),
-            tables_probed: Vec::new(),
-            spare: Vec::new(),
-            batch,
-            batch_weight,
-        }
+        Self { fresh: Vec::new(), fresh_weight: 0, batch, batch_weight, older: Box::default() }
     }
 
     pub(crate) fn set_batch(&mut self, batch: usize, batch_weight: u64) {
         (self.batch, self.batch_weight) = (batch, batch_weight);
     }
 
-    pub(crate) fn push(&mut self, retired: Retired<E>) {
+    #[inline(always)]
+    pub(crate) fn push(&mut self, retired: Retired) {
         self.fresh_weight += u64::from(retired.weight);
         self.fresh.push(retired);
     }
 
-    pub(crate) fn push_table(&mut self, table: *mut T) {
-        self.tables.push(table);
-    }
-
     /// Returns what guards were found to keep waits for the next batch.
-    pub(crate) fn keep(&mut self, held: impl Iterator<Item = Retired<E>>) {
-        self.held.extend(held);
-    }
-
-    /// A table that was still probed waits, too.
-    pub(crate) fn keep_table(&mut self, table: *mut T) {
-        self.tables_probed.push(table);
+    pub(crate) fn keep(&mut self, held: impl Iterator<Item = Retired>) {
+        self.older.held.extend(held);
     }
 
     /// Takes over memory for a later batch.
-    pub(crate) fn recycle(&mut self, mut entries: Vec<Retired<E>>) {
+    pub(crate) fn recycle(&mut self, mut entries: Vec<Retired>) {
         entries.clear();
-        self.spare = entries;
+        self.older.spare = entries;
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.fresh.len() + self.aged.len() + self.held.len()
+        self.fresh.len() + self.older.aged.len() + self.older.held.len()
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let Older { aged, held, spare, .. } = &*self.older;
+        let lists = [&self.fresh, aged, held, spare];
+        lists.iter().map(|list| list.capacity() * size_of::<Retired>()).sum()
     }
 
     /// Returns whether it is time for a batch.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
-        self.fresh.len() >= self.batch
-            || self.fresh_weight >= self.batch_weight
-            || !self.tables.is_empty()
+        self.fresh.len() >= self.batch || self.fresh_weight >= self.batch_weight
     }
 
     /// A batch, if one has waited long enough, when it is time.
-    pub(crate) fn turn(&mut self, records: &Records) -> Option<Batch<E, T>> {
-        if self.fresh_weight >= 2 * self.batch_weight || !self.tables.is_empty() {
+    pub(crate) fn turn(&mut self, records: &Records) -> Option<Batch> {
+        if self.fresh_weight >= 2 * self.batch_weight {
             return Some(self.everything(records)); // too much to wait
         }
-        let asked = std::mem::replace(&mut self.aged_at, records.ask());
+        let older = &mut *self.older;
+        let asked = std::mem::replace(&mut older.aged_at, records.ask());
         self.fresh_weight = 0;
-        let fresh = std::mem::replace(&mut self.fresh, std::mem::take(&mut self.spare));
-        let mut entries = std::mem::replace(&mut self.aged, fresh);
-        entries.append(&mut self.held); // older still
-        (!entries.is_empty()).then(|| Batch { entries, tables: Vec::new(), asked })
+        let fresh = std::mem::replace(&mut self.fresh, std::mem::take(&mut older.spare));
+        let mut entries = std::mem::replace(&mut older.aged, fresh);
+        entries.append(&mut older.held); // older still
+        (!entries.is_empty()).then_some(Batch { entries, asked })
     }
 
     /// All that waits, to be freed now.
-    pub(crate) fn everything(&mut self, records: &Records) -> Batch<E, T> {
-        let (entries, tables) = self.take_all();
-        Batch { entries, tables, asked: records.ask() }
+    pub(crate) fn everything(&mut self, records: &Records) -> Batch {
+        Batch { entries: self.take_all(), asked: records.ask() }
     }
 
     /// All that waits.
-    pub(crate) fn take_all(&mut self) -> (Vec<Retired<E>>, Vec<*mut T>) {
+    pub(crate) fn take_all(&mut self) -> Vec<Retired> {
         self.fresh_weight = 0;
-        let mut entries = std::mem::replace(&mut self.aged, std::mem::take(&mut self.spare));
+        let older = &mut *self.older;
+        let mut entries = std::mem::replace(&mut older.aged, std::mem::take(&mut older.spare));
         entries.append(&mut self.fresh);
-        entries.append(&mut self.held);
-        let mut tables = std::mem::take(&mut self.tables);
-        tables.append(&mut self.tables_probed);
-        (entries, tables)
+        entries.append(&mut older.held);
+        entries
     }
 }

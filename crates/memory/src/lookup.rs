@@ -31,14 +31,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         record: &Record,
         found: &Found<'_, K, V>,
         slot: u32,
-        marks: Option<&P::Marks>,
+        marks: &P::Marks,
     ) {
         record.dynamic_hits.add(1);
-        let Some(marks) = marks else { return };
         let touch = if <P::Marks as Marks>::PLAIN.is_some() {
             marks.touch(Slot(slot))
         } else {
-            touch_with_care(record, found, marks, slot)
+            touch_with_care(found, marks, slot)
         };
         if <P::Marks as Marks>::KIND == HitKind::LruLike && touch != Touch::Noted {
             self.promote(self.shards.of(hash), record, found.entry, touch);
@@ -49,7 +48,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     fn promote(&self, shard: &Shard<K, V, P>, record: &Record, entry: &Entry<K, V>, touch: Touch) {
         let owner = if touch == Touch::Promote { Some(shard.owner()) } else { shard.try_owner() };
         match owner {
-            Some(mut owner) => owner.promote(entry.slot(), entry),
+            Some(mut owner) => owner.promote(shard.table(), entry.slot(), entry),
             None => record.promotions_skipped.add(1),
         }
     }
@@ -112,10 +111,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         if frozen.is_null() {
             return self.look_up_dynamic(record, hash, key);
         }
-        match self.find_frozen(frozen, record, hash, key) {
-            None => self.look_up_further(record, key),
-            found => found,
-        }
+        look_up_frozen(self, frozen, record, hash, key)
     }
 
     /// [`look_up`](Self::look_up) by the clock, or by a thread that is to fence.
@@ -169,7 +165,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         Q: Hash + Equivalent<K>,
     {
         let Some(first) = hashes.first() else { return };
-        if !record.does_without_fences() || self.shards.index_bytes(record, *first) <= NEAR_BYTES {
+        if !record.does_without_fences() || self.shards.index_bytes(*first) <= NEAR_BYTES {
             for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
                 if let Some(hit) = self.look_up(record, *hash, key) {
                     found(at, hit);
@@ -187,14 +183,11 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
             }
         } else {
             for hash in hashes {
-                if let Some(table) = Shard::<K, V, P>::glance(self.shards.table(*hash), record) {
-                    table.index.prefetch(hash.in_shard());
-                }
+                self.shards.table(*hash).table().index.prefetch(hash.in_shard());
             }
             for hash in hashes {
-                if let Some(table) = Shard::<K, V, P>::glance(self.shards.table(*hash), record) {
-                    crate::prefetch::span(Shard::<K, V, P>::likely_address(table, hash.in_shard()));
-                }
+                let table = self.shards.table(*hash).table();
+                crate::prefetch::span(Shard::<K, V, P>::likely_address(table, hash.in_shard()));
             }
         }
         for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
@@ -320,7 +313,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         hash: KeyHash,
         record: &Record,
         found: Found<'a, K, V>,
-        marks: Option<&P::Marks>,
+        marks: &P::Marks,
     ) -> Option<Found<'a, K, V>> {
         let state = found.entry.head.state();
         if !state.is_plain() {
@@ -338,7 +331,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         hash: KeyHash,
         record: &Record,
         found: Found<'a, K, V>,
-        marks: Option<&P::Marks>,
+        marks: &P::Marks,
     ) -> Option<Found<'a, K, V>> {
         let state = found.entry.head.state();
         let Some(found) = self.unless_expired(found) else {
@@ -354,20 +347,30 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     }
 }
 
-/// Notes a hit in marks that are the user's code, and may use this cache: then the record no longer
-/// names their table.
+/// Notes a hit in marks that are the user's code, which may use this cache.
 #[inline(never)]
-fn touch_with_care<K, V>(
-    record: &Record,
-    found: &Found<'_, K, V>,
-    marks: &impl Marks,
-    slot: u32,
-) -> Touch {
+fn touch_with_care<K, V>(found: &Found<'_, K, V>, marks: &impl Marks, slot: u32) -> Touch {
     let found = Keep::new(found.cell); // it may panic
-    let kept = Keep::new(record.another_cell());
-    // From the record to the cell: that is the order in which they are read.
-    kept.name(record.probed());
     let touch = marks.touch(Slot(slot));
     found.into_cell();
     touch
+}
+
+/// [`look_up`](Inner::look_up) where some entries are frozen. A function of its own: with this in
+/// it the other way needs twice as many registers, and is too long for callers to take in.
+#[inline(never)]
+fn look_up_frozen<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
+    inner: &'a Inner<K, V, P, S>,
+    frozen: *const FrozenIndex<K, V>,
+    record: &'a Record,
+    hash: KeyHash,
+    key: &Q,
+) -> Option<Found<'a, K, V>>
+where
+    Q: Hash + Equivalent<K> + ?Sized,
+{
+    match inner.find_frozen(frozen, record, hash, key) {
+        None => inner.look_up_further(record, key),
+        found => found,
+    }
 }

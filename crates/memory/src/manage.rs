@@ -179,7 +179,7 @@ where
             let slot = found
                 .filter(|entry| !entry.head.is_over(inner.lifetimes.clock()))
                 .map(|entry| entry.slot());
-            slot.map(|slot| owner.set_pinned(slot, hash, pinned)).is_some()
+            slot.map(|slot| owner.set_pinned(shard.table(), slot, hash, pinned)).is_some()
         });
         if !pinned && inner.budget.is_exceeded() {
             inner.shrink(); // it was made smaller than what is pinned

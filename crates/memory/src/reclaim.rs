@@ -10,8 +10,8 @@ use floe_policy::Replacement;
 
 use crate::entry::Entry;
 use crate::inner::Inner;
-use crate::limbo::Retired;
-use crate::owner::{BatchOf, Gone, Owner, TableOf};
+use crate::limbo::{Batch, Retired};
+use crate::owner::{Gone, Owner};
 use crate::shard::Shard;
 use crate::sync::MutexGuard;
 
@@ -20,8 +20,8 @@ use crate::sync::MutexGuard;
 #[must_use]
 pub(crate) struct After<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
-    gone: Gone<K, V>,
-    batch: Option<Box<BatchOf<K, V, P>>>,
+    gone: Gone,
+    batch: Option<Box<Batch>>,
 }
 
 impl<K, V, P: Replacement> Drop for After<'_, K, V, P> {
@@ -39,10 +39,8 @@ impl<K, V, P: Replacement> After<'_, K, V, P> {
         let _quiet = crate::quiet::quiet();
         let mut owner = self.shard.owner();
         let told = self.gone.take_all();
-        let (entries, tables) =
-            self.batch.take().map(|batch| (batch.entries, batch.tables)).unwrap_or_default();
+        let entries = self.batch.take().map(|batch| batch.entries).unwrap_or_default();
         told.chain(entries).for_each(|retired| owner.limbo.push(retired));
-        tables.into_iter().for_each(|table| owner.limbo.push_table(table));
     }
 }
 
@@ -50,11 +48,10 @@ impl<K, V, P: Replacement> After<'_, K, V, P> {
 /// given back and what is left waits again.
 struct Freed<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
-    entries: Vec<Retired<Entry<K, V>>>,
-    held: Vec<Retired<Entry<K, V>>>,
+    entries: Vec<Retired>,
+    held: Vec<Retired>,
     /// Counts how many of the entries are no more.
     dropped: usize,
-    probed: Vec<*mut TableOf<P>>,
 }
 
 impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
@@ -63,7 +60,6 @@ impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
         let mut owner = self.shard.owner();
         let left = self.entries.drain(self.dropped..).chain(self.held.drain(..));
         owner.limbo.keep(left);
-        self.probed.drain(..).for_each(|table| owner.limbo.keep_table(table));
         owner.slab.give_back(self.entries.iter().map(|retired| retired.place));
         owner.limbo.recycle(std::mem::take(&mut self.entries));
     }
@@ -77,7 +73,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         &self,
         shard: &'a Shard<K, V, P>,
         owner: MutexGuard<'a, Owner<K, V, P>>,
-        change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone<K, V>) -> R,
+        change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone) -> R,
     ) -> (R, After<'a, K, V, P>) {
         let mut after = After { shard, gone: Gone::new(self.listener.is_some()), batch: None };
         let mut owner = owner; // released before `after` is dropped, even by a panic
@@ -90,7 +86,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     #[inline(always)]
     fn leave(&self, mut owner: MutexGuard<'_, Owner<K, V, P>>, after: &mut After<'_, K, V, P>) {
         if owner.limbo.is_due() {
-            after.batch = self.due(&mut owner);
+            after.batch = self.due(after.shard, &mut owner);
         }
         drop(owner);
         self.threads.records.answer(self.record());
@@ -99,16 +95,19 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Returns the memory to be freed after the lock. Where places only have to be given back,
     /// without waiting for any thread, that is done here.
     #[inline(never)]
-    fn due(&self, owner: &mut Owner<K, V, P>) -> Option<Box<BatchOf<K, V, P>>> {
+    pub(crate) fn due(
+        &self,
+        shard: &Shard<K, V, P>,
+        owner: &mut Owner<K, V, P>,
+    ) -> Option<Box<Batch>> {
         let records = &self.threads.records;
         let mut batch = owner.limbo.turn(records)?;
         if !std::mem::needs_drop::<Entry<K, V>>()
-            && batch.tables.is_empty()
             && let Some(protected) = records.protected_at_once(self.record(), batch.asked)
         {
             if !protected.is_empty() {
-                let is_looked_at = |retired: &mut Retired<_>| {
-                    protected.binary_search(&(retired.entry as usize)).is_ok()
+                let is_looked_at = |retired: &mut Retired| {
+                    protected.binary_search(&(shard.entry(retired.place) as usize)).is_ok()
                 };
                 owner.limbo.keep(batch.entries.extract_if(.., is_looked_at));
             }
@@ -132,12 +131,12 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 
     #[inline(never)]
     fn settle_up(&self, mut after: After<'_, K, V, P>) {
-        let mut panicked = None;
+        let (shard, mut panicked) = (after.shard, None);
         if let Some(listener) = &self.listener {
             for (retired, cause) in after.gone.untold().iter() {
                 // SAFETY: taken out by this thread, and not yet in limbo, from where alone it would
                 // be freed.
-                let entry = unsafe { &*retired.entry };
+                let entry = unsafe { &*shard.entry(retired.place) };
                 let tell = || listener(&entry.key, &entry.value, *cause);
                 // The others are told of all the same.
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(tell)) {
@@ -145,7 +144,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 }
             }
         }
-        let (shard, batch) = (after.shard, after.batch.take());
+        let batch = after.batch.take();
         drop(after); // what was told of waits from now on
         if let Some(batch) = batch {
             self.free(shard, *batch);
@@ -160,37 +159,31 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         &self,
         shard: &Shard<K, V, P>,
         owner: MutexGuard<'_, Owner<K, V, P>>,
-        change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone<K, V>) -> R,
+        change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone) -> R,
     ) -> R {
         let (result, after) = self.change(shard, owner, change);
         self.settle(after);
         result
     }
 
-    /// Drops the entries and tables of a batch that no thread reads; the others go back to limbo.
+    /// Drops the entries of a batch that no thread reads; the others go back to limbo.
     #[cold]
-    fn free(&self, shard: &Shard<K, V, P>, batch: BatchOf<K, V, P>) {
+    pub(crate) fn free(&self, shard: &Shard<K, V, P>, batch: Batch) {
         let quiet = crate::quiet::quiet();
         let protected = self.threads.records.protected(self.record(), batch.asked);
         drop(quiet);
         let is_looked_at = |address: usize| protected.binary_search(&address).is_ok();
-        let (probed, unused): (Vec<_>, Vec<_>) =
-            batch.tables.into_iter().partition(|table| is_looked_at(*table as usize));
-        let mut freed =
-            Freed { shard, entries: batch.entries, held: Vec::new(), dropped: 0, probed };
-        let is_held = |retired: &mut Retired<Entry<K, V>>| {
-            let is_looked_at = is_looked_at(retired.entry as usize);
+        let mut freed = Freed { shard, entries: batch.entries, held: Vec::new(), dropped: 0 };
+        let is_held = |retired: &mut Retired| {
+            let entry = shard.entry(retired.place);
+            let is_looked_at = is_looked_at(entry as usize);
             match &self.keeper {
                 None => is_looked_at,
                 // SAFETY: not freed yet, and by this thread only.
-                Some(keeper) => keeper(unsafe { &*retired.entry }, is_looked_at),
+                Some(keeper) => keeper(unsafe { &*entry }, is_looked_at),
             }
         };
         freed.held.extend(freed.entries.extract_if(.., is_held));
-        for table in unused {
-            // SAFETY: replaced before the barrier, and neither record nor cell names it after.
-            drop(unsafe { Box::from_raw(table) });
-        }
         if !std::mem::needs_drop::<Entry<K, V>>() {
             freed.dropped = freed.entries.len();
         }
@@ -198,7 +191,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             freed.dropped += 1;
             // SAFETY: taken out of the index before the barrier, and no cell names it after. The
             // place gets another entry only once it is given back, when `freed` is dropped.
-            unsafe { retired.entry.drop_in_place() };
+            unsafe { shard.entry(retired.place).drop_in_place() };
         }
     }
 

@@ -225,7 +225,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             let (seen_all, after) = self.change(shard, shard.owner(), |owner, gone| {
                 let end = owner.slots.len().min(next + SLOTS_PER_LOCK);
                 for slot in next..end {
-                    let Some(entry) = owner.entry(slot) else { continue };
+                    let Some(entry) = owner.entry(shard.table(), slot) else { continue };
                     // SAFETY: it is in, and is taken out under this lock only.
                     if let Some(cause) = leaves(unsafe { &*entry }) {
                         let room = owner.take_out(shard.table(), slot, cause, gone);

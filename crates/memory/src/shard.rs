@@ -4,14 +4,42 @@ use std::ptr::NonNull;
 
 use floe_policy::Eviction;
 
+use crate::entry::Entry;
 use crate::flight::Flights;
+use crate::index::Hash32;
 use crate::owner::{Owner, TableOf};
-use crate::sync::{AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::places::Places;
+use crate::sync::{Arc, AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
 
 /// Something on cache lines of its own.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Apart<T>(T);
+
+/// Where the table of a shard is published.
+///
+/// A table that was replaced is freed with its shard, not before: readers need not say which one
+/// they look at. There are few, as a shard grows by a quarter at least, and the memory of their
+/// indexes goes back to the system.
+pub(crate) struct Published<'a, P: Eviction>(pub(crate) &'a AtomicPtr<TableOf<P>>);
+
+impl<P: Eviction> Clone for Published<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Eviction> Copy for Published<'_, P> {}
+
+impl<'a, P: Eviction> Published<'a, P> {
+    /// The present table.
+    #[inline(always)]
+    pub(crate) fn table(self) -> &'a TableOf<P> {
+        // SAFETY: a table lives as long as the shard, which this borrows. Acquire: it was whole
+        // before it was published; and what was taken out of it before is not found in it.
+        unsafe { &*self.0.load(Ordering::Acquire) }
+    }
+}
 
 /// A shard.
 #[repr(C)]
@@ -21,6 +49,8 @@ pub(crate) struct Shard<K, V, P: Eviction> {
     owner: Apart<Owned<Owner<K, V, P>>>,
     /// Loads under way.
     pub(crate) flights: Mutex<Flights<K, V>>,
+    /// Where entries lie.
+    places: Arc<Places>,
 }
 
 /// Holds what is under the lock, and what is looked at with it.
@@ -51,19 +81,26 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         table: TableOf<P>,
         at: &AtomicPtr<TableOf<P>>,
     ) -> Self {
+        let places = Arc::clone(&table.places);
         // Release: a thread that sees the table sees it whole.
         at.store(Box::into_raw(Box::new(table)), Ordering::Release);
         Self {
             table: NonNull::from(at),
             owner: Apart(Owned { loading: AtomicUsize::new(0), owner: Mutex::new(owner) }),
             flights: Mutex::default(),
+            places,
         }
     }
 
+    /// The entry that is, or was, at a place.
+    pub(crate) fn entry(&self, place: u32) -> *mut Entry<K, V> {
+        std::ptr::with_exposed_provenance_mut(self.places.address::<Entry<K, V>>(place))
+    }
+
     /// Where the table is published.
-    pub(crate) fn published(&self) -> &AtomicPtr<TableOf<P>> {
+    pub(crate) fn published(&self) -> Published<'_, P> {
         // SAFETY: it outlives the shard, as whoever made it has promised.
-        unsafe { self.table.as_ref() }
+        Published(unsafe { self.table.as_ref() })
     }
 
     /// Takes the lock.
@@ -71,10 +108,26 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         lock(&self.owner.0.owner)
     }
 
+    /// Asks for what an insertion writes beside the lock: it is on its way while the lock is.
+    #[inline(always)]
+    pub(crate) fn prefetch_to_write(&self, hash: Hash32) {
+        let owned = (&raw const self.owner).cast::<u8>();
+        crate::prefetch::line_to_write(owned.wrapping_add(64));
+        self.published().table().index.prefetch_to_write(hash);
+    }
+
     /// Returns the owner, for code that has the shard exclusively.
     pub(crate) fn owner_mut(&mut self) -> &mut Owner<K, V, P> {
         // see `sync::lock`
         self.owner.0.owner.get_mut().unwrap_or_else(crate::sync::PoisonError::into_inner)
+    }
+
+    /// The entries of all slots and those that wait, for the end.
+    pub(crate) fn take_entries(&mut self) -> Vec<*mut Entry<K, V>> {
+        let table: *const _ = self.table();
+        // SAFETY: it lives as long as the shard.
+        let table = unsafe { &*table };
+        self.owner_mut().take_entries(table)
     }
 
     /// Takes the lock if it is free.
@@ -108,28 +161,25 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
 
     /// For the owner, that is with the lock held: the present table.
     pub(crate) fn table(&self) -> &TableOf<P> {
-        // SAFETY: the present table is freed only after it was replaced, by the owner. Relaxed: the
-        // lock orders.
-        unsafe { &*self.published().load(Ordering::Relaxed) }
+        self.published().table()
     }
 
-    /// For the owner: publishes another table. The old one may be freed once no thread probes it.
+    /// For the owner: publishes another table, and returns the old one, to be freed with the shard.
     pub(crate) fn replace_table(&self, table: TableOf<P>) -> *mut TableOf<P> {
         // Release: a thread that sees the table sees it whole.
-        self.published().swap(Box::into_raw(Box::new(table)), Ordering::AcqRel)
+        self.published().0.swap(Box::into_raw(Box::new(table)), Ordering::AcqRel)
     }
 }
 
 impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
     fn drop(&mut self) {
-        // SAFETY: no other user is left, so the table and the tables and entries that wait may be
-        // freed: guards borrow the cache or keep it alive.
+        let entries = self.take_entries();
+        let present = self.published().0.load(Ordering::Relaxed); // nobody else is left
+        let replaced = std::mem::take(&mut self.owner_mut().replaced_tables);
+        // SAFETY: no other user is left, so tables and entries may be freed: guards borrow the
+        // cache or keep it alive.
         unsafe {
-            drop(Box::from_raw(self.published().load(Ordering::Relaxed))); // nobody else is left
-            let owner = self.owner_mut();
-            let entries = owner.take_entries();
-            let (_, tables) = owner.limbo.take_all();
-            tables.into_iter().for_each(|table| drop(Box::from_raw(table)));
+            replaced.into_iter().chain([present]).for_each(|table| drop(Box::from_raw(table)));
             drop_all(entries.into_iter());
         }
     }

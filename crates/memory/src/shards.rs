@@ -5,9 +5,8 @@ use std::ops::{Deref, DerefMut, Range};
 use floe_policy::Replacement;
 
 use crate::hash::KeyHash;
-use crate::hazard::Record;
 use crate::owner::{Owner, TableOf};
-use crate::shard::Shard;
+use crate::shard::{Published, Shard};
 use crate::sync::AtomicPtr;
 
 /// Slots looked at under one lock when something goes through all of them.
@@ -34,19 +33,17 @@ impl<K, V, P: Replacement> Shards<K, V, P> {
     }
 
     /// Returns about how many bytes all indexes have, by that of a key's shard.
-    pub(crate) fn index_bytes(&self, record: &Record, hash: KeyHash) -> usize {
-        // SAFETY: the record names the table.
-        let table = unsafe { &*self.of(hash).probe(record) };
-        table.memory_bytes() * self.all.len()
+    pub(crate) fn index_bytes(&self, hash: KeyHash) -> usize {
+        self.table(hash).table().memory_bytes() * self.all.len()
     }
 
     /// Returns where the table of a key's shard is published.
     #[inline(always)]
-    pub(crate) fn table(&self, hash: KeyHash) -> &AtomicPtr<TableOf<P>> {
+    pub(crate) fn table(&self, hash: KeyHash) -> Published<'_, P> {
         let number = hash.shard(self.mask);
         debug_assert!(number < self.tables.len());
         // SAFETY: as in `of`.
-        unsafe { self.tables.get_unchecked(number) }
+        Published(unsafe { self.tables.get_unchecked(number) })
     }
 
     /// Returns the shard of a key.

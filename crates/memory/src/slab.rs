@@ -56,26 +56,27 @@ impl<E> Drop for Arena<E> {
 
 /// Memory for entries. It knows nothing of their type; the owner of the slab drops them.
 #[derive(Debug)]
+#[repr(C)] // first, what every insertion needs: see `Owner`
 pub(crate) struct Slab<E> {
+    /// Places of entries that were given back.
+    free: Vec<u32>,
+    /// For readers: where the chunks lie.
+    places: Arc<Places>,
     /// From boxes. Not kept as such: addresses in them are in use while others are given out.
     chunks: Vec<*mut [MaybeUninit<E>]>,
     /// Tells how much of the last chunk has been given out.
     begun: usize,
-    /// Places of entries that were given back.
-    free: Vec<u32>,
     /// Counts how many entries there will be, as far as that is known.
     expected: Option<usize>,
     /// Where the first chunk is from, if it is not the slab's own.
     arena: Option<Arc<Arena<E>>>,
-    /// For readers: where the chunks lie.
-    places: Arc<Places>,
 }
 
 impl<E> Slab<E> {
     /// Makes a slab for so many entries, perhaps a few more; `None` if the number is unknown.
     pub(crate) fn new(expected: Option<usize>) -> Self {
         let (chunks, free, places) = (Vec::new(), Vec::new(), Arc::new(Places::new()));
-        Self { chunks, begun: 0, free, expected, arena: None, places }
+        Self { free, places, chunks, begun: 0, expected, arena: None }
     }
 
     /// For so many entries, perhaps a few more, in a part of an arena, by its number.

@@ -2,14 +2,22 @@
 
 use crate::cause::Cause;
 use crate::frozen::options::FreezeStats;
+use crate::sync::AtomicU64;
 
-/// Holds what a shard counts under its lock.
-#[derive(Debug, Clone, Copy, Default)]
+/// Holds what a shard counts under its lock; apart, what is counted seldom.
+#[derive(Debug, Default)]
+#[repr(C)]
 pub(crate) struct ShardCounts {
     pub(crate) insertions: u64,
     pub(crate) replacements: u64,
-    pub(crate) rejections: u64,
     pub(crate) evictions: u64,
+    pub(crate) seldom: Box<SeldomCounts>,
+}
+
+/// Holds the rest of what a shard counts.
+#[derive(Debug, Default)]
+pub(crate) struct SeldomCounts {
+    pub(crate) rejections: u64,
     pub(crate) expirations: u64,
     pub(crate) removals: u64,
     pub(crate) promotions: u64,
@@ -19,13 +27,20 @@ impl ShardCounts {
     pub(crate) fn note(&mut self, cause: Cause) {
         match cause {
             Cause::Evicted => self.evictions += 1,
-            Cause::Expired => self.expirations += 1,
-            Cause::Removed => self.removals += 1,
+            Cause::Expired => self.seldom.expirations += 1,
+            Cause::Removed => self.seldom.removals += 1,
             Cause::Replaced => self.replacements += 1,
-            Cause::Rejected => self.rejections += 1,
+            Cause::Rejected => self.seldom.rejections += 1,
             Cause::Bypassed => {} // counted where it is decided
         }
     }
+}
+
+/// Holds how many loads were begun, and how many of these failed.
+#[derive(Debug, Default)]
+pub(crate) struct LoadCounts {
+    pub(crate) begun: AtomicU64,
+    pub(crate) failed: AtomicU64,
 }
 
 /// Holds what came of offers: of keys that were inserted and not there, pinned ones and those that

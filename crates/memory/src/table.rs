@@ -9,7 +9,7 @@
 //!
 //! Tables share their indexes. A reader that is late with a table looks into indexes that are still
 //! kept up to date, or that are empty; and it looks again when it has found nothing and the table
-//! was replaced.
+//! was replaced. No table is freed before its shard is, so readers say nowhere which one they have.
 
 use crate::index::Index;
 use crate::places::Places;

@@ -21,8 +21,8 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         held.sort_unstable();
         let (mut entries, mut needed, mut other) = (Vec::new(), Vec::new(), Vec::new());
         for shard in self.shards.iter_mut() {
+            entries.extend(shard.take_entries());
             let owner = shard.owner_mut();
-            entries.extend(owner.take_entries());
             let (with, without) = std::mem::replace(&mut owner.slab, Slab::new(None)).split(&held);
             needed.push(with);
             other.push(without);

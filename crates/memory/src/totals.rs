@@ -10,8 +10,8 @@ use crate::sync::Ordering;
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     pub(crate) fn stats(&self) -> Stats {
         let mut stats = Stats {
-            loads: self.loads.load(Ordering::Relaxed), // counts, as all of these
-            failed_loads: self.failed_loads.load(Ordering::Relaxed),
+            loads: self.loads.begun.load(Ordering::Relaxed), // counts, as all of these
+            failed_loads: self.loads.failed.load(Ordering::Relaxed),
             capacity: self.budget.entries_limit(),
             weight_capacity: self.budget.weight_limit(),
             policy: self.about.name,
@@ -33,14 +33,14 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         });
         for shard in self.shards.iter() {
             let owner = shard.owner();
-            let counts = owner.counts;
+            let (counts, seldom) = (&owner.counts, &owner.counts.seldom);
             stats.insertions += counts.insertions;
             stats.replacements += counts.replacements;
-            stats.rejections += counts.rejections;
+            stats.rejections += seldom.rejections;
             stats.evictions += counts.evictions;
-            stats.expirations += counts.expirations;
-            stats.removals += counts.removals;
-            stats.promotions += counts.promotions;
+            stats.expirations += seldom.expirations;
+            stats.removals += seldom.removals;
+            stats.promotions += seldom.promotions;
             if let (Some(sum), Some(admission)) = (&mut stats.admission, &owner.admission) {
                 let (offered, bypassed) = admission.offers();
                 sum.offered += offered;

@@ -70,6 +70,12 @@ fn search(index: &Index, key: u32, places: &[u32]) -> Option<u32> {
     }
 }
 
+/// Takes a key out, as its owner does.
+fn remove(index: &Index, key: u32, lane: Lane) {
+    let (spot, _) = index.spot(hash(key), lane, |place| place == key + 1);
+    index.remove(hash(key), spot);
+}
+
 fn model(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -85,10 +91,10 @@ fn a_key_that_is_there_is_found_whatever_is_put_in_and_taken_out_beside_it() {
         let reader = thread::spawn(move || {
             assert_eq!(search(&read, 6, &[7]), Some(7), "it is there all the while");
         });
-        index.remove(hash(3), lanes[3], 4); // its lane is free now, and the reader's key is past it
+        remove(&index, 3, lanes[3]); // its lane is free now, and the reader's key is past it
         index.insert(hash(9), 10); // takes the lane
         let further = index.insert(hash(10), 11); // passes the first bucket by
-        index.remove(hash(10), further, 11);
+        remove(&index, 10, further);
         reader.join().unwrap();
         assert!(index.bucket(0).tags().were_passed_by(), "key 6 is still further on");
     });
@@ -121,8 +127,9 @@ fn a_place_that_is_replaced_is_the_old_one_or_the_new_one() {
             let then = search(&read, 6, &[7, 20, 21]).expect("it is there all the while");
             assert!(then >= seen, "{seen}, then {then}");
         });
-        index.replace(hash(6), lanes[6], 7, 20);
-        index.replace(hash(6), lanes[6], 20, 21);
+        let (spot, _) = index.spot(hash(6), lanes[6], |place| place == 7);
+        index.replace(spot, 20);
+        index.replace(spot, 21);
         reader.join().unwrap();
     });
 }
@@ -144,7 +151,7 @@ fn a_place_is_not_found_valid_once_it_is_free() {
             drop(seen);
             says.store(false, Ordering::Release);
         });
-        index.remove(hash(6), lanes[6], 7);
+        remove(&index, 6, lanes[6]);
         assert!(!index.bucket(0).tags().were_passed_by());
         fence(Ordering::SeqCst);
         if !looked_at.load(Ordering::Acquire) {
@@ -169,7 +176,7 @@ fn a_key_that_moves_to_another_index_is_found_all_the_while() {
         });
         for key in [3, 6] {
             new.insert(hash(key), key + 1);
-            old.remove(hash(key), lanes[key as usize], key + 1);
+            remove(&old, key, lanes[key as usize]);
         }
         reader.join().unwrap();
     });

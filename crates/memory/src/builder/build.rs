@@ -18,11 +18,16 @@ use crate::local::Threads;
 use crate::owner::Owner;
 use crate::records::Records;
 use crate::shards::Shards;
-use crate::sync::{Arc, AtomicU64};
+use crate::stats::LoadCounts;
+use crate::sync::Arc;
 
-/// Entries that a shard is to have at least: smaller ones decide worse which leave. On the traces
-/// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %.
-const SHARE_MIN: u64 = 256;
+/// Entries that a shard is to have at least. Smaller shards decide worse which leave: on the traces
+/// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %. In fewer
+/// shards, threads that replace values meet more often.
+const SHARE_MIN: u64 = 160;
+
+/// The same where the number of entries is but assumed: they may be heavier.
+const SHARE_MIN_BY_WEIGHT: u64 = 256;
 
 /// Most entries of a shard by default: an insertion that makes a shard grow, or sweep all of its
 /// entries, takes time in proportion to them.
@@ -77,9 +82,12 @@ where
         let weighed = self.weigher.is_some();
         let shards = self.shards.unwrap_or_else(|| {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            let by_weight = || budget.weight_limit().map(|weight| weight / WEIGHT_ASSUMED);
-            let entries = budget.entries_limit().or_else(by_weight).unwrap_or(u64::MAX);
-            let most = (entries / SHARE_MIN).max(1).ilog2();
+            let by_weight = || {
+                let weight = budget.weight_limit().unwrap_or(u64::MAX);
+                weight / WEIGHT_ASSUMED / SHARE_MIN_BY_WEIGHT
+            };
+            let shares = budget.entries_limit().map_or_else(by_weight, |limit| limit / SHARE_MIN);
+            let most = shares.max(1).ilog2();
             let of_bounded_size = match budget.entries_limit() {
                 Some(entries) => entries.div_ceil(SHARE_MAX).min(SHARDS_FOR_CAPACITY) as usize,
                 None => 1,
@@ -105,6 +113,9 @@ where
         }
         let idle = self.idle.map(Unused::Expires);
         let unused = idle.or(self.ahead.map(Unused::Refreshes));
+        let is_told = self.listener.is_some() || self.keeper.is_some();
+        let is_asked = weighed || self.admission.is_some();
+        let lives = self.live.is_some() || unused.is_some();
         let inner = Inner {
             shards: Shards::new(made),
             hasher: self.hasher,
@@ -112,13 +123,13 @@ where
             threads: Arc::clone(&threads),
             frozen: FrozenState::new(self.freezing),
             budget,
+            inserts_usually: !(is_told || is_asked || lives),
             weigher: self.weigher,
             listener: self.listener,
             lifetimes: Lifetimes::new(self.clock, self.live, unused),
             about,
             admission: self.admission.as_ref().map(|template| template.name()),
-            loads: AtomicU64::new(0),
-            failed_loads: AtomicU64::new(0),
+            loads: LoadCounts::default(),
             keeper: self.keeper,
         };
         let inner = Arc::new(inner);

@@ -51,7 +51,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         self.state.count_index_bytes(freezer);
         for shard in self.shards.iter() {
             shard.owner().frozen.set_index(Some(Arc::clone(&index)));
-            for_slots(shard, |owner, slots| owner.index_frozen(slots));
+            for_slots(shard, |owner, slots| owner.index_frozen(shard.table(), slots));
         }
         self.extend(freezer, share);
         self.state.set_all(share >= 1.0);
@@ -70,7 +70,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
                 if owner.frozen.count() >= goal {
                     break;
                 }
-                from = owner.freeze_best(goal, from);
+                from = owner.freeze_best(shard.table(), goal, from);
                 if from == Cursor::END && owner.frozen.count() > before {
                     // Entries that moved meanwhile were passed over.
                     (from, before) = (Cursor::START, owner.frozen.count());
@@ -88,7 +88,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         }
         self.state.set_all(false);
         for shard in self.shards.iter() {
-            for_slots(shard, |owner, slots| owner.unfreeze(slots));
+            for_slots(shard, |owner, slots| owner.unfreeze(shard.table(), slots));
             shard.owner().thaw();
         }
     }

@@ -199,7 +199,7 @@ where
                 if priority == Priority::High || priority == Priority::Low && self.tells_low {
                     let (entry, shard) = (handle.entry(), inner.shards.of(hash));
                     inner.with_owner(shard, shard.owner(), |owner, _| {
-                        owner.prioritize(entry.slot(), entry, priority);
+                        owner.prioritize(shard.table(), entry.slot(), entry, priority);
                     });
                 }
                 Ok(handle)

@@ -19,9 +19,10 @@ proptest! {
         let hash = |key: u32| Hash32(((key % 3) << 30) | (key % 5));
         let (mut map, mut lanes) = (HashMap::new(), HashMap::new());
         for (place, (key, step)) in (1..).zip(steps) {
+            let spot = |key| index.spot(hash(key), lanes[&key], |place| place == map[&key]).0;
             match (step, map.contains_key(&key)) {
-                (0, true) => index.remove(hash(key), lanes[&key], map[&key]),
-                (1, true) => index.replace(hash(key), lanes[&key], map[&key], place),
+                (0, true) => index.remove(hash(key), spot(key)),
+                (1, true) => index.replace(spot(key), place),
                 (_, false) if map.len() < 40 => {
                     lanes.insert(key, index.insert(hash(key), place));
                 }
@@ -34,11 +35,13 @@ proptest! {
             }
             for key in 0..60 {
                 let found = index.find(hash(key), |found| map.get(&key) == Some(&found));
-                assert_eq!(found, map.get(&key).copied());
+                assert_eq!(found.map(|(_, place)| place), map.get(&key).copied());
             }
         }
         for (key, place) in map {
-            index.remove(hash(key), lanes[&key], place);
+            let (spot, found) = index.spot(hash(key), lanes[&key], |found| found == place);
+            assert_eq!(found, place);
+            index.remove(hash(key), spot);
         }
         let mut number = 0;
         loop {
@@ -63,9 +66,10 @@ fn a_key_far_from_its_first_bucket_is_removed_as_any_other() {
     let finds = |key: u32| index.find(hash(key), |place| place == key + 1).is_some();
     for key in (0..250).rev().step_by(2).chain((0..250).step_by(2)) {
         assert!(finds(key));
-        index.replace(hash(key), lanes[key as usize], key + 1, 1000);
+        let spot = |place| index.spot(hash(key), lanes[key as usize], |found| found == place).0;
+        index.replace(spot(key + 1), 1000);
         assert!(!finds(key));
-        index.remove(hash(key), lanes[key as usize], 1000);
+        index.remove(hash(key), spot(1000));
     }
     let is_empty = |number| index.bucket(number).tags().matching(hash(0)).first().is_none();
     assert!((0..100).all(is_empty) && !index.bucket(0).tags().were_passed_by());

@@ -325,7 +325,7 @@ where
         let inner = &*self.cache.inner;
         // before the load reads anything: see `Inner::owner_past_loads`
         inner.shards.of(hash).begins_loading();
-        inner.loads.fetch_add(1, Ordering::Relaxed); // a count
+        inner.loads.begun.fetch_add(1, Ordering::Relaxed); // a count
         Loading::new(self.cache, hash, flight, refreshes)
     }
 

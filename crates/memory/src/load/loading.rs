@@ -199,7 +199,7 @@ where
         let shard = inner.shards.of(self.hash);
         let key = lock(&shard.flights).land(self.hash.whole(), &self.flight);
         shard.ends_loading();
-        inner.failed_loads.fetch_add(1, Ordering::Relaxed); // a count
+        inner.loads.failed.fetch_add(1, Ordering::Relaxed); // a count
         self.flight.fail(self.failure.take());
         drop(key); // the user's code, outside of the lock
     }

@@ -3,7 +3,7 @@
 
 use floe_policy::{Access, Eviction, Slot};
 
-use super::{Gone, Owner, Tenant};
+use super::{Gone, Owner, Standing, Tenant};
 use crate::budget::{Amount, Budget};
 use crate::candidate::Candidate;
 use crate::cause::Cause;
@@ -27,23 +27,25 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         clock: &Clock,
         candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) -> Result<(), Amount>
     where
         K: Eq,
     {
         let (hash, need) = (candidate.hash.in_shard(), Amount::of(candidate.weight));
         let access = candidate.hash.access(candidate.weight);
-        let before = self.find(shard.table(), hash, candidate.key());
-        match before.map(|before| (before.slot(), before.head.is_set())) {
-            Some((slot, expires)) => {
-                let tenant = &self.slots[slot];
-                if !expires
-                    && !tenant.pinned
-                    && tenant.weight == candidate.weight
-                    && !candidate.yields
-                {
-                    self.succeed(shard, slot, candidate, &access, gone);
+        match self.look_up(shard.table(), hash, candidate.key()) {
+            Some(before) => {
+                // SAFETY: places in the index are those of live entries, and entries are taken out
+                // under this lock only.
+                let state = unsafe { &*self.slab.entry(before.place) }.head.state();
+                let slot = state.slot();
+                let is_as_usual = state.is_plain()
+                    && !self.slots[slot].pinned
+                    && self.slots.weight(slot) == candidate.weight
+                    && !(candidate.yields || candidate.pinned);
+                if is_as_usual {
+                    self.replace_plainly(slot, before, candidate, &access, gone);
                     Ok(())
                 } else {
                     self.replace(shard, budget, clock, slot, candidate, asks_others, gone)
@@ -61,7 +63,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
                     return Err(self.room.lacks(need));
                 };
-                if self.slots[victim.0].weight == candidate.weight {
+                if self.slots.weight(victim.0) == candidate.weight {
                     self.exchange(shard, victim, candidate, &access, gone);
                     return Ok(());
                 }
@@ -81,7 +83,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         budget: &Budget,
         candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) -> Result<(), Amount> {
         let need = Amount::of(candidate.weight);
         let taken = self.room.take(budget, need);
@@ -119,11 +121,12 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         slot: u32,
         candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) -> Result<(), Amount> {
-        let tenant = &self.slots[slot];
+        let is_pinned = self.slots[slot].pinned;
+        let place = self.standing(shard.table(), slot).place;
         // SAFETY: it is in, and entries are taken out under this lock only.
-        if unsafe { &*self.slab.entry(tenant.place) }.head.is_over(clock) {
+        if unsafe { &*self.slab.entry(place) }.head.is_over(clock) {
             let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
             self.room.release(budget, room);
             if self.admission.is_some() {
@@ -133,7 +136,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             // A value inserted during the load is newer.
             self.pass_through(candidate, Cause::Rejected, gone);
             return Ok(());
-        } else if tenant.pinned && budget.is_exceeded() {
+        } else if is_pinned && budget.is_exceeded() {
             // Beyond the limits nothing comes in; only what was pinned when they were lowered may
             // stay.
             candidate.is_admitted = true;
@@ -141,7 +144,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.room.release(budget, room);
         } else {
             candidate.is_admitted = true;
-            candidate.pinned |= candidate.refreshes && tenant.pinned;
+            candidate.pinned |= candidate.refreshes && is_pinned;
             return self.make_room(shard, budget, Some(slot), candidate, asks_others, gone);
         }
         self.make_room(shard, budget, None, candidate, asks_others, gone)
@@ -157,14 +160,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         mut replaced: Option<u32>,
         candidate: &mut Candidate<'_, K, V>,
         asks_others: bool,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) -> Result<(), Amount> {
         let need = Amount::of(candidate.weight);
         let access = candidate.hash.access(candidate.weight);
         loop {
             let mut more = need;
             if let Some(slot) = replaced {
-                more -= Amount::of(self.slots[slot].weight);
+                more -= Amount::of(self.slots.weight(slot));
             }
             if self.room.take(budget, more).is_some() {
                 break;
@@ -187,7 +190,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         match replaced {
             Some(slot) => {
-                let lighter = Amount::of(self.slots[slot].weight).weight - need.weight;
+                let lighter = Amount::of(self.slots.weight(slot)).weight - need.weight;
                 self.succeed(shard, slot, candidate, &access, gone);
                 if lighter > 0 {
                     self.room.release(budget, Amount { entries: 0, weight: lighter });
@@ -219,11 +222,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if self.room.held().entries as usize == self.growth.keys_max() {
             self.begin_moving(shard);
         }
-        let mut placed = self.place(slot, candidate);
-        placed.lane = shard.table().index.insert(placed.hash, placed.place);
-        self.room.entered(placed.weight);
-        let pinned = placed.pinned;
-        self.slots.put(slot, placed);
+        let place = self.place(slot, candidate);
+        let lane = shard.table().index.insert(candidate.hash.in_shard(), place);
+        let (weight, pinned) = (candidate.weight, candidate.pinned);
+        self.room.entered(weight);
+        self.slots.put(slot, self.tenant(candidate, lane), weight);
         self.counts.insertions += 1;
         if self.growth.is_moving() {
             self.move_some(shard);
@@ -242,25 +245,47 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         victim: Slot,
         candidate: &mut Candidate<'_, K, V>,
         access: &Access,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) {
         if self.growth.is_moving() {
             self.move_some(shard);
         }
         let table = shard.table();
-        let mut placed = self.place(victim.0, candidate);
-        let tenant = &self.slots[victim.0];
-        debug_assert!(!tenant.frozen, "what is frozen is out of reach");
-        let index = self.growth.index_of(tenant, table);
-        index.remove(tenant.hash, tenant.lane, tenant.place);
-        placed.lane = table.index.insert(placed.hash, placed.place);
-        let pinned = placed.pinned;
-        let before = self.slots.put(victim.0, placed);
+        debug_assert!(!self.slots[victim.0].frozen, "what is frozen is out of reach");
+        let Standing { index, spot, place: before } = self.standing(table, victim.0);
+        let place = self.place(victim.0, candidate);
+        index.remove(self.slots[victim.0].hash, spot);
+        let lane = table.index.insert(candidate.hash.in_shard(), place);
+        let pinned = candidate.pinned;
+        // It is as heavy.
+        self.slots.put(victim.0, self.tenant(candidate, lane), candidate.weight);
         self.counts.insertions += 1;
         self.counts.evictions += 1;
-        self.let_go(&before, Cause::Evicted, gone);
+        self.let_go(before, candidate.weight, Cause::Evicted, gone);
         if !pinned {
             self.order.insert(victim, access); // last: it can be the user's, and panic
+        }
+    }
+
+    /// An entry takes the place of one with the same key and weight, where neither expires, is
+    /// pinned or frozen: the place in the index changes, and nothing else is known of it.
+    #[inline(always)]
+    fn replace_plainly(
+        &mut self,
+        slot: u32,
+        before: Standing<'_>,
+        candidate: &mut Candidate<'_, K, V>,
+        access: &Access,
+        gone: &mut Gone,
+    ) {
+        let place = self.place(slot, candidate);
+        before.index.replace(before.spot, place);
+        self.counts.insertions += 1;
+        self.counts.replacements += 1;
+        self.let_go(before.place, candidate.weight, Cause::Replaced, gone);
+        self.order.access(Slot(slot)); // last: it can be the user's, and panic
+        if let Some(admission) = &mut self.admission {
+            admission.replaced(access);
         }
     }
 
@@ -272,29 +297,31 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         slot: u32,
         candidate: &mut Candidate<'_, K, V>,
         access: &Access,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) {
         let melts = self.slots[slot].frozen && (candidate.pinned || candidate.expiry.goes_idle());
+        let Standing { index, spot, place: before } = self.standing(shard.table(), slot);
         if melts {
-            self.frozen.melt(&mut self.slots[slot]); // such entries are not frozen
+            self.frozen.melt(&mut self.slots[slot], before); // such entries are not frozen
         }
-        let mut placed = self.place(slot, candidate);
-        let tenant = &self.slots[slot];
-        (placed.lane, placed.era) = (tenant.lane, tenant.era);
-        let index = self.growth.index_of(tenant, shard.table());
-        let (hash, place) = (placed.hash, placed.place);
-        let replace = || index.replace(hash, tenant.lane, tenant.place, place);
-        self.frozen.succeed(tenant, &mut placed, replace);
-        let (weight, pinned) = (placed.weight, placed.pinned);
-        let before = self.slots.put(slot, placed);
-        if before.weight != weight {
-            self.room.left(before.weight);
+        let place = self.place(slot, candidate);
+        let replace = || index.replace(spot, place);
+        if self.slots[slot].frozen {
+            self.frozen.succeed(candidate.hash.in_shard(), before, place, replace);
+        } else {
+            replace();
+        }
+        let (weight_before, pinned_before) = (self.slots.weight(slot), self.slots[slot].pinned);
+        let (weight, pinned) = (candidate.weight, candidate.pinned);
+        self.slots.set_pinned(slot, pinned);
+        if weight_before != weight {
+            self.slots.set_weight(slot, weight);
+            self.room.left(weight_before);
             self.room.entered(weight);
         }
         self.counts.insertions += 1;
         self.counts.note(Cause::Replaced);
-        let (weight_before, pinned_before) = (before.weight, before.pinned);
-        self.let_go(&before, Cause::Replaced, gone);
+        self.let_go(before, weight_before, Cause::Replaced, gone);
         // Last: the policy and the admission can be the user's, and panic.
         match (pinned_before, pinned) {
             (false, false) if melts => {
@@ -316,9 +343,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Puts an entry into unused memory; it is not in the index yet.
+    /// Puts an entry into unused memory, and returns where; it is not in the index yet.
     #[inline(always)]
-    fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> Tenant {
+    fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> u32 {
         let (place, entry) = self.slab.take();
         if let Some(guard) = candidate.guard {
             // as in `hazard`; and the entry is not shared yet
@@ -326,9 +353,14 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
         unsafe { candidate.settle(slot, entry) };
-        let Candidate { hash, weight, pinned, .. } = *candidate;
-        let (hash, era) = (hash.in_shard(), self.growth.era());
-        Tenant { place, hash, weight, lane: Lane::NONE, pinned, frozen: false, era }
+        place
+    }
+
+    /// Returns what is to be known of an entry that stands in a lane of the newest index.
+    #[inline(always)]
+    fn tenant(&self, candidate: &Candidate<'_, K, V>, lane: Lane) -> Tenant {
+        let (hash, pinned) = (candidate.hash.in_shard(), candidate.pinned);
+        Tenant { hash, lane, pinned, frozen: false, era: self.growth.era() }
     }
 
     /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at
@@ -337,10 +369,10 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         &mut self,
         candidate: &mut Candidate<'_, K, V>,
         cause: Cause,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) {
-        let placed = self.place(u32::MAX, candidate);
+        let place = self.place(u32::MAX, candidate);
         self.counts.note(cause);
-        self.let_go(&placed, cause, gone);
+        self.let_go(place, candidate.weight, cause, gone);
     }
 }

@@ -3,6 +3,7 @@
 use super::Tenant;
 use crate::entry::{Entry, Head};
 use crate::frozen::index::FrozenIndex;
+use crate::index::Hash32;
 use crate::places::Places;
 use crate::sync::Arc;
 
@@ -24,13 +25,13 @@ impl<K, V> FrozenEntries<K, V> {
     }
 
     /// The address of an entry.
-    fn address(&self, tenant: &Tenant) -> usize {
-        self.places.address::<Entry<K, V>>(tenant.place)
+    fn address(&self, place: u32) -> usize {
+        self.places.address::<Entry<K, V>>(place)
     }
 
     /// The head of an entry that is in, or was just made.
-    fn head(&self, tenant: &Tenant) -> &Head {
-        let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(self.address(tenant));
+    fn head(&self, place: u32) -> &Head {
+        let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(self.address(place));
         // SAFETY: entries are taken out under the shard's lock only, and a new one is not shared.
         unsafe { &(*entry).head }
     }
@@ -45,64 +46,65 @@ impl<K, V> FrozenEntries<K, V> {
         self.index = index;
     }
 
-    /// Puts the frozen ones among some entries into the index.
-    pub(super) fn fill_index(&self, tenants: &[Tenant]) {
+    /// Puts frozen entries, each by its hash and its place, into the index.
+    pub(super) fn fill_index(&self, entries: impl Iterator<Item = (Hash32, u32)>) {
         let index = self.index.as_ref().expect("set before");
-        for tenant in tenants.iter().filter(|tenant| tenant.frozen) {
-            if index.reaches(self.address(tenant)) {
-                index.insert(tenant.hash, self.address(tenant));
+        for (hash, place) in entries {
+            if index.reaches(self.address(place)) {
+                index.insert(hash, self.address(place));
             }
         }
     }
 
     /// Returns whether an entry that is in may be frozen.
-    pub(super) fn admits(&self, tenant: &Tenant) -> bool {
-        let reaches = |index: &FrozenIndex<K, V>| index.reaches(self.address(tenant));
+    pub(super) fn admits(&self, place: u32) -> bool {
+        let reaches = |index: &FrozenIndex<K, V>| index.reaches(self.address(place));
         // Each hit of an entry that goes idle writes to it.
-        self.index.as_deref().is_none_or(reaches) && !self.head(tenant).goes_idle()
+        self.index.as_deref().is_none_or(reaches) && !self.head(place).goes_idle()
     }
 
     /// Freezes an entry, and puts it into the index if there is one.
-    pub(super) fn freeze(&mut self, tenant: &mut Tenant) {
+    pub(super) fn freeze(&mut self, tenant: &mut Tenant, place: u32) {
         if std::mem::replace(&mut tenant.frozen, true) {
             return; // named twice, and must not be in the index twice
         }
         self.count += 1;
-        self.head(tenant).set_frozen(true);
+        self.head(place).set_frozen(true);
         if let Some(index) = &self.index {
-            index.insert(tenant.hash, self.address(tenant));
+            index.insert(tenant.hash, self.address(place));
         }
     }
 
     /// Has an entry be like one that was never frozen, but for the order, which the caller sees to.
-    pub(super) fn melt(&mut self, tenant: &mut Tenant) {
-        self.left(tenant);
+    pub(super) fn melt(&mut self, tenant: &mut Tenant, place: u32) {
+        self.left(tenant, place);
         if std::mem::take(&mut tenant.frozen) {
-            self.head(tenant).set_frozen(false);
+            self.head(place).set_frozen(false);
         }
     }
 
     /// Notes that an entry leaves, frozen or not: no lookup finds it by the index from now on.
-    pub(super) fn left(&mut self, tenant: &Tenant) {
+    #[inline(always)]
+    pub(super) fn left(&mut self, tenant: &Tenant, place: u32) {
         if tenant.frozen {
-            self.count -= 1;
-            if let Some(index) = &self.index {
-                index.take_out(tenant.hash, self.address(tenant));
-            }
+            self.left_frozen(tenant.hash, place);
         }
     }
 
-    /// Puts an entry, which no other thread knows yet, in the place of one with the same key, and
-    /// freezes it if that is frozen. `replace` does so in the shard's index.
-    pub(super) fn succeed(&self, before: &Tenant, placed: &mut Tenant, replace: impl FnOnce()) {
-        placed.frozen = before.frozen;
-        if !before.frozen {
-            return replace();
+    #[cold]
+    fn left_frozen(&mut self, hash: Hash32, place: u32) {
+        self.count -= 1;
+        if let Some(index) = &self.index {
+            index.take_out(hash, self.address(place));
         }
-        self.head(placed).set_frozen(true);
-        let (from, to) = (self.address(before), self.address(placed));
+    }
+
+    /// Puts an entry, which no other thread knows yet, in the place of a frozen one with the same
+    /// key, and freezes it. `replace` does so in the shard's index.
+    pub(super) fn succeed(&self, hash: Hash32, from: u32, to: u32, replace: impl FnOnce()) {
+        self.head(to).set_frozen(true);
         match &self.index {
-            Some(index) => index.replace(placed.hash, from, to, replace),
+            Some(index) => index.replace(hash, self.address(from), self.address(to), replace),
             None => replace(),
         }
     }

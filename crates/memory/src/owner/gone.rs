@@ -1,24 +1,20 @@
 //! Entries that an operation took out, on their way to the listener and to limbo.
 
 use crate::cause::Cause;
-use crate::entry::Entry;
 use crate::limbo::Retired;
 
-/// An entry of a cache that was taken out.
-pub(crate) type RetiredOf<K, V> = Retired<Entry<K, V>>;
-
 /// Entries that were taken out, and why.
-type Departures<K, V> = Vec<(RetiredOf<K, V>, Cause)>;
+type Departures = Vec<(Retired, Cause)>;
 
 /// Holds what an operation took out and a listener has yet to hear of. Without a listener it waits
 /// in limbo at once.
 #[derive(Debug)]
-pub(crate) struct Gone<K, V> {
+pub(crate) struct Gone {
     // Boxed for the sake of caches without a listener: it is handed around on every insertion.
-    pub(super) to_tell: Option<Box<Departures<K, V>>>,
+    pub(super) to_tell: Option<Box<Departures>>,
 }
 
-impl<K, V> Gone<K, V> {
+impl Gone {
     pub(crate) fn new(has_listener: bool) -> Self {
         Self { to_tell: has_listener.then(Box::default) }
     }
@@ -30,12 +26,12 @@ impl<K, V> Gone<K, V> {
     }
 
     /// Returns what the listener is to hear of.
-    pub(crate) fn untold(&mut self) -> &mut [(RetiredOf<K, V>, Cause)] {
+    pub(crate) fn untold(&mut self) -> &mut [(Retired, Cause)] {
         self.to_tell.as_deref_mut().map_or(&mut [], |to_tell| to_tell)
     }
 
     /// Returns what the listener was to hear of, once.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = RetiredOf<K, V>> {
+    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Retired> {
         self.to_tell.take().into_iter().flat_map(|to_tell| *to_tell).map(|(retired, _)| retired)
     }
 }

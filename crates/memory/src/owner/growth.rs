@@ -34,7 +34,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     fn publish(&mut self, shard: &Shard<K, V, P>, index: Index, old: Option<Index>) {
         let (places, marks) = (Arc::clone(self.slab.places()), self.order.marks().clone());
         let before = shard.replace_table(Table { index, places, old, marks });
-        self.limbo.push_table(before);
+        self.replaced_tables.push(before);
     }
 
     /// Begins to move all keys to an index that has room for twice as many.
@@ -55,7 +55,11 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     #[inline(never)]
     pub(super) fn move_some(&mut self, shard: &Shard<K, V, P>) {
         let table = shard.table();
-        if self.growth.advance(self.slots.range_mut(0..self.slots.len()), table) {
+        let slab = &self.slab;
+        // SAFETY: places in the index are those of live entries, and entries are taken out under
+        // this lock only.
+        let slot_at = |place| unsafe { &*slab.entry(place) }.slot();
+        if self.growth.advance(self.slots.all_mut(), table, slot_at) {
             self.publish(shard, table.index.clone(), None);
         }
     }

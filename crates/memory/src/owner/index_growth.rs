@@ -23,6 +23,8 @@ pub(crate) struct IndexGrowth {
     is_moving: bool,
     /// Slots before this have been moved.
     moved: usize,
+    /// Bytes of old indexes that the system has not taken back.
+    kept_bytes: usize,
 }
 
 impl IndexGrowth {
@@ -30,7 +32,7 @@ impl IndexGrowth {
     pub(crate) fn new(slots: usize) -> Self {
         // So that it is as many as slots after some doublings: see `Owner::grow`.
         let keys_max = slots.div_ceil(slots.div_ceil(KEYS_FIRST).next_power_of_two());
-        Self { keys_max, era: false, is_moving: false, moved: 0 }
+        Self { keys_max, era: false, is_moving: false, moved: 0, kept_bytes: 0 }
     }
 
     /// Returns an index of the present size.
@@ -41,6 +43,11 @@ impl IndexGrowth {
     /// Returns how many keys the index has room for.
     pub(crate) fn keys_max(&self) -> usize {
         self.keys_max
+    }
+
+    /// Returns how many bytes old indexes still have.
+    pub(crate) fn kept_bytes(&self) -> usize {
+        self.kept_bytes
     }
 
     /// Returns whether keys are being moved from an old index to a new one.
@@ -79,21 +86,28 @@ impl IndexGrowth {
 
     /// Moves the keys of the next few of all slots from the old index to the new one. Returns
     /// whether those were the last, so that a table without the old index is to be published.
-    pub(crate) fn advance<M>(&mut self, tenants: &mut [Tenant], table: &Table<M>) -> bool {
+    /// `slot_at` says which slot the entry at a place has.
+    pub(crate) fn advance<M>(
+        &mut self,
+        tenants: &mut [Tenant],
+        table: &Table<M>,
+        slot_at: impl Fn(u32) -> u32,
+    ) -> bool {
         let old = table.index_of(true);
         let end = tenants.len().min(self.moved + MOVED_AT_ONCE);
-        for tenant in &mut tenants[self.moved..end] {
+        for (slot, tenant) in tenants.iter_mut().enumerate().take(end).skip(self.moved) {
             if tenant.is_some() && tenant.era != self.era {
-                let lane = table.index.insert(tenant.hash, tenant.place);
-                // after it has come to the new one: see `table`
-                old.remove(tenant.hash, tenant.lane, tenant.place);
+                let is_it = |place| slot_at(place) == slot as u32;
+                let (spot, place) = old.spot(tenant.hash, tenant.lane, is_it);
+                let lane = table.index.insert(tenant.hash, place);
+                old.remove(tenant.hash, spot); // after it has come to the new one: see `table`
                 (tenant.lane, tenant.era) = (lane, self.era);
             }
         }
         self.moved = end;
         if end == tenants.len() {
             self.is_moving = false;
-            old.give_back(); // a thread that rests may name the table for long
+            self.kept_bytes += old.give_back(); // its table lives as long as the shard
         }
         !self.is_moving
     }

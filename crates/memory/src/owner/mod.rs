@@ -14,9 +14,10 @@ pub(crate) mod index_growth;
 pub(crate) mod room;
 mod shape;
 mod slots;
+mod standing;
 mod tenant;
+mod usual;
 
-use equivalent::Equivalent;
 use floe_policy::{Access, Eviction, Priority, Slot};
 
 use self::frozen::FrozenEntries;
@@ -25,40 +26,44 @@ use self::index_growth::IndexGrowth;
 use self::room::Room;
 pub(crate) use self::shape::Shape;
 use self::slots::Slots;
+use self::standing::Standing;
 pub(crate) use self::tenant::Tenant;
+pub(crate) use self::usual::Unplaced;
 use crate::admission::ShardAdmission;
 use crate::budget::{Amount, Budget, Share};
 use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::hash::KeyHash;
-use crate::index::Hash32;
-use crate::limbo::{Batch, Limbo, Retired};
+use crate::limbo::{Limbo, Retired};
 use crate::slab::Slab;
 use crate::stats::ShardCounts;
 use crate::sync::Arc;
 use crate::table::Table;
-
-/// Holds what a shard frees at once.
-pub(crate) type BatchOf<K, V, P> = Batch<Entry<K, V>, TableOf<P>>;
 
 /// The table of a shard ordered by a policy.
 pub(crate) type TableOf<P> = Table<<P as Eviction>::Marks>;
 
 /// The owner's side of a shard. All methods are called under the shard's lock, with the shard's
 /// present table.
+///
+/// Replacing a value writes the first two cache lines of this, the lock's included, and no other:
+/// each is one more to fetch from the core that has changed the shard before.
+#[repr(C)]
 pub(crate) struct Owner<K, V, P: Eviction> {
-    order: P,
+    pub(crate) limbo: Limbo,
+    pub(crate) counts: ShardCounts,
+    pub(crate) slab: Slab<Entry<K, V>>,
     pub(crate) slots: Slots,
     pub(crate) growth: IndexGrowth,
-    pub(crate) slab: Slab<Entry<K, V>>,
-    pub(crate) room: Room,
-    /// Tells what the policy was told that the shard holds.
-    capacity: u64,
-    pub(crate) frozen: FrozenEntries<K, V>,
-    pub(crate) limbo: Limbo<Entry<K, V>, TableOf<P>>,
-    pub(crate) counts: ShardCounts,
     /// The admission, asked about candidates. Apart: most caches have none.
     pub(crate) admission: Option<Box<ShardAdmission>>,
+    pub(crate) room: Room,
+    order: P,
+    pub(crate) frozen: FrozenEntries<K, V>,
+    /// Tells what the policy was told that the shard holds.
+    capacity: u64,
+    /// Freed with the shard: readers may look at them until then.
+    pub(crate) replaced_tables: Vec<*mut TableOf<P>>,
 }
 
 impl<K, V, P: Eviction> Owner<K, V, P> {
@@ -90,6 +95,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             limbo: Limbo::new(shape.batch, shape.batch_weight),
             counts: ShardCounts::default(),
             admission,
+            replaced_tables: Vec::new(),
         };
         (owner, table)
     }
@@ -99,7 +105,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.order.memory_bytes()
             + self.slab.memory_bytes()
             + self.slots.memory_bytes()
-            + self.limbo.len() * size_of::<Retired<Entry<K, V>>>()
+            + self.limbo.memory_bytes()
+            + self.growth.kept_bytes()
+            + self.replaced_tables.len() * size_of::<TableOf<P>>()
             + self.admission.as_ref().map_or(0, |admission| admission.memory_bytes())
     }
 
@@ -108,82 +116,45 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.order.set_capacity(shape.capacity.max(1));
         self.capacity = shape.capacity;
         self.slots.set_limit(shape.slots);
-        self.room.reshape(budget, &shape, self.slots.tenants().map(|tenant| tenant.weight));
+        self.room.reshape(budget, &shape, self.slots.weights_in());
         if let Some(admission) = &mut self.admission {
             admission.reserve(self.slots.reserved(), shape.capacity);
         }
         self.limbo.set_batch(shape.batch, shape.batch_weight);
     }
 
-    /// The entry of a key.
-    pub(crate) fn find<Q>(&self, table: &TableOf<P>, hash: Hash32, key: &Q) -> Option<&Entry<K, V>>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        let entry = |place| {
-            let address = table.places.address::<Entry<K, V>>(place);
-            std::ptr::with_exposed_provenance::<Entry<K, V>>(address)
-        };
-        // SAFETY: places in the index are those of live entries, and entries are taken out under
-        // this lock only.
-        let is_key = |place| key.equivalent(unsafe { &(*entry(place)).key });
-        let found = match &table.old {
-            None => table.index.find(hash, is_key)?,
-            Some(_) => Self::find_in_both(table, hash, &is_key)?,
-        };
-        // SAFETY: as above.
-        Some(unsafe { &*entry(found) })
-    }
-
-    /// Looks a key up while keys are being moved from one index to another.
-    #[cold]
-    #[inline(never)]
-    fn find_in_both(
-        table: &TableOf<P>,
-        hash: Hash32,
-        is_key: &impl Fn(u32) -> bool,
-    ) -> Option<u32> {
-        table.indexes().find_map(|index| index.find(hash, is_key))
-    }
-
     /// The entries of all slots and those that wait, for the end.
-    pub(crate) fn take_entries(&mut self) -> Vec<*mut Entry<K, V>> {
-        let (waiting, tables) = self.limbo.take_all();
-        tables.into_iter().for_each(|table| self.limbo.push_table(table));
-        let mut entries: Vec<_> = waiting.into_iter().map(|retired| retired.entry).collect();
-        entries.extend(self.slots.tenants().map(|tenant| self.slab.entry(tenant.place)));
+    pub(crate) fn take_entries(&mut self, table: &TableOf<P>) -> Vec<*mut Entry<K, V>> {
+        let waiting = self.limbo.take_all();
+        let at = |retired: Retired| self.slab.entry(retired.place);
+        let mut entries: Vec<_> = waiting.into_iter().map(at).collect();
+        entries.extend(self.slots.used().filter_map(|slot| self.entry(table, slot)));
         self.slots.clear();
         entries
     }
 
-    /// The entry in a slot, for walks over all of them.
-    pub(crate) fn entry(&self, slot: u32) -> Option<*mut Entry<K, V>> {
-        self.slots.get(slot).map(|tenant| self.slab.entry(tenant.place))
-    }
-
-    /// Returns whether this entry, which the caller keeps from being freed, is in a slot, which
-    /// need not have been in use.
-    fn is_in(&self, slot: u32, entry: *const Entry<K, V>) -> bool {
-        let is_it = |tenant: &Tenant| std::ptr::eq(self.slab.entry(tenant.place), entry);
-        self.slots.get(slot).is_some_and(is_it)
-    }
-
     /// Pays for a hit on an entry that the caller keeps from being freed, if it is still in.
-    pub(crate) fn promote(&mut self, slot: u32, entry: *const Entry<K, V>) {
-        if !self.is_in(slot, entry) {
+    pub(crate) fn promote(&mut self, table: &TableOf<P>, slot: u32, entry: *const Entry<K, V>) {
+        if !self.is_in(table, slot, entry) {
             return;
         }
         self.order.promote(Slot(slot));
-        self.counts.promotions += 1;
+        self.counts.seldom.promotions += 1;
         if let Some(admission) = &mut self.admission {
-            admission.used(slot, self.slots[slot].weight);
+            admission.used(slot, self.slots.weight(slot));
         }
     }
 
     /// Tells the order of the priority of an entry that the caller keeps from being freed, if it is
     /// still in and may be evicted.
-    pub(crate) fn prioritize(&mut self, slot: u32, entry: *const Entry<K, V>, priority: Priority) {
-        if self.is_in(slot, entry) && self.slots[slot].is_in_reach() {
+    pub(crate) fn prioritize(
+        &mut self,
+        table: &TableOf<P>,
+        slot: u32,
+        entry: *const Entry<K, V>,
+        priority: Priority,
+    ) {
+        if self.is_in(table, slot, entry) && self.slots[slot].is_in_reach() {
             self.order.prioritize(Slot(slot), priority);
         }
     }
@@ -195,32 +166,31 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         table: &TableOf<P>,
         slot: u32,
         cause: Cause,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) -> Amount {
-        let tenant = &self.slots[slot];
+        let (is_pinned, weight) = (self.slots[slot].pinned, self.slots.weight(slot));
         // First, as the policy and the admission can be the user's: if they panic, the entry is
         // still in.
-        if tenant.pinned {
+        if is_pinned {
         } else if cause != Cause::Evicted {
             self.order.remove(Slot(slot)); // what was evicted has left it
         } else if let Some(admission) = &mut self.admission {
-            admission.evicted(slot, tenant.weight);
+            admission.evicted(slot, weight);
         }
+        let Standing { index, spot, place } = self.standing(table, slot);
         let tenant = self.slots.vacate(slot);
-        self.frozen.left(&tenant);
-        let index = self.growth.index_of(&tenant, table);
-        index.remove(tenant.hash, tenant.lane, tenant.place);
-        let room = self.room.left(tenant.weight);
+        self.frozen.left(&tenant, place);
+        index.remove(tenant.hash, spot);
+        let room = self.room.left(weight);
         self.counts.note(cause);
-        self.let_go(&tenant, cause, gone);
+        self.let_go(place, weight, cause, gone);
         room
     }
 
     /// An entry was taken out: the listener is to hear of it, or it waits in limbo.
     #[inline(always)]
-    fn let_go(&mut self, tenant: &Tenant, cause: Cause, gone: &mut Gone<K, V>) {
-        let Tenant { place, weight, .. } = *tenant;
-        let retired = Retired { entry: self.slab.entry(place), place, weight };
+    fn let_go(&mut self, place: u32, weight: u32, cause: Cause, gone: &mut Gone) {
+        let retired = Retired { place, weight };
         match &mut gone.to_tell {
             Some(to_tell) => to_tell.push((retired, cause)),
             None => self.limbo.push(retired),
@@ -245,7 +215,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         table: &TableOf<P>,
         wanted: Amount,
         beyond: bool,
-        gone: &mut Gone<K, V>,
+        gone: &mut Gone,
     ) -> Amount {
         let wanted = if beyond { wanted.min(self.room.beyond()) } else { wanted };
         if !self.room.lacks(wanted).is_nothing()
@@ -257,13 +227,20 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     }
 
     /// Keeps an entry from being evicted, or no longer; false when that is so already.
-    pub(crate) fn set_pinned(&mut self, slot: u32, hash: KeyHash, pinned: bool) -> bool {
+    pub(crate) fn set_pinned(
+        &mut self,
+        table: &TableOf<P>,
+        slot: u32,
+        hash: KeyHash,
+        pinned: bool,
+    ) -> bool {
         if self.slots[slot].pinned == pinned {
             return false;
         }
-        let tenant = &mut self.slots[slot];
-        self.frozen.melt(tenant); // it leaves the order, and comes back as one that is not frozen
-        let access = hash.access(tenant.weight);
+        // It leaves the order, and comes back as one that is not frozen.
+        let place = self.standing(table, slot).place;
+        self.frozen.melt(&mut self.slots[slot], place);
+        let access = hash.access(self.slots.weight(slot));
         self.slots.set_pinned(slot, pinned);
         if pinned {
             // out of the order: many pinned entries make no eviction slower

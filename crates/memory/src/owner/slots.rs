@@ -1,6 +1,6 @@
 //! The slots of a shard: the entry in each, those that are vacant, and how many there may be.
 
-use std::ops::{Index, IndexMut, Range};
+use std::ops::{Index, IndexMut};
 
 use floe_policy::Slot;
 
@@ -10,6 +10,8 @@ use super::{Shape, Tenant};
 #[derive(Debug)]
 pub(crate) struct Slots {
     tenants: Vec<Tenant>,
+    /// Weights of entries, kept once one is not 1.
+    weights: Vec<u32>,
     vacant: Vec<u32>,
     /// Slots that the order has room for.
     reserved: usize,
@@ -23,6 +25,7 @@ impl Slots {
     pub(super) fn new(shape: &Shape) -> Self {
         Self {
             tenants: Vec::new(),
+            weights: Vec::new(),
             vacant: Vec::new(),
             reserved: shape.slots_first(),
             limit: shape.slots,
@@ -79,9 +82,10 @@ impl Slots {
         })
     }
 
-    /// Puts an entry into a slot, and returns the one that was there.
+    /// Puts an entry of some weight into a slot, and returns the one that was there.
     #[inline(always)]
-    pub(super) fn put(&mut self, slot: u32, tenant: Tenant) -> Tenant {
+    pub(super) fn put(&mut self, slot: u32, tenant: Tenant, weight: u32) -> Tenant {
+        self.set_weight(slot, weight);
         self.pinned += usize::from(tenant.pinned);
         let before = std::mem::replace(&mut self[slot], tenant);
         self.pinned -= usize::from(before.pinned);
@@ -91,7 +95,39 @@ impl Slots {
     /// Takes the entry out of a slot, which another may claim then.
     pub(super) fn vacate(&mut self, slot: u32) -> Tenant {
         self.vacant.push(slot);
-        self.put(slot, Tenant::NONE)
+        self.put(slot, Tenant::NONE, 1)
+    }
+
+    /// Returns the weight of the entry in a slot.
+    #[inline(always)]
+    pub(super) fn weight(&self, slot: u32) -> u32 {
+        if self.weights.is_empty() { 1 } else { self.weight_noted(slot) }
+    }
+
+    #[inline(never)]
+    fn weight_noted(&self, slot: u32) -> u32 {
+        self.weights.get(slot as usize).copied().unwrap_or(1)
+    }
+
+    /// Gives the entry in a slot another weight.
+    #[inline(always)]
+    pub(super) fn set_weight(&mut self, slot: u32, weight: u32) {
+        if weight != 1 || !self.weights.is_empty() {
+            self.note_weight(slot, weight);
+        }
+    }
+
+    #[inline(never)]
+    fn note_weight(&mut self, slot: u32, weight: u32) {
+        if slot as usize >= self.weights.len() {
+            self.weights.resize(self.tenants.len(), 1);
+        }
+        self.weights[slot as usize] = weight;
+    }
+
+    /// Returns the weights of all entries.
+    pub(super) fn weights_in(&self) -> impl Iterator<Item = u32> {
+        self.used().map(|slot| self.weight(slot))
     }
 
     /// Notes whether an entry is pinned.
@@ -111,14 +147,14 @@ impl Slots {
         self.tenants.get(slot as usize).filter(|tenant| tenant.is_some())
     }
 
-    /// Goes through what is known of the entries of all slots.
-    pub(super) fn tenants(&self) -> impl Iterator<Item = &Tenant> {
-        self.tenants.iter().filter(|tenant| tenant.is_some())
+    /// Returns the slots of all entries.
+    pub(super) fn used(&self) -> impl Iterator<Item = u32> {
+        (0..self.len()).filter(|&slot| self[slot].is_some())
     }
 
-    /// Returns some slots, those without an entry included.
-    pub(super) fn range_mut(&mut self, slots: Range<u32>) -> &mut [Tenant] {
-        &mut self.tenants[slots.start as usize..slots.end as usize]
+    /// Returns all slots, those without an entry included.
+    pub(super) fn all_mut(&mut self) -> &mut [Tenant] {
+        &mut self.tenants
     }
 
     /// Forgets all entries, for the end.
@@ -128,7 +164,8 @@ impl Slots {
 
     /// Bytes of memory held.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.tenants.capacity() * size_of::<Tenant>() + self.vacant.capacity() * size_of::<u32>()
+        let numbers = self.weights.capacity() + self.vacant.capacity();
+        self.tenants.capacity() * size_of::<Tenant>() + numbers * size_of::<u32>()
     }
 }
 
@@ -152,6 +189,7 @@ impl IndexMut<u32> for Slots {
 mod tests {
     use super::*;
     use crate::budget::Amount;
+    use crate::index::{Hash32, Lane};
 
     fn slots(limit: usize) -> Slots {
         let (shards, batch, batch_weight) = (1, 16, 16);
@@ -160,39 +198,55 @@ mod tests {
         Slots::new(&Shape { slots, shards, batch, batch_weight, capacity: 1, unlimited })
     }
 
-    fn tenant(place: u32, pinned: bool) -> Tenant {
-        Tenant { place, pinned, ..Tenant::NONE }
+    fn tenant(hash: u32, pinned: bool) -> Tenant {
+        Tenant { hash: Hash32(hash), lane: Lane::FIRST, pinned, ..Tenant::NONE }
     }
 
     #[test]
     fn a_vacant_slot_is_claimed_before_a_new_one() {
         let mut slots = slots(2);
-        for (expected, place) in [(0, 8), (1, 16)] {
+        for (expected, hash) in [(0, 8), (1, 16)] {
             let slot = slots.claim();
             assert_eq!(slot, expected);
-            slots.put(slot, tenant(place, false));
+            slots.put(slot, tenant(hash, false), 1);
         }
         assert!(slots.are_all_in_use());
-        assert_eq!(slots.vacate(0).place, 8);
+        assert_eq!(slots.vacate(0).hash, Hash32(8));
         assert!(slots.get(0).is_none());
-        assert_eq!(slots.tenants().map(|tenant| tenant.place).collect::<Vec<_>>(), [16]);
+        assert_eq!(slots.used().collect::<Vec<_>>(), [1]);
         assert!(!slots.are_all_in_use());
         assert_eq!((slots.claim(), slots.len()), (0, 2));
     }
 
     #[test]
+    fn weights_are_kept_from_the_first_that_is_not_1() {
+        let mut slots = slots(4);
+        for weight in [1, 1, 5, 2] {
+            let slot = slots.claim();
+            slots.put(slot, tenant(slot, false), weight);
+        }
+        assert_eq!(slots.weights_in().collect::<Vec<_>>(), [1, 1, 5, 2]);
+        slots.vacate(2);
+        assert_eq!(slots.weights_in().collect::<Vec<_>>(), [1, 1, 2]);
+        let slot = slots.claim();
+        slots.put(slot, tenant(slot, false), 1);
+        slots.set_weight(3, 1);
+        assert!((0..4).all(|slot| slots.weight(slot) == 1));
+    }
+
+    #[test]
     fn pinned_entries_are_counted_and_out_of_reach() {
         let mut slots = slots(4);
-        for place in [8, 16] {
+        for hash in [8, 16] {
             let slot = slots.claim();
-            slots.put(slot, tenant(place, true));
+            slots.put(slot, tenant(hash, true), 1);
         }
         assert_eq!(slots.pinned(), 2);
         assert!(slots.in_reach(Slot(0)).is_none());
         slots.set_pinned(0, false);
         assert_eq!(slots.pinned(), 1);
         assert!(slots.in_reach(Slot(0)).is_some());
-        slots.put(1, tenant(24, false));
+        slots.put(1, tenant(24, false), 1);
         assert_eq!(slots.pinned(), 0);
         slots.set_pinned(0, true);
         slots.vacate(0);

@@ -1,15 +1,15 @@
-//! An entry as its shard's owner knows it: its place, its weight, and its state.
+//! An entry as its shard's owner knows it: its hash, where that stands in the index, and its state.
+//!
+//! Eight bytes. Where the entry lies is said by the index, so a value that is replaced changes
+//! nothing here; and its weight is beside this where entries are weighed.
 
 use crate::index::{Hash32, Lane};
-use crate::places::NOWHERE;
 
 /// Holds what is known of the entry in a slot.
 #[derive(Debug)]
 pub(crate) struct Tenant {
-    /// Where the entry lies; [`NOWHERE`] when there is none.
-    pub(crate) place: u32,
     pub(crate) hash: Hash32,
-    pub(crate) weight: u32,
+    /// Where it stands in the index; [`Lane::NONE`] when there is no entry.
     pub(crate) lane: Lane,
     pub(crate) pinned: bool,
     pub(crate) frozen: bool,
@@ -19,18 +19,12 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
-    pub(crate) const NONE: Self = Self {
-        place: NOWHERE,
-        hash: Hash32(0),
-        weight: 0,
-        lane: Lane::NONE,
-        pinned: false,
-        frozen: false,
-        era: false,
-    };
+    pub(crate) const NONE: Self =
+        Self { hash: Hash32(0), lane: Lane::NONE, pinned: false, frozen: false, era: false };
 
+    #[inline(always)]
     pub(crate) fn is_some(&self) -> bool {
-        self.place != NOWHERE
+        self.lane != Lane::NONE
     }
 
     /// Returns whether the order may evict or freeze it.

@@ -12,6 +12,11 @@ fn place(key: u32) -> u32 {
     key + 1
 }
 
+/// The slot of the entry at a place.
+fn slot_at(place: u32) -> u32 {
+    place - 1
+}
+
 fn hash(key: u32) -> Hash32 {
     Hash32(key.wrapping_mul(0x9e37_79b9))
 }
@@ -19,7 +24,7 @@ fn hash(key: u32) -> Hash32 {
 /// Puts a key into the newest index.
 fn insert(growth: &IndexGrowth, table: &Table<()>, key: u32) -> Tenant {
     let lane = table.index.insert(hash(key), place(key));
-    Tenant { place: place(key), hash: hash(key), lane, era: growth.era(), ..Tenant::NONE }
+    Tenant { hash: hash(key), lane, era: growth.era(), ..Tenant::NONE }
 }
 
 fn table(index: Index, old: Option<Index>) -> Table<()> {
@@ -39,7 +44,7 @@ fn an_index_is_as_large_as_all_slots_after_some_doublings() {
             let (before, old) = (growth.keys_max(), Some(growth.index()));
             let table = table(growth.begin(slots), old);
             assert!(growth.keys_max() * 4 > before * 7, "{before} of {slots} slots");
-            assert!(growth.advance(&mut [], &table), "there are no keys to move");
+            assert!(growth.advance(&mut [], &table, slot_at), "there are no keys to move");
         }
         assert_eq!(growth.keys_max(), slots);
     }
@@ -52,12 +57,13 @@ fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
     let mut table = self::table(growth.index(), None);
     let mut tenants: Vec<_> = (0..KEYS).map(|key| insert(&growth, &table, key)).collect();
     let gone = std::mem::replace(&mut tenants[7], Tenant::NONE);
-    table.index.remove(gone.hash, gone.lane, gone.place);
+    let (spot, _) = table.index.spot(gone.hash, gone.lane, |found| found == place(7));
+    table.index.remove(gone.hash, spot);
     table = self::table(growth.begin(1000), Some(table.index));
     assert_eq!(growth.keys_max(), 2 * KEYS as usize);
     for step in 1.. {
         tenants.push(insert(&growth, &table, KEYS + step));
-        let is_done = growth.advance(&mut tenants, &table);
+        let is_done = growth.advance(&mut tenants, &table, slot_at);
         let keys = (0..KEYS).chain(KEYS + 1..=KEYS + step).filter(|&key| key != 7);
         keys.for_each(|key| assert!(finds(&table, key), "{key} after step {step}"));
         assert_eq!(is_done, growth.moved() == tenants.len());
@@ -68,8 +74,10 @@ fn keys_are_found_at_every_step_of_a_move_and_only_in_the_new_index_after_it() {
     }
     assert!(!growth.is_moving());
     table = Table { old: None, ..table };
-    for tenant in tenants.iter().filter(|tenant| tenant.is_some()) {
+    let keys = (0..KEYS).chain(KEYS + 1..);
+    for (tenant, key) in tenants.iter().zip(keys).filter(|(tenant, _)| tenant.is_some()) {
         assert!(std::ptr::eq(growth.index_of(tenant, &table), &raw const table.index));
-        assert!(table.index.find(tenant.hash, |found| found == tenant.place).is_some());
+        let (_, found) = table.index.spot(tenant.hash, tenant.lane, |found| found == place(key));
+        assert_eq!(found, place(key));
     }
 }
