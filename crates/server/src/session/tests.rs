@@ -56,6 +56,42 @@ fn a_payload_that_comes_in_pieces_is_received_to_its_end() {
 }
 
 #[test]
+fn a_connection_is_handed_on_when_nothing_of_it_is_under_way() {
+    let pool = Pool::new(0);
+    let (mut session, _) = session_receiving(8192, &pool);
+    assert!(session.leave());
+    session.receive_cancelled();
+    // The payload that has begun is received, and its write answered.
+    let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
+    assert_eq!(into.len(), 8192);
+    assert!(!Passed::can_be_of(&session));
+    session.received(8192, now()).unwrap();
+    let Ok(Some(Want::ServeWrite(write, _))) = session.next(now()) else { panic!("{session:?}") };
+    assert!(matches!(session.next(now()), Ok(Some(Want::Pause))), "nothing more is received");
+    assert!(!Passed::can_be_of(&session));
+    session.reply(&write, Ok(None));
+    assert!(!Passed::can_be_of(&session));
+    assert!(session.next_send(now()).is_some());
+    session.sent(now());
+    assert!(Passed::can_be_of(&session));
+    // The next server takes requests where the first one stopped.
+    let common = session.common.clone();
+    let passed = Passed::of(session).expect("a descriptor");
+    let exports = Arc::new(Exports::new(vec![Export::new("disk", 1 << 20)]).unwrap());
+    let mut adopted = passed.adopted(7, &exports, &common, now());
+    let Ok(Some(Want::Receive { into, .. })) = adopted.next(now()) else { panic!("{adopted:?}") };
+    let flush = request(command::FLUSH, 0, 0);
+    into.slice(0..flush.len()).copy_from(&flush);
+    adopted.received(flush.len(), now()).unwrap();
+    let Ok(Some(Want::Serve(request))) = adopted.next(now()) else { panic!("{adopted:?}") };
+    assert_eq!(request.kind, Kind::Flush);
+    adopted.reply(&request, Ok(None));
+    // One that has ended is not handed on.
+    adopted.end();
+    assert!(!adopted.leave());
+}
+
+#[test]
 fn at_the_end_a_complete_write_is_served_and_half_a_one_is_not() {
     let pool = Pool::new(0);
     let (mut session, _) = session_receiving(100_000, &pool);
