@@ -1,11 +1,11 @@
-//! Counts the instructions of a hit and of an insertion that evicts, in seconds.
+//! Counts the instructions of a hit, of an insertion that evicts, and of a replacement, in seconds.
 //!
 //!     cargo bench -p floe-memory --bench instructions
 //!
 //! Valgrind's callgrind runs this program again and counts. The load is Zipf 0.99 over 10,000 keys
 //! on one thread. A hit is the difference between two runs of which one has more of them, with the
-//! loop around it. An insertion is all within [`insertion`]. The benchmark `count` says more, of
-//! what hits write as well, and takes a quarter of an hour.
+//! loop around it. An insertion or a replacement is all within [`insertion`]. The benchmark `count`
+//! says more, of what hits write as well, and takes a quarter of an hour.
 
 use std::process::Command;
 
@@ -15,6 +15,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 const POLICIES: [&str; 6] = ["qd-clock", "s3-fifo", "sieve", "clock", "fifo", "lru"];
+/// For a hit, an insertion and a replacement, with `--check`.
+const MOST: [f64; 3] = [150.0, 900.0, 450.0];
 const KEYS: u64 = 10_000;
 const LOOKUPS: usize = 20_000;
 
@@ -23,17 +25,23 @@ fn main() {
     if let Some(at) = words.iter().position(|word| word == "--one") {
         return one(&words[at + 1], &words[at + 2], words[at + 3].parse().expect("a number"));
     }
-    println!("{:<10} {:>6} {:>10}", "policy", "hit", "insertion");
-    for policy in POLICIES {
+    let checks = words.iter().any(|word| word == "--check");
+    println!("{:<10} {:>6} {:>10} {:>12}", "policy", "hit", "insertion", "replacement");
+    for policy in &POLICIES[..if checks { 1 } else { POLICIES.len() }] {
         let [few, many] = [1, 2].map(|rounds| count(policy, "hits", rounds, None));
-        let inserted = count(policy, "insertions", 1, Some("instructions::insertion*"));
-        let (Some((few, _)), Some((many, _)), Some((all, insertions))) = (few, many, inserted)
+        let written = ["insertions", "replacements"]
+            .map(|what| count(policy, what, 1, Some("instructions::insertion*")));
+        let (Some((few, _)), Some((many, _)), [Some(inserted), Some(replaced)]) =
+            (few, many, written)
         else {
             println!("not counted: valgrind is not installed");
             return;
         };
         let hit = (many - few) as f64 / LOOKUPS as f64;
-        println!("{policy:<10} {hit:>6.1} {:>10.1}", all as f64 / insertions as f64);
+        let [inserted, replaced] = [inserted, replaced].map(|(all, of)| all as f64 / of as f64);
+        println!("{policy:<10} {hit:>6.1} {inserted:>10.1} {replaced:>12.1}");
+        let is_more = [hit, inserted, replaced].iter().zip(MOST).any(|(count, most)| *count > most);
+        assert!(!checks || !is_more, "more instructions than {MOST:?}");
     }
 }
 
@@ -70,22 +78,26 @@ fn one(policy: &str, what: &str, rounds: u64) {
 }
 
 fn ask<P: Replacement>(policy: P, what: &str, rounds: u64) {
-    let hits = what == "hits";
-    let capacity = if hits { 2 * KEYS } else { KEYS / 10 } as usize;
+    let capacity = if what == "insertions" { KEYS / 10 } else { 2 * KEYS } as usize;
     let cache = Cache::<u64, u64>::builder().capacity(capacity).policy(policy).build();
     let keys = zipf();
-    if hits {
-        (0..KEYS).for_each(|key| cache.insert(key, key));
-        // Often enough that no policy counts any more.
-        let sum: u64 = (0..16 + rounds).map(|_| look_up(&cache, &keys)).sum();
-        assert_ne!(sum, 0);
-    }
     let mut insertions = 0;
-    for key in keys.iter().filter(|_| !hits) {
-        if cache.get(key).is_none() {
-            insertion(&cache, *key);
-            insertions += 1;
+    let mut insert = |key| {
+        insertion(&cache, key);
+        insertions += 1;
+    };
+    match what {
+        "hits" => {
+            (0..KEYS).for_each(|key| cache.insert(key, key));
+            // Often enough that no policy counts any more.
+            let sum: u64 = (0..16 + rounds).map(|_| look_up(&cache, &keys)).sum();
+            assert_ne!(sum, 0);
         }
+        "replacements" => {
+            (0..KEYS).for_each(|key| cache.insert(key, key));
+            keys.iter().for_each(|key| insert(*key));
+        }
+        _ => keys.iter().filter(|key| cache.get(*key).is_none()).for_each(|key| insert(*key)),
     }
     println!("{insertions}");
 }
@@ -98,7 +110,10 @@ fn zipf() -> Vec<u64> {
         sums.push(sum);
     }
     let mut random = SmallRng::seed_from_u64(1);
-    let mut next = || sums.partition_point(|&up_to| up_to < random.random::<f64>() * sum) as u64;
+    let mut next = || {
+        let drawn = random.random::<f64>() * sum; // once: a search compares it many times
+        sums.partition_point(|&up_to| up_to < drawn) as u64
+    };
     (0..LOOKUPS).map(|_| next()).collect()
 }
 

@@ -27,4 +27,5 @@ mod panics;
 mod reentrant;
 mod refreshes;
 mod shares;
+mod size;
 mod stress;
