@@ -99,6 +99,13 @@ fn the_examples_print_what_they_say() {
     );
 }
 
+#[test]
+fn the_benchmark_of_reads_finds_all_values() {
+    let said = run("cc", "bench/reads.c", "static", Checked::Yes);
+    assert_eq!(said.lines().count(), 3, "{said}");
+    assert!(said.starts_with("floe_read "), "{said}");
+}
+
 /// Where there is Go.
 #[test]
 fn the_example_in_go_runs() {
