@@ -148,7 +148,8 @@ fn rocksdbs_own_programs_use_the_cache_without_being_built_anew() {
         line.rsplit(' ').next().expect("a count").parse().expect("a number")
     };
     let (hits, misses) = (count("rocksdb.block.cache.hit"), count("rocksdb.block.cache.miss"));
-    assert!(said.contains("FloeCache"), "{said}");
+    let log = std::fs::read_to_string(scratch.path().join("data/LOG")).expect("RocksDB's log");
+    assert!(log.contains("block_cache_name: FloeCache") && log.contains("floe_policy: lru"));
     assert!(misses > 100 && hits > 100 * misses, "{hits} hits, {misses} misses");
 
     let args = ["-threads=3", "-ops_per_thread=5000", "-cache_size=8000000", "-value_bytes=1000"];
