@@ -74,6 +74,10 @@ pub(crate) struct Arguments {
     /// Shares of hits that find their entry frozen, and so end before any list
     #[arg(long, value_name = "LIST")]
     frozen: Option<Numbers>,
+    /// Share of the marks left by hits that are written, as they were not there (clock, sieve,
+    /// s3-fifo); `written-mark` of --service is its price
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    written: f64,
     /// Cores that the requests in flight share [default: one for each]
     #[arg(long, value_name = "LIST")]
     cores: Option<Counts>,
@@ -104,8 +108,8 @@ pub(crate) struct Arguments {
     png: Option<PathBuf>,
     /// Derive the networks from the list operations of the policies' own code over this trace
     #[arg(long, value_name = "TRACE", conflicts_with_all = [
-        "hit_ratio", "q", "frozen", "arrival_rate", "distribution", "disk_times", "precision",
-        "report", "png",
+        "hit_ratio", "q", "frozen", "written", "arrival_rate", "distribution", "disk_times",
+        "precision", "report", "png",
     ])]
     trace: Option<String>,
     /// Cache sizes, with --trace: entries (1000) or shares of what the trace touches (10%)
@@ -250,7 +254,12 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
                 for &disk_us in &arguments.disk_us.0 {
                     for &demand in &demands {
                         for &cores in &cores {
-                            let setting = Setting { q, frozen, ..Setting::new(1.0, disk_us) };
+                            let setting = Setting {
+                                q,
+                                frozen,
+                                written: arguments.written,
+                                ..Setting::new(1.0, disk_us)
+                            };
                             let service = service.clone();
                             curves.push(Curve { policy, service, setting, demand, cores });
                         }

@@ -44,6 +44,9 @@ pub struct Identity {
     /// Share of hits on frozen entries, where some are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frozen: Option<f64>,
+    /// Share of marks that hits write, where some do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub written: Option<f64>,
     /// Requests in flight, in a closed loop.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mpl: Option<u32>,
@@ -130,6 +133,7 @@ impl Curve {
             policy: self.policy.name,
             q: self.policy.q(&self.service, self.setting.q),
             frozen: self.setting.frozen,
+            written: (self.setting.written > 0.0).then_some(self.setting.written),
             mpl: if let Demand::Closed(mpl) = self.demand { Some(mpl) } else { None },
             arrival_mrps: if let Demand::Open(mrps) = self.demand { Some(mrps) } else { None },
             cores: self.cores,

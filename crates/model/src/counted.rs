@@ -167,7 +167,7 @@ impl Drawing<'_> {
             let Some(station) = station else {
                 computes_us += each
                     * match operation {
-                        Operation::Mark => optional(operation),
+                        Operation::Mark | Operation::WrittenMark => optional(operation),
                         operation => self.time(operation)?.alone_us,
                     };
                 continue;

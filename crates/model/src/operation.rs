@@ -18,6 +18,9 @@ pub enum Operation {
     GhostLookup,
     /// Noting a hit where it takes no lock.
     Mark,
+    /// The additional time of a mark that is not there yet: its line is fetched from the processor
+    /// that wrote it last, and fetched again by those that read it next.
+    WrittenMark,
     /// Taking an entry out of the middle of a list.
     Delink,
     /// Putting an entry at the head of a list.
@@ -40,6 +43,7 @@ impl Operation {
             Operation::FrozenLookup => "frozen-lookup",
             Operation::GhostLookup => "ghost-lookup",
             Operation::Mark => "mark",
+            Operation::WrittenMark => "written-mark",
             Operation::Delink => "delink",
             Operation::Head => "head",
             Operation::Tail => "tail",

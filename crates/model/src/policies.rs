@@ -132,6 +132,8 @@ pub struct Setting {
     pub q: Option<f64>,
     /// Share of hits that finds its entry frozen; `None` without a frozen part.
     pub frozen: Option<f64>,
+    /// Of hits that leave a mark, those that write it, as it was not there.
+    pub written: f64,
     /// The shares of outcomes, where they differ from the authors' fits.
     pub shares: Option<Shares>,
 }
@@ -139,7 +141,15 @@ pub struct Setting {
 impl Setting {
     /// With this hit ratio and disk, and all else as is usual.
     pub fn new(hit_ratio: f64, disk_us: f64) -> Self {
-        Self { hit_ratio, disk_us, compute_us: 0.0, q: None, frozen: None, shares: None }
+        Self {
+            hit_ratio,
+            disk_us,
+            compute_us: 0.0,
+            q: None,
+            frozen: None,
+            written: 0.0,
+            shares: None,
+        }
     }
 
     /// The same at another hit ratio.
@@ -212,6 +222,7 @@ impl Policy {
         time("the disk's time", setting.disk_us)?;
         time("the time computed besides", setting.compute_us)?;
         share("the frozen share", setting.frozen.unwrap_or(0.0))?;
+        share("the share of marks that are written", setting.written)?;
         let q = self.q(service, setting.q);
         share("q", q.unwrap_or(0.0))?;
         let q_of_times = if let Q::Always(_) = self.q { None } else { q };

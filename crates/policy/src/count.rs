@@ -8,7 +8,8 @@
 //!
 //! An entry that was found by asking for the tail of its list and then goes is taken from the tail;
 //! any other is delinked. One that goes from the tail back to the same list is passed by: a step of
-//! a CLOCK's hand. Marks are not counted, since they take no lock.
+//! a CLOCK's hand. Marks take no lock; those that a hit writes are counted all the same, because
+//! the line they lie in leaves the caches of other processors.
 
 use crate::Slot;
 
@@ -34,6 +35,8 @@ pub enum Operation {
     GhostFound,
     /// An entry is drawn at random.
     Draw,
+    /// A hit writes its mark, which was not there or can still grow.
+    WriteMark,
 }
 
 #[cfg(feature = "count-operations")]
@@ -115,6 +118,12 @@ pub(crate) fn looked_up_ghost(found: bool) {
     if found {
         tally::note(GHOSTS, Operation::GhostFound);
     }
+}
+
+/// A hit wrote its mark.
+#[inline(always)]
+pub(crate) fn wrote_mark() {
+    tally::note("", Operation::WriteMark);
 }
 
 /// Where lookups among ghosts are counted.

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, Ordering::Relaxed};
 
-use crate::{HitKind, Marks, Plain, Slot, Touch};
+use crate::{HitKind, Marks, Plain, Slot, Touch, count};
 
 /// Marks of policies for which a hit changes nothing.
 #[derive(Debug, Clone, Copy, Default)]
@@ -108,6 +108,7 @@ impl Marks for Counters {
         let seen = count.load(Relaxed); // a lost count is one hit less: see the module's head
         if seen < self.limit {
             count.store(seen + 1, Relaxed);
+            count::wrote_mark();
         }
         Touch::Noted
     }

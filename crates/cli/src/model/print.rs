@@ -38,7 +38,7 @@ pub(super) fn curve(lines: &[Line], star: &Star) {
 }
 
 fn heading(identity: &Identity) -> String {
-    let Identity { policy, q, frozen, mpl, arrival_mrps, cores, disk_us } = identity;
+    let Identity { policy, q, frozen, written, mpl, arrival_mrps, cores, disk_us } = identity;
     let option = |name: &str, value: Option<f64>| {
         value.map_or(String::new(), |value| format!(" · {name} {value}"))
     };
@@ -48,7 +48,8 @@ fn heading(identity: &Identity) -> String {
     let arrivals = arrival_mrps.map_or(String::new(), |mrps| format!(" · {mrps} M/s arrive"));
     let cores =
         cores.map_or(String::new(), |cores| format!(" · {cores} cores, so mva is approximate"));
-    format!("{policy}{q}{}{mpl}{arrivals}{cores} · disk {disk_us} µs", option("frozen", *frozen))
+    let shares = option("frozen", *frozen) + &option("written", *written);
+    format!("{policy}{q}{shares}{mpl}{arrivals}{cores} · disk {disk_us} µs")
 }
 
 /// Returns the conclusion in one line.

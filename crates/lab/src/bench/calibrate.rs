@@ -14,8 +14,9 @@
 //! A policy's time is that of a request beyond two others: that of FIFO, whose hits only look up,
 //! and that of parking without a cache. The further cost of a miss, since hits of other threads
 //! find changed lines of the index, is measured in one run of FIFO in which a part of the requests
-//! hits. The division of a list operation into delink, head and tail is measured on the order
-//! alone, without lock and cache.
+//! hits. Marks that hits write are priced in further runs of that kind (`marks.rs`). The division
+//! of a list operation into delink, head and tail is measured on the order alone, without lock and
+//! cache.
 //!
 //! Times of the list are those with which a closed network of the threads, each computing and
 //! visiting the list, has the throughputs that were measured together and apart (`contention.rs`).
@@ -39,11 +40,13 @@ use crate::simulate::stream::{Builder, Keep, Stream, StreamError};
 mod contention;
 mod error;
 mod known;
+mod marks;
 mod orders;
 mod times;
 
 pub use error::CalibrateError;
 use known::{Hits, KNOWN, Known};
+use marks::Marking;
 
 /// A time below that, in microseconds, cannot be told from none; it stands in its place, as there
 /// is none that takes no time at all.
@@ -89,6 +92,8 @@ const COIN: &str = "prob-lru:q=1";
 pub struct Calibrate<'a> {
     /// Keys as they are asked for where all hit.
     pub load: &'a Load,
+    /// The same keys, for counting.
+    pub stream: &'a Stream,
     /// Policies.
     pub policies: &'a [Choice],
     /// Most threads.
@@ -173,8 +178,9 @@ pub fn calibrate(
     let mut requests = Requests::new();
     what.run(RunKind::Hits, what.load, &choices, keys, &mut requests, &mut progress)?;
     what.run(RunKind::Misses, &circle, &choices, keys / CIRCLE, &mut requests, &mut progress)?;
-    let mixed = what.mixed(&choices[1].0, keys / CIRCLE, &mut progress)?;
-    what.times(&choices, &requests, &mixed)
+    let mixed = what.mixed(&[&choices[1].0], keys / CIRCLE, &mut progress)?.remove(0);
+    let marking = Marking::run(what, &choices, &mut progress)?;
+    what.times(&choices, &requests, &mixed, &marking)
 }
 
 fn known(choice: &Choice) -> Result<Known, CalibrateError> {
@@ -277,24 +283,30 @@ impl Calibrate<'_> {
         }
     }
 
-    /// Runs a cache that holds a part of the keys.
+    /// Runs caches that hold a part of the keys, in turn.
     fn mixed(
         &self,
-        policy: &Choice,
+        policies: &[&Choice],
         capacity: usize,
         progress: &mut impl FnMut(MeasureStep),
-    ) -> Result<Mixed, CalibrateError> {
+    ) -> Result<Vec<Mixed>, CalibrateError> {
         let threads = self.threads;
         let setup = Setup { threads, mpl: CLIENTS * threads, disk: DISK };
-        let (competitor, _) = self.cache(policy, capacity).filled(setup, &Filling::default())?;
-        let found = &measure(self.load, &[competitor], &self.plan, progress)[0];
-        let misses = 1.0 - found.total.hit_ratio();
-        if misses == 0.0 || found.repetitions.iter().any(|run| run.ops_per_second == 0.0) {
-            return Err(CalibrateError::Nothing { policy: policy.to_string() });
-        }
-        let us =
-            found.repetitions.iter().map(|run| 1e6 * threads as f64 / run.ops_per_second).collect();
-        Ok(Mixed { us, misses })
+        let filled = |policy| self.cache(policy, capacity).filled(setup, &Filling::default());
+        let competitors: Vec<Box<dyn Competitor>> = policies
+            .iter()
+            .map(|policy| Ok(filled(policy)?.0))
+            .collect::<Result<_, CalibrateError>>()?;
+        let measured = measure(self.load, &competitors, &self.plan, progress);
+        let mixed = policies.iter().zip(&measured).map(|(policy, found)| {
+            let misses = 1.0 - found.total.hit_ratio();
+            if misses == 0.0 || found.repetitions.iter().any(|run| run.ops_per_second == 0.0) {
+                return Err(CalibrateError::Nothing { policy: policy.to_string() });
+            }
+            let us = found.repetitions.iter().map(|run| 1e6 * threads as f64 / run.ops_per_second);
+            Ok(Mixed { us: us.collect(), misses })
+        });
+        mixed.collect()
     }
 
     /// Runs all caches on one kind of requests.

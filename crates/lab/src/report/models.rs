@@ -71,8 +71,13 @@ fn section(policy: &str, curves: &[&(Vec<Line>, Star)]) -> Section {
 
 /// All policies, a chart for each load and disk.
 fn beside_each_other(solved: &Solved) -> Section {
-    let place =
-        |identity: &Identity| Identity { policy: "", q: None, frozen: None, ..identity.clone() };
+    let place = |identity: &Identity| Identity {
+        policy: "",
+        q: None,
+        frozen: None,
+        written: None,
+        ..identity.clone()
+    };
     let mut charts: Vec<(String, Chart)> = Vec::new();
     for (lines, star) in solved {
         let name = conditions(&place(&star.identity));

@@ -163,6 +163,7 @@ impl Tally {
                 Done::Step => (Operation::Step, times as f64),
                 Done::GhostLookup => (Operation::GhostLookup, times as f64),
                 Done::Draw => (Operation::Sample, times as f64 / DRAWS_PER_SAMPLE),
+                Done::WriteMark => (Operation::WrittenMark, times as f64),
                 Done::GhostFound => continue,
             };
             *self.operations[outcome].entry((list, operation)).or_default() += times;

@@ -66,7 +66,7 @@ impl<'a> At<'a> {
             lookup_us: 0.0,
             frozen_lookup_us: 0.0,
             compute_us: 0.0,
-            mark_us: optional(Operation::Mark),
+            mark_us: optional(Operation::Mark) + setting.written * optional(Operation::WrittenMark),
             miss_us: optional(Operation::Miss),
             disk_us,
         };

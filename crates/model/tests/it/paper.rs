@@ -3,7 +3,7 @@
 use floe_model::bound::bound;
 use floe_model::peak::{Class, Peak, peak};
 use floe_model::policies::POLICIES;
-use floe_model::{Load, Network, Policy, Service, Setting, mva};
+use floe_model::{Load, Network, Operation, Policy, Service, Setting, Time, mva};
 
 fn network(policy: &str, setting: Setting) -> Network {
     let policy = Policy::named(policy).expect("a policy");
@@ -18,6 +18,22 @@ fn hit_ratios() -> impl Iterator<Item = f64> {
 const LRU: [(f64, f64, f64); 3] = [(100.0, 101.1, 99.3), (5.0, 6.1, 4.3), (500.0, 501.1, 499.3)];
 const FIFO: [(f64, f64, f64); 3] =
     [(100.0, 101.24, 100.73), (5.0, 6.24, 5.73), (500.0, 501.24, 500.73)];
+
+#[test]
+fn a_mark_that_is_written_takes_its_price() {
+    let mut service = Service::paper();
+    let clock = service.policies.iter_mut().find(|times| times.policy == "clock").expect("clock");
+    clock.times.insert(Operation::WrittenMark, Time::of(0.4));
+    let clock = Policy::named("clock").expect("clock");
+    let us = |written| {
+        let setting = Setting { written, ..Setting::new(0.9, 100.0) };
+        let network = clock.network(&service, &setting).expect("a network");
+        1.0 / mva::throughput(&network, &Load::of(1)).expect("a load")
+    };
+    assert!((us(0.25) - us(0.0) - 0.9 * 0.25 * 0.4).abs() < 1e-9);
+    let setting = Setting { written: 1.5, ..Setting::new(0.9, 100.0) };
+    assert!(clock.network(&service, &setting).is_err());
+}
 
 #[test]
 fn bounds_are_the_printed_equations() {

@@ -35,7 +35,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         .map_err(CliError::usage)?;
     let stream = super::read(arguments, 0)?;
     let load = Load::new(&stream, None, PassOrder::Drawn).or_usage()?;
-    let what = Calibrate { load: &load, policies: &policies, threads, value_bytes, plan: how };
+    let what = Calibrate {
+        load: &load,
+        stream: &stream,
+        policies: &policies,
+        threads,
+        value_bytes,
+        plan: how,
+    };
     what.check().or_usage()?;
     if let Some(file) = &arguments.service_out {
         // Opened before the measurement, so that an unwritable file is found early.

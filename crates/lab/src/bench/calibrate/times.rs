@@ -7,6 +7,7 @@ use floe_model::{Locks, ModelError, Operation, Service, Time, Times};
 use floe_policy::registry::Choice;
 
 use super::contention::{Meeting, computing, visit};
+use super::marks::{Around, Marking};
 use super::orders::orders;
 use super::{
     CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, Hits, Known, LEAST_US, Mixed,
@@ -133,6 +134,7 @@ impl Calibrate<'_> {
         choices: &[(Choice, Known)],
         requests: &Requests,
         mixed: &Mixed,
+        marking: &Marking,
     ) -> Result<Calibration, CalibrateError> {
         let of = |policy: &str, kind: RunKind| {
             let series = |pace| (pace, requests[&(policy.to_owned(), kind, pace)].clone());
@@ -209,6 +211,18 @@ impl Calibrate<'_> {
                     figures.note(&policy, Operation::Mark.name(), &mark);
                     let mark_us = median(mark.together());
                     times.insert(Operation::Mark, Time::of(mark_us));
+                    if known.hits == Hits::Mark {
+                        let around = Around {
+                            lookup_us: lookup.together(),
+                            mark_us,
+                            fifo_visit: &fifo_visit,
+                            visit: &less(&miss_visits, 0.0),
+                        };
+                        let prices = marking.price(&policy, &around)?;
+                        times.insert(Operation::WrittenMark, Time::of(median(&prices)));
+                        let prices = BTreeMap::from([(Pace::Together(self.threads), prices)]);
+                        figures.note(&policy, Operation::WrittenMark.name(), &ByPace(prices));
+                    }
                     if known.hits == Hits::Coin {
                         // Hits that change the list have tossed the coin, too.
                         times.insert(Operation::Delink, less(&lru_visits, head_us - mark_us));
