@@ -23,6 +23,7 @@ mod look;
 mod measure;
 mod order;
 mod outcome;
+mod phases;
 mod statistics;
 mod subject;
 mod tally;
@@ -44,6 +45,7 @@ pub use measure::{
 };
 pub use order::PassOrder;
 pub use outcome::{Admitted, BenchResult, Decided, Freeze, Identity, Park, Ratio, Write, decided};
+pub use phases::PhaseTime;
 pub use statistics::Estimate;
 pub use subject::{Freezes, Subject};
 pub use tally::Tally;

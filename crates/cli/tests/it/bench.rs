@@ -48,6 +48,7 @@ fn a_line_has_the_promised_fields_and_only_those_that_say_something() {
         "confidence",
         "hit_ns_p50",
         "hit_ns_p99",
+        "hit_ns_p999",
         "miss_us_p50",
         "miss_us_p99",
         "cpu_ns_per_op",

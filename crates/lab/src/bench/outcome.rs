@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::freezing::{Freezing, Frozen};
 use super::measure::{Measured, Repetition, Setup};
+use super::phases::PhaseTime;
 use super::statistics::Estimate;
 use super::watch::Decision;
 
@@ -68,6 +69,9 @@ pub struct BenchResult {
     /// The results of freezing, where the cache may freeze.
     #[serde(flatten)]
     pub freeze: Option<Freeze>,
+    /// Time and throughput by phase, where the cache freezes adaptively.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<PhaseTime>,
     /// Operations a second on all threads together.
     pub ops_per_second: f64,
     /// Where its interval begins.
@@ -84,6 +88,8 @@ pub struct BenchResult {
     pub hit_ns_p50: Option<u64>,
     /// Latency of a hit, all but the slowest hundredth.
     pub hit_ns_p99: Option<u64>,
+    /// Latency of a hit, all but the slowest thousandth.
+    pub hit_ns_p999: Option<u64>,
     /// Latency of a miss from before its lookup to after its fill, half of them.
     pub miss_us_p50: Option<f64>,
     /// Latency of a miss, all but the slowest hundredth.
@@ -332,6 +338,7 @@ impl BenchResult {
             frozen_share: measured.watch.frozen_share(),
             frozen_ratio: measured.watch.frozen_ratio(),
             freeze: measured.watch.freezes.as_ref().map(|freezes| Freeze::of(&freezes.stats)),
+            phases: PhaseTime::of(&measured.watch.samples),
             ops_per_second: ops_per_second.median,
             ops_per_second_low: ops_per_second.low,
             ops_per_second_high: ops_per_second.high,
@@ -339,6 +346,7 @@ impl BenchResult {
             ratio: first.map(|first| Ratio::of(measured, first)),
             hit_ns_p50: ns(&total.hit_ns, 0.5),
             hit_ns_p99: ns(&total.hit_ns, 0.99),
+            hit_ns_p999: ns(&total.hit_ns, 0.999),
             miss_us_p50: us(&total.miss_ns, 0.5),
             miss_us_p99: us(&total.miss_ns, 0.99),
             write: (!total.write_ns.is_empty()).then(|| Write {

@@ -1,0 +1,190 @@
+//! Measures an LRU cache with one global list, as the one that "Can Increasing the Hit Ratio Hurt
+//! Cache Throughput?" (Qiu, Yang, Harchol-Balter) measures: only list operations take the lock, and
+//! they are nearly all that a request does.
+//!
+//! `cargo run --release --locked -p floe-lab --example one_list [seconds]`
+//!
+//! The index is an array, since keys are dense, and is read and changed outside of the lock. A hit
+//! delinks a node and makes it the head; a miss takes the tail and makes it the head. Each node has
+//! a cache line of its own. A line of JSON for each disk, number of clients and hit ratio.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use floe_lab::bench::{
+    CacheCompetitor, Competitor, Curve, Disk, Estimate, Load, Looped, PassOrder, Plan, Setup,
+    Subject, capacity_for, measure,
+};
+use floe_lab::simulate::stream::{Builder, Keep};
+use floe_trace::{GeneratorSpec, Trace};
+
+/// As in `scripts/results-hit-ratio`.
+const LOAD: &str = "zipf:keys=6000,theta=0.99,requests=400000";
+const HIT_RATIOS: [f64; 7] = [0.4, 0.6, 0.8, 0.9, 0.95, 0.98, 1.0];
+const DISKS_US: [u64; 2] = [5, 100];
+const MPLS: [usize; 3] = [2, 16, 72];
+const THREADS: usize = 2;
+const REPETITIONS: usize = 9;
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+
+/// A node of the list, in a cache line of its own.
+#[derive(Debug, Clone, Copy)]
+#[repr(align(64))]
+struct Node {
+    newer: u32,
+    older: u32,
+    key: u32,
+}
+
+#[derive(Debug)]
+struct List {
+    nodes: Vec<Node>,
+    head: u32,
+    tail: u32,
+    used: u32,
+}
+
+impl List {
+    fn delink(&mut self, slot: u32) {
+        let Node { newer, older, .. } = self.nodes[slot as usize];
+        match self.nodes.get_mut(newer as usize) {
+            Some(node) => node.older = older,
+            None => self.head = older,
+        }
+        match self.nodes.get_mut(older as usize) {
+            Some(node) => node.newer = newer,
+            None => self.tail = newer,
+        }
+    }
+
+    fn put_at_head(&mut self, slot: u32, key: u32) {
+        let head = std::mem::replace(&mut self.head, slot);
+        self.nodes[slot as usize] = Node { newer: NONE, older: head, key };
+        match self.nodes.get_mut(head as usize) {
+            Some(node) => node.newer = slot,
+            None => self.tail = slot,
+        }
+    }
+
+    /// Takes a slot that was never used, or the one at the tail with its key.
+    fn take(&mut self) -> (u32, Option<u32>) {
+        if (self.used as usize) < self.nodes.len() {
+            self.used += 1;
+            return (self.used - 1, None);
+        }
+        let slot = self.tail;
+        self.delink(slot);
+        (slot, Some(self.nodes[slot as usize].key))
+    }
+}
+
+/// An LRU cache with one list.
+struct OneList {
+    list: Mutex<List>,
+    /// The slot of each key.
+    index: Vec<AtomicU32>,
+    /// The value of each slot, which is its key.
+    values: Vec<AtomicU64>,
+}
+
+impl OneList {
+    fn new(keys: usize, capacity: usize) -> Self {
+        let nodes = vec![Node { newer: NONE, older: NONE, key: NONE }; capacity];
+        Self {
+            list: Mutex::new(List { nodes, head: NONE, tail: NONE, used: 0 }),
+            index: (0..keys).map(|_| AtomicU32::new(NONE)).collect(),
+            values: (0..capacity).map(|_| AtomicU64::new(u64::MAX)).collect(),
+        }
+    }
+
+    fn list(&self) -> std::sync::MutexGuard<'_, List> {
+        self.list.lock().expect("no operation of the list panics")
+    }
+}
+
+impl Subject for OneList {
+    fn lookup(&self, key: u64) -> bool {
+        // Acquire: the value was stored before the slot was published.
+        let slot = self.index[key as usize].load(Ordering::Acquire);
+        // Relaxed: another key's value means that the slot was taken meanwhile, and is a miss.
+        let value = self.values.get(slot as usize).map(|value| value.load(Ordering::Relaxed));
+        if value != Some(key) {
+            return false;
+        }
+        let mut list = self.list();
+        if list.nodes[slot as usize].key == key as u32 {
+            list.delink(slot);
+            list.put_at_head(slot, key as u32);
+        }
+        true
+    }
+
+    fn fill(&self, key: u64) {
+        let mut list = self.list();
+        let (slot, victim) = list.take();
+        list.put_at_head(slot, key as u32);
+        drop(list);
+        if let Some(victim) = victim {
+            // Relaxed: who still sees the slot finds another value there. A victim that came back
+            // meanwhile keeps its new slot.
+            let ours = self.index[victim as usize].compare_exchange(
+                slot,
+                NONE,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+            _ = ours;
+        }
+        self.values[slot as usize].store(key, Ordering::Relaxed);
+        // Release: see `lookup`.
+        self.index[key as usize].store(slot, Ordering::Release);
+    }
+
+    fn update(&self, key: u64) {
+        self.fill(key);
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let seconds = std::env::args().nth(1).map_or(Ok(0.05), |text| text.parse())?;
+    let mut trace = Trace::generate(&LOAD.parse::<GeneratorSpec>()?)?;
+    let mut builder =
+        Builder::new(trace.kind(), Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+    trace.by_ref().try_for_each(|request| -> Result<(), Box<dyn std::error::Error>> {
+        Ok(builder.add(&request?)?)
+    })?;
+    let stream = builder.finish()?;
+    let load = Load::new(&stream, None, PassOrder::Drawn)?;
+    let (looped, mut known) = (Looped::new(&stream, PassOrder::Drawn), Curve::new());
+    let lru = "lru".parse()?;
+    let capacities =
+        HIT_RATIOS.map(|ratio| capacity_for(ratio, &lru, &looped, &mut known).capacity as usize);
+    let plan = Plan { repetitions: REPETITIONS, seconds, warm_up_seconds_max: 2.0 };
+    for disk_us in DISKS_US {
+        for mpl in MPLS {
+            let disk = Disk { mean_ns: disk_us * 1000, exponential: true };
+            let setup = Setup { threads: THREADS, mpl, disk };
+            let competitors: Vec<Box<dyn Competitor>> = capacities
+                .iter()
+                .map(|&capacity| {
+                    let cache = OneList::new(load.keys(), capacity);
+                    Box::new(CacheCompetitor::new(cache, capacity as u64, setup)) as _
+                })
+                .collect();
+            let measured = measure(&load, &competitors, &plan, |_| {});
+            for (wanted, found) in HIT_RATIOS.iter().zip(&measured) {
+                let rates = found.repetitions.iter().map(|repetition| repetition.ops_per_second);
+                let Estimate { median, low, high, .. } = Estimate::of(rates);
+                println!(
+                    "{{\"part\": \"one-list\", \"disk_us\": {disk_us}, \"mpl\": {mpl}, \
+                     \"wanted\": {wanted}, \"hit_ratio\": {:.4}, \"ops_per_second\": {median:.0}, \
+                     \"low\": {low:.0}, \"high\": {high:.0}}}",
+                    found.total.hit_ratio()
+                );
+            }
+        }
+    }
+    Ok(())
+}
