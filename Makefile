@@ -86,6 +86,13 @@ bench: ## benchmarks, each a ratio to a rival or to the floor
 	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3
 	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.02
 
+# It takes hours, and goes on where it was interrupted. STEPS="table2 admission" makes only these.
+.PHONY: results
+results: ## the tables of docs/results anew, as far as FLOE_TRACES has the traces
+	@scripts/require build
+	$(CARGO) build --release --locked --bin floe
+	scripts/results run "$${CARGO_TARGET_DIR:-target}/release/floe" $(STEPS)
+
 .PHONY: install-c
 install-c: ## the library for C: PREFIX=/usr/local, DESTDIR=
 	@scripts/require build

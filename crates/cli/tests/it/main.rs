@@ -38,6 +38,7 @@ mod rbd;
 mod rbd_commands;
 mod replay;
 mod restack;
+mod results;
 mod simulate;
 mod stalled_log;
 mod swaps;
