@@ -104,5 +104,8 @@ def check(path, made):
             failed.append(f"{path}, {name}: nothing was compared")
     for line in failed:
         print(line, file=sys.stderr)
+    if failed:
+        command = " ".join(sys.argv).replace("--check", "--into")
+        print(f"Where the change is meant, make the tables anew: {command} (without --runs and the like)", file=sys.stderr)
     print(f"{path}: {compared} cells computed anew, {len(failed)} differ")
     sys.exit(bool(failed))
