@@ -333,6 +333,8 @@ impl Index {
         }
         let lane = usize::from(at.0 & 7);
         let place = self.bucket(bucket).place(lane);
+        // Not of a spot that was emptied: there is no entry at place 0.
+        assert!(place != NOWHERE, "a key that is in has a place");
         debug_assert!(is_it(place), "place {place} is another key's");
         (Spot { bucket, lane }, place)
     }

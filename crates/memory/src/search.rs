@@ -137,6 +137,11 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
                     std::mem::forget(keep);
                     return Fast::Hit((Found { entry, cell }, &table.marks));
                 }
+                // Comparing keys is the user's code and may have used this cache: then the thread
+                // may have learned that it has to fence.
+                if !record.does_without_fences() {
+                    return Fast::Unsure;
+                }
             }
             if !tags.were_passed_by() {
                 // Acquire: see `slow_lookup`. Where there is an old index, that is to be looked at

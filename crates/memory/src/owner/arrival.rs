@@ -307,7 +307,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let place = self.place(slot, candidate);
         let replace = || index.replace(spot, place);
         if self.slots[slot].frozen {
-            self.frozen.succeed(candidate.hash.in_shard(), before, place, replace);
+            // The hash by which the predecessor was frozen: a faulty `Hash` may give another now.
+            self.frozen.succeed(self.slots[slot].hash, before, place, replace);
         } else {
             replace();
         }

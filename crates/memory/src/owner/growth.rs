@@ -22,17 +22,25 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             "all slots that there were are in use"
         );
         let slots = self.slots.reserved_next();
-        self.order.reserve(slots); // it can be the user's, and panic
-        self.slots.set_reserved(slots);
+        // The policy and the admission can be the user's, and panic: nothing has changed then.
+        self.order.reserve(slots);
         if let Some(admission) = &mut self.admission {
             admission.reserve(slots, self.capacity);
         }
-        self.begin_moving(shard);
+        let marks = self.order.marks().clone();
+        self.slots.set_reserved(slots);
+        self.begin_moving_with(shard, marks);
     }
 
     /// Publishes another table in the place of the present one.
-    fn publish(&mut self, shard: &Shard<K, V, P>, index: Index, old: Option<Index>) {
-        let (places, marks) = (Arc::clone(self.slab.places()), self.order.marks().clone());
+    fn publish(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        index: Index,
+        old: Option<Index>,
+        marks: P::Marks,
+    ) {
+        let places = Arc::clone(self.slab.places());
         let before = shard.replace_table(Table { index, places, old, marks });
         self.replaced_tables.push(before);
     }
@@ -41,12 +49,17 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     #[cold]
     #[inline(never)]
     pub(super) fn begin_moving(&mut self, shard: &Shard<K, V, P>) {
+        let marks = self.order.marks().clone(); // it can be the user's, and panic
+        self.begin_moving_with(shard, marks);
+    }
+
+    fn begin_moving_with(&mut self, shard: &Shard<K, V, P>, marks: P::Marks) {
         // Over by now, but for a shard with many more slots than keys.
         while self.growth.is_moving() {
             self.move_some(shard);
         }
         let index = self.growth.begin(self.slots.reserved());
-        self.publish(shard, index, Some(shard.table().index.clone()));
+        self.publish(shard, index, Some(shard.table().index.clone()), marks);
     }
 
     /// Moves the keys of a few slots from the old index to the new one; after the last of them
@@ -60,7 +73,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         // this lock only.
         let slot_at = |place| unsafe { &*slab.entry(place) }.slot();
         if self.growth.advance(self.slots.all_mut(), table, slot_at) {
-            self.publish(shard, table.index.clone(), None);
+            // Where this panics, the table keeps the old index, which is empty.
+            let marks = self.order.marks().clone();
+            self.publish(shard, table.index.clone(), None, marks);
         }
     }
 }

@@ -157,7 +157,8 @@ fn one_thread_freezes_many_caches_and_lets_those_go_that_are_dropped() {
 fn measures_itself_without() -> bool {
     let cache = Cache::builder().capacity(ENTRIES).freezing(hurried(Freezing::adaptive())).build();
     (0..ENTRIES as u64).for_each(|key| cache.insert(key, key));
-    assert_eq!(cache.freeze(0.5).entries, ENTRIES / 2);
+    let frozen = cache.freeze(0.5).entries;
+    assert!(frozen.abs_diff(ENTRIES / 2) <= 4, "{frozen}: each shard rounds");
     let work = |thread, stop: &AtomicBool| {
         let mut keys = Drifting::new(thread, 5 * ENTRIES as u64);
         while !stop.load(Relaxed) {

@@ -97,6 +97,7 @@ impl Eviction for Wrong {
     type Marks = Counters;
 
     fn marks(&self) -> &Counters {
+        self.does(Fault::Panics); // also in the middle of growth
         self.order.marks()
     }
 
@@ -270,6 +271,26 @@ fn a_wrong_policy_costs_a_panic_and_never_the_safety_of_memory() {
     for (fault, panics) in panics {
         assert!(!expected.contains(&fault) || panics > 0, "{fault:?} went unnoticed");
     }
+}
+
+#[test]
+fn a_shard_grows_by_a_policy_that_panics_and_loses_no_entry() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let (tally, on) = (Tally::new(), Arc::new(AtomicBool::new(true)));
+    let (order, calls) = (floe_memory::policy::Clock::default(), Arc::default());
+    let policy = Wrong { order, fault: Fault::Panics, on: Arc::clone(&on), calls };
+    let cache = Cache::<u64, Value>::builder().capacity(20_000).shards(1).policy(policy).build();
+    for key in 0..10_000 {
+        _ = catch_unwind(AssertUnwindSafe(|| cache.insert(key, tally.value(key))));
+    }
+    on.store(false, Relaxed);
+    _ = std::panic::take_hook();
+    let found = cache.iter().map(|item| item.value().of(*item.key())).count();
+    assert_eq!(found, cache.len());
+    assert!(found > 5000, "{found}");
+    assert_eq!((0..10_000).filter(|key| cache.get(key).is_some()).count(), found);
+    drop(cache);
+    assert_eq!(tally.alive(), 0);
 }
 
 #[test]
