@@ -4,7 +4,7 @@
 //! of it while a lock of Floe's is held, so Python's threads never wait for each other's locks:
 //! keys are compared without any code of Python's (`key.rs`), and functions that weigh or load run
 //! before or after. Builds of Python without that lock switch it on for this module: a reader of a
-//! [`Slot`](slot::Slot) relies on it.
+//! `Slot` relies on it.
 #![allow(unsafe_code)] // Python's C API; each block says why it is sound
 
 mod access;

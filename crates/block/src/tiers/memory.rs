@@ -30,6 +30,11 @@ pub(crate) use pages::Pages;
 /// Least memory that a tier is given: with less it would hold hardly anything.
 pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 
+/// Pages of a part at least, in a tier with fewer than [`MOST_SMALL_PARTS`] of such parts: each
+/// part has some tens of pages that wait until no reader looks at them.
+const LEAST_PART_PAGES: usize = 256;
+const MOST_SMALL_PARTS: usize = 16;
+
 /// Overhead of a page in the cache besides its bytes: its key, its place in index and order, and
 /// its share of evicted pages that wait to be dropped. A small cache has more of these for its
 /// size, and so a reserve. A test measures it.
@@ -187,6 +192,10 @@ impl MemoryTier {
         let pages = usize::try_from(pages).unwrap_or(usize::MAX);
         // The one place where the cache of a server's pages is configured.
         let described = Cache::builder().capacity(pages);
+        let described = match pages / LEAST_PART_PAGES {
+            parts @ ..MOST_SMALL_PARTS => described.shards(1 << parts.max(1).ilog2()),
+            _ => described,
+        };
         let described = match freezing {
             Some(freezing) => described.freezing(freezing),
             None => described,
