@@ -21,8 +21,16 @@ use serde::Serialize;
 
 use crate::status::Status;
 
+/// The place of the attributes of the page's body.
+const ATTRIBUTES: &str = "data-write=\"off\"";
+
+/// Returns the page, with these attributes of its body: the changes that it offers.
+pub(crate) fn page(attributes: &str) -> String {
+    PAGE.replacen(ATTRIBUTES, attributes, 1)
+}
+
 /// The page.
-pub(crate) const PAGE: &str = concat!(
+const PAGE: &str = concat!(
     include_str!("live/head.html"),
     "<style>\n",
     include_str!("live/page.css"),
@@ -33,6 +41,7 @@ pub(crate) const PAGE: &str = concat!(
     include_str!("live/chart.js"),
     include_str!("live/plot.js"),
     include_str!("live/outlook.js"),
+    include_str!("live/administer.js"),
     include_str!("live/page.js"),
     "</script>\n</body>\n</html>\n"
 );

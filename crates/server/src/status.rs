@@ -4,11 +4,13 @@
 mod admission;
 mod advice;
 mod by_protocol;
+mod latencies;
 mod lost;
 mod memory;
 mod mirror;
 mod published;
 mod shedding;
+mod spread;
 mod tally;
 mod tiers;
 
@@ -23,14 +25,16 @@ pub use admission::{AdmissionStatus, MemoryAdmissionStatus};
 pub use advice::AdviceStatus;
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
 pub use by_protocol::ByProtocol;
+pub(crate) use latencies::Latencies;
 pub use lost::{LostPlace, LostStatus};
 pub use memory::{FreezingStatus, MemoryStatus};
 pub use mirror::{MirrorHalfStatus, MirrorTierStatus};
 pub use published::Published;
 pub(crate) use shedding::SheddingFacts;
 pub use shedding::{SheddingDecisionStatus, SheddingStatus};
+pub(crate) use spread::{Percentiles, Spread};
 pub use tally::ClientCounts;
-pub(crate) use tally::{Answered, Found, Latencies, Operation, Snapshot, Tally, VolumeTally};
+pub(crate) use tally::{Answered, By, Found, Operation, Snapshot, Tally, VolumeTally};
 pub(crate) use tiers::TierFacts;
 pub use tiers::TierStatus;
 

@@ -5,11 +5,16 @@
 //! connect. A TCP client may read, and changes something only with the token. Foreign pages are
 //! recognised by two headers of the browser: `Origin`, and `Host`, the name by which the browser
 //! found the server (DNS rebinding).
+//!
+//! A Unix socket can be forwarded to a port, where browsers reach it. So a browser, which is
+//! recognised by `Origin`, changes something only from the live page, with its [key](PageKey),
+//! whatever the address.
 
 use std::net::IpAddr;
 
 use httparse::Header;
 
+use super::page_key::{HEADER, PageKey, PageWrite};
 use super::paths::AllowedPaths;
 use super::reply::{Reply, Trouble};
 use super::token::Token;
@@ -19,6 +24,8 @@ use super::token::Token;
 pub(crate) struct Access {
     /// The rules for clients over TCP; a Unix socket has none.
     pub(crate) network: Option<NetworkRules>,
+    /// The key of the live page, where it may change something.
+    pub(crate) page: Option<PageKey>,
     /// The files and devices they may have opened.
     pub(crate) paths: AllowedPaths,
 }
@@ -42,6 +49,8 @@ pub(super) enum Trust {
     Reading {
         token_given: bool,
     },
+    /// It is a browser, and may not change anything from the page that it shows.
+    Browsing,
 }
 
 impl Access {
@@ -55,6 +64,13 @@ impl Access {
     /// # Errors
     /// The refusal of a request that a foreign page has sent.
     pub(super) fn judge(&self, headers: &[Header<'_>]) -> Result<Trust, Reply> {
+        let browsing = values(headers, "Origin").next().is_some();
+        if browsing && !self.is_own_page(headers) {
+            if let Some(rules) = &self.network {
+                rules.refuse_foreign(headers)?;
+            }
+            return Ok(Trust::Browsing);
+        }
         let Some(rules) = &self.network else { return Ok(Trust::Everything) };
         rules.refuse_foreign(headers)?;
         let mut given = values(headers, "Authorization");
@@ -68,6 +84,36 @@ impl Access {
         } else {
             Trust::Reading { token_given: first.is_some() }
         })
+    }
+
+    /// Returns whether a browser's request comes from the live page: it has the key, and the names
+    /// are those of this server. A name that others can point at this machine is none.
+    fn is_own_page(&self, headers: &[Header<'_>]) -> bool {
+        let mut keys = values(headers, HEADER);
+        let (key, more) = (keys.next(), keys.next());
+        let local = NetworkRules::default();
+        let names = self.network.as_ref().unwrap_or(&local);
+        let known = self.page.as_ref().zip(key).is_some_and(|(page, key)| page.is(key));
+        known && more.is_none() && names.refuse_foreign(headers).is_ok()
+    }
+
+    /// Returns the changes that the live page offers.
+    pub(crate) fn page_write(&self) -> PageWrite {
+        let has_token = self.network.as_ref().map(|rules| rules.token.is_some());
+        match (&self.page, has_token) {
+            (None, _) => PageWrite::Off,
+            (Some(_), Some(false)) => PageWrite::NoToken,
+            (Some(key), needs) => PageWrite::On { key: key.clone(), needs_token: needs.is_some() },
+        }
+    }
+
+    /// The refusal of a change by a browser that does not ask from the live page.
+    pub(super) fn refusal_of_browser(&self) -> Reply {
+        let problem = match &self.page {
+            None => "browsers only look here, unless the server has admin-write = true",
+            Some(_) => "browsers change something from this server's live page only; load it again",
+        };
+        Reply::trouble(Trouble::Forbidden, problem)
     }
 
     /// The refusal of a change by a client that may only read.
@@ -195,6 +241,55 @@ mod tests {
         );
         assert_eq!(judge(&network(false), &[("Authorization", &right)]), reading(true));
         assert_eq!(judge(&Access::default(), &[("Host", "evil.example")]), Some(Trust::Everything));
+    }
+
+    #[test]
+    fn a_browser_changes_something_only_from_the_page_with_the_key() {
+        let key = PageKey::draw().unwrap();
+        let text = key.text().to_owned();
+        let socket = Access { page: Some(key.clone()), ..Access::default() };
+        let own = [("Host", "localhost:10810"), ("Origin", "http://localhost:10810")];
+        let with = |access: &Access, key: &str, headers: [(&'static str, &str); 2]| {
+            judge(access, &[headers[0], headers[1], ("Floe-Page", key)])
+        };
+        let browsing = Some(Trust::Browsing);
+        assert_eq!(with(&socket, &text, own), Some(Trust::Everything));
+        assert_eq!(judge(&socket, &own), browsing);
+        assert_eq!(with(&socket, &text[1..], own), browsing);
+        let another = PageKey::draw().unwrap();
+        assert_eq!(with(&socket, another.text(), own), browsing, "of an earlier run");
+        assert_eq!(with(&Access::default(), &text, own), browsing, "nothing was allowed");
+        // Other pages, also where a name of theirs leads to this machine (DNS rebinding).
+        for (host, origin) in [
+            ("localhost:10810", "http://evil.example"),
+            ("localhost:10810", "null"),
+            ("evil.example:10810", "http://evil.example:10810"),
+        ] {
+            let foreign = [("Host", host), ("Origin", origin)];
+            assert_eq!(with(&socket, &text, foreign), browsing, "{host} {origin}");
+        }
+        // Over TCP the page needs the token as well.
+        let tcp = Access { page: Some(key), ..network(true) };
+        assert_eq!(with(&tcp, &text, own), Some(Trust::Reading { token_given: false }));
+        let bearer = format!("Bearer {SECRET}");
+        let all = [own[0], own[1], ("Floe-Page", &text), ("Authorization", &bearer)];
+        assert_eq!(judge(&tcp, &all), Some(Trust::Everything));
+        assert_eq!(judge(&tcp, &[own[0], own[1], all[3]]), browsing, "the token alone");
+        // Programs send no origin.
+        assert_eq!(judge(&socket, &[]), Some(Trust::Everything));
+    }
+
+    #[test]
+    fn the_page_offers_what_its_address_allows() {
+        let key = PageKey::draw().unwrap();
+        let page = Some(key.clone());
+        let write = |access: Access| access.page_write();
+        assert_eq!(write(Access::default()), PageWrite::Off);
+        assert_eq!(write(network(true)), PageWrite::Off);
+        let on = |needs_token| PageWrite::On { key: key.clone(), needs_token };
+        assert_eq!(write(Access { page: page.clone(), ..Access::default() }), on(false));
+        assert_eq!(write(Access { page: page.clone(), ..network(true) }), on(true));
+        assert_eq!(write(Access { page, ..network(false) }), PageWrite::NoToken);
     }
 
     #[test]

@@ -87,6 +87,7 @@ impl Conversation {
             Trust::Reading { token_given } if !command.only_reads() => {
                 Err(self.access.refusal(token_given))
             }
+            Trust::Browsing if !command.only_reads() => Err(self.access.refusal_of_browser()),
             _ => Ok(Some(command)),
         }
     }

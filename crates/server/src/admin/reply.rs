@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::page_key::PageWrite;
 use crate::{live, metrics};
 
 /// An answer.
@@ -9,8 +10,8 @@ use crate::{live, metrics};
 pub(crate) enum Reply {
     /// The command succeeded; a word about it.
     Done(&'static str),
-    /// The live page.
-    Page,
+    /// The live page, with the changes that it offers.
+    Page(PageWrite),
     /// The requested data, as JSON.
     Json(String),
     /// The requested data, in Prometheus' text format.
@@ -78,8 +79,9 @@ impl Reply {
         let text = "text/plain; charset=utf-8";
         match self {
             Self::Done(word) => response("200 OK", text, "", &format!("{word}\n")),
-            Self::Page => {
-                response("200 OK", "text/html; charset=utf-8", live::PAGE_HEADERS, live::PAGE)
+            Self::Page(write) => {
+                let page = live::page(&write.attributes());
+                response("200 OK", "text/html; charset=utf-8", live::PAGE_HEADERS, &page)
             }
             Self::Json(body) => response("200 OK", "application/json", "", body),
             Self::Metrics(body) => response("200 OK", metrics::CONTENT_TYPE, "", body),

@@ -186,6 +186,8 @@ settings! {
         /// A file with the token that allows changes over TCP; other users must not be able to read
         /// it
         admin_token_file: Option<PathBuf> { example: "/etc/floe/token" }
+        /// Let browsers change tiers and volumes on the live page, each time after a confirmation
+        admin_write: bool { default: "false", guide: "live.md#change-the-server" }
         /// A host name, beside localhost, by which clients may call the admin interface over TCP;
         /// may be repeated
         admin_hosts: Vec<String> { example: "cache.example.com" }

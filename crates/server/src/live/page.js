@@ -1,4 +1,4 @@
-// The page: takes events in and shows them. It only reads.
+// The page: takes events in and shows them.
 
 const latest = { points: [], status: null, whatIf: null, model: null };
 
@@ -34,6 +34,16 @@ const latencies = (of) => lines(
   ["median", (point) => present(of(point).p50_us)],
   ["mean", (point) => present(of(point).mean_us)]);
 
+// Latencies of reads by the place that answered them: memory, the first tier, and below it.
+function byPlace(points) {
+  const below = latest.status?.tiers.length > 1 ? "below it" : "backing devices";
+  const names = [latest.status?.memory ? "memory" : null, tierName(0), below];
+  const values = (at, of) => points.map((point) => present(of(point.by[at])));
+  return names.flatMap((name, at) => (name === null ? [] : [
+    { name: `${name}, p99`, values: values(at, (it) => it.p99_us) },
+    { name: `${name}, median`, values: values(at, (it) => it.p50_us) }]));
+}
+
 const ofMemory = (name, of) => (points) => (latest.status?.memory ? lines([name, of])(points) : []);
 
 function hitRatios(points) {
@@ -55,6 +65,7 @@ const CHARTS = [
   { title: "Hit ratio", format: percent, top: 1, series: hitRatios },
   { title: "Read latency", format: micros, log: true, series: latencies((it) => it.read) },
   { title: "Write latency", format: micros, log: true, series: latencies((it) => it.write) },
+  { title: "Read latency by tier", format: micros, log: true, series: byPlace },
   { title: "Dirty data", format: bytes, bytes: true, series: dirtyBytes },
   { title: "Requests by volume", format: perSecond,
     series: byVolume((it) => it.reads + it.writes) },
@@ -62,6 +73,12 @@ const CHARTS = [
     series: byVolume((it) => it.read_hit_ratio) },
   { title: "Throughput by volume", format: bytesPerSecond, bytes: true,
     series: byVolume((it) => it.read_bytes + it.write_bytes) },
+  { title: "Read latency by volume, p99", format: micros, log: true,
+    series: byVolume((it) => present(it.read.p99_us)) },
+  { title: "Read latency by volume, median", format: micros, log: true,
+    series: byVolume((it) => present(it.read.p50_us)) },
+  { title: "Write latency by volume, p99", format: micros, log: true,
+    series: byVolume((it) => present(it.write.p99_us)) },
 ].map((spec) => new Chart(spec));
 
 function showTiles(point, status) {
@@ -188,6 +205,7 @@ function show() {
   showDirty(status);
   showDevices(status);
   showAdvice(status);
+  showAdminister(status);
   showWhatIf(latest.whatIf);
   showModel(status, latest.model);
   if (points.length === 0) return;
@@ -230,5 +248,6 @@ function connect() {
   });
 }
 
+buildAdminister();
 byId("charts").append(...CHARTS.map((chart) => chart.figure));
 connect();

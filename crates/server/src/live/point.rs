@@ -5,7 +5,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use crate::status::{Answered, Latencies, Operation, Report, VolumeTally};
+use crate::status::{
+    Answered, By, Latencies, Operation, Percentiles, Report, Spread, Tally, VolumeTally,
+};
 
 /// Most tiers kept apart.
 pub(super) const MOST_TIERS: usize = 8;
@@ -34,6 +36,20 @@ pub(crate) struct TierPoint {
     dirty_bytes: u64,
 }
 
+/// Percentiles of latencies in microseconds; 0 without requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct SpreadPoint {
+    p50_us: f32,
+    p99_us: f32,
+}
+
+impl SpreadPoint {
+    fn of(now: &Spread, then: &Spread) -> Self {
+        let Percentiles { p50_us, p99_us, .. } = now.since(then).percentiles();
+        Self { p50_us: rounded(p50_us), p99_us: rounded(p99_us) }
+    }
+}
+
 /// A volume in an interval: requests and bytes a second.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct VolumePoint {
@@ -47,6 +63,9 @@ pub(crate) struct VolumePoint {
     read_hit_ratio: Option<f32>,
     /// `None` without writes.
     write_hit_ratio: Option<f32>,
+    /// Latencies.
+    read: SpreadPoint,
+    write: SpreadPoint,
 }
 
 /// One interval.
@@ -61,6 +80,8 @@ pub(crate) struct Point {
     memory_hit_ratio: Option<f32>,
     /// Bytes that only memory has.
     memory_dirty_bytes: u64,
+    /// Latencies of reads answered from memory, by the tier at the top, and below it.
+    by: [SpreadPoint; 3],
     /// From the top.
     tiers: Box<[TierPoint]>,
     volumes: Box<[VolumePoint]>,
@@ -76,11 +97,12 @@ struct TierCounts {
     dirty_bytes: u64,
 }
 
-/// Counters of a volume since the start: reads and writes, and hits of both.
-#[derive(Debug, Clone, Copy, Default)]
+/// Counters of a volume since the start: reads and writes, hits and latencies of both.
+#[derive(Debug, Clone, Default)]
 struct VolumeCounts {
     answered: [Answered; 2],
     hits: [u64; 2],
+    spreads: [Spread; 2],
 }
 
 /// Counters since the start, at a moment.
@@ -94,6 +116,8 @@ pub(crate) struct Sample {
     write_bytes: u64,
     memory_hits: Option<u64>,
     memory_dirty_bytes: u64,
+    /// Latencies of reads answered from memory, by the tier at the top, and below it.
+    by: [Spread; 3],
     tiers: Vec<TierCounts>,
     volumes: Vec<(Arc<str>, VolumeCounts)>,
 }
@@ -113,7 +137,8 @@ impl Sample {
             let VolumeTally { answered, hits } = sum.tally.volume(volume.id);
             let answered =
                 [Operation::Read, Operation::Write].map(|operation| answered[operation as usize]);
-            (Arc::from(volume.name.as_str()), VolumeCounts { answered, hits })
+            let spreads = sum.tally.spread(volume.id);
+            (Arc::from(volume.name.as_str()), VolumeCounts { answered, hits, spreads })
         });
         Self {
             uptime: facts.uptime,
@@ -124,6 +149,7 @@ impl Sample {
             write_bytes: sum.stats.requests.write_bytes,
             memory_hits: facts.memory.as_ref().map(|_| sum.stats.memory_hits),
             memory_dirty_bytes: sum.stats.held_bytes,
+            by: by(&sum.tally),
             tiers: tiers.collect(),
             volumes: volumes.collect(),
         }
@@ -163,7 +189,7 @@ impl Sample {
         let volumes = self.volumes.iter().map(|(name, counts)| {
             let [read, write] = counts.answered;
             let then = before.volumes.iter().find(|(before, _)| before == name);
-            let old = then.map_or_else(VolumeCounts::default, |(_, counts)| *counts);
+            let old = then.map(|(_, counts)| counts.clone()).unwrap_or_default();
             let [old_read, old_write] = old.answered;
             let hits = |at: usize| {
                 let requests = (counts.answered[at].requests, old.answered[at].requests);
@@ -177,8 +203,11 @@ impl Sample {
                 write_bytes: rate(write.bytes, old_write.bytes),
                 read_hit_ratio: hits(0),
                 write_hit_ratio: hits(1),
+                read: SpreadPoint::of(&counts.spreads[0], &old.spreads[0]),
+                write: SpreadPoint::of(&counts.spreads[1], &old.spreads[1]),
             }
         });
+        let by = self.by.iter().zip(&before.by).map(|(now, then)| SpreadPoint::of(now, then));
         Some(Point {
             at: self.at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
             seconds: rounded(seconds),
@@ -188,10 +217,17 @@ impl Sample {
                 .memory_hits
                 .and_then(|hits| share((hits, before.memory_hits.unwrap_or(0)), (reads, 0))),
             memory_dirty_bytes: self.memory_dirty_bytes,
+            by: by.collect::<Vec<_>>().try_into().expect("three places"),
             tiers: tiers.collect(),
             volumes: volumes.collect(),
         })
     }
+}
+
+/// Returns the latencies of reads answered from memory, by the tier at the top, and below it.
+fn by(tally: &Tally) -> [Spread; 3] {
+    let [memory, top, below] = [By::Memory, By::Top, By::Below].map(|by| tally.read_by(by));
+    [memory.clone(), top.since(memory), below.clone()]
 }
 
 fn name<S: serde::Serializer>(name: &Arc<str>, serializer: S) -> Result<S::Ok, S::Error> {
@@ -218,13 +254,12 @@ mod tests {
     use floe_block::VolumeId;
 
     use super::*;
-    use crate::status::Tally;
 
     impl Sample {
         /// As many tiers and volumes as are kept apart, `requests` after the start.
         pub(crate) fn crowded(uptime: Duration, requests: u64) -> Self {
             let answered = Answered { requests, bytes: requests * 4096, ..Answered::default() };
-            let counts = VolumeCounts { answered: [answered; 2], hits: [0; 2] };
+            let counts = VolumeCounts { answered: [answered; 2], ..VolumeCounts::default() };
             Self {
                 uptime,
                 at: UNIX_EPOCH + uptime,
@@ -234,9 +269,10 @@ mod tests {
                 write_bytes: 0,
                 memory_hits: None,
                 memory_dirty_bytes: 0,
+                by: Default::default(),
                 tiers: vec![TierCounts { reads: requests, ..TierCounts::default() }; MOST_TIERS],
                 volumes: (0..MOST_VOLUMES)
-                    .map(|it| (format!("volume {it}").into(), counts))
+                    .map(|it| (format!("volume {it}").into(), counts.clone()))
                     .collect(),
             }
         }

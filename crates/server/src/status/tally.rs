@@ -7,14 +7,11 @@ use std::ops::AddAssign;
 use std::time::Duration;
 
 use floe_block::{Kind, Stats, Traffic, VolumeId, counters};
-use hdrhistogram::Histogram;
 
-use super::{ByProtocol, Latency};
+use super::spread::Spread;
+use super::{ByProtocol, Latencies};
 use crate::protocol::ProtocolName;
 use crate::sampler::Touches;
-
-/// Longest latency kept apart, in nanoseconds: a minute.
-const LONGEST_NS: u64 = 60_000_000_000;
 
 /// Kinds of requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,57 +63,6 @@ impl Operation {
     }
 }
 
-/// Latencies of requests, from the arrival of the whole request to its reply being queued.
-#[derive(Debug, Clone)]
-pub(crate) struct Latencies {
-    histogram: Histogram<u64>,
-    sum: Duration,
-}
-
-impl Default for Latencies {
-    fn default() -> Self {
-        let histogram =
-            Histogram::new_with_bounds(1, LONGEST_NS, 2).expect("the bounds are in order");
-        Self { histogram, sum: Duration::ZERO }
-    }
-}
-
-impl Latencies {
-    fn record(&mut self, latency: Duration) {
-        self.histogram.saturating_record(latency.as_nanos() as u64);
-        self.sum += latency;
-    }
-
-    pub(crate) fn count(&self) -> u64 {
-        self.histogram.len()
-    }
-
-    pub(crate) fn sum(&self) -> Duration {
-        self.sum
-    }
-
-    /// Number of requests that took so long or less, to the two digits that are kept apart.
-    pub(crate) fn within(&self, latency: Duration) -> u64 {
-        self.histogram.count_between(0, latency.as_nanos() as u64)
-    }
-
-    /// Those recorded after an earlier state of the same.
-    pub(crate) fn since(&self, before: &Self) -> Self {
-        let mut after = self.clone();
-        // It fails where something was forgotten in between: the whole is what is known then.
-        if after.histogram.subtract(&before.histogram).is_ok() {
-            after.sum = after.sum.saturating_sub(before.sum);
-        }
-        after
-    }
-
-    pub(crate) fn summary(&self) -> Latency {
-        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1000.0;
-        let mean_us = self.sum.as_secs_f64() * 1e6 / self.count().max(1) as f64;
-        Latency { mean_us, p50_us: us(0.5), p99_us: us(0.99), p999_us: us(0.999) }
-    }
-}
-
 counters! {
     /// Requests of one kind to one volume.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -138,6 +84,17 @@ counters! {
         /// Their latencies, added up.
         pub(crate) time: Duration,
     }
+}
+
+/// Volumes whose latencies are kept apart: the first ones.
+pub(crate) const MOST_SPREAD: usize = 16;
+
+/// Places where reads are answered: below the cache at the top, by it or memory, and by memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    Below,
+    Top,
+    Memory,
 }
 
 /// Requests to one volume.
@@ -171,6 +128,10 @@ pub(crate) struct Tally {
     volumes: Vec<VolumeTally>,
     /// By `Operation as usize`.
     latencies: [Latencies; Operation::ALL.len()],
+    /// Latencies of reads and of writes, by number of the volume.
+    spreads: Vec<[Spread; 2]>,
+    /// Latencies of reads, by `By as usize`.
+    by: [Spread; 3],
     /// Of the latencies of reads, those of reads answered from memory, added up.
     pub(crate) from_memory: Duration,
     /// Reads that missed the cache, and those that hit it, memory included.
@@ -201,6 +162,19 @@ impl Tally {
             answered.errors += 1;
         }
         self.latencies[operation as usize].record(latency);
+        if operation as usize > Operation::Write as usize || volume >= MOST_SPREAD {
+            return;
+        }
+        if self.spreads.len() <= volume {
+            self.spreads.resize_with(volume + 1, Default::default);
+        }
+        self.spreads[volume][operation as usize].record(latency);
+    }
+
+    /// Notes that a read was answered from memory, before [`found`](Self::found).
+    pub(crate) fn found_in_memory(&mut self, latency: Duration) {
+        self.from_memory += latency;
+        self.by[By::Memory as usize].record(latency);
     }
 
     /// Notes that a read or a write was a hit, or was not, after [`answered`](Self::answered).
@@ -218,13 +192,27 @@ impl Tally {
             let found = &mut self.found[usize::from(hit)];
             found.requests += 1;
             found.time += latency;
+            self.by[usize::from(hit)].record(latency); // below, or at the top
         }
+    }
+
+    /// Returns the latencies of reads and of writes of a volume.
+    pub(crate) fn spread(&self, volume: VolumeId) -> [Spread; 2] {
+        self.spreads.get(usize::from(volume.0)).cloned().unwrap_or_default()
+    }
+
+    /// Returns the latencies of reads that were answered in a place.
+    pub(crate) fn read_by(&self, by: By) -> &Spread {
+        &self.by[by as usize]
     }
 
     /// Resets the counts of a volume's number when another volume gets it.
     pub(crate) fn forget(&mut self, volume: VolumeId) {
         if let Some(tally) = self.volumes.get_mut(usize::from(volume.0)) {
             *tally = VolumeTally::default();
+        }
+        if let Some(spreads) = self.spreads.get_mut(usize::from(volume.0)) {
+            *spreads = Default::default();
         }
     }
 
@@ -259,9 +247,14 @@ impl AddAssign<&Tally> for Tally {
             sum.hits.iter_mut().zip(part.hits).for_each(|(sum, part)| *sum += part);
         }
         for (sum, part) in self.latencies.iter_mut().zip(&other.latencies) {
-            sum.histogram += &part.histogram;
-            sum.sum += part.sum;
+            *sum += part;
         }
+        let longer = self.spreads.len().max(other.spreads.len());
+        self.spreads.resize_with(longer, Default::default);
+        for (sums, parts) in self.spreads.iter_mut().zip(&other.spreads) {
+            sums.iter_mut().zip(parts).for_each(|(sum, part)| *sum += part);
+        }
+        self.by.iter_mut().zip(&other.by).for_each(|(sum, part)| *sum += part);
         self.from_memory += other.from_memory;
         self.found.iter_mut().zip(&other.found).for_each(|(sum, part)| *sum += part);
         self.clients += &other.clients;
@@ -385,14 +378,5 @@ mod tests {
             [0, 1, 2, 3].map(|it| sum.users(VolumeId(it))),
             [clients(1, 1), clients(0, 0), clients(0, 2), clients(0, 0)]
         );
-    }
-
-    #[test]
-    fn latencies_are_counted_up_to_a_bound() {
-        let mut latencies = Latencies::default();
-        [9, 10, 11, 5000].into_iter().for_each(|us| latencies.record(Duration::from_micros(us)));
-        assert_eq!(latencies.within(Duration::from_micros(10)), 2);
-        assert_eq!(latencies.within(Duration::from_secs(10)), 4);
-        assert_eq!(latencies.sum(), Duration::from_micros(5030));
     }
 }

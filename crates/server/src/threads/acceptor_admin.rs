@@ -219,7 +219,10 @@ impl Acceptor {
                 Err(Reply::trouble(Trouble::Ending, "ending"))
             }
             Command::Health => Err(self.health()),
-            Command::Page => Err(Reply::Page),
+            Command::Page => {
+                let access = self.admin_sessions[index].conversation.access();
+                Err(Reply::Page(access.page_write()))
+            }
             Command::Events => self.watch(index),
             Command::Status => return self.ask_snapshots(Purpose::Status { admin: index }),
             Command::Metrics => return self.ask_snapshots(Purpose::Metrics { admin: index }),

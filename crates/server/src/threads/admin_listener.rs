@@ -62,7 +62,8 @@ impl AdminListener {
             (None, None) => AllowedPaths::All,
             _ => config.limited(),
         };
-        let access = Arc::new(Access { network: None, paths });
+        let page = config.page.clone();
+        let access = Arc::new(Access { network: None, page, paths });
         Ok(Self { socket: Rc::new(socket), address: address.clone(), access, _file: Some(file) })
     }
 
@@ -89,7 +90,8 @@ impl AdminListener {
             [name_in(text).to_owned(), own_name].into_iter().chain(config.hosts.iter().cloned());
         let network =
             NetworkRules { hosts: hosts.collect(), token: config.token.clone(), encrypted_only };
-        let access = Arc::new(Access { network: Some(network), paths: config.limited() });
+        let page = config.page.clone();
+        let access = Arc::new(Access { network: Some(network), page, paths: config.limited() });
         let address = AdminAddress::Tcp(bound.to_string());
         Ok(Self { socket: Rc::new(listener.into()), address, access, _file: None })
     }

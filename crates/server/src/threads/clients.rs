@@ -207,7 +207,7 @@ impl Worker {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
                 let latency = now.elapsed();
-                self.tally.from_memory += latency;
+                self.tally.found_in_memory(latency);
                 self.note(&request.to_cache(), latency, true, true);
                 self.sessions[index].reply(&request, Ok(Some(payload)));
             } else {

@@ -85,7 +85,7 @@ impl Worker {
         {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
-                self.tally.from_memory += now.elapsed();
+                self.tally.found_in_memory(now.elapsed());
                 self.complete_local(
                     next.index,
                     &next.request,

@@ -13,7 +13,7 @@ use floe_nvme::target::subsystem::NqnError;
 
 use super::tiers::CacheDevices;
 use crate::address::ListenAddress;
-use crate::admin::{AdminAddress, AllowedPaths, NoDefaultAddress, Token};
+use crate::admin::{AdminAddress, AllowedPaths, NoDefaultAddress, PageKey, Token};
 use crate::config;
 use crate::kept::{StartError, StateDir};
 use crate::limits::Limits;
@@ -92,6 +92,8 @@ pub struct AdminSetup {
     /// Host names by which clients may call it over TCP, besides its own, `localhost` and
     /// addresses.
     pub hosts: Vec<String>,
+    /// The key of the live page, where browsers may change something on it.
+    pub page: Option<PageKey>,
     /// The folders in which devices named by clients must be.
     pub paths: Option<Vec<PathBuf>>,
     /// The folders that apply without `paths` to clients that may not be the server's user: over
@@ -120,6 +122,7 @@ impl AdminSetup {
             group: settings.admin_group.as_ref().map(|group| group.number),
             token: token.map_err(|error| format!("admin-token-file: {error}"))?,
             hosts: settings.admin_hosts.clone(),
+            page: page_key(settings.admin_write)?,
             paths: settings.admin_paths.clone(),
             own_folders: folders_of(devices),
         })
@@ -129,6 +132,12 @@ impl AdminSetup {
     pub(super) fn limited(&self) -> AllowedPaths {
         AllowedPaths::Within(self.paths.as_ref().unwrap_or(&self.own_folders).as_slice().into())
     }
+}
+
+/// Draws the key of the live page, if that may change something.
+fn page_key(write: bool) -> Result<Option<PageKey>, String> {
+    let key = write.then(PageKey::draw).transpose();
+    key.map_err(|error| format!("admin-write: no random numbers: {error}"))
 }
 
 /// Returns the folders of the files that are served. Those of disks are left out: all disks are in

@@ -2,10 +2,11 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use floe_block::{MemoryWrite, WriteMode};
-use floe_server::admin::AdminAddress;
+use floe_server::admin::{AdminAddress, PageKey, Token};
 use floe_testkit::{PATIENCE, is_installed, patiently};
 use serde_json::Value;
 
@@ -28,7 +29,10 @@ const AN_HOUR: &str = "{
       write: flow(now.write, wave(step, 2), 900 * wave(step, 1)),
       tiers: [{ read_hit_ratio: 0.6 + wave(step, 1) / 12, write_hit_ratio: 0.5 + wave(step, 3) / 14,
         dirty_bytes: 5e6 * wave(step, 2) }],
-      volumes: now.volumes.map((it, more) => ({ ...it, reads: 2000 * wave(step, more), writes: 90,
+      by: [{ p50_us: 9, p99_us: 40 * wave(step, 1) }, { p50_us: 90, p99_us: 900 * wave(step, 2) },
+        { p50_us: 900 * wave(step, 0), p99_us: 21000 * wave(step, 3) }],
+      volumes: now.volumes.map((it, more) => ({ ...it, read: flow(now.read, wave(step, more), 1),
+        write: flow(now.write, 2 * wave(step, more), 1), reads: 2000 * wave(step, more), writes: 90,
         read_bytes: 9e6 * wave(step, more), write_bytes: 4e6 })),
     })).filter((_, step) => step < 400 || step > 440);
     show();
@@ -125,6 +129,99 @@ fn few_clients_may_watch_and_none_keeps_the_server_from_its_end() {
     watching[0].read_to_string(&mut rest).unwrap();
 }
 
+/// Clicks a button of the page and confirms; the result that is shown.
+fn confirm(browser: &mut Browser, button: &str) -> String {
+    browser.value("document.getElementById('result').textContent = ''");
+    browser.value(&format!("document.querySelector('[aria-label=\"{button}\"]').click()"));
+    browser.wait_for("document.getElementById('confirm').open");
+    // The dialog has the focus, on what changes nothing.
+    assert_eq!(browser.value("document.activeElement.id"), "confirm-no");
+    browser.value("document.getElementById('confirm-yes').click()");
+    browser.wait_for("/good|bad/.test(document.getElementById('result').className)");
+    browser.value("document.getElementById('result').textContent").as_str().unwrap().to_owned()
+}
+
+#[test]
+fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
+    if !is_installed(&[PROGRAM]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    std::fs::write(&file, "0123456789abcdef").unwrap();
+    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+    let mut setup = Setup::new(WriteMode::Back);
+    setup.config.limits.sample_interval = Duration::from_millis(100);
+    setup.config.admin.token = Some(Token::read(&file).unwrap());
+    setup.config.admin.page = Some(PageKey::draw().unwrap());
+    setup.config.admin.own_folders = vec![folder.path().to_owned()];
+    let rig = setup.start().unwrap();
+    rig.client().write(0, &[7; 4096], false).unwrap();
+    let mut browser = Browser::start();
+    browser.open(&format!("http://{}/", rig.admin_tcp));
+    browser.wait_for("document.querySelectorAll('#tier-actions button').length === 1");
+    let dirty = |rig: &Rig| rig.status().dirty_bytes;
+    // Without the token the server refuses, whatever the page sends.
+    assert!(confirm(&mut browser, "Flush all volumes").contains("admin token"));
+    assert_eq!(dirty(&rig), 4096);
+    browser.value("document.getElementById('token').value = '0123456789abcdef'");
+    // A question that is answered by no changes nothing.
+    browser.value("document.querySelector('[aria-label=\"Flush all volumes\"]').click()");
+    browser.wait_for("document.getElementById('confirm').open");
+    browser.press("Escape");
+    browser.wait_for("!document.getElementById('confirm').open");
+    assert_eq!(dirty(&rig), 4096);
+    assert_eq!(confirm(&mut browser, "Flush all volumes"), "All is flushed.");
+    assert_eq!(dirty(&rig), 0);
+    let volume = folder.path().join("new.img");
+    std::fs::write(&volume, vec![0; 1 << 20]).unwrap();
+    browser.value(&format!(
+        "document.getElementById('new-volume').value = 'new'; \
+         document.getElementById('new-backing').value = 'file:{}'",
+        volume.display()
+    ));
+    assert_eq!(confirm(&mut browser, "Add the volume"), "Volume new is added.");
+    assert_eq!(rig.status().volumes.len(), 2);
+    browser.wait_for("document.querySelector('[aria-label=\"Remove volume new\"]') !== null");
+    assert_eq!(confirm(&mut browser, "Remove volume new"), "Volume new is removed.");
+    assert_eq!(rig.status().volumes.len(), 1);
+    // The page of another server, which the browser sends as it is asked to.
+    browser.complaints.clear();
+    browser.open(&format!("http://127.0.0.1:{}/", other_page()));
+    browser.wait_for("document.title === 'other'");
+    let attack = format!(
+        "fetch('http://{}/stop', {{ method: 'POST', mode: 'no-cors', \
+         headers: {{ 'Content-Type': 'text/plain' }} }})\
+         .then(() => document.title = 'sent', () => document.title = 'sent')",
+        rig.admin_tcp
+    );
+    browser.value(&format!("void {attack}"));
+    browser.wait_for("document.title === 'sent'");
+    assert_eq!(rig.status().volumes.len(), 1, "it serves on");
+    rig.end();
+}
+
+/// Serves an empty page to one browser, on a port of its own.
+fn other_page() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            let mut request = [0; 4096];
+            let _ = stream.read(&mut request); // whatever it asks for
+            let page = "<title>other</title>";
+            let answer = format!(
+                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\
+                 Connection: close\r\n\r\n{page}",
+                page.len()
+            );
+            let _ = stream.write_all(answer.as_bytes()); // it may have gone
+        }
+    });
+    port
+}
+
 #[test]
 fn the_page_shows_a_server_and_survives_its_restart() {
     if !is_installed(&[PROGRAM]) {
@@ -169,7 +266,7 @@ fn the_page_shows_a_server_and_survives_its_restart() {
     browser.value("document.activeElement.blur()");
     browser.value(AN_HOUR);
     for (width, theme) in
-        [360, 1024, 2560].into_iter().flat_map(|width| [(width, "light"), (width, "dark")])
+        [360, 1280, 3840].into_iter().flat_map(|width| [(width, "light"), (width, "dark")])
     {
         browser.show_as(width, theme);
         let wide = browser.value("document.documentElement.scrollWidth");

@@ -1,6 +1,6 @@
 //! Rights of admin clients, and clients that only occupy the admin interface.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -99,6 +99,23 @@ fn with_the_token_changes_are_made_over_tcp_too() {
     right.reload().unwrap();
     refused(admin::flush(&over_tcp(&rig, Some(old))), "not the admin token");
     admin::flush(&over_tcp(&rig, Some(new))).unwrap();
+    rig.end();
+}
+
+#[test]
+fn a_browser_changes_nothing_through_a_forwarded_socket() {
+    let rig = Rig::start(WriteMode::Back);
+    let ask = |headers: &str| {
+        let mut stream = rig.admin_stranger();
+        let request = format!("POST /flush HTTP/1.1\r\nHost: localhost:1\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        code(&answer).to_owned()
+    };
+    assert_eq!(ask("Origin: http://evil.example\r\n"), "403");
+    assert_eq!(ask("Origin: http://localhost:1\r\n"), "403", "there is no admin-write");
+    assert_eq!(ask(""), "200", "a program");
     rig.end();
 }
 

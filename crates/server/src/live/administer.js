@@ -1,0 +1,137 @@
+// Changes of a server with --admin-write: tiers, volumes and flushes, each after a confirmation.
+
+const writing = document.body.dataset.write;
+
+// A request to change something, with what tells this page from others; the reply's text.
+async function change(method, path, body) {
+  const headers = { "Floe-Page": document.body.dataset.key };
+  if (writing === "token") headers.Authorization = `Bearer ${byId("token").value.trim()}`;
+  const text = body && JSON.stringify(body);
+  const response = await fetch(path, { method, headers, body: text });
+  const reply = (await response.text()).trim();
+  if (!response.ok) throw new Error(reply || `the server answers ${response.status}`);
+}
+
+// Asks the user; Escape is no.
+function confirmed(title, text, verb) {
+  const dialog = byId("confirm");
+  byId("confirm-title").textContent = title;
+  byId("confirm-text").textContent = text;
+  byId("confirm-yes").textContent = verb;
+  dialog.returnValue = "";
+  dialog.showModal();
+  return new Promise((tell) => {
+    dialog.addEventListener("close", () => tell(dialog.returnValue === "yes"), { once: true });
+  });
+}
+
+async function perform({ title, text, verb, method, path, body, done }) {
+  if (!await confirmed(title, text, verb)) return;
+  const result = byId("result");
+  result.className = "";
+  result.textContent = `${title}: under way …`;
+  try {
+    await change(method, path, body);
+    [result.textContent, result.className] = [done, "good"];
+  } catch (error) {
+    [result.textContent, result.className] = [`${title}: ${error.message}`, "bad"];
+  }
+}
+
+function button(text, label, action) {
+  const made = element("button", { type: "button", "aria-label": label }, text);
+  made.addEventListener("click", () => perform(action()));
+  return made;
+}
+
+const volumePath = (name) => `volumes/${encodeURIComponent(name)}`;
+
+const volumeActions = (name) => [
+  button("Resize", `Resize volume ${name}`, () => ({
+    title: `Resize volume ${name}`, verb: "Resize", method: "POST",
+    text: "The volume takes the present size of its backing device.",
+    path: `${volumePath(name)}/resize`, done: `Volume ${name} has its device's size.` })),
+  button("Remove", `Remove volume ${name}`, () => ({
+    title: `Remove volume ${name}`, verb: "Remove", method: "DELETE",
+    text: "Its dirty data is written back first. A volume that clients use is not removed.",
+    path: volumePath(name), done: `Volume ${name} is removed.` })),
+];
+
+const tierActions = (at) => [
+  button("Remove", `Remove tier ${at}`, () => ({
+    title: `Remove tier ${at}`, verb: "Remove", method: "DELETE", path: `tiers/${at}`,
+    text: "Data that only this tier has goes to the ones below or to the volumes first.",
+    done: `Tier ${at} is removed.` })),
+];
+
+function field(id, label, hint) {
+  const input = element("input", { id, type: "text", autocomplete: "off", spellcheck: "false",
+    placeholder: hint });
+  return [element("label", { for: id }, label), input];
+}
+
+const given = (id) => byId(id).value.trim();
+
+function volumeForm() {
+  const add = button("Add volume", "Add the volume", () => ({
+    title: `Add volume ${given("new-volume")}`, verb: "Add", method: "POST", path: "volumes",
+    text: `Clients can use ${given("new-backing")} as ${given("new-volume")} then.`,
+    body: { name: given("new-volume"), backing: given("new-backing"),
+      read_only: byId("new-read-only").checked },
+    done: `Volume ${given("new-volume")} is added.` }));
+  const readOnly = element("label", {},
+    element("input", { id: "new-read-only", type: "checkbox" }), " read-only");
+  return element("div", { class: "form", role: "group", "aria-label": "New volume" },
+    ...field("new-volume", "Name", "pictures"),
+    ...field("new-backing", "Backing device", "file:/dev/vdb"), readOnly, add);
+}
+
+function tierForm() {
+  const add = button("Add tier", "Add the tier", () => ({
+    title: "Add a tier", verb: "Add", method: "POST", path: "tiers",
+    text: `${given("new-tier")} becomes the tier below all others.`,
+    body: { tier: given("new-tier") }, done: "The tier is added." }));
+  return element("div", { class: "form", role: "group", "aria-label": "New tier" },
+    ...field("new-tier", "Device and settings", "file:/srv/tier,size=10GiB,write=back"), add);
+}
+
+function buildAdminister() {
+  if (writing === "off") return;
+  byId("administer").hidden = false;
+  if (writing === "no-token") {
+    byId("administer-note").textContent =
+      "Over TCP nothing changes without an admin token: give the server an admin-token-file, or " +
+      "forward its Unix socket.";
+    return;
+  }
+  byId("administer-note").textContent = "Every change is confirmed first.";
+  const token = element("input", { id: "token", type: "password", autocomplete: "off" });
+  const parts = writing === "token"
+    ? [element("div", { class: "form" }, element("label", { for: "token" }, "Admin token"), token)]
+    : [];
+  const flush = button("Flush", "Flush all volumes", () => ({
+    title: "Flush", verb: "Flush", method: "POST", path: "flush",
+    text: "All dirty data is written to the volumes, durably.", done: "All is flushed." }));
+  byId("administer-parts").append(...parts, element("p", {}, flush),
+    element("div", { id: "volume-actions", class: "wide" }), volumeForm(),
+    element("div", { id: "tier-actions", class: "wide" }), tierForm());
+  byId("confirm-yes").addEventListener("click", () => byId("confirm").close("yes"));
+  byId("confirm-no").addEventListener("click", () => byId("confirm").close(""));
+}
+
+// Made anew only when there are others, so that the focus stays where it is.
+function listActions(id, head, names, actions) {
+  const list = byId(id);
+  const text = JSON.stringify(names);
+  if (!list || list.dataset.names === text) return;
+  list.dataset.names = text;
+  list.replaceChildren(table([head, ""], names.map((name, at) =>
+    [name, element("span", { class: "actions" }, ...actions(name, at))])));
+}
+
+function showAdminister(status) {
+  if (writing !== "on" && writing !== "token") return;
+  listActions("volume-actions", "volume", status.volumes.map((it) => it.name), volumeActions);
+  listActions("tier-actions", "tier", status.tiers.map((it, at) => it.name || tierName(at)),
+    (_, at) => tierActions(at));
+}
