@@ -22,7 +22,7 @@ use floe_server::kept::refuse_kept;
 use crate::error::CliError;
 use crate::settings::Source;
 use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
-use crate::warmup::Warmup;
+use crate::warmup::{Interval, Warmup};
 use crate::{OrFail, output};
 use price::TierPrice;
 
@@ -95,6 +95,10 @@ pub(crate) struct Arguments {
     /// Requests at the start that do not count: a number, or a share of the trace such as 20%
     #[arg(long, value_name = "N|SHARE", default_value = "0")]
     warmup: Warmup,
+    /// Also give all figures for each interval of so many requests, or such a share of those that
+    /// count: a list in JSON, a chart in the report, a table otherwise
+    #[arg(long, value_name = "N|SHARE")]
+    interval: Option<Interval>,
     /// Stop after this many requests
     #[arg(long, value_name = "N", value_parser = count)]
     limit: Option<u64>,
@@ -111,8 +115,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// One JSON object instead of tables
-    #[arg(long)]
+    #[arg(long, conflicts_with = "csv")]
     json: bool,
+    /// A line of CSV with the fields of --json, or with --interval a line for each interval
+    #[arg(long)]
+    csv: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -167,12 +174,18 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     let pace =
         pace(arguments.at, arguments.speed, arguments.in_flight, &survey).map_err(in_trace)?;
     let warmup = arguments.warmup.of(survey.requests).map_err(in_trace)?;
+    let counted = survey.requests - warmup;
     let setup = Setup {
         pace,
         warmup,
         verify: !arguments.no_verify && (arguments.verify || arguments.time == Time::Real),
         flush_interval: settings.serving.flush_interval(),
         shed_most: settings.serving.shed.map(Percent::share),
+        interval: arguments
+            .interval
+            .map(|interval| interval.of(counted))
+            .transpose()
+            .map_err(in_trace)?,
     };
     if let Some(volume) =
         settings.volume.iter().find(|volume| volume.read_only && survey.changes > 0)
@@ -215,6 +228,12 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     }
     if let Some(file) = &arguments.report {
         write_report(file, &outcome)?;
+    }
+    if arguments.csv && arguments.interval.is_some() {
+        return output::csv(&outcome.series).or_failure();
+    }
+    if arguments.csv {
+        return output::csv(&[outcome]).or_failure();
     }
     if arguments.json {
         return output::json_line(&outcome).or_failure();

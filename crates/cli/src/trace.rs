@@ -3,6 +3,7 @@
 mod curve;
 mod sheet;
 
+use std::borrow::Cow;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -45,6 +46,9 @@ pub(crate) struct TraceArguments {
     /// Skip and count bad records instead of stopping at the first
     #[arg(long)]
     skip_bad: bool,
+    /// Seed of a generator: another seed, another trace
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Requests to keep: time=1h..2h, range=0..10GiB (those that begin in it), volume=3, op=write;
     /// repeat volume and op for any of several
     #[arg(long, value_name = "NAME=VALUE,…")]
@@ -54,7 +58,8 @@ pub(crate) struct TraceArguments {
 impl TraceArguments {
     /// Returns whether any option for opening a trace is given.
     pub(crate) fn is_told(&self) -> bool {
-        self.format.is_some() || self.columns.is_some() || self.skip_bad || self.filter.is_some()
+        let Self { format, columns, skip_bad, seed, filter } = self;
+        format.is_some() || columns.is_some() || *skip_bad || seed.is_some() || filter.is_some()
     }
 
     pub(crate) fn open(&self, path: &str, as_blocks: bool) -> Result<Trace, CliError> {
@@ -62,7 +67,23 @@ impl TraceArguments {
         let filter = self.filter.clone();
         let (format, skip_bad) = (self.format, self.skip_bad);
         let options = OpenOptions { format, skip_bad, as_blocks, columns, filter };
-        Trace::open_source(path, &options).or_usage()
+        Trace::open_source(&self.seeded(path)?, &options).or_usage()
+    }
+
+    /// Returns the text of a generator with the seed that is given; other texts as they are.
+    fn seeded<'a>(&self, source: &'a str) -> Result<Cow<'a, str>, CliError> {
+        let Some(seed) = self.seed else { return Ok(source.into()) };
+        let end = source.find([':', '+']).unwrap_or(source.len());
+        let (name, rest) = source.split_at(end);
+        if !generators().any(|generator| generator.generator == name) {
+            let problem = format!("{source}: --seed is for generators, and this is none");
+            return Err(CliError::usage(problem));
+        }
+        let rest = match rest.strip_prefix(':') {
+            Some("") | None => rest.trim_start_matches(':').to_owned(),
+            Some(parameters) => format!(",{parameters}"),
+        };
+        Ok(format!("{name}:seed={seed}{rest}").into())
     }
 
     /// Opens a trace of disk I/O, which the command `whose` needs.

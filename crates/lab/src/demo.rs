@@ -182,6 +182,7 @@ pub fn setup() -> Setup {
         verify: false,
         flush_interval: std::time::Duration::from_secs(5),
         shed_most: None,
+        interval: None,
     }
 }
 

@@ -24,6 +24,7 @@ mod look;
 pub mod models;
 pub mod outcomes;
 pub mod png;
+mod series;
 pub mod table;
 pub mod timeline;
 

@@ -1,6 +1,6 @@
 //! A replay as tables.
 
-use floe_lab::replay::{LatencyStep, ReplayResult, TierOutcome};
+use floe_lab::replay::{IntervalResult, LatencyStep, ReplayResult, TierOutcome};
 
 use crate::output;
 
@@ -17,6 +17,10 @@ pub(super) fn print(outcome: &ReplayResult) {
     }
     output::say!();
     rest(outcome);
+    if !outcome.series.is_empty() {
+        output::say!();
+        series(&outcome.series);
+    }
     for (what, steps) in [("reads", &outcome.read_histogram), ("writes", &outcome.write_histogram)]
     {
         if let Some(steps) = steps.as_ref().filter(|steps| !steps.is_empty()) {
@@ -54,6 +58,31 @@ fn requests(outcome: &ReplayResult) {
     }
     if o.trims > 0 {
         table.add_row(vec!["trims".to_owned(), o.trims.to_string()]);
+    }
+    output::print_table(&table);
+}
+
+/// Prints the intervals: reads where there are any, else writes.
+fn series(intervals: &[IntervalResult]) {
+    let reads = intervals.iter().any(|interval| interval.read_us_mean.is_some());
+    let of = if reads { "reads:" } else { "writes:" };
+    let hits = format!("{of} hits");
+    let columns = ["requests", "end", "requests/s", &hits, "mean", "p99", "p99.9"]; // 80 columns
+    let mut table = output::table(&columns, 0);
+    let us = |us: Option<f64>| us.map_or("–".into(), output::microseconds);
+    for it in intervals {
+        let (hits, latencies) = match reads {
+            true => (it.read_hit_ratio, [it.read_us_mean, it.read_us_p99, it.read_us_p999]),
+            false => (it.write_hit_ratio, [it.write_us_mean, it.write_us_p99, it.write_us_p999]),
+        };
+        let mut row = vec![
+            it.requests.to_string(),
+            format!("{:.2} s", it.seconds),
+            it.requests_per_second.map_or("–".to_owned(), |rate| format!("{rate:.0}")),
+            hits.map_or("–".to_owned(), output::percent),
+        ];
+        row.extend(latencies.map(us));
+        table.add_row(row);
     }
     output::print_table(&table);
 }
@@ -137,6 +166,9 @@ fn rest(outcome: &ReplayResult) {
     if !several {
         add("mean block", output::bytes(outcome.mean_block_bytes as u64));
         add("mean missed request", output::bytes(outcome.mean_missed_bytes as u64));
+    }
+    if let Some(amplification) = outcome.write_amplification.filter(|_| !several) {
+        add("written to the cache", format!("{amplification:.2} bytes for each byte written"));
     }
     if outcome.warmup_requests > 0 {
         add("warm-up, not counted", format!("{} requests", outcome.warmup_requests));

@@ -357,6 +357,10 @@ fn what_cannot_be_replayed_is_refused_in_a_line() {
         timed.csv BOTH --warmup 100%                                         → --warmup | 20%
         timed.csv BOTH --warmup 20                                           → 20 requests
         timed.csv BOTH --limit 0                                             → --limit
+        timed.csv BOTH --interval 20                                         → 20 of its | two
+        timed.csv BOTH --interval 0                                          → --interval | 5%
+        timed.csv BOTH --seed 2                                              → timed.csv | --seed
+        timed.csv BOTH --csv --json                                          → --json
         timed.csv BOTH --listen nbd://127.0.0.1:1                            → --listen
         timed.csv BOTH --cache-size 4KiB                                     → cache-size
         timed.csv --backing memory:64KiB --cache memory:512KiB               → 72KiB | 64KiB | \
@@ -391,6 +395,52 @@ fn what_cannot_be_replayed_is_refused_in_a_line() {
         !path("new.img").exists() && !path("none.img").exists(),
         "a refused command made a file"
     );
+}
+
+#[test]
+fn intervals_add_up_to_the_whole_and_a_seed_makes_another_trace() {
+    let run = |more: &[&str]| {
+        let mut arguments = vec![
+            "replay",
+            "zipf:keys=500,requests=1000,read=0.5,block=4KiB",
+            "--backing",
+            "memory:8MiB,medium=cloud",
+            "--cache",
+            "memory:1MiB,medium=nvme",
+            "--time",
+            "virtual",
+            "--warmup",
+            "20%",
+        ];
+        arguments.extend(more);
+        floe_ok(&arguments)
+    };
+    let whole: Value = serde_json::from_str(&run(&["--json", "--interval", "25%"])).expect("JSON");
+    let series = whole["series"].as_array().expect("a series");
+    assert_eq!(series.len(), 4);
+    for field in ["requests", "backing_read_bytes", "cache_write_bytes"] {
+        let sum: u64 = series.iter().map(|it| it[field].as_u64().expect("a number")).sum();
+        // What the flush at the end moves is no interval's.
+        assert!(sum <= whole[field].as_u64().expect("a number"), "{field}");
+        assert!(sum * 10 >= whole[field].as_u64().expect("a number") * 9, "{field}");
+    }
+    assert_eq!(series[3]["after_requests"], 600);
+    assert_eq!(series[3]["seconds"], whole["seconds"]);
+    assert!(whole["write_amplification"].as_f64().expect("a number") >= 1.0);
+    let csv = run(&["--csv", "--interval", "25%"]);
+    assert!(
+        csv.starts_with("after_requests,requests,seconds") && csv.lines().count() == 5,
+        "{csv}"
+    );
+    assert_eq!(run(&["--csv"]).lines().count(), 2);
+    let table = run(&["--interval", "25%"]);
+    assert!(table.contains("reads: hits"), "{table}");
+    let hits = |more: &[&str]| {
+        let outcome: Value = serde_json::from_str(&run(more)).expect("JSON");
+        outcome["read_us_mean"].clone()
+    };
+    assert_eq!(hits(&["--json", "--seed", "1"]), hits(&["--json"]), "1 is the default");
+    assert_ne!(hits(&["--json", "--seed", "2"]), hits(&["--json"]));
 }
 
 #[test]

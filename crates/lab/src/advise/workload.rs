@@ -83,6 +83,7 @@ impl Workload {
             verify: false,
             flush_interval: config.serving.flush_interval(),
             shed_most: None,
+            interval: None,
         };
         let requests = &self.requests[..count];
         let result =

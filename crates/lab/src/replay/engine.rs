@@ -16,6 +16,7 @@ use super::clock::Clock;
 use super::layout::Layout;
 use super::outcome::{Measured, ReplayResult};
 use super::pace::{Pace, Pacer, Turn};
+use super::series::Series;
 use super::shed::Shed;
 use super::stage::Stage;
 use super::verify::{self, Mismatch, Verifier};
@@ -34,6 +35,8 @@ pub struct Setup {
     /// The most of the hits, as a share, that may be read from the backing devices instead; `None`
     /// for none.
     pub shed_most: Option<f64>,
+    /// Requests in each interval of the series; `None` for no series.
+    pub interval: Option<u64>,
 }
 
 /// Why a replay came to no end.
@@ -114,6 +117,7 @@ pub fn run(
         answers: Vec::new(),
         scratch: Vec::new(),
         measured: Measured::default(),
+        series: None,
         progress,
     };
     let mut requests = requests.peekable();
@@ -129,8 +133,11 @@ pub fn run(
     let processing_before = engine.stage.meter.processing();
     engine.measured = Measured { warmup_requests: engine.started, ..Measured::default() };
     let began = engine.stage.clock.now();
+    engine.series = setup.interval.map(|every| Series::new(every, began, before.clone()));
     engine.replay(&mut requests, u64::MAX)?;
     let ended = engine.stage.clock.now();
+    let intervals = engine.series.take().map(|series| series.finish(ended, stats(&engine.stage)));
+    engine.measured.intervals = intervals.unwrap_or_default();
     engine.measured.processing = engine.stage.meter.processing() - processing_before;
     engine.flush()?;
     let Engine { stage, pacer, verifier, shed, mut measured, .. } = engine;
@@ -168,6 +175,7 @@ struct Engine<'a, P> {
     answers: Vec<Answer>,
     scratch: Vec<u8>,
     measured: Measured,
+    series: Option<Series>,
     progress: P,
 }
 
@@ -302,6 +310,11 @@ impl<P: FnMut(u64)> Engine<'_, P> {
             Kind::Read => self.measured.reads.record(latency),
             Kind::Write { .. } => self.measured.writes.record(latency),
             _ => self.measured.trims += 1,
+        }
+        if let Some(series) = &mut self.series
+            && series.note(request.kind, latency)
+        {
+            series.end(now, stats(&self.stage));
         }
         if let Some(verifier) = &mut self.verifier {
             verifier.ends(number, payload.as_ref()).map_err(|mismatch| ReplayError::Mismatch {

@@ -1,13 +1,10 @@
 //! Advice as a report: the answer, the three columns, and all finalists.
 
+use super::latencies::quantiles;
 use super::table::{Group, Rank, Row, Table};
-use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
+use super::{Axis, Chart, Report, Scale, Section, Series, Unit};
 use crate::advise::{Advice, Trial};
 use crate::replay::Latencies;
-
-/// The shares at which the lines have points: close where they bend.
-const SHARES: [f64; 14] =
-    [0.01, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999, 1.0];
 
 /// A report with one section.
 pub fn report(command: &str, advice: &Advice) -> Report {
@@ -40,16 +37,10 @@ pub fn report(command: &str, advice: &Advice) -> Report {
 type LatenciesOf = fn(&Trial) -> &Latencies;
 
 fn chart(name: &str, title: &str, three: &[(&str, &Trial); 3], of: LatenciesOf) -> Chart {
-    let series = |(look, (name, trial)): (usize, &(&str, &Trial))| {
-        let point = |share: &f64| {
-            let x = of(trial).quantile_us(*share)?;
-            Some(Point { x, y: *share, error: None })
-        };
-        Series {
-            name: (*name).to_owned(),
-            look: Some(look),
-            points: SHARES.iter().filter_map(point).collect(),
-        }
+    let series = |(look, (name, trial)): (usize, &(&str, &Trial))| Series {
+        name: (*name).to_owned(),
+        look: Some(look),
+        points: quantiles(of(trial)),
     };
     let series: Vec<Series> = three.iter().enumerate().map(series).collect();
     let scale =
@@ -59,7 +50,7 @@ fn chart(name: &str, title: &str, three: &[(&str, &Trial); 3], of: LatenciesOf) 
         title: title.into(),
         note: "The share of requests answered within a time.".into(),
         x: Axis { scale, ..Axis::new("answered within", Unit::Microseconds) },
-        y: Axis::new("share of requests", Unit::Ratio),
+        y: Axis { scale: Scale::Nines, ..Axis::new("share of requests", Unit::Ratio) },
         series,
         bands: Vec::new(),
     }

@@ -136,6 +136,8 @@ pub enum Scale {
     Linear,
     /// Equal ratios are equally long.
     Log,
+    /// For shares: each further nine is equally long, so that 99.9 % lies apart from 99 %.
+    Nines,
 }
 
 impl Scale {
@@ -150,6 +152,7 @@ impl Scale {
         match self {
             Scale::Linear => value,
             Scale::Log => value.ln(),
+            Scale::Nines => -(1.0 - value).log10(),
         }
     }
 }
@@ -180,8 +183,43 @@ impl Axis {
 
     /// Label and unit, as written beside the axis.
     pub(super) fn caption(&self) -> String {
-        let scale = if self.scale == Scale::Log { ", log scale" } else { "" };
+        let scale = match self.scale {
+            Scale::Linear => "",
+            Scale::Log => ", log scale",
+            Scale::Nines => ", scale of nines",
+        };
         format!("{}{}{scale}", self.label, self.unit.suffix())
+    }
+
+    /// The caption of an axis with these ticks: says if a linear one does not begin at zero.
+    pub(super) fn caption_with(&self, ticks: &[Tick]) -> String {
+        let zero = ticks.iter().any(|tick| tick.value == 0.0);
+        let note = if zero || self.scale != Scale::Linear { "" } else { ", not from zero" };
+        self.caption() + note
+    }
+
+    /// Ticks around all `values`, first and last being the ends of the axis.
+    pub(super) fn ticks(&self, values: impl IntoIterator<Item = f64>) -> Vec<Tick> {
+        match self.scale {
+            Scale::Linear => self.round_ticks(values),
+            Scale::Log => self.log_ticks(span(values)),
+            Scale::Nines => nines(span(values).1),
+        }
+    }
+
+    /// Powers of ten, with their doubles and fivefolds where there are few, that enclose positive
+    /// values.
+    fn log_ticks(&self, (low, high): (f64, f64)) -> Vec<Tick> {
+        let decades = (high / low).log10();
+        let factors: &[f64] = if decades > 3.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+        let exponents = (low.log10().floor() as i32)..=(high.log10().ceil() as i32);
+        let all: Vec<f64> = exponents
+            .flat_map(|exponent| factors.iter().map(move |factor| factor * 10f64.powi(exponent)))
+            .collect();
+        let first = all.iter().rposition(|tick| *tick <= low * 1.000_001).unwrap_or(0);
+        let last = all.iter().position(|tick| *tick >= high / 1.000_001).unwrap_or(all.len() - 1);
+        let tick = |&value: &f64| Tick { value, text: self.unit.tick(value, value) };
+        all[first..=last].iter().map(tick).collect()
     }
 
     /// Round numbers around all `values`, first and last being the ends of the axis. It begins at
@@ -243,6 +281,21 @@ impl Axis {
     }
 }
 
+/// Shares with ever more nines, up to one above the highest.
+fn nines(highest: f64) -> Vec<Tick> {
+    let mut ticks =
+        vec![Tick { value: 0.0, text: "0".to_owned() }, Tick { value: 0.5, text: "50".to_owned() }];
+    for digits in 1..=9usize {
+        let value = 1.0 - 0.1f64.powi(digits as i32);
+        let text = format!("{:.*}", digits.saturating_sub(2), 100.0 * value);
+        ticks.push(Tick { value, text });
+        if value >= highest - 1e-12 {
+            break;
+        }
+    }
+    ticks
+}
+
 /// Smallest and largest finite value; the other way round when there is none.
 pub(super) fn span(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
     values
@@ -291,6 +344,30 @@ mod tests {
         assert_eq!(Scale::of([10.0, 99.0]), Scale::Linear);
         assert_eq!(Scale::of([0.0, 100.0]), Scale::Linear);
         assert_eq!(Scale::of([]), Scale::Linear);
+    }
+
+    #[test]
+    fn nines_are_equally_far_apart_and_a_log_axis_encloses_its_values() {
+        let texts =
+            |ticks: Vec<Tick>| -> Vec<String> { ticks.into_iter().map(|tick| tick.text).collect() };
+        let shares = Axis { scale: Scale::Nines, ..Axis::new("share", Unit::Ratio) };
+        assert_eq!(texts(shares.ticks([0.1, 0.999])), ["0", "50", "90", "99", "99.9"]);
+        let places = [0.0, 0.9, 0.99, 0.999].map(|share| Scale::Nines.place(share));
+        assert!(places.iter().zip(0..).all(|(place, at)| (place - f64::from(at)).abs() < 1e-9));
+        let times = Axis { scale: Scale::Log, ..Axis::new("time", Unit::Microseconds) };
+        assert_eq!(texts(times.ticks([12.0, 340.0])), ["10", "20", "50", "100", "200", "500"]);
+        assert_eq!(
+            texts(times.ticks([2.0, 30_000.0])),
+            ["1", "10", "100", "1,000", "10,000", "100,000"]
+        );
+    }
+
+    #[test]
+    fn an_axis_that_does_not_begin_at_zero_says_so() {
+        let axis = Axis::new("miss ratio", Unit::Ratio);
+        let caption = |values: [f64; 2]| axis.caption_with(&axis.ticks(values));
+        assert_eq!(caption([0.71, 0.73]), "miss ratio (%), not from zero");
+        assert_eq!(caption([0.1, 0.73]), "miss ratio (%)");
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! series, best first. The colour of a series follows from its place in the list, so that a policy
 //! looks the same in every chart of a report.
 
-use super::axis::{Axis, span};
+use super::axis::{Axis, Scale, Unit, span};
 
 /// A chart; see the module for how it is drawn.
 #[derive(Debug, Clone)]
@@ -66,10 +66,16 @@ impl Chart {
     pub(super) fn drawable(&self) -> Chart {
         let mut chart = self.clone();
         for series in &mut chart.series {
-            series.points.retain(|p| self.x.scale.place(p.x).is_finite() && p.y.is_finite());
+            let place = |p: &Point| (self.x.scale.place(p.x), self.y.scale.place(p.y));
+            series.points.retain(|p| place(p).0.is_finite() && place(p).1.is_finite());
             series.points.sort_by(|a, b| a.x.total_cmp(&b.x));
         }
         chart.series.retain(|series| !series.points.is_empty());
+        // Shares are told apart from zero on; other values by their ratio.
+        let shares = matches!(chart.y.unit, Unit::Ratio | Unit::Points);
+        if chart.y.scale == Scale::Linear && !shares && !chart.is_single() {
+            chart.y.scale = Scale::of(chart.heights());
+        }
         chart
     }
 

@@ -39,7 +39,7 @@ pub(super) fn draw<DB: DrawingBackend>(
     let (first, bottom) = (top + ABOVE, top + height(chart) - BELOW);
 
     let place = chart.places().first().map_or(String::new(), |&x| chart.x.unit.value(x));
-    let caption = format!("{}, {}: {place}", chart.y.caption(), chart.x.label);
+    let caption = format!("{}, {}: {place}", chart.y.caption_with(&ticks), chart.x.label);
     writer.text(&caption, (16.0, first - 26.0), HPos::Left, TEXT)?;
     for tick in &ticks {
         let x = across(tick.value);

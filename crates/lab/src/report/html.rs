@@ -23,12 +23,15 @@ const ROWS_UNFOLDED: usize = 60;
 pub fn html(report: &Report) -> String {
     let title = escaped(&report.title);
     let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<meta \
-         name=\"viewport\" content=\"width=device-width, \
-         initial-scale=1\"/>\n<title>{title}</title>\n<style>\n{}{}</style>\n</head>\n<body>\\
-         n<h1>{title}</h1>\n",
-        include_str!("page.css"),
-        dark_drawings(),
+        concat!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n",
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n",
+            "<title>{title}</title>\n<style>\n{css}{dark}</style>\n</head>\n<body>\n",
+            "<h1>{title}</h1>\n",
+        ),
+        title = title,
+        css = include_str!("page.css"),
+        dark = dark_drawings(),
     );
     if !report.command.is_empty() {
         page.push_str(&format!("<pre><code>{}</code></pre>\n", escaped(&report.command)));

@@ -5,10 +5,10 @@ use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit, admissions
 use crate::admission::AdmissionOutcome;
 use crate::replay::{Latencies, ReplayResult, TierOutcome};
 
-/// The shares at which the lines have points: close where they bend.
-const SHARES: [f64; 20] = [
-    0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995,
-    0.999, 0.9999, 1.0,
+/// The shares at which the lines have points: close where they bend, and with ever more nines.
+const SHARES: [f64; 23] = [
+    0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99,
+    0.995, 0.999, 0.9995, 0.9999, 0.99999, 0.999999,
 ];
 
 /// A report with one section.
@@ -34,6 +34,7 @@ pub fn report(command: &str, outcome: &ReplayResult) -> Report {
             lead,
             summary: Some(latencies(outcome)),
             charts: std::iter::once(chart(outcome))
+                .chain(super::series::charts(outcome))
                 .chain(asked(outcome).map(|(tier, admission)| admissions::chart(tier, admission)))
                 .collect(),
             figures: Some(figures(outcome)),
@@ -49,16 +50,10 @@ fn kinds(outcome: &ReplayResult) -> [(&'static str, &Latencies, u64, f64); 2] {
 }
 
 fn chart(outcome: &ReplayResult) -> Chart {
-    let series = |(look, (name, latencies, ..)): (usize, (&str, &Latencies, u64, f64))| {
-        let point = |share: &f64| {
-            let x = latencies.quantile_us(*share)?;
-            Some(Point { x, y: *share, error: None })
-        };
-        Series {
-            name: name.to_owned(),
-            look: Some(look),
-            points: SHARES.iter().filter_map(point).collect(),
-        }
+    let series = |(look, (name, latencies, ..)): (usize, (&str, &Latencies, u64, f64))| Series {
+        name: name.to_owned(),
+        look: Some(look),
+        points: quantiles(latencies),
     };
     let series: Vec<Series> = kinds(outcome).into_iter().enumerate().map(series).collect();
     let scale =
@@ -68,10 +63,22 @@ fn chart(outcome: &ReplayResult) -> Chart {
         title: "Latency".into(),
         note: "The share of requests answered within a time.".into(),
         x: Axis { scale, ..Axis::new("answered within", Unit::Microseconds) },
-        y: Axis::new("share of requests", Unit::Ratio),
+        y: Axis { scale: Scale::Nines, ..Axis::new("share of requests", Unit::Ratio) },
         series,
         bands: Vec::new(),
     }
+}
+
+/// Returns the latencies that shares of the requests do not exceed, as far as there are requests
+/// beyond.
+pub(super) fn quantiles(latencies: &Latencies) -> Vec<Point> {
+    let beyond = |share: &&f64| (1.0 - **share) * latencies.count() as f64 >= 1.0;
+    let point = |share: &f64| {
+        let x = latencies.quantile_us(*share)?;
+        Some(Point { x, y: *share, error: None })
+    };
+    // A time of zero, as of a device without a latency, has no place on a logarithmic axis.
+    SHARES.iter().filter(beyond).filter_map(point).filter(|point| point.x > 0.0).collect()
 }
 
 fn latencies(outcome: &ReplayResult) -> Table {

@@ -3,7 +3,7 @@
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::axis::{Tick, span};
+use super::axis::{Scale, Tick, span};
 use super::chart::{Chart, Point, Series};
 use super::chart_writer::{ChartWriter, Drawn, FINE, Tip, WIDTH, shortened, steps};
 use super::look::{AXIS, FAINT, GRID, Look, TEXT};
@@ -29,7 +29,9 @@ struct Frame {
     top: f64,
     bottom: f64,
     x: (f64, f64),
+    /// In lengths of the axis, as `x` is.
     y: (f64, f64),
+    scale: Scale,
 }
 
 impl Frame {
@@ -38,6 +40,7 @@ impl Frame {
     }
 
     fn down(&self, y: f64) -> f64 {
+        let y = self.scale.place(y);
         self.bottom - (y - self.y.0) / (self.y.1 - self.y.0) * (self.bottom - self.top)
     }
 }
@@ -49,7 +52,7 @@ pub(super) fn draw<DB: DrawingBackend>(
 ) -> Drawn<DB, Vec<Tip>> {
     let names: Vec<String> =
         chart.series.iter().map(|series| shortened(&series.name, NAME_LETTERS)).collect();
-    let y_ticks = chart.y.round_ticks(chart.heights());
+    let y_ticks = chart.y.ticks(chart.heights());
     let widest = |texts: &mut dyn Iterator<Item = &String>| {
         texts.map(|text| writer.width(text)).fold(0.0, f64::max)
     };
@@ -59,9 +62,11 @@ pub(super) fn draw<DB: DrawingBackend>(
         top: top + ABOVE,
         bottom: top + height(chart) - BELOW,
         x: span(chart.places().iter().map(|&x| chart.x.scale.place(x))),
-        y: span(y_ticks.iter().map(|tick| tick.value)),
+        y: span(y_ticks.iter().map(|tick| chart.y.scale.place(tick.value))),
+        scale: chart.y.scale,
     };
-    bands(writer, chart, &frame)?;
+    let caption = chart.y.caption_with(&y_ticks);
+    bands(writer, chart, &frame, &caption)?;
     axes(writer, chart, &frame, &y_ticks)?;
     series(writer, chart, &frame)?;
     let ends: Vec<(f64, f64)> = chart
@@ -116,7 +121,7 @@ fn axes<DB: DrawingBackend>(
         AXIS.rgb().to_rgba(),
         1.0,
     )?;
-    writer.text(&chart.y.caption(), (16.0, frame.top - 20.0), HPos::Left, TEXT)?;
+    writer.text(&chart.y.caption_with(y_ticks), (16.0, frame.top - 20.0), HPos::Left, TEXT)?;
     writer.text(
         &chart.x.caption(),
         ((frame.left + frame.right) / 2.0, frame.bottom + 37.0),
@@ -130,9 +135,10 @@ fn bands<DB: DrawingBackend>(
     writer: &ChartWriter<'_, DB>,
     chart: &Chart,
     frame: &Frame,
+    caption: &str,
 ) -> Drawn<DB, ()> {
     let mut named: Vec<&str> = Vec::new();
-    let mut name_at = frame.left + writer.width(&chart.y.caption()) + 24.0;
+    let mut name_at = frame.left + writer.width(caption) + 24.0;
     for band in &chart.bands {
         let look = Look::of(Some(band.look));
         let colour = look.colour.rgb().mix(0.22);
@@ -164,12 +170,13 @@ fn series<DB: DrawingBackend>(
     let mut plot =
         ChartBuilder::on(&area).build_cartesian_2d(frame.x.0..frame.x.1, frame.y.0..frame.y.1)?;
     let place = |x: f64| chart.x.scale.place(x);
+    let up = |y: f64| chart.y.scale.place(y);
     let mut ordered: Vec<&Series> = chart.series.iter().collect();
     ordered.sort_by_key(|series| std::cmp::Reverse(series.look.unwrap_or(usize::MAX)));
     for series in &ordered {
         if series.points.iter().any(|point| point.error.is_some()) {
-            let upper = series.points.iter().map(|point| (place(point.x), point.high()));
-            let lower = series.points.iter().rev().map(|point| (place(point.x), point.low()));
+            let upper = series.points.iter().map(|point| (place(point.x), up(point.high())));
+            let lower = series.points.iter().rev().map(|point| (place(point.x), up(point.low())));
             let color = Look::of(series.look).colour.rgb().mix(0.16);
             plot.draw_series([Polygon::new(
                 upper.chain(lower).collect::<Vec<_>>(),
@@ -180,7 +187,7 @@ fn series<DB: DrawingBackend>(
     for series in &ordered {
         let look = Look::of(series.look);
         let style = look.colour.rgb().stroke_width(steps(2.0) as u32);
-        let points = series.points.iter().map(|point| (place(point.x), point.y));
+        let points = series.points.iter().map(|point| (place(point.x), up(point.y)));
         match look.dash {
             None => plot.draw_series(LineSeries::new(points, style))?,
             Some((dash, gap)) => plot.draw_series(DashedLineSeries::new(
@@ -193,7 +200,7 @@ fn series<DB: DrawingBackend>(
     }
     for series in ordered.iter().filter(|series| series.points.len() <= MARKED) {
         for point in &series.points {
-            let (x, y) = plot.backend_coord(&(place(point.x), point.y));
+            let (x, y) = plot.backend_coord(&(place(point.x), up(point.y)));
             let fine = f64::from(FINE);
             writer.marker(
                 &Look::of(series.look),

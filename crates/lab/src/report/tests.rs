@@ -93,6 +93,7 @@ fn dimensions(bytes: &[u8]) -> (u32, u32) {
 fn the_page_is_well_formed_and_names_every_policy_and_size() {
     let page = page(&several());
     check_form(&page);
+    assert!(page.contains("<body>\n<h1>") && !page.contains('\\'), "nothing is written by mistake");
     for text in [
         "lru",
         "fifo",

@@ -68,6 +68,7 @@ pub(crate) fn setup(in_flight: usize, verify: bool) -> Setup {
         verify,
         flush_interval: Duration::from_millis(20),
         shed_most: None,
+        interval: None,
     }
 }
 
