@@ -38,6 +38,9 @@ use streams::Followed;
 /// The shard number in the ids of the router's own operations.
 const ROUTER: u8 = u8::MAX;
 
+/// Most smallest blocks of a shard, which are numbered in 32 bits.
+const MOST_SHARD_BLOCKS: u64 = 1 << 31;
+
 /// One part of a cache over any number of volumes; with one part, a whole cache.
 #[derive(Debug)]
 pub struct BlockCache {
@@ -85,6 +88,12 @@ impl BlockCache {
                 shards,
                 group_bytes,
             });
+        }
+        let block_bytes = config.sizes.smallest() * SECTOR_BYTES;
+        let most_bytes = block_bytes.saturating_mul(shards * MOST_SHARD_BLOCKS);
+        if config.cache_bytes > most_bytes {
+            let cache_bytes = config.cache_bytes;
+            return Err(ConfigError::TooLarge { cache_bytes, shards, block_bytes, most_bytes });
         }
         if let Memory::Holds { sectors } = config.memory
             && sectors / shards < LEAST_HELD_SECTORS

@@ -55,6 +55,19 @@ pub enum ConfigError {
         /// The size of a group.
         group_bytes: u64,
     },
+    /// More smallest blocks in a shard than can be numbered.
+    #[error("a cache of {} is too large: {shards} shard(s) with blocks of {} have up to {}",
+        format_size(*cache_bytes), format_size(*block_bytes), format_size(*most_bytes))]
+    TooLarge {
+        /// The size that was given.
+        cache_bytes: u64,
+        /// The number of shards.
+        shards: u64,
+        /// The size of the smallest blocks.
+        block_bytes: u64,
+        /// The largest size.
+        most_bytes: u64,
+    },
     /// Too little memory for unflushed writes of each shard.
     #[error(
         "memory that {shards} shard(s) hold writes in has to have {} at least; give more, or \

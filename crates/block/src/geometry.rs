@@ -38,7 +38,7 @@ pub(crate) struct Place(u64);
 const SECTOR_BITS: u32 = 48;
 
 /// Largest volume: half an exbibyte.
-pub(crate) const MOST_VOLUME_BYTES: u64 = SECTOR_BYTES << (SECTOR_BITS - 1);
+pub const MOST_VOLUME_BYTES: u64 = SECTOR_BYTES << (SECTOR_BITS - 1);
 
 impl Place {
     #[inline]

@@ -74,8 +74,8 @@ pub use floe_policy::shedder::Shedder;
 pub use floe_policy::shedding::Decision as SheddingDecision;
 pub use gate::Gate;
 pub use geometry::{
-    BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, SECTOR_BYTES, Sectors,
-    VolumeId, format_size,
+    BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, MOST_VOLUME_BYTES,
+    SECTOR_BYTES, Sectors, VolumeId, format_size,
 };
 pub use mode::{UnknownWriteMode, WriteMode};
 pub use order::{BufferId, DeviceId, Noted, OpId, Order, Paging, ScratchId, Span};

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floe_block::{
-    Freezing, MemoryError, MemoryOptions, MemoryTier, MemoryWrite, WriteMode, format_size,
+    Freezing, MOST_VOLUME_BYTES, MemoryError, MemoryOptions, MemoryTier, MemoryWrite, WriteMode,
+    format_size,
 };
 use floe_device::Spec;
 use floe_model::{Policy, Service, Setting as Load};
@@ -90,6 +91,15 @@ impl ServerConfig {
             let Some(backing) = &volume.backing else {
                 return of_volume("backing", "backing is missing: say which device".to_owned());
             };
+            // Another machine is not asked before signals are heard.
+            let size = if backing.is_remote() { None } else { backing.size_found() };
+            if let Some(bytes) = size.filter(|bytes| *bytes > MOST_VOLUME_BYTES) {
+                let (has, most) = (format_size(bytes), format_size(MOST_VOLUME_BYTES));
+                return of_volume(
+                    "backing",
+                    format!("{backing} has {has}, a volume at most {most}"),
+                );
+            }
             if volume.share && volume.attach.is_none() {
                 let problem = "share is for an attached volume; give attach, too";
                 return of_volume("share", problem.to_owned());
