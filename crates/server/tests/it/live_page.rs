@@ -131,7 +131,7 @@ fn few_clients_may_watch_and_none_keeps_the_server_from_its_end() {
 
 /// Clicks a button of the page and confirms; the result that is shown.
 fn confirm(browser: &mut Browser, button: &str) -> String {
-    browser.value("document.getElementById('result').textContent = ''");
+    browser.value("document.getElementById('result').className = ''");
     browser.value(&format!("document.querySelector('[aria-label=\"{button}\"]').click()"));
     browser.wait_for("document.getElementById('confirm').open");
     // The dialog has the focus, on what changes nothing.
@@ -168,7 +168,7 @@ fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
     // A question that is answered by no changes nothing.
     browser.value("document.querySelector('[aria-label=\"Flush all volumes\"]').click()");
     browser.wait_for("document.getElementById('confirm').open");
-    browser.press("Escape");
+    browser.value("document.getElementById('confirm-no').click()");
     browser.wait_for("!document.getElementById('confirm').open");
     assert_eq!(dirty(&rig), 4096);
     assert_eq!(confirm(&mut browser, "Flush all volumes"), "All is flushed.");
@@ -186,7 +186,6 @@ fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
     assert_eq!(confirm(&mut browser, "Remove volume new"), "Volume new is removed.");
     assert_eq!(rig.status().volumes.len(), 1);
     // The page of another server, which the browser sends as it is asked to.
-    browser.complaints.clear();
     browser.open(&format!("http://127.0.0.1:{}/", other_page()));
     browser.wait_for("document.title === 'other'");
     let attack = format!(
