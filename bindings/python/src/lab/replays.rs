@@ -51,6 +51,7 @@ pub(crate) fn replay(
             verify,
             flush_interval: settings.serving.flush_interval(),
             shed_most: settings.serving.shed.map(Percent::share),
+            interval: None,
         }
     };
     let fit = Fit { wrap, concatenate };
