@@ -160,7 +160,7 @@ fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/", rig.admin_tcp));
     browser.wait_for("document.querySelectorAll('#tier-actions button').length === 1");
-    let dirty = |rig: &Rig| rig.status().dirty_bytes;
+    let dirty = |rig: &Rig| rig.status().cache.dirty_bytes;
     // Without the token the server refuses, whatever the page sends.
     assert!(confirm(&mut browser, "Flush all volumes").contains("admin token"));
     assert_eq!(dirty(&rig), 4096);
