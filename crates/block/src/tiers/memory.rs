@@ -33,6 +33,8 @@ pub const LEAST_MEMORY_BYTES: u64 = 1 << 20;
 /// Pages of a part at least, in a tier with fewer than [`MOST_SMALL_PARTS`] of such parts: each
 /// part has some tens of pages that wait until no reader looks at them.
 const LEAST_PART_PAGES: usize = 256;
+
+/// A tier of this many such parts or more has as many as the library chooses.
 const MOST_SMALL_PARTS: usize = 16;
 
 /// Overhead of a page in the cache besides its bytes: its key, its place in index and order, and
