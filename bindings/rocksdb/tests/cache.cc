@@ -1,7 +1,6 @@
 // The whole interface of rocksdb::Cache, as RocksDB uses it, and by several threads.
 
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <mutex>
 #include <string>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "floe_rocksdb.hpp"
+#include "testing.hpp"
 
 namespace {
 
@@ -16,14 +16,6 @@ using floe::rocksdb::FloeCacheOptions;
 using floe::rocksdb::NewFloeCache;
 using rocksdb::Cache;
 using rocksdb::Slice;
-
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                               \
-    }                                                                             \
-  } while (false)
 
 /// A value that knows how often it was freed.
 struct Object {
@@ -76,10 +68,7 @@ rocksdb::Status Insert(floe::rocksdb::FloeCache& cache, const Slice& key, void* 
 
 /// A cache of so much charge, in which entries cost nothing by themselves.
 std::shared_ptr<floe::rocksdb::FloeCache> Plain(size_t capacity) {
-  FloeCacheOptions options;
-  options.capacity = capacity;
-  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
-  return NewFloeCache(options);
+  return NewFloeCache(Uncharged(capacity));
 }
 
 Object* New(const std::string& key) {
@@ -160,9 +149,7 @@ void ReferencesOfOneHandleAreReleasedOneByOne() {
 
 void AStrictCacheRefusesWhatDoesNotFit() {
   freed = 0;
-  FloeCacheOptions options;
-  options.capacity = 1000;
-  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
+  FloeCacheOptions options = Uncharged(1000);
   options.strict_capacity_limit = true;
   options.num_shard_bits = 0;
   options.policy = "lru";
@@ -200,10 +187,8 @@ void EntriesAreChargedBesideTheirBlocks() {
 
 void PrioritiesDecideWhatComesInAndStays() {
   freed = 0;
-  FloeCacheOptions options;
-  options.capacity = 1000;
+  FloeCacheOptions options = Uncharged(1000);
   options.policy = "qd-clock";
-  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
   options.num_shard_bits = 0;
   auto cache = NewFloeCache(options);
   const auto put = [&](const std::string& key, Cache::Priority priority) {
@@ -317,9 +302,7 @@ void AllEntriesAreShownAndUnusedOnesGo() {
 void ThreadsFindWhatTheyLookFor(const char* policy, bool freezing) {
   freed = 0;
   std::atomic<uint64_t> made{0};
-  FloeCacheOptions options;
-  options.capacity = 2000;
-  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
+  FloeCacheOptions options = Uncharged(2000);
   options.policy = policy;
   options.freezing = freezing;
   auto cache = NewFloeCache(options);

@@ -1,7 +1,6 @@
 // A database with Floe's block cache: written, compacted, read and scanned by threads, reopened.
 
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <string>
 #include <thread>
@@ -14,16 +13,9 @@
 #include <rocksdb/table.h>
 
 #include "floe_rocksdb.hpp"
+#include "testing.hpp"
 
 namespace {
-
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                               \
-    }                                                                             \
-  } while (false)
 
 constexpr int kKeys = 20000;
 

@@ -1,27 +1,19 @@
 // Options of a cache: pools for priorities, and caches from text as RocksDB makes them.
 
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 
 #include <rocksdb/convenience.h>
 #include <rocksdb/table.h>
 
 #include "floe_rocksdb_uri.hpp"
+#include "testing.hpp"
 
 namespace {
 
 using floe::rocksdb::FloeCache;
 using floe::rocksdb::FloeCacheOptions;
 using rocksdb::Cache;
-
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                               \
-    }                                                                             \
-  } while (false)
 
 /// Inserts an entry of charge 10 that owns nothing.
 void Put(FloeCache& cache, const std::string& key, Cache::Priority priority) {
@@ -36,10 +28,8 @@ bool Has(FloeCache& cache, const std::string& key) {
 }
 
 FloeCacheOptions Small() {
-  FloeCacheOptions options;
-  options.capacity = 1000;
+  FloeCacheOptions options = Uncharged(1000);
   options.num_shard_bits = 0;
-  options.metadata_charge_policy = rocksdb::kDontChargeCacheMetadata;
   return options;
 }
 

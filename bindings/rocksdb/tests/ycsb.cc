@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <string>
@@ -12,18 +11,11 @@
 #include "../bench/ycsb/histogram.hpp"
 #include "../bench/ycsb/record.hpp"
 #include "../bench/ycsb/report.hpp"
+#include "testing.hpp"
 
 namespace {
 
 using namespace ycsb;
-
-#define CHECK(condition)                                                          \
-  do {                                                                            \
-    if (!(condition)) {                                                           \
-      std::fprintf(stderr, "%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
-      std::exit(1);                                                               \
-    }                                                                             \
-  } while (false)
 
 constexpr int kDraws = 400'000;
 
