@@ -43,6 +43,27 @@ impl Cache {
         Ok(())
     }
 
+    /// Weighs a value and inserts it, unless another thread that does so has been first. Returns
+    /// the one that is there then.
+    ///
+    /// # Errors
+    /// As [`put`](Self::put).
+    pub(crate) fn put_first<'py>(
+        &self,
+        probe: &Probe<'_, 'py>,
+        value: Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let weight = self.weigh(&value)?.ok_or_else(|| PyValueError::new_err("value too large"))?;
+        let first = self.flights.replace(probe, || {
+            let there = self.look_at(probe);
+            if there.is_none() {
+                self.place(probe.to_key(), &value, weight, InsertOptions::new());
+            }
+            there
+        });
+        Ok(first.unwrap_or(value))
+    }
+
     /// Inserts a value that was weighed.
     pub(crate) fn place(
         &self,
@@ -57,10 +78,13 @@ impl Cache {
     /// Removes a key and returns its value.
     pub(crate) fn take<'py>(&self, probe: &Probe<'_, 'py>) -> Option<Bound<'py, PyAny>> {
         self.flights.detach(probe);
-        // Before it is removed: then its slot is emptied. No other thread comes in between.
-        let value = self.look_at(probe);
-        drop(self.store.remove(probe));
-        value
+        // Seen before it is removed, when its slot is emptied; and removed only if still there.
+        let mut value = None;
+        let removed = self.store.remove_if(probe, |seen| {
+            value = seen.object(probe.py());
+            true
+        });
+        removed.and(value)
     }
 
     /// The weight of a value; `None` if it is more than the cache can hold, or 2³² or more.

@@ -252,16 +252,18 @@ impl Cache {
 
     /// Removes an entry, in no particular order, and returns its key and value.
     fn popitem<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-        let mut first = None;
-        for item in &self.store {
-            if item.key().call().is_none() {
-                first = item.key().object(py);
-                break;
+        loop {
+            let mut entries = self.store.into_iter().filter(|item| item.key().call().is_none());
+            let first = entries.next().map(|item| item.key().object(py));
+            drop(entries);
+            let first = first.ok_or_else(|| PyKeyError::new_err("the cache is empty"))?;
+            // Otherwise it has just left.
+            if let Some(key) = first
+                && let Some(value) = self.take(&self.probe(&key)?)
+            {
+                return Ok((key, value));
             }
         }
-        let key = first.ok_or_else(|| PyKeyError::new_err("the cache is empty"))?;
-        let value = self.take(&self.probe(&key)?).ok_or_else(|| missing(&key))?;
-        Ok((key, value))
     }
 
     /// The value of a key; if it is not there, `default`, which is inserted.
@@ -271,12 +273,12 @@ impl Cache {
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        if let Some(value) = self.look_up(&self.probe(key)?) {
+        let probe = self.probe(key)?;
+        if let Some(value) = self.look_up(&probe) {
             return Ok(value);
         }
         let default = default.unwrap_or_else(|| key.py().None().into_bound(key.py()));
-        self.put(key, &default, InsertOptions::new())?;
-        Ok(default)
+        self.put_first(&probe, default)
     }
 
     /// Inserts what a mapping or an iterable of pairs holds, and the named arguments.

@@ -59,7 +59,7 @@ impl Calls {
         let (object, call) = self.key(args, Some(kwargs))?;
         let cache = self.cache.get();
         let key = Probe::new(&object, call, &cache.identities)?.to_key();
-        let part = cache.flights.join(args.py(), &key);
+        let part = cache.join(args.py(), &key);
         Ok(Ticket { part, key, cache: self.cache.clone_ref(args.py()) })
     }
 
@@ -104,21 +104,27 @@ impl Calls {
 }
 
 impl Cache {
+    /// Joins the load of a key, which begins if none is under way.
+    fn join(&self, py: Python<'_>, key: &Key) -> Part {
+        self.flights.join(py, key, || self.store.peek(key)?.object(py))
+    }
+
     /// Has the value of a load come in, unless its key was changed meanwhile or the cache cannot
     /// hold it, and tells those that wait for it.
     fn finish(&self, key: &Key, part: &Part, value: &Bound<'_, PyAny>) -> PyResult<()> {
         let weight = self.weigh(value);
-        let is_current = self.flights.land(key, &part.flight);
-        if let (true, Ok(Some(weight))) = (is_current, &weight) {
-            self.place(key.clone_ref(value.py()), value, *weight, InsertOptions::new());
-        }
+        self.flights.land(key, &part.flight, || {
+            if let Ok(Some(weight)) = weight {
+                self.place(key.clone_ref(value.py()), value, weight, InsertOptions::new());
+            }
+        });
         self.flights.end(&part.flight, Some(value.clone().unbind()));
         weight.map(drop)
     }
 
     /// Gives a load up.
     fn give_up(&self, key: &Key, part: &Part) {
-        self.flights.land(key, &part.flight);
+        self.flights.land(key, &part.flight, || ());
         self.flights.end(&part.flight, None);
     }
 }
@@ -247,7 +253,7 @@ impl CachedFunction {
         let (py, cache) = (args.py(), self.calls.cache.get());
         let function = self.function.bind(py);
         loop {
-            let part = cache.flights.join(py, key);
+            let part = cache.join(py, key);
             if part.leads {
                 let result = function.call(args, kwargs);
                 match &result {

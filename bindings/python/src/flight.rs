@@ -16,6 +16,8 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use crate::key::{Key, Probe};
+use crate::later::Later;
+use crate::slot::FREE_THREADED;
 
 /// A waiting thread looks for signals, such as an interrupt of the user's, as often as this.
 const LOOK_FOR_SIGNALS_EVERY: Duration = Duration::from_millis(50);
@@ -79,6 +81,9 @@ impl Flight {
         self: &Arc<Self>,
         py: Python<'py>,
     ) -> PyResult<Option<Option<Bound<'py, PyAny>>>> {
+        if let Progress::Loaded(value) = &*lock(&self.progress) {
+            return Ok(Some(Some(value.bind(py).clone())));
+        }
         let Some(_wait) = Wait::begin(self) else { return Ok(None) };
         loop {
             let has_landed = py.detach(|| {
@@ -147,8 +152,14 @@ pub(crate) struct Flights {
 }
 
 impl Flights {
-    /// Joins the load of a key, which begins if none is under way.
-    pub(crate) fn join(&self, py: Python<'_>, key: &Key) -> Part {
+    /// Joins the load of a key, which begins if none is under way. `look` looks once more whether
+    /// the value is there: a load may have ended since it was missed.
+    pub(crate) fn join<'py>(
+        &self,
+        py: Python<'py>,
+        key: &Key,
+        look: impl FnOnce() -> Option<Bound<'py, PyAny>>,
+    ) -> Part {
         let mut under_way = lock(&self.under_way);
         if let Some(flight) = under_way.get(key) {
             let flight = Arc::clone(flight);
@@ -156,22 +167,44 @@ impl Flights {
             return Part { flight, leads: false };
         }
         let flight = Flight::new();
+        // With the interpreter's lock no other thread has run since.
+        if FREE_THREADED && let Some(value) = look() {
+            flight.end(Some(value.unbind()));
+            return Part { flight, leads: false };
+        }
         under_way.insert(key.clone_ref(py), Arc::clone(&flight));
         drop(under_way);
         self.loads.fetch_add(1, Ordering::Relaxed); // as all counts
         Part { flight, leads: true }
     }
 
-    /// Takes a flight off its key before its value comes in; false if it is detached already.
-    pub(crate) fn land(&self, key: &Key, flight: &Arc<Flight>) -> bool {
+    /// Takes a flight off its key, unless it is detached already, and has `place` put its value
+    /// into the cache. No thread detaches it, or joins a load of the key, in between.
+    pub(crate) fn land(&self, key: &Key, flight: &Arc<Flight>, place: impl FnOnce()) {
+        let later = Later::begin();
         let mut under_way = lock(&self.under_way);
-        if !under_way.get(key).is_some_and(|there| Arc::ptr_eq(there, flight)) {
-            return false;
-        }
-        let landed = under_way.remove_entry(key);
+        let is_there = under_way.get(key).is_some_and(|there| Arc::ptr_eq(there, flight));
+        let landed = if is_there {
+            place();
+            under_way.remove_entry(key)
+        } else {
+            None
+        };
         drop(under_way);
-        drop(landed); // its key's destructor is Python's code
-        true
+        drop((landed, later)); // Python's code
+    }
+
+    /// Detaches the load of a key, and calls `replace`: one at a time, and none beside a load that
+    /// lands.
+    pub(crate) fn replace<R>(&self, probe: &Probe<'_, '_>, replace: impl FnOnce() -> R) -> R {
+        let key = probe.to_key();
+        let later = Later::begin();
+        let mut under_way = lock(&self.under_way);
+        let detached = under_way.remove_entry(&key);
+        let result = replace();
+        drop(under_way);
+        drop((detached, later)); // Python's code
+        result
     }
 
     /// Tells those that wait of the end of a load: of its value, unless it failed.

@@ -4,22 +4,22 @@
 //! interpreter's lock (GIL) to a thread that then waits for the cache's: neither would go on. So
 //! `str`, `int`, `bytes`, `float`, `bool`, `None` and tuples of these, all of exactly these types,
 //! are compared here as Python does, without it. Every other key is resolved to an
-//! [`Identity`] first, outside of locks, and is equal to keys of the second sort only. So is an
-//! `int` of more than 64 bits.
+//! [identity](Known) first, outside of locks, and is equal to keys of the second sort only. So is
+//! an `int` of more than 64 bits.
 //!
 //! Nothing here can fail or allocate under the lock: a comparison that failed would let one key be
 //! in a cache twice.
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use floe::Equivalent;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple};
 use pyo3::{Borrowed, PyTraverseError, PyVisit, ffi};
 
-use crate::identity::{Identities, Identity};
+use crate::identity::{Identities, Known};
+use crate::later;
 
 /// Tuples in tuples that are compared here. Deeper ones are compared by Python.
 const DEPTH_MAX: usize = 8;
@@ -37,7 +37,7 @@ enum Sort {
     Str,
     Bytes,
     Tuple,
-    Other(Arc<Identity>),
+    Other(Known),
 }
 
 impl Sort {
@@ -94,7 +94,7 @@ impl Sort {
             }
             (Self::Bytes, Self::Bytes) => bytes(own) == bytes(object),
             (Self::Tuple, Self::Tuple) => tuples_equal(own, object),
-            (Self::Other(one), Self::Other(other)) => Arc::ptr_eq(one, other),
+            (Self::Other(one), Self::Other(other)) => one.is(other),
             _ => false,
         }
     }
@@ -141,13 +141,11 @@ pub(crate) struct Key {
     sort: Sort,
     /// The object, unless its identity has it.
     native: Option<Py<PyAny>>,
-    /// Its identity does not count it any more.
-    has_left: AtomicBool,
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
-        self.leave();
+        later::release(self.native.take());
     }
 }
 
@@ -166,20 +164,13 @@ impl Key {
 
     /// Another key that is equal to this one, which has not left.
     pub(crate) fn clone_ref(&self, py: Python<'_>) -> Self {
-        if let Sort::Other(identity) = &self.sort {
-            identity.join_again();
-        }
         let native = self.native.as_ref().map(|object| object.clone_ref(py));
-        let has_left = AtomicBool::new(false);
-        Self { hash: self.hash, call: self.call, sort: self.sort.clone(), native, has_left }
+        Self { hash: self.hash, call: self.call, sort: self.sort.clone(), native }
     }
 
     /// Lets go of the object that Python compares, after the key has left the cache.
     pub(crate) fn leave(&self) {
-        if let Sort::Other(identity) = &self.sort
-            // Relaxed: it says nothing about other memory.
-            && !self.has_left.swap(true, Ordering::Relaxed)
-        {
+        if let Sort::Other(identity) = &self.sort {
             identity.leave();
         }
     }
@@ -197,7 +188,7 @@ impl Key {
     #[inline]
     fn is(&self, sort: &Sort, object: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> bool {
         match (sort, &self.sort, object, &self.native) {
-            (Sort::Other(one), Sort::Other(other), ..) => Arc::ptr_eq(one, other),
+            (Sort::Other(one), Sort::Other(other), ..) => one.is(other),
             (_, own, Some(object), Some(native)) => sort.equals(object, own, native.bind(py)),
             _ => false,
         }
@@ -261,17 +252,13 @@ impl<'a, 'py> Probe<'a, 'py> {
         self.object.py()
     }
 
-    /// The key to be inserted. No other code of Python's may run since the probe was made.
+    /// The key to be inserted.
     pub(crate) fn to_key(&self) -> Key {
         let native = match &self.sort {
-            Sort::Other(identity) => {
-                identity.join(self.object);
-                None
-            }
+            Sort::Other(_) => None,
             _ => Some(self.object.clone().unbind()),
         };
-        let has_left = AtomicBool::new(false);
-        Key { hash: self.hash, call: self.call, sort: self.sort.clone(), native, has_left }
+        Key { hash: self.hash, call: self.call, sort: self.sort.clone(), native }
     }
 }
 

@@ -6,37 +6,47 @@
 //!
 //! Invariant: the slot owns a reference to its object until it is emptied. Threads that read it are
 //! attached. A thread that empties it gives the reference up only when attached (PyO3 defers that
-//! otherwise), so never between a reader's load and its own reference.
+//! otherwise). With the interpreter's lock (GIL) that is never between a reader's load and its own
+//! reference. Without it, the slot's [`Pointer`] sees to that.
 
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit, ffi};
 
+use crate::later;
+use crate::pointer::Pointer;
+
+/// Several attached threads run at once. A feature has a build with the lock work the same way, for
+/// tests.
+pub(crate) const FREE_THREADED: bool = cfg!(any(Py_GIL_DISABLED, feature = "as-free-threaded"));
+
 /// Owns an object, until it is emptied.
 #[derive(Debug)]
-pub(crate) struct Slot(AtomicPtr<ffi::PyObject>);
+pub(crate) struct Slot(Pointer<ffi::PyObject>);
 
 impl Slot {
     pub(crate) fn new(object: Py<PyAny>) -> Self {
-        Self(AtomicPtr::new(object.into_ptr()))
+        Self(Pointer::new(object.into_ptr()))
     }
 
     /// The object, unless it has left.
     #[inline]
     pub(crate) fn get<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        // Acquire: the object was made before it was put here, maybe by another thread.
-        let object = self.0.load(Ordering::Acquire);
-        // SAFETY: null, or owned by the slot; and that reference is not given up before this
-        // thread, which is attached, has its own.
-        unsafe { Bound::from_borrowed_ptr_or_opt(py, object) }
+        if FREE_THREADED {
+            // SAFETY: owned by the slot, which is not emptied before the closure's end. It runs no
+            // code of Python's and does not wait.
+            self.0.read(|object| unsafe { Bound::from_borrowed_ptr(py, object) })
+        } else {
+            // SAFETY: null, or owned by the slot; and that reference is not given up before this
+            // thread, which is attached, has its own.
+            unsafe { Bound::from_borrowed_ptr_or_opt(py, self.0.peek()) }
+        }
     }
 
     /// Takes the object out.
     pub(crate) fn empty(&self) -> Option<Py<PyAny>> {
-        // AcqRel: as `get`, and nobody finds it afterwards.
-        let object = self.0.swap(std::ptr::null_mut(), Ordering::AcqRel);
+        let object = self.0.empty();
         // SAFETY: the reference is the slot's, which has given it away. The token is used for the
         // conversion only; it may be that the thread is not attached, and then PyO3 defers what
         // dropping the object does.
@@ -44,17 +54,10 @@ impl Slot {
             .map(Bound::unbind)
     }
 
-    /// Puts an object into an empty slot, if it is empty.
-    pub(crate) fn fill(&self, object: &Bound<'_, PyAny>) {
-        if self.get(object.py()).is_none() {
-            let object = object.clone().into_ptr();
-            drop(Self(AtomicPtr::new(self.0.swap(object, Ordering::AcqRel))));
-        }
-    }
-
     /// Shows the object to the collector of garbage.
     pub(crate) fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let object = self.0.load(Ordering::Acquire);
+        // The collector stops all attached threads, none of which stops while it reads a slot.
+        let object = self.0.peek();
         if object.is_null() {
             return Ok(());
         }
@@ -69,6 +72,6 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        drop(self.empty());
+        later::release(self.empty());
     }
 }

@@ -5,6 +5,7 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::key::Key;
+use crate::later;
 use crate::slot::Slot;
 
 /// An object in a cache, weighed before it came in.
@@ -31,7 +32,7 @@ impl Value {
 
     /// Lets go of the object of an entry that has left the cache.
     pub(crate) fn leave(&self) {
-        drop(self.object.empty());
+        later::release(self.object.empty());
     }
 
     /// Shows the object to the collector of garbage.
