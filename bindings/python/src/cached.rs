@@ -78,6 +78,11 @@ impl Calls {
 }
 
 impl Calls {
+    /// Marks the keys of calls of this shape.
+    fn call(&self, shape: u64) -> Call {
+        Call(self.function << 32 | shape)
+    }
+
     /// The object that stands for the arguments in the cache.
     fn key<'py>(
         &self,
@@ -87,7 +92,6 @@ impl Calls {
         if let Some(key) = &self.key {
             return Ok((key.bind(args.py()).call(args, kwargs)?, Call::default()));
         }
-        let call = |shape: u64| Call(self.function << 32 | shape);
         match kwargs {
             Some(kwargs) if !kwargs.is_empty() => {
                 let mut parts: Vec<_> = args.iter().collect();
@@ -95,10 +99,10 @@ impl Calls {
                     parts.extend([name, value]);
                 }
                 let shape = POSITIONAL + NAMED * kwargs.len() as u64;
-                Ok((PyTuple::new(args.py(), parts)?.into_any(), call(shape)))
+                Ok((PyTuple::new(args.py(), parts)?.into_any(), self.call(shape)))
             }
-            _ if args.len() == 1 => Ok((args.get_item(0)?, call(SINGLE))),
-            _ => Ok((args.clone().into_any(), call(POSITIONAL))),
+            _ if args.len() == 1 => Ok((args.get_item(0)?, self.call(SINGLE))),
+            _ => Ok((args.clone().into_any(), self.call(POSITIONAL))),
         }
     }
 }
@@ -182,13 +186,13 @@ impl CachedFunction {
         args: &Bound<'py, PyTuple>,
         kwargs: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let (object, call) = self.calls.key(args, kwargs)?;
-        let cache = self.calls.cache.get();
-        let probe = Probe::new(&object, call, &cache.identities)?;
-        match cache.look_up(&probe) {
-            Some(value) => Ok(value),
-            None => self.load(&probe.to_key(), args, kwargs),
+        if kwargs.is_none() && self.calls.key.is_none() && args.len() == 1 {
+            // Most calls: the argument as it is, without a reference of one's own.
+            let argument = args.get_borrowed_item(0)?;
+            return self.find_or_load(&argument, self.calls.call(SINGLE), args, None);
         }
+        let (object, call) = self.calls.key(args, kwargs)?;
+        self.find_or_load(&object, call, args, kwargs)
     }
 
     /// A method, if the function is one of a class.
@@ -243,6 +247,22 @@ impl CachedFunction {
 }
 
 impl CachedFunction {
+    #[inline(always)]
+    fn find_or_load<'py>(
+        &self,
+        object: &Bound<'py, PyAny>,
+        call: Call,
+        args: &Bound<'py, PyTuple>,
+        kwargs: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let cache = self.calls.cache.get();
+        let probe = Probe::new(object, call, &cache.identities)?;
+        match cache.look_up(&probe) {
+            Some(value) => Ok(value),
+            None => self.load(&probe.to_key(), args, kwargs),
+        }
+    }
+
     #[inline(never)]
     fn load<'py>(
         &self,

@@ -42,12 +42,26 @@ enum Sort {
 
 impl Sort {
     /// The sort of an object that is compared without Python.
+    #[inline(always)]
     fn of(object: &Bound<'_, PyAny>, depth: usize) -> Option<Self> {
         if object.is_exact_instance_of::<PyString>() {
             Some(Self::Str)
         } else if object.is_exact_instance_of::<PyInt>() {
-            object.extract().ok().map(Self::Int)
-        } else if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+            let mut overflow = 0;
+            // SAFETY: exactly an `int`, so this runs no code of Python's and cannot fail but by
+            // the number's size.
+            let int =
+                unsafe { ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &raw mut overflow) };
+            (overflow == 0).then_some(Self::Int(int))
+        } else {
+            Self::of_others(object, depth)
+        }
+    }
+
+    /// The sort of an object of another type than `str` and `int`.
+    #[inline(never)]
+    fn of_others(object: &Bound<'_, PyAny>, depth: usize) -> Option<Self> {
+        if let Ok(tuple) = object.cast_exact::<PyTuple>() {
             let is_native = |part: Borrowed<'_, '_, PyAny>| Self::of(&part, depth + 1).is_some();
             let native = depth < DEPTH_MAX && tuple.iter_borrowed().all(is_native);
             native.then_some(Self::Tuple)
@@ -63,6 +77,7 @@ impl Sort {
     }
 
     /// The hash of an object of this sort: equal for what is equal.
+    #[inline(always)]
     fn hash(&self, object: &Bound<'_, PyAny>) -> PyResult<u64> {
         Ok(match self {
             Self::None => 0x6e6f_6e65,
@@ -77,10 +92,19 @@ impl Sort {
         })
     }
 
+    #[inline(always)]
     fn equals(&self, own: &Bound<'_, PyAny>, other: &Self, object: &Bound<'_, PyAny>) -> bool {
-        if own.is(object) {
-            return true; // NaN, too
-        }
+        own.is(object) // NaN, too
+            || self.equals_another(own, other, object)
+    }
+
+    #[inline(never)]
+    fn equals_another(
+        &self,
+        own: &Bound<'_, PyAny>,
+        other: &Self,
+        object: &Bound<'_, PyAny>,
+    ) -> bool {
         match (self, other) {
             (Self::Int(one), Self::Int(other)) => one == other,
             (Self::Float(one), Self::Float(other)) => one == other,
@@ -185,7 +209,7 @@ impl Key {
     }
 
     /// Returns whether the key, whose hash is the same, is equal to what is looked up.
-    #[inline]
+    #[inline(always)]
     fn is(&self, sort: &Sort, object: Option<&Bound<'_, PyAny>>, py: Python<'_>) -> bool {
         match (sort, &self.sort, object, &self.native) {
             (Sort::Other(one), Sort::Other(other), ..) => one.is(other),
@@ -229,7 +253,7 @@ impl<'a, 'py> Probe<'a, 'py> {
     ///
     /// # Errors
     /// Those of its `__hash__` and `__eq__`, if Python compares it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn new(
         object: &'a Bound<'py, PyAny>,
         call: Call,
@@ -240,12 +264,15 @@ impl<'a, 'py> Probe<'a, 'py> {
                 let hash = sort.hash(object)?;
                 (sort, hash)
             }
-            None => {
-                let (identity, hash) = identities.of(object)?;
-                (Sort::Other(identity), hash as u64)
-            }
+            None => Self::identify(object, identities)?,
         };
         Ok(Self { hash, call, sort, object })
+    }
+
+    #[cold]
+    fn identify(object: &Bound<'py, PyAny>, identities: &Arc<Identities>) -> PyResult<(Sort, u64)> {
+        let (identity, hash) = identities.of(object)?;
+        Ok((Sort::Other(identity), hash as u64))
     }
 
     pub(crate) fn py(&self) -> Python<'py> {
@@ -270,7 +297,7 @@ impl Hash for Probe<'_, '_> {
 }
 
 impl Equivalent<Key> for Probe<'_, '_> {
-    #[inline]
+    #[inline(always)]
     fn equivalent(&self, key: &Key) -> bool {
         (self.hash, self.call) == (key.hash, key.call)
             && key.is(&self.sort, Some(self.object), self.py())
