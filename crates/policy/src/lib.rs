@@ -98,6 +98,7 @@ pub mod shedder;
 pub mod shedding;
 mod sketch;
 mod small_queue;
+pub mod spelling;
 pub mod trial;
 
 // The policies.

@@ -9,6 +9,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::spelling::nearest;
 use crate::{HitKind, Marks, Parameter, Parameters, Policy, PolicyInfo};
 
 /// A policy in the registry.
@@ -138,7 +139,11 @@ impl fmt::Display for ChoiceError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownName { kind, name, known } => {
-                write!(formatter, "no {kind} is called `{name}`; there are: {}", known.join(", "))
+                write!(formatter, "no {kind} is called `{name}`; there are: {}", known.join(", "))?;
+                match nearest(name, known.iter().copied()) {
+                    Some(meant) => write!(formatter, "; did you mean `{meant}`?"),
+                    None => Ok(()),
+                }
             }
             Self::UnknownParameter { kind, chosen, name, known } => {
                 write!(formatter, "{kind} {chosen} has no parameter `{name}`; {}", list(known))

@@ -38,6 +38,7 @@ fn what_is_wrong_is_said() {
         "{unknown}"
     );
     assert!(names().iter().all(|name| unknown.contains(name)), "{unknown}");
+    assert!(unknown.ends_with("; did you mean `obp`?"), "{unknown}");
     assert!(error("obp + ").starts_with("no admission is called ``; there are: "));
     assert_eq!(error("always:p=1"), "admission always has no parameter `p`; it takes none");
     assert_eq!(

@@ -35,6 +35,22 @@ fn unknown_names_are_answered_with_all_names() {
 }
 
 #[test]
+fn a_misspelt_name_is_answered_with_the_one_that_was_meant() {
+    for (text, meant) in [
+        ("s3fifo", "s3-fifo"),
+        ("S3-FIFO:small=0.1", "s3-fifo"),
+        ("LRU", "lru"),
+        ("seive", "sieve"),
+    ] {
+        let error = error(text);
+        assert!(error.ends_with(&format!("; did you mean `{meant}`?")), "{error}");
+    }
+    for text in ["random-ish", "x", ""] {
+        assert!(!error(text).contains("did you mean"), "{text}");
+    }
+}
+
+#[test]
 fn unknown_parameters_are_answered_with_the_known_ones() {
     assert_eq!(
         error("slru:parts=4"),
