@@ -207,15 +207,11 @@ where
     /// cache.insert(1, "uno");
     /// assert_eq!(cache.get_cloned(&1), Some("uno"));
     /// ```
+    #[inline] // only this: the value is made where it is copied from, once
     pub fn insert(&self, key: K, value: V) {
         let hash = self.inner.hash(&key);
         let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
-        let unplaced = Unplaced::new(hash, &mut key, &mut value);
-        let is_in = usual::put(&self.inner, unplaced).map(Unplaced::hand_back).is_none();
-        if !is_in {
-            return insert_unusually(self, hash, &mut key, &mut value, InsertOptions::new());
-        }
-        self.inner.note_insertion(hash);
+        insert_usually(self, hash, &mut key, &mut value);
     }
 
     /// Inserts a value, as [`insert`](Self::insert) does, that expires at another time than the
@@ -344,6 +340,27 @@ where
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }
+}
+
+/// [`Cache::insert`] of what the caller neither uses nor drops any more.
+#[inline(never)]
+fn insert_usually<K, V, P, S>(
+    cache: &Cache<K, V, P, S>,
+    hash: KeyHash,
+    key: &mut ManuallyDrop<K>,
+    value: &mut ManuallyDrop<V>,
+) where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let unplaced = Unplaced::new(hash, key, value);
+    let is_in = usual::put(&cache.inner, unplaced).map(Unplaced::hand_back).is_none();
+    if !is_in {
+        return insert_unusually(cache, hash, key, value, InsertOptions::new());
+    }
+    cache.inner.note_insertion(hash);
 }
 
 /// [`insert_with`](Cache::insert_with) what the caller gives up.
