@@ -40,6 +40,7 @@ impl Subject {
             cache("floe", fill::<floe::Floe<V, floe::ByDefault>> as Make),
             cache("floe-read", fill::<floe::Read<V>>),
             cache("floe-lru", fill::<floe::Floe<V, floe::Recency>>),
+            cache("floe-fifo", fill::<floe::Floe<V, floe::NoMark>>),
             cache("floe-s3-fifo", fill::<floe::Floe<V, floe::TwoHits>>),
             cache("floe-lfu", fill::<floe::Floe<V, floe::Frequency>>),
             frozen("floe-frozen", fill::<floe::Frozen<floe::Floe<V, floe::ByDefault>>>),

@@ -2,7 +2,7 @@
 //! policy chosen by name; and with all entries frozen.
 
 use floe_memory::Cache as FloeCache;
-use floe_memory::policy::{AnyPolicy, Lfu, Lru, QdClock, Qdlp, Replacement, S3Fifo};
+use floe_memory::policy::{AnyPolicy, Fifo, Lfu, Lru, QdClock, Qdlp, Replacement, S3Fifo};
 
 use super::{Cache, Lookup, Value};
 use crate::workload::BATCH;
@@ -17,6 +17,8 @@ pub struct ByDefault;
 pub struct Recency;
 pub struct Frequency;
 pub struct OneHit;
+/// A hit leaves no mark.
+pub struct NoMark;
 pub struct TwoHits;
 pub struct ByName;
 
@@ -45,6 +47,13 @@ impl Choice for OneHit {
     type Policy = Qdlp;
     fn policy() -> Qdlp {
         Qdlp::default()
+    }
+}
+
+impl Choice for NoMark {
+    type Policy = Fifo;
+    fn policy() -> Fifo {
+        Fifo::default()
     }
 }
 
