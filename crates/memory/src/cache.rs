@@ -7,18 +7,16 @@ use std::mem::ManuallyDrop;
 use equivalent::Equivalent;
 use floe_policy::{QdClock, Replacement};
 
-use crate::candidate::Candidate;
 use crate::cause::Cause;
 use crate::guard::{Keep, Ref};
 use crate::hash::{DefaultHasher, KeyHash};
 use crate::inner::Inner;
+use crate::insert;
 use crate::iter::Iter;
 use crate::lookup::BATCH;
 use crate::options::InsertOptions;
-use crate::owner::Unplaced;
 use crate::stats::Stats;
 use crate::sync::Arc;
-use crate::usual;
 
 /// A concurrent cache: see the [crate]. Clones are handles to the same cache, and with the last of
 /// them its values are dropped; where entries expire or freeze, perhaps a moment later, by a thread
@@ -211,7 +209,7 @@ where
     pub fn insert(&self, key: K, value: V) {
         let hash = self.inner.hash(&key);
         let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
-        insert_usually(self, hash, &mut key, &mut value);
+        insert::usually(&self.inner, hash, &mut key, &mut value);
     }
 
     /// Inserts a value, as [`insert`](Self::insert) does, that expires at another time than the
@@ -232,25 +230,7 @@ where
     pub fn insert_with(&self, key: K, value: V, options: InsertOptions) {
         let hash = self.inner.hash(&key);
         let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
-        insert_unusually(self, hash, &mut key, &mut value, options);
-    }
-
-    /// A candidate that takes over key and value.
-    #[inline(always)]
-    pub(crate) fn candidate<'a>(
-        &self,
-        hash: KeyHash,
-        key: &'a mut ManuallyDrop<K>,
-        value: &'a mut ManuallyDrop<V>,
-        options: &InsertOptions,
-    ) -> Candidate<'a, K, V> {
-        let mut candidate = Candidate::new(hash, key, value);
-        if let Some((expiry, due)) = self.inner.lifetimes.expiry(&self.inner, options) {
-            (candidate.expiry, candidate.due) = (expiry, due);
-        }
-        candidate.weight = self.inner.weigh(candidate.key(), candidate.value());
-        candidate.pinned = options.pinned;
-        candidate
+        insert::unusually(&self.inner, hash, &mut key, &mut value, options);
     }
 
     /// Removes a key and returns a guard for what it had. A load of the key that is under way will
@@ -340,47 +320,6 @@ where
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }
-}
-
-/// [`Cache::insert`] of what the caller neither uses nor drops any more.
-#[inline(never)]
-fn insert_usually<K, V, P, S>(
-    cache: &Cache<K, V, P, S>,
-    hash: KeyHash,
-    key: &mut ManuallyDrop<K>,
-    value: &mut ManuallyDrop<V>,
-) where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    let unplaced = Unplaced::new(hash, key, value);
-    let is_in = usual::put(&cache.inner, unplaced).map(Unplaced::hand_back).is_none();
-    if !is_in {
-        return insert_unusually(cache, hash, key, value, InsertOptions::new());
-    }
-    cache.inner.note_insertion(hash);
-}
-
-/// [`insert_with`](Cache::insert_with) what the caller gives up.
-#[inline(never)]
-fn insert_unusually<K, V, P, S>(
-    cache: &Cache<K, V, P, S>,
-    hash: KeyHash,
-    key: &mut ManuallyDrop<K>,
-    value: &mut ManuallyDrop<V>,
-    options: InsertOptions,
-) where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    let inner = &*cache.inner;
-    let mut candidate = cache.candidate(hash, key, value, &options);
-    inner.put(inner.shards.of(hash), &mut candidate, |after| inner.settle(after));
-    inner.note_insertion(hash);
 }
 
 impl<'a, K, V, P, S> IntoIterator for &'a Cache<K, V, P, S>

@@ -1,20 +1,15 @@
 //! An entry on its way in.
 
-use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
 
 use crate::cell::Cell;
 use crate::entry::{Entry, Head};
-use crate::hash::KeyHash;
+use crate::unplaced::Unplaced;
 
-/// An entry that is to come in. Key and value stay where the caller has them until they have their
-/// place: values can be large. If they get none, they are dropped with this.
+/// An entry that is to come in. Its key and value are dropped with this if they get no place.
 #[derive(Debug)]
 pub(crate) struct Candidate<'a, K, V> {
-    pub(crate) hash: KeyHash,
-    key: &'a mut ManuallyDrop<K>,
-    value: &'a mut ManuallyDrop<V>,
-    is_placed: bool,
+    pub(crate) unplaced: Unplaced<'a, K, V>,
     pub(crate) weight: u32,
     pub(crate) expiry: Head,
     /// The earliest time at which it can expire, in microseconds of the system's clock, where a
@@ -32,21 +27,13 @@ pub(crate) struct Candidate<'a, K, V> {
 }
 
 impl<'a, K, V> Candidate<'a, K, V> {
-    /// Takes over key and value; the caller neither uses nor drops them any more.
+    /// Of weight 1, which never expires.
     #[inline(always)]
-    pub(crate) fn new(
-        hash: KeyHash,
-        key: &'a mut ManuallyDrop<K>,
-        value: &'a mut ManuallyDrop<V>,
-    ) -> Self {
-        let expiry = Head::never();
+    pub(crate) fn new(unplaced: Unplaced<'a, K, V>) -> Self {
         Self {
-            hash,
-            key,
-            value,
-            is_placed: false,
+            unplaced,
             weight: 1,
-            expiry,
+            expiry: Head::never(),
             due: None,
             pinned: false,
             is_admitted: false,
@@ -56,18 +43,9 @@ impl<'a, K, V> Candidate<'a, K, V> {
         }
     }
 
-    pub(crate) fn key(&self) -> &K {
-        self.key
-    }
-
-    pub(crate) fn value(&self) -> &V {
-        self.value
-    }
-
     /// Gives key and value back to the caller, who has them where they were.
-    pub(crate) fn hand_back(mut self) {
-        debug_assert!(!self.is_placed, "they have moved");
-        self.is_placed = true;
+    pub(crate) fn hand_back(self) {
+        self.unplaced.hand_back();
     }
 
     /// Moves into memory for an entry.
@@ -75,26 +53,7 @@ impl<'a, K, V> Candidate<'a, K, V> {
     /// # Safety
     /// It may be written and holds no entry. Called once.
     pub(crate) unsafe fn settle(&mut self, slot: u32, entry: *mut Entry<K, V>) {
-        self.is_placed = true;
-        // SAFETY: the memory is the caller's to write. Key and value move there in one copy and
-        // are not dropped here: they are in `ManuallyDrop`, and `is_placed` is set.
-        unsafe {
-            (&raw mut (*entry).head).write(self.expiry.at(slot));
-            (&raw mut (*entry).key).copy_from_nonoverlapping(&raw const **self.key, 1);
-            (&raw mut (*entry).value).copy_from_nonoverlapping(&raw const **self.value, 1);
-        }
-    }
-}
-
-impl<K, V> Drop for Candidate<'_, K, V> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.is_placed {
-            // SAFETY: taken over by `new`, and not moved out.
-            unsafe {
-                ManuallyDrop::drop(self.key);
-                ManuallyDrop::drop(self.value);
-            }
-        }
+        // SAFETY: as the caller says.
+        unsafe { self.unplaced.settle(self.expiry.at(slot), entry) };
     }
 }

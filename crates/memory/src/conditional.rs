@@ -18,6 +18,7 @@ use crate::cell::Cell;
 use crate::entry::Entry;
 use crate::guard::{Keep, RESERVED, Ref};
 use crate::hash::KeyHash;
+use crate::insert;
 use crate::options::InsertOptions;
 use crate::sync::Ordering;
 
@@ -204,7 +205,7 @@ where
     let inner = &*cache.inner;
     let shard = inner.shards.of(hash);
     let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
-    let mut candidate = cache.candidate(hash, &mut key, &mut value, options);
+    let mut candidate = insert::candidate(&cache.inner, hash, &mut key, &mut value, options);
     candidate.guard = guard;
     if !inner.put_if(shard, &mut candidate, decide, |after| inner.settle(after)) {
         candidate.hand_back();

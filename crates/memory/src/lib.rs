@@ -42,6 +42,7 @@ mod index_growth_tests; // as `index_tests`
 // there
 mod index_tests;
 mod inner;
+mod insert;
 mod iter;
 mod lifetimes;
 mod limbo;
@@ -79,8 +80,8 @@ mod teardown;
 mod tests;
 mod thrown;
 mod totals;
+mod unplaced;
 mod upkeep;
-mod usual;
 
 pub use build_error::BuildError;
 pub use builder::Builder;

@@ -370,10 +370,7 @@ where
     Q: Hash + Equivalent<K> + ?Sized,
 {
     match inner.find_frozen(frozen, record, hash, key) {
-        None => {
-            record.probed_out(); // or a thread at rest would keep an index that is gone
-            inner.look_up_further(record, key)
-        }
+        None => inner.look_up_further(record, key),
         found => found,
     }
 }

@@ -57,10 +57,10 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let clock = self.lifetimes.clock();
         // as in `put`
         let _asks = candidate.due.map(|due| self.lifetimes.upkeep().asks(due));
-        let owner = self.owner_past_loads(shard, candidate.hash, candidate.key());
+        let owner = self.owner_past_loads(shard, candidate.unplaced.hash, candidate.unplaced.key());
         let (result, after) = self.change(shard, owner, |owner, gone| {
-            let hash = candidate.hash.in_shard();
-            let there = owner.find(shard.table(), hash, candidate.key());
+            let hash = candidate.unplaced.hash.in_shard();
+            let there = owner.find(shard.table(), hash, candidate.unplaced.key());
             decide(there.filter(|entry| !entry.head.is_over(clock)))
                 .then(|| owner.insert(shard, &self.budget, clock, candidate, asks_others, gone))
         });
@@ -90,7 +90,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let owner = if candidate.guard.is_some() {
             shard.owner()
         } else {
-            self.owner_past_loads(shard, candidate.hash, candidate.key())
+            self.owner_past_loads(shard, candidate.unplaced.hash, candidate.unplaced.key())
         };
         let (result, after) = self.change(shard, owner, |owner, gone| {
             owner.insert(shard, &self.budget, self.lifetimes.clock(), candidate, asks_others, gone)

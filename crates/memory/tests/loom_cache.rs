@@ -58,6 +58,8 @@ mod huge;
 mod index;
 #[path = "../src/inner.rs"]
 mod inner;
+#[path = "../src/insert.rs"]
+mod insert;
 #[path = "../src/iter.rs"]
 mod iter;
 #[path = "../src/lifetimes.rs"]
@@ -110,10 +112,10 @@ mod thread;
 mod thrown;
 #[path = "../src/totals.rs"]
 mod totals;
+#[path = "../src/unplaced.rs"]
+mod unplaced;
 #[path = "../src/upkeep.rs"]
 mod upkeep;
-#[path = "../src/usual.rs"]
-mod usual;
 
 /// Nothing expires here.
 mod maintenance {
@@ -162,6 +164,8 @@ mod quiet {
 mod frozen_models;
 #[path = "loom/host.rs"]
 mod host_models;
+#[path = "loom/refused.rs"]
+mod refused_models;
 
 use std::future::Future;
 use std::hash::BuildHasherDefault;
@@ -974,32 +978,6 @@ fn a_table_that_is_replaced_is_looked_at_without_a_barrier() {
 #[test]
 fn what_an_iterator_shows_is_neither_freed_nor_missed() {
     model_of_readers(2, iterates_beside_a_removal);
-}
-
-#[test]
-fn a_barrier_that_is_refused_later_is_done_without() {
-    for own_fences in [true, false] {
-        sync::with_own_fences(own_fences);
-        barrier::with(Kind::Refused);
-        model(3, looks_up_beside_a_removal);
-    }
-    model(2, looks_up_while_the_table_is_replaced);
-    // The reader has been told by the time of the second removal, or has to be waited for again.
-    model(2, || {
-        let cache = Cache::small(2);
-        cache.put(1, 10);
-        cache.put(2, 20);
-        let other = Handle::of(&cache);
-        let reader = thread::spawn(move || {
-            assert!(other.value(1).is_none_or(|value| value == 10));
-            assert!(other.value(2).is_none_or(|value| value == 20));
-        });
-        for key in [1, 2] {
-            drop(cache.remove(&Tracked::new(key)));
-            cache.reclaim();
-        }
-        reader.join().unwrap();
-    });
 }
 
 #[test]

@@ -87,13 +87,16 @@ impl<K, V> FrozenState<K, V> {
         record.probe(index as usize);
         barrier::light_if_asymmetric();
         // Acquire: what is in the index was written before it was published.
-        if index.is_null() || self.published.load(Ordering::Acquire).cast_const() != index {
-            return None;
-        }
-        // SAFETY: the record names the index, and it was published after the record did.
-        let index = unsafe { &*index };
-        let (entry, cell) = index.find(record, hash.in_shard(), key)?;
-        record.probed_out();
+        let is_published =
+            !index.is_null() && self.published.load(Ordering::Acquire).cast_const() == index;
+        let found = if is_published {
+            // SAFETY: the record names the index, and it was published after the record did.
+            unsafe { &*index }.find(record, hash.in_shard(), key)
+        } else {
+            None
+        };
+        record.probed_out(); // or a thread at rest would keep an index that is gone
+        let (entry, cell) = found?;
         Some(Found { entry, cell })
     }
 

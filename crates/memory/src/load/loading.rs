@@ -12,6 +12,7 @@ use crate::entry::Entry;
 use crate::flight::{Failure, Flight};
 use crate::guard::{Keep, RESERVED, Ref};
 use crate::hash::KeyHash;
+use crate::insert;
 use crate::options::InsertOptions;
 use crate::owner::Owner;
 use crate::sync::{Arc, Ordering, lock};
@@ -141,7 +142,7 @@ where
     let inner = &*cache.inner;
     let shard = inner.shards.of(hash);
     let (mut key, mut value) = (ManuallyDrop::new(key()), ManuallyDrop::new(value));
-    let mut candidate = cache.candidate(hash, &mut key, &mut value, options);
+    let mut candidate = insert::candidate(&cache.inner, hash, &mut key, &mut value, options);
     let cell = inner.record().cell();
     // comparing keys is the user's code and may need cells, too
     cell.store(RESERVED, Ordering::Relaxed);

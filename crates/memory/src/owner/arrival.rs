@@ -32,9 +32,9 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     where
         K: Eq,
     {
-        let (hash, need) = (candidate.hash.in_shard(), Amount::of(candidate.weight));
-        let access = candidate.hash.access(candidate.weight);
-        match self.look_up(shard.table(), hash, candidate.key()) {
+        let (hash, need) = (candidate.unplaced.hash.in_shard(), Amount::of(candidate.weight));
+        let access = candidate.unplaced.hash.access(candidate.weight);
+        match self.look_up(shard.table(), hash, candidate.unplaced.key()) {
             Some(before) => {
                 // SAFETY: places in the index are those of live entries, and entries are taken out
                 // under this lock only.
@@ -88,7 +88,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let need = Amount::of(candidate.weight);
         let taken = self.room.take(budget, need);
         if !candidate.is_admitted && !candidate.pinned && budget.could_hold(need) {
-            let access = candidate.hash.access(candidate.weight);
+            let access = candidate.unplaced.hash.access(candidate.weight);
             let fits = taken.is_some();
             // The victim of another shard is not known before it leaves.
             let leaves_elsewhere = asks_others && self.room.is_owed(budget, need, need);
@@ -163,7 +163,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         gone: &mut Gone,
     ) -> Result<(), Amount> {
         let need = Amount::of(candidate.weight);
-        let access = candidate.hash.access(candidate.weight);
+        let access = candidate.unplaced.hash.access(candidate.weight);
         loop {
             let mut more = need;
             if let Some(slot) = replaced {
@@ -223,7 +223,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.begin_moving(shard);
         }
         let place = self.place(slot, candidate);
-        let lane = shard.table().index.insert(candidate.hash.in_shard(), place);
+        let lane = shard.table().index.insert(candidate.unplaced.hash.in_shard(), place);
         let (weight, pinned) = (candidate.weight, candidate.pinned);
         self.room.entered(weight);
         self.slots.put(slot, self.tenant(candidate, lane), weight);
@@ -255,7 +255,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let Standing { index, spot, place: before } = self.standing(table, victim.0);
         let place = self.place(victim.0, candidate);
         index.remove(self.slots[victim.0].hash, spot);
-        let lane = table.index.insert(candidate.hash.in_shard(), place);
+        let lane = table.index.insert(candidate.unplaced.hash.in_shard(), place);
         let pinned = candidate.pinned;
         // It is as heavy.
         self.slots.put(victim.0, self.tenant(candidate, lane), candidate.weight);
@@ -360,7 +360,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     /// Returns what is to be known of an entry that stands in a lane of the newest index.
     #[inline(always)]
     fn tenant(&self, candidate: &Candidate<'_, K, V>, lane: Lane) -> Tenant {
-        let (hash, pinned) = (candidate.hash.in_shard(), candidate.pinned);
+        let (hash, pinned) = (candidate.unplaced.hash.in_shard(), candidate.pinned);
         Tenant { hash, lane, pinned, frozen: false, era: self.growth.era() }
     }
 

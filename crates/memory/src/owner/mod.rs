@@ -28,7 +28,6 @@ pub(crate) use self::shape::Shape;
 use self::slots::Slots;
 use self::standing::Standing;
 pub(crate) use self::tenant::Tenant;
-pub(crate) use self::usual::Unplaced;
 use crate::admission::ShardAdmission;
 use crate::budget::{Amount, Budget, Share};
 use crate::cause::Cause;

@@ -2,73 +2,15 @@
 //! expires nor is pinned, into a cache without listener, weigher, admission and lifetimes. It
 //! replaces such an entry, or one that leaves for it. All else is [`insert`](Owner::insert)'s.
 
-use std::mem::ManuallyDrop;
-
 use floe_policy::{Eviction, Slot};
 
 use super::{Owner, Standing, Tenant};
 use crate::budget::{Amount, Budget};
 use crate::entry::{Entry, Head};
-use crate::hash::KeyHash;
 use crate::limbo::Retired;
 use crate::shard::Shard;
 use crate::slab::Slab;
-
-/// A key and a value on their way in. Dropped with this if they are not placed: by a caller that
-/// has no lock then, as they are the user's.
-pub(crate) struct Unplaced<'a, K, V> {
-    pub(crate) hash: KeyHash,
-    key: &'a mut ManuallyDrop<K>,
-    value: &'a mut ManuallyDrop<V>,
-    is_placed: bool,
-}
-
-impl<'a, K, V> Unplaced<'a, K, V> {
-    /// Takes over key and value; the caller neither uses nor drops them any more.
-    #[inline(always)]
-    pub(crate) fn new(
-        hash: KeyHash,
-        key: &'a mut ManuallyDrop<K>,
-        value: &'a mut ManuallyDrop<V>,
-    ) -> Self {
-        Self { hash, key, value, is_placed: false }
-    }
-
-    /// Moves into memory for an entry.
-    ///
-    /// # Safety
-    /// It may be written and holds no entry. Called once.
-    #[inline(always)]
-    unsafe fn settle(&mut self, slot: u32, entry: *mut Entry<K, V>) {
-        self.is_placed = true;
-        // SAFETY: the memory is the caller's to write. Key and value are not dropped here: they are
-        // in `ManuallyDrop`, and `is_placed` is set.
-        unsafe {
-            (&raw mut (*entry).head).write(Head::never().at(slot));
-            (&raw mut (*entry).key).copy_from_nonoverlapping(&raw const **self.key, 1);
-            (&raw mut (*entry).value).copy_from_nonoverlapping(&raw const **self.value, 1);
-        }
-    }
-
-    /// Gives key and value back to the caller, who has them where they were.
-    pub(crate) fn hand_back(mut self) {
-        debug_assert!(!self.is_placed, "they have moved");
-        self.is_placed = true;
-    }
-}
-
-impl<K, V> Drop for Unplaced<'_, K, V> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if !self.is_placed {
-            // SAFETY: taken over by `new`, and not moved out.
-            unsafe {
-                ManuallyDrop::drop(self.key);
-                ManuallyDrop::drop(self.value);
-            }
-        }
-    }
-}
+use crate::unplaced::Unplaced;
 
 impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
     /// Inserts an entry if that is done in one of the usual ways, and returns whether it is.
@@ -87,7 +29,7 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
         // SAFETY: places in the index are those of live entries, and entries are taken out under
         // this lock only.
         let entry = |place| unsafe { &*self.slab.entry(place) };
-        let is_key = |place| **unplaced.key == entry(place).key;
+        let is_key = |place| *unplaced.key() == entry(place).key;
         let Some((spot, before)) = table.index.find(unplaced.hash.in_shard(), is_key) else {
             return self.exchange_usually(shard, budget, unplaced, asks_others);
         };
@@ -145,6 +87,6 @@ impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
 fn place<K, V>(slab: &mut Slab<Entry<K, V>>, slot: u32, unplaced: &mut Unplaced<'_, K, V>) -> u32 {
     let (place, entry) = slab.take();
     // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
-    unsafe { unplaced.settle(slot, entry) };
+    unsafe { unplaced.settle(Head::never().at(slot), entry) };
     place
 }

@@ -116,6 +116,32 @@ fn a_guard_keeps_a_frozen_value_that_was_removed_and_thawed() {
 }
 
 #[test]
+fn a_thread_at_rest_that_missed_keeps_no_frozen_index() {
+    let cache = filled(10_000);
+    let bytes = || cache.stats().memory_bytes;
+    cache.freeze(0.5);
+    let frozen = bytes();
+    cache.thaw();
+    let thawed = bytes();
+    assert!(thawed < frozen, "{thawed} and {frozen}");
+    cache.freeze(0.5);
+    let [missed, counted] = [(); 2].map(|()| std::sync::Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            assert!((0..1000).all(|key| cache.get(&key).is_some()));
+            assert!(cache.get(&10_001).is_none());
+            missed.wait();
+            counted.wait();
+        });
+        missed.wait();
+        cache.thaw();
+        let again = bytes();
+        counted.wait();
+        assert!(again <= thawed, "{again} bytes after {thawed}: the index is kept");
+    });
+}
+
+#[test]
 fn what_is_frozen_expires() {
     let clock = Clock::manual();
     let cache = Cache::builder()

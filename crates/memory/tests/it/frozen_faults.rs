@@ -5,8 +5,9 @@
 //! replayed with its histories in `src/frozen/histories.rs`; that learning did not end near a hit
 //! ratio of 1, in `adaptive.rs`, too.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 
 use crate::common::{Tally, Value};
 use floe_memory::Cache;
@@ -184,4 +185,44 @@ fn any_number_of_shards_is_frozen() {
             assert!((16_000..32_000).all(|key| cache.get(&key).is_none()));
         }
     }
+}
+
+thread_local! {
+    static HASH: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A key with a faulty hash, which changes.
+#[derive(Debug, PartialEq, Eq)]
+struct Fickle;
+
+impl Hash for Fickle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(HASH.get());
+    }
+}
+
+#[test]
+fn what_replaces_a_frozen_entry_by_another_hash_leaves_nothing_of_it_in_the_frozen_index() {
+    let tally = Tally::new();
+    let mut replaced = 0;
+    for other in 1..2000 {
+        HASH.set(0);
+        let hasher = BuildHasherDefault::<Identity>::default();
+        let cache = Cache::builder().capacity(3).hasher(hasher).build();
+        cache.insert(Fickle, tally.value(1));
+        assert_eq!(cache.freeze(1.0).entries, 1);
+        HASH.set(other);
+        cache.insert(Fickle, tally.value(2));
+        HASH.set(0);
+        if cache.len() == 1 {
+            replaced += 1;
+            cache.reclaim();
+            if let Some(value) = cache.get(&Fickle) {
+                value.of(2); // the successor, alive
+            }
+        }
+        drop(cache);
+        assert_eq!(tally.alive(), 0);
+    }
+    assert!(replaced > 0, "the index of all entries tells none of these hashes apart");
 }
