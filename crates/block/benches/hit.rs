@@ -31,6 +31,7 @@ impl Subject {
     fn new(mode: WriteMode, admit: &str) -> Self {
         let sizes = "4KiB,32KiB,64KiB,128KiB,256KiB".parse().expect("the sizes are well-formed");
         let config = Config {
+            adapts_fetches: false,
             sizes,
             cache_bytes: 2 * BLOCKS * 4096,
             mode,

@@ -110,6 +110,7 @@ impl Subject {
 fn volatile_driver(mode: WriteMode, gate: Gate, pool: Pool) -> Driver {
     let (sizes, shards, memory) = (BlockSizes::default(), Some(1), Memory::None);
     let config = Config {
+        adapts_fetches: false,
         sizes,
         cache_bytes: CACHE_BYTES,
         mode,

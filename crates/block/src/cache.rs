@@ -11,6 +11,8 @@
 
 mod commits;
 mod drains;
+mod fetch_size;
+mod ghost;
 mod messages;
 mod shards;
 mod state;
@@ -113,7 +115,7 @@ impl BlockCache {
             Shard::new(number as u8, &cache, config)
         };
         let part = |part: usize| Self {
-            shards: Shards::new(PartId(part as u8), parts, shards, config.sizes.clone(), shard),
+            shards: Shards::new(PartId(part as u8), parts, shards, &config, shard),
             followed: Followed::new(&config),
             config: config.clone(),
             volumes: Volumes::default(),

@@ -22,6 +22,9 @@ const GROUPS_A_SHARD: u64 = 16;
 pub struct Config {
     /// Block sizes.
     pub sizes: BlockSizes,
+    /// Read misses fetch as much as pays, up to the largest block, instead of whole smallest
+    /// blocks.
+    pub adapts_fetches: bool,
     /// Bytes of the cache device to use.
     pub cache_bytes: u64,
     /// The write mode: which writes wait for which device.

@@ -237,6 +237,24 @@ impl BlockSizes {
     }
 }
 
+/// Groups that a cache needs to choose its victims well.
+const LEAST_GROUPS: u64 = 64;
+
+/// The smallest size, where none are given. Each block of a request is an operation of its own on
+/// the cache device, and takes as much memory as a large one: smaller blocks lose more by that than
+/// they gain by moving fewer bytes.
+const LEAST_SECTORS: u64 = 4;
+
+impl BlockSizes {
+    /// Returns the sizes of a new cache for which none are given: all from 16 KiB to a 64th of the
+    /// cache, at least to 256 KiB and at most to 1 MiB.
+    pub fn automatic(cache_bytes: u64) -> Self {
+        let largest = (cache_bytes / LEAST_GROUPS / SECTOR_BYTES).clamp(64, 256);
+        let sizes = (0..MOST_CLASSES).map(|class| 1 << class);
+        Self { sectors: sizes.filter(|size| (LEAST_SECTORS..=largest).contains(size)).collect() }
+    }
+}
+
 impl Default for BlockSizes {
     /// AdaCache's sizes: 32, 64, 128 and 256 KiB.
     fn default() -> Self {
@@ -286,6 +304,14 @@ mod tests {
         let sizes: BlockSizes = "256KiB, 32KiB,4096".parse().unwrap();
         assert_eq!(sizes.to_string(), "4KiB,32KiB,256KiB");
         assert_eq!((sizes.smallest(), sizes.largest()), (1, 64));
+    }
+
+    #[test]
+    fn a_cache_has_groups_enough_for_the_sizes_that_it_is_given() {
+        let sizes = |bytes: u64| BlockSizes::automatic(bytes).to_string();
+        assert_eq!(sizes(1 << 20), "16KiB,32KiB,64KiB,128KiB,256KiB");
+        assert_eq!(sizes(40 << 20), "16KiB,32KiB,64KiB,128KiB,256KiB,512KiB");
+        assert_eq!(sizes(1 << 40), "16KiB,32KiB,64KiB,128KiB,256KiB,512KiB,1MiB");
     }
 
     #[test]

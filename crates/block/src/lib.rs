@@ -53,6 +53,7 @@ mod part;
 #[cfg(floe_crash)]
 #[doc(hidden)]
 pub mod planted;
+mod price;
 mod shard;
 mod shedding;
 mod sleep;

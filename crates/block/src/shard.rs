@@ -21,6 +21,7 @@ mod bypass;
 mod clean;
 mod drain;
 mod dump;
+mod extend;
 mod fetch;
 mod health;
 mod journal;

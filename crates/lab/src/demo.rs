@@ -5,7 +5,7 @@
 
 mod text;
 
-use floe_block::{Config, Gate, WriteMode};
+use floe_block::{BlockSizes, Config, Gate, WriteMode};
 use floe_device::Spec;
 use floe_trace::{Op, Request};
 use serde::Serialize;
@@ -196,7 +196,14 @@ pub fn plan(mode: WriteMode) -> Plan {
     };
     let admission = "always".parse().expect("it is an admission");
     let gate = Gate { admission, above_bytes: 0 };
-    let config = Config { gate, cache_bytes: CACHE_BYTES, mode, ..Config::default() };
+    let config = Config {
+        sizes: BlockSizes::automatic(CACHE_BYTES),
+        adapts_fetches: true,
+        cache_bytes: CACHE_BYTES,
+        mode,
+        gate,
+        ..Config::default()
+    };
     let most_dirty_bytes = mode.keeps_writes().then_some(CACHE_BYTES / 2);
     let cache = spec(CACHE_BYTES, CACHE_MEDIUM);
     let spec = spec(VOLUME_BYTES, VOLUME_MEDIUM);

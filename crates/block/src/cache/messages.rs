@@ -21,7 +21,7 @@ impl BlockCache {
             let shard = self.shards.number_of(piece.volume, piece.sectors.start);
             let to = self.shards.owner(shard);
             if to == self.shards.part {
-                self.shards.at(shard).submit(piece, orders);
+                self.shards.submit(shard, piece, orders);
             } else {
                 orders.push(Order::Send { to, message: Message::Piece(ForeignPiece(piece)) });
             }
@@ -103,7 +103,7 @@ impl BlockCache {
         match message {
             Message::Piece(ForeignPiece(piece)) => {
                 let shard = self.shards.number_of(piece.volume, piece.sectors.start);
-                self.shards.at(shard).submit(piece, orders);
+                self.shards.submit(shard, piece, orders);
             }
             Message::FetchAhead { volume, sectors, stream } => {
                 let shard = self.shards.number_of(volume, sectors.start);

@@ -4,10 +4,14 @@
 //! which mark the shards that they return as *stirred*.
 
 use super::ROUTER;
+use super::fetch_size::FetchSize;
+use crate::config::Config;
+use crate::engine::piece::Piece;
 use crate::engine::shard_of;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
-use crate::order::OpId;
+use crate::order::{OpId, Order};
 use crate::part::PartId;
+use crate::price::Price;
 use crate::shard::Shard;
 use crate::store::journal::{Change, RestoredBlock};
 use floe_policy::Slot;
@@ -22,6 +26,8 @@ pub(crate) struct Shards {
     /// The number of shards of all parts together.
     pub(super) all: u64,
     sizes: BlockSizes,
+    /// The size of fetches, where that is learned.
+    fetch_size: Option<Box<FetchSize>>,
     /// A bit for each of this part's shards that may have events to be handled.
     stirred: u128,
     degraded: bool,
@@ -35,12 +41,44 @@ impl Shards {
         part: PartId,
         parts: usize,
         all: u64,
-        sizes: BlockSizes,
+        config: &Config,
         shard: impl Fn(u64) -> Shard,
     ) -> Self {
-        let shards = (u64::from(part.0)..all).step_by(parts).map(shard).collect();
+        let shards: Vec<Shard> = (u64::from(part.0)..all).step_by(parts).map(shard).collect();
+        let sizes = config.sizes.clone();
+        let learns = config.adapts_fetches && config.mode.caches_reads() && sizes.count() > 1;
+        let fetch_size = learns.then(|| {
+            let sectors = config.cache_bytes / SECTOR_BYTES / all * shards.len() as u64;
+            Box::new(FetchSize::new(&sizes, config.mode, sectors))
+        });
         let (stirred, degraded, has_newly_lost) = (0, false, false);
-        Self { part, parts, shards, all, sizes, stirred, degraded, has_newly_lost }
+        let mut part =
+            Self { part, parts, shards, all, sizes, fetch_size, stirred, degraded, has_newly_lost };
+        part.set_fetch_size();
+        part
+    }
+
+    /// Submits a sub-request to this part's shard of a number.
+    #[inline]
+    pub(super) fn submit(&mut self, number: u64, piece: Piece, orders: &mut Vec<Order>) {
+        if self.fetch_size.as_mut().is_some_and(|size| size.learn(&piece)) {
+            self.set_fetch_size();
+        }
+        self.at(number).submit(piece, orders);
+    }
+
+    /// Passes the learned size of fetches to the shards.
+    fn set_fetch_size(&mut self) {
+        let Some(size) = &self.fetch_size else { return };
+        let sectors = size.sectors();
+        self.shards.iter_mut().for_each(|shard| shard.parts.fetch_sectors = sectors);
+    }
+
+    /// Sets the price of the backing devices' reads, by which the size of fetches is chosen.
+    pub(crate) fn set_price(&mut self, price: Price) {
+        if let Some(size) = &mut self.fetch_size {
+            size.set_price(price);
+        }
     }
 
     /// Returns the number, among all shards, of the one that a sector belongs to.

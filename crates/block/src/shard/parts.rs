@@ -35,6 +35,8 @@ pub(crate) struct Parts {
     pub(crate) admission: Admission,
     pub(crate) health: Health,
     pub(crate) shed: Shed,
+    /// The sectors that a read miss fetches, aligned; 0 for whole smallest blocks.
+    pub(crate) fetch_sectors: u64,
     pub(crate) dirt: Dirt,
     pub(crate) events: Vec<Event>,
     /// Orders that the shard has not handed out yet.
@@ -55,6 +57,7 @@ impl Parts {
             admission: Admission::new(&config, sectors),
             health: Health::default(),
             shed: Shed::default(),
+            fetch_sectors: 0,
             dirt: Dirt::default(),
             events: Vec::new(),
             orders: Vec::new(),

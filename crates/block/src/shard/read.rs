@@ -9,6 +9,7 @@
 //! prefetch is a read without a destination: it only fetches.
 
 use super::admission::Removal;
+use super::extend::Extension;
 use super::parts::Parts;
 use super::store::Storing;
 use crate::engine::locks::{Need, TaskId};
@@ -151,6 +152,7 @@ impl<'a> Reading<'a> {
         }
         fetches.sort_unstable_by_key(|run| run.start);
         parts.offer_fetches(self.id, fetches, offered);
+        Extension::of(parts, self.id).extend(offered);
         let mut id = self.id;
         for (fetch, admitted) in offered.iter() {
             if self.parts.tasks[id].range.start < fetch.start {

@@ -60,7 +60,7 @@ pub struct Tier {
     pages: Option<Pages>,
     /// The journal of a persistent cache.
     journal: Option<Journal>,
-    /// Measures device times, where the admission needs them.
+    /// Measures device times, where the admission or the size of fetches needs them.
     timing: Option<Timing>,
     /// The I/O gate between this tier and the one below or the backing devices.
     pub(super) io_gate: IoGate,
@@ -127,10 +127,12 @@ impl Tier {
         self
     }
 
-    /// Sets the clock by which devices are timed, if the cache has an admission.
+    /// Sets the clock by which devices are timed, for an admission and for the size of fetches.
     #[must_use]
     pub fn with_clock(mut self, clock: impl Fn() -> Instant + 'static) -> Self {
-        self.timing = (!self.cache.config().gate.admission.is_always()).then(|| Timing::new(clock));
+        let config = self.cache.config();
+        let asked = !config.gate.admission.is_always();
+        self.timing = (asked || config.adapts_fetches).then(|| Timing::new(clock, asked));
         self
     }
 

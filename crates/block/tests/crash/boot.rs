@@ -183,7 +183,9 @@ impl Boot<'_> {
         let tier = tier(service);
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
         let (gate, evict) = (gate(service), evict(service));
-        let config = Config { mode: service.mode, gate, evict, memory, ..Config::default() };
+        let adapts_fetches = adapts(service);
+        let config =
+            Config { mode: service.mode, gate, evict, memory, adapts_fetches, ..Config::default() };
         let begin = |io: &mut Io<'_>| {
             kept.begin(io, self.volumes(), &config, 1).map_err(|error| match error {
                 BeginError::Store(error) => error,
@@ -206,6 +208,7 @@ impl Boot<'_> {
         let config = Config {
             sizes: self.format.sizes.clone(),
             cache_bytes: self.format.cache_bytes(),
+            adapts_fetches: adapts(service),
             mode: service.mode,
             gate: gate(service),
             evict: evict(service),
@@ -225,6 +228,11 @@ impl Boot<'_> {
 
 fn gate(service: Service) -> Gate {
     Gate::new(service.admit.parse().expect("the admission is registered"))
+}
+
+/// Returns whether the size of fetches is learned: in the worlds with the default policy.
+fn adapts(service: Service) -> bool {
+    service.evict == "lru"
 }
 
 fn evict(service: Service) -> Evict {

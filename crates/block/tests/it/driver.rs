@@ -61,6 +61,7 @@ impl Rig {
         let memory = tier.as_ref().map_or(Memory::None, MemoryTier::config);
         let sizes = "4KiB,16KiB,32KiB".parse().unwrap();
         let cache_of = BlockCache::new(Config {
+            adapts_fetches: false,
             sizes,
             cache_bytes: CACHE,
             mode,

@@ -300,6 +300,7 @@ impl World {
         let config = Config {
             sizes,
             cache_bytes,
+            adapts_fetches: setup.groups.is_multiple_of(2),
             mode: setup.mode,
             gate: Gate::new(setup.admit.parse().unwrap()),
             evict: setup.evict.parse().unwrap(),

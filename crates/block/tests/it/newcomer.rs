@@ -42,6 +42,7 @@ fn persistent(cache: &MemoryDevice, mode: WriteMode) -> Tier {
 
 fn volatile(mode: WriteMode) -> Tier {
     let config = Config {
+        adapts_fetches: false,
         sizes: "4KiB".parse().unwrap(),
         cache_bytes: 64 << 10,
         mode,

@@ -1,7 +1,7 @@
 //! What a client sees of reads, and what they cost the devices.
 
 use crate::common::*;
-use floe_block::{DeviceId, Fault, Kind, Request, VolumeId, WriteMode};
+use floe_block::{Config, DeviceId, Fault, Kind, Request, VolumeId, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;
 const MODES: [WriteMode; 3] = [WriteMode::Through, WriteMode::Around, WriteMode::Back];
@@ -259,4 +259,72 @@ fn reads_that_overlap_at_their_ends_fetch_side_by_side_and_nothing_twice() {
         }
         bench.check_idle();
     }
+}
+
+#[test]
+fn a_learned_fetch_is_the_aligned_run_around_a_read_up_to_what_is_cached() {
+    const KIB: u64 = 1024;
+    let adapts = |volume: u64| {
+        let sizes = config("4KiB,16KiB,64KiB,256KiB", 4 << 20, WriteMode::Through);
+        let config = Config { adapts_fetches: true, ..sizes };
+        Bench::new(config, &[volume]).numbered()
+    };
+    let fetched = |bench: &Bench| -> Vec<(u64, u64)> {
+        let ordered = bench.log.iter().map(target).filter(|(device, ..)| *device == BACKING);
+        ordered.map(|(_, offset, len)| (offset / KIB, len / KIB)).collect()
+    };
+    // 64 KiB are fetched before anything is learned.
+    let mut bench = adapts(1 << 20);
+    assert_eq!(bench.get(3), Ok(4));
+    assert_eq!(fetched(&bench), [(0, 64)]);
+    assert_eq!((bench.get(0), bench.get(15)), (Ok(1), Ok(16)));
+    assert_eq!(fetched(&bench).len(), 1, "both were fetched");
+    // What is cached ends it on either side.
+    bench.put(20..21, 5);
+    bench.put(26..27, 6);
+    bench.log.clear();
+    assert_eq!(bench.get(23), Ok(24));
+    assert_eq!(fetched(&bench), [(84, 20)]);
+    assert_eq!((bench.get(20), bench.get(26)), (Ok(5), Ok(6)), "newer data stays");
+    // The volume's end ends it, too.
+    let mut short = adapts(9 * SECTOR);
+    assert_eq!(short.get(4), Ok(5));
+    assert_eq!(fetched(&short), [(0, 36)]);
+    // Nothing waits because another fetch would overlap.
+    let mut busy = adapts(1 << 20);
+    let first = busy.submit(read(0, SECTOR), 0);
+    let second = busy.submit(read(20 * SECTOR, SECTOR), 0);
+    let third = busy.submit(read(5 * SECTOR, SECTOR), 0);
+    assert_eq!(fetched(&busy), [(0, 64), (64, 64)]);
+    busy.run();
+    for (id, sector) in [(first, 0), (second, 20), (third, 5)] {
+        assert_eq!(busy.answer(id).bytes[0], Bench::born(sector));
+    }
+    busy.check_idle();
+}
+
+#[test]
+fn a_learned_fetch_begins_within_a_block_whose_first_sectors_are_valid() {
+    // The blocks have two sectors; sector 16 begins a region.
+    let bench = || {
+        let sizes = config("8KiB,64KiB", 4 << 20, WriteMode::Back);
+        let mut bench = Bench::new(Config { adapts_fetches: true, ..sizes }, &[1 << 20]).numbered();
+        bench.put(16..17, 5);
+        bench
+    };
+    let mut quiet = bench();
+    quiet.log.clear();
+    assert_eq!(quiet.get(17), Ok(18));
+    let fetches = quiet.log.iter().map(target).find(|(device, ..)| *device == BACKING);
+    assert_eq!(fetches, Some((BACKING, 17 * SECTOR, 15 * SECTOR)));
+    assert_eq!(quiet.get(16), Ok(5), "the fetch has left it");
+    quiet.check_idle();
+    // A write of the block's first sector is under way.
+    let mut busy = bench();
+    let written = busy.submit(write(16 * SECTOR, SECTOR), 6);
+    let wanted = busy.submit(read(17 * SECTOR, SECTOR), 0);
+    busy.run();
+    assert_eq!((busy.answer(written).result, busy.answer(wanted).bytes[0]), (Ok(()), 18));
+    assert_eq!(busy.get(16), Ok(6));
+    busy.check_idle();
 }

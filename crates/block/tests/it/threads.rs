@@ -141,6 +141,7 @@ fn run(modes: &[WriteMode], seed: u64) -> Option<usize> {
     let folder = tempfile::tempdir().unwrap();
     let tier = |(at, &mode): (usize, &WriteMode)| {
         let config = Config {
+            adapts_fetches: false,
             sizes: "4KiB,16KiB,32KiB".parse().unwrap(),
             cache_bytes: CACHE << at,
             mode,

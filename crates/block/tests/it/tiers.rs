@@ -55,6 +55,7 @@ fn device(bytes: u64, fail: f64, seed: u64) -> Box<dyn Device> {
 /// A tier by itself.
 fn alone(tier: &Tier, pool: &Pool, seed: u64) -> floe_block::Tier {
     let config = Config {
+        adapts_fetches: false,
         sizes: tier.sizes.parse().unwrap(),
         cache_bytes: tier.cache_bytes,
         mode: tier.mode,

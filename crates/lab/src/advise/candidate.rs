@@ -2,12 +2,15 @@
 
 use std::fmt::{self, Write};
 
-use floe_block::{BlockSizes, Config, Memory, WriteMode, format_size};
+use floe_block::{Config, Memory, WriteMode, format_size};
 use floe_server::config::ServerConfig;
 use serde::Serialize;
 
 use super::AdviseError;
 use crate::replay::{Plan, Tier, Volume};
+
+/// Block sizes that are not given: the server chooses them.
+pub(super) const AUTOMATIC: &str = "automatic";
 
 /// Settings of a cache, as texts of floe.toml.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
@@ -16,7 +19,7 @@ pub struct Candidate {
     pub cache_bytes: u64,
     /// Write mode.
     pub write: String,
-    /// Block sizes.
+    /// Block sizes; `automatic` where they are not given.
     pub block_sizes: String,
     /// Policy.
     pub evict: String,
@@ -30,7 +33,7 @@ impl Candidate {
         Self {
             cache_bytes,
             write: WriteMode::default().to_string(),
-            block_sizes: BlockSizes::default().to_string(),
+            block_sizes: AUTOMATIC.to_owned(),
             evict: floe_block::Evict::default().to_string(),
             admit: "always".to_owned(),
         }
@@ -137,7 +140,7 @@ mod tests {
         let candidate = Candidate::default_of(1 << 30);
         let (plan, config) = candidate.plan("nvme", "hdd", 1 << 30).unwrap();
         let tier = &plan.tiers[0].config;
-        assert_eq!(tier.sizes.to_string(), candidate.block_sizes);
+        assert!(tier.adapts_fetches && candidate.block_sizes == AUTOMATIC);
         assert_eq!(tier.evict.to_string(), candidate.evict);
         assert_eq!(tier.mode.to_string(), candidate.write);
         assert_eq!(tier.gate.admission.to_string(), candidate.admit);

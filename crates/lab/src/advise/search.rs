@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use floe_block::{Evict, WriteMode};
 
+use super::candidate::AUTOMATIC;
 use super::{Advice, AdviseError, Candidate, Question, Trial, Workload, verdict};
 use crate::replay::Layout;
 
@@ -20,7 +21,8 @@ const SIZE_UNIT_BYTES: u64 = 4 << 20;
 /// The smallest size this close to the best one is chosen.
 const CLOSE: f64 = 1.05;
 
-const BLOCK_SIZES: [&str; 7] = [
+const BLOCK_SIZES: [&str; 8] = [
+    AUTOMATIC,
     "4KiB",
     "4KiB,8KiB,16KiB,32KiB",
     "16KiB",

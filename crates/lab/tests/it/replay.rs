@@ -42,6 +42,7 @@ pub(crate) fn ragged(count: u64, span: u64) -> Vec<Request> {
 pub(crate) fn plan(mode: WriteMode, cache: &str, volume: &str) -> Plan {
     let cache: floe_device::Spec = cache.parse().expect("a device");
     let config = Config {
+        adapts_fetches: false,
         sizes: "4KiB,16KiB,64KiB".parse().expect("sizes"),
         cache_bytes: cache.size_bytes().expect("a size"),
         mode,

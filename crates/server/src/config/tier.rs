@@ -3,7 +3,9 @@
 
 use std::fmt::Display;
 
-use floe_block::{Admissions, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size};
+use floe_block::{
+    Admissions, BlockSizes, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size,
+};
 use floe_device::{Spec, SpecError};
 use floe_policy::admission::Admission;
 
@@ -153,7 +155,8 @@ impl TierConfig {
     /// tiers above.
     pub fn config(&self, memory: Memory, above_bytes: u64) -> Config {
         Config {
-            sizes: self.block_sizes.clone().unwrap_or_default(),
+            sizes: self.sizes(),
+            adapts_fetches: self.block_sizes.is_none(),
             cache_bytes: self.cache_bytes(),
             mode: self.mode(),
             shards: self.shards,
@@ -164,6 +167,12 @@ impl TierConfig {
         }
     }
 
+    /// Returns the block sizes of a new cache.
+    fn sizes(&self) -> BlockSizes {
+        let automatic = || BlockSizes::automatic(self.cache_bytes());
+        self.block_sizes.clone().unwrap_or_else(automatic)
+    }
+
     /// Returns the bytes of it that may be dirty, where that is bounded.
     pub fn most_dirty_bytes(&self) -> Option<u64> {
         self.dirty_max.map(|most| (most.share() * self.cache_bytes() as f64) as u64)
@@ -171,8 +180,7 @@ impl TierConfig {
 
     /// Returns the number of threads for which it has useful shards.
     pub(super) fn useful_threads(&self) -> u64 {
-        let sizes = self.block_sizes.clone().unwrap_or_default();
-        let groups = self.cache_bytes() / (sizes.largest() * SECTOR_BYTES);
+        let groups = self.cache_bytes() / (self.sizes().largest() * SECTOR_BYTES);
         self.shards.unwrap_or(groups / GROUPS_A_THREAD)
     }
 

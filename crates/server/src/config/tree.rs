@@ -63,10 +63,12 @@ settings! {
         calibration: Option<PathBuf> {
             default: "what the cache records, if anything", example: "pmem.json", replayed: true
         }
-        /// Sizes of cached blocks, powers of two from 4KiB to 1MiB
+        /// Sizes of cached blocks, powers of two from 4KiB to 1MiB; without it read misses fetch as
+        /// much as pays
         block_sizes: Option<BlockSizes> {
-            default: "those of the existing cache, or 32KiB,64KiB,128KiB,256KiB",
-            example: "4KiB,64KiB", replayed: true
+            default: "those of the existing cache, or all from 16KiB to 1MiB (256KiB in a small \
+                      cache)",
+            example: "4KiB,64KiB", replayed: true, guide: "tuning.md#block-sizes"
         }
         /// The share of the cache that may be newer than the volume, with write = back or only; the
         /// server writes the rest through

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, BlockSizes, Calibrated, KeptCache, Layout, NewCache, Samples, VolumeId, scan,
-    write_superblock,
+    Begun, Calibrated, KeptCache, Layout, NewCache, Samples, VolumeId, scan, write_superblock,
 };
 use floe_device::Identity;
 
@@ -46,7 +45,7 @@ pub fn start(
         }
         None => {
             let layout = Layout::new(
-                wishes.sizes.as_ref().unwrap_or(&BlockSizes::default()),
+                wishes.sizes.as_ref().unwrap_or(&wishes.config.sizes),
                 wishes.config.cache_bytes,
                 wishes.new_shards,
             )?;

@@ -192,6 +192,7 @@ impl Setup {
                 let sizes = "4KiB,16KiB,64KiB".parse().unwrap();
                 let gate = floe_block::Gate::default();
                 let config = Config {
+                    adapts_fetches: false,
                     sizes,
                     cache_bytes,
                     mode,

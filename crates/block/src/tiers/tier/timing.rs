@@ -1,8 +1,9 @@
-//! Device times, measured on a sample of operations: an admission weighs one device against the
-//! other.
+//! Device times. An admission weighs one device against the other, by a sample of operations. The
+//! size of fetches follows the [price](Price) of the backing device's reads, which are all timed,
+//! and of the cache device's writes.
 //!
-//! Only a cache with such an admission is timed, and only by a clock that the tier was given: the
-//! machine's, or a simulated one. An operation is timed from its submission to the device until its
+//! Only a cache that needs it is timed, and only by a clock that the tier was given: the machine's,
+//! or a simulated one. An operation is timed from its submission to the device until its
 //! completion is handled. So the time includes waiting in the device's queue, as a client's time
 //! does.
 //!
@@ -20,10 +21,14 @@ use floe_policy::admission::Times;
 
 use crate::cache::BlockCache;
 use crate::order::DeviceId;
+use crate::price::{Line, Price};
 
 /// One of so many operations is timed, and the means of so many are reported at once.
 const TIMED_OF: u32 = 8;
 const TOLD_AT_ONCE: u32 = 64;
+
+/// The price is reported after so many reads.
+const PRICED_AT_ONCE: u32 = 16;
 
 /// The types of operations with separate times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +46,8 @@ struct Begun {
     what: What,
     bytes: usize,
     at: Instant,
+    /// It counts for the means.
+    sampled: bool,
 }
 
 /// Operations that have ended.
@@ -88,12 +95,26 @@ pub(super) struct Timing {
     /// Of reads and of writes of the cache device.
     paces: [Pace; 2],
     timed: u32,
+    /// An admission needs the means.
+    for_admission: bool,
+    /// Reads of the backing devices, and writes of the cache device.
+    reads: Line,
+    writes: Line,
+}
+
+/// News of a timed operation.
+enum News {
+    Times(Times),
+    Price(Price),
 }
 
 impl Timing {
-    pub(super) fn new(clock: impl Fn() -> Instant + 'static) -> Self {
+    pub(super) fn new(clock: impl Fn() -> Instant + 'static, for_admission: bool) -> Self {
         Self {
             clock: Box::new(clock),
+            for_admission,
+            reads: Line::default(),
+            writes: Line::default(),
             skipped: 0,
             under_way: Vec::new(),
             sums: [Sum::default(); 4],
@@ -111,25 +132,45 @@ impl Timing {
             (DeviceId::Backing(_), Action::Write { from, .. }) => (What::BackingWrite, from.len()),
             _ => return,
         };
+        let is_read = what == What::BackingRead;
+        if !self.for_admission && !is_read && what != What::CacheWrite {
+            return;
+        }
         self.skipped += 1;
-        if self.skipped == TIMED_OF {
+        let sampled = self.skipped == TIMED_OF;
+        if sampled {
             self.skipped = 0;
-            self.under_way.push(Begun { token, what, bytes, at: (self.clock)() });
+        }
+        if sampled || is_read {
+            self.under_way.push(Begun { token, what, bytes, at: (self.clock)(), sampled });
         }
     }
 
-    /// Notes the end of an operation. Returns the means when there are enough new ones; a failed
-    /// operation does not count.
-    fn end(&mut self, token: u64, ok: bool) -> Option<Times> {
+    /// Notes the end of an operation. Returns the means or the price when there are enough new
+    /// ones; a failed operation does not count.
+    fn end(&mut self, token: u64, ok: bool) -> Option<News> {
         let at = self.under_way.iter().position(|begun| begun.token == token)?;
         let begun = self.under_way.swap_remove(at);
         if !ok {
             return None;
         }
+        let ns = (self.clock)().saturating_duration_since(begun.at).as_nanos() as f64;
+        match begun.what {
+            What::BackingRead => self.reads.add(begun.bytes as u64, ns),
+            What::CacheWrite => self.writes.add(begun.bytes as u64, ns),
+            _ => {}
+        }
+        if !self.for_admission {
+            self.timed = (self.timed + 1) % PRICED_AT_ONCE;
+            return (self.timed == 0).then(|| News::Price(self.reads.price(&self.writes)));
+        }
+        if !begun.sampled {
+            return None;
+        }
         let sum = &mut self.sums[begun.what as usize];
         sum.operations += 1;
         sum.bytes += begun.bytes as u64;
-        sum.ns += (self.clock)().saturating_duration_since(begun.at).as_nanos() as f64;
+        sum.ns += ns;
         self.timed += 1;
         if self.timed < TOLD_AT_ONCE {
             return None;
@@ -140,7 +181,7 @@ impl Timing {
         let [reads, writes] = &mut self.paces;
         let read = reads.after(sums[What::CacheRead as usize]);
         let written = writes.after(sums[What::CacheWrite as usize]);
-        Some(Times {
+        Some(News::Times(Times {
             hit_ns: mean(What::CacheRead),
             backing_read_ns: mean(What::BackingRead),
             backing_write_ns: mean(What::BackingWrite),
@@ -148,7 +189,7 @@ impl Timing {
             write_cost: written
                 .zip(read.filter(|ns| *ns > 0.0))
                 .map(|(written, read)| written / read),
-        })
+        }))
     }
 }
 
@@ -157,9 +198,15 @@ impl Timing {
 #[inline]
 pub(super) fn note_end(timing: &mut Option<Timing>, cache: &mut BlockCache, token: u64, ok: bool) {
     if let Some(timing) = timing
-        && let Some(times) = timing.end(token, ok)
+        && let Some(news) = timing.end(token, ok)
     {
-        cache.observe(&times);
+        match news {
+            News::Times(times) => {
+                cache.observe(&times);
+                cache.shards.set_price(timing.reads.price(&timing.writes));
+            }
+            News::Price(price) => cache.shards.set_price(price),
+        }
     }
 }
 
@@ -178,7 +225,37 @@ mod tests {
     fn timing() -> (Timing, Rc<Cell<u64>>) {
         let (epoch, passed) = (Instant::now(), Rc::new(Cell::new(0)));
         let clock = Rc::clone(&passed);
-        (Timing::new(move || epoch + Duration::from_nanos(clock.get())), passed)
+        (Timing::new(move || epoch + Duration::from_nanos(clock.get()), true), passed)
+    }
+
+    fn times(news: Option<News>) -> Option<Times> {
+        match news? {
+            News::Times(times) => Some(times),
+            News::Price(_) => None,
+        }
+    }
+
+    #[test]
+    fn without_an_admission_reads_of_the_volume_alone_give_a_price() {
+        let (epoch, passed) = (Instant::now(), Rc::new(Cell::new(0)));
+        let clock = Rc::clone(&passed);
+        let mut timing = Timing::new(move || epoch + Duration::from_nanos(clock.get()), false);
+        let pool = Pool::new(0);
+        let mut prices = Vec::new();
+        for token in 0..512 {
+            // 1 ms, and 10 µs a sector.
+            let sectors = 1 + token % 5 * 16;
+            let read = Action::Read(pool.allocate(4096 * sectors as usize).whole());
+            timing.begin(DeviceId::Backing(VolumeId(0)), token, &read);
+            timing.begin(DeviceId::Cache, 1000 + token, &read);
+            passed.set(passed.get() + 1_000_000 + 10_000 * sectors);
+            assert!(timing.end(1000 + token, true).is_none());
+            if let Some(News::Price(price)) = timing.end(token, true) {
+                prices.push(price.sectors_an_operation());
+            }
+        }
+        assert_eq!(prices.len(), 32);
+        assert!((prices[31] - 100.0).abs() < 2.0, "{prices:?}");
     }
 
     #[test]
@@ -195,7 +272,7 @@ mod tests {
             };
             timing.begin(device, token, &read);
             passed.set(passed.get() + ns);
-            told.extend(timing.end(token, !token.is_multiple_of(3)));
+            told.extend(times(timing.end(token, !token.is_multiple_of(3))));
         }
         let [times] = told[..] else { panic!("enough of them went well for one time: {told:?}") };
         let expected =
@@ -222,7 +299,7 @@ mod tests {
             };
             timing.begin(device, token, action);
             passed.set(passed.get() + ns);
-            told.extend(timing.end(token, true));
+            told.extend(times(timing.end(token, true)));
         }
         assert_eq!(told.iter().map(|times| times.write_cost).collect::<Vec<_>>(), [Some(5.0)]);
     }

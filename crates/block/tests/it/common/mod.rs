@@ -96,6 +96,7 @@ pub struct Bench {
 pub fn config(sizes: &str, cache_bytes: u64, mode: WriteMode) -> Config {
     let sizes: BlockSizes = sizes.parse().unwrap();
     Config {
+        adapts_fetches: false,
         sizes,
         cache_bytes,
         mode,
