@@ -1,5 +1,6 @@
 //! Names of settings in a file, and the nearest to a misspelt one.
 
+use floe_policy::spelling::nearest;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error};
 
 /// Reads the name of a setting, which must be one of these.
@@ -13,34 +14,12 @@ impl<'de> DeserializeSeed<'de> for Name<'_> {
         if self.0.contains(&name) {
             return Ok(name);
         }
-        let hint = nearest(&name, self.0).map(|near| format!("did you mean `{near}`? "));
+        let hint = nearest(&name, self.0.iter().map(String::as_str))
+            .map(|near| format!("did you mean `{near}`? "));
         let names: Vec<_> = self.0.iter().map(|name| format!("`{name}`")).collect();
         let (hint, names) = (hint.unwrap_or_default(), names.join(", "));
         Err(D::Error::custom(format!("unknown setting `{name}`; {hint}There are {names}")))
     }
-}
-
-/// Most changes of letters by which a misspelt name differs from the one that was meant.
-const MOST_CHANGES: usize = 2;
-
-/// Returns the name that is nearest to a misspelt one, if one is near.
-fn nearest<'a>(name: &str, names: &'a [String]) -> Option<&'a str> {
-    let near = names.iter().map(|known| (changes(name, known), known.as_str()));
-    near.filter(|(changes, _)| *changes <= MOST_CHANGES).min().map(|(_, known)| known)
-}
-
-/// Returns the Levenshtein distance of two texts.
-fn changes(one: &str, other: &str) -> usize {
-    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
-    for (at, letter) in one.chars().enumerate() {
-        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
-        for (to, other) in other.chars().enumerate() {
-            let replaced = diagonal + usize::from(letter != other);
-            diagonal = row[to + 1];
-            row[to + 1] = replaced.min(row[to] + 1).min(diagonal + 1);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
