@@ -22,6 +22,7 @@ test: ## every test, also those with real NBD clients, from C and from Python
 	FLOE_REQUIRE_CLIENTS=1 FLOE_MIRROR_WORLDS=100000 $(CARGO) test --workspace --locked --no-fail-fast
 	$(CARGO) test -p floe -p floe-memory --lib --all-features --locked --no-fail-fast -- metrics event_tests
 	$(CARGO) bench -p floe-memory --bench instructions --locked -- --check
+	$(CARGO) bench -p floe-memory --bench count --locked -- --check
 	scripts/test-python
 
 # What a change needs before it is committed: no other programs, no guests, no crash simulator.
