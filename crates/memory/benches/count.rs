@@ -5,7 +5,7 @@
 //! admission, whose hits are to cost what they do without. It takes a quarter of an hour; with a
 //! word such as `qd-clock`, only rows whose name has that are counted. With `--check` only that the
 //! default policy's hits write nothing shared where all keys are in, and no more do LRU's on frozen
-//! entries: that takes a minute.
+//! entries: that takes a minute or two.
 //!
 //! Nothing is built in for it: valgrind's lackey runs this program again and says the address of
 //! every instruction and of every store. Between two marks around a hit, a store counts unless it
