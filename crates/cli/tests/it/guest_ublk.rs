@@ -2,7 +2,7 @@
 //! ublk, for a server is killed there and the device waits.
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
 use crate::common::{floe, text};
 use floe_testkit::{is_installed, run};
@@ -82,6 +82,12 @@ impl Guest {
 
     #[track_caller]
     fn runs_within(&self, seconds: u64, script: &str, variables: &str) {
+        let (status, said) = self.run(seconds, script, variables);
+        assert!(status.success(), "{script} in the guest: {status}\n{said}");
+    }
+
+    /// Runs one of the scripts. Returns how it ended and what it and the kernel said.
+    fn run(&self, seconds: u64, script: &str, variables: &str) -> (ExitStatus, String) {
         let read = |name: &str| std::fs::read_to_string(scripts().join(name)).expect("a script");
         let lines = [variables.to_owned(), read("ublk-begin.sh"), read(script)];
         std::fs::write(self.path(script), lines.join("\n")).expect("a script");
@@ -98,7 +104,7 @@ impl Guest {
             .map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
             .concat();
         println!("{said}");
-        assert!(output.status.success(), "{script} in the guest: {}\n{said}", output.status);
+        (output.status, said)
     }
 }
 
@@ -124,8 +130,15 @@ fn a_disk_of_a_killed_server_waits_and_loses_nothing() {
     }
     let kills = std::env::var("FLOE_GUEST_KILLS").map_or(4, |kills| kills.parse().expect("kills"));
     let seconds = GUEST_SECONDS + kills * KILL_SECONDS;
-    let guest = Guest::new(VOLUME_BYTES, &[]);
-    guest.runs_within(seconds, "ublk-kill.sh", &format!("KILLS={kills}"));
+    let (script, variables) = ("ublk-kill.sh", format!("KILLS={kills}"));
+    let (status, said) = Guest::new(VOLUME_BYTES, &[]).run(seconds, script, &variables);
+    if said.contains("kernel BUG at") {
+        // Seen once: Linux 6.12 freed a request of a killed server's io_uring twice.
+        println!("the guest's kernel failed: once more");
+        Guest::new(VOLUME_BYTES, &[]).runs_within(seconds, script, &variables);
+    } else {
+        assert!(status.success(), "{script} in the guest: {status}\n{said}");
+    }
 }
 
 #[test]
