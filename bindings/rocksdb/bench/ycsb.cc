@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <iostream>
+#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -138,16 +139,16 @@ Options OptionsOf(int count, char** arguments) {
       Fail("no option " + name + "; see --help");
     }
   }
-  for (const std::string& cache : all.caches) {
-    if (NewCache(cache, 1 << 20) == nullptr) Fail("no cache " + cache);
-  }
   return all;
 }
 
 /// Has a process of its own do something and returns what that says; ends the program if it fails.
+/// This process must have one thread only: else the child could find the allocator locked for ever.
 std::string InProcess(const std::function<std::string()>& work) {
   int ends[2];
   if (pipe(ends) != 0) Fail("no pipe");
+  const auto threads = std::filesystem::directory_iterator("/proc/self/task");
+  if (std::distance(begin(threads), end(threads)) != 1) Fail("other threads run beside a fork");
   std::fflush(nullptr);
   const pid_t child = fork();
   if (child < 0) Fail("no process");
@@ -171,6 +172,18 @@ std::string InProcess(const std::function<std::string()>& work) {
     std::exit(1);
   }
   return said;
+}
+
+/// Ends the program if a cache cannot be made. Caches may start threads, so a child makes them.
+void CheckCaches(const std::vector<std::string>& names) {
+  if (names.empty()) Fail("--caches names none");
+  const std::string missing = InProcess([&] {
+    for (const std::string& name : names) {
+      if (NewCache(name, 1 << 20) == nullptr) return name;
+    }
+    return std::string();
+  });
+  if (!missing.empty()) Fail("no cache " + missing);
 }
 
 /// Loads the database unless the folder has it already.
@@ -230,6 +243,7 @@ int main(int count, char** arguments) {
     PrintTable(Read(options.table));
     return 0;
   }
+  CheckCaches(options.caches);
   LoadOnce(options.settings);
   std::vector<Line> lines;
   for (int round = options.first_round; round < options.first_round + options.rounds; round++) {
