@@ -183,6 +183,15 @@ fn known(found: Result<Alternative, ModelError>) -> Result<Option<Alternative>, 
     }
 }
 
+/// A throughput: in millions from 100,000 requests a second on.
+fn rate(mrps: f64) -> String {
+    if mrps < 0.1 {
+        format!("{:.0} requests/s", mrps * 1e6)
+    } else {
+        format!("{mrps:.3} M requests/s")
+    }
+}
+
 impl fmt::Display for Alternative {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.policy)?;
@@ -196,17 +205,14 @@ impl fmt::Display for Alternative {
 impl fmt::Display for Advice {
     /// One sentence.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { policy, hit_ratio, mpl, throughput_mrps, .. } = self;
-        write!(
-            f,
-            "{policy} at a hit ratio of {hit_ratio:.3} with {mpl} in flight does \
-             {throughput_mrps:.3} M requests/s"
-        )?;
+        let Self { policy, hit_ratio, mpl, .. } = self;
+        let now = rate(self.throughput_mrps);
+        write!(f, "{policy} at a hit ratio of {hit_ratio:.3} with {mpl} in flight does {now}")?;
         if let Some(busy) = self.bottleneck {
             write!(f, ", {} {:.0} % busy", busy.name, 100.0 * busy.utilisation)?;
         }
         if self.is_past_p_star {
-            write!(f, "; past p* = {:.3}, where it was {:.3}", self.p_star, self.peak_mrps)?;
+            write!(f, "; past p* = {:.3}, where it was {}", self.p_star, rate(self.peak_mrps))?;
         } else if self.p_star < 1.0 {
             write!(f, "; not past p* = {:.3}", self.p_star)?;
         } else {
@@ -238,6 +244,15 @@ mod tests {
 
     fn advice(situation: &Situation) -> Advice {
         advise(situation, &Service::paper()).unwrap()
+    }
+
+    #[test]
+    fn a_slow_server_has_its_rate_in_requests() {
+        let mut advice = advice(&at("lru", 0.9, 100.0, 72));
+        advice.throughput_mrps = 0.000_847;
+        assert!(advice.to_string().contains(" does 847 requests/s"), "{advice}");
+        advice.throughput_mrps = 0.25;
+        assert!(advice.to_string().contains(" does 0.250 M requests/s"), "{advice}");
     }
 
     #[test]
