@@ -3,8 +3,8 @@
 //! Blocks are of the cache's smallest size, as a miss fetches one whole. A block is sampled if its
 //! hash is below a limit, so that all threads sample the same blocks (SHARDS, Waldspurger et al.,
 //! FAST '15). A request costs one hash for each of its blocks; only touches of sampled blocks are
-//! stored. Between two samples of the counters a worker stores a fixed number. A worker that sees
-//! more says so, and the limit falls.
+//! stored. Between two samples of the counters a worker stores as many as its part of
+//! [`ROOM`]. A worker that sees more says so, and the limit falls.
 
 use std::time::Instant;
 
@@ -14,8 +14,12 @@ use floe_trace::sample_hash;
 /// Bytes of a block, until a worker is told.
 const FIRST_BLOCK_BYTES: u64 = 4096;
 
-/// Most touches stored between two samples: 96 KiB a thread.
-pub(crate) const MOST_TOUCHES: usize = 4096;
+/// Most touches that all threads store between two samples: 192 KiB.
+pub(crate) const ROOM: usize = 8192;
+
+/// Most touches that one thread stores, and the least, however many threads there are.
+const MOST_TOUCHES: usize = 4096;
+const LEAST_TOUCHES: usize = 64;
 
 /// A touch of a sampled block.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -33,11 +37,21 @@ pub(crate) struct Sampling {
     pub(crate) limit: u64,
     /// Size of a block; not 0.
     pub(crate) block_bytes: u64,
+    /// Most touches that a worker stores.
+    pub(crate) room: usize,
+}
+
+impl Sampling {
+    /// All blocks, in a server of so many threads.
+    pub(crate) fn of_threads(threads: usize) -> Self {
+        let room = (ROOM / threads.max(1)).clamp(LEAST_TOUCHES, MOST_TOUCHES);
+        Self { limit: u64::MAX, block_bytes: FIRST_BLOCK_BYTES, room }
+    }
 }
 
 impl Default for Sampling {
     fn default() -> Self {
-        Self { limit: u64::MAX, block_bytes: FIRST_BLOCK_BYTES }
+        Self::of_threads(1)
     }
 }
 
@@ -71,12 +85,13 @@ impl Default for Sampler {
 
 impl Sampler {
     /// Notes a read or a write.
-    #[inline]
+    // Never inlined: so profiles tell its price, which `scripts/results-live` prints.
+    #[inline(never)]
     pub(crate) fn note(&mut self, volume: VolumeId, offset: u64, bytes: u64, reads: bool) {
         if bytes == 0 {
             return;
         }
-        let Sampling { limit, block_bytes } = self.touches.sampling;
+        let Sampling { limit, block_bytes, .. } = self.touches.sampling;
         let (first, last) = (offset / block_bytes, (offset + bytes - 1) / block_bytes);
         if reads {
             self.touches.blocks_read += last - first + 1;
@@ -91,7 +106,7 @@ impl Sampler {
 
     #[cold]
     fn store(&mut self, hash: u64, reads: bool) {
-        if self.touches.sampled.len() < MOST_TOUCHES {
+        if self.touches.sampled.len() < self.touches.sampling.room {
             self.touches.sampled.push(Touch { at: Instant::now(), hash, reads });
         } else {
             self.touches.left_out += 1;
@@ -101,7 +116,7 @@ impl Sampler {
     /// Hands the touches out and goes on with another part of blocks.
     pub(crate) fn take(&mut self, sampling: Sampling) -> Touches {
         let next =
-            Touches { sampling, sampled: Vec::with_capacity(MOST_TOUCHES), ..Touches::default() };
+            Touches { sampling, sampled: Vec::with_capacity(sampling.room), ..Touches::default() };
         std::mem::replace(&mut self.touches, next)
     }
 }
@@ -136,7 +151,10 @@ mod tests {
         sampler.note(VolumeId(0), 0, (MOST_TOUCHES as u64 + 7) * FIRST_BLOCK_BYTES, true);
         let touches = sampler.take(Sampling::default());
         assert_eq!((touches.sampled.len(), touches.left_out), (MOST_TOUCHES, 7));
-        assert!(size_of::<Touch>() * MOST_TOUCHES <= 128 << 10);
+        sampler.take(Sampling::of_threads(64));
+        sampler.note(VolumeId(0), 0, 130 * FIRST_BLOCK_BYTES, true);
+        let touches = sampler.take(Sampling::default());
+        assert_eq!((touches.sampled.len(), touches.left_out), (128, 2));
     }
 
     /// Prints what a request of 4 KiB costs: `cargo test --release … -- --ignored --nocapture`.

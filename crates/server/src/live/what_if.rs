@@ -14,7 +14,7 @@ use std::time::Duration;
 use floe_trace::{Kind, LruCurve};
 use serde::Serialize;
 
-use crate::sampler::{MOST_TOUCHES, Sampling, Touches};
+use crate::sampler::{Sampling, Touches};
 use crate::status::Found;
 
 /// Sampled blocks: as many as keep the curve below 1 MiB.
@@ -68,36 +68,38 @@ pub(crate) struct Outlook {
 pub(crate) struct WhatIf {
     curve: LruCurve,
     block_bytes: u64,
+    threads: usize,
     /// Reads that missed and that hit, faded as the curve is.
     found: [(f64, f64); 2],
     last: [Found; 2],
     faded: Duration,
 }
 
-impl Default for WhatIf {
-    fn default() -> Self {
+impl WhatIf {
+    /// Nothing yet of a server of so many threads.
+    pub(crate) fn new(threads: usize) -> Self {
         Self {
             curve: LruCurve::with_sample(Kind::Block, SAMPLE_BLOCKS),
-            block_bytes: Sampling::default().block_bytes,
+            block_bytes: Sampling::of_threads(threads).block_bytes,
+            threads,
             found: Default::default(),
             last: Default::default(),
             faded: Duration::ZERO,
         }
     }
-}
 
-impl WhatIf {
     /// The part of blocks that is to be sampled.
     pub(crate) fn sampling(&self) -> Sampling {
-        let limit = self.curve.limit().unwrap_or(u64::MAX);
-        Sampling { limit, block_bytes: self.block_bytes }
+        let all = Sampling::of_threads(self.threads);
+        let limit = self.curve.limit().unwrap_or(all.limit);
+        Sampling { limit, block_bytes: self.block_bytes, ..all }
     }
 
     /// Counts blocks of this size from now on; with another one than before all begins anew.
     pub(crate) fn count_blocks_of(&mut self, block_bytes: u64) {
         if block_bytes != self.block_bytes {
             let (last, faded) = (self.last, self.faded);
-            *self = Self { block_bytes, last, faded, ..Self::default() };
+            *self = Self { block_bytes, last, faded, ..Self::new(self.threads) };
         }
     }
 
@@ -111,7 +113,7 @@ impl WhatIf {
         let overfull = workers.iter().filter(|worker| worker.left_out > 0).map(|worker| {
             let touched = worker.sampled.len() as u64 + worker.left_out;
             // Half of the room, by the limit that this worker had: it learns of a lower one late.
-            worker.sampling.limit as f64 * (MOST_TOUCHES as f64 / 2.0) / touched as f64
+            worker.sampling.limit as f64 * (worker.sampling.room as f64 / 2.0) / touched as f64
         });
         if let Some(limit) = overfull.min_by(f64::total_cmp) {
             // What is missing would make distances too short: nothing of this interval counts.
@@ -175,6 +177,7 @@ impl WhatIf {
 #[cfg(test)]
 mod tests {
     use floe_block::VolumeId;
+    use floe_trace::sample_hash;
 
     use super::*;
     use crate::sampler::Sampler;
@@ -203,7 +206,7 @@ mod tests {
 
     #[test]
     fn a_loop_needs_all_of_its_size() {
-        let mut what_if = WhatIf::default();
+        let mut what_if = WhatIf::new(2);
         assert_eq!(what_if.outlook(1 << 20), None, "nothing was read");
         looped(&mut what_if, 800, 20, 1000);
         let outlook = what_if.outlook(500 * 4096).unwrap();
@@ -219,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_load_too_large_for_the_sample_lowers_the_limit_and_is_estimated() {
-        let mut what_if = WhatIf::default();
+        let mut what_if = WhatIf::new(2);
         looped(&mut what_if, 100_000, 8, 50_000);
         let outlook = what_if.outlook(60_000 * 4096).unwrap();
         // All of the sample is used, though workers learn of a lower limit an interval late.
@@ -231,9 +234,32 @@ mod tests {
         assert!(outlook.memory_bytes < 1 << 20, "{outlook:?}");
     }
 
+    /// The curve and twice the threads' room: touches are on their way while others come.
+    #[test]
+    fn curve_and_touches_take_less_than_a_mebibyte_whatever_the_load() {
+        for threads in [1, 2, 8, 32, 128] {
+            let mut what_if = WhatIf::new(threads);
+            let mut worker = Sampler::default();
+            let mut most = 0;
+            // Blocks all over 256 TiB, each third one again after a distance of its own.
+            for second in 1..=400u64 {
+                worker.take(what_if.sampling());
+                for at in 0..2000 {
+                    let block = sample_hash(0, second / (1 + at % 3) * 2000 + at) >> 28;
+                    worker.note(VolumeId(0), block * 4096, 4096, true);
+                }
+                let touches = worker.take(what_if.sampling());
+                let room = touches.sampled.capacity() * size_of::<crate::sampler::Touch>();
+                what_if.take(vec![touches], Default::default(), Duration::from_secs(second));
+                most = most.max(what_if.curve.bytes() + 2 * threads * room);
+            }
+            assert!(most < 1 << 20, "{threads} threads: {most}");
+        }
+    }
+
     #[test]
     fn larger_blocks_are_fetched_whole() {
-        let mut what_if = WhatIf::default();
+        let mut what_if = WhatIf::new(2);
         what_if.count_blocks_of(16384);
         looped(&mut what_if, 800, 1, 800);
         looped(&mut what_if, 800, 1, 800);
@@ -246,7 +272,7 @@ mod tests {
 
     #[test]
     fn an_old_load_is_forgotten() {
-        let mut what_if = WhatIf::default();
+        let mut what_if = WhatIf::new(2);
         looped(&mut what_if, 400, 20, 400);
         assert!(what_if.outlook(500 * 4096).unwrap().sizes[1].hit_ratio > 0.9);
         what_if.fade(10 * HALF_LIFE);

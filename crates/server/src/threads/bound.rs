@@ -238,7 +238,7 @@ impl Bound {
             control: sender.clone(),
             board: Arc::clone(&board),
             questions: Questions::default(),
-            reporting: Reporting::new(&config, valve),
+            reporting: Reporting::new(&config, threads, valve),
             entrance: Entrance::default(),
             phase: Phase::Serving,
             replaced: false,

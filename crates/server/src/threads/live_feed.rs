@@ -19,11 +19,11 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// Nothing yet; the first sample is due.
-    pub(super) fn new(interval: Duration) -> Self {
+    /// Nothing yet of so many threads; the first sample is due.
+    pub(super) fn new(interval: Duration, threads: usize) -> Self {
         Self {
             history: History::default(),
-            what_if: WhatIf::default(),
+            what_if: WhatIf::new(threads),
             status: None,
             interval,
             due: Instant::now(),

@@ -28,14 +28,14 @@ pub(super) struct Reporting {
 }
 
 impl Reporting {
-    pub(super) fn new(config: &ServerSetup, valve: Option<Arc<Valve>>) -> Self {
+    pub(super) fn new(config: &ServerSetup, threads: usize, valve: Option<Arc<Valve>>) -> Self {
         Self {
             begun: Instant::now(),
             started: SystemTime::now(),
             service: ServiceTimes::of(config.service.as_ref()),
             lately: Lately::default(),
             live_lately: Lately::default(),
-            feed: Feed::new(config.limits.sample_interval),
+            feed: Feed::new(config.limits.sample_interval, threads),
             valve,
         }
     }
