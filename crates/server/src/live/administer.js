@@ -73,7 +73,7 @@ function field(id, label, hint) {
 const given = (id) => byId(id).value.trim();
 
 function volumeForm() {
-  const add = button("Add volume", "Add the volume", () => ({
+  const add = button("Add volume", "Add volume", () => ({
     title: `Add volume ${given("new-volume")}`, verb: "Add", method: "POST", path: "volumes",
     text: `Clients can use ${given("new-backing")} as ${given("new-volume")} then.`,
     body: { name: given("new-volume"), backing: given("new-backing"),
@@ -87,7 +87,7 @@ function volumeForm() {
 }
 
 function tierForm() {
-  const add = button("Add tier", "Add the tier", () => ({
+  const add = button("Add tier", "Add tier", () => ({
     title: "Add a tier", verb: "Add", method: "POST", path: "tiers",
     text: `${given("new-tier")} becomes the tier below all others.`,
     body: { tier: given("new-tier") }, done: "The tier is added." }));
@@ -125,7 +125,7 @@ function listActions(id, head, names, actions) {
   const text = JSON.stringify(names);
   if (!list || list.dataset.names === text) return;
   list.dataset.names = text;
-  list.replaceChildren(table([head, ""], names.map((name, at) =>
+  list.replaceChildren(table(`Changes by ${head}`, [head, ""], names.map((name, at) =>
     [name, element("span", { class: "actions" }, ...actions(name, at))])));
 }
 

@@ -112,12 +112,14 @@ class Chart {
       const place = { x: left - 0.4 * rem, y: y(tick) + 0.27 * rem, "text-anchor": "end" };
       return [element("line", rule), element("text", place, labels[at])];
     });
-    const steps = right - left > 23 * rem ? 4 : right - left > 16 * rem ? 3 : 2;
+    // Half minutes or multiples of them, as many as have room.
+    const steps = [5, 4, 3, 2].find((it) =>
+      span % (30 * it) === 0 && right - left >= 5.4 * rem * it) ?? 1;
     for (let step = 0; step <= steps; step += 1) {
       const ago = (span * step) / steps;
       const at = x(now - ago);
       const anchor = step === 0 ? "end" : step === steps ? "start" : "middle";
-      const label = step === 0 ? "now" : `−${duration(ago)}`;
+      const label = step === 0 ? "now" : `−${ago / 60} min`;
       const tick = { class: "axis", x1: at, x2: at, y1: bottom, y2: bottom + 0.25 * rem };
       const place = { x: at, y: bottom + 1.1 * rem, "text-anchor": anchor };
       drawn.push(element("line", tick), element("text", place, label));

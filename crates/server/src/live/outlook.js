@@ -31,7 +31,7 @@ function showWhatIf(outlook) {
     `list; touches weigh half after 10 minutes; ${sample}; the curve takes ` +
     `${bytes(outlook.memory_bytes)}.`;
   byId("what-if").replaceChildren(
-    table(["cache", "size", "hits", "mean read"], rows), element("p", {}, measured),
+    table("Other sizes", ["cache", "size", "hits", "mean read"], rows), element("p", {}, measured),
     sizesPlot.figure, element("p", { class: "hint" }, how));
   sizesPlot.show(outlook.curve, [
     { name: "estimated now", x: now.size_bytes, y: now.hit_ratio },
@@ -54,8 +54,8 @@ function showModel(status, curve) {
       : "No: with this policy and load more hits never cost throughput.";
   const peak = curve.reduce((best, it) => (it[1] > best[1] ? it : best));
   const inFlight = Math.max(1, Math.round(advice.in_flight));
-  const note = `The curve is the model's with ${inFlight} reads in flight, as in the last seconds. ` +
-    "A server that waits for its clients is below it.";
+  const note = `The curve is the model's with ${counted(inFlight, "read")} in flight, as in the ` +
+    "last seconds. A server that waits for its clients is below it.";
   byId("p-star").replaceChildren(
     element("p", { class: advice.past_p_star ? "bad" : "" }, verdict), modelPlot.figure,
     element("p", { class: "hint" }, note));

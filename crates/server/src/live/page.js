@@ -120,7 +120,8 @@ function showAnswered(status) {
   const below = status.tiers.length > 1
     ? " A tier below the first is asked in blocks, so that shares are of parts of reads." : "";
   const note = element("p", { class: "hint" }, `Since the start.${below}`);
-  byId("answered").replaceChildren(table(["by", "reads", "share", ""], shown), note);
+  const head = ["by", "reads", "share", ""];
+  byId("answered").replaceChildren(table("Reads by place", head, shown), note);
 }
 
 function showBlocks(status) {
@@ -129,7 +130,8 @@ function showBlocks(status) {
     const share = all ? (blocks * block_bytes) / all : 0;
     return [bytes(block_bytes), count(blocks), percent(share), bar(share)];
   });
-  byId("blocks").replaceChildren(table(["size", "blocks", "of the bytes", ""], rows));
+  byId("blocks").replaceChildren(
+    table("Blocks by size", ["size", "blocks", "of the bytes", ""], rows));
 }
 
 function showDirty(status) {
@@ -138,7 +140,8 @@ function showDirty(status) {
   const rows = status.tiers.map((tier, at) => row(tierName(at), tier));
   if (status.memory) rows.unshift(row("memory", status.memory));
   const time = element("p", {}, `Time to clean: ${cleanTime(status)}.`);
-  byId("dirty").replaceChildren(table(["in", "dirty", "of its size"], rows), time);
+  const head = ["in", "dirty", "of its size"];
+  byId("dirty").replaceChildren(table("Dirty data", head, rows), time);
 }
 
 function standing(tier) {
@@ -163,7 +166,7 @@ function showDevices(status) {
   const size = status.volumes.reduce((sum, it) => sum + it.bytes, 0);
   rows.push(["backing devices", element("span", { class: tone }, word), count(errors), bytes(size),
     "–", bytes(last.below_read_bytes), bytes(last.below_write_bytes), "–"]);
-  byId("devices").replaceChildren(table(
+  byId("devices").replaceChildren(table("Devices",
     ["device", "state", "errors", "size", "in use", "read", "written", "mode, policy"], rows));
 }
 
@@ -175,7 +178,7 @@ function showVolumes(point, status) {
       orDash(now && now.writes, perSecond)];
   });
   byId("volumes").replaceChildren(
-    table(["volume", "size", "access", "clients", "requests", "reads", "writes"], rows));
+    table("Volumes", ["volume", "size", "access", "clients", "requests", "reads", "writes"], rows));
 }
 
 function showAdvice(status) {
@@ -187,7 +190,8 @@ function showState(status) {
   const pair = status.pair ? `, ${status.pair.role} server of a pair` : "";
   byId("about").textContent =
     `write ${status.write_mode}, evict ${status.evict}, up ${duration(status.uptime_seconds)}, ` +
-    `${status.connections} clients, ${status.threads.length} threads${pair}`;
+    `${counted(status.connections, "client")}, ` +
+    `${counted(status.threads.length, "thread")}${pair}`;
   const bad = status.degraded || status.journal_lost || status.refused_bytes > 0;
   const state = byId("state");
   const text = bad ? "A device needs attention" : "Healthy";

@@ -39,7 +39,7 @@ class Plot {
       const place = { x: left - 0.4 * rem, y: y(tick) + 0.27 * rem, "text-anchor": "end" };
       return [element("line", rule), element("text", place, labels[at])];
     });
-    const steps = right - left > 22 * rem ? 4 : 2;
+    const steps = right - left > 22 * rem ? (spec.x.log ? 5 : 4) : 2;
     for (let step = 0; step <= steps; step += 1) {
       const part = step / steps;
       const value = spec.x.log ? first * (last / first) ** part : first + (last - first) * part;

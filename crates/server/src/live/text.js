@@ -46,19 +46,25 @@ const clock = (at) => new Date(1000 * at).toLocaleTimeString([], { hour12: false
 const known = (value) => value !== null && value !== undefined;
 const orDash = (value, format) => (known(value) ? format(value) : "–");
 
-// A table. A cell is text or an element; the first of a row names it.
-function table(head, rows) {
-  const cell = (name, scope) => (content) => {
-    const made = element(name, scope ? { scope } : {});
+const counted = (number, one, many = `${one}s`) => `${number} ${number === 1 ? one : many}`;
+
+// A table. A cell is text or an element; the first of a row names it. On a narrow screen a row is a
+// list of its cells, each after its head; the roles keep it a table for screen readers.
+function table(name, head, rows) {
+  const cell = (tag, role, attributes) => (content, at) => {
+    const made = element(tag, { role, ...attributes(at) });
     made.append(content);
     if (content.className === "bar") made.className = "bars";
     return made;
   };
-  const body = rows.map(([first, ...rest]) =>
-    element("tr", {}, cell("th", "row")(first), ...rest.map(cell("td"))));
-  return element("table", {},
-    element("thead", {}, element("tr", {}, ...head.map(cell("th", "col")))),
-    element("tbody", {}, ...body));
+  const row = (...cells) => element("tr", { role: "row" }, ...cells);
+  const named = cell("th", "rowheader", () => ({ scope: "row" }));
+  const plain = cell("td", "cell", (at) => ({ "data-head": head[at + 1] }));
+  const body = rows.map(([first, ...rest]) => row(named(first), ...rest.map(plain)));
+  const heads = head.map(cell("th", "columnheader", () => ({ scope: "col" })));
+  return element("table", { role: "table", "aria-label": name },
+    element("thead", { role: "rowgroup" }, row(...heads)),
+    element("tbody", { role: "rowgroup" }, ...body));
 }
 
 function bar(share, colour) {

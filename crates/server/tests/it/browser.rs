@@ -123,9 +123,67 @@ impl Browser {
 
     /// Presses and releases a key.
     pub(crate) fn press(&mut self, key: &str) {
+        let number = if key == "Tab" { 9 } else { 0 }; // without it Tab moves no focus
         for kind in ["keyDown", "keyUp"] {
-            self.ask("Input.dispatchKeyEvent", &json!({"type": kind, "key": key, "code": key}));
+            let event =
+                json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": number});
+            self.ask("Input.dispatchKeyEvent", &event);
         }
+    }
+
+    /// Moves the focus by Tab from the page's first link on. Returns the number of elements that it
+    /// reaches, each below or to the right of the one before, and fails where one is not.
+    pub(crate) fn walk_by_tab(&mut self) -> u64 {
+        self.value("var before = null; document.querySelector('a').focus()");
+        for reached in 0..200 {
+            self.press("Tab");
+            // Undefined at the end; otherwise the fault.
+            let fault = self.value(
+                "(() => {
+                    const it = document.activeElement;
+                    if (it === document.body) return undefined;
+                    const { left, top, bottom } = it.getBoundingClientRect();
+                    const now = { it, left, top: top + scrollY, bottom: bottom + scrollY };
+                    const [last, name] = [before, it.outerHTML.slice(0, 80)];
+                    before = now;
+                    if (!last) return '';
+                    if (now.bottom <= last.top) return `${name} is above the one before`;
+                    const beside = now.top < last.bottom && last.top < now.bottom;
+                    return beside && now.left <= last.left ? `${name} is to the left` : '';
+                })()",
+            );
+            match fault.as_str() {
+                None => return reached,
+                Some(fault) => assert_eq!(fault, ""),
+            }
+        }
+        panic!("Tab does not come to an end");
+    }
+
+    /// The controls and tables that have no name for a screen reader.
+    pub(crate) fn nameless(&mut self) -> Vec<String> {
+        let tree = self.ask("Accessibility.getFullAXTree", &json!({}));
+        let wanted = |node: &&Value| {
+            let focusable = |it: &Value| it["name"] == "focusable" && it["value"]["value"] == true;
+            let role = node["role"]["value"].as_str().unwrap_or("");
+            let controls =
+                node["properties"].as_array().is_some_and(|all| all.iter().any(focusable));
+            node["ignored"] == false
+                && (role == "table" || controls && role != "RootWebArea" && role != "generic")
+                && node["name"]["value"].as_str().is_none_or(str::is_empty)
+        };
+        tree["nodes"].as_array().unwrap().iter().filter(wanted).map(Value::to_string).collect()
+    }
+
+    /// The elements that reach beyond the section that they are in, or the page.
+    pub(crate) fn overflowing(&mut self) -> Value {
+        self.value(
+            "[...document.querySelectorAll('section *')].filter(it => {
+                const { left, right, width } = it.getBoundingClientRect();
+                const around = it.closest('section').getBoundingClientRect();
+                return width > 0 && (right > around.right || left < around.left);
+            }).map(it => it.outerHTML.slice(0, 80))",
+        )
     }
 
     /// An image of the whole page, in base64.

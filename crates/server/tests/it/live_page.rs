@@ -8,7 +8,7 @@ use std::time::Duration;
 use floe_block::{MemoryWrite, WriteMode};
 use floe_server::admin::{AdminAddress, PageKey, Token};
 use floe_testkit::{PATIENCE, is_installed, patiently};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::browser::{Browser, PROGRAM};
 use crate::rig::{Rig, Setup, VOLUME};
@@ -160,6 +160,12 @@ fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
     let mut browser = Browser::start();
     browser.open(&format!("http://{}/", rig.admin_tcp));
     browser.wait_for("document.querySelectorAll('#tier-actions button').length === 1");
+    for width in [360, 1280] {
+        browser.show_as(width, "light");
+        assert_eq!(browser.overflowing(), json!([]), "at {width}");
+        assert!(browser.walk_by_tab() >= 25, "at {width}");
+        assert_eq!(browser.nameless(), [""; 0]);
+    }
     let dirty = |rig: &Rig| rig.status().cache.dirty_bytes;
     // Without the token the server refuses, whatever the page sends.
     assert!(confirm(&mut browser, "Flush all volumes").contains("admin token"));
@@ -180,7 +186,7 @@ fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
          document.getElementById('new-backing').value = 'file:{}'",
         volume.display()
     ));
-    assert_eq!(confirm(&mut browser, "Add the volume"), "Volume new is added.");
+    assert_eq!(confirm(&mut browser, "Add volume"), "Volume new is added.");
     assert_eq!(rig.status().volumes.len(), 2);
     browser.wait_for("document.querySelector('[aria-label=\"Remove volume new\"]') !== null");
     assert_eq!(confirm(&mut browser, "Remove volume new"), "Volume new is removed.");
@@ -270,6 +276,7 @@ fn the_page_shows_a_server_and_survives_its_restart() {
         browser.show_as(width, theme);
         let wide = browser.value("document.documentElement.scrollWidth");
         assert!(wide.as_u64().unwrap() <= u64::from(width), "{width}: {wide}");
+        assert_eq!(browser.overflowing(), json!([]), "at {width}");
         // All of a legend is within its chart.
         let whole = "[...document.querySelectorAll('.legend li')].every(item => \
              item.scrollWidth <= item.clientWidth && \
@@ -281,6 +288,9 @@ fn the_page_shows_a_server_and_survives_its_restart() {
         }
     }
     assert!(browser.complaints.is_empty(), "{:?}", browser.complaints);
+    // 13 charts, and two tables that may scroll.
+    assert_eq!(browser.walk_by_tab(), 15);
+    assert_eq!(browser.nameless(), [""; 0]);
 
     rig.end();
     browser.wait_for("document.getElementById('state').innerText.startsWith('No connection')");
