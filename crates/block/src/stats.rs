@@ -43,6 +43,22 @@ counters! {
         pub offered_blocks: u64,
         /// Those that were to come in.
         pub admitted_blocks: u64,
+        /// Smallest blocks that came to hold data. Newer data of a smallest block that holds some
+        /// adds nothing.
+        pub inserted_blocks: u64 = Counter {
+            metric: "floe_cache_inserted_blocks_total",
+            with: "admit",
+        },
+        /// Smallest blocks whose data was dropped as outdated: trimmed, or written below only.
+        pub removed_blocks: u64 = Counter {
+            metric: "floe_cache_removed_blocks_total",
+            with: "admit",
+        },
+        /// Smallest blocks whose data was evicted.
+        pub evicted_blocks: u64 = Counter {
+            metric: "floe_cache_evicted_blocks_total",
+            with: "admit",
+        },
         /// Blocks not made because the admission wanted nothing evicted.
         pub stores_withheld: u64 = Counter {
             metric: "floe_cache_stores_withheld_total",

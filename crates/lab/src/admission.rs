@@ -24,6 +24,12 @@ pub struct AdmissionOutcome {
     pub declined_overwrites: u64,
     /// Ordered to be fetched.
     pub ordered_blocks: u64,
+    /// Smallest blocks that came to hold data.
+    pub inserted_blocks: u64,
+    /// Of smallest blocks, those whose data was dropped because it was outdated.
+    pub removed_blocks: u64,
+    /// Of smallest blocks, those whose data was evicted.
+    pub evicted_blocks: u64,
     /// Memory held by the admission at the end.
     pub admission_bytes: u64,
 }
@@ -54,6 +60,9 @@ impl AdmissionOutcome {
             stores_withheld: counted.stores_withheld,
             declined_overwrites: counted.declined_overwrites,
             ordered_blocks: counted.ordered_blocks,
+            inserted_blocks: counted.inserted_blocks,
+            removed_blocks: counted.removed_blocks,
+            evicted_blocks: counted.evicted_blocks,
             admission_bytes: stats.admission_bytes,
         })
     }

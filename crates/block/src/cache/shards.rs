@@ -196,6 +196,7 @@ impl Shards {
     pub(crate) fn restore_shard(&mut self, shard: usize, blocks: &[RestoredBlock]) {
         let parts = &mut self.shards[shard].parts;
         parts.map.directory.restore(blocks);
+        parts.map.directory.blocks.valid.count(parts.admission.asks());
         for block in blocks {
             parts.logging.restore_seals(block);
             self.has_newly_lost |= !block.lost.is_empty();

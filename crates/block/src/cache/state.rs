@@ -71,10 +71,11 @@ impl BlockCache {
         for Shard { parts } in self.shards.iter() {
             let Mapping { directory, held, lost, .. } = &parts.map;
             stats.counters += &parts.counters;
+            directory.blocks.valid.add_to(&mut stats.counters);
             for (sum, live) in stats.blocks.iter_mut().zip(directory.blocks.live()) {
                 sum.1 += live;
             }
-            stats.valid_bytes += directory.blocks.valid_sectors() * SECTOR_BYTES;
+            stats.valid_bytes += directory.blocks.valid.sectors() * SECTOR_BYTES;
             stats.dirty_bytes += directory.blocks.dirty_sectors() * SECTOR_BYTES;
             stats.held_bytes += held.len() * SECTOR_BYTES;
             stats.lost_bytes += lost.len() * SECTOR_BYTES;

@@ -41,11 +41,14 @@ pub(crate) struct Mapping {
 impl Mapping {
     /// Returns the empty mapping of a shard with this part of the cache device.
     pub(crate) fn new(config: &Config, cache: &Sectors) -> Self {
+        let mut directory =
+            Directory::new(config.sizes.clone(), cache.end - cache.start, &config.evict);
+        directory.blocks.valid.count(!config.gate.admission.is_always());
         Self {
             sizes: config.sizes.clone(),
             first: cache.start,
             volumes: Vec::new(),
-            directory: Directory::new(config.sizes.clone(), cache.end - cache.start, &config.evict),
+            directory,
             held: Held::new(config.memory),
             lost: Lost::default(),
             spare: Survey::default(),

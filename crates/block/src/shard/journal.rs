@@ -129,7 +129,7 @@ impl Shard {
         if parts.logging.is_kept() {
             for block in parts.map.directory.by_heat() {
                 let sectors = parts.map.directory.blocks.sectors(block);
-                parts.drop_clean(block, &sectors, Removal::Invalid);
+                parts.drop_clean(block, &sectors, Some(Removal::Invalid));
             }
         }
         parts.map.directory.blocks.set_all_clean_invalid();
@@ -138,7 +138,7 @@ impl Shard {
     /// Drops the copy of a clean sector.
     pub(crate) fn forget_sector(&mut self, id: VolumeId, sector: u64) {
         if let Some(block) = self.parts.map.directory.blocks.find(id, sector) {
-            self.parts.drop_clean(block, &(sector..sector + 1), Removal::Invalid);
+            self.parts.drop_clean(block, &(sector..sector + 1), Some(Removal::Invalid));
         }
     }
 }

@@ -99,11 +99,13 @@ impl Parts {
         self.logging.note(&self.map.directory, block, run, standing, &mut self.orders);
     }
 
-    /// Drops the clean copies of a run.
-    pub(super) fn drop_clean(&mut self, block: Block, run: &Sectors, because: Removal) {
+    /// Drops the clean copies of a run, and tells the admission why unless the caller has.
+    pub(super) fn drop_clean(&mut self, block: Block, run: &Sectors, because: Option<Removal>) {
         if self.logging.is_kept() || self.admission.asks() {
             let clean: Vec<Sectors> = self.map.directory.blocks.clean_runs_in(block, run).collect();
-            self.admission.removed(&clean, because);
+            if let Some(because) = because {
+                self.admission.removed(&clean, because);
+            }
             clean.iter().for_each(|run| self.note(block, run, Standing::Invalid));
         }
         self.map.directory.blocks.set_clean_invalid(block, run);

@@ -309,7 +309,7 @@ impl<'a> Reading<'a> {
             } else if dirty {
                 parts.read_cache(id, block, &run, to.span(&run));
             } else {
-                parts.drop_clean(block, &run, Removal::Invalid);
+                parts.drop_clean(block, &run, Some(Removal::Invalid));
                 parts.read_backing(id, Part::Uncached, &run, to.span(&run));
             }
         }

@@ -94,7 +94,7 @@ impl<'a> Storing<'a> {
                         parts.map.directory.blocks.set_clean_invalid(block, &run);
                     } else if dirty && parts.logging.is_kept() {
                         // a checkpoint must not state data that is about to be overwritten
-                        parts.drop_clean(block, &run, Removal::Replaced);
+                        parts.drop_clean(block, &run, Some(Removal::Replaced));
                     }
                     let ahead = parts.tasks[id].is_ahead();
                     parts.map.directory.blocks.set_ahead(block, &run, ahead);

@@ -234,8 +234,8 @@ impl<'a> Writing<'a> {
         for (block, run) in &survey.blocks {
             let clean: Vec<Sectors> =
                 parts.map.directory.blocks.clean_runs_in(*block, run).collect();
+            parts.admission.removed(&clean, because);
             for run in clean {
-                parts.admission.removed(std::slice::from_ref(&run), because);
                 // sectors that the log never recorded need no record
                 if !parts.logging.settlements.take_deferred(parts.tasks[id].volume, &run) {
                     parts.note(*block, &run, Standing::Invalid);
@@ -374,15 +374,19 @@ impl<'a> Writing<'a> {
         let parts = &mut *self.parts;
         let survey = parts.survey(self.id);
         for (block, run) in &survey.blocks {
-            parts.drop_clean(*block, run, Removal::Invalid);
             if only_clean {
+                parts.drop_clean(*block, run, Some(Removal::Invalid));
                 continue;
             }
-            let directory = &mut parts.map.directory;
             if parts.admission.asks() {
-                let dirty: Vec<Sectors> = directory.blocks.dirty_runs_in(*block, run).collect();
-                parts.admission.removed(&dirty, Removal::Invalid);
+                // At once, as a smallest block with clean and dirty sectors counts once.
+                let validity = parts.map.directory.blocks.validity(*block, run);
+                let valid: Vec<Sectors> =
+                    validity.filter_map(|(run, valid)| valid.then_some(run)).collect();
+                parts.admission.removed(&valid, Removal::Invalid);
             }
+            parts.drop_clean(*block, run, None);
+            let directory = &mut parts.map.directory;
             parts.logging.forget_seals(directory, *block, run);
             directory.blocks.set_invalid(*block, run);
         }

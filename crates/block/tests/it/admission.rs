@@ -378,3 +378,46 @@ fn nothing_leaves_while_the_admission_holds() {
     assert_eq!(bench.devices[&BACKING].bytes[(7 * BLOCK * SECTOR) as usize], 200);
     bench.check_idle();
 }
+
+#[test]
+fn a_trimmed_block_of_clean_and_dirty_sectors_counts_once_for_obp() {
+    const BLOCKS: u64 = 100;
+    let gate = gate("obp:target=0.08:fill=0:half-life=1000000");
+    let config =
+        Config { gate, ..config("32KiB", (BLOCKS + 28) * BLOCK * SECTOR, WriteMode::Back) };
+    let mut bench: Bench = Bench::new(config, &[512 * BLOCK * SECTOR]).numbered();
+    let hits =
+        |bench: &mut Bench, count: u64| (0..count).for_each(|_| bench.get(0).map(drop).unwrap());
+    hits(&mut bench, 4_000);
+    for block in 1..=BLOCKS {
+        bench.put(block * BLOCK..block * BLOCK + 4, 200);
+        bench.ask(read((block * BLOCK + 4) * SECTOR, 4 * SECTOR), 0).unwrap();
+    }
+    let stats = bench.cache.stats();
+    assert_eq!(stats.valid_bytes, (BLOCKS + 1) * BLOCK * SECTOR, "all came in");
+    let all = read(BLOCK * SECTOR, BLOCKS * BLOCK * SECTOR);
+    bench.ask(floe_block::Request { kind: Kind::Trim, ..all }, 0).unwrap();
+    hits(&mut bench, 100);
+    // 1 + 200 insertions and 100 removals are 0.07 of 4,300 lookups; with each removal counted
+    // twice, for its clean and for its dirty sectors, they would be 0.093.
+    bench.get(300 * BLOCK).unwrap();
+    let counted = bench.cache.stats().counters;
+    assert_eq!(counted.offered_blocks - counted.admitted_blocks, 0);
+    assert_eq!((counted.inserted_blocks, counted.removed_blocks), (BLOCKS + 2, BLOCKS));
+}
+
+#[test]
+fn smallest_blocks_inserted_are_those_removed_evicted_and_held() {
+    for (mode, kept) in CACHING.into_iter().flat_map(|mode| [(mode, false), (mode, true)]) {
+        let gate = gate("probability:p=0.8");
+        let mut bench: Bench =
+            Bench::new(Config { gate, kept, ..small(mode) }, &[512 * BLOCK * SECTOR]).numbered();
+        for (request, stamp) in ragged(1_500) {
+            bench.ask(request, stamp).unwrap();
+            bench.cache.check(); // of this among others
+        }
+        let counted = bench.cache.stats().counters;
+        assert!(counted.evicted_blocks > 0 && counted.removed_blocks > 0, "{mode}");
+        assert!(counted.inserted_blocks > counted.evicted_blocks, "{mode}");
+    }
+}

@@ -45,3 +45,35 @@ fn a_figure_that_no_longer_holds_is_named() {
     assert_eq!(checked.status.code(), Some(1), "{said}");
     assert!(said.contains("prints '0.76', computed anew it is '0.75'"), "{said}");
 }
+
+#[test]
+fn a_row_of_the_index_that_names_what_is_not_there_is_named() {
+    if !is_installed(&["python3"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let results = folder.path().join("results");
+    std::fs::create_dir(&results).expect("a folder");
+    for page in std::fs::read_dir(project().join("docs/results")).expect("pages") {
+        let page = page.expect("a page").path();
+        std::fs::copy(&page, results.join(page.file_name().expect("a name"))).expect("a copy");
+    }
+    std::fs::copy(project().join("docs/model.md"), folder.path().join("model.md")).expect("a copy");
+    let pages = ["index", "--pages", folder.path().to_str().expect("UTF-8")];
+    assert!(check(&pages).status.success());
+    let index = results.join("README.md");
+    let text = std::fs::read_to_string(&index).expect("a page");
+    for (there, not_there, said) in [
+        ("| `table2` |", "| `table3` |", "there is no step `table3`"),
+        ("| `table2` |", "| `misses` |", "the step `misses` makes policies.md, not table2.md"),
+        ("#the-target)", "#the-aim)", "admission.md has no section #the-aim"),
+        ("| adf283b |", "| 1234567 |", "table2.md does not name the commit 1234567"),
+    ] {
+        assert!(text.contains(there), "{there}");
+        std::fs::write(&index, text.replace(there, not_there)).expect("a page");
+        let checked = check(&pages);
+        let found = String::from_utf8_lossy(&checked.stdout);
+        assert_eq!(checked.status.code(), Some(1), "{found}");
+        assert!(found.contains(said), "{found}");
+    }
+}

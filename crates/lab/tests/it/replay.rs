@@ -215,6 +215,41 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
 }
 
 #[test]
+fn a_copy_on_write_store_inserts_and_removes_each_block_once() {
+    const CHURN: &str = "churn:keys=200,block=4KiB,requests=20000,read=0.5";
+    for (spec, admit) in [
+        (CHURN.to_owned(), "probability:p=1"),
+        (format!("{CHURN},trim=no"), "probability:p=1"),
+        (CHURN.to_owned(), "obp:target=0.2:invalidate=1"),
+    ] {
+        let requests = requests(&spec);
+        let mut plan = plan(WriteMode::Through, "memory:8MiB", "memory:1MiB");
+        plan.tiers[0].config.sizes = "4KiB".parse().unwrap();
+        plan.tiers[0].config.gate = Gate::new(admit.parse().unwrap());
+        let outcome = simulated(&plan, &setup(1, false), &requests);
+        let counted = outcome.admission.expect("an admission");
+        let (inserted, removed) = (counted.inserted_blocks, counted.removed_blocks);
+        assert_eq!(counted.evicted_blocks, 0, "there is room for all");
+        if admit.starts_with("probability") {
+            // All that is read or written is held until it is trimmed; overwrites add nothing.
+            let (mut held, mut expected) = (std::collections::HashSet::new(), (0, 0));
+            for request in &requests {
+                if request.op == floe_trace::Op::Delete {
+                    expected.1 += u64::from(held.remove(&request.key));
+                } else {
+                    expected.0 += u64::from(held.insert(request.key));
+                }
+            }
+            assert_eq!((inserted, removed), expected, "{spec}");
+            assert_eq!(removed > 5_000, !spec.contains("trim=no"), "{removed}");
+        } else {
+            assert!(counted.declined_overwrites > 0 && inserted < 8_000, "{counted:?}");
+            assert!((removed..=removed + 221).contains(&inserted), "{counted:?}");
+        }
+    }
+}
+
+#[test]
 fn a_virtual_replay_is_the_same_every_time_and_with_verification() {
     let requests = ragged(2_000, 8 << 20);
     let plan = plan(WriteMode::Back, "memory:1MiB,medium=nvme", "memory:8MiB,medium=cloud");

@@ -22,6 +22,15 @@ pub struct AdmissionStatus {
     pub declined_overwrites: u64,
     /// Blocks ordered to be fetched.
     pub ordered_blocks: u64,
+    /// Smallest blocks that came to hold data.
+    #[serde(default)]
+    pub inserted_blocks: u64,
+    /// Of smallest blocks, those whose data was dropped because it was outdated.
+    #[serde(default)]
+    pub removed_blocks: u64,
+    /// Of smallest blocks, those whose data was evicted.
+    #[serde(default)]
+    pub evicted_blocks: u64,
     /// Memory the admission holds.
     pub admission_bytes: u64,
 }
@@ -37,6 +46,9 @@ impl AdmissionStatus {
             stores_withheld: counted.stores_withheld,
             declined_overwrites: counted.declined_overwrites,
             ordered_blocks: counted.ordered_blocks,
+            inserted_blocks: counted.inserted_blocks,
+            removed_blocks: counted.removed_blocks,
+            evicted_blocks: counted.evicted_blocks,
             admission_bytes: stats.admission_bytes,
         }
     }

@@ -8,6 +8,7 @@
 
 mod ahead;
 mod sectors;
+mod valid;
 
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
@@ -19,6 +20,7 @@ use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::mapping::index::Index;
 use ahead::Ahead;
+use valid::Valid;
 
 /// Marks the absence of a place.
 const NO_PLACE: u32 = u32::MAX;
@@ -37,7 +39,7 @@ pub(crate) struct Blocks {
     index: Index,
     /// Blocks of each class at present.
     live: Vec<u64>,
-    valid: Bits,
+    pub(crate) valid: Valid,
     dirty_bits: Bits,
     dirty: BTreeMap<Extent, Block>,
     ahead: Ahead,
@@ -51,7 +53,7 @@ impl Blocks {
             places: Vec::new(),
             index: Index::default(),
             live: vec![0; sizes.count()],
-            valid: Bits::new(sectors),
+            valid: Valid::new(sectors, sizes.smallest()),
             dirty_bits: Bits::new(sectors),
             dirty: BTreeMap::new(),
             ahead: Ahead::new(&sizes, sectors, fetches_ahead),
@@ -153,7 +155,7 @@ impl Blocks {
         assert!(!self.is_dirty(block), "a dirty block was about to be dropped");
         let sectors = self.sectors(block);
         let kept = self.cache_sectors(block, &sectors);
-        self.valid.clear(kept);
+        self.valid.evict(kept);
         self.set_ahead(block, &sectors, false);
         let class = self.class(block);
         self.live[class.0 as usize] -= 1;
@@ -183,6 +185,7 @@ impl Blocks {
     /// Checks the invariants of the module's header, and that no two blocks overlap, given all
     /// blocks. Slow.
     pub(super) fn check(&self, blocks: impl Iterator<Item = Block>) {
+        self.valid.check();
         let (mut taken, mut seen, mut dirty) = (HashSet::new(), 0, 0);
         for block in blocks {
             let (volume, sectors) = (self.volume(block), self.sectors(block));
@@ -191,7 +194,7 @@ impl Blocks {
                 assert!(taken.insert((volume, sector)), "two blocks cover sector {sector}");
                 let kept = self.cache_sectors(block, &(sector..sector + 1));
                 assert_eq!(kept, at..at + 1);
-                assert!(!self.dirty_bits.any(kept.clone()) || self.valid.all(kept));
+                assert!(!self.dirty_bits.any(kept.clone()) || self.valid.bits().all(kept));
             }
             let is_listed = self.dirty.contains_key(&self.extents[block.index()]);
             assert_eq!(self.is_dirty(block), is_listed);

@@ -12,7 +12,7 @@ impl Blocks {
         block: Block,
         run: &Sectors,
     ) -> impl Iterator<Item = (Sectors, bool)> + use<'_> {
-        self.bit_runs(&self.valid, block, run)
+        self.bit_runs(self.valid.bits(), block, run)
     }
 
     /// Returns the dirty parts of a block, in order.
@@ -51,8 +51,9 @@ impl Blocks {
         block: Block,
         run: &Sectors,
     ) -> impl Iterator<Item = Sectors> + use<'_> {
-        let valid =
-            self.bit_runs(&self.valid, block, run).filter_map(|(run, valid)| valid.then_some(run));
+        let valid = self
+            .bit_runs(self.valid.bits(), block, run)
+            .filter_map(|(run, valid)| valid.then_some(run));
         let parts = valid.flat_map(move |run| self.bit_runs(&self.dirty_bits, block, &run));
         parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
     }
@@ -69,12 +70,12 @@ impl Blocks {
 
     #[inline]
     pub(crate) fn is_valid(&self, block: Block, run: &Sectors) -> bool {
-        self.valid.all(self.cache_sectors(block, run))
+        self.valid.bits().all(self.cache_sectors(block, run))
     }
 
     #[inline]
     pub(crate) fn has_valid(&self, block: Block, run: &Sectors) -> bool {
-        self.valid.any(self.cache_sectors(block, run))
+        self.valid.bits().any(self.cache_sectors(block, run))
     }
 
     #[inline]
@@ -131,7 +132,7 @@ impl Blocks {
 
     /// Marks all clean sectors as invalid.
     pub(crate) fn set_all_clean_invalid(&mut self) {
-        self.valid.clone_from(&self.dirty_bits); // a dirty sector is valid
+        self.valid.assign(&self.dirty_bits); // a dirty sector is valid
     }
 
     /// Records whether a run of a block was fetched ahead.
@@ -169,13 +170,9 @@ impl Blocks {
         self.dirty_bits.ones()
     }
 
-    pub(crate) fn valid_sectors(&self) -> u64 {
-        self.valid.ones()
-    }
-
     /// Returns the bytes of memory held for valid and dirty bits.
     pub(crate) fn sector_metadata_bytes(&self) -> u64 {
-        (self.valid.memory_bytes() + self.dirty_bits.memory_bytes()) as u64
+        (self.valid.bits().memory_bytes() + self.dirty_bits.memory_bytes()) as u64
             + self.ahead.memory_bytes()
     }
 }
