@@ -2,14 +2,19 @@
 //! Cache Throughput?" (Qiu, Yang, Harchol-Balter) measures: only list operations take the lock, and
 //! they are nearly all that a request does.
 //!
-//! `cargo run --release --locked -p floe-lab --example one_list [seconds]`
+//! `cargo run --release --locked -p floe-lab --example one_list [seconds] [lock]`
+//!
+//! The lock is the standard library's mutex, which lets the thread that has just left come back
+//! before one that sleeps (`mutex`), or the same behind tickets, which serve in turn (`ticket`);
+//! both, one after the other, without an argument.
 //!
 //! The index is an array, since keys are dense, and is read and changed outside of the lock. A hit
 //! delinks a node and makes it the head; a miss takes the tail and makes it the head. Each node has
-//! a cache line of its own. A line of JSON for each disk, number of clients and hit ratio.
+//! a cache line of its own. A line of JSON for each lock, disk, number of clients and hit ratio.
 
-use std::sync::Mutex;
+use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 use floe_lab::bench::{
     CacheCompetitor, Competitor, Curve, Disk, Estimate, Load, Looped, PassOrder, Plan, Setup,
@@ -25,6 +30,9 @@ const DISKS_US: [u64; 2] = [5, 100];
 const MPLS: [usize; 3] = [2, 16, 72];
 const THREADS: usize = 2;
 const REPETITIONS: usize = 9;
+
+/// Looks at a ticket between two times that a thread gives its processor up.
+const SPINS: u32 = 1000;
 
 /// No slot.
 const NONE: u32 = u32::MAX;
@@ -80,9 +88,53 @@ impl List {
     }
 }
 
+/// Tickets in front of a lock: threads get it in the order in which they came.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Tickets {
+    next: AtomicU64,
+    serving: AtomicU64,
+}
+
+impl Tickets {
+    fn take(&self) -> Turn<'_> {
+        // Relaxed: a ticket orders nothing but tickets.
+        let mine = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut looks = 0u32;
+        // Acquire: what the thread before has done.
+        while self.serving.load(Ordering::Acquire) != mine {
+            looks += 1;
+            // The thread whose turn it is may not be running.
+            if looks.is_multiple_of(SPINS) { std::thread::yield_now() } else { spin_loop() }
+        }
+        Turn { tickets: self, mine }
+    }
+}
+
+/// The turn of one ticket, until it is dropped.
+struct Turn<'a> {
+    tickets: &'a Tickets,
+    mine: u64,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        // Release: see `take`.
+        self.tickets.serving.store(self.mine + 1, Ordering::Release);
+    }
+}
+
+/// A locked list. The fields are dropped in this order.
+struct Locked<'a> {
+    list: MutexGuard<'a, List>,
+    _turn: Option<Turn<'a>>,
+}
+
 /// An LRU cache with one list.
 struct OneList {
     list: Mutex<List>,
+    /// None for the bare mutex.
+    tickets: Option<Tickets>,
     /// The slot of each key.
     index: Vec<AtomicU32>,
     /// The value of each slot, which is its key.
@@ -90,17 +142,20 @@ struct OneList {
 }
 
 impl OneList {
-    fn new(keys: usize, capacity: usize) -> Self {
+    fn new(keys: usize, capacity: usize, tickets: Option<Tickets>) -> Self {
         let nodes = vec![Node { newer: NONE, older: NONE, key: NONE }; capacity];
         Self {
             list: Mutex::new(List { nodes, head: NONE, tail: NONE, used: 0 }),
+            tickets,
             index: (0..keys).map(|_| AtomicU32::new(NONE)).collect(),
             values: (0..capacity).map(|_| AtomicU64::new(u64::MAX)).collect(),
         }
     }
 
-    fn list(&self) -> std::sync::MutexGuard<'_, List> {
-        self.list.lock().expect("no operation of the list panics")
+    fn list(&self) -> Locked<'_> {
+        let turn = self.tickets.as_ref().map(Tickets::take);
+        let list = self.list.lock().expect("no operation of the list panics");
+        Locked { list, _turn: turn }
     }
 }
 
@@ -113,7 +168,7 @@ impl Subject for OneList {
         if value != Some(key) {
             return false;
         }
-        let mut list = self.list();
+        let Locked { list, _turn } = &mut self.list();
         if list.nodes[slot as usize].key == key as u32 {
             list.delink(slot);
             list.put_at_head(slot, key as u32);
@@ -122,10 +177,12 @@ impl Subject for OneList {
     }
 
     fn fill(&self, key: u64) {
-        let mut list = self.list();
-        let (slot, victim) = list.take();
-        list.put_at_head(slot, key as u32);
-        drop(list);
+        let (slot, victim) = {
+            let Locked { list, _turn } = &mut self.list();
+            let (slot, victim) = list.take();
+            list.put_at_head(slot, key as u32);
+            (slot, victim)
+        };
         if let Some(victim) = victim {
             // Relaxed: who still sees the slot finds another value there. A victim that came back
             // meanwhile keeps its new slot.
@@ -162,14 +219,18 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let capacities =
         HIT_RATIOS.map(|ratio| capacity_for(ratio, &lru, &looped, &mut known).capacity as usize);
     let plan = Plan { repetitions: REPETITIONS, seconds, warm_up_seconds_max: 2.0 };
-    for disk_us in DISKS_US {
-        for mpl in MPLS {
+    let locks = ["mutex", "ticket"].into_iter();
+    let chosen = std::env::args().nth(2);
+    for lock in locks.filter(|lock| chosen.as_ref().is_none_or(|chosen| chosen == lock)) {
+        let grid = DISKS_US.into_iter().flat_map(|disk_us| MPLS.map(|mpl| (disk_us, mpl)));
+        for (disk_us, mpl) in grid {
             let disk = Disk { mean_ns: disk_us * 1000, exponential: true };
             let setup = Setup { threads: THREADS, mpl, disk };
             let competitors: Vec<Box<dyn Competitor>> = capacities
                 .iter()
                 .map(|&capacity| {
-                    let cache = OneList::new(load.keys(), capacity);
+                    let tickets = (lock == "ticket").then(Tickets::default);
+                    let cache = OneList::new(load.keys(), capacity, tickets);
                     Box::new(CacheCompetitor::new(cache, capacity as u64, setup)) as _
                 })
                 .collect();
@@ -178,9 +239,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 let rates = found.repetitions.iter().map(|repetition| repetition.ops_per_second);
                 let Estimate { median, low, high, .. } = Estimate::of(rates);
                 println!(
-                    "{{\"part\": \"one-list\", \"disk_us\": {disk_us}, \"mpl\": {mpl}, \
-                     \"wanted\": {wanted}, \"hit_ratio\": {:.4}, \"ops_per_second\": {median:.0}, \
-                     \"low\": {low:.0}, \"high\": {high:.0}}}",
+                    "{{\"part\": \"one-list\", \"lock\": \"{lock}\", \"disk_us\": {disk_us}, \
+                     \"mpl\": {mpl}, \"wanted\": {wanted}, \"hit_ratio\": {:.4}, \
+                     \"ops_per_second\": {median:.0}, \"low\": {low:.0}, \"high\": {high:.0}}}",
                     found.total.hit_ratio()
                 );
             }

@@ -58,6 +58,21 @@ fn the_model_takes_what_was_calibrated() {
     let expected =
         ["lru", "single-lock-lru", "fifo", "prob-lru", "clock", "slru", "s3-fifo", "sieve"];
     assert_eq!(names, BTreeSet::from(expected));
+    let coins: Vec<&Value> = rows.iter().filter(|row| row["policy"] == "prob-lru").collect();
+    let of_coins: Vec<_> = coins.iter().map(|row| row["q"].as_f64()).collect();
+    assert_eq!(of_coins, [0.0, 0.5, 1.0].map(Some));
+    let fair = lines.iter().find(|line| {
+        let (policy, operation) = (&line["policy"], &line["operation"]);
+        policy == "prob-lru:q=0.5" && operation == "list, by a hit" && line["threads"] == 2
+    });
+    let fair_us = fair.and_then(|line| line["ns"].as_f64()).expect("a fair coin's visit") / 1e3;
+    // Visits of hits that a fair coin sends are priced by runs of such hits, not by LRU's.
+    for row in &coins[1..] {
+        let us = |operation: &str| row["times_us"][operation].as_f64().expect("a time");
+        let delink = row["times_us"]["delink"]["contended"][0][1].as_f64().expect("a time");
+        let expected = (fair_us - us("head") + us("mark")).max(1e-4);
+        assert!((delink / expected - 1.0).abs() < 1e-6, "{delink} µs, not {expected}: {row}");
+    }
     for row in rows {
         for (operation, time) in row["times_us"].as_object().expect("times") {
             let alone = time.get("alone").unwrap_or(time).as_f64();

@@ -86,6 +86,9 @@ pub const POLICIES: &str = "lru,fifo,prob-lru,clock,sieve,slru:segments=2,s3-fif
 
 /// The policy that stands for every one that tosses a coin.
 const COIN: &str = "prob-lru:q=1";
+/// The same with a coin that is fair: half of the hits visit the list, so that threads seldom come
+/// back to it before another has been there.
+const HALF_COIN: &str = "prob-lru:q=0.5";
 
 /// The settings of a calibration.
 #[derive(Debug)]
@@ -319,6 +322,7 @@ impl Calibrate<'_> {
         into: &mut Requests,
         progress: &mut impl FnMut(MeasureStep),
     ) -> Result<(), CalibrateError> {
+        let half_coin: Choice = HALF_COIN.parse()?;
         let mut names: Vec<(String, Pace)> = Vec::new();
         let mut competitors: Vec<Box<dyn Competitor>> = Vec::new();
         for pace in self.paces() {
@@ -338,6 +342,10 @@ impl Calibrate<'_> {
             if kind == RunKind::Hits {
                 competitors.push(cache(&choices[0].0, true)?.0);
                 names.push((FROZEN.to_owned(), pace));
+                if choices.iter().any(|(_, known)| known.hits == Hits::Coin) {
+                    competitors.push(cache(&half_coin, false)?.0);
+                    names.push((HALF_COIN.to_owned(), pace));
+                }
             }
             let nobody = CacheCompetitor::new(
                 Nobody { hits: kind == RunKind::Hits },

@@ -17,11 +17,13 @@ const HALVINGS: usize = 50;
 /// round: so often, each time by a small part of the change before.
 const ROUNDS: usize = 12;
 
-/// A run of threads that visit the list with every request.
+/// A run of threads that visit the list with some or all of their requests.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Meeting {
     /// The number of threads, above 1.
     pub(super) threads: u32,
+    /// The share of requests that visit the list, above 0.
+    pub(super) share: f64,
     /// The computing time of each request beside its visit, in microseconds.
     pub(super) compute_us: f64,
     /// Of all together, in million requests a second.
@@ -80,7 +82,7 @@ pub(super) fn computing(
     let (mut low, mut high) = (0.0, f64::from(threads) / throughput_mrps);
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
-        let run = Meeting { threads, compute_us: middle, throughput_mrps };
+        let run = Meeting { threads, share: 1.0, compute_us: middle, throughput_mrps };
         let is_faster = run.throughput_of(visit.clone())? > throughput_mrps;
         if is_faster { low = middle } else { high = middle }
     }
@@ -92,8 +94,8 @@ fn found(run: &Meeting, least_us: f64, with: impl Fn(f64) -> Time) -> Result<f64
     let is_faster =
         |us: f64| Ok::<_, ModelError>(run.throughput_of(with(us))? > run.throughput_mrps);
     let mut low = least_us;
-    // No visit takes longer than a request does.
-    let mut high = run.request_us().max(low);
+    // No visit takes longer than the requests of which one visits.
+    let mut high = (run.request_us() / run.share).max(low);
     for _ in 0..HALVINGS {
         let middle = f64::midpoint(low, high);
         if is_faster(middle)? { low = middle } else { high = middle }
@@ -111,13 +113,17 @@ impl Meeting {
     fn throughput_of(&self, time: Time) -> Result<f64, ModelError> {
         let station = Station { name: "list", servers: 1, copies: 1 };
         let visit = RouteStep::Visit(Visit { station: 0, time, is_limit: false });
-        let request = RequestOutcome {
-            name: "request",
-            probability: 1.0,
+        let request = |probability: f64, visit: Option<RouteStep>| RequestOutcome {
+            name: if visit.is_some() { "visit" } else { "no visit" },
+            probability,
             is_miss: false,
-            steps: vec![RouteStep::Compute(self.compute_us), visit],
+            steps: std::iter::once(RouteStep::Compute(self.compute_us)).chain(visit).collect(),
         };
-        mva::throughput(&Network::new(vec![station], vec![request])?, &Load::of(self.threads))
+        let mut requests = vec![request(self.share, Some(visit))];
+        if self.share < 1.0 {
+            requests.push(request(1.0 - self.share, None));
+        }
+        mva::throughput(&Network::new(vec![station], requests)?, &Load::of(self.threads))
     }
 }
 
@@ -128,25 +134,25 @@ mod tests {
     const LEAST_US: f64 = 1e-4;
 
     /// A run of which the model says what is measured.
-    fn run(threads: u32, compute_us: f64, time: &Time) -> Meeting {
-        let run = Meeting { threads, compute_us, throughput_mrps: 1.0 };
+    fn run(threads: u32, share: f64, compute_us: f64, time: &Time) -> Meeting {
+        let run = Meeting { threads, share, compute_us, throughput_mrps: 1.0 };
         Meeting { throughput_mrps: run.throughput_of(time.clone()).unwrap(), ..run }
     }
 
     #[test]
     fn the_times_of_a_list_are_found_from_what_threads_do_with_it() {
-        for alone_us in [0.05, 0.3, 1.0] {
-            for two_us in [0.3, 0.5, 1.2] {
-                for four_us in [0.5, 2.0] {
-                    let contended = vec![(2, two_us), (4, four_us)];
-                    let time = Time { alone_us, contended, ..Time::default() };
-                    let apart = run(4, 5.0, &time);
-                    let together = [run(2, 0.02, &time), run(4, 0.02, &time)];
-                    let found = visit(&apart, &together, LEAST_US).unwrap();
-                    for queue in [1, 2, 4] {
-                        let (found, us) = (found.at_us(queue), time.at_us(queue));
-                        assert!((found / us - 1.0).abs() < 1e-3, "{time:?}: {found} with {queue}");
-                    }
+        for (alone_us, two_us) in
+            [0.05, 0.3, 1.0].into_iter().flat_map(|one| [0.3, 0.5, 1.2].map(|two| (one, two)))
+        {
+            for (four_us, share) in [(0.5, 1.0), (2.0, 1.0), (2.0, 0.5)] {
+                let contended = vec![(2, two_us), (4, four_us)];
+                let time = Time { alone_us, contended, ..Time::default() };
+                let apart = run(4, share, 5.0, &time);
+                let together = [run(2, share, 0.02, &time), run(4, share, 0.02, &time)];
+                let found = visit(&apart, &together, LEAST_US).unwrap();
+                for queue in [1, 2, 4] {
+                    let (found, us) = (found.at_us(queue), time.at_us(queue));
+                    assert!((found / us - 1.0).abs() < 1e-3, "{time:?}: {found} with {queue}");
                 }
             }
         }
@@ -154,7 +160,12 @@ mod tests {
 
     #[test]
     fn a_list_that_nobody_leaves_takes_the_reciprocal_of_its_throughput() {
-        let run = |threads, throughput_mrps| Meeting { threads, compute_us: 0.0, throughput_mrps };
+        let run = |threads, throughput_mrps| Meeting {
+            threads,
+            share: 1.0,
+            compute_us: 0.0,
+            throughput_mrps,
+        };
         let time = contended(0.05, &[run(2, 4.0), run(4, 2.0)], LEAST_US).unwrap();
         assert!(
             (time.at_us(2) - 0.25).abs() < 1e-9 && (time.at_us(4) - 0.5).abs() < 1e-9,
@@ -172,7 +183,7 @@ mod tests {
                 contended: vec![(2, share * 0.6)],
                 ..Time::default()
             };
-            let measured = run(2, 0.7, &part).throughput_mrps;
+            let measured = run(2, 1.0, 0.7, &part).throughput_mrps;
             let found = computing(&visit, share, 2, measured).unwrap();
             assert!((found - 0.7).abs() < 1e-6, "{share}: {found}");
         }
@@ -180,14 +191,20 @@ mod tests {
 
     #[test]
     fn runs_that_do_not_fit_together_give_times_no_longer_than_requests() {
-        let run = |compute_us, throughput_mrps| Meeting { threads: 2, compute_us, throughput_mrps };
+        let run = |compute_us, throughput_mrps| Meeting {
+            threads: 2,
+            share: 1.0,
+            compute_us,
+            throughput_mrps,
+        };
         let time = visit(&run(2.0, 0.1), &[run(0.1, 8.0)], LEAST_US).unwrap();
         assert!(time.alone_us <= 20.0 && time.at_us(2) <= 0.25, "{time:?}");
     }
 
     #[test]
     fn no_time_is_below_the_least_however_fast_threads_are() {
-        let run = |compute_us| Meeting { threads: 2, compute_us, throughput_mrps: 100.0 };
+        let run =
+            |compute_us| Meeting { threads: 2, share: 1.0, compute_us, throughput_mrps: 100.0 };
         let time = visit(&run(1.0), &[run(0.1)], LEAST_US).unwrap();
         assert!(
             time.alone_us >= LEAST_US

@@ -10,8 +10,8 @@ use super::contention::{Meeting, computing, visit};
 use super::marks::{Around, Marking};
 use super::orders::orders;
 use super::{
-    CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, Hits, Known, LEAST_US, Mixed,
-    Pace, Requests, RunKind,
+    CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, HALF_COIN, Hits, Known,
+    LEAST_US, Mixed, Pace, Requests, RunKind,
 };
 use crate::bench::measure::Plan;
 use crate::bench::statistics::Estimate;
@@ -57,12 +57,14 @@ fn median(series: &[f64]) -> f64 {
     Estimate::of(series.iter().copied()).median.max(LEAST_US)
 }
 
-/// Returns the time that requests of a kind spend at the list beyond their computing time,
-/// repetition by repetition.
-fn visits(requests: &ByPace, compute: &ByPace) -> Result<ByPace, ModelError> {
+/// Returns the time that a visit of requests of a kind to the list takes beyond their computing
+/// time, repetition by repetition. A share of the requests visits it.
+fn visits(requests: &ByPace, compute: &ByPace, share: f64) -> Result<ByPace, ModelError> {
     let mut visits = requests.beyond(compute);
+    visits.0.values_mut().flatten().for_each(|us| *us /= share);
     let meeting = |pace: Pace, at: usize| Meeting {
         threads: pace.threads() as u32,
+        share,
         compute_us: compute.0[&pace][at],
         throughput_mrps: pace.threads() as f64 / requests.0[&pace][at],
     };
@@ -153,7 +155,7 @@ impl Calibrate<'_> {
         figures.note("fifo", Operation::Lookup.name(), &lookup);
         figures.note(FROZEN, Operation::FrozenLookup.name(), &frozen);
         let missing = lookup.plus(&miss);
-        let fifo_visit = less(&visits(&of("fifo", RunKind::Misses), &missing)?, 0.0);
+        let fifo_visit = less(&visits(&of("fifo", RunKind::Misses), &missing, 1.0)?, 0.0);
         let among = mixed.us.iter().zip(lookup.together()).map(|(us, lookup_us)| {
             let computed = computing(
                 &fifo_visit,
@@ -167,11 +169,12 @@ impl Calibrate<'_> {
         let miss_us = median(&among);
         let among = ByPace(BTreeMap::from([(Pace::Together(self.threads), among)]));
         figures.note(CLIENT, "miss, among hits", &among);
-        let lru_visits = visits(&of("lru", RunKind::Hits), &lookup)?;
+        let lru_visits = visits(&of("lru", RunKind::Hits), &lookup, 1.0)?;
         let mut rows = Vec::new();
         for (choice, known) in choices {
             let policy = choice.to_string();
             let hits = of(&policy, RunKind::Hits);
+            let mut seldom = None;
             let order = orders(choice, known.touches, repetitions);
             let head_ns = if known.ghosts { &fifo_order.insert } else { &order.insert };
             let head_us = median(head_ns) / 1e3;
@@ -196,13 +199,13 @@ impl Calibrate<'_> {
                 times
                     .insert(Operation::GhostLookup, Time::of((median(&ghost) / 1e3).max(LEAST_US)));
             }
-            let miss_visits = visits(&of(&policy, RunKind::Misses), &missing)?;
+            let miss_visits = visits(&of(&policy, RunKind::Misses), &missing, 1.0)?;
             figures.note(&policy, "list, by a miss", &miss_visits);
             times.insert(Operation::Tail, less(&miss_visits, head_us));
             match known.hits {
                 Hits::Nothing => {}
                 Hits::List => {
-                    let hit_visits = visits(&hits, &lookup)?;
+                    let hit_visits = visits(&hits, &lookup, 1.0)?;
                     figures.note(&policy, "list, by a hit", &hit_visits);
                     times.insert(Operation::Delink, less(&hit_visits, head_us));
                 }
@@ -226,17 +229,29 @@ impl Calibrate<'_> {
                     if known.hits == Hits::Coin {
                         // Hits that change the list have tossed the coin, too.
                         times.insert(Operation::Delink, less(&lru_visits, head_us - mark_us));
+                        let half = of(HALF_COIN, RunKind::Hits);
+                        let half_visits = visits(&half, &hits, 0.5)?;
+                        figures.note(HALF_COIN, "list, by a hit", &half_visits);
+                        seldom = Some(less(&half_visits, head_us - mark_us));
                     }
                 }
             }
-            let row = |name: &str| Times {
+            let row = |name: &str, q: Option<f64>, times: &BTreeMap<Operation, Time>| Times {
                 policy: name.to_owned(),
-                q: None,
+                q,
                 locks: Locks::List,
                 shards: 1,
                 times: times.clone(),
             };
-            rows.extend(std::iter::once(known.name).chain(known.alias).map(row));
+            if let Some(delink) = seldom {
+                // A thread whose hits seldom visit the list finds it in another processor's cache.
+                rows.push(row(known.name, Some(0.0), &times));
+                times.insert(Operation::Delink, delink);
+                rows.extend([0.5, 1.0].map(|q| row(known.name, Some(q), &times)));
+                continue;
+            }
+            let names = std::iter::once(known.name).chain(known.alias);
+            rows.extend(names.map(|name| row(name, None, &times)));
         }
         Ok(Calibration {
             service: Service { machine: self.machine(), policies: rows },
