@@ -139,11 +139,12 @@ impl fmt::Display for ChoiceError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::UnknownName { kind, name, known } => {
-                write!(formatter, "no {kind} is called `{name}`; there are: {}", known.join(", "))?;
-                match nearest(name, known.iter().copied()) {
-                    Some(meant) => write!(formatter, "; did you mean `{meant}`?"),
-                    None => Ok(()),
+                write!(formatter, "no {kind} is called `{name}`; ")?;
+                // First: a long list hides what comes behind it.
+                if let Some(meant) = nearest(name, known.iter().copied()) {
+                    write!(formatter, "did you mean `{meant}`? ")?;
                 }
+                write!(formatter, "there are: {}", known.join(", "))
             }
             Self::UnknownParameter { kind, chosen, name, known } => {
                 write!(formatter, "{kind} {chosen} has no parameter `{name}`; {}", list(known))
