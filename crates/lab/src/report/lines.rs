@@ -4,7 +4,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::axis::{Scale, Tick, span};
-use super::chart::{Chart, Point, Series};
+use super::chart::{Band, Chart, Point, Series};
 use super::chart_writer::{ChartWriter, Drawn, FINE, Tip, WIDTH, shortened, steps};
 use super::look::{AXIS, FAINT, GRID, Look, TEXT};
 
@@ -15,11 +15,35 @@ const ABOVE: f64 = 34.0;
 const BELOW: f64 = 52.0;
 /// The space that names may take below the axis.
 const NAMES_BELOW: f64 = 36.0;
+/// The space beside the names of bands, and from one to the next beside its own width.
+const BAND_MARGIN: f64 = 21.0;
+const BAND_GAP: f64 = 26.0;
+/// No narrower than any name's letters are on average.
+const WIDEST_LETTER: f64 = 8.0;
 /// More points than that on a line are not marked one by one.
 const MARKED: usize = 24;
 
 pub(super) fn height(chart: &Chart) -> f64 {
-    (ABOVE + BELOW + NAME_STEP * chart.series.len() as f64).max(380.0)
+    let rows = band_rows(&chart.bands).len() as f64;
+    NAME_STEP * rows + (ABOVE + BELOW + NAME_STEP * chart.series.len() as f64).max(380.0)
+}
+
+/// The bands whose names stand above the axes, each name once, by rows.
+fn band_rows(bands: &[Band]) -> Vec<Vec<&Band>> {
+    let (mut rows, mut used): (Vec<Vec<&Band>>, f64) = (Vec::new(), f64::INFINITY);
+    for band in bands {
+        if rows.iter().flatten().any(|named| named.name == band.name) {
+            continue;
+        }
+        let wide = BAND_GAP + WIDEST_LETTER * band.name.chars().count() as f64;
+        if used + wide > WIDTH - 2.0 * BAND_MARGIN {
+            rows.push(Vec::new());
+            used = 0.0;
+        }
+        used += wide;
+        rows.last_mut().expect("a row was begun").push(band);
+    }
+    rows
 }
 
 /// The part of the drawing inside the axes.
@@ -52,6 +76,7 @@ pub(super) fn draw<DB: DrawingBackend>(
 ) -> Drawn<DB, Vec<Tip>> {
     let names: Vec<String> =
         chart.series.iter().map(|series| shortened(&series.name, NAME_LETTERS)).collect();
+    let rows = band_rows(&chart.bands);
     let y_ticks = chart.y.ticks(chart.heights());
     let widest = |texts: &mut dyn Iterator<Item = &String>| {
         texts.map(|text| writer.width(text)).fold(0.0, f64::max)
@@ -59,15 +84,16 @@ pub(super) fn draw<DB: DrawingBackend>(
     let frame = Frame {
         left: 24.0 + widest(&mut y_ticks.iter().map(|tick| &tick.text)),
         right: WIDTH - 52.0 - widest(&mut names.iter()) * 1.04,
-        top: top + ABOVE,
+        top: top + ABOVE + NAME_STEP * rows.len() as f64,
         bottom: top + height(chart) - BELOW,
         x: span(chart.places().iter().map(|&x| chart.x.scale.place(x))),
         y: span(y_ticks.iter().map(|tick| chart.y.scale.place(tick.value))),
         scale: chart.y.scale,
     };
-    let caption = chart.y.caption_with(&y_ticks);
-    bands(writer, chart, &frame, &caption)?;
+    bands(writer, chart, &frame, &rows)?;
     axes(writer, chart, &frame, &y_ticks)?;
+    let caption = chart.y.caption_with(&y_ticks);
+    writer.text(&caption, (16.0, top + ABOVE - 20.0), HPos::Left, TEXT)?;
     series(writer, chart, &frame)?;
     let ends: Vec<(f64, f64)> = chart
         .series
@@ -121,7 +147,6 @@ fn axes<DB: DrawingBackend>(
         AXIS.rgb().to_rgba(),
         1.0,
     )?;
-    writer.text(&chart.y.caption_with(y_ticks), (16.0, frame.top - 20.0), HPos::Left, TEXT)?;
     writer.text(
         &chart.x.caption(),
         ((frame.left + frame.right) / 2.0, frame.bottom + 37.0),
@@ -135,23 +160,23 @@ fn bands<DB: DrawingBackend>(
     writer: &ChartWriter<'_, DB>,
     chart: &Chart,
     frame: &Frame,
-    caption: &str,
+    rows: &[Vec<&Band>],
 ) -> Drawn<DB, ()> {
-    let mut named: Vec<&str> = Vec::new();
-    let mut name_at = frame.left + writer.width(caption) + 24.0;
     for band in &chart.bands {
-        let look = Look::of(Some(band.look));
-        let colour = look.colour.rgb().mix(0.22);
+        let colour = Look::of(Some(band.look)).colour.rgb().mix(0.22);
         let [left, right] = [band.from, band.to]
             .map(|x| frame.across(chart.x.scale.place(x)).clamp(frame.left, frame.right));
         let corners = [(left, frame.top), (right, frame.bottom)].map(|corner| writer.at(corner));
         writer.area.draw(&Rectangle::new(corners, colour.filled()))?;
-        if !named.contains(&band.name.as_str()) {
-            let square = Look { marker: super::look::Marker::Square, ..look };
-            writer.marker(&square, (name_at, frame.top - 20.0), 4.5)?;
-            writer.text(&band.name, (name_at + 9.0, frame.top - 20.0), HPos::Left, FAINT)?;
-            name_at += 26.0 + writer.width(&band.name);
-            named.push(&band.name);
+    }
+    for (above, row) in rows.iter().rev().enumerate() {
+        let y = frame.top - 14.0 - NAME_STEP * above as f64;
+        let mut x = BAND_MARGIN;
+        for band in row {
+            let square = Look { marker: super::look::Marker::Square, ..Look::of(Some(band.look)) };
+            writer.marker(&square, (x, y), 4.5)?;
+            writer.text(&band.name, (x + 9.0, y), HPos::Left, FAINT)?;
+            x += BAND_GAP + writer.width(&band.name);
         }
     }
     Ok(())
@@ -316,6 +341,19 @@ mod tests {
             assert!(sorted[0] >= 0.0 && sorted[sorted.len() - 1] <= 300.0, "{heights:?}");
         }
         assert_eq!(spread(&[40.0, 200.0], 17.0, 0.0, 300.0), [40.0, 200.0]);
+    }
+
+    #[test]
+    fn names_of_many_bands_take_several_rows_and_each_stands_once() {
+        let name = |number: usize| format!("learning, fewer hits {}", number % 9);
+        let band = |number| Band { name: name(number), from: 0.0, to: 1.0, look: 0 };
+        let bands: Vec<Band> = (0..20).map(band).collect();
+        let rows = band_rows(&bands);
+        let letters = |row: &Vec<&Band>| row.iter().map(|band| band.name.len()).sum::<usize>();
+        assert!(rows.iter().all(|row| letters(row) as f64 * EM / 2.0 < WIDTH), "{rows:?}");
+        let named: Vec<_> = rows.iter().flatten().map(|band| band.name.clone()).collect();
+        assert_eq!(named, (0..9).map(name).collect::<Vec<_>>());
+        assert!(rows.len() > 1 && band_rows(&[]).is_empty());
     }
 
     #[test]
