@@ -95,9 +95,9 @@ pub(crate) struct Arguments {
     /// Requests at the start that do not count: a number, or a share of the trace such as 20%
     #[arg(long, value_name = "N|SHARE", default_value = "0")]
     warmup: Warmup,
-    /// Also give all figures for each interval of so many requests, or such a share of those that
-    /// count: a list in JSON, a chart in the report, a table otherwise
-    #[arg(long, value_name = "N|SHARE")]
+    /// Also give all figures for each interval: of so many requests, of such a share of those that
+    /// count, or of a time by the replay's clock; a list in JSON, charts in the report
+    #[arg(long, value_name = "N|SHARE|TIME")]
     interval: Option<Interval>,
     /// Stop after this many requests
     #[arg(long, value_name = "N", value_parser = count)]

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod objects;
+mod series;
 mod summary;
 
 use std::path::PathBuf;
@@ -16,7 +17,7 @@ use crate::OrFail;
 use crate::error::CliError;
 use crate::size::Sizes;
 use crate::trace::TraceArguments;
-use crate::warmup::Warmup;
+use crate::warmup::{Interval, Warmup};
 
 pub(crate) use floe_lab::parallel::on_all_cores;
 pub(crate) use objects::read_stream;
@@ -37,6 +38,7 @@ Examples:
   floe simulate disk.vscsi --blocks 32KiB --admit always --admit small-bypass:memory=1GiB+obp \
                         --size 5%,10% --report disk.html
   floe simulate P3.lis.zst --policy lru,arc --size 10% --warmup 20%
+  floe simulate disk.vscsi --policy lru,s3-fifo --size 10% --interval 1h --csv
   floe simulate disk.vscsi --blocks 4KiB --policy lru,s3-fifo,arc --size 1%,10%
   floe simulate P2.lis.zst --blocks 32KiB,64KiB --blocks 32KiB --blocks 64KiB --size 45MiB --json";
 
@@ -101,6 +103,10 @@ pub(crate) struct Arguments {
     /// disk I/O without --blocks, each block of 4 KiB is a request
     #[arg(long, value_name = "N|SHARE", default_value = "0", conflicts_with = "sample")]
     warmup: Warmup,
+    /// Also give the figures of each interval: of so many requests, of such a share of those that
+    /// count, or of a time by the trace's clock such as 1h; a list in JSON, a line each in CSV
+    #[arg(long, value_name = "N|SHARE|TIME", conflicts_with = "sample")]
+    interval: Option<Interval>,
     #[command(flatten)]
     open: TraceArguments,
     /// One JSON object per run instead of a table
@@ -133,6 +139,20 @@ fn one_trace<'a>(arguments: &'a Arguments, whose: &str) -> Result<&'a str, CliEr
     match &arguments.traces[..] {
         [trace] => Ok(trace),
         _ => Err(CliError::usage(format!("{whose} takes one trace"))),
+    }
+}
+
+/// Refuses intervals of a time for a trace without times.
+fn refuse_without_times(
+    arguments: &Arguments,
+    trace: &str,
+    has_times: bool,
+) -> Result<(), CliError> {
+    match arguments.interval {
+        Some(Interval::Time(_)) if !has_times => Err(CliError::usage(format!(
+            "{trace}: it has no times, which --interval needs here; give a number of requests"
+        ))),
+        _ => Ok(()),
     }
 }
 

@@ -1,6 +1,9 @@
 //! The start of a trace that fills a cache and does not count.
 
 use std::str::FromStr;
+use std::time::Duration;
+
+use floe_lab::interval;
 
 /// The part of a trace that does not count.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,34 +50,50 @@ impl Warmup {
 
 /// The length of an interval.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Interval(Warmup);
+pub(crate) enum Interval {
+    /// So many requests, or a share of those that count.
+    Requests(Warmup),
+    /// A time.
+    Time(Duration),
+}
 
 impl FromStr for Interval {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        match text.parse()? {
-            Warmup::Requests(0) | Warmup::Share(0.0) => {
-                Err("an interval of no requests has no figures; write 1000 or 5%".to_owned())
-            }
-            length => Ok(Self(length)),
+        let empty = || Err("an empty interval has no figures; write 1000, 5% or 1h".to_owned());
+        match (text.parse(), text.parse::<humantime::Duration>()) {
+            (Ok(Warmup::Requests(0) | Warmup::Share(0.0)), _) => empty(),
+            (Ok(requests), _) => Ok(Self::Requests(requests)),
+            (_, Ok(time)) if time.is_zero() => empty(),
+            (_, Ok(time)) => Ok(Self::Time(*time)),
+            _ => Err(format!(
+                "`{text}` is neither a number of requests nor a share nor a time; write 1000, 5% \
+                 or 1h"
+            )),
         }
     }
 }
 
 impl Interval {
-    /// Returns how many of so many requests an interval has.
+    /// Returns the length of an interval where so many requests count.
     ///
     /// # Errors
     /// When it would have all of them.
-    pub(crate) fn of(self, requests: u64) -> Result<u64, String> {
-        match self.0 {
-            Warmup::Requests(length) if length >= requests => Err(format!(
-                "{requests} of its requests count, which is less than two intervals of {length}"
-            )),
-            Warmup::Requests(length) => Ok(length),
-            Warmup::Share(share) => Ok(((requests as f64 * share).round() as u64).max(1)),
-        }
+    pub(crate) fn of(self, requests: u64) -> Result<interval::Interval, String> {
+        Ok(interval::Interval::Requests(match self {
+            Self::Time(time) => return Ok(interval::Interval::Time(time)),
+            Self::Requests(Warmup::Requests(length)) if length >= requests => {
+                return Err(format!(
+                    "{requests} of its requests count, which is less than two intervals of \
+                     {length}"
+                ));
+            }
+            Self::Requests(Warmup::Requests(length)) => length,
+            Self::Requests(Warmup::Share(share)) => {
+                ((requests as f64 * share).round() as u64).max(1)
+            }
+        }))
     }
 }
 
@@ -89,11 +108,20 @@ mod tests {
         assert_eq!(Warmup::Share(0.25).of(1001), Ok(250));
         assert_eq!(Warmup::Requests(4).of(5), Ok(4));
         assert!(Warmup::Requests(5).of(5).is_err());
-        assert_eq!("5%".parse::<Interval>().unwrap().of(1000), Ok(50));
-        assert!("0".parse::<Interval>().is_err() && "0%".parse::<Interval>().is_err());
-        assert!("1000".parse::<Interval>().unwrap().of(1000).is_err());
         for wrong in ["", "%", "100%", "-1", "1.5", "nan%", "-5%"] {
             assert!(wrong.parse::<Warmup>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_interval_is_a_number_a_share_or_a_time() {
+        let of = |text: &str| text.parse::<Interval>().unwrap().of(1000);
+        assert_eq!(of("5%"), Ok(interval::Interval::Requests(50)));
+        assert_eq!(of("300"), Ok(interval::Interval::Requests(300)));
+        assert_eq!(of("1h"), Ok(interval::Interval::Time(Duration::from_secs(3600))));
+        assert!(of("1000").is_err(), "there would be one interval");
+        for wrong in ["0", "0%", "0s", "", "-1", "5 parsecs"] {
+            assert!(wrong.parse::<Interval>().is_err(), "{wrong}");
         }
     }
 }

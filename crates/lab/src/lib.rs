@@ -13,6 +13,7 @@ pub mod demo;
 mod draw;
 #[cfg(feature = "full")]
 pub mod interference;
+pub mod interval;
 #[cfg(feature = "full")]
 pub mod load;
 #[cfg(feature = "full")]

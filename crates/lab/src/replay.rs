@@ -9,6 +9,7 @@
 
 mod clock;
 mod cost;
+mod endurance;
 mod engine;
 mod latencies;
 mod layout;
@@ -25,6 +26,7 @@ mod verify;
 
 pub use clock::{Clock, VirtualClock};
 pub use cost::CostOutcome;
+pub use endurance::Endurance;
 pub use engine::{ReplayError, Setup, run};
 pub use latencies::Latencies;
 pub use layout::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};

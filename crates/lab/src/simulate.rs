@@ -3,6 +3,7 @@
 mod admitted;
 pub mod blocks;
 pub mod grid;
+pub mod intervals;
 mod latency;
 pub mod objects;
 pub mod operations;

@@ -170,6 +170,12 @@ fn rest(outcome: &ReplayResult) {
     if let Some(amplification) = outcome.write_amplification.filter(|_| !several) {
         add("written to the cache", format!("{amplification:.2} bytes for each byte written"));
     }
+    if let Some(it) = outcome.endurance.as_ref().filter(|it| !several && it.bytes_per_day > 0.0) {
+        let (day, drive) = (output::bytes(it.bytes_per_day as u64), it.drive_writes_per_day);
+        add("endurance it needs", format!("{day} a day, {drive:.2} drive writes a day"));
+        let year = it.terabytes_per_year;
+        add("", format!("{year:.1} TB a year, by the times of the {}", it.clock));
+    }
     if outcome.warmup_requests > 0 {
         add("warm-up, not counted", format!("{} requests", outcome.warmup_requests));
     }

@@ -5,7 +5,7 @@ use floe_lab::report::blocks;
 use floe_lab::simulate::blocks::{BlockSimulationResult, Setup, simulate};
 use floe_trace::Request;
 
-use super::{Arguments, admissions, on_all_cores, write_report};
+use super::{Arguments, admissions, on_all_cores, refuse_without_times, series, write_report};
 use crate::error::CliError;
 use crate::trace::{PROGRESS_EVERY, tell_skipped};
 use crate::{OrFail, output};
@@ -27,6 +27,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let (requests, footprint_bytes) = load(arguments, trace)?;
     let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
     let warmup = arguments.warmup.of(requests.len() as u64).map_err(in_trace)? as usize;
+    let counted = (requests.len() - warmup) as u64;
+    let interval = arguments.interval.map(|length| length.of(counted)).transpose();
+    let interval = interval.map_err(in_trace)?;
+    refuse_without_times(arguments, trace, requests.iter().any(|request| request.time_ns > 0))?;
     let deciders: Vec<_> = policies
         .iter()
         .flat_map(|evict| admissions.iter().map(move |admission| (evict, admission)))
@@ -48,6 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
                 ..Config::default()
             },
             warmup,
+            interval,
             clean_every_ns: u64::try_from(arguments.flush_interval.as_nanos()).unwrap_or(u64::MAX),
         })
         .collect();
@@ -60,6 +65,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     bar.finish_and_clear();
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
     write_report(arguments, |command| blocks::report(command, trace, &outcomes))?;
+    if arguments.csv && interval.is_some() {
+        return output::csv(&series::of_blocks(&outcomes)).or_failure();
+    }
     if arguments.csv {
         return output::csv(&outcomes).or_failure();
     }
@@ -67,6 +75,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         return outcomes.iter().try_for_each(output::json_line).or_failure();
     }
     print(&outcomes);
+    series::print_blocks(&outcomes);
     Ok(())
 }
 

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use floe_device::medium::{Medium, Model};
+use floe_lab::interval;
 use floe_lab::report::outcomes::{Sizes, report};
 use floe_lab::simulate::grid::{BLOCK_BYTES, Grid, GridError, Reading};
 use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
@@ -12,10 +13,11 @@ use floe_policy::registry::Choice;
 use floe_trace::Trace;
 
 use super::summary::{self, cost};
-use super::{Arguments, admissions, on_all_cores, write_report};
+use super::{Arguments, admissions, on_all_cores, refuse_without_times, series, write_report};
 use crate::error::CliError;
 use crate::size::CacheSize;
 use crate::trace::{PROGRESS_EVERY, tell_skipped};
+use crate::warmup::Interval;
 use crate::{OrFail, output};
 
 /// Default time of a hit when only that of a miss is given: a lookup in memory and a copy.
@@ -51,6 +53,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.csv || arguments.json {
         let outcomes: Vec<_> = traces.into_iter().flat_map(|trace| trace.outcomes).collect();
         return match arguments.csv {
+            true if arguments.interval.is_some() => {
+                output::csv(&series::of_policies(&outcomes)).or_failure()
+            }
             true => output::csv(&outcomes).or_failure(),
             false => outcomes.iter().try_for_each(output::json_line).or_failure(),
         };
@@ -62,6 +67,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         }
         let size = if *in_bytes { output::bytes } else { |count: u64| count.to_string() };
         print(outcomes.clone(), size);
+        series::print_policies(outcomes, size);
         if several {
             output::say!();
         }
@@ -90,7 +96,14 @@ fn simulate_trace(
 ) -> Result<Simulated, CliError> {
     let (mut stream, unit) = load(arguments, trace, grid)?;
     let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
-    stream.warmup = arguments.warmup.of(stream.keys.len() as u64).map_err(in_trace)? as usize;
+    let requests = stream.keys.len() as u64;
+    let warmup = arguments.warmup.of(requests).map_err(in_trace)?;
+    let interval = arguments.interval.map(|length| length.of(requests - warmup)).transpose();
+    let every = match interval.map_err(in_trace)? {
+        Some(interval::Interval::Requests(every)) => Some(every),
+        Some(interval::Interval::Time(_)) | None => None,
+    };
+    stream.count_from(warmup as usize, every);
     let no_room = |error: GridError| CliError::usage(format!("--size: {error}"));
     let runs = grid.runs(&stream, unit).map_err(no_room)?;
     let outcomes = simulate_all(trace, &stream, &runs, latency);
@@ -149,23 +162,45 @@ fn load(arguments: &Arguments, path: &str, grid: &Grid) -> Result<(Stream, u64),
         ))
     };
     let Reading { keep, unit } = grid.reading(trace.kind()).map_err(no_sizes)?;
-    Ok((read_stream(path, trace, keep)?, unit))
+    let every = match arguments.interval {
+        Some(Interval::Time(every)) => Some(every),
+        Some(Interval::Requests(_)) | None => None,
+    };
+    let (stream, has_times) = read_timed(path, trace, keep, every)?;
+    refuse_without_times(arguments, path, has_times)?;
+    Ok((stream, unit))
 }
 
 /// Reads a trace; disk I/O is converted to blocks.
-pub(crate) fn read_stream(path: &str, mut trace: Trace, keep: Keep) -> Result<Stream, CliError> {
+pub(crate) fn read_stream(path: &str, trace: Trace, keep: Keep) -> Result<Stream, CliError> {
+    Ok(read_timed(path, trace, keep, None)?.0)
+}
+
+/// Reads a trace that may be divided into intervals of a time. Returns also whether it has times.
+fn read_timed(
+    path: &str,
+    mut trace: Trace,
+    keep: Keep,
+    every: Option<Duration>,
+) -> Result<(Stream, bool), CliError> {
     let mut builder = Builder::new(trace.kind(), keep, BLOCK_BYTES);
+    if let Some(every) = every {
+        builder = builder.by_time(every);
+    }
+    let mut has_times = false;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
     let progress = trace.progress();
     for (request, count) in trace.by_ref().zip(0u64..) {
-        builder.add(&request.or_usage()?).or_usage()?;
+        let request = request.or_usage()?;
+        has_times |= request.time_ns > 0;
+        builder.add(&request).or_usage()?;
         if count.is_multiple_of(PROGRESS_EVERY) {
             bar.set_position(progress.bytes_read());
         }
     }
     bar.finish_and_clear();
     tell_skipped(path, &trace);
-    builder.finish().or_usage()
+    Ok((builder.finish().or_usage()?, has_times))
 }
 
 fn simulate_all(

@@ -118,6 +118,7 @@ mod tests {
             seconds: 1.0,
             requests_per_second: 1.0,
             policy_bytes_per_object: 1.0,
+            series: Vec::new(),
         }
     }
 

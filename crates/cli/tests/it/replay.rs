@@ -430,6 +430,19 @@ fn intervals_add_up_to_the_whole_and_a_seed_makes_another_trace() {
     assert_eq!(series[3]["after_requests"], 600);
     assert_eq!(series[3]["seconds"], whole["seconds"]);
     assert!(whole["write_amplification"].as_f64().expect("a number") >= 1.0);
+    // The trace has no times, so the replay's clock tells the pace.
+    let endurance = &whole["endurance"];
+    assert_eq!(endurance["clock"], "replay");
+    let number = |value: &Value| value.as_f64().expect("a number");
+    let days = number(&whole["seconds"]) / 86_400.0;
+    let drives = number(&whole["cache_write_bytes"]) / f64::from(1 << 20) / days;
+    let told = number(&endurance["drive_writes_per_day"]);
+    assert!((told / drives - 1.0).abs() < 1e-9, "{told}, not {drives}");
+    let timed: Value = serde_json::from_str(&run(&["--json", "--interval", "50ms"])).expect("JSON");
+    let timed = timed["series"].as_array().expect("a series");
+    let (last, full) = timed.split_last().expect("intervals");
+    assert!(full.len() > 1 && number(&full[0]["seconds"]) >= 0.05, "{full:?}");
+    assert_eq!(last["seconds"], whole["seconds"]);
     let csv = run(&["--csv", "--interval", "25%"]);
     assert!(
         csv.starts_with("after_requests,requests,seconds") && csv.lines().count() == 5,
@@ -437,7 +450,7 @@ fn intervals_add_up_to_the_whole_and_a_seed_makes_another_trace() {
     );
     assert_eq!(run(&["--csv"]).lines().count(), 2);
     let table = run(&["--interval", "25%"]);
-    assert!(table.contains("reads: hits"), "{table}");
+    assert!(table.contains("reads: hits") && table.contains("drive writes a day"), "{table}");
     let hits = |more: &[&str]| {
         let outcome: Value = serde_json::from_str(&run(more)).expect("JSON");
         outcome["read_us_mean"].clone()

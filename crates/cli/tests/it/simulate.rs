@@ -105,6 +105,77 @@ fn csv_has_the_fields_of_json() {
 }
 
 #[test]
+fn intervals_add_up_to_the_whole_by_requests_and_by_time() {
+    let disk = "zipf:keys=1000,requests=5000,read=0.7,block=4KiB";
+    let admitted = ["zipf:keys=100,requests=5000", "--policy", "lru", "--admit", "second-access"];
+    for (arguments, summed) in [
+        (
+            &["zipf:keys=1000,requests=5000", "--policy", "lru,belady", "--size", "50"][..],
+            &["requests", "hits", "misses"][..],
+        ),
+        (&[&admitted[..], &["--size", "10"]].concat()[..], &["requests", "hits", "inserted"]),
+        (
+            &[disk, "--blocks", "4KiB", "--size", "10%"],
+            &[
+                "read_requests",
+                "read_hits",
+                "write_hits",
+                "backing_write_bytes",
+                "cache_write_bytes",
+            ],
+        ),
+    ] {
+        let warm = [arguments, &["--warmup", "1000", "--interval", "1500"]].concat();
+        let lines = outcomes(&warm);
+        for line in &lines {
+            let series = line["series"].as_array().expect("a series");
+            let requests: Vec<_> = series.iter().map(|it| it["requests"].as_u64()).collect();
+            assert_eq!(requests, [Some(1500), Some(1500), Some(1000)], "{line}");
+            assert_eq!(series[2]["after_requests"], 3000);
+            for field in summed {
+                let sum: u64 = series.iter().map(|it| it[field].as_u64().expect("a count")).sum();
+                assert_eq!(Some(sum), line[field].as_u64(), "{field} of {line}");
+            }
+        }
+        let rows = rows(&warm);
+        assert_eq!(rows.len(), 3 * lines.len());
+        assert!(rows[0].iter().any(|(column, cell)| column == "requests" && cell == "1500"));
+        let output = floe(&[&["simulate"], &warm[..]].concat());
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.contains("over time") && text.contains(" 4000 "), "{text}");
+        let refused = floe(&[&["simulate"], arguments, &["--interval", "1h"]].concat());
+        let why = String::from_utf8(refused.stderr).expect("text");
+        assert!(refused.status.code() == Some(2) && why.contains("has no times"), "{why}");
+    }
+}
+
+#[test]
+fn an_interval_of_a_time_follows_the_trace() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let trace = folder.path().join("hours.csv");
+    // A request each 20 minutes for 5 hours, with a pause of two hours after the third.
+    let at = |number: u64| number * 1200 + if number < 9 { 0 } else { 7200 };
+    let lines = (0..15).map(|number| {
+        let time = 128_166_372_003_061_629 + at(number) * 10_000_000;
+        format!("{time},host,0,Read,{},4096,413\n", number % 4 * 4096)
+    });
+    std::fs::write(&trace, lines.collect::<String>()).expect("a trace");
+    let trace = trace.to_str().expect("UTF-8");
+    for what in [["--policy", "lru", "--size", "4"], ["--blocks", "4KiB", "--size", "1MiB"]] {
+        let arguments = [&[trace], &what[..], &["--interval", "1h"]].concat();
+        let line = &outcomes(&arguments)[0];
+        let series = line["series"].as_array().expect("a series");
+        let of = |field: &str| series.iter().map(|it| it[field].as_f64()).collect::<Vec<_>>();
+        assert_eq!(of("requests"), [Some(3.0); 5], "{line}");
+        let ends = [1.0, 2.0, 3.0, 6.0, 7.0].map(|hour| Some(hour * 3600.0));
+        assert_eq!(of("seconds"), ends, "{line}");
+        let output = floe(&[&["simulate"], &arguments[..]].concat());
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert!(text.contains(" 6h "), "{text}");
+    }
+}
+
+#[test]
 fn blocks_print_the_promised_fields() {
     let trace = "zipf:keys=1000,requests=5000,block=4KiB";
     let outcome = &outcomes(&[trace, "--blocks", "4KiB,8KiB", "--size", "10%"])[0];

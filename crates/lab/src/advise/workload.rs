@@ -12,9 +12,6 @@ const UNIT_BYTES: u64 = 32 << 10;
 /// Alignment of volumes laid end to end.
 const ALIGNMENT_BYTES: u64 = 1 << 20;
 
-const SECONDS_PER_DAY: f64 = 86_400.0;
-const DAYS_PER_YEAR: f64 = 365.25;
-
 /// The requests of a trace, and what is known of all of them.
 #[derive(Debug)]
 pub struct Workload {
@@ -88,35 +85,22 @@ impl Workload {
         let requests = &self.requests[..count];
         let result =
             run(&question.trace, requests.iter().copied().map(Ok), layout, &setup, stage, |_| ())?;
-        Ok(Trial::new(candidate, question, result, recorded_seconds(&requests[warmup..])))
+        Ok(Trial::new(candidate, question, result))
     }
 }
 
-/// Returns the time between the first and the last request; `None` in a trace without times.
-fn recorded_seconds(requests: &[Request]) -> Option<f64> {
-    let times = || requests.iter().map(|request| request.time_ns);
-    let span_ns = times().max()? - times().min()?;
-    (span_ns > 0).then_some(span_ns as f64 / 1e9)
-}
-
 impl Trial {
-    fn new(
-        candidate: &Candidate,
-        question: &Question,
-        result: ReplayResult,
-        recorded: Option<f64>,
-    ) -> Self {
+    fn new(candidate: &Candidate, question: &Question, result: ReplayResult) -> Self {
         let time = |count: u64, mean: Option<f64>| count as f64 * mean.unwrap_or_default();
         let total_us =
             time(result.reads, result.read_us_mean) + time(result.writes, result.write_us_mean);
-        let seconds = recorded.unwrap_or(result.seconds).max(f64::MIN_POSITIVE);
-        let per_day = result.cache_write_bytes as f64 / seconds * SECONDS_PER_DAY;
+        let endurance = result.endurance.as_ref();
         let gibibytes = candidate.cache_bytes as f64 / (1u64 << 30) as f64;
         Self {
             candidate: candidate.clone(),
             mean_us: total_us / (result.reads + result.writes).max(1) as f64,
-            written_tb_per_year: per_day * DAYS_PER_YEAR / 1e12,
-            writes_per_day: per_day / candidate.cache_bytes as f64,
+            written_tb_per_year: endurance.map_or(0.0, |it| it.terabytes_per_year),
+            writes_per_day: endurance.map_or(0.0, |it| it.drive_writes_per_day),
             price: question.price.map(|price| price * gibibytes),
             result,
         }

@@ -20,6 +20,7 @@ use super::series::Series;
 use super::shed::Shed;
 use super::stage::Stage;
 use super::verify::{self, Mismatch, Verifier};
+use crate::interval::Interval;
 
 /// The settings of a replay.
 #[derive(Debug, Clone)]
@@ -35,8 +36,8 @@ pub struct Setup {
     /// The most of the hits, as a share, that may be read from the backing devices instead; `None`
     /// for none.
     pub shed_most: Option<f64>,
-    /// Requests in each interval of the series; `None` for no series.
-    pub interval: Option<u64>,
+    /// Intervals of the series; `None` for no series.
+    pub interval: Option<Interval>,
 }
 
 /// Why a replay came to no end.
@@ -225,6 +226,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
     /// Begins a request, whose latency counts from `late_since` if it is late.
     fn begin(&mut self, request: &floe_trace::Request, late_since: Option<Instant>) {
         self.started += 1;
+        self.measured.recorded.note(request.time_ns);
         let number = self.started;
         let (volume, offset, len) = self.layout.place(request);
         let kind = match request.op {
@@ -312,7 +314,7 @@ impl<P: FnMut(u64)> Engine<'_, P> {
             _ => self.measured.trims += 1,
         }
         if let Some(series) = &mut self.series
-            && series.note(request.kind, latency)
+            && series.note(request.kind, latency, now)
         {
             series.end(now, stats(&self.stage));
         }

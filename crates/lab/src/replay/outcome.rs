@@ -6,6 +6,7 @@ use floe_block::{Config, Stats};
 use serde::Serialize;
 
 use super::cost::CostOutcome;
+use super::endurance::{Endurance, Recorded};
 use super::latencies::Latencies;
 use super::series::IntervalResult;
 use super::shed::ShedOutcome;
@@ -133,6 +134,9 @@ pub struct ReplayResult {
     pub shed: Option<ShedOutcome>,
     /// Bytes written to the cache device for each byte that requests wrote; none without writes.
     pub write_amplification: Option<f64>,
+    /// The endurance that these writes need; none where no time passed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endurance: Option<Endurance>,
     /// The replay over time, where asked for.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<IntervalResult>,
@@ -156,6 +160,7 @@ pub(super) struct Measured {
     pub(super) reads: Latencies,
     pub(super) writes: Latencies,
     pub(super) trims: u64,
+    pub(super) recorded: Recorded,
     pub(super) warmup_requests: u64,
     pub(super) elapsed: Duration,
     pub(super) flush: Duration,
@@ -248,6 +253,12 @@ impl ReplayResult {
                 .map(|shed| ShedOutcome { bytes: gained.counters.shed_bytes, ..shed }),
             write_amplification: (counted.write_bytes > 0)
                 .then(|| gained.counters.cache_write_bytes as f64 / counted.write_bytes as f64),
+            endurance: Endurance::of(
+                gained.counters.cache_write_bytes,
+                config.cache_bytes,
+                &measured.recorded,
+                seconds,
+            ),
             series: measured.intervals,
             read_histogram: None,
             write_histogram: None,

@@ -1,4 +1,4 @@
-//! A replay over time: the same figures for each interval of so many requests.
+//! A replay over time: the same figures for each interval.
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +6,7 @@ use floe_block::{Kind, Stats};
 use serde::Serialize;
 
 use super::latencies::Latencies;
+use crate::interval::Interval;
 
 /// One interval. Latencies are none without such requests; bytes are of the first tier's device,
 /// and of the backing devices below the last.
@@ -53,7 +54,7 @@ pub struct IntervalResult {
 
 /// The intervals of a replay so far.
 pub(super) struct Series {
-    every: u64,
+    every: Interval,
     began: Instant,
     /// Of the interval under way.
     begins: Instant,
@@ -67,9 +68,9 @@ pub(super) struct Series {
 
 impl Series {
     /// Begins with the first interval; `stats` are the counters of each tier.
-    pub(super) fn new(every: u64, now: Instant, stats: Vec<Stats>) -> Self {
+    pub(super) fn new(every: Interval, now: Instant, stats: Vec<Stats>) -> Self {
         Self {
-            every: every.max(1),
+            every,
             began: now,
             begins: now,
             before: stats,
@@ -81,15 +82,18 @@ impl Series {
         }
     }
 
-    /// Counts a request. Returns whether the interval is full.
-    pub(super) fn note(&mut self, kind: Kind, latency: Duration) -> bool {
+    /// Counts a request that is answered now. Returns whether the interval is full.
+    pub(super) fn note(&mut self, kind: Kind, latency: Duration, now: Instant) -> bool {
         self.requests += 1;
         match kind {
             Kind::Read => self.reads.record(latency),
             Kind::Write { .. } => self.writes.record(latency),
             _ => {}
         }
-        self.requests >= self.every
+        match self.every {
+            Interval::Requests(every) => self.requests >= every,
+            Interval::Time(every) => now - self.begins >= every,
+        }
     }
 
     /// Ends the interval under way.

@@ -4,7 +4,7 @@
 use super::table::{Group, Rank, Row, Table};
 use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
 use crate::admission::AdmissionOutcome;
-use crate::simulate::blocks::BlockSimulationResult;
+use crate::simulate::blocks::{BlockInterval, BlockSimulationResult};
 
 /// A chart's name, its title, how to read it, its unit, and what it shows of an outcome.
 type View =
@@ -65,7 +65,11 @@ pub fn report(command: &str, trace: &str, outcomes: &[BlockSimulationResult]) ->
                 Unit::Count.value(requests as f64)
             ),
             summary: None,
-            charts: VIEWS.iter().filter_map(|view| chart(view, &names, outcomes)).collect(),
+            charts: VIEWS
+                .iter()
+                .filter_map(|view| chart(view, &names, outcomes))
+                .chain(over_time(outcomes))
+                .collect(),
             figures: Some(figures(outcomes)),
         }],
     }
@@ -110,6 +114,33 @@ fn chart(view: &View, names: &[String], outcomes: &[BlockSimulationResult]) -> O
         note: note.to_owned(),
         x: Axis { scale, ..Axis::new("cache size", Unit::Bytes) },
         y: Axis::new(&title.to_lowercase(), unit),
+        series,
+        bands: Vec::new(),
+    })
+}
+
+/// The reads that miss in each interval; none without intervals.
+fn over_time(outcomes: &[BlockSimulationResult]) -> Option<Chart> {
+    let point = |it: &BlockInterval| {
+        let misses = (it.read_requests - it.read_hits) as f64;
+        let x = (it.after_requests + it.requests) as f64;
+        let y = misses / it.read_requests as f64;
+        (it.read_requests > 0).then_some(Point { x, y, error: None })
+    };
+    let several = outcomes.iter().any(|outcome| outcome.size != outcomes[0].size);
+    let series = outcomes.iter().enumerate().map(|(look, outcome)| {
+        let size = if several { format!(", {}", bytes(outcome.size)) } else { String::new() };
+        let name = format!("{}{size}", name(outcome, outcomes));
+        let points = outcome.series.iter().filter_map(point).collect();
+        Series { name, look: Some(look), points }
+    });
+    let series: Vec<Series> = series.filter(|series| !series.points.is_empty()).collect();
+    (!series.is_empty()).then(|| Chart {
+        name: "read-miss-ratio-over-time".to_owned(),
+        title: "Reads that miss over time".to_owned(),
+        note: "Each point is an interval, at its end. Lower is better.".to_owned(),
+        x: Axis::new("requests", Unit::Count),
+        y: Axis::new("reads that miss", Unit::Ratio),
         series,
         bands: Vec::new(),
     })

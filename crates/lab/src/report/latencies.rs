@@ -122,6 +122,10 @@ fn figures(outcome: &ReplayResult) -> Table {
             ("mean missed request", bytes(outcome.mean_missed_bytes)),
         ]);
     }
+    if let Some(it) = outcome.endurance.as_ref().filter(|_| !several) {
+        rows.push(("written to the cache device a day", bytes(it.bytes_per_day)));
+        rows.push(("drive writes a day", format!("{:.2}", it.drive_writes_per_day)));
+    }
     if let Some(cost) = &outcome.cost {
         rows.push(("cost, in DRAM", format!("{:.3} GiB", cost.gib)));
         let each = per_second(cost.requests_per_second_per_gib);

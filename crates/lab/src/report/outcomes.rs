@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 
 use super::table::{Group, Rank, Row, Table};
 use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
+use crate::simulate::intervals::SimulatedInterval;
 use crate::simulate::objects::SimulationResult;
 
 /// The unit of the sizes of the caches.
@@ -118,7 +119,34 @@ impl Trace<'_> {
         if gaps.series.iter().any(|series| !series.points.is_empty()) {
             charts.push(gaps);
         }
+        charts.extend(self.all_sizes().into_iter().filter_map(|size| self.over_time(size)));
         charts
+    }
+
+    /// The miss ratios of intervals at one size; none without intervals.
+    fn over_time(&self, size: u64) -> Option<Chart> {
+        let point = |it: &SimulatedInterval| Point {
+            x: (it.after_requests + it.requests) as f64,
+            y: it.miss_ratio,
+            error: None,
+        };
+        let mut chart = self.chart("", "Miss ratio over time", Unit::Ratio, &|_| None);
+        for (look, policy) in self.policies.iter().enumerate() {
+            let outcome =
+                self.outcomes.iter().find(|it| it.policy == **policy && it.size == size)?;
+            let points = outcome.series.iter().map(point).collect();
+            let name = (*policy).to_owned();
+            chart.series.push(Series { name, look: (!is_bound(policy)).then_some(look), points });
+        }
+        let at = self.unit().value(size as f64);
+        chart.name = format!(
+            "miss-ratio-over-time-{}",
+            at.replace(|it: char| !it.is_ascii_alphanumeric(), "-").to_lowercase()
+        );
+        chart.title = format!("Miss ratio over time, size {at}");
+        chart.note = "Each point is an interval, at its end. Lower is better.".to_owned();
+        chart.x = Axis::new("requests", Unit::Count);
+        chart.series.iter().any(|series| !series.points.is_empty()).then_some(chart)
     }
 
     fn chart(&self, name: &str, title: &str, unit: Unit, value: Height<'_>) -> Chart {

@@ -13,6 +13,7 @@ use floe_policy::owner::{DenseIndex, SlotOwner};
 use floe_policy::registry::Visitor;
 use floe_policy::{Access, Direction, Policy, Tick, mix};
 
+use super::intervals::{Seen, SimulatedInterval, Watch};
 use super::latency::Latency;
 use super::positions::Positions;
 use super::stream::{NEVER, Stream};
@@ -40,6 +41,13 @@ pub(super) struct Counts {
     pub(super) most_objects: usize,
 }
 
+impl Counts {
+    fn seen(&self) -> Seen {
+        let Self { hits, bytes, missed_bytes, inserted, .. } = *self;
+        Seen { hits, bytes, missed_bytes, inserted: Some(inserted) }
+    }
+}
+
 /// One policy at one size behind one admission; made by [`super::objects::simulate`].
 pub(super) struct Simulation<'a> {
     pub(super) stream: &'a Stream,
@@ -50,9 +58,9 @@ pub(super) struct Simulation<'a> {
 }
 
 impl Visitor for Simulation<'_> {
-    type Out = Counts;
+    type Out = (Counts, Vec<SimulatedInterval>);
 
-    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Counts {
+    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
         let distinct = self.stream.distinct;
         let entries = self.stream.objects_in(self.capacity);
         // Objects of size 1 are as many as fit; the number of others shows later.
@@ -83,8 +91,9 @@ impl Visitor for Simulation<'_> {
             Positions::of(self.stream, cache.owner.policy()).followed_if(needs.streams);
         let key_of: HashMap<u64, u32> =
             (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
+        let mut watch = Watch::new(self.stream.warmup, &self.stream.ends);
         for (at, &key) in self.stream.keys.iter().enumerate() {
-            if at == self.stream.warmup {
+            if at == watch.next && watch.turn(at, cache.counts.seen()) {
                 cache.counts = Counts::default();
             }
             cache.request(at, key, positions.follow(key));
@@ -106,7 +115,8 @@ impl Visitor for Simulation<'_> {
             }
         }
         let policy_bytes = cache.owner.memory_bytes() + cache.admission.memory_bytes();
-        Counts { policy_bytes, most_objects: cache.owner.most(), ..cache.counts }
+        let series = watch.finish(cache.counts.seen());
+        (Counts { policy_bytes, most_objects: cache.owner.most(), ..cache.counts }, series)
     }
 }
 
@@ -342,6 +352,7 @@ mod tests {
                     ..Config::default()
                 },
                 warmup: 0,
+                interval: None,
                 clean_every_ns: u64::MAX,
             };
             let blocks =

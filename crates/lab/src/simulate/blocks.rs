@@ -13,7 +13,9 @@ use floe_trace::Op;
 use serde::Serialize;
 use std::collections::HashMap;
 
+use super::intervals::{End, ends};
 use crate::admission::AdmissionOutcome;
+use crate::interval::Interval;
 
 /// Size of every simulated volume: a trace does not tell, so larger than any.
 const VOLUME_BYTES: u64 = 1 << 58;
@@ -28,6 +30,8 @@ pub struct Setup {
     pub cache: Config,
     /// Requests at the start that fill the cache and are not counted.
     pub warmup: usize,
+    /// Intervals of the series; `None` for no series.
+    pub interval: Option<Interval>,
     /// The interval between cleanings of dirty data, in nanoseconds of the trace's time.
     pub clean_every_ns: u64,
 }
@@ -88,6 +92,58 @@ pub struct BlockSimulationResult {
     pub mean_missed_bytes: f64,
     /// Time the simulation took.
     pub seconds: f64,
+    /// The simulation over time, where asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<BlockInterval>,
+}
+
+/// One interval of a simulation of the block cache. What the cleaning at the end writes belongs to
+/// the last.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct BlockInterval {
+    /// Requests that were counted before it.
+    pub after_requests: u64,
+    /// Its requests.
+    pub requests: u64,
+    /// Its end in the trace's time, since the trace's begin; only of intervals of a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// Reads.
+    pub read_requests: u64,
+    /// Reads that found all they wanted.
+    pub read_hits: u64,
+    /// Writes.
+    pub write_requests: u64,
+    /// Writes that found a block for all they wrote.
+    pub write_hits: u64,
+    /// Bytes read from the backing device.
+    pub backing_read_bytes: u64,
+    /// Bytes written to the backing device.
+    pub backing_write_bytes: u64,
+    /// Bytes read from the cache device.
+    pub cache_read_bytes: u64,
+    /// Bytes written to the cache device.
+    pub cache_write_bytes: u64,
+}
+
+impl BlockInterval {
+    /// Of the requests from `begun` to an end, which changed the counters so.
+    fn new(begun: usize, warmup: usize, end: End, stats: &Stats) -> Self {
+        let (counted, counters) = (&stats.requests, &stats.counters);
+        Self {
+            after_requests: (begun - warmup) as u64,
+            requests: (end.at - begun) as u64,
+            seconds: end.seconds,
+            read_requests: counted.reads,
+            read_hits: counted.read_hits,
+            write_requests: counted.writes,
+            write_hits: counted.write_hits,
+            backing_read_bytes: counters.backing_read_bytes,
+            backing_write_bytes: counters.backing_write_bytes,
+            cache_read_bytes: counters.cache_read_bytes,
+            cache_write_bytes: counters.cache_write_bytes,
+        }
+    }
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -104,7 +160,7 @@ pub fn simulate(
     setup: &Setup,
 ) -> Result<BlockSimulationResult, SimulateError> {
     let begun = Instant::now();
-    let stats = run(requests, setup)?;
+    let (stats, series) = run(requests, setup)?;
     let (counted, counters) = (stats.requests, stats.counters);
     let blocks_now: u64 = stats.blocks.iter().map(|(_, blocks)| blocks).sum();
     Ok(BlockSimulationResult {
@@ -128,18 +184,32 @@ pub fn simulate(
         mean_block_bytes: stats.mean_block_bytes(),
         mean_missed_bytes: stats.mean_missed_bytes(),
         seconds: begun.elapsed().as_secs_f64(),
+        series,
     })
 }
 
-fn run(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, SimulateError> {
+fn run(
+    requests: &[floe_trace::Request],
+    setup: &Setup,
+) -> Result<(Stats, Vec<BlockInterval>), SimulateError> {
     let mut simulation =
         Simulation { cache: BlockCache::new(setup.cache.clone())?, orders: Vec::new() };
     let mut volumes: HashMap<u32, VolumeId> = HashMap::new();
     let mut clean_at_ns = setup.clean_every_ns;
     let mut before = Stats::default();
+    let times_ns = requests.iter().map(|request| request.time_ns);
+    let ends = setup.interval.map(|interval| ends(times_ns, setup.warmup, interval));
+    let mut ends = ends.unwrap_or_default().into_iter().peekable();
+    let (mut series, mut begun, mut last) = (Vec::new(), setup.warmup, Stats::default());
     for (at, request) in requests.iter().enumerate() {
         if at > 0 && at == setup.warmup {
             before = simulation.cache.stats();
+            last = before.clone();
+        }
+        if let Some(end) = ends.next_if(|end| end.at == at) {
+            let now = simulation.cache.stats();
+            series.push(BlockInterval::new(begun, setup.warmup, end, &now.since(&last)));
+            (begun, last) = (at, now);
         }
         if volumes.len() == MOST_VOLUMES && !volumes.contains_key(&request.volume) {
             return Err(SimulateError::Volumes);
@@ -162,7 +232,10 @@ fn run(requests: &[floe_trace::Request], setup: &Setup) -> Result<Stats, Simulat
     simulation.cache.clean(&mut simulation.orders);
     simulation.carry_out();
     let stats = simulation.cache.stats();
-    Ok(if setup.warmup > 0 { stats.since(&before) } else { stats })
+    if let Some(end) = ends.next() {
+        series.push(BlockInterval::new(begun, setup.warmup, end, &stats.since(&last)));
+    }
+    Ok((if setup.warmup > 0 { stats.since(&before) } else { stats }, series))
 }
 
 /// A cache whose devices answer at once.

@@ -14,6 +14,7 @@ use floe_policy::{Access, Direction, Policy, admission, mix};
 use serde::Serialize;
 
 use super::admitted;
+use super::intervals::{Seen, SimulatedInterval, Watch};
 use super::positions::Positions;
 use super::sample::{self, Estimate, Missed};
 use super::stream::{NEVER, Stream};
@@ -83,6 +84,9 @@ pub struct SimulationResult {
     pub requests_per_second: f64,
     /// Memory the policy held for each object there was room for.
     pub policy_bytes_per_object: f64,
+    /// The run over time, where asked for.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub series: Vec<SimulatedInterval>,
 }
 
 fn is_zero(count: &u64) -> bool {
@@ -137,6 +141,7 @@ pub fn simulate(
         seconds,
         requests_per_second: simulated as f64 / seconds,
         policy_bytes_per_object: counts.policy_bytes as f64 / counts.most_objects.max(1) as f64,
+        series: counts.series,
     }
 }
 
@@ -155,7 +160,8 @@ fn count(
     let admission = admission::Admissions::new(&run.admit);
     let name = admission.to_string();
     let simulation = admitted::Simulation { stream, capacity, admission, latency, progress };
-    Counts { admission: Some(name), ..floe_policy::with(&run.policy, simulation).into() }
+    let (counts, series) = floe_policy::with(&run.policy, simulation);
+    Counts { admission: Some(name), series, ..counts.into() }
 }
 
 #[derive(Debug, Default)]
@@ -173,9 +179,15 @@ struct Counts {
     inserted: u64,
     /// Objects that requests put in.
     demanded: u64,
+    series: Vec<SimulatedInterval>,
 }
 
 impl Counts {
+    fn seen(&self) -> Seen {
+        let Self { hits, bytes, missed_bytes, .. } = *self;
+        Seen { hits, bytes, missed_bytes, inserted: None }
+    }
+
     fn requests(&self, stream: &Stream) -> Missed {
         let asked = (stream.keys.len() - stream.warmup) as f64;
         Missed { asked, missed: asked - self.hits as f64 }
@@ -281,8 +293,9 @@ impl Simulation<'_> {
         let index = DenseIndex::new(self.stream.distinct);
         let mut owner = SlotOwner::<P, DenseIndex, W>::new(policy, index, self.capacity, slots);
         let mut counts = Counts::default();
+        let mut watch = Watch::new(self.stream.warmup, &self.stream.ends);
         for (at, &key) in self.stream.keys.iter().enumerate() {
-            if at == self.stream.warmup {
+            if at == watch.next && watch.turn(at, counts.seen()) {
                 counts = Counts::default();
             }
             let size = size_at(at);
@@ -321,6 +334,7 @@ impl Simulation<'_> {
             slope: misses_of.slope(self.stream),
             policy_bytes: owner.policy().memory_bytes(),
             most_objects: owner.most(),
+            series: watch.finish(counts.seen()),
             ..counts
         }
     }

@@ -5,9 +5,14 @@
 //! Waldspurger et al., FAST '15): which keys is decided by a hash, so all requests of a key stay
 //! together, and a cache of `rate` times the size sees `rate` of the misses.
 
+use std::time::Duration;
+
 use floe_policy::mix;
 pub use floe_trace::NEVER;
 use floe_trace::{Kind, Numbering, Op, Request};
+
+use super::intervals::{End, Ends, ends};
+use crate::interval::Interval;
 
 /// Scales a hash to the share of keys below it.
 const HASH_RANGE: f64 = 18_446_744_073_709_551_616.0; // 2^64
@@ -50,6 +55,8 @@ pub struct Stream {
     pub asked_bytes: u64,
     /// Requests at the start that fill the cache and are not counted; 0 in a sample.
     pub warmup: usize,
+    /// The ends of intervals, the last one's too; none where no series is wanted.
+    pub(super) ends: Vec<End>,
     /// Share of keys kept.
     pub rate: f64,
     /// Bytes in the distinct objects at the size each was first seen with, or the number of keys
@@ -77,6 +84,8 @@ pub struct Builder {
     last_use: Vec<u32>,
     stream: Stream,
     block_bytes: Option<u64>,
+    /// Those of a time, where wanted.
+    ends: Option<Ends>,
 }
 
 impl Builder {
@@ -97,7 +106,14 @@ impl Builder {
             last_use: Vec::new(),
             stream,
             block_bytes,
+            ends: None,
         }
+    }
+
+    /// Divides the stream into intervals of a time, by the trace's clock.
+    pub fn by_time(mut self, every: Duration) -> Self {
+        self.ends = Some(Ends::new(every));
+        self
     }
 
     /// Takes in a request of the trace. Deletions are passed over: policies are compared on what is
@@ -109,6 +125,9 @@ impl Builder {
     pub fn add(&mut self, request: &Request) -> Result<(), StreamError> {
         if request.op == Op::Delete {
             return Ok(());
+        }
+        if let Some(ends) = &mut self.ends {
+            ends.note(request.time_ns, self.stream.keys.len());
         }
         let writes = request.op == Op::Write;
         let Some(block_bytes) = self.block_bytes else {
@@ -162,11 +181,26 @@ impl Builder {
     /// When no request is left.
     pub fn finish(mut self) -> Result<Stream, StreamError> {
         self.stream.distinct = self.stream.numbers.len();
+        if let Some(mut ends) = self.ends {
+            ends.end(self.stream.keys.len());
+            self.stream.ends = ends.found;
+        }
         if self.stream.keys.is_empty() { Err(StreamError::Empty) } else { Ok(self.stream) }
     }
 }
 
 impl Stream {
+    /// Does not count so many requests at the start, and divides the others into intervals of so
+    /// many; `None` leaves those of a time.
+    pub fn count_from(&mut self, warmup: usize, every: Option<u64>) {
+        self.warmup = warmup;
+        self.ends.retain(|end| end.at > warmup);
+        if let Some(every) = every {
+            let times = self.keys.iter().map(|_| 0);
+            self.ends = ends(times, warmup, Interval::Requests(every));
+        }
+    }
+
     /// Returns whether a request writes.
     #[inline]
     pub fn writes(&self, request: usize) -> bool {
@@ -192,6 +226,7 @@ impl Stream {
             sizes: self.sizes.as_ref().map(|_| Vec::new()),
             next_use: self.next_use.as_ref().map(|_| Vec::new()),
             writes: Vec::new(),
+            ends: Vec::new(),
             footprint: 0,
             ..*self
         };
@@ -243,6 +278,7 @@ impl Stream {
                 .map(|sizes| places.clone().map(|place| sizes[place]).collect()),
             next_use: None,
             writes,
+            ends: Vec::new(),
             requests: places.len() as u64,
             ..*self
         }

@@ -34,6 +34,7 @@ fn arc_p2_agrees_with_an_independent_model_within_one_percent() {
                 ..Config::default()
             },
             warmup: 0,
+            interval: None,
             clean_every_ns: u64::MAX,
         };
         let outcome = simulate("arc_P2", &requests, &setup).expect("the cache can be made");

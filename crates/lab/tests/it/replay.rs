@@ -175,6 +175,7 @@ fn without_device_time_a_replay_finds_what_a_simulation_finds() {
         let same = blocks::Setup {
             cache: Config { shards: Some(1), ..config.clone() },
             warmup: 0,
+            interval: None,
             clean_every_ns: u64::MAX,
         };
         let replayed = simulated(&plan, &setup(1, false), &requests);
