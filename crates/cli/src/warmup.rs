@@ -91,7 +91,8 @@ impl Interval {
             }
             Self::Requests(Warmup::Requests(length)) => length,
             Self::Requests(Warmup::Share(share)) => {
-                ((requests as f64 * share).round() as u64).max(1)
+                // Up, so that no rest is an interval; less what a product of floats may add.
+                ((requests as f64 * share - 1e-6).ceil() as u64).max(1)
             }
         }))
     }
@@ -120,6 +121,8 @@ mod tests {
         assert_eq!(of("300"), Ok(interval::Interval::Requests(300)));
         assert_eq!(of("1h"), Ok(interval::Interval::Time(Duration::from_secs(3600))));
         assert!(of("1000").is_err(), "there would be one interval");
+        let quarter = "25%".parse::<Interval>().unwrap().of(1001);
+        assert_eq!(quarter, Ok(interval::Interval::Requests(251)), "not a fifth one of a request");
         for wrong in ["0", "0%", "0s", "", "-1", "5 parsecs"] {
             assert!(wrong.parse::<Interval>().is_err(), "{wrong}");
         }
