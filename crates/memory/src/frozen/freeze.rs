@@ -10,7 +10,7 @@
 //! late finds nothing valid in it; after that the owners forget it and their orders take the
 //! entries back. It is freed when no reader names it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use floe_policy::{Cursor, Replacement};
 
@@ -75,6 +75,12 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
                     // Entries that moved meanwhile were passed over.
                     (from, before) = (Cursor::START, owner.frozen.count());
                 }
+                drop(owner);
+                if from != Cursor::END {
+                    // The lock is not fair: a thread that waits for it would lose it to the next
+                    // batch, over and over, for all of the shard. It wakes meanwhile.
+                    std::thread::sleep(REST);
+                }
             }
         }
     }
@@ -114,6 +120,9 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         self.state.free_retired(freezer, &self.threads.records, record);
     }
 }
+
+/// Between two batches: with what Linux adds, long enough for a thread to wake.
+const REST: Duration = Duration::from_micros(10);
 
 /// Returns how many entries a share of them is.
 fn goal(share: f64, entries: usize) -> usize {
