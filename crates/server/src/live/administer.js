@@ -12,17 +12,17 @@ async function change(method, path, body) {
   if (!response.ok) throw new Error(reply || `the server answers ${response.status}`);
 }
 
+// Takes the answer to the question that is open.
+let answer = () => {};
+
 // Asks the user; Escape is no.
 function confirmed(title, text, verb) {
   const dialog = byId("confirm");
   byId("confirm-title").textContent = title;
   byId("confirm-text").textContent = text;
   byId("confirm-yes").textContent = verb;
-  dialog.returnValue = "";
   dialog.showModal();
-  return new Promise((tell) => {
-    dialog.addEventListener("close", () => tell(dialog.returnValue === "yes"), { once: true });
-  });
+  return new Promise((tell) => { answer = tell; });
 }
 
 async function perform({ title, text, verb, method, path, body, done }) {
@@ -115,8 +115,15 @@ function buildAdminister() {
   byId("administer-parts").append(...parts, element("p", {}, flush),
     element("div", { id: "volume-actions", class: "wide" }), volumeForm(),
     element("div", { id: "tier-actions", class: "wide" }), tierForm());
-  byId("confirm-yes").addEventListener("click", () => byId("confirm").close("yes"));
-  byId("confirm-no").addEventListener("click", () => byId("confirm").close(""));
+  const dialog = byId("confirm");
+  const close = (yes) => () => {
+    dialog.close();
+    answer(yes);
+  };
+  byId("confirm-yes").addEventListener("click", close(true));
+  byId("confirm-no").addEventListener("click", close(false));
+  // It comes some time after the end of a question, when the next one may be open already.
+  dialog.addEventListener("close", () => dialog.open || answer(false));
 }
 
 // Made anew only when there are others, so that the focus stays where it is.

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
-use floe_testkit::{PATIENCE, patiently, run};
+use floe_testkit::{PATIENCE, run, wait_until};
 use serde_json::{Value, json};
 
 /// The browser.
@@ -104,7 +104,7 @@ impl Browser {
 
     /// Waits until an expression is true.
     pub(crate) fn wait_for(&mut self, expression: &str) {
-        patiently(|| (self.value(expression) == true).then_some(()));
+        wait_until(expression, || self.value(expression) == true);
     }
 
     /// Sets the width in CSS pixels, and the theme that the user prefers.

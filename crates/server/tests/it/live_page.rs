@@ -171,12 +171,17 @@ fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
     assert!(confirm(&mut browser, "Flush all volumes").contains("admin token"));
     assert_eq!(dirty(&rig), 4096);
     browser.value("document.getElementById('token').value = '0123456789abcdef'");
-    // A question that is answered by no changes nothing.
-    browser.value("document.querySelector('[aria-label=\"Flush all volumes\"]').click()");
-    browser.wait_for("document.getElementById('confirm').open");
-    browser.value("document.getElementById('confirm-no').click()");
-    browser.wait_for("!document.getElementById('confirm').open");
-    assert_eq!(dirty(&rig), 4096);
+    // A question that is answered by no changes nothing, nor does one that Escape ends.
+    for end in ["click", "Escape"] {
+        browser.value("document.querySelector('[aria-label=\"Flush all volumes\"]').click()");
+        browser.wait_for("document.getElementById('confirm').open");
+        match end {
+            "click" => drop(browser.value("document.getElementById('confirm-no').click()")),
+            key => browser.press(key),
+        }
+        browser.wait_for("!document.getElementById('confirm').open");
+        assert_eq!(dirty(&rig), 4096);
+    }
     assert_eq!(confirm(&mut browser, "Flush all volumes"), "All is flushed.");
     assert_eq!(dirty(&rig), 0);
     let volume = folder.path().join("new.img");
@@ -213,15 +218,18 @@ fn other_page() -> u16 {
     std::thread::spawn(move || {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
-            let mut request = [0; 4096];
-            let _ = stream.read(&mut request); // whatever it asks for
-            let page = "<title>other</title>";
-            let answer = format!(
-                "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\
-                 Connection: close\r\n\r\n{page}",
-                page.len()
-            );
-            let _ = stream.write_all(answer.as_bytes()); // it may have gone
+            // A browser may open a connection on which it asks for nothing yet.
+            std::thread::spawn(move || {
+                let mut request = [0; 4096];
+                let _ = stream.read(&mut request); // whatever it asks for
+                let page = "<title>other</title>";
+                let answer = format!(
+                    "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {}\r\n\
+                     Connection: close\r\n\r\n{page}",
+                    page.len()
+                );
+                let _ = stream.write_all(answer.as_bytes()); // it may have gone
+            });
         }
     });
     port
