@@ -790,8 +790,8 @@ proptest! {
 
     #[test]
     fn w_tinylfu_asks_who_was_used_more(keys in keys(), size in 1..16usize) {
-        // So many slots that no two keys share counters, and that ageing, which begins with the first
-        // lines of the sketch, has not come to a line with a key when the requests end.
+        // So many slots that no two keys share counters, and that ageing, which begins with the
+        // first lines of the sketch, has not come to a line with a key when the requests end.
         const SLOTS: usize = 1 << 18;
         let model = WTinyLfuModel {
             size,

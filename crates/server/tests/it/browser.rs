@@ -123,7 +123,12 @@ impl Browser {
 
     /// Presses and releases a key.
     pub(crate) fn press(&mut self, key: &str) {
-        let number = if key == "Tab" { 9 } else { 0 }; // without it Tab moves no focus
+        // Without its number Tab moves no focus, and Escape closes no dialog.
+        let number = match key {
+            "Tab" => 9,
+            "Escape" => 27,
+            _ => 0,
+        };
         for kind in ["keyDown", "keyUp"] {
             let event =
                 json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": number});
