@@ -1,8 +1,9 @@
 //! The shards of a cache. Some bits of a key's hash choose the key's shard.
 
 use std::ops::{Deref, DerefMut, Range};
+use std::time::Duration;
 
-use floe_policy::Replacement;
+use floe_policy::{Cursor, Replacement};
 
 use crate::hash::KeyHash;
 use crate::owner::{Owner, TableOf};
@@ -81,12 +82,25 @@ pub(crate) fn for_slots<K, V, P: Replacement>(
     let mut next = 0;
     loop {
         let mut owner = shard.owner();
-        let end = owner.slots.len().min(next + SLOTS_PER_LOCK);
+        let end = owner.slots.len().min(next + Cursor::BATCH as u32);
         if next >= end {
             return;
         }
         change(&mut owner, next..end);
+        let is_last = end == owner.slots.len();
         drop(owner);
+        if !is_last {
+            rest();
+        }
         next = end;
     }
+}
+
+/// Between two holds of a shard's lock: with what Linux adds, long enough for a thread to wake.
+const REST: Duration = Duration::from_micros(10);
+
+/// Lets threads that wait for a shard's lock have it, between two holds. The lock is not fair: they
+/// would lose it to the next hold, over and over, for all of the shard.
+pub(crate) fn rest() {
+    std::thread::sleep(REST);
 }

@@ -167,6 +167,10 @@ impl Eviction for AnyPolicy {
         with_policies!(each &mut self.order, |order| order.thaw());
     }
 
+    fn thaw_some(&mut self, most: usize) -> bool {
+        with_policies!(each &mut self.order, |order| order.thaw_some(most))
+    }
+
     fn fetches_ahead(&self) -> Option<u64> {
         with_policies!(each & self.order, |order| order.fetches_ahead())
     }

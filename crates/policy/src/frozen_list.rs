@@ -56,6 +56,20 @@ impl FrozenList {
         std::mem::take(&mut self.slots).into_iter().filter(|&slot| slot != GONE)
     }
 
+    /// Takes the last one out. After the last of all its memory is free.
+    pub(crate) fn pop(&mut self) -> Option<Slot> {
+        loop {
+            match self.slots.pop() {
+                Some(GONE) => self.gone -= 1,
+                None => {
+                    *self = Self::default();
+                    return None;
+                }
+                last => return last,
+            }
+        }
+    }
+
     /// All of them, best first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Slot> + '_ {
         self.slots.iter().copied().filter(|&slot| slot != GONE)

@@ -102,10 +102,8 @@ pub trait SlotLists {
     ) -> Cursor;
     /// Takes slots out of the lists until `thaw`.
     fn freeze(&mut self, slots: &[Slot]);
-    /// Visits the frozen slots, in the order in which they were frozen.
-    fn for_each_frozen(&self, act: impl FnMut(Slot));
-    /// Puts each frozen slot back at the hot end of its list.
-    fn thaw(&mut self);
+    /// Puts the slot that was frozen last back at the hot end of its list. Returns it.
+    fn thaw_last(&mut self) -> Option<Slot>;
     /// Bytes of memory held.
     fn memory_bytes(&self) -> usize;
 }
@@ -156,12 +154,8 @@ impl<const N: usize> SlotLists for Lists<N> {
         self.freeze(slots);
     }
 
-    fn for_each_frozen(&self, act: impl FnMut(Slot)) {
-        self.frozen().for_each(act);
-    }
-
-    fn thaw(&mut self) {
-        self.thaw();
+    fn thaw_last(&mut self) -> Option<Slot> {
+        self.thaw_last()
     }
 
     fn memory_bytes(&self) -> usize {
@@ -237,11 +231,19 @@ impl<P: Listed> Eviction for P {
     }
 
     fn thaw(&mut self) {
-        // Hits from before the freeze may be forgotten by now: a slot has to show its worth again.
-        if let Some(hits) = self.hits() {
-            self.lists().for_each_frozen(|slot| hits.set(slot, hits.get(slot).min(1)));
+        self.thaw_some(usize::MAX);
+    }
+
+    fn thaw_some(&mut self, most: usize) -> bool {
+        for _ in 0..most {
+            let Some(slot) = self.lists_mut().thaw_last() else { return true };
+            // Hits from before the freeze may be forgotten by now: a slot has to show its worth
+            // again.
+            if let Some(hits) = self.hits() {
+                hits.set(slot, hits.get(slot).min(1));
+            }
         }
-        self.lists_mut().thaw();
+        false
     }
 
     fn fetches_ahead(&self) -> Option<u64> {

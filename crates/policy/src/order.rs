@@ -264,6 +264,15 @@ pub trait Eviction {
     /// as the best.
     fn thaw(&mut self);
 
+    /// Brings at most so many frozen slots back, those that were frozen last first, and returns
+    /// whether all are back. In the end all are where [`thaw`](Self::thaw) has them, but for what
+    /// was used or came in meanwhile. An order that can only bring all back at once does so.
+    fn thaw_some(&mut self, most: usize) -> bool {
+        let _ = most; // all come back
+        self.thaw();
+        true
+    }
+
     /// From how many positions in a row on it pays for this order if the owner fetches ahead what
     /// comes next, as [`Streams::ahead`](crate::streams::Streams::ahead) says, and inserts it as
     /// such; `None` if it never does.

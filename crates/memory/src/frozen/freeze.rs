@@ -10,7 +10,7 @@
 //! late finds nothing valid in it; after that the owners forget it and their orders take the
 //! entries back. It is freed when no reader names it.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use floe_policy::{Cursor, Replacement};
 
@@ -19,7 +19,7 @@ use crate::frozen::freezer::{Freezer, Frozen};
 use crate::frozen::index::FrozenIndex;
 use crate::frozen::state::FrozenState;
 use crate::local::{self, Threads};
-use crate::shards::{Shards, for_slots};
+use crate::shards::{Shards, for_slots, rest};
 use crate::sync::Arc;
 
 /// The parts of a cache that freezing and its controller work on.
@@ -77,9 +77,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
                 }
                 drop(owner);
                 if from != Cursor::END {
-                    // The lock is not fair: a thread that waits for it would lose it to the next
-                    // batch, over and over, for all of the shard. It wakes meanwhile.
-                    std::thread::sleep(REST);
+                    rest();
                 }
             }
         }
@@ -95,7 +93,9 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         self.state.set_all(false);
         for shard in self.shards.iter() {
             for_slots(shard, |owner, slots| owner.unfreeze(shard.table(), slots));
-            shard.owner().thaw();
+            while !shard.owner().thaw_some() {
+                rest();
+            }
         }
     }
 
@@ -120,9 +120,6 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         self.state.free_retired(freezer, &self.threads.records, record);
     }
 }
-
-/// Between two batches: with what Linux adds, long enough for a thread to wake.
-const REST: Duration = Duration::from_micros(10);
 
 /// Returns how many entries a share of them is.
 fn goal(share: f64, entries: usize) -> usize {

@@ -38,7 +38,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     }
 
     /// Lets hits on the entries in some slots count again. They are out of reach until the order
-    /// [thaws](Self::thaw).
+    /// [thaws](Self::thaw_some).
     pub(crate) fn unfreeze(&mut self, table: &TableOf<P>, slots: Range<u32>) {
         for slot in slots {
             if self.slots[slot].frozen {
@@ -48,8 +48,8 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
     }
 
-    /// Puts what was frozen back into the order.
-    pub(crate) fn thaw(&mut self) {
-        self.order.thaw();
+    /// Puts some of what was frozen back into the order. Returns whether all is back.
+    pub(crate) fn thaw_some(&mut self) -> bool {
+        self.order.thaw_some(Cursor::BATCH)
     }
 }

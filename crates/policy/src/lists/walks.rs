@@ -27,12 +27,17 @@ impl<const N: usize> Lists<N> {
     /// Puts each frozen slot back at the hot end of its list, in the order in which they were
     /// frozen.
     pub fn thaw(&mut self) {
-        for slot in self.frozen.take().rev() {
-            let (list, weight) = (self.list_before(slot), self.weight(slot));
-            self.link_at_head(list, slot);
-            self.sizes[list] += weight;
-            self.frozen_size -= weight;
-        }
+        while self.thaw_last().is_some() {}
+    }
+
+    /// Puts the slot that was frozen last back at the hot end of its list. Returns it.
+    pub fn thaw_last(&mut self) -> Option<Slot> {
+        let slot = self.frozen.pop()?;
+        let (list, weight) = (self.list_before(slot), self.weight(slot));
+        self.link_at_head(list, slot);
+        self.sizes[list] += weight;
+        self.frozen_size -= weight;
+        Some(slot)
     }
 
     /// Appends slots from the hot end of `lists[0]` to the cold end of the last one, a batch at a

@@ -29,6 +29,7 @@ enum Step {
     Reweigh { slot: u32, weight: u32 },
     Freeze(usize),
     Thaw,
+    ThawSome(usize),
     Capacity(u64),
 }
 
@@ -47,6 +48,7 @@ fn steps(weight_max: u32) -> impl Strategy<Value = Vec<Step>> {
         1 => (slot, 1..=weight_max).prop_map(|(slot, weight)| Step::Reweigh { slot, weight }),
         1 => (0..SLOTS as usize).prop_map(Step::Freeze),
         1 => Just(Step::Thaw),
+        1 => (0..SLOTS as usize).prop_map(Step::ThawSome),
         1 => (1..2 * u64::from(SLOTS)).prop_map(Step::Capacity),
     ];
     proptest::collection::vec(step, 0..300)
@@ -159,6 +161,15 @@ impl Check for KeepsTrack<'_> {
                 Step::Thaw => {
                     order.thaw();
                     frozen.clear();
+                }
+                Step::ThawSome(most) => {
+                    let before = frozen.len();
+                    let all = order.thaw_some(most);
+                    for Slot(slot) in ranked(&order) {
+                        frozen.remove(&slot);
+                    }
+                    let came = before - frozen.len();
+                    assert!(if all { frozen.is_empty() } else { came == most }, "{name}: {came}");
                 }
                 Step::Capacity(weight) => order.set_capacity(weight),
             }
@@ -491,6 +502,30 @@ fn a_frozen_part_ordered_by_frequency_is_lifted_above_the_rest_and_keeps_its_ord
     assert_eq!(ranked(&order), [0, 2, 1, 3].map(Slot));
     (0..4).for_each(|_| order.access(Slot(2)));
     assert_eq!(ranked(&order), [2, 0, 1, 3].map(Slot));
+}
+
+#[test]
+fn what_thaws_in_parts_comes_back_in_the_order_of_a_whole_thaw() {
+    struct SameOrder;
+    impl Check for SameOrder {
+        fn check<P: Replacement>(&self, name: &str, make: impl Fn() -> P) {
+            let thawed = |thaw: &dyn Fn(&mut P)| {
+                let mut order = make();
+                order.set_capacity(40);
+                order.reserve(40);
+                (0..40).for_each(|slot| order.insert(Slot(slot), &access(slot.into(), 1)));
+                (0..40).for_each(|slot| order.access(Slot(slot * slot % 37)));
+                let best = ranked(&order);
+                order.freeze(&best[..25]);
+                [3, 7, 24, 30].into_iter().for_each(|at| order.remove(best[at]));
+                thaw(&mut order);
+                ranked(&order)
+            };
+            let whole = thawed(&|order| order.thaw());
+            assert_eq!(thawed(&|order| while !order.thaw_some(4) {}), whole, "{name}");
+        }
+    }
+    every_policy(&SameOrder);
 }
 
 #[test]
