@@ -95,6 +95,15 @@ function tierForm() {
     ...field("new-tier", "Device and settings", "file:/srv/tier,size=10GiB,write=back"), add);
 }
 
+// Browsers want a password in a form. Nothing is sent by it: each request has the token with it.
+function tokenForm() {
+  const token = element("input", { id: "token", type: "password", autocomplete: "off" });
+  const form = element("form", { class: "form" },
+    element("label", { for: "token" }, "Admin token"), token);
+  form.addEventListener("submit", (event) => event.preventDefault());
+  return form;
+}
+
 function buildAdminister() {
   if (writing === "off") return;
   byId("administer").hidden = false;
@@ -105,10 +114,7 @@ function buildAdminister() {
     return;
   }
   byId("administer-note").textContent = "Every change is confirmed first.";
-  const token = element("input", { id: "token", type: "password", autocomplete: "off" });
-  const parts = writing === "token"
-    ? [element("div", { class: "form" }, element("label", { for: "token" }, "Admin token"), token)]
-    : [];
+  const parts = writing === "token" ? [tokenForm()] : [];
   const flush = button("Flush", "Flush all volumes", () => ({
     title: "Flush", verb: "Flush", method: "POST", path: "flush",
     text: "All dirty data is written to the volumes, durably.", done: "All is flushed." }));

@@ -123,15 +123,19 @@ impl Browser {
 
     /// Presses and releases a key.
     pub(crate) fn press(&mut self, key: &str) {
-        // Without its number Tab moves no focus, and Escape closes no dialog.
+        // Without its number Tab moves no focus, Escape closes no dialog and Enter sends no form.
         let number = match key {
             "Tab" => 9,
+            "Enter" => 13,
             "Escape" => 27,
             _ => 0,
         };
         for kind in ["keyDown", "keyUp"] {
-            let event =
+            let mut event =
                 json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": number});
+            if key == "Enter" {
+                event["text"] = "\r".into(); // without it no form is sent
+            }
             self.ask("Input.dispatchKeyEvent", &event);
         }
     }

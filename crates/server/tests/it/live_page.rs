@@ -196,6 +196,17 @@ fn with_admin_write_the_page_changes_the_server_after_a_confirmation() {
     browser.wait_for("document.querySelector('[aria-label=\"Remove volume new\"]') !== null");
     assert_eq!(confirm(&mut browser, "Remove volume new"), "Volume new is removed.");
     assert_eq!(rig.status().volumes.len(), 1);
+    // Enter in the field of the token sends nothing away.
+    browser.value(
+        "var sends = null; document.getElementById('token').focus(); \
+         addEventListener('submit', event => sends = !event.defaultPrevented)",
+    );
+    browser.press("Enter");
+    browser.wait_for("sends !== null");
+    assert_eq!(browser.value("sends"), false);
+    let of_forms: Vec<_> =
+        browser.complaints.iter().filter(|it| it.contains("not contained in a form")).collect();
+    assert!(of_forms.is_empty(), "{of_forms:?}");
     // The page of another server, which the browser sends as it is asked to.
     browser.open(&format!("http://127.0.0.1:{}/", other_page()));
     browser.wait_for("document.title === 'other'");
