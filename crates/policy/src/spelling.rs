@@ -1,5 +1,7 @@
 //! The nearest of some names to a misspelt one.
 
+use std::cmp::Reverse;
+
 /// Most changes of letters by which a misspelt name differs from the one that was meant.
 const MOST_CHANGES: usize = 2;
 
@@ -8,8 +10,17 @@ const MOST_CHANGES: usize = 2;
 pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = name.to_lowercase();
     let most = MOST_CHANGES.min(name.chars().count().saturating_sub(1) / 2);
-    let near = names.into_iter().map(|known| (changes(&name, &known.to_lowercase()), known));
-    near.filter(|(changes, _)| *changes <= most).min().map(|(_, known)| known)
+    let near = names.into_iter().map(|known| {
+        let lower = known.to_lowercase();
+        // Of names as near, the one that begins as what was written.
+        (changes(&name, &lower), Reverse(same_letters(&name, &lower)), known)
+    });
+    near.filter(|&(changes, ..)| changes <= most).min().map(|(.., known)| known)
+}
+
+/// Returns with how many letters both texts begin.
+fn same_letters(one: &str, other: &str) -> usize {
+    one.chars().zip(other.chars()).take_while(|(one, other)| one == other).count()
 }
 
 /// Returns the Levenshtein distance of two texts.

@@ -41,6 +41,7 @@ fn a_misspelt_name_is_answered_with_the_one_that_was_meant() {
         ("S3-FIFO:small=0.1", "s3-fifo"),
         ("LRU", "lru"),
         ("seive", "sieve"),
+        ("lrru", "lru"),
     ] {
         let error = error(text);
         assert!(error.contains(&format!("`; did you mean `{meant}`? there are: ")), "{error}");
