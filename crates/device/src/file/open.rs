@@ -66,7 +66,10 @@ pub enum OpenError {
         path: PathBuf,
     },
     /// The file exists with another size.
-    #[error("{path} has {actual} bytes, not the {wanted} asked for", path = path.display())]
+    #[error(
+        "{path} has {actual} bytes, not the {wanted} asked for; without a size it is used as it is",
+        path = path.display()
+    )]
     WrongSize {
         /// The file.
         path: PathBuf,

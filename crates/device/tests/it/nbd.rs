@@ -172,7 +172,10 @@ fn an_export_is_a_cache_of_its_own_size() {
     let text = place.text();
     assert_eq!(text.parse::<Spec>().unwrap().size_found(), Some(1 << 20));
     let refused = prepare(&text, Role::Cache { size: 2 << 20 }).unwrap_err();
-    assert!(refused.contains("has 1048576 bytes, not the 2097152 asked for"), "{refused}");
+    assert!(
+        refused.contains("has 1048576 bytes, not the 2097152 asked for; without a size"),
+        "{refused}"
+    );
     let (ring, pool) = thread();
     let source = prepare(&text, Role::Cache { size: 1 << 20 }).unwrap();
     let mut device = source.open(&ring, &pool).unwrap();
