@@ -34,8 +34,8 @@ pub struct Band {
     pub from: f64,
     /// Where it ends.
     pub to: f64,
-    /// Its colour, by number, like that of a series.
-    pub look: usize,
+    /// Its colour, by number, like that of a series; grey without.
+    pub look: Option<usize>,
 }
 
 /// Points that belong together.

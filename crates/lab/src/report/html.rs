@@ -10,9 +10,11 @@ use std::fmt::Write as _;
 use plotters::prelude::*;
 
 use super::chart::Chart;
-use super::chart_writer::{ChartWriter, FINE, Letters, Tip, WIDTH, clean, steps};
+use super::chart_writer::{ChartWriter, FINE, Letters, Tip, WIDTH, steps};
 use super::draw;
+use super::legend::legend;
 use super::look::colours;
+use super::markup::{escaped, inside};
 use super::table::{Rank, Table};
 use super::{Report, Section};
 
@@ -66,6 +68,7 @@ fn in_section(at: usize, section: &Section) -> String {
             escaped(&chart.note)
         ));
         out.push_str(&format!("<figure>{}</figure>\n", svg(chart, &section.heading)));
+        out.push_str(&legend(chart));
     }
     if let Some(figures) = &section.figures {
         let open = if figures.rows() <= ROWS_UNFOLDED { " open=\"open\"" } else { "" };
@@ -128,12 +131,10 @@ fn svg(chart: &Chart, about: &str) -> String {
         // A string takes everything: no drawing into one fails.
         area.present().and(tips).unwrap_or_default()
     };
-    let begin = drawing.find('>').map_or(0, |at| at + 1);
-    let end = drawing.rfind("</svg>").unwrap_or(drawing.len());
     let label = escaped(&format!("{}, {about}", chart.title));
     let mut out =
         format!("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{label}\">", size.0, size.1);
-    out.push_str(&drawing[begin..end]);
+    out.push_str(inside(&drawing));
     out.extend(tips.iter().map(tip));
     out.push_str("</svg>");
     out
@@ -165,20 +166,4 @@ fn dark_drawings() -> String {
     }
     rules.push_str("}\n");
     rules
-}
-
-/// Text that means only itself in the page.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for c in clean(text).chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
-        }
-    }
-    out
 }

@@ -163,7 +163,7 @@ fn bands<DB: DrawingBackend>(
     rows: &[Vec<&Band>],
 ) -> Drawn<DB, ()> {
     for band in &chart.bands {
-        let colour = Look::of(Some(band.look)).colour.rgb().mix(0.22);
+        let colour = Look::of(band.look).colour.rgb().mix(0.22);
         let [left, right] = [band.from, band.to]
             .map(|x| frame.across(chart.x.scale.place(x)).clamp(frame.left, frame.right));
         let corners = [(left, frame.top), (right, frame.bottom)].map(|corner| writer.at(corner));
@@ -173,7 +173,7 @@ fn bands<DB: DrawingBackend>(
         let y = frame.top - 14.0 - NAME_STEP * above as f64;
         let mut x = BAND_MARGIN;
         for band in row {
-            let square = Look { marker: super::look::Marker::Square, ..Look::of(Some(band.look)) };
+            let square = Look { marker: super::look::Marker::Square, ..Look::of(band.look) };
             writer.marker(&square, (x, y), 4.5)?;
             writer.text(&band.name, (x + 9.0, y), HPos::Left, FAINT)?;
             x += BAND_GAP + writer.width(&band.name);
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn names_of_many_bands_take_several_rows_and_each_stands_once() {
         let name = |number: usize| format!("learning, fewer hits {}", number % 9);
-        let band = |number| Band { name: name(number), from: 0.0, to: 1.0, look: 0 };
+        let band = |number| Band { name: name(number), from: 0.0, to: 1.0, look: Some(0) };
         let bands: Vec<Band> = (0..20).map(band).collect();
         let rows = band_rows(&bands);
         let letters = |row: &Vec<&Band>| row.iter().map(|band| band.name.len()).sum::<usize>();

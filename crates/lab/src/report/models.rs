@@ -48,7 +48,7 @@ fn section(policy: &str, curves: &[&(Vec<Line>, Star)]) -> Section {
             name: "past p*".to_owned(),
             from: star.p_star,
             to: ends,
-            look: 4,
+            look: Some(4),
         });
         Chart {
             name: format!("{policy}-{}", at + 1),

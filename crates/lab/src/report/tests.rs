@@ -160,6 +160,23 @@ fn a_single_size_is_drawn_as_dots() {
 }
 
 #[test]
+fn narrow_screens_get_the_names_of_lines_as_a_list() {
+    let page = page(&several());
+    let lists: Vec<&str> = page.split("<ul class=\"legend\">").skip(1).collect();
+    assert_eq!(lists.len(), page.matches("<figure>").count());
+    for list in lists {
+        let list = &list[..list.find("</ul>").expect("a list ends")];
+        let names = list.split("</li>").filter_map(|item| item.rsplit("</svg>").next());
+        let names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
+        assert!(!names.is_empty() && names.iter().all(|name| !name.contains('<')), "{names:?}");
+        assert!(names.contains(&"lru") || names.contains(&"fifo"), "{names:?}");
+        assert_eq!(list.matches("class=\"key\"").count(), names.len());
+    }
+    let dots = [outcome("t", "lru", 1000, 0.5), outcome("t", "fifo", 1000, 0.6)];
+    assert!(!self::page(&dots).contains("<ul"), "each row begins with its name");
+}
+
+#[test]
 fn a_single_policy_needs_no_winner() {
     let report = of(&[outcome("t", "lru", 10, 0.5), outcome("t", "lru", 100, 0.4)]);
     assert!(report.sections[0].summary.is_none());

@@ -88,20 +88,24 @@ fn phases(timeline: &Timeline) -> Vec<Band> {
     bands
 }
 
-fn look(phase: Phase) -> usize {
+/// No two phases share a colour; a cache that warms up is grey.
+fn look(phase: Phase) -> Option<usize> {
     match phase {
-        Phase::Measuring => 1,
-        Phase::Learning => 4,
-        Phase::TryingAll | Phase::Proving => 3,
-        Phase::Constructing => 0,
-        Phase::Frozen => 5,
-        Phase::Waiting => 2,
-        _ => 6, // warming up
+        Phase::Measuring => Some(1),
+        Phase::Learning => Some(4),
+        Phase::TryingAll => Some(3),
+        Phase::Proving => Some(6),
+        Phase::Constructing => Some(0),
+        Phase::Frozen => Some(5),
+        Phase::Waiting => Some(2),
+        _ => None,
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn sample(at: u32, phase: Phase) -> Sample {
@@ -114,6 +118,22 @@ mod tests {
             frozen_ratio: 0.1,
             phase: Some(phase),
         }
+    }
+
+    #[test]
+    fn no_two_phases_share_a_colour() {
+        let phases = [
+            Phase::WarmingUp,
+            Phase::Measuring,
+            Phase::Learning,
+            Phase::TryingAll,
+            Phase::Proving,
+            Phase::Constructing,
+            Phase::Frozen,
+            Phase::Waiting,
+        ];
+        let looks: HashSet<_> = phases.into_iter().map(look).collect();
+        assert_eq!(looks.len(), phases.len());
     }
 
     #[test]

@@ -155,7 +155,7 @@ pub enum Phase {
     Learning,
     /// All entries are frozen, which is measured last.
     TryingAll,
-    /// Tells what was chosen is frozen and thawed by turns, to see whether it pays.
+    /// The share that was chosen is frozen and thawed by turns, to see whether it pays.
     Proving,
     /// The frozen index is being built.
     Constructing,
