@@ -264,6 +264,15 @@ impl<P: Eviction> Eviction for PriorityPools<P> {
         self.spill();
     }
 
+    fn thaw_some(&mut self, most: usize) -> bool {
+        let back = (0..most).take_while(|_| self.pools.thaw_last().is_some()).count();
+        let all = back < most && self.order.thaw_some(most - back);
+        if all {
+            self.spill();
+        }
+        all
+    }
+
     fn fetches_ahead(&self) -> Option<u64> {
         self.order.fetches_ahead()
     }

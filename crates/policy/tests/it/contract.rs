@@ -513,7 +513,12 @@ fn what_thaws_in_parts_comes_back_in_the_order_of_a_whole_thaw() {
                 let mut order = make();
                 order.set_capacity(40);
                 order.reserve(40);
-                (0..40).for_each(|slot| order.insert(Slot(slot), &access(slot.into(), 1)));
+                for slot in 0..40 {
+                    order.insert(Slot(slot), &access(slot.into(), 1));
+                    if slot % 5 == 0 {
+                        order.prioritize(Slot(slot), Priority::High);
+                    }
+                }
                 (0..40).for_each(|slot| order.access(Slot(slot * slot % 37)));
                 let best = ranked(&order);
                 order.freeze(&best[..25]);
