@@ -4,7 +4,7 @@ use plotters::prelude::*;
 
 use super::chart::Chart;
 use super::chart_writer::{ChartWriter, FINE, Letters};
-use super::look::{Look, Marker};
+use super::look::Look;
 use super::markup::{escaped, inside};
 
 /// Width of a key.
@@ -19,9 +19,9 @@ pub(super) fn legend(chart: &Chart) -> String {
     let series = chart.series.iter().map(|series| (&series.name, Look::of(series.look)));
     let mut entries: Vec<(&String, Look)> = series.collect();
     for band in &chart.bands {
-        let look = Look { marker: Marker::Square, ..Look::of(band.look) };
-        if !entries.contains(&(&band.name, look)) {
-            entries.push((&band.name, look));
+        let entry = (&band.name, Look::of_band(band.look));
+        if !entries.contains(&entry) {
+            entries.push(entry);
         }
     }
     let item = |(name, look): (&String, Look)| format!("<li>{}{}</li>", key(&look), escaped(name));

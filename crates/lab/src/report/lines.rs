@@ -173,8 +173,7 @@ fn bands<DB: DrawingBackend>(
         let y = frame.top - 14.0 - NAME_STEP * above as f64;
         let mut x = BAND_MARGIN;
         for band in row {
-            let square = Look { marker: super::look::Marker::Square, ..Look::of(band.look) };
-            writer.marker(&square, (x, y), 4.5)?;
+            writer.marker(&Look::of_band(band.look), (x, y), 4.5)?;
             writer.text(&band.name, (x + 9.0, y), HPos::Left, FAINT)?;
             x += BAND_GAP + writer.width(&band.name);
         }

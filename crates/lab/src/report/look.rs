@@ -70,6 +70,11 @@ pub(super) struct Look {
 }
 
 impl Look {
+    /// Of the stretches with this number, whose key is a square.
+    pub(super) fn of_band(number: Option<usize>) -> Self {
+        Self { marker: Marker::Square, ..Self::of(number) }
+    }
+
     /// Of the series with this number; of a bound without.
     pub(super) fn of(number: Option<usize>) -> Self {
         let Some(number) = number else {
