@@ -30,7 +30,7 @@ pub(crate) struct Record {
     cells: [AtomicUsize; CELLS],
     /// Counts how many [further](Further) cells there are.
     more: AtomicUsize,
-    /// Lookups. Counted before they probe anything: see [`has_strayed`](Self::has_strayed).
+    /// Lookups.
     pub(crate) lookups: Count,
     /// The number of the lookup from which on they are not as usual: the next to be timed, or 0
     /// for a thread that is to fence. That is set by whoever finds that it has to.
@@ -92,14 +92,6 @@ impl Record {
             // what the thread looked at without a fence stands in its cells
             self.fences.store(true, Ordering::Release);
         }
-    }
-
-    /// Returns whether the user's code has looked anything up since `lookups` was read. If so, the
-    /// record may name another index, and the one that was probed may be freed. Comparing addresses
-    /// would not tell: a new index can have that of the old.
-    #[inline(always)]
-    pub(crate) fn has_strayed(&self, lookups: u64) -> bool {
-        self.lookups.get() != lookups
     }
 
     /// Lookups that found their key.

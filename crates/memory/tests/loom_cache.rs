@@ -70,7 +70,7 @@ mod limbo;
 mod load;
 #[path = "loom/local.rs"]
 mod local;
-#[path = "../src/lookup.rs"]
+#[path = "../src/lookup/mod.rs"]
 mod lookup;
 #[path = "../src/manage.rs"]
 mod manage;

@@ -19,24 +19,17 @@ mod bucket;
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use self::bucket::{Bucket, GONE, LANES, PASSED_BY_SHIFT, tag};
-use equivalent::Equivalent;
-
+pub(crate) use self::bucket::Likely;
+use self::bucket::{Bucket, FIRST, GONE, LANES, PASSED_BY_SHIFT, REPLACING, tag};
 use crate::barrier;
 use crate::cell::Cell;
 use crate::entry::Entry;
 use crate::guard::Keep;
-use crate::hazard::Record;
 use crate::index::Hash32;
 use crate::sync::{AtomicU32, AtomicUsize, Ordering};
 
 /// Lanes filled, on average: with 8.4 of 12, one key in thirty passes its first bucket by.
 const FILLED: f64 = 0.7;
-
-/// The entry has just been replaced, and its successor is not yet in its shard's index.
-const REPLACING: u32 = 1;
-/// The first number that stands for an address.
-const FIRST: u32 = 2;
 
 /// The index, over entries of one type.
 #[derive(Debug)]
@@ -50,14 +43,6 @@ pub(crate) struct FrozenIndex<K, V> {
 
 /// Computed whenever this is compiled, for 32 bits too.
 const _: usize = FrozenIndex::<u64, u64>::REACH;
-
-/// A word of the index and the number it had when it was read: the place of an entry without
-/// another search.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Likely<'a> {
-    word: &'a AtomicU32,
-    number: u32,
-}
 
 impl<K, V> FrozenIndex<K, V> {
     const UNIT: usize = align_of::<Entry<K, V>>();
@@ -239,59 +224,15 @@ impl<K, V> FrozenIndex<K, V> {
         }
     }
 
-    /// Looks a key up; not to find it says nothing. `record` must name this index, which the caller
-    /// knows to be published after it did.
+    /// Keeps the entry of a word by a free cell, if it still stands there. The caller knows the
+    /// barrier to be asymmetric, and the thread's record names this index.
     #[inline(always)]
-    pub(crate) fn find<'a, Q>(
-        &self,
-        record: &'a Record,
-        hash: Hash32,
-        key: &Q,
-    ) -> Option<(&'a Entry<K, V>, &'a Cell)>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        let lookups = record.lookups.get();
-        let tag = tag(hash);
-        let mut at = self.first(hash);
-        loop {
-            let bucket = self.bucket(at);
-            let mut lanes = bucket.matching(tag);
-            while lanes != 0 {
-                let word = bucket.word(lanes.trailing_zeros());
-                lanes &= lanes - 1;
-                let number = word.load(Ordering::Acquire); // the entry was made before
-                if number < FIRST {
-                    return None;
-                }
-                let (entry, keep) = self.keep(Likely { word, number }, record)?;
-                if key.equivalent(&entry.key) {
-                    return Some((entry, keep.into_cell()));
-                }
-                drop(keep);
-                // Comparing keys is the user's code and may have used this cache: then this index
-                // may be gone.
-                if record.has_strayed(lookups) {
-                    return None;
-                }
-            }
-            if !bucket.was_passed_by() {
-                return None;
-            }
-            at = self.after(at);
-        }
-    }
-
-    /// Keeps the entry of a word if it still stands there. The caller knows the barrier to be
-    /// asymmetric.
-    #[inline(always)]
-    fn keep<'a>(
+    pub(crate) fn keep<'a>(
         &self,
         likely: Likely<'_>,
-        record: &'a Record,
+        cell: &'a Cell,
     ) -> Option<(&'a Entry<K, V>, Keep<'a>)> {
         let address = self.address(likely.number);
-        let cell = record.cell();
         cell.store(address, Ordering::Release); // see `Record::looked_at`
         barrier::light_if_asymmetric();
         let keep = Keep::new(cell);
@@ -313,36 +254,33 @@ impl<K, V> FrozenIndex<K, V> {
         crate::prefetch::line(self.bucket(self.first(hash)));
     }
 
-    /// The first entry with a key's tag, in the key's first bucket, which is prefetched: most
-    /// probably the key's. `record` must name this index.
+    /// Asks for the memory of an entry.
     #[inline(always)]
-    pub(crate) fn likely(&self, hash: Hash32) -> Option<Likely<'_>> {
-        let bucket = self.bucket(self.first(hash));
-        let lanes = bucket.matching(tag(hash));
-        if lanes == 0 {
-            return None;
-        }
-        let word = bucket.word(lanes.trailing_zeros());
-        let number = word.load(Ordering::Acquire); // as in `find`
-        crate::prefetch::span(std::ptr::without_provenance::<Entry<K, V>>(self.address(number)));
-        (number >= FIRST).then_some(Likely { word, number })
+    pub(crate) fn prefetch_entry(&self, likely: Likely<'_>) {
+        crate::prefetch::span(std::ptr::without_provenance::<Entry<K, V>>(
+            self.address(likely.number),
+        ));
     }
 
-    /// The entry at a likely place, if it has the key.
+    /// The first place in a key's first bucket that has its tag: nineteen times in twenty that of
+    /// the key, if it is here. The thread's record must name this index.
     #[inline(always)]
-    pub(crate) fn find_at<'a, Q>(
-        &self,
-        likely: Likely<'_>,
-        record: &'a Record,
-        key: &Q,
-    ) -> Option<(&'a Entry<K, V>, &'a Cell)>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        if !record.does_without_fences() {
-            return None; // this thread may have told so by now, between two keys of a batch
+    pub(crate) fn likely(&self, hash: Hash32) -> Option<Likely<'_>> {
+        self.bucket(self.first(hash)).likely(tag(hash))
+    }
+
+    /// [`likely`](Self::likely), also in the buckets that follow where the first one has no such
+    /// tag.
+    #[inline(always)]
+    pub(crate) fn likely_further(&self, hash: Hash32) -> Option<Likely<'_>> {
+        let mut at = self.first(hash);
+        loop {
+            let bucket = self.bucket(at);
+            let likely = bucket.likely(tag(hash));
+            if likely.is_some() || !bucket.was_passed_by() {
+                return likely;
+            }
+            at = self.after(at);
         }
-        let (entry, keep) = self.keep(likely, record)?;
-        if key.equivalent(&entry.key) { Some((entry, keep.into_cell())) } else { None }
     }
 }

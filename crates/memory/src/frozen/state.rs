@@ -3,6 +3,7 @@
 use equivalent::Equivalent;
 
 use crate::barrier;
+use crate::cell::Cell;
 use crate::frozen::freezer::Freezer;
 use crate::frozen::index::FrozenIndex;
 use crate::frozen::options::{FreezeStats, Freezing};
@@ -71,13 +72,15 @@ impl<K, V> FrozenState<K, V> {
             .then(|| (unsafe { &*index }, keep))
     }
 
-    /// Looks a key up in the frozen index, for a thread that [does without
-    /// fences](Record::does_without_fences); not to find it there says nothing.
+    /// Looks a key up at its likely place in the frozen index, for a thread that [does without
+    /// fences](Record::does_without_fences), with a free cell of its record; not to find it there
+    /// says nothing.
     #[inline(always)]
     pub(crate) fn find<'a, Q>(
-        &'a self,
+        &self,
         index: *const FrozenIndex<K, V>,
-        record: &'a Record,
+        record: &Record,
+        cell: &'a Cell,
         hash: KeyHash,
         key: &Q,
     ) -> Option<Found<'a, K, V>>
@@ -89,15 +92,18 @@ impl<K, V> FrozenState<K, V> {
         // Acquire: what is in the index was written before it was published.
         let is_published =
             !index.is_null() && self.published.load(Ordering::Acquire).cast_const() == index;
-        let found = if is_published {
+        let kept = if is_published {
             // SAFETY: the record names the index, and it was published after the record did.
-            unsafe { &*index }.find(record, hash.in_shard(), key)
+            let index = unsafe { &*index };
+            index.likely(hash.in_shard()).and_then(|likely| index.keep(likely, cell))
         } else {
             None
         };
-        record.probed_out(); // or a thread at rest would keep an index that is gone
-        let (entry, cell) = found?;
-        Some(Found { entry, cell })
+        // Before the key is compared, by the user's code, which may use this cache and panic. A
+        // thread at rest would keep an index that is gone.
+        record.probed_out();
+        let (entry, keep) = kept?;
+        key.equivalent(&entry.key).then(|| Found { entry, cell: keep.into_cell() })
     }
 
     /// Returns how rarely a lookup is timed: one in so many, or none for 0.

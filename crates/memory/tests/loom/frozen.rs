@@ -17,19 +17,14 @@ impl Cache {
 
     /// Fails unless the key is found in the frozen index, where there is to be one.
     fn is_served(&self) {
-        let index = self.inner.frozen.published();
-        // SAFETY: nobody thaws it meanwhile.
-        let found = unsafe { index.as_ref() }.map(|index| {
-            let key = Tracked::new(1);
-            let record = self.inner.record();
-            record.probe(index as *const _ as usize);
-            let found = index.find(record, self.inner.hash(&key).in_shard(), &key);
-            record.probed_out();
-            found.map(|(entry, cell)| {
-                (entry.value.get(), cell.store(0, std::sync::atomic::Ordering::Release)).0
-            })
+        let (index, record, key) =
+            (self.inner.frozen.published(), self.inner.record(), Tracked::new(1));
+        let found =
+            self.inner.frozen.find(index, record, record.cell(), self.inner.hash(&key), &key);
+        let found = found.map(|found| {
+            (found.entry.value.get(), found.cell.store(0, std::sync::atomic::Ordering::Release)).0
         });
-        assert_eq!(found, barrier::is_asymmetric().then_some(Some(10)));
+        assert_eq!(found, barrier::is_asymmetric().then_some(10));
     }
 
     /// Returns what the shard says, past the frozen index.

@@ -7,6 +7,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 pub(super) const LANES: usize = 12;
 /// Where an entry's address would be: it was taken out, or the index is no longer in use.
 pub(super) const GONE: u32 = 0;
+/// The entry has just been replaced, and its successor is not yet in its shard's index.
+pub(super) const REPLACING: u32 = 1;
+/// The first number that stands for an address.
+pub(super) const FIRST: u32 = 2;
 /// The byte of the tags' second word that says whether a key passed by.
 pub(super) const PASSED_BY_SHIFT: u32 = 56;
 
@@ -20,6 +24,14 @@ pub(super) struct Bucket {
     pub(super) entries: [AtomicU32; LANES],
 }
 
+/// A word of the index and the number it had when it was read: the place of an entry without
+/// another search.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Likely<'a> {
+    pub(super) word: &'a AtomicU32,
+    pub(super) number: u32,
+}
+
 impl Bucket {
     pub(super) fn empty() -> Self {
         Self {
@@ -28,9 +40,21 @@ impl Bucket {
         }
     }
 
+    /// The first place with a tag, if an address stands there.
+    #[inline(always)]
+    pub(super) fn likely(&self, tag: u8) -> Option<Likely<'_>> {
+        let lanes = self.matching(tag);
+        if lanes == 0 {
+            return None;
+        }
+        let word = self.word(lanes.trailing_zeros());
+        let number = word.load(Ordering::Acquire); // the entry was made before
+        (number >= FIRST).then_some(Likely { word, number })
+    }
+
     /// Where the address of a lane stands.
     #[inline(always)]
-    pub(super) fn word(&self, lane: u32) -> &AtomicU32 {
+    fn word(&self, lane: u32) -> &AtomicU32 {
         debug_assert!((lane as usize) < LANES);
         // SAFETY: lanes come from `matching`, which knows of no others.
         unsafe { self.entries.get_unchecked(lane as usize) }
@@ -61,7 +85,7 @@ const ALL_LANES: u32 = (1 << LANES) - 1;
 impl Bucket {
     /// Lanes whose tag is the one given, a bit each. For readers of an index that was published.
     #[inline(always)]
-    pub(super) fn matching(&self, tag: u8) -> u32 {
+    fn matching(&self, tag: u8) -> u32 {
         #[cfg(target_arch = "x86_64")]
         if crate::sync::ATOMICS_ARE_PLAIN {
             use std::arch::x86_64::{

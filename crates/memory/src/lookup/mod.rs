@@ -1,5 +1,7 @@
 //! Looking keys up: in the frozen index if there is one, then in the shard; what hits leave behind.
 
+mod frozen;
+
 use std::any::TypeId;
 use std::hash::{BuildHasher, Hash};
 
@@ -8,12 +10,12 @@ use floe_policy::{HitKind, Marks, Replacement, Slot, Touch};
 
 use crate::cell::Cell;
 use crate::entry::Entry;
-use crate::frozen::index::FrozenIndex;
 use crate::frozen::timing::{self, Outcome};
 use crate::guard::Keep;
 use crate::hash::{DefaultHasher, KeyHash};
 use crate::hazard::Record;
 use crate::inner::Inner;
+use crate::lookup::frozen::{look_up_beside_guards, look_up_frozen};
 use crate::search::{Fast, Found};
 use crate::shard::Shard;
 
@@ -136,8 +138,7 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         }
         let (began, dynamic_hits) = (is_timed.then(timing::now), record.dynamic_hits.get());
         let found = if fenceless {
-            self.find_frozen(self.frozen.published(), record, hash, key)
-                .or_else(|| self.look_up_further(record, key))
+            look_up_beside_guards(self, record, key)
         } else {
             self.look_up_slowly(record, key)
         };
@@ -179,7 +180,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         if let Some(index) = index {
             hashes.iter().for_each(|hash| index.prefetch(hash.in_shard()));
             for (likely, hash) in likely.iter_mut().zip(hashes) {
-                *likely = index.likely(hash.in_shard());
+                *likely = index.likely_further(hash.in_shard());
+                likely.iter().for_each(|&likely| index.prefetch_entry(likely));
             }
         } else {
             for hash in hashes {
@@ -195,9 +197,14 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
             let is_timed = record.lookups.get() + 1 >= record.usual_below.get();
             let likely = likely[at].filter(|_| !is_timed);
             let frozen = likely.zip(index).and_then(|(likely, index)| {
-                let (entry, cell) = index.find_at(likely, record, key)?;
-                let found = Found { entry, cell };
-                self.unless_expired(found)
+                if !record.does_without_fences() {
+                    return None; // this thread may have told so by now, between two keys
+                }
+                let (entry, keep) = index.keep(likely, record.first_cell()?)?;
+                if !key.equivalent(&entry.key) {
+                    return None;
+                }
+                self.unless_expired(Found { entry, cell: keep.into_cell() })
             });
             if let Some(hit) = frozen {
                 record.lookups.add(1);
@@ -228,21 +235,6 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         is_over
     }
 
-    /// Looks a key up in the frozen index; not to find it there says nothing.
-    #[inline(always)]
-    fn find_frozen<'a, Q>(
-        &'a self,
-        index: *const FrozenIndex<K, V>,
-        record: &'a Record,
-        hash: KeyHash,
-        key: &Q,
-    ) -> Option<Found<'a, K, V>>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        self.unless_expired(self.frozen.find(index, record, hash, key)?)
-    }
-
     /// Looks a key up in its shard and counts the hit or the miss.
     #[inline(always)]
     fn look_up_dynamic<'a, Q>(
@@ -266,8 +258,8 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     }
 
     /// [`look_up_dynamic`](Self::look_up_dynamic) where the key is not in the frozen index, or not
-    /// where nearly all are: one in twenty. It is hashed again, so that others need not keep its
-    /// hash.
+    /// where nearly all are, here or there: one in twenty. It is hashed again, so that others need
+    /// not keep its hash.
     #[inline(never)]
     fn look_up_further<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
     where
@@ -354,23 +346,4 @@ fn touch_with_care<K, V>(found: &Found<'_, K, V>, marks: &impl Marks, slot: u32)
     let touch = marks.touch(Slot(slot));
     found.into_cell();
     touch
-}
-
-/// [`look_up`](Inner::look_up) where some entries are frozen. A function of its own: with this in
-/// it the other way needs twice as many registers, and is too long for callers to take in.
-#[inline(never)]
-fn look_up_frozen<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
-    inner: &'a Inner<K, V, P, S>,
-    frozen: *const FrozenIndex<K, V>,
-    record: &'a Record,
-    hash: KeyHash,
-    key: &Q,
-) -> Option<Found<'a, K, V>>
-where
-    Q: Hash + Equivalent<K> + ?Sized,
-{
-    match inner.find_frozen(frozen, record, hash, key) {
-        None => inner.look_up_further(record, key),
-        found => found,
-    }
 }
