@@ -157,8 +157,8 @@ impl<V: Value, P: Policy> Subject for Cached<V, P> {
 
     fn forget(&self) {
         if self.is_freezing {
-            // By hand, which has the controller begin anew. On a thread that ends: one that has used a
-            // cache and then does nothing costs those who evict a barrier for each batch.
+            // By hand, which has the controller begin anew. On a thread that ends: one that has
+            // used a cache and then does nothing costs those who evict a barrier for each batch.
             std::thread::scope(|scope| {
                 scope.spawn(|| self.cache.thaw());
             });
