@@ -50,7 +50,11 @@ pub(super) fn look_up_beside_guards<'a, K, V, P: Replacement, S: BuildHasher + '
 where
     Q: Hash + Equivalent<K> + ?Sized,
 {
-    let (index, hash) = (inner.frozen.published(), inner.hash(key));
+    let hash = inner.hash(key);
+    if !record.does_without_fences() {
+        return inner.look_up_slowly(record, key); // as in `look_up_further`
+    }
+    let index = inner.frozen.published();
     inner
         .frozen
         .find(index, record, record.cell(), hash, key)

@@ -265,11 +265,12 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
-        // Comparing keys is the user's code: the thread may know by now that it has to fence.
+        let hash = self.hash(key);
+        // Comparing and hashing keys is the user's code: the thread may know by now that it has to
+        // fence.
         if !record.does_without_fences() {
             return self.look_up_slowly(record, key);
         }
-        let hash = self.hash(key);
         let table = self.shards.table(hash);
         match Shard::<K, V, P>::fast_lookup(table, record, hash.in_shard(), key) {
             Fast::Hit((found, marks)) => self.count(hash, record, found, marks),
