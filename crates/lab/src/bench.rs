@@ -38,7 +38,7 @@ pub use calibrate::{
 pub use capacity::{Curve, Found, Looped, capacity_for, search};
 pub use clients::{Clients, Parked};
 pub use freezing::{Freezing, Frozen, Lifetime};
-pub use load::{Feed, Load, LoadError, Operation};
+pub use load::{Feed, Load, LoadError, Operation, Place};
 pub use look::Looks;
 pub use measure::{
     CacheCompetitor, Competitor, MeasureStep, Measured, Plan, Repetition, Setup, Warmed, measure,

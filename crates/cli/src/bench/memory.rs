@@ -28,7 +28,7 @@ use plan::Configuration;
 const BLOCK_BYTES: u64 = 4096;
 
 /// The default plan for measurements of caches under load.
-const PLAN: Plan = Plan { repetitions: 5, seconds: 1.0, warm_up_seconds_max: 60.0 };
+const PLAN: Plan = Plan { repetitions: 5, seconds: 1.0, warm_up_seconds_max: 60.0, in_step: true };
 
 /// Most repetitions, and the longest one.
 const REPETITIONS_MAX: usize = 10_000;
@@ -56,7 +56,8 @@ const NOTES: &str = "\
 Clients in a closed loop share the threads and ask for one key after the other. A hit continues at
 once. A miss parks its client until the emulated disk answers, while its thread runs others. The
 load starts again at its end. Caches at the same point of the lists run in turn, after each is warm,
-and are compared pair by pair with the first. Waiting for the disk is precise, and so takes
+and are compared pair by pair with the first. Each turn, all begin at the same place of the load;
+who is behind plays on until there, uncounted. Waiting for the disk is precise, and so takes
 processor time where all clients of a thread are parked (idle). A cache that freezes is warm when it
 has tried to freeze.
 
@@ -233,7 +234,7 @@ fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
     if let Some(writes) = writes.filter(|writes| !(0.0..=1.0).contains(writes)) {
         return Err(CliError::usage(format!("--writes {writes} is not a share from 0 to 1")));
     }
-    Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up })
+    Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up, ..*default })
 }
 
 /// Least number of requests by Zipf's law.

@@ -32,6 +32,10 @@ impl Operation {
     }
 }
 
+/// A place in a load: the chunks before it, those of earlier passes included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Place(u64);
+
 /// Why a trace cannot be a load.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LoadError {
@@ -82,6 +86,17 @@ impl Load {
         self.keys
     }
 
+    /// Returns the number of chunks in a pass.
+    fn chunks(&self) -> u64 {
+        self.operations.len().div_ceil(CHUNK) as u64
+    }
+
+    /// Returns where the next pass after a place begins.
+    pub(super) fn pass_after(&self, place: Place) -> Place {
+        let chunks = self.chunks();
+        Place((place.0 / chunks + 1) * chunks)
+    }
+
     /// The operations in the order of the trace.
     pub fn operations(&self) -> &[Operation] {
         &self.operations
@@ -98,11 +113,21 @@ impl Feed {
     /// The next operations, at least one.
     #[inline]
     pub fn next<'a>(&self, load: &'a Load) -> &'a [Operation] {
-        let chunks = load.operations.len().div_ceil(CHUNK) as u64;
+        let chunks = load.chunks();
         // Relaxed: it only hands out numbers, and the load never changes.
         let next = self.next.fetch_add(1, Relaxed);
         let from = load.order.chunk(next / chunks, next % chunks, chunks) as usize * CHUNK;
         &load.operations[from..(from + CHUNK).min(load.operations.len())]
+    }
+
+    /// Returns the place up to which it has handed out.
+    pub(super) fn place(&self) -> Place {
+        Place(self.next.load(Relaxed))
+    }
+
+    /// Goes on at a place.
+    pub(super) fn go_to(&self, place: Place) {
+        self.next.store(place.0, Relaxed);
     }
 }
 

@@ -5,6 +5,9 @@
 //! pair by pair, on what they did right after each other, and the order within a pair changes with
 //! every repetition. Each run begins with a ramp that does not count, in which the processor's
 //! caches fill with what belongs to this cache and the clients spread over the disk.
+//!
+//! Parts of a trace differ by more than caches do. Caches *in step* begin each repetition at the
+//! same place of the load: who is behind plays on until there, uncounted.
 
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
@@ -12,7 +15,7 @@ use std::time::{Duration, Instant};
 use floe_memory::AdmissionStats;
 
 use super::clock::{Clock, reading_ns};
-use super::load::{Feed, Load};
+use super::load::{Feed, Load, Place};
 use super::subject::Subject;
 use super::tally::Tally;
 use super::warm_up::{Span, WarmUp, Window};
@@ -30,6 +33,12 @@ const RAMP_DISKS: u64 = 20;
 /// and for so many times longer that is waited for.
 const MOVES_MIN: u32 = 4;
 const PATIENCE: u32 = 100;
+
+/// Between two looks at whether a cache that plays on has come to a place.
+const NEAR: Duration = Duration::from_micros(100);
+
+/// So many times the length of a repetition is played on at most; then the rest is left out.
+const PLAY_ON: f64 = 4.0;
 
 /// Windows that a repetition's time holds, in warming up, and the shortest and longest of them.
 const WINDOWS: f64 = 10.0;
@@ -55,6 +64,8 @@ pub struct Plan {
     pub seconds: f64,
     /// Longest time to warm a cache up for.
     pub warm_up_seconds_max: f64,
+    /// True if all begin each repetition at the same place of the load.
+    pub in_step: bool,
 }
 
 /// The warm-up of a cache.
@@ -105,6 +116,12 @@ pub enum MeasureStep {
 pub trait Competitor {
     /// Runs it until it is warm, or for the longest time.
     fn warm_up(&self, load: &Load, plan: &Plan) -> Warmed;
+
+    /// Returns its place in the load.
+    fn place(&self) -> Place;
+
+    /// Plays on to a place, uncounted, and goes there if it takes longer than `longest`.
+    fn play_on(&self, load: &Load, to: Place, longest: Duration);
 
     /// Runs it for a time, after a ramp; a tally for each thread.
     fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<Tally>;
@@ -222,6 +239,27 @@ impl<S: Subject> CacheCompetitor<S> {
         });
         settled
     }
+
+    /// Plays on, uncounted, until a place or the end of time; whether it is there.
+    fn play_to(&self, load: &Load, disk: Disk, place: Place, end: Instant) -> bool {
+        let there = || self.feed.place() >= place;
+        if !there() {
+            let watch = &mut *self.watch.borrow_mut();
+            self.play(load, disk, 0, |board| {
+                let mut run = watch.begin(self.subject.freezes());
+                let mut looked = Instant::now();
+                while !there() && Instant::now() < end {
+                    std::thread::sleep(NEAR);
+                    if looked.elapsed() >= EVERY {
+                        run.look(board.so_far(), self.subject.freezes());
+                        looked = Instant::now();
+                    }
+                }
+                run.look(board.so_far(), self.subject.freezes());
+            });
+        }
+        there()
+    }
 }
 
 impl<S: Subject> Competitor for CacheCompetitor<S> {
@@ -237,6 +275,10 @@ impl<S: Subject> Competitor for CacheCompetitor<S> {
         // Some loads never settle: half of the time is left for the disk.
         let filled_by = if has_disk { began + (end - began) / 2 } else { end };
         let mut settled = self.settle(load, Disk::NONE, span, window, filled_by, !has_disk);
+        // All of them go on from the same place, with the same part of the load behind them.
+        if plan.in_step && self.play_to(load, Disk::NONE, load.pass_after(self.place()), end) {
+            self.feed.go_to(load.pass_after(Place::default()));
+        }
         if has_disk {
             // Its results so far are of misses that cost nothing.
             self.subject.forget();
@@ -244,6 +286,16 @@ impl<S: Subject> Competitor for CacheCompetitor<S> {
             settled &= self.settle(load, self.setup.disk, Span::ANY, window, end, true);
         }
         Warmed { seconds: began.elapsed().as_secs_f64(), settled }
+    }
+
+    fn place(&self) -> Place {
+        self.feed.place()
+    }
+
+    fn play_on(&self, load: &Load, to: Place, longest: Duration) {
+        if !self.play_to(load, self.setup.disk, to, Instant::now() + longest) {
+            self.feed.go_to(to);
+        }
     }
 
     fn run(&self, load: &Load, seconds: f64, clock_ns: u64) -> Vec<Tally> {
@@ -312,9 +364,15 @@ pub fn measure(
         });
     }
     let (count, mut done) = (competitors.len(), 0);
+    // Who was warm sooner has more to play.
+    let mut longest = plan.warm_up_seconds_max;
     for repetition in 0..plan.repetitions {
-        for place in 0..count {
-            let at = if repetition % 2 == 0 { place } else { count - 1 - place };
+        if plan.in_step {
+            play_level(load, competitors, Duration::from_secs_f64(longest));
+            longest = PLAY_ON * plan.seconds;
+        }
+        for turn in 0..count {
+            let at = if repetition % 2 == 0 { turn } else { count - 1 - turn };
             progress(MeasureStep::Run(done, plan.repetitions * count));
             let tallies = competitors[at].run(load, plan.seconds, clock_ns);
             measured[at].repetitions.push(Repetition::of(&tallies));
@@ -327,6 +385,14 @@ pub fn measure(
         measured.admission = competitor.admission();
     }
     measured
+}
+
+/// Has all play on to the place of the one that is furthest.
+fn play_level(load: &Load, competitors: &[Box<dyn Competitor>], longest: Duration) {
+    let furthest = competitors.iter().map(|competitor| competitor.place()).max();
+    for competitor in competitors {
+        competitor.play_on(load, furthest.unwrap_or_default(), longest);
+    }
 }
 
 impl Repetition {

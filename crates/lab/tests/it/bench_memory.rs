@@ -63,7 +63,8 @@ impl Subject for Shards {
 }
 
 /// Warming up ends when the cache is warm, on any machine.
-const PLAN: Plan = Plan { repetitions: 3, seconds: 0.05, warm_up_seconds_max: 600.0 };
+const PLAN: Plan =
+    Plan { repetitions: 3, seconds: 0.05, warm_up_seconds_max: 600.0, in_step: true };
 
 fn stream(spec: &str) -> Stream {
     let mut trace = Trace::generate(&spec.parse::<GeneratorSpec>().unwrap()).unwrap();
@@ -200,4 +201,29 @@ fn caches_take_turns_and_each_keeps_its_own() {
     assert!(measured[0].total.hit_ratio() < 0.7, "{}", measured[0].total.hit_ratio());
     assert_eq!(measured[1].total.misses, 0, "all keys fit");
     assert!(measured.iter().all(|measured| measured.repetitions.len() == 3));
+}
+
+#[test]
+fn caches_in_step_begin_each_repetition_where_the_furthest_is() {
+    let stream = stream("loop:keys=100000,requests=100000");
+    let load = Load::new(&stream, None, PassOrder::AsIs).unwrap();
+    // One that hits always, and one that misses always and can or cannot follow in time.
+    for us in [0, 1, 1000] {
+        let competitor = |capacity: u64, us| -> Box<dyn Competitor> {
+            let setup = Setup { threads: 1, mpl: 1, disk: disk(us) };
+            Box::new(CacheCompetitor::new(Shards::new(1, capacity as usize), capacity, setup))
+        };
+        let competitors = [competitor(100_000, 0), competitor(10, us)];
+        let plan = Plan { repetitions: 4, seconds: 0.01, warm_up_seconds_max: 1.0, ..PLAN };
+        let mut begins = Vec::new();
+        measure(&load, &competitors, &plan, |step| {
+            if matches!(step, MeasureStep::Run(done, _) if done % 2 == 0) {
+                begins.push([0, 1].map(|at: usize| competitors[at].place()));
+            }
+        });
+        assert_eq!(begins.len(), 4);
+        for [fast, slow] in begins {
+            assert!(slow >= fast, "{us} µs: {slow:?} is before {fast:?}");
+        }
+    }
 }

@@ -13,7 +13,8 @@ use crate::{OrFail, output};
 
 /// The default plan for measurements of operations: many short runs, because the times of all are
 /// compared.
-const PLAN: Plan = Plan { repetitions: 21, seconds: 0.05, warm_up_seconds_max: 60.0 };
+const PLAN: Plan =
+    Plan { repetitions: 21, seconds: 0.05, warm_up_seconds_max: 60.0, in_step: false };
 
 pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let how = super::plan(arguments, &PLAN)?;
