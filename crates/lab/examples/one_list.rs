@@ -10,15 +10,17 @@
 //!
 //! The index is an array, since keys are dense, and is read and changed outside of the lock. A hit
 //! delinks a node and makes it the head; a miss takes the tail and makes it the head. Each node has
-//! a cache line of its own. A line of JSON for each lock, disk, number of clients and hit ratio.
+//! a cache line of its own. A line of JSON for each lock, disk, number of clients and hit ratio, with
+//! the share of list operations that came after one of the other thread: with those the list changes
+//! processors.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use floe_lab::bench::{
-    CacheCompetitor, Competitor, Curve, Disk, Estimate, Load, Looped, PassOrder, Plan, Setup,
-    Subject, capacity_for, measure,
+    CacheCompetitor, Competitor, Curve, Disk, Estimate, Load, Looped, MeasureStep, PassOrder, Plan,
+    Setup, Subject, capacity_for, measure,
 };
 use floe_lab::simulate::stream::{Builder, Keep};
 use floe_trace::{GeneratorSpec, Trace};
@@ -37,6 +39,11 @@ const SPINS: u32 = 1000;
 /// No slot.
 const NONE: u32 = u32::MAX;
 
+thread_local! {
+    /// Tells threads apart by its address.
+    static THREAD: u8 = const { 0 };
+}
+
 /// A node of the list, in a cache line of its own.
 #[derive(Debug, Clone, Copy)]
 #[repr(align(64))]
@@ -52,9 +59,35 @@ struct List {
     head: u32,
     tail: u32,
     used: u32,
+    /// The thread that has had the lock last.
+    thread: usize,
+    counts: Arc<Counts>,
+}
+
+/// List operations, and those that came after one of another thread. Written under the lock.
+#[derive(Debug, Default)]
+struct Counts {
+    operations: AtomicU64,
+    handovers: AtomicU64,
+}
+
+impl Counts {
+    // Relaxed, here and below: numbers to look at, which one thread at a time changes.
+    fn now(&self) -> [u64; 2] {
+        [&self.operations, &self.handovers].map(|count| count.load(Ordering::Relaxed))
+    }
 }
 
 impl List {
+    /// Counts an operation, and whether the one before was another thread's.
+    fn count(&mut self) {
+        let thread = THREAD.with(|own| std::ptr::from_ref(own).addr());
+        let [operations, handovers] = self.counts.now();
+        let is_other = std::mem::replace(&mut self.thread, thread) != thread;
+        self.counts.operations.store(operations + 1, Ordering::Relaxed);
+        self.counts.handovers.store(handovers + u64::from(is_other), Ordering::Relaxed);
+    }
+
     fn delink(&mut self, slot: u32) {
         let Node { newer, older, .. } = self.nodes[slot as usize];
         match self.nodes.get_mut(newer as usize) {
@@ -142,10 +175,10 @@ struct OneList {
 }
 
 impl OneList {
-    fn new(keys: usize, capacity: usize, tickets: Option<Tickets>) -> Self {
+    fn new(keys: usize, capacity: usize, tickets: Option<Tickets>, counts: Arc<Counts>) -> Self {
         let nodes = vec![Node { newer: NONE, older: NONE, key: NONE }; capacity];
         Self {
-            list: Mutex::new(List { nodes, head: NONE, tail: NONE, used: 0 }),
+            list: Mutex::new(List { nodes, head: NONE, tail: NONE, used: 0, thread: 0, counts }),
             tickets,
             index: (0..keys).map(|_| AtomicU32::new(NONE)).collect(),
             values: (0..capacity).map(|_| AtomicU64::new(u64::MAX)).collect(),
@@ -154,7 +187,8 @@ impl OneList {
 
     fn list(&self) -> Locked<'_> {
         let turn = self.tickets.as_ref().map(Tickets::take);
-        let list = self.list.lock().expect("no operation of the list panics");
+        let mut list = self.list.lock().expect("no operation of the list panics");
+        list.count();
         Locked { list, _turn: turn }
     }
 }
@@ -226,22 +260,34 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for (disk_us, mpl) in grid {
             let disk = Disk { mean_ns: disk_us * 1000, exponential: true };
             let setup = Setup { threads: THREADS, mpl, disk };
+            let counts = HIT_RATIOS.map(|_| Arc::new(Counts::default()));
             let competitors: Vec<Box<dyn Competitor>> = capacities
                 .iter()
-                .map(|&capacity| {
+                .zip(&counts)
+                .map(|(&capacity, counts)| {
                     let tickets = (lock == "ticket").then(Tickets::default);
-                    let cache = OneList::new(load.keys(), capacity, tickets);
+                    let cache = OneList::new(load.keys(), capacity, tickets, Arc::clone(counts));
                     Box::new(CacheCompetitor::new(cache, capacity as u64, setup)) as _
                 })
                 .collect();
-            let measured = measure(&load, &competitors, &plan, |_| {});
-            for (wanted, found) in HIT_RATIOS.iter().zip(&measured) {
+            let mut warm = Vec::new();
+            let measured = measure(&load, &competitors, &plan, |step| {
+                if let MeasureStep::Run(0, _) = step {
+                    warm.extend(counts.iter().map(|counts| counts.now()));
+                }
+            });
+            for (((wanted, found), counts), warm) in
+                HIT_RATIOS.iter().zip(&measured).zip(&counts).zip(&warm)
+            {
+                let ([operations, handovers], [before, handed]) = (counts.now(), *warm);
+                let handed = (handovers - handed) as f64 / (operations - before).max(1) as f64;
                 let rates = found.repetitions.iter().map(|repetition| repetition.ops_per_second);
                 let Estimate { median, low, high, .. } = Estimate::of(rates);
                 println!(
                     "{{\"part\": \"one-list\", \"lock\": \"{lock}\", \"disk_us\": {disk_us}, \
                      \"mpl\": {mpl}, \"wanted\": {wanted}, \"hit_ratio\": {:.4}, \
-                     \"ops_per_second\": {median:.0}, \"low\": {low:.0}, \"high\": {high:.0}}}",
+                     \"ops_per_second\": {median:.0}, \"low\": {low:.0}, \"high\": {high:.0}, \
+                     \"handed_over\": {handed:.4}}}",
                     found.total.hit_ratio()
                 );
             }
