@@ -10,9 +10,9 @@
 //!
 //! The index is an array, since keys are dense, and is read and changed outside of the lock. A hit
 //! delinks a node and makes it the head; a miss takes the tail and makes it the head. Each node has
-//! a cache line of its own. A line of JSON for each lock, disk, number of clients and hit ratio, with
-//! the share of list operations that came after one of the other thread: with those the list changes
-//! processors.
+//! a cache line of its own. A line of JSON for each lock, disk, number of clients and hit ratio,
+//! with the share of list operations that came after one of the other thread: with those the list
+//! changes processors.
 
 use std::hint::spin_loop;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

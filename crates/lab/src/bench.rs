@@ -17,6 +17,7 @@ mod calibrate;
 mod capacity;
 mod clients;
 mod clock;
+mod competitor;
 mod freezing;
 mod load;
 mod look;
@@ -24,6 +25,7 @@ mod measure;
 mod order;
 mod outcome;
 mod phases;
+mod plan;
 mod statistics;
 mod subject;
 mod tally;
@@ -37,15 +39,15 @@ pub use calibrate::{
 };
 pub use capacity::{Curve, Found, Looped, capacity_for, search};
 pub use clients::{Clients, Parked};
+pub use competitor::{CacheCompetitor, Competitor, Warmed};
 pub use freezing::{Freezing, Frozen, Lifetime};
 pub use load::{Feed, Load, LoadError, Operation, Place};
 pub use look::Looks;
-pub use measure::{
-    CacheCompetitor, Competitor, MeasureStep, Measured, Plan, Repetition, Setup, Warmed, measure,
-};
+pub use measure::{MeasureStep, Measured, Repetition, measure};
 pub use order::PassOrder;
 pub use outcome::{Admitted, BenchResult, Decided, Freeze, Identity, Park, Ratio, Write, decided};
 pub use phases::PhaseTime;
+pub use plan::{Plan, Setup};
 pub use statistics::Estimate;
 pub use subject::{Freezes, Subject};
 pub use tally::Tally;

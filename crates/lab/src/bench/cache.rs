@@ -11,8 +11,9 @@ use floe_policy::Policy;
 use floe_policy::admission::Admissions;
 use floe_policy::registry::{Choice, Visitor};
 
+use super::competitor::{CacheCompetitor, Competitor};
 use super::freezing::Freezing;
-use super::measure::{CacheCompetitor, Competitor, Setup};
+use super::plan::Setup;
 use super::subject::{Freezes, Subject};
 
 /// A cache to be built.

@@ -29,10 +29,12 @@ use floe_policy::registry::Choice;
 use serde::Serialize;
 
 use super::cache::{Cache, Filling};
+use super::competitor::{CacheCompetitor, Competitor};
 use super::freezing::Freezing;
 use super::load::Load;
-use super::measure::{CacheCompetitor, Competitor, MeasureStep, Measured, Plan, Setup, measure};
+use super::measure::{MeasureStep, Measured, measure};
 use super::order::{CHUNK, PassOrder};
+use super::plan::{Plan, Setup};
 use super::subject::Subject;
 use super::worker::Disk;
 use crate::simulate::stream::{Builder, Keep, Stream, StreamError};

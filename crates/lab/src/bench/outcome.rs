@@ -5,8 +5,9 @@ use hdrhistogram::Histogram;
 use serde::Serialize;
 
 use super::freezing::{Freezing, Frozen};
-use super::measure::{Measured, Repetition, Setup};
+use super::measure::{Measured, Repetition};
 use super::phases::PhaseTime;
+use super::plan::Setup;
 use super::statistics::Estimate;
 use super::watch::Decision;
 

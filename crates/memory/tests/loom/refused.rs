@@ -113,8 +113,8 @@ fn two(is_frozen: bool) -> CacheOfSame {
     cache
 }
 
-/// A lookup that hears of the refusal meanwhile, beside the removal of what it looks for. Its thread
-/// holds the entry `held`, if any.
+/// A lookup that hears of the refusal meanwhile, beside the removal of what it looks for. Its
+/// thread holds the entry `held`, if any.
 fn hears_beside_a_removal(key: u64, hears: Use, is_frozen: bool, held: Option<u64>) {
     sync::with_own_fences(false);
     barrier::with(Kind::Refused);

@@ -25,9 +25,9 @@
 //! hit ratio changes nothing, and neither `patience` nor `popular` matters, but where no times are
 //! measured.
 //!
-//! The order below is LRU in the paper. With `tune=1` it may be `arc`, with which it kept up with the
-//! better of LRU and ARC on more loads (`docs/results/admission.md`). As published it is not to be
-//! used above devices so slow that every hit counts: a block's first accesses all miss.
+//! The order below is LRU in the paper. With `tune=1` it may be `arc`, with which it kept up with
+//! the better of LRU and ARC on more loads (`docs/results/admission.md`). As published it is not to
+//! be used above devices so slow that every hit counts: a block's first accesses all miss.
 
 mod miniature;
 mod prices;

@@ -13,7 +13,7 @@ use super::{
     CLIENT, Calibrate, CalibrateError, Calibration, FROZEN, Figure, HALF_COIN, Hits, Known,
     LEAST_US, Mixed, Pace, Requests, RunKind,
 };
-use crate::bench::measure::Plan;
+use crate::bench::plan::Plan;
 use crate::bench::statistics::Estimate;
 
 /// Times of each repetition.
