@@ -317,6 +317,7 @@ fn show(bar: &ProgressBar, step: MeasureStep, identities: &[Identity]) {
     };
     match step {
         MeasureStep::WarmingUp(at) => bar.set_message(format!("warming up {}", name(at))),
+        MeasureStep::PlayingOn => return bar.set_message("playing on to the same place"),
         MeasureStep::Run(..) => bar.set_message(name(0)),
     }
     bar.inc(1);

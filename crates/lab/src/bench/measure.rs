@@ -53,6 +53,8 @@ pub struct Measured {
 pub enum MeasureStep {
     /// The cache of this number is being warmed up.
     WarmingUp(usize),
+    /// All play on to the same place of the load.
+    PlayingOn,
     /// Runs done, of how many.
     Run(usize, usize),
 }
@@ -86,6 +88,7 @@ pub fn measure(
     let mut longest = plan.warm_up_seconds_max;
     for repetition in 0..plan.repetitions {
         if plan.in_step {
+            progress(MeasureStep::PlayingOn);
             play_level(load, competitors, Duration::from_secs_f64(longest));
             longest = PLAY_ON * plan.seconds;
         }

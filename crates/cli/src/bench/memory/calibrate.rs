@@ -52,6 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let bar = output::progress(0, "calibrating");
     let calibrated = calibrate(&what, |step| match step {
         MeasureStep::WarmingUp(at) => bar.set_message(format!("warming up cache {}", at + 1)),
+        MeasureStep::PlayingOn => {} // does not come: they are not kept in step
         MeasureStep::Run(done, runs) => {
             bar.set_length(runs as u64);
             bar.set_position(done as u64);
