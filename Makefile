@@ -44,6 +44,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences, p
 	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --document-private-items --locked
 	$(CARGO) check -p floe-lab --no-default-features --bin floe-demo --locked
+	$(CARGO) check -p floe-lab --features compiled-policies --locked
 	scripts/check-targets
 	scripts/check-layers
 	scripts/house --check
@@ -83,7 +84,7 @@ bench: ## benchmarks, each a ratio to a rival or to the floor
 	@scripts/require build clients bench ceph c rocksdb
 	$(CARGO) bench --workspace --locked --bench '*'
 	scripts/results-rocksdb
-	$(CARGO) build --release --locked --bin floe
+	$(CARGO) build --release --locked -p floe-cli --bin floe --features compiled-policies
 	scripts/results-server "$${CARGO_TARGET_DIR:-target}/release/floe" --rounds 3 --seconds 0.3
 	$(CARGO) run --release --locked $(RIVALS) -- --rounds 3 --seconds 0.02
 
@@ -91,7 +92,7 @@ bench: ## benchmarks, each a ratio to a rival or to the floor
 .PHONY: results
 results: ## the tables of docs/results anew, as far as FLOE_TRACES has the traces
 	@scripts/require build
-	$(CARGO) build --release --locked --bin floe
+	$(CARGO) build --release --locked -p floe-cli --bin floe --features compiled-policies
 	scripts/results run "$${CARGO_TARGET_DIR:-target}/release/floe" $(STEPS)
 
 .PHONY: install-c

@@ -103,7 +103,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LIST")]
     hit_ratio: Option<Numbers>,
     /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first [default:
-    /// qd-clock]
+    /// qd-clock]. A policy is chosen at run time, as by name in the library, unless the program was
+    /// built with the feature compiled-policies
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     policy: Option<Vec<String>>,
     /// The admission, such as obp:target=0.2 or second-access+obp; off admits everything

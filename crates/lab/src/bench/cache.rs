@@ -7,9 +7,9 @@
 use std::marker::PhantomData;
 
 use floe_memory::{AdmissionStats, BuildError};
-use floe_policy::Policy;
+use floe_policy::Replacement;
 use floe_policy::admission::Admissions;
-use floe_policy::registry::{Choice, Visitor};
+use floe_policy::registry::Choice;
 
 use super::competitor::{CacheCompetitor, Competitor};
 use super::freezing::Freezing;
@@ -37,7 +37,8 @@ pub struct Cache<'a> {
 pub type Built = (Box<dyn Competitor>, usize);
 
 impl Cache<'_> {
-    /// Builds it, compiled for its policy.
+    /// Builds it, compiled for its policy with the feature `compiled-policies`. Without that
+    /// feature the policy is an [`AnyPolicy`](floe_policy::AnyPolicy).
     ///
     /// # Errors
     /// When there is no such cache.
@@ -51,19 +52,18 @@ impl Cache<'_> {
     /// When there is no such cache.
     pub(super) fn filled(&self, setup: Setup, filling: &Filling) -> Result<Built, BuildError> {
         match self.value_bytes {
-            8 => floe_policy::with(
-                self.policy,
-                Build::<[u64; 1]>(*self, setup, filling, PhantomData),
-            ),
-            64 => floe_policy::with(
-                self.policy,
-                Build::<[u64; 8]>(*self, setup, filling, PhantomData),
-            ),
-            _ => floe_policy::with(
-                self.policy,
-                Build::<Box<[u8]>>(*self, setup, filling, PhantomData),
-            ),
+            8 => self.holding::<[u64; 1]>(setup, filling),
+            64 => self.holding::<[u64; 8]>(setup, filling),
+            _ => self.holding::<Box<[u8]>>(setup, filling),
         }
+    }
+
+    fn holding<V: Value>(&self, setup: Setup, filling: &Filling) -> Result<Built, BuildError> {
+        let build = Build::<V>(*self, setup, filling, PhantomData);
+        #[cfg(feature = "compiled-policies")]
+        return floe_policy::with(self.policy, build);
+        #[cfg(not(feature = "compiled-policies"))]
+        build.build(floe_policy::AnyPolicy::new(self.policy))
     }
 }
 
@@ -81,10 +81,17 @@ pub(super) struct Filling {
 /// Builds a cache of values of a type.
 struct Build<'a, V>(Cache<'a>, Setup, &'a Filling, PhantomData<V>);
 
-impl<V: Value> Visitor for Build<'_, V> {
+#[cfg(feature = "compiled-policies")]
+impl<V: Value> floe_policy::registry::Visitor for Build<'_, V> {
     type Out = Result<Built, BuildError>;
 
-    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
+    fn visit<P: floe_policy::Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out {
+        self.build(make())
+    }
+}
+
+impl<V: Value> Build<'_, V> {
+    fn build<P: Replacement>(self, policy: P) -> Result<Built, BuildError> {
         let Self(
             Cache { admission, shards, capacity, value_bytes, freezing, .. },
             setup,
@@ -92,7 +99,7 @@ impl<V: Value> Visitor for Build<'_, V> {
             _,
         ) = self;
         let builder =
-            floe_memory::Cache::<u64, V>::builder().capacity(capacity as usize).policy(make());
+            floe_memory::Cache::<u64, V>::builder().capacity(capacity as usize).policy(policy);
         let builder = match shards {
             Some(shards) => builder.shards(shards),
             None => builder,
@@ -118,13 +125,13 @@ impl<V: Value> Visitor for Build<'_, V> {
     }
 }
 
-struct Cached<V, P: Policy> {
+struct Cached<V, P: Replacement> {
     cache: floe_memory::Cache<u64, V, P>,
     value_bytes: usize,
     is_freezing: bool,
 }
 
-impl<V: Value, P: Policy> Subject for Cached<V, P> {
+impl<V: Value, P: Replacement> Subject for Cached<V, P> {
     #[inline]
     fn lookup(&self, key: u64) -> bool {
         let found = self.cache.get(&key);
