@@ -48,6 +48,7 @@ lint: ## formatting, clippy, documentation, targets, layers, limits, licences, p
 	scripts/check-targets
 	scripts/check-layers
 	scripts/house --check
+	scripts/check-paths
 	scripts/check-licences
 	scripts/check-packages
 

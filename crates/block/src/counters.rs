@@ -3,7 +3,7 @@
 //! [`counters!`](crate::counters!) makes a struct of the given fields. It adds the counts of
 //! several threads, and subtracts those of an earlier moment. It publishes each field: its name in
 //! JSON, its metric, and its meaning, which is the field's documentation. The server prints status,
-//! metrics and the table in docs/service.md from that.
+//! metrics and the table in docs/service/metrics.md from that.
 
 use std::time::Duration;
 

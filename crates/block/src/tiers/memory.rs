@@ -5,7 +5,7 @@
 //! side of the tier: the handle, and the *held* (unflushed) pages of its shards. Of these no tier
 //! below has the newest content.
 //!
-//! **Coherence.** The shards decide which pages are in the tier (`shard/held.rs`), and only while
+//! **Coherence.** The shards decide which pages are in the tier (`mapping/held.rs`), and only while
 //! they hold a lock on the sector. A task that reads a sector inserts it before releasing the
 //! shared lock. A task that changes a sector removes it, under the exclusive lock, before its first
 //! device operation. So a page that is read while a write arrives is either inserted before the
