@@ -61,6 +61,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
 
 fn print(status: &Status) {
     print_server(status);
+    if let Some(opened) = status.opened.as_ref().filter(|opened| opened.ended == "unclean") {
+        output::say!(
+            "started after an unclean end: {} of dirty data recovered, {} of cached data in all",
+            output::bytes(opened.dirty_bytes),
+            output::bytes(opened.valid_bytes)
+        );
+    }
     for (number, tier) in status.tiers.iter().enumerate() {
         print_failure(number, tier);
     }

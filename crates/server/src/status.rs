@@ -8,6 +8,7 @@ mod latencies;
 mod lost;
 mod memory;
 mod mirror;
+mod opened;
 mod published;
 mod shedding;
 mod spread;
@@ -29,6 +30,7 @@ pub(crate) use latencies::Latencies;
 pub use lost::{LostPlace, LostStatus};
 pub use memory::{FreezingStatus, MemoryStatus};
 pub use mirror::{MirrorHalfStatus, MirrorTierStatus};
+pub use opened::OpenedStatus;
 pub use published::Published;
 pub(crate) use shedding::SheddingFacts;
 pub use shedding::{SheddingDecisionStatus, SheddingStatus};
@@ -160,6 +162,9 @@ pub struct Status {
     pub journal_lost: bool,
     /// Counts the times the cache was opened; `None` for one that ends with the server.
     pub session: Option<u64>,
+    /// The state in which this server found all persistent tiers; `None` without one.
+    #[serde(default)]
+    pub opened: Option<OpenedStatus>,
     /// Connections of clients now. An NVMe host has one for each of its queues.
     pub connections: u64,
     /// The same by protocol.
@@ -322,6 +327,7 @@ impl Report {
             degraded: self.is_degraded(),
             journal_lost: facts.journal_lost(),
             session: top.session,
+            opened: OpenedStatus::sum(facts.tiers.iter().filter_map(|tier| tier.opened.as_ref())),
             connections: self.sum.connections.total(),
             connections_by_protocol: self.sum.connections,
             server: ServerStatus {

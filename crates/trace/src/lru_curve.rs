@@ -155,6 +155,11 @@ impl LruCurve {
         self.limit.map_or(1.0, |limit| (limit as f64 / HASHES).max(1.0 / HASHES))
     }
 
+    /// The number of different keys touched so far, estimated while not all are sampled.
+    pub fn keys_seen(&self) -> u64 {
+        (self.slots.len() as f64 / self.sampled_share()).round() as u64
+    }
+
     /// The number of touches so far.
     pub fn touches(&self) -> u64 {
         self.touches as u64

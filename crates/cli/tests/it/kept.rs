@@ -109,9 +109,20 @@ fn what_was_flushed_survives_a_killed_server() {
         assert!(volume.backing() != content, "the cache alone has it");
         let server = volume.serve();
         assert!(server.log().contains("ended=\"unclean\""), "{}", server.log());
+        let status = server.status();
+        let opened = status.opened.clone().expect("the cache is persistent");
+        assert_eq!((opened.ended.as_str(), opened.dirty_bytes), ("unclean", 300_544));
+        assert_eq!(status.tiers[0].opened, status.opened);
+        let told = floe_ok(&["status", "--admin", &server.admin]);
+        let line = "started after an unclean end: 293.5 KiB of dirty data recovered";
+        assert!(told.contains(line), "{told}");
         assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
         server.drain_and_end();
         assert_same("the backing device", &volume.backing(), &content);
+        let server = volume.serve();
+        assert_eq!(server.status().opened.expect("the same cache").ended, "clean");
+        assert!(!floe_ok(&["status", "--admin", &server.admin]).contains("unclean"));
+        server.end();
     }
 }
 

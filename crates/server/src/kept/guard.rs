@@ -348,6 +348,7 @@ mod tests {
             keeper: Some(keeper),
             data_start: 0,
             most_dirty_bytes: None,
+            opened: None,
         };
         let volume = Volume {
             name: "v".into(),

@@ -3,6 +3,7 @@
 use floe_block::{BlockCache, PartJournal, VolumeId};
 
 use super::keeper::Keeper;
+use crate::status::OpenedStatus;
 
 /// The parts of a cache, ready for a server.
 #[derive(Debug)]
@@ -15,13 +16,22 @@ pub struct Parts {
     pub(crate) data_start: u64,
     /// The limit of dirty bytes, if there is one.
     pub(crate) most_dirty_bytes: Option<u64>,
+    /// The state in which a persistent cache was found.
+    pub(crate) opened: Option<OpenedStatus>,
 }
 
 impl Parts {
     /// Makes the parts of a volatile cache.
     pub fn volatile(caches: Vec<BlockCache>) -> Self {
         let parts = caches.into_iter().map(|cache| (cache, None)).collect();
-        Self { parts, ids: Vec::new(), keeper: None, data_start: 0, most_dirty_bytes: None }
+        Self {
+            parts,
+            ids: Vec::new(),
+            keeper: None,
+            data_start: 0,
+            most_dirty_bytes: None,
+            opened: None,
+        }
     }
 
     /// Sets the byte at which the data begins: see [`claim()`](super::claim()).

@@ -19,6 +19,7 @@ use super::refusal::{Difference, Refusal};
 use super::start_error::StartError;
 use super::state_dir::StateDir;
 use super::suit::{Candidate, known, sampled, suit};
+use crate::status::OpenedStatus;
 use crate::volume::{DeviceSource, Volume};
 
 /// Makes or opens the cache on a device and begins a session for these volumes. `progress` receives
@@ -244,6 +245,7 @@ fn begin(
         keeper: Some(Keeper::new(Arc::clone(source), superblock, wishes.state.clone())),
         data_start: 0,
         most_dirty_bytes: None,
+        opened: Some(OpenedStatus { ended: ended.to_owned(), dirty_bytes, valid_bytes }),
     })
 }
 

@@ -32,6 +32,25 @@ function logTicks(least, most) {
   return Array.from({ length: Math.max(high - low, 1) + 1 }, (_, at) => 10 ** (low + at));
 }
 
+// A point covers the `seconds` before it. Its time is in whole seconds, so that less than 1.5 s
+// between two points is no gap. After a restart there is one, however short.
+const SLACK = 1.5;
+const GAP_PIXELS = 5;
+const begin = (point) => point.at - point.seconds;
+const isApart = (before, point) => point.begins || begin(point) - before.at > SLACK;
+
+// The times without data: from and to, in seconds since 1970.
+function gapsOf(points, now) {
+  const gaps = points.flatMap((point, at) => {
+    const before = points[at - 1];
+    return before && isApart(before, point) ? [[before.at, begin(point)]] : [];
+  });
+  const { at } = points[points.length - 1];
+  return now - at > SLACK ? [...gaps, [at, now]] : gaps;
+}
+
+const noData = ([from, to]) => `no data from ${clock(from)} to ${clock(to)}`;
+
 class Chart {
   // A spec: title, format, `log`, `top` (the fixed end of the axis), `bytes`, and `series`, which
   // makes of the points a list of names with the value at each point.
@@ -40,7 +59,7 @@ class Chart {
     this.cursor = null;
     this.svg = element("svg", { class: "chart", role: "img", tabindex: "0" });
     this.legend = element("ul", { class: "legend" });
-    const note = spec.log ? " logarithmic" : "";
+    const note = spec.log ? " logarithmic" : spec.note ? ` ${spec.note}` : "";
     this.figure = element("figure", {},
       element("figcaption", {}, spec.title, element("small", {}, note)), this.svg, this.legend);
     this.svg.addEventListener("keydown", (event) => this.key(event));
@@ -50,8 +69,9 @@ class Chart {
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
 
-  show(points) {
-    this.points = points;
+  // Points, and the time at the right end: that of the last point, or later if no more came.
+  show(points, now) {
+    [this.points, this.now] = [points, now];
     this.draw();
   }
 
@@ -86,7 +106,11 @@ class Chart {
   draw() {
     const { svg, spec, points } = this;
     const [width, height] = [svg.clientWidth, svg.clientHeight];
-    if (!points?.length || !width) return;
+    if (!points?.length || !width) {
+      svg.replaceChildren();
+      this.legend.replaceChildren(element("li", { class: "when" }, "no data"));
+      return;
+    }
     const rem = parseFloat(getComputedStyle(document.documentElement).fontSize);
     const series = spec.series(points);
     const values = series.flatMap((it) => it.values).filter((it) => known(it) && it > 0);
@@ -99,7 +123,7 @@ class Chart {
     const labels = ticks.map(spec.format);
     const left = Math.max(...labels.map((it) => it.length)) * 0.47 * rem + 0.6 * rem;
     const right = width - 0.9 * rem;
-    const now = points[points.length - 1].at;
+    const { now } = this;
     const span = SPANS.find((it) => now - points[0].at <= it) ?? HOUR;
     this.plot = { left, width: right - left, now, span };
     const x = (at) => right - ((now - at) / span) * (right - left);
@@ -124,10 +148,19 @@ class Chart {
       const place = { x: at, y: bottom + 1.1 * rem, "text-anchor": anchor };
       drawn.push(element("line", tick), element("text", place, label));
     }
+    const gaps = gapsOf(points, now);
     series.forEach((it, at) => {
       const path = element("path", { d: this.path(it.values, x, y) });
       Object.assign(path.style, lineStyle(at));
       drawn.push(path);
+    });
+    // Over the lines, and wide enough to be seen where an hour makes a minute a few pixels.
+    gaps.forEach(([from, to]) => {
+      const [begin, end] = [x(from), x(to)];
+      const more = Math.max(GAP_PIXELS - (end - begin), 0) / 2;
+      const across = { x: begin - more, width: end - begin + 2 * more };
+      const title = element("title", {}, noData([from, to]));
+      drawn.push(element("rect", { class: "gap", ...across, y: top, height: bottom - top }, title));
     });
     if (this.cursor !== null && points[this.cursor]) {
       const at = x(points[this.cursor].at);
@@ -135,10 +168,10 @@ class Chart {
     }
     svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     svg.replaceChildren(...drawn);
-    this.tell(series);
+    this.tell(series, gaps);
   }
 
-  // A line, broken where there is no value, or where points are missing. Logarithms have no zero.
+  // A line, broken where there is no value, and at each gap. Logarithms have no zero.
   path(values, x, y) {
     let [path, before] = ["", null];
     this.points.forEach((point, at) => {
@@ -147,24 +180,26 @@ class Chart {
         before = null;
         return;
       }
-      const joined = before !== null && point.at - before < 4 * point.seconds + 2;
+      const joined = before !== null && !isApart(before, point);
       const [px, py] = [x(point.at).toFixed(1), y(value).toFixed(1)];
       path += joined ? `L${px} ${py}` : `M${px} ${py}h.1`;
-      before = point.at;
+      before = point;
     });
     return path;
   }
 
   // The legend has the values of the chosen moment, or the last.
-  tell(series) {
+  tell(series, gaps) {
     const last = this.points.length - 1;
     const at = Math.min(this.cursor ?? last, last);
-    const when = at === last ? "now" : clock(this.points[at].at);
+    const { at: moment } = this.points[at];
+    const when = at === last && moment === this.now ? "now" : clock(moment);
     const value = (it) => orDash(it.values[at], this.spec.format);
     const items = series.map((it, index) =>
       element("li", {}, swatch(index), `${it.name} ${value(it)}`));
     this.legend.replaceChildren(element("li", { class: "when" }, when), ...items);
     const told = series.map((it) => `${it.name} ${value(it)}`).join(", ");
-    this.svg.setAttribute("aria-label", `${this.spec.title}, ${when}: ${told}`);
+    const without = gaps.map((gap) => `; ${noData(gap)}`).join("");
+    this.svg.setAttribute("aria-label", `${this.spec.title}, ${when}: ${told}${without}`);
   }
 }

@@ -7,6 +7,11 @@ const modelPlot = new Plot({
   title: "Reads a second, by memory's hit ratio", note: "model and server",
   x: { format: percent }, y: { format: perSecond } });
 
+function apart(difference) {
+  const points = Math.abs(100 * difference).toFixed(1);
+  return points === "0.0" ? "the same" : `${points} points ${difference < 0 ? "lower" : "higher"}`;
+}
+
 // Blocks hit or miss one by one; a request hits if all of its blocks do.
 function showWhatIf(outlook) {
   if (!outlook) {
@@ -16,26 +21,39 @@ function showWhatIf(outlook) {
   }
   const now = outlook.sizes.find((it) => it.factor === 1);
   const word = { 0.5: "half", 1: "as it is", 2: "twice", 4: "four times" };
+  // Of a size that is still filling the least hits are known, and the longest mean.
   const rows = outlook.sizes.map((it) => {
     const error = it.hit_ratio_ci95 ? ` ± ${(100 * it.hit_ratio_ci95).toFixed(1)}` : "";
     const hits = `${percent(it.hit_ratio)}${error}`;
-    return [word[it.factor], bytes(it.size_bytes), hits, orDash(it.mean_us, micros)];
+    const [least, most] = it.is_filling ? ["≥ ", "≤ "] : ["", ""];
+    const note = it.is_filling ? ", still filling" : "";
+    return [word[it.factor], bytes(it.size_bytes), `${least}${hits}${note}`,
+      known(it.mean_us) ? `${most}${micros(it.mean_us)}` : "–"];
   });
+  const filling = outlook.sizes.some((it) => it.is_filling)
+    ? [element("p", {}, `Still filling: ${bytes(outlook.seen_bytes)} of different blocks were ` +
+      `touched so far, and ${percent(outlook.first_read_ratio)} of reads were of a block's first ` +
+      "time. A larger size gets at least the hits shown; more time tells how many more.")]
+    : [];
   const share = outlook.sampled_share;
   const sample = share < 1
     ? `one block in ${count(Math.round(1 / share))} is sampled`
     : "all blocks are sampled";
-  const measured = `Measured now: ${percent(outlook.measured_hit_ratio)} of reads hit, ` +
-    `mean ${micros(outlook.measured_mean_us)}.`;
-  const how = `By a live miss-ratio curve of blocks of ${bytes(outlook.block_bytes)} in one LRU ` +
-    `list; touches weigh half after 10 minutes; ${sample}; the curve takes ` +
-    `${bytes(outlook.memory_bytes)}.`;
+  const measured = `Measured over the same time: ${percent(outlook.measured_hit_ratio)} of reads ` +
+    `hit, mean ${micros(outlook.measured_mean_us)}. The estimate for this size is ` +
+    `${apart(now.hit_ratio - outlook.measured_hit_ratio)}: it counts blocks in one LRU list, not ` +
+    "requests to this cache. So compare estimates with each other.";
+  const how = "Both count all since the start, and what is 10 minutes old weighs half; the last " +
+    `seconds, under “Now”, may differ. Blocks are of ${bytes(outlook.block_bytes)}; ${sample}; ` +
+    `the curve takes ${bytes(outlook.memory_bytes)}.`;
   byId("what-if").replaceChildren(
-    table("Other sizes", ["cache", "size", "hits", "mean read"], rows), element("p", {}, measured),
-    sizesPlot.figure, element("p", { class: "hint" }, how));
+    table("Other sizes", ["cache", "size", "hits, estimated", "mean read, estimated"], rows),
+    ...filling, element("p", {}, measured), sizesPlot.figure, element("p", { class: "hint" }, how));
   sizesPlot.show(outlook.curve, [
-    { name: "estimated now", x: now.size_bytes, y: now.hit_ratio },
-    { name: "measured now", x: now.size_bytes, y: outlook.measured_hit_ratio }]);
+    { name: "as it is, estimated", x: now.size_bytes, y: now.hit_ratio },
+    { name: "as it is, measured over the same time", x: now.size_bytes,
+      y: outlook.measured_hit_ratio }],
+    filling.length ? outlook.seen_bytes : Infinity);
 }
 
 function showModel(status, curve) {
@@ -60,7 +78,8 @@ function showModel(status, curve) {
     element("p", { class: advice.past_p_star ? "bad" : "" }, verdict), modelPlot.figure,
     element("p", { class: "hint" }, note));
   modelPlot.show(curve, [
-    { name: "now", x: advice.hit_ratio, y: advice.reads_per_second },
-    { name: "model now", x: advice.hit_ratio, y: advice.model_reads_per_second },
+    { name: `measured, last ${duration(advice.seconds)}`, x: advice.hit_ratio,
+      y: advice.reads_per_second },
+    { name: "model, same time", x: advice.hit_ratio, y: advice.model_reads_per_second },
     { name: "peak (p*)", x: advice.p_star < 1 ? advice.p_star : peak[0], y: peak[1] }]);
 }

@@ -1,6 +1,18 @@
 // The page: takes events in and shows them.
 
-const latest = { points: [], status: null, whatIf: null, model: null };
+// `heard` is the time at which the last point came, in milliseconds. `isCut` means that its stream
+// has ended; `begins`, that the next point is the first after a restart.
+const latest = {
+  points: [], status: null, whatIf: null, model: null,
+  heard: null, isCut: false, begins: false,
+};
+
+const lastPoint = () => latest.points[latest.points.length - 1];
+// Seconds since the last point came.
+const age = () => (latest.heard === null ? 0 : Math.max(Date.now() - latest.heard, 0) / 1000);
+// Seconds after which a stream that brings nothing, as of a stopped server, is stale.
+const patience = () => 3 * lastPoint().seconds + 5;
+const isStale = () => latest.heard !== null && (latest.isCut || age() > patience());
 
 const each = (of) => (points) => points.map(of);
 const lines = (...named) => (points) =>
@@ -47,9 +59,14 @@ function byPlace(points) {
 const ofMemory = (name, of) => (points) => (latest.status?.memory ? lines([name, of])(points) : []);
 
 function hitRatios(points) {
-  const memory = ofMemory("memory, reads", (it) => it.memory_hit_ratio)(points);
-  return [...memory, ...byTier((tier) => tier.read_hit_ratio, ", reads")(points),
-    ...byTier((tier) => tier.write_hit_ratio, ", writes")(points)];
+  const memory = ofMemory("reads, memory alone", (it) => it.memory_hit_ratio)(points);
+  // A read that hits in memory is a hit of the first tier, too.
+  const top = latest.status?.memory ? `memory or ${tierName(0)}` : tierName(0);
+  const name = (word, at) => (at === 0 ? `${word}, ${top}` : `${word} of ${tierName(at)}`);
+  const ratios = (word, of) => byTier(of, "")(points).map((it, at) =>
+    ({ ...it, name: name(word, at) }));
+  return [...memory, ...ratios("reads", (tier) => tier.read_hit_ratio),
+    ...ratios("writes", (tier) => tier.write_hit_ratio)];
 }
 
 function dirtyBytes(points) {
@@ -62,7 +79,8 @@ const CHARTS = [
     series: lines(["reads", (it) => it.read.rate], ["writes", (it) => it.write.rate]) },
   { title: "Throughput", format: bytesPerSecond, bytes: true,
     series: lines(["reads", (it) => it.read.bytes], ["writes", (it) => it.write.bytes]) },
-  { title: "Hit ratio", format: percent, top: 1, series: hitRatios },
+  { title: "Hit ratio", note: "of the requests in each interval", format: percent, top: 1,
+    series: hitRatios },
   { title: "Read latency", format: micros, log: true, series: latencies((it) => it.read) },
   { title: "Write latency", format: micros, log: true, series: latencies((it) => it.write) },
   { title: "Read latency by tier", format: micros, log: true, series: byPlace },
@@ -88,8 +106,9 @@ function showTiles(point, status) {
   const tiles = [
     tile("Reads", perSecond(point.read.rate), bytesPerSecond(point.read.bytes)),
     tile("Writes", perSecond(point.write.rate), bytesPerSecond(point.write.bytes)),
-    tile("Read hits", orDash(point.tiers[0]?.read_hit_ratio, percent),
-      `since the start ${percent(status.read_hit_ratio)}`),
+    tile(status.memory ? `Read hits, memory or ${tierName(0)}` : "Read hits",
+      orDash(point.tiers[0]?.read_hit_ratio, percent),
+      `${percent(status.read_hit_ratio)} since the start ${ago(status.uptime_seconds)}`),
     tile("Read latency", orDash(present(point.read.mean_us), micros),
       `p99 ${orDash(present(point.read.p99_us), micros)}`),
     tile("Write latency", orDash(present(point.write.mean_us), micros),
@@ -97,6 +116,47 @@ function showTiles(point, status) {
     tile("Dirty", bytes(dirty), cleanTime(status)),
   ].map((parts) => element("div", {}, ...parts));
   byId("tiles").replaceChildren(...tiles);
+}
+
+// Marks what is shown as stale, with its age, or as current.
+function showAge() {
+  const stale = isStale();
+  document.body.classList.toggle("stale", stale);
+  const point = lastPoint();
+  if (point) {
+    byId("now-title").firstChild.data = stale ? "Last seen" : "Now";
+    byId("now-age").textContent = stale
+      ? ` ${ago(age())}, at ${clock(point.at)}` : ` the last ${duration(point.seconds)}`;
+  }
+  AGES.forEach((it) => { it.textContent = stale ? ` as of ${ago(age())}` : ""; });
+  if (stale && !latest.isCut) sayState("The server sends nothing new; waiting", true);
+}
+
+const ago = (seconds) => (seconds < 1 ? "just now" : `${duration(seconds)} ago`);
+
+// The ends of the headings of all parts that show the present, but for the first.
+const AGES = [...document.querySelectorAll(".live h2")].map((heading) => {
+  const made = element("small", { class: "age" });
+  heading.append(made);
+  if (heading.id === "now-title") made.id = "now-age";
+  return made;
+}).filter((it) => it.id === "");
+
+// Draws the charts with the next frame: once, however many events come before it, and not at all as
+// long as nobody sees the page.
+let frame = null;
+function showCharts() {
+  frame ??= requestAnimationFrame(() => {
+    frame = null;
+    drawCharts();
+  });
+}
+
+function drawCharts() {
+  if (latest.points.length === 0) return;
+  const now = lastPoint().at + (isStale() ? age() : 0);
+  const points = latest.points.filter((point) => now - point.at <= HOUR);
+  CHARTS.forEach((chart) => chart.show(points, now));
 }
 
 function cleanTime(status) {
@@ -186,6 +246,24 @@ function showAdvice(status) {
   byId("advice").replaceChildren(element("p", {}, text));
 }
 
+function sayState(text, bad) {
+  const state = byId("state");
+  if (state.textContent !== text) state.textContent = text; // announced once
+  state.className = bad ? "bad" : "good";
+  document.title = bad ? "⚠ Floe" : "Floe";
+}
+
+// For a day: by then an unclean end is no news.
+function showRecovery(status) {
+  const { opened } = status;
+  const text = opened?.ended === "unclean" && status.uptime_seconds < 86400
+    ? `Started ${ago(status.uptime_seconds)}, after an unclean end: ` +
+      `${bytes(opened.dirty_bytes)} of dirty data recovered, ` +
+      `${bytes(opened.valid_bytes)} of cached data in all.`
+    : "";
+  if (byId("recovery").textContent !== text) byId("recovery").textContent = text;
+}
+
 function showState(status) {
   const pair = status.pair ? `, ${status.pair.role} server of a pair` : "";
   byId("about").textContent =
@@ -193,17 +271,14 @@ function showState(status) {
     `${counted(status.connections, "client")}, ` +
     `${counted(status.threads.length, "thread")}${pair}`;
   const bad = status.degraded || status.journal_lost || status.refused_bytes > 0;
-  const state = byId("state");
-  const text = bad ? "A device needs attention" : "Healthy";
-  if (state.textContent !== text) state.textContent = text; // announced once
-  state.className = bad ? "bad" : "good";
-  document.title = bad ? "⚠ Floe" : "Floe";
+  sayState(bad ? "A device needs attention" : "Healthy", bad);
 }
 
 function show() {
   const { status, points } = latest;
   if (status === null) return;
   showState(status);
+  showRecovery(status);
   showAnswered(status);
   showBlocks(status);
   showDirty(status);
@@ -213,10 +288,10 @@ function show() {
   showWhatIf(latest.whatIf);
   showModel(status, latest.model);
   if (points.length === 0) return;
-  const point = points[points.length - 1];
-  showTiles(point, status);
-  showVolumes(point, status);
-  CHARTS.forEach((chart) => chart.show(points));
+  showTiles(lastPoint(), status);
+  showVolumes(lastPoint(), status);
+  showCharts();
+  showAge();
 }
 
 function withinAnHour(points) {
@@ -228,8 +303,17 @@ function withinAnHour(points) {
 // has seen, which stays.
 function takeHistory(points) {
   const first = points.length ? points[0].at : Infinity;
-  latest.points = [...latest.points.filter((point) => point.at < first), ...points];
+  const kept = latest.points.filter((point) => point.at < first);
+  // The points before are of another run, or an hour ago.
+  if (kept.length && points.length) points[0].begins = true;
+  latest.begins = kept.length > 0 && points.length === 0;
+  latest.points = [...kept, ...points];
   if (latest.points.length) latest.points = withinAnHour(latest.points);
+  if (points.length) heard();
+}
+
+function heard() {
+  Object.assign(latest, { heard: Date.now(), isCut: false });
 }
 
 function connect() {
@@ -242,11 +326,16 @@ function connect() {
   on("status", (status) => { latest.status = status; });
   on("update", ({ point, status, what_if, model }) => {
     Object.assign(latest, { status, whatIf: what_if, model });
-    latest.points = withinAnHour([...latest.points, point]);
+    const begins = latest.begins || undefined;
+    latest.points = withinAnHour([...latest.points, { ...point, begins }]);
+    latest.begins = false;
+    heard();
   });
   events.addEventListener("error", () => {
-    byId("state").textContent = "No connection to the server; trying again";
-    byId("state").className = "bad";
+    latest.isCut = true;
+    sayState("No connection to the server; trying again", true);
+    showAge();
+    showCharts();
     if (events.readyState !== EventSource.CLOSED) return; // it tries again by itself
     setTimeout(connect, 3000);
   });
@@ -255,3 +344,6 @@ function connect() {
 buildAdminister();
 byId("charts").append(...CHARTS.map((chart) => chart.figure));
 connect();
+setInterval(showAge, 1000);
+// So that an outage grows at the right end.
+setInterval(() => isStale() && showCharts(), 5000);

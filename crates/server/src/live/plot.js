@@ -12,9 +12,9 @@ class Plot {
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
 
-  // Points of a line, and marked points with their names.
-  show(line, marks) {
-    [this.line, this.marks] = [line, marks];
+  // Points of a line, and marked points with their names. Past `until` the line is dashed.
+  show(line, marks, until = Infinity) {
+    [this.line, this.marks, this.until] = [line, marks, until];
     this.draw();
   }
 
@@ -50,9 +50,15 @@ class Plot {
       drawn.push(element("line", tick), element("text", place, spec.x.format(value)));
     }
     const at = ([px, py]) => `${x(px).toFixed(1)} ${y(py).toFixed(1)}`;
-    const path = element("path", { d: `M${line.map(at).join("L")}` });
-    Object.assign(path.style, lineStyle(0));
-    drawn.push(path);
+    const beyond = line.findIndex(([value]) => value > this.until);
+    const sure = beyond < 0 ? line : line.slice(0, beyond);
+    [[sure, ""], [beyond < 0 ? [] : line.slice(Math.max(beyond - 1, 0)), "2 4"]]
+      .filter(([part]) => part.length > 0)
+      .forEach(([part, dashes]) => {
+        const path = element("path", { d: `M${part.map(at).join("L")}` });
+        Object.assign(path.style, lineStyle(0), { strokeDasharray: dashes });
+        drawn.push(path);
+      });
     marks.forEach((mark, index) => {
       const [mx, my, r] = [x(mark.x), y(mark.y), 0.32 * rem];
       drawn.push(element("path", { d: SHAPES[index % 3](mx, my, r), class: `mark m${index % 3}` }));

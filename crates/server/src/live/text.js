@@ -3,7 +3,7 @@
 const byId = (id) => document.getElementById(id);
 
 function element(name, attributes, ...children) {
-  const svg = ["svg", "path", "line", "text", "g", "circle", "title"].includes(name);
+  const svg = ["svg", "path", "line", "text", "g", "circle", "rect", "title"].includes(name);
   const made = svg
     ? document.createElementNS("http://www.w3.org/2000/svg", name)
     : document.createElement(name);

@@ -26,6 +26,9 @@ const HALF_LIFE: Duration = Duration::from_secs(600);
 /// Least reads for an answer, so that it is no accident.
 const LEAST_READS: f64 = 1000.0;
 
+/// Share of reads of new blocks below which the load is taken to have touched all of its blocks.
+const SETTLED_RATIO: f64 = 0.01;
+
 /// Sizes told of, as parts of the present one.
 const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 
@@ -41,6 +44,8 @@ pub(crate) struct OtherSize {
     hit_ratio: f64,
     /// The error of `hit_ratio` by the choice of blocks: in 19 of 20 cases no larger.
     hit_ratio_ci95: f64,
+    /// The touched blocks do not fill this size yet, and new ones come: `hit_ratio` is the least.
+    is_filling: bool,
     /// Mean latency of reads; `None` where hits or misses have not been measured.
     mean_us: Option<f64>,
 }
@@ -56,6 +61,10 @@ pub(crate) struct Outlook {
     /// Of these reads.
     measured_mean_us: f64,
     sampled_share: f64,
+    /// Size of all different blocks that were touched.
+    seen_bytes: u64,
+    /// Share of reads of blocks that were touched for the first time: misses at any size.
+    first_read_ratio: f64,
     /// Memory of the curve.
     memory_bytes: usize,
     sizes: Vec<OtherSize>,
@@ -151,6 +160,9 @@ impl WhatIf {
             let bytes = (size_bytes as f64 * factor) as u64;
             (bytes, self.curve.at(bytes / self.block_bytes))
         };
+        let seen_bytes = self.curve.keys_seen().saturating_mul(self.block_bytes);
+        let first_read_ratio = self.curve.at(u64::MAX).miss_ratio;
+        let grows = first_read_ratio > SETTLED_RATIO;
         let mean = |of: f64, us: f64| (of > 0.0).then(|| us / of);
         let sizes = FACTORS.map(|factor| {
             let (size_bytes, point) = at(factor);
@@ -158,7 +170,8 @@ impl WhatIf {
             let latency = |(hit, miss)| hit_ratio * hit + point.miss_ratio * miss;
             let mean_us = mean(hits, hit_us).zip(mean(misses, miss_us)).map(latency);
             let hit_ratio_ci95 = point.miss_ratio_ci95;
-            OtherSize { factor, size_bytes, hit_ratio, hit_ratio_ci95, mean_us }
+            let is_filling = grows && seen_bytes < size_bytes;
+            OtherSize { factor, size_bytes, hit_ratio, hit_ratio_ci95, is_filling, mean_us }
         });
         let curve = STEPS.map(|step| at((f64::from(step) / STEPS_PER_OCTAVE).exp2()));
         Some(Outlook {
@@ -167,6 +180,8 @@ impl WhatIf {
             measured_hit_ratio: hits / reads,
             measured_mean_us: (miss_us + hit_us) / reads,
             sampled_share: self.curve.sampled_share(),
+            seen_bytes,
+            first_read_ratio,
             memory_bytes: self.curve.bytes(),
             sizes: sizes.into(),
             curve: curve.map(|(bytes, point)| (bytes, 1.0 - point.miss_ratio)).collect(),
@@ -268,6 +283,29 @@ mod tests {
         assert!((outlook.sizes[1].hit_ratio - 0.875).abs() < 0.001, "{outlook:?}");
         what_if.count_blocks_of(4096);
         assert_eq!(what_if.outlook(800 * 4096), None, "all begins anew");
+    }
+
+    #[test]
+    fn a_size_that_the_load_has_not_filled_yet_is_told_apart() {
+        let filling = |what_if: &WhatIf, blocks: u64| {
+            let outlook = what_if.outlook(blocks * 4096).unwrap();
+            outlook.sizes.iter().map(|it| it.is_filling).collect::<Vec<_>>()
+        };
+        let mut what_if = WhatIf::new(2);
+        looped(&mut what_if, 900, 2, 900);
+        let outlook = what_if.outlook(600 * 4096).unwrap();
+        assert_eq!((outlook.seen_bytes, outlook.first_read_ratio), (900 * 4096, 0.5));
+        assert_eq!(filling(&what_if, 600), [false, false, true, true]);
+        assert_eq!(filling(&what_if, 2000), [false, true, true, true]);
+        // The load touches nothing new: larger sizes do gain nothing.
+        looped(&mut what_if, 900, 200, 900);
+        assert_eq!(filling(&what_if, 600), [false; 4]);
+        // More blocks than are sampled, each for the first time.
+        let mut what_if = WhatIf::new(2);
+        looped(&mut what_if, 100_000, 1, 50_000);
+        let seen = what_if.outlook(1 << 30).unwrap().seen_bytes / 4096;
+        assert!((85_000..115_000).contains(&seen), "{seen}");
+        assert_eq!(filling(&what_if, 60_000), [false, false, true, true]);
     }
 
     #[test]

@@ -98,6 +98,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
             admission: Some("obp:target=0.1".to_owned()),
             evict: "sarc:threshold=4".to_owned(),
             session: Some(3),
+            opened: None,
             journal_lost: false,
             bypass: "",
             size_bytes: 1 << 30,

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::admission::AdmissionStatus;
 use super::mirror::MirrorTierStatus;
+use super::opened::OpenedStatus;
 
 /// A tier of the cache. The first tier gets the clients' requests. Every other tier gets those of
 /// the tier above: reads of its misses, its writes, and the ranges it zeroes or discards.
@@ -20,6 +21,9 @@ pub struct TierStatus {
     pub evict: String,
     /// Number of times it was opened; `None` for a volatile tier.
     pub session: Option<u64>,
+    /// The state in which this server found it; `None` for a volatile tier.
+    #[serde(default)]
+    pub opened: Option<OpenedStatus>,
     /// Its device, or a part of it, has failed and is no longer used.
     pub degraded: bool,
     /// Its journal cannot be written.
@@ -96,6 +100,7 @@ pub(crate) struct TierFacts {
     pub(crate) admission: Option<String>,
     pub(crate) evict: String,
     pub(crate) session: Option<u64>,
+    pub(crate) opened: Option<OpenedStatus>,
     pub(crate) journal_lost: bool,
     pub(crate) bypass: &'static str,
     pub(crate) size_bytes: u64,
@@ -117,6 +122,7 @@ impl TierFacts {
             write_mode: self.mode.to_string(),
             evict: self.evict.clone(),
             session: self.session,
+            opened: self.opened.clone(),
             degraded: stats.degraded_shards > 0,
             journal_lost: self.journal_lost,
             bypass: self.bypass.to_owned(),

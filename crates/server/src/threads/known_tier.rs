@@ -11,7 +11,7 @@ use floe_block::{Companion, Exchange, WriteMode};
 use super::tier::{Tier, TierKey};
 use super::tier_part::TierPart;
 use crate::kept::{Keeper, StartError};
-use crate::status::TierFacts;
+use crate::status::{OpenedStatus, TierFacts};
 use crate::volume::DeviceSource;
 
 /// The failures of a tier.
@@ -59,6 +59,8 @@ pub(super) struct KnownTier {
     /// The eviction policy.
     pub(super) evict: String,
     pub(super) cache_bytes: u64,
+    /// The state in which a persistent tier was found.
+    opened: Option<OpenedStatus>,
     /// The tier may hold dirty data.
     may_be_dirty: bool,
     /// The superblock writer, of a persistent tier.
@@ -96,6 +98,7 @@ pub(super) fn in_threads(
         admission: config.gate.policy(),
         evict: config.evict.to_string(),
         cache_bytes,
+        opened: cache.opened,
         keeper: cache.keeper,
         source: Arc::clone(&source),
         data_start: cache.data_start,
@@ -125,6 +128,7 @@ impl KnownTier {
             admission: self.admission.clone(),
             evict: self.evict.clone(),
             session: self.keeper.as_ref().map(Keeper::session),
+            opened: self.opened.clone(),
             journal_lost: self.failing.journal_lost,
             bypass: self.failing.bypass(),
             size_bytes: self.cache_bytes,

@@ -311,11 +311,54 @@ fn the_page_shows_a_server_and_survives_its_restart() {
     assert_eq!(browser.walk_by_tab(), 15);
     assert_eq!(browser.nameless(), [""; 0]);
 
+    // A hit in memory is one of both, and the legend says so.
+    let legends = text(&mut browser, "charts");
+    assert!(legends.contains("reads, memory alone"), "{legends}");
+    assert!(legends.contains("reads, memory or cache"), "{legends}");
+
+    let opacity = "Number(getComputedStyle(document.getElementById('tiles')).opacity)";
+    assert_eq!(browser.value(opacity), 1);
+    assert_eq!(browser.value("document.getElementById('now-title').innerText[0]"), "N");
     rig.end();
     browser.wait_for("document.getElementById('state').innerText.startsWith('No connection')");
+    // All that is shown is of the past, and says so.
+    assert_eq!(browser.value(&format!("{opacity} < 0.6")), true);
+    browser.wait_for("/Last seen.* s ago, at /.test(document.getElementById('now').innerText)");
+    browser.wait_for("document.getElementById('devices-title').innerText.endsWith('s ago')");
+    // The outage grows at the right end of each chart.
+    let every_chart = |what: &str| {
+        format!("[...document.querySelectorAll('svg[tabindex]')].every((it, at) => {what})")
+    };
+    browser.wait_for(&every_chart("it.querySelector('.gap') !== null"));
+    let breaks = "const breaks = () => [...document.querySelectorAll('svg[tabindex]')].map(it => \
+         it.querySelector('path').getAttribute('d').split('M').length); var before = breaks();";
+    browser.value(breaks);
     let before = browser.value("latest.points.length");
     let rig = serve(&address);
     browser.wait_for("document.getElementById('state').innerText === 'Healthy'");
-    browser.wait_for(&format!("latest.points.length > {before}"));
+    patiently(|| {
+        load(&rig);
+        (browser.value(&format!("latest.points.length > {before} + 1")) == true).then_some(())
+    });
+    assert_eq!(browser.value(&format!("{opacity} === 1 && !isStale()")), true);
+    // It is a gap afterwards, though it was shorter than four intervals.
+    assert_eq!(browser.value("gapsOf(latest.points, lastPoint().at).length >= 1"), true);
+    browser.value("drawCharts()");
+    assert_eq!(browser.value(&every_chart("it.querySelector('.gap') !== null")), true);
+    assert_eq!(browser.value(&every_chart("breaks()[at] > before[at]")), true);
+
+    // The page tells of an unclean end, and of a server that has stopped but keeps its connections.
+    assert_eq!(text(&mut browser, "recovery"), "\"\"");
+    browser.value(
+        "latest.status.opened = { ended: 'unclean', dirty_bytes: 17 << 20, valid_bytes: 1 << 30 }; \
+         showRecovery(latest.status)",
+    );
+    let told = text(&mut browser, "recovery");
+    assert!(told.contains("unclean end: 17.0 MiB of dirty data recovered"), "{told}");
+    let stopped = "Date.now = () => performance.timeOrigin + performance.now() + 60e3; showAge(); \
+         [isStale(), document.getElementById('state').innerText]";
+    let stopped = browser.value(stopped);
+    assert_eq!(stopped[0], true);
+    assert!(stopped[1].as_str().unwrap().contains("nothing new"), "{stopped}");
     rig.end();
 }

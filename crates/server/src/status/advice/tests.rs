@@ -16,6 +16,7 @@ fn facts(policy: Option<&'static str>) -> Facts {
             admission: None,
             evict: "lru".to_owned(),
             session: None,
+            opened: None,
             journal_lost: false,
             bypass: "",
             size_bytes: 1 << 30,
