@@ -5,37 +5,36 @@ use std::fmt;
 /// Most shards: sixteen bits of the hash can choose one.
 pub(crate) const SHARDS_MAX: usize = 1 << 16;
 
-/// Why no cache can be made as described.
+/// The reason why no cache can have the settings of a [`Builder`](crate::Builder).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// Neither of the two limits is given.
+    /// There is no limit: neither of entries nor of weight.
     NoLimit,
-    /// More entries than can be numbered.
+    /// The limit of entries is 2³¹ or more.
     TooManyEntries(usize),
-    /// A limit of weight, and nothing that weighs.
+    /// There is a limit of weight, and no weigher.
     NoWeigher,
     /// The number of shards is not a power of two, or too large.
     Shards(usize),
-    /// A time of 0.
+    /// A time to live, to idle or to refresh is 0.
     ZeroTime(&'static str),
-    /// Entries are refreshed before the end of their time to live, and there is none, or a time to
-    /// idle beside it.
+    /// There is a time to refresh without a time to live, or beside a time to idle.
     RefreshAhead,
-    /// Freezing needs a thread of the library's, and the system gives none; says why.
+    /// Freezing needs a thread of the library's, and the system gives none: its reason.
     Thread(String),
     /// The policy needs to know what a cache does not.
     Policy {
         /// The policy.
         policy: &'static str,
-        /// Tells what it needs.
+        /// The missing knowledge.
         needs: &'static str,
     },
     /// The admission needs what a cache in memory does not have.
     Admission {
         /// The admission.
         admission: String,
-        /// Tells what it does that cannot be done here.
+        /// The operation that a cache in memory does not have.
         needs: &'static str,
     },
 }

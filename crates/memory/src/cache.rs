@@ -18,28 +18,46 @@ use crate::options::InsertOptions;
 use crate::stats::Stats;
 use crate::sync::Arc;
 
-/// A concurrent cache: see the [crate]. Clones are handles to the same cache, and with the last of
-/// them its values are dropped; where entries expire or freeze, perhaps a moment later, by a thread
-/// of the library's.
+/// A concurrent cache from keys to values, with a limit of entries, of weight, or of both.
 ///
-/// `P` is the policy, which chooses the victims. `S` hashes keys.
+/// [`new`](Self::new) makes a cache of so many entries, [`builder`](Self::builder) one with other
+/// limits and settings. When it is full, the policy `P` chooses the entries to evict:
+/// [`QdClock`](crate::policy::QdClock) by default. `S` hashes keys.
 ///
-/// Keys are compared while a part of the cache is locked: a [`Eq`] of the user's that uses the same
-/// cache waits for ever.
+/// - [`get`](Self::get) looks a key up. The guard that it returns keeps the value in memory.
+/// - [`insert`](Self::insert) puts a value under a key, [`remove`](Self::remove) takes one out.
+/// - [`get_or_insert_with`](Self::get_or_insert_with) looks a key up and loads its value where it
+///   is absent: one load a key, however many threads ask.
+///
+/// All methods take `&self`, and any thread may call them at any time. A clone is another handle to
+/// the same cache, and cheap. The values are dropped with the last handle; where entries expire or
+/// freeze, perhaps a moment later, by a thread of the library's.
+///
+/// Keys are compared while a part of the cache is locked: an [`Eq`] that uses the same cache
+/// deadlocks.
+///
+/// ```
+/// # use floe_memory as floe;
+/// let cache = floe::Cache::new(1000);
+/// cache.insert("floe", 1);
+/// let other = cache.clone(); // the same cache
+/// std::thread::spawn(move || other.insert("ice", 2)).join().unwrap();
+/// assert_eq!(cache.get_cloned("ice"), Some(2));
+/// ```
 pub struct Cache<K, V, P: Replacement = QdClock, S = DefaultHasher> {
     pub(crate) inner: Arc<Inner<K, V, P, S>>,
 }
 
 impl<K, V, P: Replacement, S> Clone for Cache<K, V, P, S> {
-    /// Another handle to the same cache.
+    /// Returns another handle to the same cache.
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
     }
 }
 
 impl<K, V> Cache<K, V> {
-    /// A cache of so many entries. One of 0 is off: it looks everything up in vain, and drops what
-    /// is inserted.
+    /// Makes a cache that holds at most `capacity` entries, evicted by the default policy. With a
+    /// capacity of 0 it is off: it finds nothing and drops all that is inserted.
     ///
     /// # Panics
     /// When the capacity is 2³¹ or more.
@@ -66,8 +84,11 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Looks a key up. The guard derefs to the value, which stays in memory as long as the guard
-    /// does; nothing else does, and no one waits for it.
+    /// Looks a key up and returns a guard for its value, or `None` if the key is absent or its
+    /// entry has expired. Counts a hit or a miss.
+    ///
+    /// The guard derefs to the value. It keeps this value in memory even if the entry is removed,
+    /// replaced or evicted meanwhile. It keeps nothing else, and no thread waits for it.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -88,7 +109,7 @@ where
         Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
-    /// Looks a key up and copies the value.
+    /// Looks a key up and returns a clone of its value.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -105,7 +126,8 @@ where
         self.read(key, V::clone)
     }
 
-    /// Looks a key up and passes the value to a closure. Slow closures delay no other thread.
+    /// Looks a key up, passes its value to a closure and returns the closure's result; `None`,
+    /// without a call, if the key is absent. A slow closure delays no other thread.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -122,9 +144,11 @@ where
         self.get(key).map(|value| read(&value))
     }
 
-    /// Looks many keys up, each with its number and its value for `read` if it is there, in order.
-    /// The memory of several is fetched at once, which is worth most in caches larger than the
-    /// processor's. Returns how many were there.
+    /// Looks many keys up and returns the number of keys that are there. For each of these it calls
+    /// `read` with the key's place in `keys` and with its value, in the order of `keys`.
+    ///
+    /// The memory of several keys is fetched at once. That gains most where the cache is larger
+    /// than the processor's caches.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -156,7 +180,7 @@ where
         found
     }
 
-    /// Returns whether a key is there. No hit is counted, the policy does not learn of it, and it
+    /// Returns true if a key is there. No hit is counted, the policy does not learn of it, and it
     /// does not delay the expiry of an entry with a time to idle.
     ///
     /// ```
@@ -192,11 +216,12 @@ where
         Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
-    /// Inserts a value, in place of the one that is there under the key, if any. The policy chooses
-    /// the victims. The [admission](crate::Builder::admission), if there is one, decides about a
-    /// new key.
-    /// An entry that weighs more than the cache may hold does not come in, and the key's old entry
-    /// leaves; nor does one for which only pinned entries could make room.
+    /// Inserts a value under a key, and replaces the value that is there, if any. A full cache
+    /// evicts the entries that its policy chooses.
+    ///
+    /// The value does not come in, and is dropped, in three cases. It weighs more than the cache
+    /// may hold; then the key's old entry leaves, too. Only pinned entries could make room for it.
+    /// Or the [admission](crate::Builder::admission), if there is one, rejects the new key.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -212,8 +237,8 @@ where
         insert::usually(&self.inner, hash, &mut key, &mut value);
     }
 
-    /// Inserts a value, as [`insert`](Self::insert) does, that expires at another time than the
-    /// cache's others or is pinned.
+    /// Inserts a value as [`insert`](Self::insert) does, with options of its own: a time at which
+    /// it expires, or a pin, which keeps it from being evicted.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -233,8 +258,8 @@ where
         insert::unusually(&self.inner, hash, &mut key, &mut value, options);
     }
 
-    /// Removes a key and returns a guard for what it had. A load of the key that is under way will
-    /// not enter the cache.
+    /// Removes a key and returns a guard for the value that it had; `None` if the key is absent. A
+    /// load of the key that is under way will not enter the cache.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -270,9 +295,9 @@ where
         })
     }
 
-    /// Iterates over the entries, in no particular order. An entry that stays in the cache
-    /// meanwhile is yielded once; one that comes or leaves may be. Takes a lock for each entry,
-    /// holds none in between, and counts no hits.
+    /// Returns an iterator over the entries, in no particular order. It yields an entry that stays
+    /// in the cache meanwhile once; one that comes or leaves meanwhile once or never. It takes a
+    /// lock for each entry, holds none in between, and counts no hits.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -285,7 +310,8 @@ where
         Iter::new(&self.inner)
     }
 
-    /// Returns how many entries there are, expired ones that have not been noticed included.
+    /// Returns the number of entries. It includes entries that have expired and were not removed
+    /// yet.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -297,7 +323,7 @@ where
         self.inner.shards.iter().map(|shard| shard.owner().room.held().entries as usize).sum()
     }
 
-    /// Returns whether there is no entry.
+    /// Returns true if there is no entry.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -307,8 +333,8 @@ where
         self.len() == 0
     }
 
-    /// Returns what the cache has counted. Goes through all threads and takes the lock of each
-    /// shard: for once a second, not once a request.
+    /// Returns the cache's counts since it was made, and its size and settings. This goes through
+    /// all threads and takes the lock of each shard: call it once a second, not once a request.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -1,10 +1,11 @@
 //! Why an entry is no longer in a cache.
 
-/// Why an entry left, as a [listener](crate::Builder::listener) is told.
+/// The cause for which an entry left or did not come in, as a [listener](crate::Builder::listener)
+/// gets it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Cause {
-    /// To make room, by choice of the policy.
+    /// The policy chose it to make room for others.
     Evicted,
     /// Its time to live or to idle was over.
     Expired,
@@ -12,9 +13,9 @@ pub enum Cause {
     Replaced,
     /// It was removed, or the cache cleared.
     Removed,
-    /// It never came in: it weighs more than the cache holds, or all that could have made room is
+    /// It did not come in: it weighs more than the cache holds, or all that could have made room is
     /// pinned.
     Rejected,
-    /// It never came in: the cache's [admission](crate::Builder::admission) kept it out.
+    /// It did not come in: the cache's [admission](crate::Builder::admission) kept it out.
     Bypassed,
 }

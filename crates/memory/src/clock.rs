@@ -45,7 +45,7 @@ impl Ticks {
     }
 }
 
-/// Where a cache takes the time from.
+/// The clock by which a cache's entries expire: the system's, or one that a test moves by hand.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -124,13 +124,14 @@ impl Manual {
 }
 
 impl Clock {
-    /// The time of the system, monotonic: what has expired is noticed at the next step of its
-    /// coarse clock, of 1 to 10 ms on Linux.
+    /// Makes the system's monotonic clock. An expired entry is noticed at the next step of the
+    /// coarse clock: 1 to 10 ms on Linux.
     pub fn system() -> Self {
         Self(Source::System)
     }
 
-    /// A clock that stands still until it is [advanced](Self::advance): for tests and simulations.
+    /// Makes a clock that stands still until it is [advanced](Self::advance), for tests and
+    /// simulations.
     /// Entries expired by it are not found, and leave when their key is inserted or removed, or by
     /// [`Cache::reclaim`](crate::Cache::reclaim).
     pub fn manual() -> Self {

@@ -29,8 +29,8 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Inserts a value, as [`insert`](Self::insert) does, and returns a guard for the one that was
-    /// there under the key.
+    /// Inserts a value as [`insert`](Self::insert) does, and returns a guard for the value that it
+    /// replaced; `None` if the key was absent.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -58,12 +58,12 @@ where
         before
     }
 
-    /// Inserts the value that a closure makes of the one that is there, or of `None`, and returns a
-    /// guard for it. The closure is called again if another thread changes the key meanwhile, so
-    /// no change is lost. It runs outside of locks.
+    /// Inserts the value that a closure makes of the present one, and returns a guard for the new
+    /// one. The closure gets `None` if the key is absent.
     ///
-    /// The new value is handed out even where the cache does not take it. It lives as long as one
-    /// that is [inserted](Self::insert), and is not pinned.
+    /// The closure runs outside of locks, and again if another thread changes the key meanwhile: no
+    /// change is lost. The guard has the new value even where the cache does not take it. The entry
+    /// expires as one that is [inserted](Self::insert), and is not pinned.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -101,12 +101,12 @@ where
         }
     }
 
-    /// Inserts a value in place of one that is there and of which a closure says so, and returns a
-    /// guard for the old one. The closure runs outside of locks, and again if another thread
-    /// changes the key meanwhile.
+    /// Replaces a key's value if a closure returns true for the present one, and returns a guard
+    /// for the old one. The closure runs outside of locks, and again if another thread changes the
+    /// key meanwhile.
     ///
     /// # Errors
-    /// The value, if there is none under the key or the closure says no.
+    /// Returns the new value if the key is absent or the closure returns false.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -139,8 +139,9 @@ where
         }
     }
 
-    /// Removes a key if a closure says so of its value, and returns a guard for that. The closure
-    /// runs outside of locks, and again if another thread changes the key meanwhile.
+    /// Removes a key if a closure returns true for its value, and returns a guard for the value;
+    /// `None` if nothing was removed. The closure runs outside of locks, and again if another
+    /// thread changes the key meanwhile.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -162,10 +163,11 @@ where
         }
     }
 
-    /// Removes all entries of which a closure says no. It runs outside of locks. Entries that other
-    /// threads insert meanwhile may stay without a question; all that were there before and still
-    /// are have been asked about. Takes two locks for each entry that is removed, and one for each
-    /// that stays.
+    /// Keeps the entries for which a closure returns true, and removes all others.
+    ///
+    /// The closure sees each entry that was there before and still is; it may miss entries that
+    /// other threads insert meanwhile, which stay. It runs outside of locks. Each entry that is
+    /// removed costs two locks, each that stays one.
     ///
     /// ```
     /// # use floe_memory as floe;

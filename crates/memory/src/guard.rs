@@ -58,11 +58,12 @@ impl Drop for Keep<'_> {
     }
 }
 
-/// A value in a cache: derefs to it.
+/// A guard for a value in a cache: derefs to the value and keeps it in memory, even after its entry
+/// has left the cache.
 ///
-/// As long as this is there, the value stays in memory, even after the entry was removed. It keeps
-/// nothing else, and no thread waits for it. No reference count is touched. It belongs to its
-/// thread; [`hold`](Self::hold) makes one that may travel and outlive the cache.
+/// It keeps nothing else, no thread waits for it, and it touches no reference count. It belongs to
+/// the thread that made it. [`hold`](Self::hold) makes a [`Held`] of it, which may go to other
+/// threads and outlive the cache.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -129,8 +130,9 @@ impl<V: fmt::Display> fmt::Display for Ref<'_, V> {
     }
 }
 
-/// A key and its value in a cache, as [`Cache::iter`](crate::Cache::iter) yields them. Like
-/// [`Ref`], it keeps them in memory and belongs to its thread.
+/// A guard for an entry of a cache, with its key and its value, as
+/// [`Cache::iter`](crate::Cache::iter) yields them. As a [`Ref`], it keeps them in memory and
+/// belongs to its thread.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -174,12 +176,13 @@ impl<K: fmt::Debug, V: fmt::Debug> fmt::Debug for Item<'_, K, V> {
     }
 }
 
-/// A value of a cache that may travel between threads and outlive the cache: derefs to it. Making
-/// and dropping one takes a lock.
+/// A guard for a value that may go to other threads and outlive the cache: derefs to the value.
+/// [`Cache::hold`](crate::Cache::hold) and [`Ref::hold`] make one. Making and dropping one takes a
+/// lock.
 ///
-/// It keeps its entry, not the cache: when that is dropped, so is everything else that was in it,
-/// and the memory of entries goes back to the system but for the pages of held ones. The last
-/// holder of an entry drops it then.
+/// It keeps its entry, not the cache. When the cache is dropped, all other entries are, and their
+/// memory goes back to the system but for the pages with held entries. The last `Held` of an entry
+/// then drops that.
 ///
 /// ```
 /// # use floe_memory as floe;

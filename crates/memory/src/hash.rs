@@ -8,9 +8,10 @@ use floe_policy::{Access, mix};
 
 use crate::index::Hash32;
 
-/// The hasher of keys unless another is [given](crate::Builder::hasher): foldhash, seeded at
-/// random, so that an attacker that chooses keys does not know which collide. Against an attacker
-/// that can watch hashes or time many lookups, give SipHash.
+/// The default hasher of keys: foldhash, with a random seed for each cache.
+///
+/// An attacker who chooses keys does not know which of them collide. Against one who sees hashes,
+/// or can time many lookups, give [another hasher](crate::Builder::hasher) such as SipHash.
 pub type DefaultHasher = quality::RandomState;
 
 /// A key's hash, in the two forms that are needed.

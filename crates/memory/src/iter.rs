@@ -6,7 +6,7 @@ use crate::guard::{Item, Keep};
 use crate::inner::Inner;
 use crate::shards::SLOTS_PER_LOCK;
 
-/// The entries of a cache: see [`Cache::iter`](crate::Cache::iter).
+/// An iterator over the entries of a cache: see [`Cache::iter`](crate::Cache::iter).
 pub struct Iter<'a, K, V, P: Replacement, S> {
     inner: &'a Inner<K, V, P, S>,
     shard: usize,

@@ -17,8 +17,8 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Removes everything, pinned entries too. Entries that other threads insert meanwhile may
-    /// stay. Loads under way will not enter the cache.
+    /// Removes all entries, pinned ones too. Entries that other threads insert meanwhile may stay.
+    /// The results of loads under way will not enter the cache.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -37,10 +37,12 @@ where
         inner.reclaim();
     }
 
-    /// Changes the limit of entries while the cache is used, or gives it one, and evicts what is
-    /// too much before it returns; pinned entries stay, however many they are. The policy keeps
-    /// what it has learned. Memory reserved for entries is not given back. With 0 the cache is off:
-    /// it holds nothing.
+    /// Sets the limit of entries while the cache is used. It may be lower or higher than before, or
+    /// the first one.
+    ///
+    /// Entries beyond a lower limit are evicted before this returns; pinned entries stay, however
+    /// many they are. The policy keeps what it has learned. Memory reserved for entries is not
+    /// given back. With a limit of 0 the cache is off: it holds nothing.
     ///
     /// # Panics
     /// When the capacity is 2³¹ or more.
@@ -61,7 +63,8 @@ where
         self.resized();
     }
 
-    /// Changes the limit of weight, as [`resize`](Self::resize) that of entries.
+    /// Sets the limit of weight while the cache is used; see [`resize`](Self::resize). The unit is
+    /// that of the [weigher](crate::Builder::weigher).
     ///
     /// # Panics
     /// When the cache has no weigher.
@@ -93,14 +96,15 @@ where
         inner.reclaim();
     }
 
-    /// Freezes the share of the entries that is most worth keeping: they are not evicted, and hits
-    /// on them take the shortest way, until the cache is [thawed](Self::thaw) or frozen again.
-    /// Frozen entries can be replaced and removed, and expire, as ever. With a share of 1 no new
-    /// key comes in.
+    /// Freezes a share of the entries, from 0 to 1: those that the policy would keep longest. Until
+    /// the cache is [thawed](Self::thaw) or frozen again, these are not evicted, and hits on them
+    /// go through an index without locks and marks.
     ///
-    /// For caches that are filled once, and for experiments; a cache made with
-    /// [`freezing`](crate::Builder::freezing) sees to it by itself, and freezes and thaws as it
-    /// likes. Pinned entries, and those with a time to idle, are not frozen.
+    /// Frozen entries can be replaced and removed, and expire, as others do. With a share of 1 no
+    /// new key comes in. Pinned entries, and those with a time to idle, are not frozen.
+    ///
+    /// This suits caches that are filled once, and experiments. A cache made with
+    /// [`freezing`](crate::Builder::freezing) freezes and thaws by itself.
     ///
     /// # Panics
     /// When the share is not between 0 and 1.
@@ -121,14 +125,16 @@ where
         self.inner.freezing().freeze(self.inner.frozen.freezer().by_hand(), share)
     }
 
-    /// Has what is [frozen](Self::freeze) be evicted like everything else again.
+    /// Thaws all [frozen](Self::freeze) entries: they can be evicted again. Does nothing if none is
+    /// frozen.
     pub fn thaw(&self) {
         self.inner.freezing().thaw(self.inner.frozen.freezer().by_hand());
     }
 
-    /// Keeps a key's entry from being evicted; false if there is none. It still counts towards the
-    /// capacity, expires, and can be removed; a value that replaces it is not pinned. Any number of
-    /// pinned entries makes no eviction slower.
+    /// Pins a key's entry, so that it is not evicted. Returns false if the key is absent.
+    ///
+    /// A pinned entry counts towards the capacity, expires, and can be removed. A value that
+    /// replaces it is not pinned. Pinned entries make no eviction slower, however many they are.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -148,8 +154,8 @@ where
         self.set_pinned(key, true)
     }
 
-    /// Lets a pinned entry be evicted again, as one that has just come; false if there is none
-    /// under the key.
+    /// Lets a pinned entry be evicted again; the policy takes it for a new one. Returns false if
+    /// the key is absent.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -187,10 +193,12 @@ where
         found
     }
 
-    /// Drops, now, the entries that have left the cache and that no thread reads, and removes
-    /// expired ones. Otherwise some entries that left wait for others that do, so that they can be
-    /// freed together: of those without guards at most 1/16 of the capacity, or 32 a shard if that
-    /// is more, 64 where keys and values need no drop.
+    /// Removes expired entries, and drops all entries that have left the cache and that no guard
+    /// keeps, before it returns.
+    ///
+    /// Without this call, entries that left are dropped in batches. So many without guards wait at
+    /// most: 1/16 of the capacity, or 32 a shard if that is more, 64 where keys and values need no
+    /// drop.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::entry::Unused;
 
-/// Options in which an entry differs from the others of its cache, for
-/// [`Cache::insert_with`](crate::Cache::insert_with).
+/// Options of one entry, for [`Cache::insert_with`](crate::Cache::insert_with): the times at which
+/// it expires and is refreshed, and a pin. The cache's settings hold where an option is not given.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -25,35 +25,37 @@ pub struct InsertOptions {
 }
 
 impl InsertOptions {
-    /// No different from others.
+    /// Makes options that change nothing: the entry is as the cache's others.
     pub const fn new() -> Self {
         Self { live: None, unused: None, pinned: false }
     }
 
-    /// Expires after this time, whether used or not; instead of the cache's [time to
-    /// live](crate::Builder::time_to_live). Less than a tick of 5 ms counts as one.
+    /// Sets the time after the insertion at which the entry expires, used or not, in place of the
+    /// cache's [time to live](crate::Builder::time_to_live). Less than a tick of 5 ms counts as
+    /// one.
     pub const fn time_to_live(self, time: Duration) -> Self {
         Self { live: Some(time), ..self }
     }
 
-    /// Expires when not used for this time; instead of the cache's [time to
-    /// idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one. An entry has
+    /// Sets the time after the last use at which the entry expires, in place of the cache's [time
+    /// to idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one. An entry has
     /// this or is [refreshed](Self::refresh_ahead): the one said last counts.
     pub const fn time_to_idle(self, time: Duration) -> Self {
         Self { unused: Some(Unused::Expires(time)), ..self }
     }
 
-    /// Is refreshed by the first load that asks for it in this time before the end of its time to
-    /// live, while others go on with the old value; instead of the cache's
-    /// [`refresh_ahead`](crate::Builder::refresh_ahead) or time to idle. Nothing for an entry
-    /// without a time to live. Less than a tick of 5 ms counts as one.
+    /// Sets the time before the end of the time to live in which the entry is refreshed: the first
+    /// load that asks for it then loads anew, while others get the old value. It takes the place of
+    /// the cache's [`refresh_ahead`](crate::Builder::refresh_ahead) or time to idle. It does
+    /// nothing for an entry without a time to live. Less than a tick of 5 ms counts as one.
     pub const fn refresh_ahead(self, time: Duration) -> Self {
         Self { unused: Some(Unused::Refreshes(time)), ..self }
     }
 
-    /// Is fresh for some time, and for some more time stale: then loads still get it, and the first
-    /// of them refreshes it. HTTP's `max-age` and `stale-while-revalidate`. Short for a time to
-    /// live of both and a [refresh](Self::refresh_ahead) in the second.
+    /// Sets HTTP's `max-age` and `stale-while-revalidate`: the entry is fresh for one time, and
+    /// then stale for another. Loads get a stale value, too, and the first of them refreshes it.
+    /// This is short for a time to live of both times and a [refresh](Self::refresh_ahead) in the
+    /// second.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -76,7 +78,8 @@ impl InsertOptions {
         self.time_to_live(fresh.saturating_add(stale)).refresh_ahead(stale)
     }
 
-    /// Is not evicted. It still counts towards the capacity, expires, and can be removed.
+    /// Pins the entry, so that it is not evicted. It counts towards the capacity, expires, and can
+    /// be removed.
     pub const fn pinned(self) -> Self {
         Self { pinned: true, ..self }
     }

@@ -26,8 +26,8 @@ const VERSION: u32 = 1;
 /// Key, value, and the times of an entry in milliseconds.
 type Stored<K, V> = (K, V, Option<u64>, Option<u64>, Option<u64>);
 
-/// The entries of a cache, to be written in a format of `serde`, and read from it for a warm start.
-/// With the feature `serde`.
+/// A snapshot of a cache's entries: serialized by any format of `serde`, and read back for a warm
+/// start. Needs the feature `serde`.
 ///
 /// Entries keep what is left of their time; the time between writing and reading counts, by the
 /// system's date. Whatever the policy has learned is not written, nor what is pinned or frozen.
@@ -65,7 +65,7 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Of a cache. Nothing is read before it is written.
+    /// Makes a snapshot of a cache. It reads the entries when it is serialized.
     pub fn of(cache: &'a Cache<K, V, P, S>) -> Self {
         Self { cache }
     }

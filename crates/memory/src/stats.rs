@@ -43,25 +43,27 @@ pub(crate) struct LoadCounts {
     pub(crate) failed: AtomicU64,
 }
 
-/// Holds what came of offers: of keys that were inserted and not there, pinned ones and those that
-/// could never fit left out.
+/// Counts of an admission: new keys that it was asked about, and its answers. Pinned entries, and
+/// those too heavy for the cache, are not among them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct AdmissionStats {
     /// The admission, with its parameters where it was chosen by a text.
     pub name: String,
-    /// Entries that were offered.
+    /// New keys that it was asked about.
     pub offered: u64,
-    /// Those that were admitted.
+    /// New keys that it admitted.
     pub admitted: u64,
-    /// Those that were not; see [`Cause::Bypassed`].
+    /// New keys that it rejected; see [`Cause::Bypassed`].
     pub bypassed: u64,
 }
 
-/// Holds what a cache has counted since it was made, and what it holds. Counts of other threads may
-/// be a moment late. With the feature `serde` they can be serialized; a `Duration` is one of
-/// seconds and nanoseconds then.
+/// Counts of a cache since it was made, with its size and settings, as
+/// [`Cache::stats`](crate::Cache::stats) returns them.
+///
+/// Counts of other threads may be a moment late. With the feature `serde` they can be serialized; a
+/// `Duration` becomes seconds and nanoseconds.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -79,14 +81,13 @@ pub struct AdmissionStats {
 pub struct Stats {
     /// Lookups that found their key.
     pub hits: u64,
-    /// Lookups that did not.
+    /// Lookups that did not find their key.
     pub misses: u64,
     /// Of the hits, those on frozen entries.
     pub frozen_hits: u64,
-    /// Entries that came in, under a new key or in another's place. Those that have not left since
-    /// by one of the causes below are in.
+    /// Entries that came in, under a new key or in place of another entry.
     pub insertions: u64,
-    /// Values that took another's place.
+    /// Entries that came in in place of another entry with the same key.
     pub replacements: u64,
     /// Entries that did not come in; see [`Cause::Rejected`].
     pub rejections: u64,
@@ -102,11 +103,11 @@ pub struct Stats {
     pub failed_loads: u64,
     /// Hits that moved an entry in the policy's order, under a lock.
     pub promotions: u64,
-    /// Hits that were to move an entry and did not, because the order was busy.
+    /// Hits that were to move an entry in the policy's order and did not, as its lock was taken.
     pub promotions_skipped: u64,
-    /// Entries.
+    /// Entries in the cache, expired ones that were not removed yet included.
     pub entries: u64,
-    /// Their weight; their number, if they are not weighed.
+    /// Weight of the entries, in the unit of the weigher; without one, their number.
     pub weight: u64,
     /// Of the entries, those that are frozen.
     pub frozen: u64,
@@ -118,18 +119,16 @@ pub struct Stats {
     pub capacity: Option<u64>,
     /// The limit of weight.
     pub weight_capacity: Option<u64>,
-    /// Bytes the cache holds for itself and its entries, without what keys and values own elsewhere
-    /// and without the few hundred for each thread.
+    /// Bytes of memory that the cache has taken for itself and its entries. Memory that keys and
+    /// values own elsewhere, and some hundred bytes for each thread, are not included.
     pub memory_bytes: u64,
     /// The policy's name.
     pub policy: &'static str,
-    /// Tells what came of offers, for a cache that was made with an
-    /// [`admission`](crate::Builder::admission).
+    /// Counts of the admission; `None` without an [`admission`](crate::Builder::admission).
     pub admission: Option<AdmissionStats>,
-    /// Tells what freezing does, for a cache that was made with
-    /// [`freezing`](crate::Builder::freezing).
+    /// State and counts of freezing; `None` without [`freezing`](crate::Builder::freezing).
     pub freezing: Option<FreezeStats>,
-    /// Counts how many parts the cache has, each with a lock and an order of its own.
+    /// Shards of the cache: parts with a lock and an order of their own.
     pub shards: u64,
 }
 

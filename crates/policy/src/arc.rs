@@ -20,7 +20,7 @@ const ONCE: usize = 0;
 /// T2 and B2: seen again.
 const AGAIN: usize = 1;
 
-/// The adaptive replacement cache.
+/// ARC (`arc`): a recency and a frequency list, whose ghosts decide their sizes. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Arc {
     cached: Lists<2>,

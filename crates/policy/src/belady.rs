@@ -9,7 +9,7 @@
 use crate::heap::{Heap, ordered_by_heap};
 use crate::{Access, Eviction, NoMarks, Parameters, Policy, PolicyInfo, Slot};
 
-/// The offline optimum.
+/// Belady's offline optimum (`belady`): evicts the entry that is needed latest. Simulations only.
 #[derive(Debug, Clone)]
 pub struct Belady {
     /// By the complement of the next use, so that the furthest is the least.

@@ -126,7 +126,8 @@ impl Rate {
     }
 }
 
-/// SR-LRU and CR-LFU under regret.
+/// CACHEUS (`cacheus`): a scan-resistant LRU or a churn-resistant LFU decides, by the regret of
+/// each. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Cacheus {
     recency: Lists<2>,

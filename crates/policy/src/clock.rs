@@ -13,7 +13,7 @@ use crate::{Access, Counters, Lists, Marks, Parameter, Parameters, Policy, Polic
 /// The only list.
 const RING: usize = 0;
 
-/// FIFO with a second chance.
+/// CLOCK (`clock`): FIFO, but an entry that was hit goes round again. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Clock {
     ring: Lists<1>,

@@ -13,7 +13,7 @@ use crate::{Access, Lists, NoMarks, Parameters, Policy, PolicyInfo, Ranked, Slot
 /// The only list.
 const QUEUE: usize = 0;
 
-/// First in, first out.
+/// FIFO (`fifo`): evicts the entry that came first. A hit changes nothing.
 #[derive(Debug, Clone)]
 pub struct Fifo {
     queue: Lists<1>,

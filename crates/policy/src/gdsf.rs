@@ -18,7 +18,8 @@ use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slo
 /// One use of an entry of weight 1. Leaves room for 2^32 uses, and for weights of any size.
 const USE: u64 = 1 << 32;
 
-/// Greedy-Dual-Size with frequency.
+/// GDSF (`gdsf`): evicts the entry with the fewest uses for its weight, above an age that rises.
+/// LRU-like.
 #[derive(Debug, Clone)]
 pub struct Gdsf {
     /// By priority, and where that is equal by the last use.

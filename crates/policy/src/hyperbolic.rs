@@ -15,7 +15,8 @@
 use crate::sample_set::{SampleSet, ordered_by_samples};
 use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, Stamps};
 
-/// Hits per time cached.
+/// Hyperbolic caching (`hyperbolic`): evicts, of a sample, the entry with the fewest hits for the
+/// time that it was cached. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Hyperbolic {
     entries: SampleSet,

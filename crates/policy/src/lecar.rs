@@ -40,7 +40,7 @@ struct Left {
     frequency: u16,
 }
 
-/// Two experts and regret.
+/// LeCaR (`lecar`): LRU or LFU decides, drawn by weights that are learned from regret. LRU-like.
 #[derive(Debug, Clone)]
 pub struct LeCaR {
     recency: Lists<1>,

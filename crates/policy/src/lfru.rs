@@ -21,7 +21,8 @@ use crate::{Access, Eviction, Parameter, Parameters, Policy, PolicyInfo, Slot, S
 /// Entries looked at for one eviction.
 const STRETCH: usize = 16;
 
-/// Least frequently used of those not used lately.
+/// LFRU (`lfru`): evicts the least used of the entries that were not used within a window.
+/// FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Lfru {
     entries: SampleSet,

@@ -14,7 +14,7 @@ use crate::{
     Access, AlwaysPromote, Cursor, Eviction, Parameters, Policy, PolicyInfo, Ranked, Slot,
 };
 
-/// Least frequently used.
+/// LFU (`lfu`): evicts the entry with the fewest hits. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Lfu {
     order: FrequencyList,

@@ -107,7 +107,8 @@ impl Marks for AgedHits {
     }
 }
 
-/// Least hit density.
+/// LHD (`lhd`): evicts, of a sample, the entry with the fewest expected hits for its room and time.
+/// FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Lhd {
     entries: SampleSet,

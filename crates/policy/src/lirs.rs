@@ -34,7 +34,7 @@ fn is_ghost(node: Slot) -> bool {
     node.0 % 2 == 1
 }
 
-/// Low inter-reference recency set.
+/// LIRS (`lirs`): keeps entries that returned after few other keys. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Lirs {
     stack: Lists<1>,

@@ -23,7 +23,7 @@ pub struct ByRecency<M> {
     marks: M,
 }
 
-/// Least recently used: every hit is promoted.
+/// LRU (`lru`): evicts the entry unused for longest; every hit moves an entry, under a lock.
 pub type Lru = ByRecency<AlwaysPromote>;
 
 impl<M> ByRecency<M> {

@@ -18,7 +18,7 @@ use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slo
 /// Marks a key of the heap as the time of a last use but one, above all entries used once.
 const USED_TWICE: u64 = 1 << 63;
 
-/// LRU by the last use but one.
+/// LRU-K with K = 2 (`lru-k`): evicts the entry whose last use but one is longest ago. LRU-like.
 #[derive(Debug, Clone)]
 pub struct LruK {
     by_second_last_use: Heap,

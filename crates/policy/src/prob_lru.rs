@@ -14,7 +14,7 @@ use crate::{Coins, Parameter, Parameters, Policy, PolicyInfo};
 /// Seed of the coins; any number does.
 const SEED: u64 = 0xf10e;
 
-/// LRU that skips most promotions.
+/// Probabilistic LRU (`prob-lru`): LRU in which a hit skips its promotion with a probability.
 pub type ProbLru = ByRecency<Coins>;
 
 impl Policy for ProbLru {

@@ -25,7 +25,8 @@ const GHOST_SHARE: Parameter = Parameter::share("ghosts", 0.4, "ghosts for each 
 const BITS: Parameter = Parameter::count("bits", 3, 1..=7, "bits of the hit counter");
 
 named_quick_demotion! {
-    /// Quick demotion before a CLOCK that is filled first.
+    /// QD-CLOCK (`qd-clock`), the default of the cache in memory: a small FIFO demotes entries that
+    /// were not hit before they reach the main queue, a CLOCK, which is filled first. FIFO-like.
     QdClock, true
 }
 

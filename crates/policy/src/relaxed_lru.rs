@@ -10,7 +10,7 @@
 use crate::lru::ByRecency;
 use crate::{Parameters, Policy, PolicyInfo, TryPromote};
 
-/// LRU that promotes only when the order is free.
+/// Relaxed LRU (`relaxed-lru`): LRU in which a hit skips its promotion while the list is busy.
 pub type RelaxedLru = ByRecency<TryPromote>;
 
 impl Policy for RelaxedLru {

@@ -26,7 +26,8 @@ const HITS_TO_STAY: u8 = 2;
 pub(crate) const SMALL_SHARE: Parameter =
     Parameter::share("small", 0.1, "share of the small queue");
 
-/// Three FIFO queues: small, main, ghost.
+/// S3-FIFO (`s3-fifo`): a small FIFO filters what enters the main one; keys with a ghost enter that
+/// at once. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct S3Fifo {
     queues: Lists<2>,

@@ -16,7 +16,7 @@ use crate::{Access, Eviction, LastUses, Parameter, Parameters, Policy, PolicyInf
 /// Candidates kept from earlier draws (Redis).
 const POOL_MAX: usize = 16;
 
-/// LRU by sampling.
+/// Sampled LRU (`sampled`): evicts, of a few random entries, the one unused for longest. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Sampled {
     entries: SampleSet,

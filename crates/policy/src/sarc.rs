@@ -25,7 +25,8 @@ const BOTTOM_SHARE: f64 = 0.02;
 /// The counts of misses and hits are halved when their sum reaches this.
 const COUNT_MAX: u64 = 1 << 12;
 
-/// Two lists and prefetching.
+/// SARC (`sarc`): an LRU list for sequential data, which is fetched ahead, and one for random data.
+/// For blocks.
 #[derive(Debug, Clone)]
 pub struct Sarc {
     lists: Lists<3>,

@@ -15,7 +15,7 @@
 use crate::listed::Listed;
 use crate::{Access, Counters, Lists, Marks, Parameters, Policy, PolicyInfo, Slot};
 
-/// FIFO with a hand that spares.
+/// SIEVE (`sieve`): FIFO, but a moving hand spares entries that were hit. FIFO-like.
 #[derive(Debug, Clone)]
 pub struct Sieve {
     order: Lists<2>,

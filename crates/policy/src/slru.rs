@@ -29,7 +29,7 @@ const NAMES: [&str; SEGMENTS_MAX] = [
     "segment 8",
 ];
 
-/// LRU in segments.
+/// SLRU (`slru`): LRU in segments, of which a hit lifts an entry by one. LRU-like.
 #[derive(Debug, Clone)]
 pub struct Slru {
     /// Segment 0 is the lowest.

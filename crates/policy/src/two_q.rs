@@ -19,7 +19,7 @@ use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyI
 const A1IN: usize = 0;
 const AM: usize = 1;
 
-/// Two queues, one for first visits and one for entries that returned.
+/// 2Q (`2q`): a FIFO queue for new entries, and an LRU list for keys that returned. LRU-like.
 #[derive(Debug, Clone)]
 pub struct TwoQ {
     queues: Lists<2>,

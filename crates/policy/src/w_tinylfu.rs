@@ -40,7 +40,8 @@ const WINDOW_MAX: f64 = 0.8;
 /// Entries that one eviction moves from a window that has become too large.
 const MOVES_MAX: usize = 16;
 
-/// Admission by frequency behind an adaptive window.
+/// W-TinyLFU (`w-tinylfu`): a new key comes in if it is used more often than the victim, by a
+/// sketch. LRU-like.
 #[derive(Debug, Clone)]
 pub struct WTinyLfu {
     segments: Lists<3>,

@@ -52,7 +52,8 @@ where
     /// Makes the cache.
     ///
     /// # Panics
-    /// When it cannot be as described; [`try_build`](Self::try_build) says so otherwise.
+    /// When no cache can have these settings; [`try_build`](Self::try_build) returns the error
+    /// instead.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -63,10 +64,10 @@ where
         self.try_build().unwrap_or_else(|error| panic!("no such cache: {error}"))
     }
 
-    /// Makes the cache.
+    /// Makes the cache, or returns the reason why no cache can have these settings.
     ///
     /// # Errors
-    /// When it cannot be as described; says why.
+    /// See [`BuildError`].
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -16,8 +16,12 @@ use crate::frozen::options::Freezing;
 use crate::hash::DefaultHasher;
 use crate::inner::{Keeper, Listener, Weigher};
 
-/// Describes a cache: a limit of entries or of weight, and whatever else is to differ from the
-/// default.
+/// Builds a cache with settings that differ from the defaults. [`Cache::builder`] makes one.
+///
+/// A cache needs a limit: a [`capacity`](Self::capacity), a
+/// [`weight_capacity`](Self::weight_capacity) with a [`weigher`](Self::weigher), or both. All else
+/// has a default. Each method takes the builder and returns it, and [`build`](Self::build) makes
+/// the cache.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -52,7 +56,9 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
 }
 
 impl<K, V> Cache<K, V> {
-    /// A description to be filled in: see [`Builder`].
+    /// Returns a [`Builder`], for a cache with limits and settings of your own.
+    ///
+    /// The builder needs a limit of entries or of weight before [`build`](Builder::build).
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -86,7 +92,8 @@ impl<K, V> Default for Builder<K, V> {
 }
 
 impl<K, V, P, S> Builder<K, V, P, S> {
-    /// The most entries it holds. With 0 the cache is off: it holds nothing, and still loads.
+    /// Sets the limit of entries. With 0 the cache is off: it holds nothing, and still loads. At
+    /// most 2³¹ − 1.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -98,8 +105,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { entries: Some(entries), ..self }
     }
 
-    /// The most weight it holds, in whatever the [`weigher`](Self::weigher) measures. May be
-    /// combined with a [`capacity`](Self::capacity): both are kept.
+    /// Sets the limit of weight, in the unit of the [`weigher`](Self::weigher), which it needs. It
+    /// may be combined with a [`capacity`](Self::capacity): the cache then keeps both limits.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -113,8 +120,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { weight: Some(weight), ..self }
     }
 
-    /// Sets the function that weighs an entry: in bytes, mostly. Called once for each insertion,
-    /// outside of locks; 0 counts as 1.
+    /// Sets the function that weighs an entry, in a unit of your choice: bytes, mostly. It is
+    /// called once for each insertion, outside of locks. A weight of 0 counts as 1.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -129,12 +136,16 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { weigher: Some(Box::new(weigh)), ..self }
     }
 
-    /// Is told of each entry that leaves, with the cause, soon after it has left: by the thread
-    /// whose call made it leave, or by that of the library which takes out what has expired;
-    /// outside of locks, and with no order promised between threads. It may use the cache. It is
-    /// not told of what is in the cache when that is dropped.
+    /// Sets the listener, which is called with key, value and [`Cause`] for each entry that leaves,
+    /// soon after it has left.
     ///
-    /// If it panics, so does the call, after the listener has got the other entries that left.
+    /// The call comes from the thread that made the entry leave, or from the library's thread that
+    /// removes expired entries. It comes outside of locks, and in no order that is promised between
+    /// threads. The listener may use the cache. It is not called for the entries that a cache has
+    /// when it is dropped.
+    ///
+    /// If the listener panics, so does the call that made the entry leave, after the listener has
+    /// got the other entries that left.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -309,13 +320,14 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Self { shards: Some(shards), ..self }
     }
 
-    /// Where the time comes from, if not from the system: see [`Clock`].
+    /// Sets the clock by which entries expire: the system's by default. A [manual](Clock::manual)
+    /// one is for tests.
     pub fn clock(self, clock: Clock) -> Self {
         Self { clock, ..self }
     }
 
-    /// Has the hottest entries frozen, as far as that pays: see [`Freezing`]. A thread of the
-    /// library, one for all caches of the process, sees to it.
+    /// Has the cache freeze its hottest entries as long as that makes it faster: see [`Freezing`].
+    /// A thread of the library decides, one for all caches of the process.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -7,8 +7,8 @@ use floe_policy::{AnyPolicy, Replacement};
 use super::Builder;
 
 impl<K, V, P, S> Builder<K, V, P, S> {
-    /// Sets the eviction policy by type: hits are compiled for it. The order given is a template,
-    /// without room.
+    /// Sets the eviction policy by its type, for which the code of hits is compiled. All policies
+    /// are in [`policy`](crate::policy). Each shard gets a copy of the one given.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -66,7 +66,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// [`Cache<K, V, AnyPolicy>`](crate::Cache), whatever the name; a field or argument names that.
     ///
     /// # Errors
-    /// When there is no such policy or parameter; says which there are.
+    /// When there is no such policy or parameter; the error names those that there are.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -80,9 +80,8 @@ impl<K, V, P, S> Builder<K, V, P, S> {
         Ok(self.policy::<AnyPolicy>(policy))
     }
 
-    /// Sets the admission, asked whenever a key is inserted that is not there. By default
-    /// everything comes in, and such a cache does nothing for this. The one given is a template,
-    /// without room; each shard has its own.
+    /// Sets the admission, which decides whether a new key comes in. Without one every key does, at
+    /// no cost. Each shard gets a copy of the one given.
     ///
     /// A rejected key is not kept: `insert` returns, the value is dropped, and the
     /// [listener](Self::listener) is told with [`Cause::Bypassed`](crate::Cause::Bypassed).
@@ -134,7 +133,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// them. See [`admission`](Self::admission).
     ///
     /// # Errors
-    /// When there is no such admission or parameter; says which there are.
+    /// When there is no such admission or parameter; the error names those that there are.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -22,15 +22,15 @@ pub(crate) struct Freezer<K, V> {
     pub(crate) driver: Option<Driver>,
 }
 
-/// Holds what freezing has brought.
+/// The result of [`Cache::freeze`](crate::Cache::freeze).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Frozen {
     /// Entries in the index.
     pub entries: usize,
-    /// Tells what the index takes, in bytes.
+    /// Memory of the index in bytes.
     pub index_bytes: usize,
-    /// Tells how long it took.
+    /// Time that freezing took.
     pub took: Duration,
 }
 

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Options of freezing a cache's hottest entries. By default it finds out by itself whether that
-/// pays, how much to freeze and for how long.
+/// Options of freezing, which moves a cache's hottest entries to an index without locks and marks.
+/// By default the cache finds out whether freezing pays, how much to freeze, and for how long.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -89,8 +89,8 @@ impl Freezing {
         Self { lifetime: Lifetime::Fixed(lifetime), ..self }
     }
 
-    /// The shortest and the longest lifetime of a frozen index, unless a [time](Self::lifetime) is
-    /// given: 0.2 s and 10 min by default.
+    /// Sets the shortest and the longest lifetime of a frozen index, for a lifetime that is not
+    /// fixed by [`lifetime`](Self::lifetime): 0.2 s and 10 min by default.
     ///
     /// # Panics
     /// When the shortest is 0 or above the longest.
@@ -120,8 +120,8 @@ impl Freezing {
         Self { is_published: false, ..self }
     }
 
-    /// Returns how long to wait after freezing has not paid before it is tried again, and how long
-    /// at most: each failure in a row doubles it. 1 s and 5 min by default.
+    /// Sets the wait between a freezing that did not pay and the next try. It begins with `min`,
+    /// and each failure in a row doubles it, up to `max`: 1 s and 5 min by default.
     ///
     /// # Panics
     /// When the first is 0 or above the longest.
@@ -141,7 +141,7 @@ impl Default for Freezing {
     }
 }
 
-/// Holds what the freeze controller is doing.
+/// A phase of freezing: the present work of its controller.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "kebab-case"))]
 #[non_exhaustive]
@@ -197,50 +197,49 @@ impl fmt::Display for Phase {
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FreezeDecision {
-    /// When, since the cache was made.
+    /// Time of the decision, since the cache was made.
     pub at: Duration,
-    /// The phase that it began.
+    /// The phase that the decision began.
     pub phase: Phase,
-    /// Why, in words and numbers.
+    /// The reason, in words and numbers.
     pub reason: String,
 }
 
-/// Holds what is told of freezing. Latencies are in nanoseconds, means of what was measured last,
-/// and `None` before.
+/// State and counts of freezing. Latencies are means of the last measurement in nanoseconds, and
+/// `None` before the first.
 #[derive(Debug, Clone, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct FreezeStats {
-    /// Tells what is being done.
+    /// The present phase.
     pub phase: Phase,
-    /// The share of the entries that is to be frozen: what was learned last; 0 when nothing is to
-    /// be.
+    /// Share of the entries to freeze, as learned last; 0 if none.
     pub ratio: f64,
-    /// The share of hits that frozen entries had in the last frozen phase; `None` before the first.
+    /// Share of hits on frozen entries in the last frozen phase; `None` before the first.
     pub frozen_share: Option<f64>,
-    /// Of a hit on a frozen entry by the frozen index.
+    /// Latency of a hit on a frozen entry, by the frozen index.
     pub frozen_ns: Option<f64>,
-    /// Of a hit on another entry.
+    /// Latency of a hit on an entry that is not frozen.
     pub dynamic_ns: Option<f64>,
-    /// Of a miss, what is loaded included.
+    /// Latency of a miss, with its load.
     pub miss_ns: Option<f64>,
-    /// Of a request while nothing is frozen.
+    /// Latency of a request while nothing is frozen.
     pub baseline_ns: Option<f64>,
-    /// Of a request while the frozen index serves.
+    /// Latency of a request while the frozen index serves.
     pub freezing_ns: Option<f64>,
     /// Entries in the frozen index.
     pub index_entries: u64,
-    /// Tells how long its construction took.
+    /// Time that the last construction of the index took.
     pub construction: Duration,
-    /// When the index is built anew, by its age.
+    /// Age at which the index is built anew.
     pub lifetime: Duration,
-    /// Counts how often learning came to an end.
+    /// Number of times that learning ended.
     pub learned: u64,
-    /// Counts how often an index was published.
+    /// Number of indexes published.
     pub constructed: u64,
     /// Of these, those that took the place of another with the same ratio.
     pub refreshed: u64,
-    /// Counts how often freezing did not pay.
+    /// Number of times that freezing did not pay.
     pub given_up: u64,
     /// The last decisions, newest last.
     pub decisions: Vec<FreezeDecision>,

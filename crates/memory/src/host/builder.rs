@@ -14,7 +14,7 @@ use crate::frozen::options::Freezing;
 use crate::hash::DefaultHasher;
 use crate::sync::Arc;
 
-/// Describes a [`HostCache`]: its capacity, and what is to differ from the default.
+/// Builds a [`HostCache`] with settings that differ from the defaults.
 ///
 /// ```
 /// # use floe_memory as floe;
@@ -32,8 +32,7 @@ pub struct HostBuilder<K, V, P = QdClock, S = DefaultHasher> {
 }
 
 impl<K, V> HostBuilder<K, V> {
-    /// Of a cache whose values may have this charge together, in whatever the charges measure:
-    /// bytes, mostly.
+    /// Begins with a capacity: the limit of the sum of all charges, in their unit, mostly bytes.
     pub fn new(capacity: usize) -> Self {
         Self { capacity, strict: false, tells_low: false, cache: Builder::default() }
     }
@@ -55,7 +54,7 @@ impl<K, V, P, S> HostBuilder<K, V, P, S> {
     /// Sets the eviction policy by name: see [`Builder::policy_named`].
     ///
     /// # Errors
-    /// When there is no such policy or parameter; says which there are.
+    /// When there is no such policy or parameter; the error names those that there are.
     pub fn policy_named(self, name: &str) -> Result<HostBuilder<K, V, AnyPolicy, S>, ChoiceError> {
         let Self { capacity, strict, tells_low, cache } = self;
         Ok(HostBuilder { capacity, strict, tells_low, cache: cache.policy_named(name)? })
@@ -114,7 +113,8 @@ where
     /// Makes the cache.
     ///
     /// # Panics
-    /// When it cannot be as described; [`try_build`](Self::try_build) says so otherwise.
+    /// When no cache can have these settings; [`try_build`](Self::try_build) returns the error
+    /// instead.
     pub fn build(self) -> HostCache<K, V, P, S> {
         self.try_build().unwrap_or_else(|error| panic!("no such cache: {error}"))
     }
@@ -122,7 +122,7 @@ where
     /// Makes the cache.
     ///
     /// # Errors
-    /// When it cannot be as described; says why.
+    /// When no cache can have these settings.
     pub fn try_build(self) -> Result<HostCache<K, V, P, S>, BuildError> {
         let limits = Arc::new(Limits::new(self.capacity, self.strict));
         let sums = Arc::clone(&limits);

@@ -58,7 +58,7 @@ use crate::sync::{Arc, Ordering};
 use limits::Limits;
 use node::{EntryOf, Node};
 
-/// Tells what becomes of a value that is inserted under a key that is there.
+/// The fate of a value that is inserted under a key that is there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum IfPresent {
     /// It replaces the other, which stays with its handles.
@@ -126,7 +126,7 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    /// A cache of so much charge; [`HostBuilder`] has more to choose.
+    /// Makes a cache with a limit of the sum of all charges. [`HostBuilder`] has further settings.
     pub fn new(capacity: usize) -> Self {
         HostBuilder::new(capacity).build()
     }
@@ -139,7 +139,7 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Looks a key up.
+    /// Looks a key up and returns a handle to its value; `None` if the key is absent.
     #[inline(always)] // as `Cache::get`
     pub fn lookup<Q>(&self, key: &Q) -> Option<Handle<'_, K, V>>
     where
@@ -151,7 +151,7 @@ where
         Some(Handle::of_cell(record, found.cell))
     }
 
-    /// Returns whether a key is there. No hit is counted, and the policy does not learn of it.
+    /// Returns true if a key is there. No hit is counted, and the policy does not learn of it.
     pub fn contains_key<Q>(&self, key: &Q) -> bool
     where
         Q: Hash + Equivalent<K> + ?Sized,
@@ -159,8 +159,9 @@ where
         self.cache.contains_key(key)
     }
 
-    /// Inserts a value with its charge, and hands it out. It is handed out and not cached where
-    /// the policy or the admission does not take it, and with a charge of 4 GiB or more.
+    /// Inserts a value with its charge and returns a handle to it. The handle is returned even
+    /// where the cache does not take the value: the policy or the admission rejects it, or its
+    /// charge is 4 GiB or more.
     ///
     /// # Errors
     /// Key and value, if the cache is strict and way for the charge cannot be made.
@@ -225,7 +226,7 @@ where
         self.insert_held(key, value, charge, options).map(drop)
     }
 
-    /// Hands a value out that is never in the cache and counts in its usage.
+    /// Returns a handle to a value that does not enter the cache and counts in its usage.
     ///
     /// # Errors
     /// As of [`insert_held`](Self::insert_held).

@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// Why [`Loads::get_within`](crate::Loads::get_within) has no value.
+/// The error of [`Loads::get_within`](crate::Loads::get_within).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LoadError<E> {
     /// The load failed, with this error.
     Failed(E),
-    /// The load of another caller has not ended in time. It goes on.
+    /// The load of another caller did not end in time. That load goes on.
     TimedOut,
 }
 

@@ -16,16 +16,17 @@ use crate::flight::Aboard;
 use crate::guard::Ref;
 use crate::options::InsertOptions;
 
-/// A refresh that a thread is to run. Dropped without that, the refresh fails, and a later load
-/// tries again.
+/// A refresh to be run on a thread, as [`Loads::get_in_background`] hands it out. If it is dropped
+/// instead, the refresh fails, and a later load tries again.
 pub type RefreshJob = Box<dyn FnOnce() + Send>;
 
-/// A refresh that a runtime is to run. Dropped before its end, the refresh fails, and a later load
-/// tries again.
+/// A refresh to be run by a runtime, as [`Loads::get_in_background_async`] hands it out. If it is
+/// dropped before its end, the refresh fails, and a later load tries again.
 pub type RefreshTask = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Loads with more to say, of [`Cache::loads`]. One load per key and refreshes are those of
-/// [`Cache::get_or_insert_with`].
+/// Loads with options: the lifetime of what is loaded, a time to wait, or a refresh elsewhere.
+/// [`Cache::loads`] returns it. As with [`Cache::get_or_insert_with`], a key has one load at a
+/// time.
 pub struct Loads<'a, K, V, P: Replacement, S> {
     cache: &'a Cache<K, V, P, S>,
 }
@@ -55,8 +56,8 @@ where
         Self { cache }
     }
 
-    /// [`Cache::get_or_insert_with`] in which the load says how long its value lives, and whether
-    /// it is pinned.
+    /// Looks a key up and loads an absent value as [`Cache::get_or_insert_with`] does. The load
+    /// returns [`InsertOptions`] with its value: the time to live, for one, or a pin.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -96,7 +97,8 @@ where
         Loader::of(self.cache).load(key, load, &Sharing::none())
     }
 
-    /// [`get`](Self::get) for a future, as [`Cache::get_or_insert_async`] otherwise.
+    /// Does as [`get`](Self::get) with a load that is a future; see
+    /// [`Cache::get_or_insert_async`].
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -115,8 +117,8 @@ where
         Loader::of(self.cache).load_async(key, load, Sharing::none()).await
     }
 
-    /// [`get`](Self::get) that waits no longer than for a time for the load of another caller. A
-    /// load of its own takes as long as it takes. For a future, have the runtime drop it after a
+    /// Does as [`get`](Self::get), but waits for the load of another caller no longer than a time.
+    /// The time does not bound a load of its own. For a future, have the runtime drop it after a
     /// time: it gives up its turn.
     ///
     /// # Errors
@@ -157,9 +159,9 @@ where
         Loader::of(self.cache).load_until(key, until, load, &Sharing::none())
     }
 
-    /// [`get`](Self::get) that hands a [refresh](crate::Builder::refresh_ahead) to `spawn`, to be
-    /// run elsewhere, and returns the old value at once. What is not there is loaded here. The
-    /// error of a refresh is dropped, and [counted](crate::Stats::failed_loads).
+    /// Does as [`get`](Self::get), but hands a [refresh](crate::Builder::refresh_ahead) to `spawn`,
+    /// to be run elsewhere, and returns the old value at once. A value that is absent is loaded by
+    /// this call. The error of a refresh is dropped, and [counted](crate::Stats::failed_loads).
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -221,7 +223,8 @@ where
         }
     }
 
-    /// [`get_in_background`](Self::get_in_background) for a future. `spawn` is `tokio::spawn`, say.
+    /// Does as [`get_in_background`](Self::get_in_background) with a load that is a future. `spawn`
+    /// is `tokio::spawn`, for one.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.

@@ -20,11 +20,13 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Looks keys up and loads those that are not there in one call, as
-    /// [`get_or_insert_with`](Self::get_or_insert_with) does one: keys that another caller loads
-    /// are waited for, after this one's load. `load` gets the keys, and returns their values in the
-    /// same order, `None` or nothing for those that the source does not have. It is called again
-    /// only where the load of another caller fails. Returns guards in the order of `keys`.
+    /// Looks many keys up, loads all absent ones by one call of `load`, and returns a guard for
+    /// each key, in the order of `keys`.
+    ///
+    /// `load` gets the absent keys. It returns their values in the same order, with `None` for a
+    /// key that the source does not have; a shorter list means `None` for the rest. Keys that
+    /// another caller loads already are waited for, after this call's own load. `load` is called
+    /// again only where the load of another caller fails.
     ///
     /// # Errors
     /// The error of `load`, unless all that it was to bring was to

@@ -27,14 +27,16 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
-    /// time: the others wait for that load and get its value. One that fails or panics wakes them,
-    /// and the next of them tries. A caller waits for two loads that fail at most, and then loads
-    /// beside others; with [`try_get_with`](Self::try_get_with) all waiting callers fail with the
-    /// first.
+    /// Looks a key up, calls `load` for its value if it is absent, and returns a guard for the
+    /// value.
     ///
-    /// A loaded value is handed out even where the cache does not take it. If the key is removed or
-    /// inserted, or the cache cleared, while it is loaded, what the load brings may be out of date
+    /// A key has one load at a time: other threads that ask for it wait for that load and get its
+    /// value. When a load fails or panics, the next waiting caller loads. A caller waits for two
+    /// failing loads at most, and then loads beside others. With
+    /// [`try_get_with`](Self::try_get_with) all waiting callers fail with the first.
+    ///
+    /// The guard has the loaded value even where the cache does not take it. If the key is removed
+    /// or inserted, or the cache cleared, while it is loaded, the loaded value may be out of date
     /// and does not enter the cache.
     ///
     /// # Errors
@@ -64,9 +66,9 @@ where
         Loader::of(self).load(key, || load().map(plain), &Sharing::none())
     }
 
-    /// [`get_or_insert_with`](Self::get_or_insert_with) in which callers that wait for a failing
-    /// load get its error, too. A source that does not answer is asked once for all of them. Later
-    /// callers ask again: errors are not kept.
+    /// Does as [`get_or_insert_with`](Self::get_or_insert_with), but callers that wait for a
+    /// failing load get its error, too. A source that does not answer is asked once for all of
+    /// them. Later callers ask again: errors are not kept.
     ///
     /// Waiting callers with another error type than the loading one try for themselves, as do those
     /// that wait for a load that panics.
@@ -96,7 +98,8 @@ where
         Loader::of(self).load(key, || load().map(plain).map_err(Arc::new), &Sharing::all())
     }
 
-    /// [`get_or_insert_with`](Self::get_or_insert_with) for a value that can always be made.
+    /// Looks a key up and makes its value if it is absent, by a function that cannot fail.
+    /// Otherwise as [`get_or_insert_with`](Self::get_or_insert_with).
     ///
     /// # Panics
     /// As `get_or_insert_with`.
@@ -118,9 +121,9 @@ where
         }
     }
 
-    /// [`get_or_insert_with`](Self::get_or_insert_with) for a future: the value if it is there, or
-    /// else the one that the first asking caller loads. Needs no runtime. When the loading caller's
-    /// future is dropped, the next one loads.
+    /// Looks a key up and, if it is absent, awaits `load` for its value. A key has one load at a
+    /// time: other callers await that load. It needs no runtime. When the loading caller's future
+    /// is dropped, the next waiting caller loads.
     ///
     /// The guard belongs to the thread that polled last; to hold a value across an `await`, clone
     /// it or [`hold`](Self::hold) it.
@@ -160,8 +163,8 @@ where
         Loader::of(self).load_async(key, async { load.await.map(plain) }, Sharing::none()).await
     }
 
-    /// [`try_get_with`](Self::try_get_with) for a future, as
-    /// [`get_or_insert_async`](Self::get_or_insert_async) otherwise.
+    /// Does as [`get_or_insert_async`](Self::get_or_insert_async), but callers that wait for a
+    /// failing load get its error, too; see [`try_get_with`](Self::try_get_with).
     ///
     /// # Errors
     /// The error of `load`, be it the caller's or that for which it waited.
@@ -183,8 +186,8 @@ where
             .await
     }
 
-    /// [`get_or_insert_async`](Self::get_or_insert_async) that copies the value, which may then be
-    /// kept across an `await`: of an `Arc`, mostly.
+    /// Does as [`get_or_insert_async`](Self::get_or_insert_async), and returns a clone of the value
+    /// in place of a guard. It may be kept across an `await`. Large values are best in an `Arc`.
     ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
@@ -204,8 +207,8 @@ where
         self.get_or_insert_async(key, load).await.map(|value| V::clone(&value))
     }
 
-    /// Loads with more to say: how long the value lives, how long to wait for the load of another,
-    /// where a refresh runs. See [`Loads`].
+    /// Returns [`Loads`]: loads with options, such as the lifetime of the value, the time to wait
+    /// for the load of another caller, or the place where a refresh runs.
     pub fn loads(&self) -> Loads<'_, K, V, P, S> {
         Loads::of(self)
     }
