@@ -1,7 +1,8 @@
 //! The cache in memory beside those of others, and beside what a lookup costs at least.
 //!
-//! For each row every cache is filled and made steady, then all have their turns, round by round
-//! (`measure`). Rows of the same load share their caches. What is printed: processor time of a
+//! In each round every cache is built anew, with another seed of its hash function, filled and made
+//! steady; then all have their turns (`measure`). Rows of the same load share their caches. What is
+//! printed: processor time of a
 //! request on its thread, its time with waiting, requests a second of all threads, the share of
 //! hits, and how many times as long it takes as Floe and as the floor, the median of the rounds
 //! with its 95 % interval. Apart from that, hit ratios are counted on traces (`traces`).
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use contender::Contender;
-use measure::Plan;
+use measure::{Plan, Turn};
 use roster::Subject;
 use table::{Measured, Outcome};
 use workload::{Keys, Load, Row};
@@ -40,7 +41,7 @@ struct Arguments {
     /// take part
     #[arg(long, value_name = "CACHE", default_value = "floe")]
     base: String,
-    /// Turns that each cache has
+    /// Turns that each cache has, each after it was built anew, with another seed of its hash
     #[arg(long, value_name = "N", default_value = "31",
           value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
@@ -159,8 +160,10 @@ fn measure_group(
         let needed = group.iter().any(|row| subject.takes(load, row.ops));
         needed && (!subject.is_cache() || arguments.caches.is_empty() || named)
     };
-    let fill = |subject: Subject| {
-        eprintln!("filling {} for {} of {} bytes", subject.name, load.name, load.value_bytes);
+    let fill = |subject: Subject, round: usize| {
+        if round == 0 {
+            eprintln!("filling {} for {} of {} bytes", subject.name, load.name, load.value_bytes);
+        }
         // On a thread, as requests are later: allocators keep the memory of the first thread apart
         // from that of others.
         std::thread::scope(|scope| {
@@ -172,46 +175,70 @@ fn measure_group(
             filled.join().expect("no cache panics")
         })
     };
-    let entrants: Vec<Entrant> =
-        Subject::all(load.value_bytes).into_iter().filter(chosen).map(fill).collect();
-    for row in group {
-        eprintln!("measuring {}", row.name());
-        let entrants: Vec<_> =
-            entrants.iter().filter(|entrant| entrant.subject.takes(load, row.ops)).collect();
-        let contenders: Vec<_> = entrants.iter().map(|entrant| &*entrant.contender).collect();
-        let plan = Plan {
-            rounds: arguments.rounds.into(),
-            seconds: arguments.seconds,
-            warm_requests: WARM_PASSES * load.capacity.unwrap_or(load.keys),
-        };
-        let turns = measure::rounds(&contenders, row.ops, &keys.streams[..row.threads], plan);
-        let mut caches = Vec::new();
-        for (entrant, turns) in entrants.iter().zip(turns) {
-            let name = entrant.subject.name;
-            if turns.iter().any(|turn| turn.counts.wrong != 0) {
-                return Err(format!("{name} answered with another key's value in {}", row.name()));
-            }
-            let missed: u64 = turns
-                .iter()
-                .map(|turn| turn.counts.requests - turn.counts.writes - turn.counts.hits)
-                .sum();
-            if load.capacity.is_none() && missed > 0 {
-                eprintln!("{name} missed {missed} times in {}, where all should hit", row.name());
-            }
-            caches.push(Measured {
-                name,
-                kind: entrant.subject.kind,
-                capacity: entrant.contender.capacity(),
-                hit_ratio: entrant.hit_ratio,
-                turns,
-            });
+    let mut measured: Vec<Vec<Measured>> = group.iter().map(|_| Vec::new()).collect();
+    for round in 0..=usize::from(arguments.rounds) {
+        let subjects = Subject::all(load.value_bytes).into_iter().filter(chosen);
+        let entrants: Vec<Entrant> = subjects.map(|subject| fill(subject, round)).collect();
+        for (row, caches) in group.iter().zip(&mut measured) {
+            measure_row(arguments, row, keys, &entrants, round, caches);
         }
-        let outcome = Outcome { row: *row, caches, base: &arguments.base };
-        if outcome.was_disturbed() {
-            eprintln!("other work disturbed {}: measure it again on a quiet machine", row.name());
-        }
-        let printed = if arguments.json { outcome.print_json() } else { outcome.print_table() };
-        printed.map_err(|error| format!("cannot print: {error}"))?;
+    }
+    for (row, caches) in group.iter().zip(measured) {
+        print_row(arguments, row, caches)?;
     }
     Ok(())
+}
+
+/// Adds the turns of a round to what was measured of each cache; the first round is for practice.
+fn measure_row(
+    arguments: &Arguments,
+    row: &Row,
+    keys: &Keys,
+    entrants: &[Entrant],
+    round: usize,
+    caches: &mut Vec<Measured>,
+) {
+    let entrants: Vec<_> =
+        entrants.iter().filter(|entrant| entrant.subject.takes(&row.load, row.ops)).collect();
+    let contenders: Vec<_> = entrants.iter().map(|entrant| &*entrant.contender).collect();
+    let plan = Plan {
+        round,
+        seconds: arguments.seconds,
+        warm_requests: WARM_PASSES * row.load.capacity.unwrap_or(row.load.keys),
+    };
+    let turns = measure::round(&contenders, row.ops, &keys.streams[..row.threads], plan);
+    if round == 0 {
+        eprintln!("measuring {}", row.name());
+        caches.extend(entrants.iter().map(|entrant| Measured {
+            name: entrant.subject.name,
+            kind: entrant.subject.kind,
+            capacity: entrant.contender.capacity(),
+            hit_ratios: Vec::new(),
+            turns: Vec::new(),
+        }));
+        return;
+    }
+    for ((cache, entrant), turn) in caches.iter_mut().zip(entrants).zip(turns) {
+        cache.hit_ratios.push(entrant.hit_ratio);
+        cache.turns.push(turn);
+    }
+}
+
+fn print_row(arguments: &Arguments, row: &Row, caches: Vec<Measured>) -> Result<(), String> {
+    for Measured { name, turns, .. } in &caches {
+        if turns.iter().any(|turn| turn.counts.wrong != 0) {
+            return Err(format!("{name} answered with another key's value in {}", row.name()));
+        }
+        let missed = |turn: &Turn| turn.counts.requests - turn.counts.writes - turn.counts.hits;
+        let missed: u64 = turns.iter().map(missed).sum();
+        if row.load.capacity.is_none() && missed > 0 {
+            eprintln!("{name} missed {missed} times in {}, where all should hit", row.name());
+        }
+    }
+    let outcome = Outcome { row: *row, caches, base: &arguments.base };
+    if outcome.was_disturbed() {
+        eprintln!("other work disturbed {}: measure it again on a quiet machine", row.name());
+    }
+    let printed = if arguments.json { outcome.print_json() } else { outcome.print_table() };
+    printed.map_err(|error| format!("cannot print: {error}"))
 }

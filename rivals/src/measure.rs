@@ -1,12 +1,14 @@
 //! How time is taken: all caches in turn, again and again, so that what disturbs the machine
 //! disturbs them alike.
 //!
-//! In each round every cache has a turn on every thread: requests that are not counted, until its
-//! memory is near again, then requests that are; all threads begin and end together. *Near again*
-//! takes requests, not time: where all have had their turns, a set of ten megabytes comes back from
-//! memory in several milliseconds, the same few nanoseconds a request for everyone, which would
-//! hide what they differ by. So each turn begins with some times as many requests as there are
-//! keys. What is compared is processor time of the threads; ratios are taken within a round.
+//! Each round has caches that were built for it, so that the seeds of their hash functions are part
+//! of what rounds differ by, and of the interval around the median. In each round every cache has a
+//! turn on every thread: requests that are not counted, until its memory is near again, then
+//! requests that are; all threads begin and end together. *Near again* takes requests, not time:
+//! where all have had their turns, a set of ten megabytes comes back from memory in several
+//! milliseconds, the same few nanoseconds a request for everyone, which would hide what they differ
+//! by. So each turn begins with some times as many requests as there are keys. What is compared is
+//! processor time of the threads; ratios are taken within a round.
 
 use std::sync::{Barrier, OnceLock};
 use std::time::{Duration, Instant};
@@ -14,13 +16,17 @@ use std::time::{Duration, Instant};
 use crate::contender::{Contender, Counts};
 use crate::workload::{CHUNK, Ops, Request};
 
+/// Chunks of a stream between the places where two rounds begin.
+const PLACES_APART: usize = 97;
+
 /// A turn begins with this part of its time uncounted, at least.
 const WARM_SHARE: f64 = 0.5;
 
-/// How long to measure.
+/// A round, and how long to measure.
 #[derive(Clone, Copy)]
 pub struct Plan {
-    pub rounds: usize,
+    /// The number of the round.
+    pub round: usize,
     /// Of a turn.
     pub seconds: f64,
     /// Requests of all threads together before a turn counts.
@@ -63,36 +69,34 @@ impl Turn {
     }
 }
 
-/// The turns of each contender, round by round, with a thread for each stream. Where threads share
-/// cores, turns are longer, so that every thread comes to run in each.
-pub fn rounds(
+/// The turn of each contender in a round, with a thread for each stream. Where threads share cores,
+/// turns are longer, so that every thread comes to run in each.
+pub fn round(
     contenders: &[&dyn Contender],
     ops: Ops,
     streams: &[Vec<Request>],
     plan: Plan,
-) -> Vec<Vec<Turn>> {
+) -> Vec<Turn> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let length = Duration::from_secs_f64(plan.seconds)
         .mul_f64((streams.len() as f64 / cores as f64).max(1.0));
     let schedule = &Schedule {
         contenders,
         ops,
-        rounds: plan.rounds,
+        round: plan.round,
         length,
         warm_requests: plan.warm_requests.div_ceil(streams.len()),
         together: Barrier::new(streams.len()),
-        begun: (0..2 * (1 + plan.rounds) * contenders.len()).map(|_| OnceLock::new()).collect(),
+        begun: (0..2 * contenders.len()).map(|_| OnceLock::new()).collect(),
     };
-    let by_thread: Vec<Vec<Vec<Turn>>> = std::thread::scope(|scope| {
+    let by_thread: Vec<Vec<Turn>> = std::thread::scope(|scope| {
         let threads: Vec<_> =
             streams.iter().map(|stream| scope.spawn(|| schedule.one_thread(stream))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no cache panics")).collect()
     });
-    let mut all = vec![vec![Turn::default(); plan.rounds]; contenders.len()];
+    let mut all = vec![Turn::default(); contenders.len()];
     for turns in &by_thread {
-        for (all, turn) in all.iter_mut().flatten().zip(turns.iter().flatten()) {
-            all.add(turn);
-        }
+        all.iter_mut().zip(turns).for_each(|(all, turn)| all.add(turn));
     }
     all
 }
@@ -101,7 +105,7 @@ pub fn rounds(
 struct Schedule<'a> {
     contenders: &'a [&'a dyn Contender],
     ops: Ops,
-    rounds: usize,
+    round: usize,
     length: Duration,
     /// Requests of a thread before a turn counts.
     warm_requests: usize,
@@ -112,21 +116,17 @@ struct Schedule<'a> {
 }
 
 impl Schedule<'_> {
-    /// The turns of each contender on one thread.
-    fn one_thread(&self, stream: &[Request]) -> Vec<Vec<Turn>> {
-        let count = self.contenders.len();
-        let mut turns = vec![Vec::new(); count];
-        let mut places = vec![0; count];
-        for round in 0..=self.rounds {
-            for step in 0..count {
-                // Nobody always comes after the same one.
-                let index = (round + step * coprime(count, round)) % count;
-                let halves = &self.begun[2 * (round * count + step)..][..2];
-                let turn = self.turn(self.contenders[index], halves, stream, &mut places[index]);
-                if round > 0 {
-                    turns[index].push(turn); // the first round is for practice
-                }
-            }
+    /// The turn of each contender on one thread.
+    fn one_thread(&self, stream: &[Request]) -> Vec<Turn> {
+        let (count, round) = (self.contenders.len(), self.round);
+        let mut turns = vec![Turn::default(); count];
+        // All begin at the same place, another one each round.
+        let begin = round * PLACES_APART * CHUNK % stream.len();
+        for step in 0..count {
+            // Nobody always comes after the same one.
+            let index = (round + step * coprime(count, round)) % count;
+            let (halves, mut place) = (&self.begun[2 * step..][..2], begin);
+            turns[index] = self.turn(self.contenders[index], halves, stream, &mut place);
         }
         turns
     }

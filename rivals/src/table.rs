@@ -14,12 +14,17 @@ pub struct Measured {
     pub name: &'static str,
     pub kind: Kind,
     pub capacity: usize,
-    /// Of the same requests for all, on one thread.
-    pub hit_ratio: f64,
+    /// In each round, of the same requests for all, on one thread.
+    pub hit_ratios: Vec<f64>,
+    /// In each round, of a cache built for it, with a hash seed of its own.
     pub turns: Vec<Turn>,
 }
 
 impl Measured {
+    fn hit_ratio(&self) -> f64 {
+        Median::of(self.hit_ratios.iter().copied()).middle
+    }
+
     fn cpu_ns(&self) -> Median {
         Median::of(self.turns.iter().map(Turn::cpu_ns))
     }
@@ -75,10 +80,11 @@ impl Outcome<'_> {
                 "cache": cache.name,
                 "capacity": cache.capacity,
                 "rounds": cache.turns.len(),
+                "hash_seeds": cache.turns.len(),
                 "cpu_ns": ratio(cache.cpu_ns()),
                 "wall_ns": middle(Turn::wall_ns),
                 "requests_per_second": middle(Turn::requests_per_second),
-                "hit_ratio": cache.hit_ratio,
+                "hit_ratio": cache.hit_ratio(),
                 "base": base.name,
                 "cpu_to_base": ratio(cache.times(base, Turn::cpu_ns)),
                 "wall_to_base": ratio(cache.times(base, Turn::wall_ns)),
@@ -110,7 +116,7 @@ impl Outcome<'_> {
                 format!("{:.1}", cache.cpu_ns().middle),
                 format!("{:.1}", middle(Turn::wall_ns)),
                 format!("{:.2}", middle(Turn::requests_per_second) / 1e6),
-                format!("{:.4}", cache.hit_ratio),
+                format!("{:.4}", cache.hit_ratio()),
                 text(cache.times(base, Turn::cpu_ns)),
                 floor.map_or("–".into(), |floor| text(cache.times(floor, Turn::cpu_ns))),
             ]);

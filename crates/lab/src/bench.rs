@@ -43,7 +43,7 @@ pub use competitor::{CacheCompetitor, Competitor, Warmed};
 pub use freezing::{Freezing, Frozen, Lifetime};
 pub use load::{Feed, Load, LoadError, Operation, Place};
 pub use look::Looks;
-pub use measure::{MeasureStep, Measured, Repetition, measure};
+pub use measure::{MeasureStep, Measured, Repetition, measure, measure_from};
 pub use order::PassOrder;
 pub use outcome::{Admitted, BenchResult, Decided, Freeze, Identity, Park, Ratio, Write, decided};
 pub use phases::PhaseTime;

@@ -84,3 +84,18 @@ pub trait Fixed: Lookup {
     /// With all keys below `keys`.
     fn new(keys: usize) -> Self;
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::BuildHasher;
+
+    /// Caches are built anew in each round so that their seeds differ.
+    #[test]
+    fn each_cache_that_is_built_hashes_otherwise() {
+        let hashes = (0..50).map(|_| foldhash::fast::RandomState::default().hash_one(7u64));
+        assert_eq!(hashes.collect::<HashSet<_>>().len(), 50);
+        let hashes = (0..50).map(|_| floe_memory::DefaultHasher::default().hash_one(7u64));
+        assert_eq!(hashes.collect::<HashSet<_>>().len(), 50);
+    }
+}

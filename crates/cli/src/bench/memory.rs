@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use floe_lab::bench::{
     BenchResult, Cache, Competitor, Decided, Frozen, Identity, Lifetime, Load, MeasureStep,
-    Measured, PassOrder, Plan, decided, measure,
+    Measured, PassOrder, Plan, decided, measure_from,
 };
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use indicatif::ProgressBar;
@@ -56,10 +56,11 @@ const NOTES: &str = "\
 Clients in a closed loop share the threads and ask for one key after the other. A hit continues at
 once. A miss parks its client until the emulated disk answers, while its thread runs others. The
 load starts again at its end. Caches at the same point of the lists run in turn, after each is warm,
-and are compared pair by pair with the first. Each turn, all begin at the same place of the load;
-who is behind plays on until there, uncounted. Waiting for the disk is precise, and so takes
-processor time where all clients of a thread are parked (idle). A cache that freezes is warm when it
-has tried to freeze.
+and are compared pair by pair with the first. A cache is built anew for each hash seed, and so an
+interval covers the seed, too, unless --hash-seeds is 1. Each turn, all begin at the same place of
+the load; who is behind plays on until there, uncounted. Waiting for the disk is precise, and so
+takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm
+when it has tried to freeze.
 
 --calibrate measures the operations of caches of one shard, without a disk: lookups, and list
 operations under their lock, by one thread and by several. It writes the file that floe model reads
@@ -138,6 +139,11 @@ pub(crate) struct Arguments {
     /// The number of runs of each cache [default: 5, or 21 with --calibrate]
     #[arg(long, value_name = "N")]
     repetitions: Option<usize>,
+    /// Seeds of the hash function: so many times caches are built and warmed up anew, and the
+    /// repetitions are divided among them [default: one a repetition; 1 where a cache freezes, or
+    /// with --png]
+    #[arg(long, value_name = "N")]
+    hash_seeds: Option<usize>,
     /// The length of each run [default: 1, or 0.05 with --calibrate]
     #[arg(long, value_name = "SECONDS")]
     seconds: Option<f64>,
@@ -151,7 +157,7 @@ pub(crate) struct Arguments {
     /// Measure service times of policies, for floe model, instead of caches at work
     #[arg(long, conflicts_with_all = [
         "trace", "shuffle", "writes", "admit", "capacity", "hit_ratio", "shards", "frozen",
-        "lifetime", "mpl", "disk_us", "disk_times", "vs", "png",
+        "lifetime", "mpl", "disk_us", "disk_times", "vs", "png", "hash_seeds",
     ])]
     calibrate: bool,
     /// The file for them, as JSON
@@ -178,14 +184,28 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     };
     let load = Load::new(&stream, arguments.writes, order).or_usage()?;
     let mut capacities = Capacities::new(&stream, order);
-    let runs: usize = points.iter().map(|caches| caches.len() * (plan.repetitions + 1)).sum();
+    let seeds = hash_seeds(arguments, &points, plan.repetitions)?;
+    let runs: usize = points.iter().map(|caches| caches.len() * (plan.repetitions + seeds)).sum();
     let bar = output::progress(runs as u64, "measuring");
     let (mut outcomes, mut decisions, mut sections) = (Vec::new(), Vec::new(), Vec::new());
     for caches in &points {
-        let Point { identities, competitors } = build(caches, &load, &mut capacities, &bar)?;
-        let measured = measure(&load, &competitors, &plan, |step| show(&bar, step, &identities));
+        let mut identities = Vec::new();
+        let mut measured: Vec<Measured> = Vec::new();
+        for seed in 0..seeds {
+            // Repetitions are divided among the seeds, each of which has caches of its own.
+            let [first, end] = [seed, seed + 1].map(|it| plan.repetitions * it / seeds);
+            let part = Plan { repetitions: end - first, ..plan };
+            let point = build(caches, &load, &mut capacities, &bar)?;
+            identities = point.identities;
+            let progress = |step| show(&bar, step, &identities);
+            let found = measure_from(&load, &point.competitors, &part, first, progress);
+            if measured.is_empty() {
+                measured = found;
+            } else {
+                measured.iter_mut().zip(found).for_each(|(sum, later)| sum.join(later));
+            }
+        }
         bar.inc(1);
-        drop(competitors);
         let at_point = describe(&identities, &measured)?;
         if arguments.json {
             at_point.iter().try_for_each(output::json_line).or_failure()?;
@@ -206,7 +226,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     bar.finish_and_clear();
     if !arguments.json {
-        print::print(&outcomes);
+        print::print(&outcomes, seeds);
         print::print_decisions(&decisions);
     }
     if let Some(stem) = &arguments.png {
@@ -236,6 +256,24 @@ fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
         return Err(CliError::usage(format!("--writes {writes} is not a share from 0 to 1")));
     }
     Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up, ..*default })
+}
+
+/// Returns the number of hash seeds: as told, or one for each repetition. Caches that freeze learn
+/// for long, and a chart shows the course of one cache: then one.
+fn hash_seeds(
+    arguments: &Arguments,
+    points: &[Vec<Configuration>],
+    repetitions: usize,
+) -> Result<usize, CliError> {
+    let freezes = |cache: &Configuration| cache.freezing.options().is_some();
+    let is_one = arguments.png.is_some() || points.iter().flatten().any(freezes);
+    let seeds = arguments.hash_seeds.unwrap_or(if is_one { 1 } else { repetitions });
+    if !(1..=repetitions).contains(&seeds) {
+        return Err(CliError::usage(format!(
+            "--hash-seeds {seeds} is not 1 to {repetitions}, the number of repetitions"
+        )));
+    }
+    Ok(seeds)
 }
 
 /// Least number of requests by Zipf's law.

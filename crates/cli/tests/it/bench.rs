@@ -319,6 +319,29 @@ fn what_is_frozen_is_told_with_the_decisions_that_led_to_it() {
 }
 
 #[test]
+fn each_repetition_has_a_hash_seed_of_its_own_unless_told_otherwise() {
+    let brief = ["bench", "memory", "--keys", "1000", "--threads", "1", "--seconds", "0.02"];
+    let said = |more: &[&str]| {
+        let output = floe(&[&brief[..], &["--repetitions", "3"], more].concat());
+        (output.status.code(), String::from_utf8(output.stderr).expect("text"))
+    };
+    for (more, told) in [
+        (&[][..], "3 run(s) on 3 hash seed(s)"),
+        (&["--hash-seeds", "1"], "3 run(s) on 1 hash seed(s)"),
+        (&["--hash-seeds", "2", "--vs", "policy=lru"], "3 run(s) on 2 hash seed(s)"),
+        // A cache that freezes learns for long.
+        (&["--frozen", "0.3"], "3 run(s) on 1 hash seed(s)"),
+    ] {
+        let (code, text) = said(more);
+        assert!(code == Some(0) && text.contains(told), "{more:?}: {text}");
+    }
+    for wrong in ["0", "4"] {
+        let (code, text) = said(&["--hash-seeds", wrong]);
+        assert!(code == Some(2) && text.contains("--hash-seeds"), "{text}");
+    }
+}
+
+#[test]
 fn a_cache_that_freezes_by_itself_is_warm_when_it_has_learned() {
     let load = ["--keys", "2000", "--capacity", "50%", "--threads", "1", "--policy", "lru"];
     let arguments =

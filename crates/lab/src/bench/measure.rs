@@ -46,6 +46,28 @@ pub struct Measured {
     pub watch: Watch,
     /// The fate of offers with those of the warm-up, where there is an admission.
     pub admission: Option<AdmissionStats>,
+    /// Caches that were built for this, one after the other, each with a hash seed of its own.
+    pub hash_seeds: usize,
+}
+
+impl Measured {
+    /// Adds the repetitions of a cache of the same settings that was built anew.
+    pub fn join(&mut self, later: Self) {
+        let Warmed { seconds, settled } = later.warmed;
+        self.warmed = Warmed {
+            seconds: self.warmed.seconds.max(seconds),
+            settled: self.warmed.settled && settled,
+        };
+        self.repetitions.extend(later.repetitions);
+        self.total.add(&later.total);
+        self.watch.join(later.watch);
+        if let (Some(sum), Some(later)) = (&mut self.admission, later.admission) {
+            sum.offered += later.offered;
+            sum.admitted += later.admitted;
+            sum.bypassed += later.bypassed;
+        }
+        self.hash_seeds += later.hash_seeds;
+    }
 }
 
 /// The progress of a measurement.
@@ -67,6 +89,21 @@ pub fn measure(
     load: &Load,
     competitors: &[Box<dyn Competitor>],
     plan: &Plan,
+    progress: impl FnMut(MeasureStep),
+) -> Vec<Measured> {
+    measure_from(load, competitors, plan, 0, progress)
+}
+
+/// Measures caches against each other, after `first` repetitions with caches of the same settings:
+/// the order of turns goes on.
+///
+/// # Panics
+/// When a cache does.
+pub fn measure_from(
+    load: &Load,
+    competitors: &[Box<dyn Competitor>],
+    plan: &Plan,
+    first: usize,
     mut progress: impl FnMut(MeasureStep),
 ) -> Vec<Measured> {
     let clock_ns = reading_ns();
@@ -81,6 +118,7 @@ pub fn measure(
             clock_ns,
             watch: Watch::default(),
             admission: None,
+            hash_seeds: 1,
         });
     }
     let (count, mut done) = (competitors.len(), 0);
@@ -93,7 +131,7 @@ pub fn measure(
             longest = PLAY_ON * plan.seconds;
         }
         for turn in 0..count {
-            let at = if repetition % 2 == 0 { turn } else { count - 1 - turn };
+            let at = if (first + repetition) % 2 == 0 { turn } else { count - 1 - turn };
             progress(MeasureStep::Run(done, plan.repetitions * count));
             let tallies = competitors[at].run(load, plan.seconds, clock_ns);
             measured[at].repetitions.push(Repetition::of(&tallies));

@@ -73,6 +73,22 @@ impl Watch {
         self.has_concluded = false;
     }
 
+    /// Adds what was seen of a cache that ran after this one.
+    pub(super) fn join(&mut self, mut later: Self) {
+        let ran = self.ran.as_secs_f64();
+        later.samples.iter_mut().for_each(|sample| sample.seconds += ran);
+        later.decisions.iter_mut().for_each(|decision| decision.seconds += ran);
+        self.samples.append(&mut later.samples);
+        self.decisions.append(&mut later.decisions);
+        self.freezes = later.freezes;
+        self.measured_hits.0 += later.measured_hits.0;
+        self.measured_hits.1 += later.measured_hits.1;
+        self.measured_ratio.0 += later.measured_ratio.0;
+        self.measured_ratio.1 += later.measured_ratio.1;
+        self.ran += later.ran;
+        self.has_concluded = later.has_concluded;
+    }
+
     /// Share of hits on frozen entries while it was measured.
     pub fn frozen_share(&self) -> f64 {
         self.measured_hits.1 as f64 / self.measured_hits.0.max(1) as f64

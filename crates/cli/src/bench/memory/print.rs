@@ -24,7 +24,7 @@ const COLUMNS: [&str; 16] = [
 ];
 
 /// Prints a table with a line for each cache, and an explanation.
-pub(super) fn print(outcomes: &[BenchResult]) {
+pub(super) fn print(outcomes: &[BenchResult], hash_seeds: usize) {
     let mut table = output::table(&COLUMNS, 1);
     for outcome in outcomes {
         let millions = |count: f64| format!("{:.3}", count / 1e6);
@@ -71,7 +71,8 @@ pub(super) fn print(outcomes: &[BenchResult]) {
         eprintln!(
             "Frozen: how; of the entries, and of the hits. Hits and misses: latencies p50, p99 of \
              1 in {SAMPLED} operations, less the {} ns that reading the clock takes; parked: \
-             mean, p99. Intervals hold the median of {} run(s) with {:.1} %.",
+             mean, p99. Intervals hold the median of {} run(s) on {hash_seeds} hash seed(s) with \
+             {:.1} %.",
             outcome.clock_ns,
             outcome.repetitions,
             100.0 * outcome.confidence
