@@ -387,7 +387,8 @@ enum floe_status floe_get_copy(const struct floe_cache *cache,
                                size_t *len);
 
 // Looks a key up and shows its value to a function, which may use the cache and must not throw or
-// unwind. The fastest way to read: a hit takes no lock and copies nothing.
+// unwind. The fastest way to read: a hit copies nothing, and with the
+// default policy takes no lock.
 enum floe_status floe_read(const struct floe_cache *cache,
                            const void *key,
                            size_t key_len,

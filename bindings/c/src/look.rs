@@ -86,7 +86,8 @@ pub unsafe extern "C" fn floe_get_copy(
 }
 
 /// Looks a key up and shows its value to a function, which may use the cache and must not throw or
-/// unwind. The fastest way to read: a hit takes no lock and copies nothing.
+/// unwind. The fastest way to read: a hit copies nothing, and with the
+/// default policy takes no lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_read(
     cache: *const floe_cache,

@@ -1,8 +1,8 @@
 //! Functions whose results are cached.
 //!
 //! [`CachedFunction`] is what `floe.cached` makes of a function. What it makes of a coroutine
-//! function is written in Python (`python/floe/_coroutine.py`), with [`Calls`] for keys and [`Ticket`] for
-//! loads.
+//! function is written in Python (`python/floe/_coroutine.py`), with [`Calls`] for keys and
+//! [`Ticket`] for loads.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -18,12 +18,29 @@ use std::ops::Range;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering, compiler_fence};
 
-use floe_memory::policy::{Clock, Fifo, Lfu, Lru, QdClock, Replacement, S3Fifo, Sieve};
+use floe_memory::policy::{
+    Clock, Fifo, Hyperbolic, Lfru, Lfu, Lhd, Lru, QdClock, Qdlp, Replacement, S3Fifo, Sampled,
+    Sieve,
+};
 use floe_memory::{Cache, hits_are_fenceless, own_record};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-const POLICIES: [&str; 7] = ["qd-clock", "s3-fifo", "sieve", "clock", "fifo", "lru", "lfu"];
+/// All FIFO-like ones, and two LRU-like ones.
+const POLICIES: [&str; 12] = [
+    "qd-clock",
+    "s3-fifo",
+    "qdlp",
+    "sieve",
+    "clock",
+    "fifo",
+    "lfru",
+    "sampled",
+    "hyperbolic",
+    "lhd",
+    "lru",
+    "lfu",
+];
 /// Those whose entries are also all frozen.
 const FROZEN: [&str; 3] = ["qd-clock", "lru", "lfu"];
 /// Those that are also asked whom they let in, and by whom: of FIFO-like and LRU-like ones one.
@@ -68,6 +85,11 @@ fn one(policy: &str, capacity: usize, how: &str) {
     match policy {
         "qd-clock" => ask(QdClock::default(), capacity, how),
         "s3-fifo" => ask(S3Fifo::default(), capacity, how),
+        "qdlp" => ask(Qdlp::default(), capacity, how),
+        "lfru" => ask(Lfru::default(), capacity, how),
+        "sampled" => ask(Sampled::default(), capacity, how),
+        "hyperbolic" => ask(Hyperbolic::default(), capacity, how),
+        "lhd" => ask(Lhd::default(), capacity, how),
         "sieve" => ask(Sieve::default(), capacity, how),
         "clock" => ask(Clock::default(), capacity, how),
         "fifo" => ask(Fifo::default(), capacity, how),

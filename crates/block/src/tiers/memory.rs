@@ -1,9 +1,9 @@
 //! The memory tier above the block cache: copies of pages, which any thread can look up.
 //!
 //! A page is a sector. [`MemoryTier`] is the handle that all threads of a server share. It is a
-//! [`floe::Cache`], so a hit takes no lock and involves no other thread. [`Pages`] is one driver's
-//! side of the tier: the handle, and the *held* (unflushed) pages of its shards. Of these no tier
-//! below has the newest content.
+//! [`floe::Cache`], so a hit involves no other thread, and takes no lock under its default policy.
+//! [`Pages`] is one driver's side of the tier: the handle, and the *held* (unflushed) pages of its
+//! shards. Of these no tier below has the newest content.
 //!
 //! **Coherence.** The shards decide which pages are in the tier (`mapping/held.rs`), and only while
 //! they hold a lock on the sector. A task that reads a sector inserts it before releasing the

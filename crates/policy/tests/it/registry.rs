@@ -112,3 +112,38 @@ fn the_documented_table_is_current() {
         "docs/policies.md is stale: set UPDATE_DOCS"
     );
 }
+
+/// Texts state the number of policies; each statement is found and compared with the registry.
+#[test]
+fn texts_state_the_number_of_policies_that_there_are() {
+    // The cache in memory refuses those that need to know the future, or positions of blocks.
+    let memory =
+        |entry: &&floe_policy::registry::Entry| !entry.info.next_uses && !entry.info.streams;
+    let (all, memory) = (POLICIES.len(), POLICIES.iter().filter(memory).count());
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    for (file, statements) in [
+        ("README.md", vec![format!("{memory} of the [{all} eviction policies]")]),
+        ("bindings/python/README.md", vec![format!("{memory} eviction policies")]),
+        ("docs/coming-from.md", vec![format!("| {memory} policies;"); 2]),
+        ("crates/floe/Cargo.toml", vec![format!("{memory} eviction policies")]),
+    ] {
+        let text = std::fs::read_to_string(format!("{root}/{file}")).expect("the text is there");
+        for statement in &statements {
+            assert_eq!(
+                text.matches(statement.as_str()).count(),
+                statements.len(),
+                "{file} does not say {statement:?}"
+            );
+        }
+        // No other number of policies is stated.
+        let words: Vec<_> = text.split(|c: char| !c.is_ascii_alphanumeric()).collect();
+        let words: Vec<_> = words.into_iter().filter(|word| !word.is_empty()).collect();
+        for (at, word) in words.iter().enumerate().filter(|(_, word)| **word == "policies") {
+            let near = &words[at.saturating_sub(2)..at];
+            let stated = near.iter().rev().find_map(|word| word.parse::<usize>().ok());
+            if let Some(number) = stated {
+                assert!([all, memory].contains(&number), "{file}: {near:?} {word}");
+            }
+        }
+    }
+}
