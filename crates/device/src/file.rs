@@ -24,6 +24,7 @@ use crate::{Action, Completion, Device, Extent, Operation, check_inside};
 
 mod flight;
 mod holes;
+mod lock;
 mod open;
 
 use flight::{Flight, Progress, Work, not_fast};

@@ -22,9 +22,12 @@ mod mailbox;
 mod mapping;
 pub mod medium;
 mod memory;
+mod memory_limit;
 mod mirror;
 mod nbd;
 mod patience;
+mod place;
+mod private;
 mod process;
 mod range;
 mod rbd;
@@ -46,13 +49,16 @@ pub use identity::{Fact, FactKind, Identity, Likeness};
 pub use io_uring;
 pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;
+pub use memory_limit::MemoryLimit;
 pub use mirror::{
     FolderWitness, Generation, HalfStatus, Halves, ImageWitness, MirrorDevice, MirrorRefusal,
     MirrorStatus, MirrorWatch, NoWitness, RaiseError, Witness,
 };
 pub use nbd::{NbdDevice, NbdError, NbdName, NbdSocket, NbdSource};
 pub use patience::patiently;
-pub use process::end_process;
+pub use place::Place;
+pub use private::{create_private, create_private_folder};
+pub use process::{end_process, kernel_release};
 pub use rbd::{RbdDevice, RbdError, RbdName, RbdSource, RbdWatch};
 pub use ring::{Event, Owner, RegisterError, Ring, RingError};
 pub use socket::{SocketCompletion, SocketOutcome, Sockets};

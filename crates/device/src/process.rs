@@ -6,3 +6,8 @@ pub fn end_process(code: u8) -> ! {
     // SAFETY: it may be called at any time by any thread, and returns to none.
     unsafe { libc::_exit(code.into()) }
 }
+
+/// Returns the release of the running kernel, such as `6.1.0-13-amd64`.
+pub fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}

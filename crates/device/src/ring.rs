@@ -21,6 +21,7 @@ use io_uring::{EnterFlags, IoUring, squeue};
 use rustix::io::Errno;
 
 use crate::buffer::{Pool, Slice};
+use crate::process::kernel_release;
 
 const TOKEN_BITS: u32 = 48;
 const TOKEN_MASK: u64 = (1 << TOKEN_BITS) - 1;
@@ -44,7 +45,10 @@ pub enum RingError {
         source: io::Error,
     },
     /// The kernel's io_uring is too old.
-    #[error("the kernel's io_uring lacks {0} (Linux 5.11 or newer is needed)")]
+    #[error(
+        "the kernel's io_uring lacks {0}: Linux 5.11 or newer is needed, and this is {running}",
+        running = kernel_release()
+    )]
     Missing(&'static str),
 }
 

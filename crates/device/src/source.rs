@@ -310,19 +310,6 @@ impl HalfDevice for Source {
     }
 }
 
-/// Bytes of memory that the process can have at most, as far as the system says: reserving more
-/// succeeds, and using it ends the process.
-pub(crate) fn most_memory() -> Option<u64> {
-    let total = || {
-        let info = std::fs::read_to_string("/proc/meminfo").ok()?;
-        let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
-    };
-    let limits = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let limit = |path: &&str| std::fs::read_to_string(path).ok()?.trim().parse().ok();
-    limits.iter().filter_map(limit).chain(total()).min()
-}
-
 /// The size of the largest stripe of the members.
 fn room(members: &[Source], chunk: u64) -> u64 {
     let smallest = members.iter().map(Source::size_bytes).min().unwrap_or(0);

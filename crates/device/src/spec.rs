@@ -31,11 +31,13 @@ use crate::Device;
 use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};
 use crate::medium::Medium;
+use crate::memory_limit::MemoryLimit;
 use crate::mirror::Witness;
 use crate::nbd::NbdName;
+use crate::place::Place;
 use crate::rbd::RbdName;
 use crate::ring::Ring;
-use crate::source::{MEDIUM_SEED, Source, most_memory};
+use crate::source::{MEDIUM_SEED, Source};
 use crate::stripe::Layout;
 
 /// A device's description, before it is opened.
@@ -144,20 +146,31 @@ impl Spec {
         self.is_remote() || self.paths().iter().any(|path| path.exists())
     }
 
-    /// True if both name the same file, disk, image or export.
+    /// True if both name the same file, disk, image or export. Files and disks are compared by
+    /// their place, so that links, bind mounts, partitions and loop devices are seen through.
     pub fn overlaps(&self, other: &Spec) -> bool {
-        let (one, other) = (self.places(), other.places());
-        one.iter().any(|place| other.contains(place))
+        let (names, others) = (self.names(), other.names());
+        names.iter().any(|name| others.contains(name))
+            || self.paths().iter().any(|path| other.is_on(path))
+    }
+
+    /// True if a path leads to a file or disk that it names.
+    pub fn is_on(&self, path: &Path) -> bool {
+        let place = Place::of(path);
+        let is_there = |place: &Place| {
+            self.paths().iter().filter_map(|own| Place::of(own)).any(|own| own.overlaps(place))
+        };
+        place.as_ref().is_some_and(is_there)
     }
 
     /// The names of what it lies on; of an image, with its cluster's configuration.
-    fn places(&self) -> Vec<String> {
+    fn names(&self) -> Vec<String> {
         let image = |name: &RbdName| format!("rbd:{name} {:?}", name.conf);
         match &self.kind {
             Kind::Nbd(name) => vec![name.to_string()],
             Kind::Rbd(name) => vec![image(name)],
             Kind::Memory { .. } => Vec::new(),
-            Kind::Mirror(mirror) => mirror.halves.iter().flat_map(Spec::places).collect(),
+            Kind::Mirror(mirror) => mirror.halves.iter().flat_map(Spec::names).collect(),
             Kind::File { path, .. } => vec![path.display().to_string()],
             Kind::Stripe { members: Members::Images(names), .. } => {
                 names.iter().map(image).collect()
@@ -246,10 +259,10 @@ impl Spec {
             }
             (Kind::Memory { size }, _) => {
                 // A cache fills up; of a backing device in memory only what is written takes any.
-                if let (Role::Cache { .. }, Some(has)) =
-                    (role, most_memory().filter(|has| size > has))
+                if let (Role::Cache { .. }, Some(limit)) =
+                    (role, MemoryLimit::here().filter(|limit| *size > limit.bytes))
                 {
-                    return Err(OpenError::TooMuchMemory { size: *size, has });
+                    return Err(OpenError::TooMuchMemory { size: *size, limit });
                 }
                 let source = Source::memory(*size)?.failing(self.faults.as_deref());
                 Ok(source.slowed(self.medium.as_ref(), MEDIUM_SEED))

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use floe_device::kernel_release;
+
 /// The advice for a system without the driver.
 const LOAD: &str = "load it with `modprobe ublk_drv` (Linux 6.5 or newer with CONFIG_BLK_DEV_UBLK)";
 
@@ -9,13 +11,16 @@ const LOAD: &str = "load it with `modprobe ublk_drv` (Linux 6.5 or newer with CO
 #[derive(Debug, thiserror::Error)]
 pub enum UblkError {
     /// The driver is not loaded.
-    #[error("the kernel has no ublk driver: {LOAD}")]
+    #[error("the kernel has no ublk driver: {LOAD}; this is Linux {}", kernel_release())]
     NoDriver,
     /// This process may not use the driver.
     #[error("/dev/ublk-control cannot be opened: {0}; only root may attach devices")]
     Forbidden(io::Error),
     /// The driver is too old.
-    #[error("the kernel's ublk driver lacks {0}: Linux 6.5 or newer is needed")]
+    #[error(
+        "the kernel's ublk driver lacks {0}: Linux 6.5 or newer is needed, and this is {running}",
+        running = kernel_release()
+    )]
     Missing(&'static str),
     /// The kernel offers no ring for commands.
     #[error("cannot set up an io_uring for commands to the ublk driver: {0}")]

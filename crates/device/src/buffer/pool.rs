@@ -21,6 +21,7 @@ mod home;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -99,12 +100,18 @@ impl Pool {
     /// # Panics
     /// When the process has no address space left for the arenas.
     pub fn family(threads: usize, arena_bytes: usize) -> Vec<Seed> {
-        let family =
-            Family::new(threads, arena_bytes.next_multiple_of(PAGE)).unwrap_or_else(|error| {
-                panic!("cannot map {threads} arenas of {arena_bytes} bytes: {error}")
-            });
-        let family = Arc::new(family);
-        (0..threads).map(|member| Seed { family: Arc::clone(&family), member }).collect()
+        Pool::try_family(threads, arena_bytes).unwrap_or_else(|error| {
+            panic!("cannot map {threads} arenas of {arena_bytes} bytes: {error}")
+        })
+    }
+
+    /// As [`Pool::family`].
+    ///
+    /// # Errors
+    /// When the process has no address space left for the arenas.
+    pub fn try_family(threads: usize, arena_bytes: usize) -> io::Result<Vec<Seed>> {
+        let family = Arc::new(Family::new(threads, arena_bytes.next_multiple_of(PAGE))?);
+        Ok((0..threads).map(|member| Seed { family: Arc::clone(&family), member }).collect())
     }
 
     /// A buffer of `len` bytes with unspecified (but initialised) content; from the heap when the

@@ -1,10 +1,10 @@
 //! Opening a file or block device: which one, how large, direct or not, and for us alone.
 //!
-//! Two servers on one file would destroy it, so a writer takes an exclusive advisory lock (`flock`)
-//! and readers a shared one; a block device is also opened with O_EXCL, which a mounted one
-//! refuses. Whether direct I/O works is tried rather than believed: some file systems accept the
-//! flag and refuse the reads, and a last sector that is not whole may be shorter than the disk's
-//! unit.
+//! Two servers on one file would destroy it, so a writer locks it for itself, and readers for
+//! readers (`lock`); a block device is also opened with O_EXCL, which a mounted one refuses. A file
+//! that is made is for its owner only: it will hold a volume's data. Whether direct I/O works is
+//! tried rather than believed: some file systems accept the flag and refuse the reads, and a last
+//! sector that is not whole may be shorter than the disk's unit.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -14,12 +14,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
+use rustix::fs::{SeekFrom, seek};
 
+use super::lock::{Locks, held_as, is_taken, lock, lock_briefly};
 use crate::SECTOR_BYTES;
 use crate::buffer::Pool;
 use crate::identity::{Identity, identify};
+use crate::memory_limit::MemoryLimit;
 use crate::patience::patiently;
+use crate::private::OWNER_ONLY;
 
 /// Options for opening a [`FileDevice`](crate::FileDevice).
 #[derive(Debug, Clone, Default)]
@@ -38,7 +41,7 @@ pub struct FileOptions {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A system call failed.
-    #[error("cannot {what} {path}: {source}", path = path.display())]
+    #[error("cannot {what} {path}: {source}{}", lacks_folder(path, source), path = path.display())]
     System {
         /// The action that failed.
         what: &'static str,
@@ -48,10 +51,12 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Another process (or another part of this one) uses the file.
-    #[error("{path} is in use by another process", path = path.display())]
+    #[error("{path} {}", used_by(path, by.as_deref()), path = path.display())]
     InUse {
         /// The file.
         path: PathBuf,
+        /// The path by which this process uses it already.
+        by: Option<PathBuf>,
     },
     /// A directory, a socket, a terminal.
     #[error("{path} is neither a regular file nor a block device", path = path.display())]
@@ -99,14 +104,15 @@ pub enum OpenError {
     },
     /// A memory device larger than the machine.
     #[error(
-        "a device of {size} bytes in memory is more than the {has} bytes of memory available; \
-         give a smaller size, or a file"
+        "a device of {size} bytes in memory is more than {limit} ({} bytes); give a smaller size, \
+         or a file",
+        limit.bytes
     )]
     TooMuchMemory {
         /// Its size.
         size: u64,
         /// The machine's memory, or what this process may have of it.
-        has: u64,
+        limit: MemoryLimit,
     },
     /// A stripe ends with a whole sector.
     #[error("a stripe of {size} bytes is not a multiple of {SECTOR_BYTES}")]
@@ -160,6 +166,25 @@ struct Opened {
     direct: bool,
     block_device: bool,
     path: PathBuf,
+    _locks: Locks,
+}
+
+/// Names the folder of a path where that is missing.
+fn lacks_folder(path: &Path, error: &io::Error) -> String {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
+    match folder.filter(|_| error.kind() == io::ErrorKind::NotFound) {
+        Some(folder) => format!("; the folder {} does not exist", folder.display()),
+        None => String::new(),
+    }
+}
+
+/// Says who uses a file.
+fn used_by(path: &Path, by: Option<&Path>) -> String {
+    match by {
+        None => "is in use by another process".to_owned(),
+        Some(by) if by == path => "is in use by this process already".to_owned(),
+        Some(by) => format!("is the same as {}, which this process uses already", by.display()),
+    }
 }
 
 impl FileSource {
@@ -278,7 +303,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
             (open(0).map_err(failed("open"))?, false)
         }
         Err(error) if is_busy(&error) => {
-            return Err(OpenError::InUse { path: path.to_owned() });
+            return Err(OpenError::InUse { path: path.to_owned(), by: held_as(path) });
         }
         other => (other.map_err(failed("open"))?, options.direct),
     };
@@ -294,15 +319,17 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
         // The lock below is on the file that stays open, not on this first attempt.
         (file, direct) = (open(0).map_err(failed("open"))?, false);
     }
-    lock(&file, path, options.read_only)?;
-    Ok(Opened { file, size: AtomicU64::new(size), direct, block_device, path: path.to_owned() })
+    let locks = lock(&file, path, options.read_only).map_err(not_locked(path))?;
+    let (size, path) = (AtomicU64::new(size), path.to_owned());
+    Ok(Opened { file, size, direct, block_device, path, _locks: locks })
 }
 
 /// Makes a sparse file; of two processes that try, one does.
 fn create(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
     let size = options.size.ok_or_else(|| OpenError::SizeUnknown { path: path.to_owned() })?;
-    let file = match OpenOptions::new().write(true).create_new(true).open(path) {
+    let made = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(path);
+    let file = match made {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
         other => other.map_err(failed("create"))?,
     };
@@ -318,7 +345,7 @@ fn fill(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
     let Some(size) = options.size else { return Ok(()) };
     let file = OpenOptions::new().write(true).open(path).map_err(failed("open"))?;
-    lock(&file, path, false)?;
+    lock_briefly(&file).map_err(not_locked(path))?;
     if file.metadata().is_ok_and(|data| data.len() > 0) {
         return Ok(()); // another process was faster
     }
@@ -328,24 +355,19 @@ fn fill(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     })
 }
 
+/// Makes the error of a lock that was not given.
+fn not_locked(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    move |error| match is_taken(&error) {
+        true => OpenError::InUse { path: path.to_owned(), by: held_as(path) },
+        false => OpenError::System { what: "lock", path: path.to_owned(), source: error },
+    }
+}
+
 fn check_size(path: &Path, size: u64) -> Result<(), OpenError> {
     if size == 0 || !size.is_multiple_of(512) {
         return Err(OpenError::OddSize { path: path.to_owned(), size });
     }
     Ok(())
-}
-
-fn lock(file: &File, path: &Path, read_only: bool) -> Result<(), OpenError> {
-    let how = if read_only {
-        FlockOperation::NonBlockingLockShared
-    } else {
-        FlockOperation::NonBlockingLockExclusive
-    };
-    let locked = patiently(|| flock(file, how), |error| *error == rustix::io::Errno::WOULDBLOCK);
-    locked.map_err(|error| match error {
-        rustix::io::Errno::WOULDBLOCK => OpenError::InUse { path: path.to_owned() },
-        other => OpenError::System { what: "lock", path: path.to_owned(), source: other.into() },
-    })
 }
 
 /// True if the file takes direct reads of its first sector and of the odd end of its last.

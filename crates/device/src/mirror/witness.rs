@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::generation::{Generation, RaiseError, Witness};
+use crate::private::{create_private, create_private_folder};
 use crate::rbd::RbdSource;
 
 /// A folder with a file for each mirror: the witness of a server without a partner.
@@ -22,10 +23,10 @@ impl FolderWitness {
     }
 
     fn write(&self, mirror: &[u8; 16], generation: Generation) -> io::Result<()> {
-        std::fs::create_dir_all(&self.0)?;
+        create_private_folder(&self.0)?;
         let file = self.file(mirror);
         let new = file.with_extension("new");
-        let mut written = File::create(&new)?;
+        let mut written = create_private(&new)?;
         writeln!(written, "{generation}")?;
         written.sync_all()?;
         std::fs::rename(&new, file)?;

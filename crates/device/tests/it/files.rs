@@ -20,6 +20,8 @@ fn a_file_is_made_sparse_and_keeps_its_bytes() {
     assert_eq!(device.size_bytes(), 1 << 30);
     crate::common::write(&ring, &pool, &mut device, 1 << 20, &[7; 2 * SECTOR]).unwrap();
     drop(device);
+    let mode = std::os::unix::fs::MetadataExt::mode(&std::fs::metadata(&path).unwrap());
+    assert_eq!(mode & 0o777, 0o600, "it is for its owner");
     let blocks = std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(&path).unwrap());
     assert!(blocks * 512 < 1 << 20, "{blocks} blocks are not sparse");
     let mut device = FileDevice::open(&ring, &pool, &path, existing()).unwrap();

@@ -89,6 +89,34 @@ fn devices_overlap_that_are_in_one_place() {
 }
 
 #[test]
+fn one_file_by_two_names_is_one_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("disk"), [0; 8192]).unwrap();
+    std::fs::hard_link(path("disk"), path("hard")).unwrap();
+    std::os::unix::fs::symlink("disk", path("soft")).unwrap();
+    let spec = |text: &str| -> Spec {
+        text.replace("DIR", folder.path().to_str().unwrap()).parse().unwrap()
+    };
+    let volume = Role::Backing { read_only: false };
+    for name in ["DIR/hard", "DIR/soft", "DIR/./disk", "stripe:DIR/none+DIR/soft"] {
+        assert!(spec("DIR/disk").overlaps(&spec(name)), "{name}");
+    }
+    assert!(!spec("DIR/disk").overlaps(&spec("DIR/other")));
+    assert!(spec("DIR/hard").is_on(&path("soft")) && !spec("DIR/hard").is_on(&path("none")));
+    let refused = "mirror:DIR/hard+DIR/soft".replace("DIR", folder.path().to_str().unwrap());
+    assert!(refused.parse::<Spec>().unwrap_err().to_string().contains("twice"));
+    let held = spec("DIR/disk").prepare(volume).unwrap();
+    let again = |name: &str| spec(name).prepare(volume).unwrap_err().to_string();
+    let disk = path("disk").display().to_string();
+    assert!(again("DIR/disk").ends_with("disk is in use by this process already"));
+    let other = format!("hard is the same as {disk}, which this process uses already");
+    assert!(again("DIR/hard").ends_with(&other), "{}", again("DIR/hard"));
+    drop(held);
+    spec("DIR/soft").prepare(volume).unwrap();
+}
+
+#[test]
 fn a_path_needs_no_kind() {
     for path in ["/dev/disk/by-path/pci-0000:00:1f.2-ata-1", "./a=b", "../stripe:a", "/"] {
         for settings in ["", ",size=1MiB,medium=nvme"] {

@@ -102,7 +102,8 @@ impl Stands {
 pub(super) struct Map {
     sizes: BlockSizes,
     sectors: u64,
-    /// By smallest block of the shard's space: the block that begins there, if `begins` is set.
+    /// By smallest block of the shard's space, up to the last that ever began a block: the block
+    /// that begins there, if `begins` is set. So an empty cache of any size is read at once.
     extents: Vec<Extent>,
     begins: Vec<bool>,
     /// By smallest block: the number of the last statement about the block that begins there.
@@ -123,7 +124,7 @@ impl Map {
         Self {
             sizes: sizes.clone(),
             sectors,
-            extents: vec![Extent::new(VolumeId(0), 0, 1); units],
+            extents: Vec::new(),
             begins: vec![false; units],
             stated: vec![0; units],
             statements: 0,
@@ -201,7 +202,7 @@ impl Map {
     /// Declares all suspect sectors lost, and returns them in the order of their places.
     pub(super) fn condemn(&mut self) -> Vec<(VolumeId, Sectors)> {
         let mut lost = Vec::new();
-        for unit in (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect::<Vec<_>>() {
+        for unit in (0..self.extents.len()).filter(|unit| self.begins[*unit]).collect::<Vec<_>>() {
             let BlockAt { volume, sectors, place } = self.block_at(unit);
             let kept = place..place + (sectors.end - sectors.start);
             let suspects: Vec<Sectors> = self
@@ -274,6 +275,9 @@ impl Map {
     }
 
     fn insert(&mut self, unit: usize, class: Class, extent: Extent) {
+        if self.extents.len() <= unit {
+            self.extents.resize(unit + 1, Extent::new(VolumeId(0), 0, 1));
+        }
         self.extents[unit] = extent;
         self.begins[unit] = true;
         self.live[class.0 as usize] += 1;
@@ -301,7 +305,7 @@ impl Map {
     /// Removes the blocks of all volumes for which `known` does not hold, and returns them.
     pub(super) fn forget_unknown(&mut self, known: impl Fn(VolumeId) -> bool) -> Vec<BlockAt> {
         let unknown = |unit: &usize| self.begins[*unit] && !known(self.extents[*unit].volume());
-        let units: Vec<usize> = (0..self.begins.len()).filter(unknown).collect();
+        let units: Vec<usize> = (0..self.extents.len()).filter(unknown).collect();
         units
             .into_iter()
             .map(|unit| {
@@ -327,7 +331,7 @@ impl Map {
     /// Returns the recovered blocks, checksums and doubted sectors.
     pub(super) fn finish(self) -> Finished {
         let mut units: Vec<usize> =
-            (0..self.begins.len()).filter(|unit| self.begins[*unit]).collect();
+            (0..self.extents.len()).filter(|unit| self.begins[*unit]).collect();
         units.sort_unstable_by_key(|unit| self.stated[*unit]);
         let restored = |unit: usize| {
             let at = self.block_at(unit);

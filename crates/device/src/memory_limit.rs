@@ -1,0 +1,166 @@
+//! The most memory that this process can have: the machine's, or less by a limit of its cgroups or
+//! of the process itself. Reserving more succeeds, and using it ends the process.
+
+use std::fmt;
+use std::fs::read_to_string;
+use std::path::{Path, PathBuf};
+
+/// A bound on the memory of this process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MemoryLimit {
+    /// The bound.
+    pub bytes: u64,
+    by: Bound,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Bound {
+    Machine,
+    Cgroup,
+    Process,
+}
+
+impl MemoryLimit {
+    /// Finds the smallest bound, as far as the system tells of any.
+    pub fn here() -> Option<MemoryLimit> {
+        let own = rustix::process::getrlimit(rustix::process::Resource::As).current;
+        let own = own.map(|bytes| MemoryLimit { bytes, by: Bound::Process });
+        own.into_iter().chain(within(Path::new("/"))).min()
+    }
+}
+
+impl fmt::Display for MemoryLimit {
+    /// Says what sets the bound.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.by {
+            Bound::Machine => "this machine has",
+            Bound::Cgroup => "the cgroup of this process allows",
+            Bound::Process => "ulimit -v allows",
+        })
+    }
+}
+
+/// Finds the bounds in the file systems below a root.
+fn within(root: &Path) -> impl Iterator<Item = MemoryLimit> {
+    let machine = read_to_string(root.join("proc/meminfo")).ok().and_then(|info| {
+        let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+    });
+    let groups = cgroups(root).into_iter().filter_map(|folder| {
+        ["memory.max", "memory.limit_in_bytes"].iter().find_map(|name| {
+            read_to_string(folder.join(name)).ok()?.trim().parse().ok() // "max" is none
+        })
+    });
+    let groups = groups.map(|bytes| MemoryLimit { bytes, by: Bound::Cgroup });
+    machine.map(|bytes| MemoryLimit { bytes, by: Bound::Machine }).into_iter().chain(groups)
+}
+
+/// Returns the folders of the cgroups that bound this process's memory: its own and those around
+/// it, of either version.
+fn cgroups(root: &Path) -> Vec<PathBuf> {
+    let text = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
+    let (own, mounts) = (text("proc/self/cgroup"), text("proc/self/mountinfo"));
+    let mut folders = Vec::new();
+    for line in own.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let is_2 = controllers.is_empty();
+        if !is_2 && !controllers.split(',').any(|name| name == "memory") {
+            continue;
+        }
+        for (top, at) in mounts.lines().filter_map(|line| mount(line, is_2)) {
+            let Some(at) = at.strip_prefix('/').map(|at| root.join(at)) else { continue };
+            // Of a container's, the mount is its own group; a path outside of it leads nowhere.
+            let below = path.strip_prefix(top).filter(|_| !path.contains("..")).unwrap_or("");
+            let mut folder = at.join(below.trim_start_matches('/'));
+            while folder.starts_with(&at) {
+                folders.push(folder.clone());
+                folder.pop();
+            }
+        }
+    }
+    folders
+}
+
+/// Returns the top group of a mount of cgroups with memory, and the folder where it is mounted.
+fn mount(line: &str, is_2: bool) -> Option<(&str, &str)> {
+    let (mount, system) = line.split_once(" - ")?;
+    let mut fields = mount.split(' ').skip(3);
+    let (top, at) = (fields.next()?, fields.next()?);
+    let mut fields = system.split(' ');
+    let (kind, options) = (fields.next()?, fields.nth(1).unwrap_or_default());
+    let has_memory = match is_2 {
+        true => kind == "cgroup2",
+        false => kind == "cgroup" && options.split(',').any(|option| option == "memory"),
+    };
+    has_memory.then_some((top.trim_end_matches('/'), at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The least bound of a system with these files.
+    fn least(files: &[(&str, &str)]) -> Option<(u64, Bound)> {
+        let folder = tempfile::tempdir().unwrap();
+        for (path, text) in files {
+            let path = folder.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        within(folder.path()).min().map(|limit| (limit.bytes, limit.by))
+    }
+
+    const MEMORY: (&str, &str) = ("proc/meminfo", "MemTotal:       1024 kB\nMemFree: 5 kB\n");
+
+    #[test]
+    fn the_smallest_bound_of_all_groups_counts() {
+        let machine = Some((1 << 20, Bound::Machine));
+        assert_eq!(least(&[]), None);
+        assert_eq!(least(&[MEMORY]), machine);
+        let own = ("proc/self/cgroup", "0::/system.slice/floe.service\n");
+        let mounts = (
+            "proc/self/mountinfo",
+            "25 30 0:22 / /proc rw - proc proc rw\n\
+             35 25 0:30 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate\n",
+        );
+        let group = |path, text| [MEMORY, own, mounts, (path, text)];
+        let inner = "sys/fs/cgroup/system.slice/floe.service/memory.max";
+        let outer = "sys/fs/cgroup/system.slice/memory.max";
+        let cgroup = |bytes| Some((bytes, Bound::Cgroup));
+        assert_eq!(least(&group(inner, "max\n")), machine);
+        assert_eq!(least(&group(inner, "65536\n")), cgroup(65536));
+        assert_eq!(least(&group(outer, "65536\n")), cgroup(65536), "a group around it");
+        assert_eq!(least(&group("sys/fs/cgroup/other/memory.max", "65536\n")), machine);
+        assert_eq!(least(&group(inner, "9223372036854771712\n")), machine);
+    }
+
+    #[test]
+    fn groups_of_version_1_and_of_containers_are_found() {
+        let own = ("proc/self/cgroup", "9:cpu,cpuacct:/a\n5:memory:/docker/7\n1:name=systemd:/b\n");
+        let limit = ("memory/docker/7/memory.limit_in_bytes", "4096\n");
+        let mounts = |top| {
+            format!(
+                "31 25 0:26 {top} /memory rw shared:11 - cgroup cgroup rw,memory\n\
+                     32 25 0:27 / /cpu rw - cgroup cgroup rw,cpu\n"
+            )
+        };
+        let whole = mounts("/");
+        let host = [MEMORY, own, ("proc/self/mountinfo", whole.as_str()), limit];
+        assert_eq!(least(&host), Some((4096, Bound::Cgroup)));
+        let inside = ("memory/memory.limit_in_bytes", "8192\n");
+        let container = mounts("/docker/7");
+        let container = [MEMORY, own, ("proc/self/mountinfo", container.as_str()), inside];
+        assert_eq!(least(&container), Some((8192, Bound::Cgroup)));
+        let outside = ("proc/self/cgroup", "0::/../..\n");
+        let mounts = ("proc/self/mountinfo", "3 2 0:3 / /cg rw - cgroup2 cgroup2 rw\n");
+        let container = [MEMORY, outside, mounts, ("cg/memory.max", "4096\n")];
+        assert_eq!(least(&container), Some((4096, Bound::Cgroup)));
+    }
+
+    #[test]
+    fn a_bound_of_this_machine_is_found() {
+        let limit = MemoryLimit::here().expect("a machine has memory");
+        assert!(limit.bytes > 1 << 20, "{limit:?}");
+    }
+}
