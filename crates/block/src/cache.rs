@@ -9,6 +9,7 @@
 //! Like the shards this is a state machine without I/O: [`BlockCache::submit`],
 //! [`BlockCache::completed`] and [`BlockCache::received`] are its input, [`Order`]s its output.
 
+mod bulk;
 mod commits;
 mod drains;
 mod fetch_size;
@@ -30,6 +31,7 @@ use crate::shard::Shard;
 use crate::stats::Requests;
 use crate::tiers::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
 use crate::volumes::Volumes;
+use bulk::Bulk;
 pub(crate) use commits::JournalNews;
 use commits::{Commits, RouterOp};
 use drains::Drains;
@@ -52,6 +54,8 @@ pub struct BlockCache {
     followed: Option<Box<Followed>>,
     volumes: Volumes,
     joins: Vec<Option<Join>>,
+    /// The turns of long requests.
+    bulk: Bulk,
     /// Drains that this part is working on.
     drains: Drains,
     commits: Commits,
@@ -120,6 +124,7 @@ impl BlockCache {
             config: config.clone(),
             volumes: Volumes::default(),
             joins: Vec::new(),
+            bulk: Bulk::default(),
             drains: Drains::default(),
             commits: Commits::new(config.kept),
             requests: Requests::default(),

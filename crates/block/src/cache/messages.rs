@@ -1,6 +1,7 @@
 //! Sub-requests, messages of other parts, and events of the shards.
 
 use super::BlockCache;
+use super::bulk::Bulk;
 use super::commits::RouterOp;
 use crate::engine::Event;
 use crate::engine::join::{Join, Settled};
@@ -14,16 +15,30 @@ impl BlockCache {
         self.joins[id.number()].as_mut().expect("the request is under way")
     }
 
-    /// Submits sub-requests to shards, here or in other parts, until enough are under way.
+    /// Submits sub-requests to shards, here or in other parts, until enough are under way. Long
+    /// requests take turns.
     pub(super) fn give_out(&mut self, id: RequestId, orders: &mut Vec<Order>) {
         let region = self.config.sizes.largest();
-        while let Some(piece) = self.join(id).next_piece(id, region) {
-            let shard = self.shards.number_of(piece.volume, piece.sectors.start);
-            let to = self.shards.owner(shard);
-            if to == self.shards.part {
-                self.shards.submit(shard, piece, orders);
-            } else {
-                orders.push(Order::Send { to, message: Message::Piece(ForeignPiece(piece)) });
+        let join = self.join(id);
+        if !Bulk::is_for(join.request.kind) {
+            while let Some(piece) = self.join(id).next_piece(id, region) {
+                self.shards.give(piece, orders);
+            }
+            return;
+        }
+        if !std::mem::replace(&mut join.queued, true) {
+            self.bulk.queue(id);
+        }
+        while let Some(id) = self.bulk.next() {
+            // The request may be over, and another one have its number.
+            let join = self.joins[id.number()].as_mut().filter(|join| join.queued);
+            let Some(join) = join else { continue };
+            match join.next_piece(id, region) {
+                Some(piece) => {
+                    self.bulk.submitted(id);
+                    self.shards.give(piece, orders);
+                }
+                None => join.queued = false, // it queues again when one of its own has finished
             }
         }
     }
@@ -116,13 +131,15 @@ impl BlockCache {
             Message::Answered { request, result, hit, finished } => {
                 self.join(request).answered(result, hit);
                 if finished {
-                    self.join(request).finished();
-                    self.give_out(request, orders);
+                    return self.heard(Message::Finished { request }, orders);
                 }
                 self.settle(request, orders);
             }
             Message::Finished { request } => {
-                self.join(request).finished();
+                let join = self.join(request);
+                join.finished();
+                let kind = join.request.kind;
+                self.bulk.finished(kind);
                 self.give_out(request, orders);
                 self.settle(request, orders);
             }

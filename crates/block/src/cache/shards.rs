@@ -10,7 +10,7 @@ use crate::engine::piece::Piece;
 use crate::engine::shard_of;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
 use crate::order::{OpId, Order};
-use crate::part::PartId;
+use crate::part::{ForeignPiece, Message, PartId};
 use crate::price::Price;
 use crate::shard::Shard;
 use crate::store::journal::{Change, RestoredBlock};
@@ -56,6 +56,17 @@ impl Shards {
             Self { part, parts, shards, all, sizes, fetch_size, stirred, degraded, has_newly_lost };
         part.set_fetch_size();
         part
+    }
+
+    /// Gives a sub-request to its shard, here or in another part.
+    pub(super) fn give(&mut self, piece: Piece, orders: &mut Vec<Order>) {
+        let shard = self.number_of(piece.volume, piece.sectors.start);
+        let to = self.owner(shard);
+        if to == self.part {
+            self.submit(shard, piece, orders);
+        } else {
+            orders.push(Order::Send { to, message: Message::Piece(ForeignPiece(piece)) });
+        }
     }
 
     /// Submits a sub-request to this part's shard of a number.

@@ -11,7 +11,7 @@ use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 
 /// Sub-requests of one request under way at once: enough for the largest read or write of an NBD
 /// client.
-const PIECES_AT_ONCE: u32 = 128;
+pub(crate) const PIECES_AT_ONCE: u32 = 128;
 
 /// Sub-requests of a prefetch under way at once. Each takes a buffer as long as a region: 8 MiB
 /// with the largest blocks.
@@ -47,6 +47,8 @@ pub(crate) struct Join {
     unanswered: u32,
     /// Sub-requests that may still use the buffer.
     unfinished: u32,
+    /// It is in the line of long requests.
+    pub(crate) queued: bool,
     fault: Option<Fault>,
     has_succeeded: bool,
     pub(crate) hit: bool,
@@ -92,6 +94,7 @@ impl Join {
             edges: [false; 2],
             unanswered: 0,
             unfinished: 0,
+            queued: false,
             fault,
             has_succeeded: false,
             hit: true,

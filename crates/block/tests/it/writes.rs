@@ -1,7 +1,7 @@
 //! What a client sees of writes, and in which order devices see them.
 
 use crate::common::*;
-use floe_block::{DeviceId, Fault, Kind, Order, Request, VolumeId, WriteMode};
+use floe_block::{Config, DeviceId, Fault, Kind, Order, Request, VolumeId, WriteMode};
 
 const BLOCK: u64 = 8 * SECTOR;
 const MODES: [WriteMode; 4] =
@@ -474,4 +474,43 @@ fn a_write_cleans_all_it_takes_the_place_of_at_once() {
         [Ok(200), Ok(96), Ok(201), Ok(201), Ok(21)]
     );
     bench.check_idle();
+}
+
+#[test]
+fn trims_and_zeroings_of_whole_volumes_take_turns() {
+    const VOLUMES: u16 = 16;
+    let zero = Kind::Zero { durable: false, may_unmap: true, fast: false };
+    for (kind, parts) in [(Kind::Trim, 1), (zero, 1), (Kind::Trim, 2)] {
+        let volumes = vec![64 * BLOCK; VOLUMES as usize + 1];
+        let config = Config { shards: Some(parts), ..config("32KiB", 4 * BLOCK, WriteMode::Pass) };
+        let mut bench = Bench::in_parts(config, &volumes, parts as usize);
+        let of = |volume, len| Request { volume: VolumeId(volume), kind, ..read(0, len) };
+        let long: Vec<_> =
+            (0..VOLUMES).map(|volume| bench.submit(of(volume, 64 * BLOCK), 0)).collect();
+        let short = bench.submit(of(VOLUMES, BLOCK), 0);
+        let hear_all = |bench: &mut Bench| {
+            while !bench.said.is_empty() {
+                bench.deliver(0);
+            }
+        };
+        let most = 128 * parts as usize;
+        hear_all(&mut bench);
+        assert!(bench.under_way.len() <= most, "{} sub-requests", bench.under_way.len());
+        // One that is submitted by another part waits for none of these.
+        let mut turns = 0;
+        while !bench.answers.iter().any(|answer| answer.id == short) {
+            bench.complete(0, None);
+            hear_all(&mut bench);
+            assert!(bench.under_way.len() <= most, "{} sub-requests", bench.under_way.len());
+            turns += 1;
+        }
+        assert!(turns <= most + 2 * VOLUMES as usize, "{turns} others came first");
+        while !bench.under_way.is_empty() {
+            bench.run();
+            hear_all(&mut bench);
+        }
+        assert!(bench.answer(short).result.is_ok());
+        assert!(long.into_iter().all(|id| bench.answer(id).result.is_ok()));
+        bench.check_idle();
+    }
 }
