@@ -16,6 +16,7 @@
 pub mod access;
 mod admin;
 mod authentication;
+mod calculation;
 pub mod connection;
 mod data;
 mod discovery;
@@ -32,6 +33,7 @@ pub mod paths;
 pub mod request;
 pub mod subsystem;
 
+pub use calculation::Calculation;
 pub use message::{Digest, digest};
 
 use fabrics::QUEUE_MAX;

@@ -34,6 +34,7 @@ use std::time::Duration;
 use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, Request as CacheRequest, VolumeId};
 use floe_device::{Extent, Pool, Slice};
 use floe_nbd::export::Exports;
+use floe_nvme::target::Calculation;
 
 use crate::tls::TlsConfig;
 pub(crate) use nbd::Nbd;
@@ -195,6 +196,12 @@ pub(crate) trait Protocol: Debug + Send {
     /// Returns whether the connection that this one belongs to is there; `None` where it belongs to
     /// none.
     fn has_parent(&self) -> Option<bool> {
+        None
+    }
+
+    /// Returns a long calculation, which the caller runs. Nothing more is parsed before that; then
+    /// the protocol goes on when it is advanced.
+    fn calculation(&self) -> Option<&Calculation> {
         None
     }
 

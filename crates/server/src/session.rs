@@ -33,6 +33,7 @@ use std::time::Instant;
 use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, SECTOR_BYTES};
 use floe_device::{Buffer, Pool, Slice};
 use floe_nbd::export::Exports;
+use floe_nvme::target::Calculation;
 
 use crate::limits::{Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, RECEIVE_IDLE_BYTES, SLOW_TIME};
 use crate::protocol::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
@@ -55,7 +56,8 @@ pub(crate) enum Want {
     /// Receive at least one byte, or if possible all of it, into the slice, and report to
     /// [`Session::received`].
     Receive { into: Slice, whole: bool },
-    /// Wait until replies have left, or the session's turn at the budget has come.
+    /// Wait until replies have left, the session's turn at the budget has come, or a calculation is
+    /// done.
     Pause,
     /// End: the client sends nothing more.
     End,
@@ -145,6 +147,8 @@ pub(crate) struct Session {
     /// Requests refused in the session since the server last asked.
     refused: u64,
     begun: Instant,
+    /// The last calculation that was taken.
+    calculating: Option<Calculation>,
     end: End,
 }
 
@@ -195,6 +199,7 @@ impl Session {
             serving: 0,
             refused: 0,
             begun: now,
+            calculating: None,
             end: End::default(),
         }
     }
@@ -231,6 +236,9 @@ impl Session {
                 Some(_) => return Ok(Some(Want::Pause)),
                 None if self.is_crowded() => return Ok(Some(Want::Pause)),
                 None => {}
+            }
+            if self.protocol.calculation().is_some_and(|it| !it.is_done()) {
+                return Ok(Some(Want::Pause));
             }
             let advanced = self
                 .protocol
@@ -316,6 +324,16 @@ impl Session {
         if !self.protocol.exports_changed(exports, &mut self.output.outbox) {
             self.end();
         }
+    }
+
+    /// Returns a calculation that the session waits for, once.
+    pub(crate) fn take_calculation(&mut self) -> Option<Calculation> {
+        let wanted = self.protocol.calculation().filter(|it| !it.is_done())?;
+        if self.calculating.as_ref().is_some_and(|taken| taken.is_same(wanted)) {
+            return None;
+        }
+        self.calculating = Some(wanted.clone());
+        self.calculating.clone()
     }
 
     /// Returns the number of requests refused in the session since the last call, and resets it.

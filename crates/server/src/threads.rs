@@ -27,6 +27,7 @@ mod awaited;
 mod away;
 mod board;
 mod bound;
+mod calculators;
 mod clients;
 mod closing;
 mod control;

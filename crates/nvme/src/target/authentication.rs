@@ -23,6 +23,7 @@ use subtle::ConstantTimeEq;
 
 use self::message::{Challenge, Offer, Reply, explanation, id, kind};
 use super::access::Proof;
+use super::calculation::Calculation;
 use crate::auth::{Group, Hash};
 
 /// The groups that controllers choose from, the cheapest first. `None` is no group: then only the
@@ -54,10 +55,14 @@ pub(super) struct Authentication {
 enum Step {
     /// The host begins.
     Negotiate,
+    /// None: the public value of a challenge is computed.
+    Publish(Asked),
     /// The host fetches a challenge.
     Challenge(Asked),
     /// The host answers the challenge.
     Reply(Asked),
+    /// None: the value that both sides share is computed, for this reply of the host.
+    Share(Asked, Vec<u8>),
     /// The host fetches the result.
     Success1 { hash: Hash, response: Option<Vec<u8>> },
     /// The host confirms that the controller has proved its name.
@@ -89,15 +94,16 @@ impl Authentication {
         self.authenticated
     }
 
-    /// Takes a message of the host.
+    /// Takes a message of the host. Nothing else may be called before the calculation that it
+    /// needs is passed to [`Authentication::calculated`].
     ///
     /// # Errors
     /// When the host gives up.
-    pub(super) fn send(&mut self, message: &[u8]) -> Result<(), Failed> {
+    pub(super) fn send(&mut self, message: &[u8]) -> Result<Option<Calculation>, Failed> {
         let step = std::mem::replace(&mut self.step, Step::Failed(explanation::MESSAGE));
         let Some((kind, id, transaction)) = message::head(message) else {
             self.step = Step::Failed(explanation::PAYLOAD);
-            return Ok(());
+            return Ok(None);
         };
         let is_known = transaction == self.transaction;
         let next = match (kind, id, step) {
@@ -105,9 +111,14 @@ impl Authentication {
             (kind::COMMON, id::NEGOTIATE, _) if self.authenticated || !self.begun => {
                 self.begun = true;
                 self.transaction = transaction;
-                self.negotiate(message).map(Step::Challenge)
+                self.negotiate(message)
             }
-            (kind::CHAP, id::REPLY, Step::Reply(asked)) if is_known => self.check(message, &asked),
+            (kind::CHAP, id::REPLY, Step::Reply(asked)) if is_known => {
+                match asked.challenge.group {
+                    Some(_) => Ok(Step::Share(asked, message.to_vec())),
+                    None => self.check(message, &asked, None),
+                }
+            }
             (kind::CHAP, id::SUCCESS2, Step::Success2) if is_known => {
                 self.authenticated = true;
                 Ok(Step::Negotiate)
@@ -115,7 +126,38 @@ impl Authentication {
             _ => Err(explanation::MESSAGE),
         };
         self.step = next.unwrap_or_else(Step::Failed);
-        Ok(())
+        Ok(self.calculation())
+    }
+
+    /// Returns the calculation without which it cannot go on.
+    fn calculation(&self) -> Option<Calculation> {
+        match &self.step {
+            Step::Publish(asked) => {
+                Some(Calculation::new(asked.challenge.group?, &asked.exponent, None))
+            }
+            Step::Share(asked, message) => {
+                let public = Reply::parse(message, &asked.challenge).map(|reply| reply.public);
+                let public = public.unwrap_or_default(); // an empty one is none of the group
+                Some(Calculation::new(asked.challenge.group?, &asked.exponent, Some(public)))
+            }
+            _ => None,
+        }
+    }
+
+    /// Goes on with the result of a calculation.
+    pub(super) fn calculated(&mut self, result: Option<&[u8]>) {
+        let step = std::mem::replace(&mut self.step, Step::Failed(explanation::MESSAGE));
+        let next = match (step, result) {
+            (Step::Publish(mut asked), Some(public)) => {
+                asked.challenge.public = public.to_vec();
+                Ok(Step::Challenge(asked))
+            }
+            (Step::Share(asked, message), Some(shared)) => {
+                self.check(&message, &asked, Some(shared))
+            }
+            _ => Err(explanation::PAYLOAD),
+        };
+        self.step = next.unwrap_or_else(Step::Failed);
     }
 
     /// Returns the message that the host fetches; `None` when it is longer than `most`. A message
@@ -128,9 +170,11 @@ impl Authentication {
                 message::success(transaction, *hash, response.as_deref())
             }
             Step::Failed(explanation) => message::failure(transaction, *explanation),
-            Step::Negotiate | Step::Reply(_) | Step::Success2 => {
-                message::failure(transaction, explanation::MESSAGE)
-            }
+            Step::Negotiate
+            | Step::Publish(_)
+            | Step::Reply(_)
+            | Step::Share(..)
+            | Step::Success2 => message::failure(transaction, explanation::MESSAGE),
         };
         if bytes.len() > most {
             return None;
@@ -149,7 +193,7 @@ impl Authentication {
     }
 
     /// Chooses from what a host offers, and makes a challenge.
-    fn negotiate(&self, message: &[u8]) -> Result<Asked, u8> {
+    fn negotiate(&self, message: &[u8]) -> Result<Step, u8> {
         let offer = Offer::parse(message)?;
         let hash = offer.hashes().next().ok_or(explanation::HASH)?;
         let group = GROUPS.into_iter().find(|group| offer.groups().any(|it| it == *group));
@@ -161,23 +205,18 @@ impl Authentication {
         if !buffers.into_iter().all(self.proof.random) {
             return Err(explanation::FAILED);
         }
-        let public = group.map_or(Vec::new(), |group| group.public_value(&exponent));
         let number = u32::from_le_bytes(number).max(1);
-        Ok(Asked { challenge: Challenge { hash, group, number, value, public }, exponent })
+        let challenge = Challenge { hash, group, number, value, public: Vec::new() };
+        let asked = Asked { challenge, exponent };
+        Ok(if group.is_some() { Step::Publish(asked) } else { Step::Challenge(asked) })
     }
 
-    /// Checks a reply to a challenge.
-    fn check(&self, message: &[u8], asked: &Asked) -> Result<Step, u8> {
-        let Asked { challenge, exponent } = asked;
+    /// Checks a reply to a challenge, with the value that both sides share where there is a group.
+    fn check(&self, message: &[u8], asked: &Asked, shared: Option<&[u8]>) -> Result<Step, u8> {
+        let challenge = &asked.challenge;
         let hash = challenge.hash;
         let reply = Reply::parse(message, challenge).ok_or(explanation::PAYLOAD)?;
-        let shared = match challenge.group {
-            Some(group) => {
-                let shared = group.shared_value(exponent, reply.public);
-                Some(hash.digest(&shared.ok_or(explanation::PAYLOAD)?))
-            }
-            None => None,
-        };
+        let shared = shared.map(|shared| hash.digest(shared));
         let response = |key: &[u8], value: &[u8], number: u32, role: &str, names: [&str; 2]| {
             let value = match &shared {
                 Some(shared) => hash.hmac(shared, &[value]),

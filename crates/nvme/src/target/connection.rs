@@ -25,6 +25,7 @@ use std::sync::Arc;
 
 use super::admin::Admin;
 use super::authentication::Authentication;
+use super::calculation::Calculation;
 use super::data::Incoming;
 use super::flight::{Flight, Flights, Payload};
 use super::io::Pieces;
@@ -32,6 +33,7 @@ use super::message::Parameters;
 use super::namespace::Namespaces;
 use super::request::{Answer, Failure, Request};
 use super::subsystem::{QueueLease, Subsystem};
+use crate::wire::command::Command;
 use crate::wire::pdu::{self, DIGEST_BYTES, INITIALIZE_BYTES, kind};
 use lists::List;
 
@@ -149,6 +151,9 @@ pub struct Connection {
     host: Option<String>,
     /// The proof that the host owes, or has given.
     authentication: Option<Box<Authentication>>,
+    calculates_elsewhere: bool,
+    /// The command that waits for a calculation.
+    calculating: Option<(Command, Calculation)>,
     queue: Queue,
     flights: Flights,
     /// Commands whose lists of ranges the host is asked for, one after another.
@@ -172,6 +177,8 @@ impl Connection {
             role: Role::None,
             host: None,
             authentication: None,
+            calculates_elsewhere: false,
+            calculating: None,
             queue: Queue { size: 0, head: 0, flow_control: true },
             flights: Flights::default(),
             lists: VecDeque::new(),
@@ -203,6 +210,12 @@ impl Connection {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Result<(usize, Option<Event>), Violation> {
+        if self.calculating.is_some() {
+            return match self.go_on_calculated(out) {
+                Ok(event) => Ok((0, Some(event.unwrap_or(Event::NeedMore)))),
+                Err(violation) => Err(self.fail(violation, out)),
+            };
+        }
         match &mut self.state {
             State::Header { bytes, filled } => {
                 let needed = match headers::needed(&bytes[..*filled], &self.parameters) {

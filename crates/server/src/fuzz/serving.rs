@@ -71,6 +71,9 @@ pub(super) fn answers(
                 break;
             }
         }
+        if let Some(calculation) = host.session.take_calculation() {
+            calculation.run();
+        }
         if host.budget.next_in_turn().is_some() {
             host.session.turn_has_come();
         }

@@ -10,12 +10,12 @@ use std::time::Duration;
 use floe_block::{Fault, Kind, VolumeId};
 use floe_device::Slice;
 use floe_nbd::export::{Export, Exports};
-use floe_nvme::target::Digest;
 use floe_nvme::target::connection::{Connection, Event as NvmeEvent, Violation};
 use floe_nvme::target::namespace::{Namespace, Namespaces};
 use floe_nvme::target::paths::Paths;
 use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
+use floe_nvme::target::{Calculation, Digest};
 
 use super::parts::in_parts;
 use super::{
@@ -79,7 +79,8 @@ impl ProtocolFactory for NvmeTcp {
         _: &mut Outbox,
     ) -> Box<dyn Protocol> {
         let namespaces = namespaces_of(&self.known, exports, self.subsystem.paths());
-        let connection = Connection::new(Arc::clone(&self.subsystem), namespaces, address);
+        let mut connection = Connection::new(Arc::clone(&self.subsystem), namespaces, address);
+        connection.calculate_elsewhere();
         let (known, paths) = (Arc::clone(&self.known), Arc::clone(self.subsystem.paths()));
         Box::new(NvmeClient { connection, known, paths, answers: Vec::new(), has_failed: false })
     }
@@ -204,6 +205,10 @@ impl Protocol for NvmeClient {
 
     fn has_parent(&self) -> Option<bool> {
         self.connection.has_controller()
+    }
+
+    fn calculation(&self) -> Option<&Calculation> {
+        self.connection.calculation()
     }
 
     fn has_last_words(&self) -> bool {

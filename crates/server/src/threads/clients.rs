@@ -10,6 +10,7 @@ use floe_block::{Answer, Driver, Fault, Kind, Request as CacheRequest, SECTOR_BY
 use floe_device::{Buffer, Extent, Slice, SocketOutcome};
 use rustix::net::{Shutdown, shutdown, sockopt};
 
+use super::calculators::calculate;
 use super::messages::{Done, Problem};
 use super::origin::{LookedFor, Origin};
 use super::token::ClientToken;
@@ -135,6 +136,9 @@ impl Worker {
                     break;
                 }
             }
+        }
+        if let Some(calculation) = self.sessions[index].take_calculation() {
+            calculate(calculation, &self.post.mailbox, index);
         }
         self.tally.clients.requests_refused += self.sessions[index].take_refused();
         if self.common.budget.is_waited_for() {

@@ -44,6 +44,8 @@ pub(super) enum Message {
     },
     /// Nothing in a tier is valid any more: bypass it altogether.
     Retire { tier: TierKey },
+    /// The session with this number may have something to do.
+    Touch(u32),
     /// Take no more requests of clients.
     End,
     /// An empty command: a worker that does not take even this hangs.

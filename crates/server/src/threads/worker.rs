@@ -55,7 +55,7 @@ pub(super) struct Beginning {
 
 /// Messages to and from a worker.
 pub(super) struct Post {
-    mailbox: Arc<Mailbox<Message>>,
+    pub(super) mailbox: Arc<Mailbox<Message>>,
     pub(super) outbox: WorkerOutbox,
     wake_up: Rc<OwnedFd>,
 }
@@ -231,6 +231,7 @@ impl Worker {
                 self.sessions.adopt(passed, &self.common);
                 self.tally.clients.connections_taken += 1;
             }
+            Message::Touch(index) => self.sessions.touch(index),
             Message::End => self.sessions.end(self.config.nvme.hands_off, &mut self.sockets),
             Message::Probe => {}
             Message::Stop => self.stopped = true,

@@ -4,6 +4,7 @@ use super::{Connection, Event, Role, Violation};
 use crate::target::IN_CAPSULE_MAX_BYTES;
 use crate::target::admin::Outcome;
 use crate::target::authentication::Failed;
+use crate::target::calculation::Calculation;
 use crate::wire::code::{admin, fabrics};
 use crate::wire::command::Command;
 use crate::wire::status::Status;
@@ -67,7 +68,8 @@ impl Connection {
         }
     }
 
-    /// Acts on a message of the host.
+    /// Acts on a message of the host. Its command is not completed before the calculation that it
+    /// needs.
     pub(super) fn authentication_sent(
         &mut self,
         command: &Command,
@@ -75,10 +77,59 @@ impl Connection {
         out: &mut Vec<u8>,
     ) -> Result<Event, Violation> {
         let authentication = self.authentication.as_mut().expect("it was asked for");
-        let result = authentication.send(message);
+        let calculation = match authentication.send(message) {
+            Ok(calculation) => calculation,
+            Err(Failed) => {
+                self.complete(command.id(), 0, Status::SUCCESS, out);
+                return Err(Violation::NotAuthenticated);
+            }
+        };
+        let Some(calculation) = calculation else {
+            return self.authentication_taken(*command, out);
+        };
+        if !self.calculates_elsewhere {
+            calculation.run();
+        }
+        self.calculating = Some((*command, calculation));
+        match self.go_on_calculated(out)? {
+            Some(event) => Ok(event),
+            None => Ok(Event::Nothing),
+        }
+    }
+
+    /// Completes the command that waits for a calculation, once there is the result.
+    pub(super) fn go_on_calculated(
+        &mut self,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        let Some((command, calculation)) = &self.calculating else { return Ok(None) };
+        let Some(result) = calculation.result() else { return Ok(None) };
+        let authentication = self.authentication.as_mut().expect("it was asked for");
+        authentication.calculated(result.as_deref());
+        let command = *command;
+        self.calculating = None;
+        self.authentication_taken(command, out).map(Some)
+    }
+
+    fn authentication_taken(
+        &mut self,
+        command: Command,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Violation> {
         self.complete(command.id(), 0, Status::SUCCESS, out);
-        result.map_err(|Failed| Violation::NotAuthenticated)?;
         self.proved()?;
         Ok(Event::Nothing)
+    }
+
+    /// Leaves calculations to the caller, who takes each by [`Connection::calculation`]. Without
+    /// this, [`Connection::advance`] does them.
+    pub fn calculate_elsewhere(&mut self) {
+        self.calculates_elsewhere = true;
+    }
+
+    /// Returns the calculation without which the connection takes no further bytes. Advance it
+    /// again when that has been run.
+    pub fn calculation(&self) -> Option<&Calculation> {
+        self.calculating.as_ref().map(|(_, calculation)| calculation)
     }
 }
