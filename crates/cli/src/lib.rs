@@ -146,8 +146,8 @@ pub fn run() -> ExitCode {
         Err(refusal) => return report::explain(&refusal),
     };
     let result = match cli.command {
-        Command::Serve(arguments) => serve::run(*arguments),
-        Command::Attach(arguments) => serve::attach(*arguments),
+        Command::Serve(arguments) => serve::told(serve::run(*arguments)),
+        Command::Attach(arguments) => serve::told(serve::attach(*arguments)),
         Command::Detach(arguments) => attach::detach(&arguments),
         Command::Status(arguments) => status::run(&arguments),
         Command::Flush(arguments) => admin::flush(&arguments),

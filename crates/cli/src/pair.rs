@@ -56,7 +56,7 @@ pub(crate) fn wait(
     bound: &Bound,
     config: &ServerConfig,
     signals: &OwnedFd,
-    open: impl Fn() -> Result<Vec<Volume>, OpenError>,
+    open: impl Fn() -> Result<Vec<Volume>, (usize, OpenError)>,
 ) -> Result<Option<(Vec<Volume>, Lease)>, CliError> {
     let names = config.volume.iter().filter_map(|volume| volume.backing().image().cloned());
     let names: Vec<_> = names.collect();
@@ -73,8 +73,11 @@ pub(crate) fn wait(
         let Waited::Free(reason) = waited else { return Ok(None) };
         let volumes = match open() {
             // Another server was faster.
-            Err(OpenError::Rbd(RbdError::Locked { .. })) => continue,
-            opened => opened.or_usage()?,
+            Err((_, OpenError::Rbd(RbdError::Locked { .. }))) => continue,
+            Err((volume, error)) => {
+                return Err(CliError::usage(config.unusable_backing(volume, error)));
+            }
+            Ok(volumes) => volumes,
         };
         let images = volumes.iter().filter_map(|volume| volume.backing.image().cloned());
         let images: Vec<_> = images.collect();

@@ -119,6 +119,11 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     serve(source.config()?, print_config, consent, log_format)
 }
 
+/// Tells the client that has asked for this program why it has ended, if it has not served.
+pub(crate) fn told(result: Result<(), CliError>) -> Result<(), CliError> {
+    result.inspect_err(|error| upgrade::tell_client(Err(error)))
+}
+
 fn serve(
     mut config: ServerConfig,
     print_config: bool,
@@ -151,9 +156,8 @@ fn serve(
     log_settings(&config);
     if config.admin.is_read_only() {
         tracing::warn!(
-            "admin is on TCP only, where clients can look and change nothing: for floe flush, \
-             floe stop and the like leave `admin` out, add \"unix:PATH\" to it, or give an \
-             admin-token-file"
+            "admin has no socket, so that clients can look at most and change nothing: for floe \
+             flush, floe stop and the like leave \"none\" out, or give an admin-token-file"
         );
     }
     let attached = match server.attach() {
@@ -175,6 +179,7 @@ fn serve(
     let admin: Vec<_> = server.admin_addresses().map(ToString::to_string).collect();
     tracing::info!(admin = %admin.join(","), "serving");
     notify::ready();
+    upgrade::tell_client(Ok(()));
     let ended = server.run();
     drop(lease); // with it the last hold on the images, which the other server of a pair waits for
     attach::forget(&attached);
@@ -220,14 +225,19 @@ pub(crate) fn prepare(
     signals: OwnedFd,
 ) -> Result<Option<Prepared>, CliError> {
     let turn = config.serving.standby.then(|| Arc::new(Turn::default()));
-    let memory = config.memory.tier().or_usage()?;
+    let opening = Opening::begin(&signals)?;
+    let usage = |line: String| CliError::usage(line);
+    let memory = config.memory.tier().map_err(|wrong| usage(config.wrong(&wrong)))?;
     let cache =
         PreparedTiers::new(config, memory.as_ref(), consent, state.clone()).map_err(tier_error)?;
     let devices = config.volume.iter().map(VolumeConfig::backing);
     let devices = devices.chain(config.tiers().map(TierConfig::cache));
-    let admin = AdminSetup::of(&config.admin, devices).or_usage()?;
-    let tls = config.listen.certificates().or_usage()?;
-    let nvme_access = config.listen.nvme_access().or_usage()?;
+    let admin = AdminSetup::of(&config.admin, devices);
+    let admin = admin.map_err(|wrong| usage(config.wrong(&wrong)))?;
+    let tls = config.listen.certificates();
+    let tls = tls.map_err(|error| usage(config.unusable("tls-certificates", error)))?;
+    let nvme_access = config.listen.nvme_access();
+    let nvme_access = nvme_access.map_err(|wrong| usage(config.wrong(&wrong)))?;
     let reloadable = Reloadable {
         tls: tls.clone(),
         token: admin.token.clone(),
@@ -247,26 +257,38 @@ pub(crate) fn prepare(
         flush_interval: config.serving.flush_interval(),
         memory,
         shed_most: config.serving.shed.map(Percent::share),
-        service: config.memory.times().or_usage()?,
+        service: config.memory.times().map_err(|wrong| usage(config.wrong(&wrong)))?,
         state,
         devices: Arc::new(NamedDevices),
         check_program: upgrade::check_program,
         turn: turn.clone(),
         log_lines_dropped: log::dropped_lines,
-    })
-    .or_usage()?;
-    let volume = |volume: &VolumeConfig| {
+    });
+    let bound = bound.map_err(|error| {
+        usage(match error.setting() {
+            Some(setting) => config.unusable(setting, error),
+            None => error.to_string(),
+        })
+    })?;
+    let volume = |(number, volume): (usize, &VolumeConfig)| {
         let (read_only, reach) = (volume.read_only, volume.reach());
-        let backing = Arc::new(opened(volume.backing(), Role::Backing { read_only })?);
+        let backing = opened(volume.backing(), Role::Backing { read_only });
+        let backing = Arc::new(backing.map_err(|error| (number, error))?);
         let (name, description) = (volume.name().to_owned(), volume.description.clone());
         let description = description.unwrap_or_default();
         Ok(Volume { name, description, backing, read_only, reach })
     };
-    // A server of a pair hears signals while it waits for the other one.
-    let opening = if turn.is_none() { Some(Opening::begin(&signals)?) } else { None };
-    let open = || config.volume.iter().map(volume).collect::<Result<Vec<_>, OpenError>>();
+    // A server of a pair hears signals itself while it waits for the other one.
+    let opening = turn.is_none().then_some(opening);
+    let open = || {
+        let volumes = config.volume.iter().enumerate().map(volume);
+        volumes.collect::<Result<Vec<_>, (usize, OpenError)>>()
+    };
     let (volumes, lease) = match &turn {
-        None => (open().or_usage()?, None),
+        None => {
+            let unusable = |(number, error)| usage(config.unusable_backing(number, error));
+            (open().map_err(unusable)?, None)
+        }
         Some(turn) => match pair::wait(turn, &bound, config, &signals, open)? {
             Some((volumes, lease)) => (volumes, Some(lease)),
             None => return Ok(None),
@@ -355,11 +377,13 @@ fn opened(device: &Spec, role: Role) -> Result<floe_device::Source, OpenError> {
     }
     std::thread::scope(|scope| {
         let (done, ended) = std::sync::mpsc::channel::<()>();
-        scope.spawn(move || {
+        let tell = move || {
             if ended.recv_timeout(LONG) == Err(RecvTimeoutError::Timeout) {
                 tracing::info!(%device, "opening; the lock of a killed server lasts up to 30 s");
             }
-        });
+        };
+        // Without a thread nothing is told.
+        let _ = std::thread::Builder::new().spawn_scoped(scope, tell);
         let opened = device.prepare(role);
         drop(done);
         opened
@@ -370,7 +394,28 @@ fn opened(device: &Spec, role: Role) -> Result<floe_device::Source, OpenError> {
 mod tests {
     use std::path::Path;
 
+    use floe_device::RingError;
+
     use super::*;
+
+    #[test]
+    fn the_table_of_kernels_says_what_the_program_says() {
+        let install = include_str!("../../../docs/service/install.md");
+        let row = |feature: &str| {
+            let mut rows = install.lines().filter(|line| line.starts_with(feature));
+            let row = rows.next().expect("the table has the feature");
+            row.split('|').nth(2).expect("a version").trim().to_owned()
+        };
+        let (serve, attach) = (row("| `floe serve`"), row("| `floe attach`"));
+        let needs = |message: String, version: &str| {
+            assert!(message.contains(&format!("Linux {version} or newer is needed")), "{message}");
+        };
+        needs(RingError::Missing("anything").to_string(), &serve);
+        needs(floe_server::ublk::UblkError::Missing("anything").to_string(), &attach);
+        let readme = include_str!("../../../README.md");
+        let said = format!("Linux {serve} or newer for the server, {attach} for `floe attach`");
+        assert!(readme.contains(&said), "README says {said}");
+    }
 
     fn settings(folder: &Path, cache_size: &str, admin: &str) -> ServerConfig {
         let folder = folder.display();

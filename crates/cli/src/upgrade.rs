@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 
 use clap::Args;
 use floe_server::admin::client;
+use floe_server::upgrade_client;
+use rustix::net::{Shutdown, shutdown};
 
 use crate::admin::Server;
 use crate::error::CliError;
@@ -32,6 +34,9 @@ pub(crate) fn run(arguments: &UpgradeArguments) -> Result<(), CliError> {
     Ok(client::upgrade(&arguments.server.endpoint()?)?)
 }
 
+/// The variable with the number of the process whose standard input is the client.
+const CLIENT: &str = "FLOE_UPGRADE_CLIENT";
+
 /// The file of this process's program. Once another has its name, the system tells no usable one.
 static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
 
@@ -45,7 +50,7 @@ pub(crate) fn note_program() {
 /// Checks that the program takes this process's arguments and settings, by having it print them.
 pub(crate) fn check_program() -> Result<(), String> {
     let mut command = again()?;
-    command.arg("--print-config").stdin(Stdio::null()).stdout(Stdio::null());
+    command.env_remove(CLIENT).arg("--print-config").stdin(Stdio::null()).stdout(Stdio::null());
     let said = command.stderr(Stdio::piped()).output().map_err(|error| error.to_string())?;
     match said.status.success() {
         true => Ok(()),
@@ -53,12 +58,42 @@ pub(crate) fn check_program() -> Result<(), String> {
     }
 }
 
-/// Carries out the program in place of this one. Returns the error if it cannot be begun.
+/// Carries out the program in place of this one. Returns the error if it cannot be begun. The
+/// client that has asked for it becomes the standard input of the new program.
 pub(crate) fn replace() -> CliError {
     log::end();
-    match again() {
-        Ok(mut command) => CliError::failure(format!("it cannot be begun: {}", command.exec())),
-        Err(problem) => CliError::failure(problem),
+    let client = upgrade_client::take();
+    let own = client.as_ref().and_then(|client| client.try_clone().ok());
+    let problem = match again() {
+        Ok(mut command) => {
+            command.env_remove(CLIENT);
+            if let Some(client) = client {
+                command.env(CLIENT, std::process::id().to_string()).stdin(client);
+            }
+            format!("it cannot be begun: {}", command.exec())
+        }
+        Err(problem) => problem,
+    };
+    if let Some(client) = own {
+        let _ = rustix::io::write(client, problem.as_bytes()); // it may have left
+    }
+    CliError::failure(problem)
+}
+
+/// Returns whether the standard input is the client that has asked the program before for this one.
+fn has_client() -> bool {
+    std::env::var(CLIENT).is_ok_and(|of| of == std::process::id().to_string())
+}
+
+/// Tells the client that has asked for this program, if there is one, that it serves, or why it has
+/// ended.
+pub(crate) fn tell_client(result: Result<(), &CliError>) {
+    let client = std::io::stdin();
+    if has_client() {
+        if let Err(error) = result {
+            let _ = rustix::io::write(&client, error.line().as_bytes()); // it may have left
+        }
+        let _ = shutdown(&client, Shutdown::Both);
     }
 }
 

@@ -1,9 +1,10 @@
 //! The addresses on which the server listens for clients, each with its protocol.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
-use floe_nbd::uri::{self, Problem, Uri, UriError};
+use floe_nbd::uri::{self, Address, Problem, Uri, UriError};
 use floe_nvme::wire::PORT as NVME_PORT;
 
 /// The scheme of NVMe over TCP.
@@ -41,6 +42,21 @@ pub enum ListenAddressError {
         /// The problem found.
         problem: String,
     },
+}
+
+impl ListenAddress {
+    /// Returns whether its clients speak NVMe over TCP.
+    pub(crate) fn is_nvme(&self) -> bool {
+        matches!(self, Self::NvmeTcp(_))
+    }
+
+    /// Returns the Unix socket that it is.
+    pub(crate) fn socket(&self) -> Option<&Path> {
+        match self {
+            Self::Nbd(Uri { address: Address::Unix(path), .. }) => Some(path),
+            _ => None,
+        }
+    }
 }
 
 impl FromStr for ListenAddress {

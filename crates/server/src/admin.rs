@@ -40,7 +40,7 @@ mod reply;
 mod token;
 
 pub(crate) use access::{Access, NetworkRules, name_in};
-pub use address::{AddressError, AdminAddress, NoDefaultAddress};
+pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
 pub(crate) use command::{Addition, Command};
 pub use command::{AnaState, NewTier, NewVolume, Resize, SetAccess};
 pub(crate) use conversation::{Conversation, Heard};

@@ -9,12 +9,16 @@ mod calibration;
 mod declare;
 mod file;
 mod given;
+mod memory;
 mod names;
 mod nqn;
+mod origin;
 mod place;
+mod plain;
 mod text;
 mod tier;
 mod tree;
+mod unusable;
 mod validate;
 mod value;
 mod wrong;
@@ -23,6 +27,7 @@ pub use attach::Attach;
 pub use declare::{Kind, Setting};
 pub use given::{Given, read_given};
 pub use nqn::Nqn;
+pub use origin::Origin;
 pub use tier::own_forms;
 pub use tree::{
     AdminConfig, ListenConfig, MemoryConfig, ServerConfig, ServingConfig, TierConfig, VolumeConfig,
@@ -30,3 +35,4 @@ pub use tree::{
 pub use validate::read_times;
 pub use value::{Bytes, Freeze, Group, Interval, Percent};
 pub use wrong::Wrong;
+pub(crate) use wrong::named;

@@ -28,6 +28,7 @@ pub mod status;
 mod threads;
 pub mod tls;
 pub mod ublk;
+pub mod upgrade_client;
 mod volume;
 
 pub use address::{ListenAddress, ListenAddressError, NvmeAddress};

@@ -76,6 +76,9 @@ pub enum SocketError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The folder of the socket is missing.
+    #[error("No such file or directory: the folder {} does not exist", .0.display())]
+    NoFolder(PathBuf),
     /// The system refuses.
     #[error(transparent)]
     System(#[from] io::Error),
@@ -152,6 +155,10 @@ fn turn(path: &Path) -> Option<File> {
 }
 
 fn attempt(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), SocketError> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.exists()) {
+        return Err(SocketError::NoFolder(folder.to_owned()));
+    }
     remove_stale(path)?;
     let socket = bound(path, permitted)?;
     let file = SocketFile::of(path)?;

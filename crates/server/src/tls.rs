@@ -21,13 +21,17 @@ use rustls::server::{ServerConfig, WebPkiClientVerifier};
 
 pub(crate) use channel::Channel;
 
+/// The files that its folder may have.
+pub(crate) const FILES: [&str; 4] =
+    ["server-cert.pem", "server-key.pem", "ca-cert.pem", "ca-crl.pem"];
+
 /// The encryption of connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
     /// Never.
     #[default]
     Off,
-    /// When the client asks for it.
+    /// When the client asks for it; always where clients must show a certificate.
     On,
     /// Always: a client without TLS gets no export.
     Require,
@@ -92,13 +96,14 @@ pub enum TlsError {
 
 impl TlsConfig {
     /// Reads the certificates in `folder`. With `verify_peer` every client must show a certificate
-    /// that `ca-cert.pem` has signed. With `required` the server answers only the request for TLS
-    /// in plaintext.
+    /// that `ca-cert.pem` has signed. With `required` or `verify_peer` the server answers only the
+    /// request for TLS in plaintext: a client shows no certificate there.
     ///
     /// # Errors
     /// When a file is missing, is not PEM, or does not fit the others.
     pub fn load(folder: &Path, verify_peer: bool, required: bool) -> Result<Self, TlsError> {
         let server = Arc::new(RwLock::new(read(folder, verify_peer)?));
+        let required = required || verify_peer;
         Ok(Self { folder: folder.to_owned(), verify_peer, server, required })
     }
 
@@ -115,6 +120,11 @@ impl TlsConfig {
     /// Returns whether a client must use TLS.
     pub fn required(&self) -> bool {
         self.required
+    }
+
+    /// Returns whether a client must show a certificate.
+    pub(crate) fn verifies_peers(&self) -> bool {
+        self.verify_peer
     }
 
     /// Makes the server's end of a connection, before its first byte.

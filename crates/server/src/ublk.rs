@@ -13,7 +13,7 @@ mod uses;
 
 pub(crate) use device::{LocalDevice, LocalDevices, LocalVolume};
 pub(crate) use ending::Ending;
-pub use floe_ublk::protect_memory;
+pub use floe_ublk::{UblkError, protect_memory};
 pub(crate) use local_queue::{LocalQueue, LocalRequest, QueueOrder};
 pub use others::{Found, check_driver, delete, find};
 pub use uses::uses;

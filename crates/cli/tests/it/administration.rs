@@ -431,3 +431,103 @@ fn a_terminal_that_is_closed_ends_its_server_in_good_order() {
     assert!(wait_for(&mut child).success());
     assert!(!volume.path("admin.sock").exists(), "it has ended in good order");
 }
+
+/// `floe serve` of a volume with another admin address than those of [`Volume::command_line`], and
+/// a folder in which its default socket is.
+fn served_with_admin(volume: &Volume, admin: &[&str]) -> Server {
+    let mut line = volume.command_line();
+    let at = line.iter().position(|word| word == "--admin").expect("it has one");
+    line.splice(at..at + 2, admin.iter().map(|word| (*word).to_owned()));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.args(line).env("RUNTIME_DIRECTORY", text(&volume.path("")));
+    Server::spawn(&mut command, volume.path("floe.log"))
+}
+
+/// Runs `floe` where the default socket is that of a volume's server.
+fn floe_beside(volume: &Volume, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    let command = command.args(arguments).env("RUNTIME_DIRECTORY", text(&volume.path("")));
+    command.stdin(Stdio::null()).output().expect("floe runs")
+}
+
+#[test]
+fn an_address_comes_beside_the_default_socket_unless_there_shall_be_none() {
+    let volume = Volume::new(&pattern(9, MIB), "back");
+    let mut server = served_with_admin(&volume, &["--admin", "127.0.0.1:0"]);
+    assert!(server.admin.starts_with("127.0.0.1:"), "{}", server.admin);
+    for command in [&["status"][..], &["status", "--json"], &["flush"], &["volume", "list"]] {
+        let output = floe_beside(&volume, command);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "floe {command:?}: {said}");
+    }
+    // A second server with the same default socket does without, and says so.
+    let second = Volume::new(&pattern(10, MIB), "through");
+    let mut line = second.command_line();
+    let at = line.iter().position(|word| word == "--admin").expect("it has one");
+    line[at + 1] = "127.0.0.1:0".to_owned();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_floe"));
+    command.args(line).env("RUNTIME_DIRECTORY", text(&volume.path("")));
+    let other = Server::spawn(&mut command, second.path("floe.log"));
+    assert!(other.log().contains("another program serves"), "{}", other.log());
+    other.end();
+    assert!(floe_beside(&volume, &["stop"]).status.success());
+    server.has_ended_well();
+    assert!(!volume.path("admin.sock").exists());
+
+    let server = served_with_admin(&volume, &["--admin", "127.0.0.1:0", "--admin", "none"]);
+    assert!(!volume.path("admin.sock").exists());
+    let output = floe_beside(&volume, &["status", "--admin", &server.admin]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    server.end();
+    let elsewhere = format!("unix:{}", volume.path("other.sock").display());
+    let server = served_with_admin(&volume, &["--admin", "127.0.0.1:0", "--admin", &elsewhere]);
+    assert!(!volume.path("admin.sock").exists() && volume.path("other.sock").exists());
+    server.end();
+}
+
+#[test]
+fn files_that_floe_makes_are_for_its_user_only() {
+    let volume = Volume::new(&pattern(11, MIB), "back");
+    let server = volume.serve();
+    let mode = |path: &Path| path.metadata().expect("it is there").mode() & 0o777;
+    assert_eq!(mode(&volume.path("cache.img")), 0o600);
+    assert_eq!(mode(&volume.path("state")), 0o700);
+    for file in std::fs::read_dir(volume.path("state")).expect("a folder") {
+        let path = file.expect("an entry").path();
+        assert_eq!(mode(&path), 0o600, "{}", path.display());
+    }
+    assert_eq!(mode(&volume.path("admin.sock")), 0o600);
+    let new = format!("file:{},size=1MiB", volume.path("new.img").display());
+    let tier = format!("file:{},size=8MiB", volume.path("tier.img").display());
+    floe_ok(&["volume", "add", "new", &new, "--admin", &server.admin]);
+    floe_ok(&["tier", "add", &tier, "--admin", &server.admin]);
+    assert_eq!((mode(&volume.path("new.img")), mode(&volume.path("tier.img"))), (0o600, 0o600));
+    floe_ok(&["tier", "remove", "1", "--admin", &server.admin]);
+    server.end();
+    // A file that is there keeps what its owner has given it.
+    std::fs::set_permissions(volume.path("cache.img"), PermissionsExt::from_mode(0o640))
+        .expect("its mode");
+    let line = volume.with(&["--initialise", "--discard-dirty"]);
+    line.serve().end();
+    assert_eq!(mode(&line.path("cache.img")), 0o640);
+}
+
+#[test]
+fn an_upgrade_goes_on_with_the_new_program_or_says_why_that_has_ended() {
+    let volume = Volume::new(&pattern(12, MIB), "back");
+    let mut server = volume.serve();
+    let admin = server.admin.clone();
+    floe_ok(&["upgrade", "--admin", &admin]);
+    assert_eq!(server.status().volumes.len(), 1);
+    // Nothing is wrong with the settings, which are checked before.
+    std::fs::rename(volume.path("backing.img"), volume.path("away.img")).expect("it is there");
+    let output = floe(&["upgrade", "--admin", &admin]);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    for word in ["the new program has ended", "backing:", "backing.img", "No such file"] {
+        assert!(said.contains(word), "{word:?} is not in {said}");
+    }
+    assert_eq!(server.ended(), Some(2));
+    std::fs::rename(volume.path("away.img"), volume.path("backing.img")).expect("it is there");
+    volume.serve().end();
+}

@@ -19,6 +19,9 @@ fn files(folder: &Path) {
     std::fs::create_dir(folder.join("folder")).expect("a folder");
     write("volume.img", &[0; 1 << 20]);
     write("odd.img", &[0; 1000]);
+    std::fs::hard_link(folder.join("volume.img"), folder.join("hard.img")).expect("a link");
+    std::os::unix::fs::symlink("volume.img", folder.join("soft.img")).expect("a link");
+    write("folder/cache-0.json", &[0; 1 << 20]);
     write("nothing", b"");
     write("noise", &pattern(1, 4999));
     write("cut.csv.gz", CUT_GZIP);
@@ -68,6 +71,54 @@ fn files(folder: &Path) {
         r#"{"policy":"lru","times_us":{"head":{"alone":1,"contended":[[4,2],[2,3]]}}}"#,
     );
     write("binary.toml", b"\xff\xfe\0\x01");
+    let rest = "listen = 'nbd://127.0.0.1:0'\nadmin = 'none'\n[[volume]]\nname = 'a'\n\
+                backing = 'memory:4MiB'\n";
+    let cache = "cache = \"memory:1MiB\"\n";
+    for (name, text) in [
+        ("quoted", format!("{cache}threads = \"4\"\n{rest}")),
+        ("negative", format!("{cache}threads = -1\n{rest}")),
+        ("list", format!("{cache}threads = [4]\n{rest}")),
+        ("sizes", format!("{cache}block-sizes = [\"4KiB\", \"64KiB\"]\n{rest}")),
+        ("sizes-of-numbers", format!("{cache}block-sizes = [4096, 65536]\n{rest}")),
+        ("one-volume", "cache = \"memory:1MiB\"\n[volume]\nname = \"a\"\n".to_owned()),
+        ("one-tier", format!("{rest}[tier]\ncache = \"memory:1MiB\"\n")),
+        ("volume-text", format!("{cache}volume = \"a\"\n")),
+        ("flag", format!("{cache}insecure = 1\n{rest}")),
+        ("again", format!("{cache}threads = 1\nthreads = 2\n{rest}")),
+        ("unquoted", format!("{cache}write = back\n{rest}")),
+        ("section", format!("{cache}[server]\nthreads = 1\n")),
+        ("certificates", format!("{cache}tls = \"on\"\ntls-certificates = \"/no/tls\"\n{rest}")),
+        (
+            "token",
+            format!(
+                "{cache}admin-token-file = \"/no/t\"\nadmin = \"127.0.0.1:0\"\n\
+                          listen = \"nbd://127.0.0.1:0\"\n[[volume]]\nname = \"a\"\n\
+                          backing = \"memory:4MiB\"\n"
+            ),
+        ),
+        (
+            "socket",
+            format!(
+                "{cache}listen = \"nbd+unix:///?socket=/no/floe.sock\"\n\
+                           admin = \"none\"\n[[volume]]\nname = \"a\"\n\
+                           backing = \"memory:4MiB\"\n"
+            ),
+        ),
+        (
+            "admin-socket",
+            format!(
+                "{cache}listen = \"nbd://127.0.0.1:0\"\n\n\
+                                 admin = \"unix:/no/admin.sock\"\n[[volume]]\nname = \"a\"\n\
+                                 backing = \"memory:4MiB\"\n"
+            ),
+        ),
+        ("cache-folder", format!("# c\ncache = \"file:/no/c.img,size=4MiB\"\n{rest}")),
+        ("tier-folder", format!("{cache}{rest}[[tier]]\n\ncache = \"file:/no/c.img,size=4MiB\"\n")),
+        ("no-volume", format!("{cache}{rest}[[volume]]\nname = \"b\"\nbacking = \"./none.img\"\n")),
+    ] {
+        write(&format!("{name}.toml"), text.as_bytes());
+    }
+    write("latin.toml", b"# one\nname = \"\xe9\"\n");
     write("cacheless.toml", b"[[volume]]\nname = \"a\"\nbacking = \"memory:4MiB\"\n");
     write("volumeless.toml", b"cache = \"memory:1MiB\"\n");
 }
@@ -180,6 +231,24 @@ fn wrong_devices_are_refused() {
          2097152
         --backing file:volume.img --cache file:volume.img                → same file
         --backing file:volume.img --cache file:./volume.img              → volume.img | in use
+        --backing file:volume.img --cache file:hard.img → same file | volume.img | \
+         hard.img | \"floe\"
+        --backing file:soft.img --cache file:volume.img → same file | volume.img | \
+         soft.img
+        --backing file:volume.img --cache stripe:soft.img+nothing,size=1MiB → same file | soft.img
+        --backing memory:4MiB --cache file:hard.img --tier ./soft.img    → tier 1 | same file | \
+         hard.img | soft.img
+        --backing memory:4MiB --cache file:new.img,size=1MiB --tier ./new.img,size=1MiB → tier 1 | \
+         same file | new.img
+        --backing memory:4MiB --cache stripe:soft.img+hard.img → hard.img is the same as soft.img
+        --backing file:volume.img --cache memory:1MiB --memory 64MiB --service hard.img → \
+         service | same file | hard.img
+        --backing memory:4MiB --cache file:folder/cache-0.json --state-dir folder → cache | \
+         folder/cache-0.json | state of a cache
+        --backing memory:4MiB --cache file:new.img --cache-size 100000TiB → cache-size | 100000TiB \
+         needs | of memory
+        --backing memory:4MiB --cache file:new.img,size=1MiB --tier ./other.img,size=100000TiB → \
+         tier 1 | 100000TiB needs | of memory
         --backing file:volume.img --cache ./folder --cache-size 1MiB     → folder | neither a \
          regular file
         --backing file:volume.img --cache file:new.img                   → cache-size is missing | \
@@ -286,6 +355,11 @@ fn wrong_settings_are_refused() {
         --tls-certificates .                                  → tls-certificates | tls is off
         --tls-verify-peer                                     → tls-verify-peer | tls is off
         --tls on                                              → tls-certificates is missing
+        --tls on --tls-certificates . --tls-verify-peer --listen nvme-tcp://127.0.0.1:0 → listen = \
+         nvme-tcp://127.0.0.1:0 | tls-verify-peer | certificate | insecure
+        --admin none --admin unix:x                           → admin | none | unix:x
+        --admin none --admin-group 0                          → admin-group | none
+        --admin none --admin-token-file x                     → admin-token-file | HOST:PORT
         --tls require --tls-certificates folder               → folder/server-cert.pem | TLS
         --log-format xml                                      → --log-format | 'xml' | json
         --max-connections 0                                   → max-connections | 0
@@ -389,7 +463,27 @@ fn wrong_configuration_files_are_refused_with_the_line() {
         unknown-in-volume.toml           → unknown-in-volume.toml | line 7 | `colour` | `read-only`
         attach-value.toml                → attach-value.toml | line 7 | attach | `iscsi` | ublk
         share-alone.toml                 → share-alone.toml | line 7 | share | attach
-        binary.toml                      → binary.toml | UTF-8
+        binary.toml                      → binary.toml | line 1 | UTF-8
+        latin.toml                       → latin.toml | line 2 | UTF-8
+        quoted.toml → quoted.toml: line 2: threads: | write the number 4 without quotation marks
+        negative.toml    → negative.toml: line 2: threads: | -1 | whole number
+        list.toml        → list.toml: line 2: threads: | whole number
+        sizes.toml       → sizes.toml: line 2: block-sizes: | write \"4KiB,64KiB\"
+        sizes-of-numbers.toml → sizes-of-numbers.toml: line 2: block-sizes: | text in quotation
+        one-volume.toml  → one-volume.toml: line 2: volume: | write [[volume]]
+        one-tier.toml    → one-tier.toml: line 6: tier: | write [[tier]]
+        volume-text.toml → volume-text.toml: line 2: volume: | tables [[volume]]
+        flag.toml        → flag.toml: line 2: insecure: | true or false
+        again.toml       → again.toml: line 3: threads: | duplicate
+        unquoted.toml    → unquoted.toml: line 2: write:
+        section.toml     → section.toml: line 2: | `server` | `threads`
+        certificates.toml → certificates.toml: line 3: tls-certificates: | /no/tls
+        token.toml       → token.toml: line 2: admin-token-file: | /no/t
+        socket.toml      → socket.toml: line 2: listen: | the folder /no does not exist
+        admin-socket.toml → admin-socket.toml: line 4: admin: | the folder /no does not exist
+        cache-folder.toml → cache-folder.toml: line 2: cache: | the folder /no does not exist
+        tier-folder.toml → tier-folder.toml: line 9: | cache: | the folder /no does not exist
+        no-volume.toml   → no-volume.toml: line 9: backing: | none.img | No such file
         same-name.toml                   → same-name.toml | line 9 | two volumes
         value-in-volume.toml             → value-in-volume.toml | line 9 | backing | disk:5
         tier.toml                        → tier.toml | line 9 | tier 1 | write | sideways

@@ -34,6 +34,7 @@ mod nvme_use;
 mod opening;
 mod packaging;
 mod pair;
+mod places;
 mod rbd;
 mod rbd_commands;
 mod replay;

@@ -1,6 +1,7 @@
 //! Addresses of the admin interface: a Unix socket, or TCP where that is asked for.
 //!
-//! Written as `unix:PATH` or a path, and as `tcp:HOST:PORT` or `HOST:PORT`. Server and clients find
+//! Written as `unix:PATH` or a path, and as `tcp:HOST:PORT` or `HOST:PORT`. A server listens on the
+//! default socket unless it is told of another one, or of `none`. Server and clients find
 //! the default socket by one rule: the folder that systemd gives a service, else `/run/floe` for
 //! root and `$XDG_RUNTIME_DIR/floe` for others.
 
@@ -22,6 +23,35 @@ pub enum AdminAddress {
     Unix(PathBuf),
     /// TCP, as `host:port`.
     Tcp(String),
+}
+
+/// A setting of the admin interface: an address, or no socket beside those on TCP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AdminChoice {
+    /// It listens there, too.
+    At(AdminAddress),
+    /// It does not listen on the default socket.
+    NoSocket,
+}
+
+impl FromStr for AdminChoice {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<Self, AddressError> {
+        match text {
+            "none" => Ok(Self::NoSocket),
+            _ => text.parse().map(Self::At),
+        }
+    }
+}
+
+impl fmt::Display for AdminChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(address) => address.fmt(f),
+            Self::NoSocket => f.write_str("none"),
+        }
+    }
 }
 
 /// The text of an address that is none.

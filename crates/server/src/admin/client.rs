@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::{AdminAddress, AnaState, NewTier, NewVolume, Resize, SetAccess, Token};
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
+use crate::upgrade_client::REPLACING;
 
 /// The time that a new program may take to serve, and between looks.
 const BEGINNING: Duration = Duration::from_secs(60);
@@ -170,17 +171,39 @@ pub fn stop(server: &Endpoint) -> Result<(), AdminError> {
 /// serves.
 ///
 /// # Errors
-/// When no server answers, the new program refuses the server's settings or does not begin, or the
-/// last flush of the old one leaves dirty data behind.
+/// When no server answers, the new program refuses the server's settings, does not begin or ends
+/// before it serves, or the last flush of the old one leaves dirty data behind.
 pub fn upgrade(server: &Endpoint) -> Result<(), AdminError> {
-    ask(server, "POST", "/upgrade", "")?;
+    let mut stream = Stream::connect(server).map_err(|error| unreachable(server, error))?;
+    let request = request(server, "POST", "/upgrade", "");
+    let answer = send(&mut stream, &request).and_then(|()| answer_of(&mut stream));
+    let word = understand(server, answer.map_err(|error| unreachable(server, error))?)?;
+    let is_kept = word.trim() == REPLACING;
     let until = Instant::now() + BEGINNING;
+    stream.limit(LOOK_AGAIN).map_err(|error| unreachable(server, error))?;
+    let mut reason = Vec::new();
     loop {
+        // The new program says why it ends, and hangs up when it ends or serves.
+        let has_hung_up = match is_kept {
+            true => stream.read_more(&mut reason),
+            false => {
+                sleep(LOOK_AGAIN);
+                false
+            }
+        };
         // Connections to the old program's socket end with it.
         match health(server) {
             Ok(_) => return Ok(()),
+            Err(_) if has_hung_up => {
+                let reason = String::from_utf8_lossy(&reason);
+                let problem = match reason.trim() {
+                    "" => "the new program has ended; its log says why".to_owned(),
+                    reason => format!("the new program has ended: {reason}"),
+                };
+                return Err(AdminError::Failed { address: server.to_string(), problem });
+            }
             Err(error) if until <= Instant::now() => return Err(error),
-            Err(_) => sleep(LOOK_AGAIN),
+            Err(_) => {}
         }
     }
 }
@@ -294,13 +317,20 @@ fn understood<T: for<'a> Deserialize<'a>>(server: &Endpoint, body: &str) -> Resu
 }
 
 fn ask(server: &Endpoint, method: &str, path: &str, body: &str) -> Result<String, AdminError> {
-    let unreachable = |source: io::Error| match source.kind() {
-        io::ErrorKind::PermissionDenied => {
-            AdminError::Denied { address: server.to_string(), source }
-        }
-        _ => AdminError::Unreachable { address: server.to_string(), source },
-    };
-    let strange = || AdminError::Strange { address: server.to_string() };
+    let request = request(server, method, path, body);
+    let answer = Stream::connect(server).and_then(|stream| talk(stream, &request));
+    understand(server, answer.map_err(|error| unreachable(server, error))?)
+}
+
+fn unreachable(server: &Endpoint, source: io::Error) -> AdminError {
+    let address = server.to_string();
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => AdminError::Denied { address, source },
+        _ => AdminError::Unreachable { address, source },
+    }
+}
+
+fn request(server: &Endpoint, method: &str, path: &str, body: &str) -> String {
     let token = server.token.as_ref();
     let token = token
         .map_or(String::new(), |token| format!("Authorization: Bearer {}\r\n", token.secret()));
@@ -309,18 +339,15 @@ fn ask(server: &Endpoint, method: &str, path: &str, body: &str) -> Result<String
         AdminAddress::Tcp(address) => address,
     };
     let length = body.len();
-    let request = format!(
+    format!(
         "{method} {path} HTTP/1.1\r\nHost: {host}\r\n{token}Content-Length: {length}\r\n\r\n{body}"
-    );
-    let answer = match &server.address {
-        AdminAddress::Unix(path) => {
-            UnixStream::connect(path).and_then(|stream| talk(stream, &request))
-        }
-        AdminAddress::Tcp(address) => {
-            TcpStream::connect(address).and_then(|stream| talk(stream, &request))
-        }
-    };
-    let answer = String::from_utf8(answer.map_err(unreachable)?).map_err(|_| strange())?;
+    )
+}
+
+/// Returns the body of an answer, or the problem that it tells.
+fn understand(server: &Endpoint, answer: Vec<u8>) -> Result<String, AdminError> {
+    let strange = || AdminError::Strange { address: server.to_string() };
+    let answer = String::from_utf8(answer).map_err(|_| strange())?;
     let (head, body) = answer.split_once("\r\n\r\n").ok_or_else(strange)?;
     let (address, problem) = (server.to_string(), || body.trim().to_owned());
     match head.split(' ').nth(1).and_then(|code| code.bytes().next()) {
@@ -331,16 +358,105 @@ fn ask(server: &Endpoint, method: &str, path: &str, body: &str) -> Result<String
     }
 }
 
+/// A connection to a server.
+enum Stream {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Stream {
+    fn connect(server: &Endpoint) -> io::Result<Self> {
+        match &server.address {
+            AdminAddress::Unix(path) => UnixStream::connect(path).map(Self::Unix),
+            AdminAddress::Tcp(address) => TcpStream::connect(address).map(Self::Tcp),
+        }
+    }
+
+    /// Bounds the time of a read.
+    fn limit(&self, time: Duration) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_read_timeout(Some(time)),
+            Self::Tcp(stream) => stream.set_read_timeout(Some(time)),
+        }
+    }
+
+    /// Appends what has come. Returns whether the other side has hung up.
+    fn read_more(&mut self, bytes: &mut Vec<u8>) -> bool {
+        let mut some = [0; 4096];
+        match self.read(&mut some) {
+            Ok(read) => {
+                bytes.extend_from_slice(&some[..read]);
+                read == 0
+            }
+            Err(error) => !matches!(
+                error.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+            ),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.read(bytes),
+            Self::Tcp(stream) => stream.read(bytes),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Unix(stream) => stream.write(bytes),
+            Self::Tcp(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn send(stream: &mut impl Write, request: &str) -> io::Result<()> {
+    stream.write_all(request.as_bytes())
+}
+
+/// Returns one answer, up to the length that it states, or to the end.
+fn answer_of(stream: &mut impl Read) -> io::Result<Vec<u8>> {
+    let (mut answer, mut byte) = (Vec::new(), [0; 1]);
+    let length = |answer: &[u8]| -> Option<usize> {
+        let text = std::str::from_utf8(answer).ok()?;
+        let (head, _) = text.split_once("\r\n\r\n")?;
+        let length = head.lines().find_map(|line| line.strip_prefix("Content-Length: "))?;
+        Some(head.len() + 4 + length.parse::<usize>().ok()?)
+    };
+    let mut all = None;
+    while all.is_none_or(|all| answer.len() < all) && stream.read(&mut byte)? > 0 {
+        answer.push(byte[0]);
+        if all.is_none() && answer.ends_with(b"\r\n\r\n") {
+            all = length(&answer);
+        }
+    }
+    match answer.is_empty() {
+        true => Err(hung_up()),
+        false => Ok(answer),
+    }
+}
+
+fn hung_up() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up before it answered")
+}
+
 /// Sends a request and returns all bytes of the answer. A server that refuses may not read all of
 /// the request.
 fn talk(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
-    let sent = stream.write_all(request.as_bytes());
+    let sent = send(&mut stream, request);
     let read = stream.read_to_end(&mut answer);
     if answer.is_empty() {
         sent.and(read)?;
-        let hung_up = "it hung up before it answered";
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, hung_up));
+        return Err(hung_up());
     }
     Ok(answer)
 }

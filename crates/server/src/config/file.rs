@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::origin::Origin;
 use super::place::{line_at, setting_at};
 use super::tree::ServerConfig;
 
@@ -12,8 +13,14 @@ impl ServerConfig {
     /// A line with the file, and with the line and the setting where there is one.
     pub fn from_file(file: &Path) -> Result<Self, String> {
         let refuse = |problem: String| format!("{}: {problem}", file.display());
-        let text = std::fs::read_to_string(file).map_err(|error| refuse(error.to_string()))?;
-        Self::from_text(&text).map_err(refuse)
+        let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let intact = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = 1 + intact.iter().filter(|byte| **byte == b'\n').count();
+            refuse(format!("line {line}: this is not UTF-8, and no text with settings"))
+        })?;
+        let config = Self::from_text(&text).map_err(refuse)?;
+        Ok(Self { origin: Origin::new(file, &text), ..config })
     }
 
     /// Reads and validates the text of a file.

@@ -1,6 +1,5 @@
 //! Finds the place of a setting in a file.
 
-use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// A table that there may be several of, by its number from 0.
@@ -39,27 +38,37 @@ impl Place {
     }
 }
 
-/// Returns the setting to whose value a byte of a file belongs, after the number of its tier.
+/// Returns the setting to which a byte of a file belongs, after the number of its tier: the byte is
+/// in its name or value, or on its line where the file does not parse.
 pub(super) fn setting_at(text: &str, byte: usize) -> Option<String> {
     fn find(table: &DeTable<'_>, byte: usize) -> Option<String> {
         table.iter().find_map(|(key, value)| {
-            let key = key.get_ref().as_ref();
-            let own =
-                |value: &Spanned<DeValue<'_>>| value.span().contains(&byte).then(|| key.to_owned());
-            match value.get_ref() {
+            let name = key.get_ref().as_ref();
+            let is_in = |span: std::ops::Range<usize>| span.contains(&byte);
+            let itself = || (is_in(key.span()) || is_in(value.span())).then(|| name.to_owned());
+            let inner = match value.get_ref() {
                 DeValue::Table(table) => find(table, byte),
                 DeValue::Array(values) => values.iter().enumerate().find_map(|(index, value)| {
-                    let DeValue::Table(table) = value.get_ref() else { return own(value) };
+                    let DeValue::Table(table) = value.get_ref() else { return None };
                     let setting = find(table, byte)?;
                     let of_tier = format!("tier {}: {setting}", index + 1);
-                    Some(if key == "tier" { of_tier } else { setting })
+                    Some(if name == "tier" { of_tier } else { setting })
                 }),
-                _ => own(value),
-            }
+                _ => None,
+            };
+            inner.or_else(itself)
         })
     }
-    let file = DeTable::parse(text).ok()?;
-    find(file.get_ref(), byte)
+    match DeTable::parse(text) {
+        Ok(file) => find(file.get_ref(), byte),
+        Err(_) => {
+            let start = text.get(..byte)?.rfind('\n').map_or(0, |at| at + 1);
+            let (name, _) = text[start..].lines().next()?.split_once('=')?;
+            let name = name.trim();
+            let is_name = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+            (!name.is_empty() && name.chars().all(is_name)).then(|| name.to_owned())
+        }
+    }
 }
 
 /// The line of a byte, from 1.
@@ -76,7 +85,9 @@ mod tests {
         let text = "listen = ['a', 5]\n[[volume]]\nname = 7\n";
         let at = |value: &str| setting_at(text, text.find(value).unwrap());
         assert_eq!((at("5").as_deref(), at("7").as_deref()), (Some("listen"), Some("name")));
-        assert_eq!(at("volume"), None, "a key is no value");
+        let broken = "write = 'back\nlisten = ['a']\n# x = 1\n";
+        let at = |value: &str| setting_at(broken, broken.find(value).unwrap());
+        assert_eq!((at("back").as_deref(), at("x =")), (Some("write"), None));
     }
 
     #[test]

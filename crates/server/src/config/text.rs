@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter};
 use std::marker::PhantomData;
 use std::str::FromStr;
 
-use serde::de::{Error, Visitor};
+use serde::de::{Error, SeqAccess, Visitor};
 
 /// Reads a value with a text form. Where a number stands instead, it says what to write.
 pub(super) struct Text<T>(PhantomData<T>);
@@ -23,7 +23,7 @@ impl<T: FromStr> Text<T> {
     }
 }
 
-impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
+impl<'de, T: FromStr<Err: Display>> Visitor<'de> for Text<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -44,5 +44,17 @@ impl<T: FromStr<Err: Display>> Visitor<'_> for Text<T> {
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
         Err(Self::instead(number))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<T, A::Error> {
+        let mut parts: Vec<String> = Vec::new();
+        while let Ok(Some(part)) = list.next_element() {
+            parts.push(part);
+        }
+        let joined = parts.join(",");
+        Err(A::Error::custom(match joined.parse::<T>() {
+            Ok(_) => format!("it is one text, not a list: write \"{joined}\""),
+            Err(_) => "it is one text in quotation marks, not a list".to_owned(),
+        }))
     }
 }

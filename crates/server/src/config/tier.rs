@@ -12,6 +12,7 @@ use floe_policy::admission::Admission;
 use super::calibration;
 use super::declare::{Kind, Setting};
 use super::given::read_given;
+use super::memory::too_much_memory;
 use super::place::Table as Place;
 use super::tree::{Table, TierConfig};
 use super::value::{Bytes, Percent};
@@ -26,6 +27,14 @@ const OF_THE_DEVICE: [&str; 2] = ["cache", "cache-size"];
 
 /// Values that the text of a tier leaves out.
 const UNSAID: [(&str, &str); 2] = [("admit", "always"), ("evict", "lru")];
+
+/// Bits of memory for each sector of a cache, whatever it holds; blocks take more.
+const SECTOR_BITS: u64 = 5;
+
+/// Returns the least memory that the tables of a cache take.
+fn tables_of(cache_bytes: u64) -> u64 {
+    cache_bytes / SECTOR_BYTES / 8 * SECTOR_BITS
+}
 
 /// Returns the default admission.
 pub(super) fn always() -> Admissions {
@@ -141,6 +150,11 @@ impl TierConfig {
         self.cache_size.map_or(0, |Bytes(bytes)| bytes)
     }
 
+    /// Returns the least memory that its tables take.
+    pub(super) fn table_bytes(&self) -> u64 {
+        tables_of(self.cache_bytes())
+    }
+
     /// Returns the write mode.
     pub fn mode(&self) -> WriteMode {
         self.write.unwrap_or_default()
@@ -194,6 +208,14 @@ impl TierConfig {
             return Err(place.wrong("cache", format!("cache is missing: say which device{how}")));
         };
         let bytes = place.cache_bytes(cache, self.cache_size)?;
+        if let Some(too_much) = too_much_memory(tables_of(bytes)) {
+            let (size, tables) = (format_size(bytes), format_size(tables_of(bytes)));
+            let problem = format!(
+                "cache-size: a cache of {size} needs {tables} of memory for its tables alone, \
+                 {too_much}"
+            );
+            return Err(place.wrong("cache-size", problem));
+        }
         self.cache_size = Some(Bytes(bytes));
         let mode = *self.write.get_or_insert_default();
         self.admit = Some(place.admit(&self, has_memory)?);

@@ -6,16 +6,17 @@ use std::path::PathBuf;
 
 use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode};
 use floe_device::Spec;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use super::attach::Attach;
 use super::declare::{Setting, settings};
 use super::names::Name;
 use super::nqn::Nqn;
+use super::origin::Origin;
 use super::value::{Bytes, Freeze, Group, Interval, Percent, Read, Value, Written};
 use crate::address::ListenAddress;
-use crate::admin::AdminAddress;
+use crate::admin::AdminChoice;
 use crate::tls::TlsMode;
 
 /// A table of settings.
@@ -157,8 +158,9 @@ settings! {
         tls_certificates: Option<PathBuf> {
             value: "DIR", example: "/etc/floe/tls", guide: "configure.md#encrypt"
         }
-        /// Serve only clients with a certificate that ca-cert.pem has signed
-        tls_verify_peer: bool { default: "false" }
+        /// Serve only clients with a certificate that ca-cert.pem has signed; tls = on demands
+        /// encryption then, too
+        tls_verify_peer: bool { default: "false", guide: "configure.md#encrypt" }
         /// The name by which NVMe hosts know this server; one is made where none is given
         nqn: Option<Nqn> { example: "nqn.2026-11.com.example:cache", guide: "nvme.md#names" }
         /// The name of an NVMe host that may connect, and no other; may be repeated
@@ -171,15 +173,16 @@ settings! {
         nvme_secrets_file: Option<PathBuf> {
             example: "/etc/floe/nvme-secrets", guide: "nvme.md#who-may-connect"
         }
-        /// Allow unencrypted addresses that other machines can reach
+        /// Allow unencrypted addresses that other machines can reach, and with tls-verify-peer
+        /// those of protocols without certificates
         insecure: bool { default: "false" }
     }
 
     /// The admin interface.
     AdminConfig {
-        /// An address of the admin interface: unix:PATH, or HOST:PORT, which is read-only; may be
-        /// repeated
-        admin: Vec<AdminAddress> {
+        /// An address of the admin interface: unix:PATH in place of the default socket, or
+        /// HOST:PORT beside it, which is read-only; none for no socket; may be repeated
+        admin: Vec<AdminChoice> {
             default: "unix:/run/floe/admin.sock or unix:$XDG_RUNTIME_DIR/floe/admin.sock",
             example: "127.0.0.1:10810", guide: "administer.md#who-may-administer"
         }
@@ -235,6 +238,8 @@ pub struct ServerConfig {
     pub tier: Vec<TierConfig>,
     /// The volumes, of which the first is the clients' default.
     pub volume: Vec<VolumeConfig>,
+    /// The file of these settings.
+    pub origin: Origin,
 }
 
 impl ServerConfig {
@@ -294,8 +299,8 @@ impl FileTable for ServerConfig {
 
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         match name {
-            "tier" => self.tier = map.next_value()?,
-            "volume" => self.volume = map.next_value()?,
+            "tier" => self.tier = map.next_value_seed(Tables("tier", PhantomData))?,
+            "volume" => self.volume = map.next_value_seed(Tables("volume", PhantomData))?,
             _ => {
                 let _ = self.first.take(name, map)?
                     || self.memory.take(name, map)?
@@ -350,7 +355,7 @@ impl<'de> Deserialize<'de> for ServerConfig {
 
 impl Serialize for ServerConfig {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let Self { first, memory, serving, listen, admin, tier, volume } = self;
+        let Self { first, memory, serving, listen, admin, tier, volume, origin: _ } = self;
         let mut map = to.serialize_map(None)?;
         first.give(&mut map)?;
         memory.give(&mut map)?;
@@ -363,6 +368,40 @@ impl Serialize for ServerConfig {
         }
         map.serialize_entry("volume", volume)?;
         map.end()
+    }
+}
+
+/// Reads a list of tables with this name.
+struct Tables<T>(&'static str, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Tables<T> {
+    type Value = Vec<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<T>, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Tables<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "tables [[{}]]", self.0)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Vec<T>, A::Error> {
+        let name = self.0;
+        Err(A::Error::custom(format!(
+            "there may be several {name}s: write [[{name}]] in place of [{name}]"
+        )))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut tables = Vec::new();
+        while let Some(table) = list.next_element()? {
+            tables.push(table);
+        }
+        Ok(tables)
     }
 }
 

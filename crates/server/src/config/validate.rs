@@ -3,7 +3,7 @@
 
 mod standby;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use floe_model::{Policy, Service, Setting as Load};
 use floe_policy::admission::{RegisteredAdmission, SmallBypass};
 
 use super::attach::Attach;
+use super::memory::too_much_memory;
 use super::place::Table as Place;
 use super::tier::{Where, always};
 use super::tree::{
@@ -25,7 +26,7 @@ use super::tree::{
 use super::value::{Bytes, Freeze, Interval};
 use super::wrong::{Wrong, named, wrong};
 use crate::address::ListenAddress;
-use crate::admin::AdminAddress;
+use crate::admin::{AdminAddress, AdminChoice};
 use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
 use crate::volume::Reach;
@@ -50,16 +51,13 @@ impl ServerConfig {
             return Err(wrong(&setting, problem));
         }
         self.validate_volumes()?;
+        let files = self.files();
         self.validate_tiers()?;
-        let is_backing = |tier: &TierConfig| {
-            self.volume.iter().any(|volume| volume.backing().overlaps(tier.cache()))
-        };
-        if self.tiers().any(is_backing) {
-            return Err(wrong("cache", "backing and cache are the same file"));
-        }
+        self.validate_apart(&files)?;
         self.validate_threads()?;
         self.admin.validate()?;
         self.memory.validate()?;
+        self.validate_memory()?;
         let has_clients = self.volume.iter().any(|volume| volume.reach().has_clients());
         if self.listen.listen.is_empty() && has_clients {
             self.listen.listen = vec![named("listen", LISTEN.parse())?];
@@ -72,6 +70,7 @@ impl ServerConfig {
         self.validate_flush_interval(mode)?;
         self.validate_standby()?;
         self.listen.validate()?;
+        self.validate_certified()?;
         Ok(self)
     }
 
@@ -109,9 +108,11 @@ impl ServerConfig {
                     return of_volume("name", format!("two volumes are named {name:?}"));
                 }
                 if other.backing().overlaps(backing) {
-                    let problem =
-                        format!("volumes {:?} and {name:?} are the same file", other.name());
-                    return of_volume("backing", problem);
+                    let (one, same) = (other.name(), same_file(other.backing(), backing));
+                    return of_volume(
+                        "backing",
+                        format!("volumes {one:?} and {name:?} are {same}"),
+                    );
                 }
             }
         }
@@ -134,12 +135,98 @@ impl ServerConfig {
             let mut above =
                 self.first.cache.iter().chain(self.tier[..index].iter().map(TierConfig::cache));
             if let Some(other) = above.find(|other| other.overlaps(tier.cache())) {
-                let problem = format!("it is the same file as the tier {other}");
+                let problem = format!("tier {other} and it are {}", same_file(other, tier.cache()));
                 return Err(Where::Table(index).wrong("cache", problem));
             }
             self.tier[index] = tier;
         }
         Ok(())
+    }
+
+    /// Checks that no cache is a volume, and that no device is a file with another purpose.
+    fn validate_apart(&self, files: &[(Wrong, PathBuf)]) -> Result<(), Wrong> {
+        for (index, tier) in self.tiers().enumerate() {
+            let place = match index.checked_sub(usize::from(self.first.cache.is_some())) {
+                Some(index) => Where::Table(index),
+                None => Where::Server,
+            };
+            let cache = tier.cache();
+            for volume in &self.volume {
+                let backing = volume.backing();
+                if backing.overlaps(cache) {
+                    let name = volume.name();
+                    let same = same_file(cache, backing);
+                    let problem =
+                        format!("the cache and the backing of volume {name:?} are {same}");
+                    return Err(place.wrong("cache", problem));
+                }
+            }
+        }
+        let devices = self.tiers().map(TierConfig::cache);
+        let mut devices = devices.chain(self.volume.iter().map(VolumeConfig::backing));
+        devices.try_for_each(|device| match files.iter().find(|(_, file)| device.is_on(file)) {
+            Some((wrong, file)) => Err(wrong.saying(format!(
+                "{} and the device {device} are the same file{}",
+                wrong.setting(),
+                by_name(device, file)
+            ))),
+            None => Ok(()),
+        })
+    }
+
+    /// Returns the files that are no devices, each with its setting.
+    fn files(&self) -> Vec<(Wrong, PathBuf)> {
+        let ListenConfig { listen, tls_certificates, nvme_secrets_file, .. } = &self.listen;
+        let mut files = Vec::new();
+        let mut note =
+            |setting: &str, file: &Path| files.push((wrong(setting, ""), file.to_owned()));
+        let single = [
+            ("calibration", &self.first.calibration),
+            ("service", &self.memory.service),
+            ("nvme-secrets-file", nvme_secrets_file),
+            ("admin-token-file", &self.admin.admin_token_file),
+        ];
+        for (setting, file) in single {
+            file.iter().for_each(|file| note(setting, file));
+        }
+        if let Some(folder) = tls_certificates {
+            crate::tls::FILES.iter().for_each(|name| note("tls-certificates", &folder.join(name)));
+        }
+        for address in listen {
+            address.socket().iter().for_each(|path| note("listen", path));
+        }
+        for choice in &self.admin.admin {
+            if let AdminChoice::At(AdminAddress::Unix(path)) = choice {
+                note("admin", path);
+            }
+        }
+        for (index, tier) in self.tier.iter().enumerate() {
+            let file = tier.calibration.iter().map(|file| {
+                (Wrong::new(Some(Place::Tier(index)), "calibration", ""), file.clone())
+            });
+            files.extend(file);
+        }
+        files
+    }
+
+    /// Checks that all tiers in memory, with the tables of all tiers, fit into memory together.
+    fn validate_memory(&self) -> Result<(), Wrong> {
+        let above = self.memory.memory.map_or(0, |Bytes(bytes)| bytes);
+        let tiers = || self.tiers();
+        let in_memory =
+            tiers().filter(|tier| tier.cache().is_memory()).map(TierConfig::cache_bytes);
+        let data = in_memory.fold(above, u64::saturating_add);
+        let all = tiers().map(TierConfig::table_bytes).fold(data, u64::saturating_add);
+        let Some(too_much) = too_much_memory(all) else { return Ok(()) };
+        let (all, data) = (format_size(all), format_size(data));
+        let setting = if self.memory.memory.is_some() { "memory" } else { "cache-size" };
+        Err(wrong(
+            setting,
+            format!(
+                "{setting}: the tiers need {all} of memory at least, {data} for what is cached in \
+                 memory and the rest for tables: that is {too_much}"
+            ),
+        ))
     }
 
     fn validate_threads(&self) -> Result<(), Wrong> {
@@ -166,6 +253,28 @@ impl ServerConfig {
     pub(super) fn keeps_writes(&self) -> bool {
         self.tiers().any(|tier| tier.mode().keeps_writes())
             || self.memory.memory_write == Some(MemoryWrite::Back)
+    }
+
+    /// With `tls-verify-peer` nothing is served without a certificate. Where a protocol has none,
+    /// the user must have allowed that.
+    fn validate_certified(&self) -> Result<(), Wrong> {
+        if !self.listen.tls_verify_peer || self.listen.insecure {
+            return Ok(());
+        }
+        let mut listen = self.listen.listen.iter();
+        let unknowing = match listen.find(|address| address.is_nvme()) {
+            Some(address) => ("listen", format!("hosts of listen = {address}")),
+            None => match &self.serving.half_listen {
+                Some(address) => ("half-listen", format!("the server at half-listen = {address}")),
+                None => return Ok(()),
+            },
+        };
+        let (setting, clients) = unknowing;
+        let problem = format!(
+            "tls-verify-peer serves only clients with a certificate, and {clients} cannot show \
+             one; serve them by another server, or give insecure if that network is trusted"
+        );
+        Err(wrong(setting, problem))
     }
 
     fn validate_flush_interval(&mut self, mode: WriteMode) -> Result<(), Wrong> {
@@ -236,13 +345,8 @@ impl MemoryConfig {
                 }
             };
         };
-        let system = rustix::system::sysinfo();
-        let there = u128::from(system.totalram) * u128::from(system.mem_unit);
-        if u128::from(bytes) > there {
-            let there = format_size((there as u64) >> 20 << 20);
-            let problem =
-                format!("memory: {} is more than this machine has ({there})", format_size(bytes));
-            return Err(wrong("memory", problem));
+        if let Some(too_much) = too_much_memory(bytes) {
+            return Err(wrong("memory", format!("memory: {} is {too_much}", format_size(bytes))));
         }
         self.memory_write.get_or_insert_default();
         self.memory_freeze.get_or_insert_default();
@@ -328,9 +432,8 @@ impl ListenConfig {
             ("nvme-hosts", !self.nvme_hosts.is_empty()),
             ("nvme-secrets-file", self.nvme_secrets_file.is_some()),
         ];
-        let is_nvme = |address: &ListenAddress| matches!(address, ListenAddress::NvmeTcp(_));
         if let Some((setting, _)) = of_nvme.into_iter().find(|(_, given)| *given)
-            && !self.listen.iter().any(is_nvme)
+            && !self.listen.iter().any(ListenAddress::is_nvme)
         {
             let problem = format!("{setting} is for listen = nvme-tcp://HOST; there is none here");
             return Err(wrong(setting, problem));
@@ -364,19 +467,27 @@ impl AdminConfig {
         if let Some((setting, _)) = of_tcp.into_iter().find(|(_, given)| *given)
             && !self.admin.iter().any(is_tcp)
         {
-            let problem =
-                format!("{setting} is for admin = HOST:PORT; here admin is a Unix socket");
+            let problem = format!("{setting} is for admin = HOST:PORT; here is no such address");
             return Err(wrong(setting, problem));
         }
         if self.admin_group.is_some() && !self.is_on_a_socket() {
-            let problem = "admin-group is for a Unix socket; here admin is on TCP only";
+            let problem = "admin-group is for a Unix socket; here admin = none leaves it out";
             return Err(wrong("admin-group", problem));
         }
-        Ok(())
+        let is_socket =
+            |choice: &&AdminChoice| matches!(choice, AdminChoice::At(AdminAddress::Unix(_)));
+        match self.admin.iter().find(is_socket) {
+            Some(socket) if self.admin.contains(&AdminChoice::NoSocket) => {
+                let problem = format!("admin: none is for no socket, and {socket} is one");
+                Err(wrong("admin", problem))
+            }
+            _ => Ok(()),
+        }
     }
 
-    fn is_on_a_socket(&self) -> bool {
-        self.admin.is_empty() || self.admin.iter().any(|address| !is_tcp(address))
+    /// Returns whether it has a Unix socket: one that is named, or the default one.
+    pub(crate) fn is_on_a_socket(&self) -> bool {
+        !self.admin.contains(&AdminChoice::NoSocket)
     }
 
     /// Returns whether no client can change anything while the server runs.
@@ -385,8 +496,26 @@ impl AdminConfig {
     }
 }
 
-fn is_tcp(address: &AdminAddress) -> bool {
-    matches!(address, AdminAddress::Tcp(_))
+/// Says that two devices are one file, and by which names where those differ.
+fn same_file(one: &Spec, other: &Spec) -> String {
+    match (one.paths(), other.paths()) {
+        (one, other) if one == other => "the same file".to_owned(),
+        _ => {
+            format!("the same file, under the names {one} and {other}; it cannot be in use as both")
+        }
+    }
+}
+
+/// Names a file where a device has another name for it.
+fn by_name(device: &Spec, file: &Path) -> String {
+    match device.paths().iter().any(|path| path == file) {
+        true => String::new(),
+        false => format!(", under the name {}", file.display()),
+    }
+}
+
+fn is_tcp(choice: &AdminChoice) -> bool {
+    matches!(choice, AdminChoice::At(AdminAddress::Tcp(_)))
 }
 
 #[cfg(test)]

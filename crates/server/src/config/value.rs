@@ -10,14 +10,15 @@ use bytesize::ByteSize;
 use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode, format_size};
 use floe_device::Spec;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 use super::attach::Attach;
 use super::declare::{Form, Kind};
 use super::nqn::Nqn;
+use super::plain::{Flag, Number};
 use super::text::Text;
 use crate::address::ListenAddress;
-use crate::admin::AdminAddress;
+use crate::admin::AdminChoice;
 use crate::tls::TlsMode;
 
 /// The type of a setting.
@@ -108,7 +109,7 @@ impl Value for bool {
     const FORM: Form = Form { value: "", unit: "", forms: "", kind: Kind::Flag, is_list: false };
 
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        bool::deserialize(from)
+        from.deserialize_bool(Flag)
     }
 
     fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -144,7 +145,7 @@ impl Scalar for u64 {
     const FORM: Form = Form { value: "N", unit: "", forms: "", kind: Kind::Number, is_list: false };
 
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        u64::deserialize(from)
+        from.deserialize_u64(Number)
     }
 
     fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -198,7 +199,7 @@ texts! {
     BlockSizes: "LIST" "bytes" "", |it| it;
     ListenAddress: "URI" "" "nbd://HOST:PORT, nbd+unix:///?socket=PATH or \
         nvme-tcp://HOST:PORT", |it| it;
-    AdminAddress: "ADDRESS" "" "", |it| it;
+    AdminChoice: "ADDRESS" "" "", |it| it;
     Group: "GROUP" "" "", |it| it.name;
     Nqn: "NQN" "" "", |it| it;
 }
@@ -245,7 +246,7 @@ impl<'de, T: Scalar> Visitor<'de> for OneOrMore<T> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("a string or a list of strings")
+        f.write_str("text in quotation marks, or a list of such texts")
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Vec<T>, E> {

@@ -20,6 +20,16 @@ impl Wrong {
     ) -> Self {
         Self { place: Place { table, setting: setting.into() }, problem: problem.into() }
     }
+
+    /// Returns the name of the setting.
+    pub(super) fn setting(&self) -> &str {
+        &self.place.setting
+    }
+
+    /// Makes the error of the same setting with another problem.
+    pub(super) fn saying(&self, problem: String) -> Self {
+        Self { place: self.place.clone(), problem }
+    }
 }
 
 impl Display for Wrong {
@@ -36,6 +46,6 @@ pub(super) fn wrong(setting: &str, problem: impl Into<String>) -> Wrong {
 }
 
 /// Returns the value of a setting of the whole server, or the error with the setting's name.
-pub(super) fn named<T>(setting: &str, value: Result<T, impl Display>) -> Result<T, Wrong> {
+pub(crate) fn named<T>(setting: &str, value: Result<T, impl Display>) -> Result<T, Wrong> {
     value.map_err(|error| wrong(setting, format!("{setting}: {error}")))
 }

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use floe_block::Superblock;
+use floe_device::{Place, create_private, create_private_folder};
 use serde::{Deserialize, Serialize};
 
 use super::refusal::Refusal;
@@ -45,6 +46,22 @@ impl StateDir {
     /// Returns the directory.
     pub(crate) fn path(&self) -> &Path {
         &self.dir
+    }
+
+    /// Returns whether a path leads to a file in which the state of a cache or a mirror is.
+    pub(crate) fn has(&self, path: &Path) -> bool {
+        let Some(place) = Place::of(path) else { return false };
+        let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let is_state = |name: &std::ffi::OsStr| {
+            let name = name.to_string_lossy();
+            name.ends_with(".json")
+                || name.ends_with(".new")
+                || name.starts_with("mirror-")
+                || name.starts_with("pair-")
+        };
+        files
+            .filter(|file| is_state(&file.file_name()))
+            .any(|file| Place::of(&file.path()).is_some_and(|other| other.overlaps(&place)))
     }
 
     fn file(&self, id: &[u8; 16]) -> PathBuf {
@@ -103,9 +120,9 @@ impl StateDir {
     }
 
     fn write(&self, file: &Path, noted: &Noted) -> io::Result<()> {
-        std::fs::create_dir_all(&self.dir)?;
+        create_private_folder(&self.dir)?;
         let new = file.with_extension("new");
-        let mut written = File::create(&new)?;
+        let mut written = create_private(&new)?;
         written.write_all(&serde_json::to_vec(noted)?)?;
         written.sync_all()?;
         std::fs::rename(&new, file)?;

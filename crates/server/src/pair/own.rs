@@ -7,9 +7,10 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use floe_device::{RbdName, patiently};
+use floe_device::{RbdName, create_private_folder, patiently};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
@@ -31,8 +32,10 @@ impl OwnNote {
     /// Holds the file for a server with these locks. Two servers of one state directory have one
     /// note, and the second has none.
     pub(super) fn hold(&self, owners: &[String]) -> io::Result<Held> {
-        self.0.parent().map_or(Ok(()), std::fs::create_dir_all)?;
-        let mut file = File::options().create(true).write(true).truncate(false).open(&self.0)?;
+        self.0.parent().map_or(Ok(()), create_private_folder)?;
+        let mut how = File::options();
+        let how = how.create(true).write(true).truncate(false).mode(0o600);
+        let mut file = how.open(&self.0)?;
         let lock = || flock(&file, FlockOperation::NonBlockingLockExclusive);
         patiently(lock, |error| *error == Errno::WOULDBLOCK)?;
         file.set_len(0)?;

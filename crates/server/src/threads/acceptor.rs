@@ -170,7 +170,8 @@ impl Acceptor {
             }
             Notice::JobDone { admin, reply } => self.job_done(admin, &reply),
             Notice::Replace { admin } => {
-                self.admin_sessions[admin].stopping = true;
+                let session = &mut self.admin_sessions[admin];
+                (session.stopping, session.upgrading) = (true, true);
                 self.replaced = self.phase == Phase::Serving;
                 self.end();
             }

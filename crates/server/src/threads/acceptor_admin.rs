@@ -20,6 +20,7 @@ use super::token::AcceptorToken;
 use crate::admin::{Command, Conversation, Heard, Reply, Trouble};
 use crate::metrics;
 use crate::status::Report;
+use crate::upgrade_client;
 
 /// Bytes received at once.
 const RECEIVE_BYTES: usize = 4096;
@@ -60,6 +61,7 @@ impl Acceptor {
             is_over: false,
             watching: false,
             stopping: false,
+            upgrading: false,
             until: Some(now + self.config.limits.admin_time),
             since: now,
             is_remote,
@@ -143,8 +145,8 @@ impl Acceptor {
         let heard = match text {
             Ok(text) => session.conversation.hear(&text),
             Err(Undecipherable::InTheClear) => {
-                let problem = "this address can be reached from other machines and takes TLS \
-                               only; ask by https";
+                let problem = "this address takes TLS only, as other machines can reach it or \
+                               clients must show certificates; ask by https";
                 Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
             }
             Err(Undecipherable::Broken(error)) => {
@@ -201,6 +203,11 @@ impl Acceptor {
         }
         if session.outgoing.is_empty() {
             if session.is_over {
+                // The state of TLS cannot be handed on.
+                let is_kept = session.upgrading && matches!(session.encryption, Encryption::None);
+                if let (true, Ok(socket)) = (is_kept, session.socket.try_clone()) {
+                    upgrade_client::keep(socket);
+                }
                 self.admin_sessions.remove(index);
             }
             return;
@@ -368,7 +375,11 @@ impl Acceptor {
         for index in self.admin_sessions.indices() {
             let session = &mut self.admin_sessions[index];
             if std::mem::take(&mut session.stopping) {
-                self.tell_admin(index, &reply);
+                session.upgrading &= self.replaced && matches!(reply, Reply::Done(_));
+                let is_kept =
+                    session.upgrading && !matches!(session.encryption, Encryption::Tls(_));
+                let word = Reply::Done(upgrade_client::REPLACING);
+                self.tell_admin(index, if is_kept { &word } else { &reply });
             } else if session.listening {
                 let _ = shutdown(&session.socket, Shutdown::Both); // ends the receive
             }

@@ -1,17 +1,23 @@
 //! The addresses on which the admin interface listens, and what clients of each may do.
 
+use std::io::{Read, Write};
 use std::net::{TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::setup::{AdminSetup, ServeError};
 use crate::admin::{Access, AdminAddress, AllowedPaths, NetworkRules, name_in};
 use crate::socket_file::{BACKLOG, Permitted, SocketFile, listen_on};
 use crate::tls::TlsConfig;
 use floe_device::patiently;
+
+/// The time in which a server that lives answers whether it is well.
+const ANSWER: Duration = Duration::from_secs(1);
 
 /// A listening socket of the admin interface.
 #[derive(Debug)]
@@ -38,6 +44,20 @@ impl AdminListener {
             AdminAddress::Unix(path) => Self::on_socket(address, path, config),
             AdminAddress::Tcp(text) => Self::on_tcp(text, config, tls, insecure),
         }
+    }
+
+    /// Begins to listen on the default socket, where the server shall have it beside its addresses.
+    ///
+    /// # Errors
+    /// The reason for which it does without.
+    pub(super) fn beside(config: &AdminSetup) -> Result<Option<Self>, String> {
+        let Some(address) = &config.beside else { return Ok(None) };
+        let AdminAddress::Unix(path) = address else { return Ok(None) };
+        if is_served(path) {
+            return Err(format!("another program serves {address}"));
+        }
+        let listener = Self::on_socket(address, path, config);
+        listener.map(Some).map_err(|error| error.to_string())
     }
 
     fn on_socket(
@@ -75,8 +95,9 @@ impl AdminListener {
     ) -> Result<Self, ServeError> {
         let refused = |source| ServeError::Admin { address: text.to_owned(), source };
         let addresses: Vec<_> = text.to_socket_addrs().map_err(refused)?.collect();
-        let encrypted_only =
-            !insecure && addresses.iter().any(|address| !address.ip().is_loopback());
+        // A client shows its certificate in TLS only.
+        let encrypted_only = tls.is_some_and(TlsConfig::verifies_peers)
+            || !insecure && addresses.iter().any(|address| !address.ip().is_loopback());
         if encrypted_only && !tls.is_some_and(TlsConfig::required) {
             return Err(ServeError::AdminExposed { address: text.to_owned() });
         }
@@ -95,6 +116,18 @@ impl AdminListener {
         let address = AdminAddress::Tcp(bound.to_string());
         Ok(Self { socket: Rc::new(listener.into()), address, access, _file: None })
     }
+}
+
+/// Returns whether a server answers on a socket. One that was just killed does not, though its
+/// socket may be there for a moment: that is worth waiting for.
+fn is_served(path: &Path) -> bool {
+    let ask = || {
+        let mut stream = UnixStream::connect(path)?;
+        stream.set_read_timeout(Some(ANSWER))?;
+        stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        stream.read(&mut [0; 1])
+    };
+    ask().is_ok_and(|bytes| bytes > 0)
 }
 
 #[cfg(test)]
@@ -123,5 +156,11 @@ mod tests {
         assert_eq!(bind(Some(&tls(true)), false), Ok(true));
         assert_eq!(bind(Some(&tls(true)), true), Ok(false));
         assert_eq!(bind(None, true), Ok(false));
+        // A client that must show a certificate must encrypt, wherever it comes from.
+        let verified = TlsConfig::load(folder.path(), true, false).unwrap();
+        let address = AdminAddress::Tcp("127.0.0.1:0".into());
+        let setup = AdminSetup::default();
+        let listener = AdminListener::bind(&address, &setup, Some(&verified), true).unwrap();
+        assert!(verified.required() && listener.access.encrypted_only());
     }
 }

@@ -20,6 +20,8 @@ pub(super) struct AdminSession {
     pub(super) listening: bool,
     /// A send is under way.
     pub(super) sending: bool,
+    /// The client waits for the next program, too.
+    pub(super) upgrading: bool,
     /// Bytes to be sent next.
     pub(super) outgoing: Vec<u8>,
     /// The answer is given, or the connection broken: nothing is listened to any more.

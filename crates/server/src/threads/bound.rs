@@ -58,6 +58,8 @@ pub struct Bound {
     pub(super) listeners: Vec<Listener>,
     admin_listeners: Vec<AdminListener>,
     pub(super) subsystem: Arc<Subsystem>,
+    /// The reason for which it does without the default admin socket.
+    lacks_socket: Option<String>,
 }
 
 impl Bound {
@@ -89,8 +91,11 @@ impl Bound {
         let admin_listeners = admin.listen.iter().map(|address| {
             AdminListener::bind(address, admin, config.tls.as_ref(), config.insecure)
         });
-        let admin_listeners = admin_listeners.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self { listeners, admin_listeners, config, subsystem })
+        let mut admin_listeners = admin_listeners.collect::<Result<Vec<_>, _>>()?;
+        let beside = AdminListener::beside(admin);
+        let lacks_socket = beside.as_ref().err().cloned();
+        admin_listeners.extend(beside.ok().flatten());
+        Ok(Self { listeners, admin_listeners, lacks_socket, config, subsystem })
     }
 
     /// A server with these listeners, and without an admin interface.
@@ -100,7 +105,8 @@ impl Bound {
         subsystem: &Arc<Subsystem>,
     ) -> Self {
         let subsystem = Arc::clone(subsystem);
-        Self { config, listeners, admin_listeners: Vec::new(), subsystem }
+        let (admin_listeners, lacks_socket) = (Vec::new(), None);
+        Self { config, listeners, admin_listeners, lacks_socket, subsystem }
     }
 
     /// Waits until no other server has these images, and answers what little is asked of a standby
@@ -168,7 +174,14 @@ impl Bound {
         volumes: Vec<Volume>,
         signal: OwnedFd,
     ) -> Result<Server, ServeError> {
-        let Self { config, listeners, admin_listeners, subsystem } = self;
+        let Self { config, listeners, admin_listeners, lacks_socket, subsystem } = self;
+        if let Some(problem) = lacks_socket {
+            tracing::warn!(
+                %problem,
+                "no admin socket: floe status, flush, stop and the like need --admin; give this \
+                 server a socket of its own with --admin unix:PATH, or --admin none"
+            );
+        }
         let nqn = subsystem.nqn().to_owned();
         let threads = tiers.first().expect("there is a tier").cache.threads();
         let config = Arc::new(config);
@@ -194,7 +207,8 @@ impl Bound {
             true => LOCAL_ARENA_BYTES,
             false => (ARENA_BYTES / threads).max(ARENA_BYTES_LEAST),
         };
-        let seeds = Pool::family(threads, arena_bytes);
+        let seeds = Pool::try_family(threads, arena_bytes)
+            .map_err(|source| ServeError::Memory { bytes: threads * arena_bytes, source })?;
         let mut parts: Vec<Vec<TierPart>> = (0..threads).map(|_| Vec::new()).collect();
         let mut known = Vec::new();
         for (key, tier) in (0..).map(TierKey).zip(tiers) {

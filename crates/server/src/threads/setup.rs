@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use floe_block::MemoryTier;
+use floe_block::{MemoryTier, format_size};
 use floe_device::{OpenError, RingError, Spec};
 use floe_model::Service;
 use floe_nbd::export::ExportsError;
@@ -13,8 +13,8 @@ use floe_nvme::target::subsystem::NqnError;
 
 use super::tiers::CacheDevices;
 use crate::address::ListenAddress;
-use crate::admin::{AdminAddress, AllowedPaths, NoDefaultAddress, PageKey, Token};
-use crate::config;
+use crate::admin::{AdminAddress, AdminChoice, AllowedPaths, PageKey, Token};
+use crate::config::{self, Wrong, named};
 use crate::kept::{StartError, StateDir};
 use crate::limits::Limits;
 use crate::listener::ListenError;
@@ -85,6 +85,9 @@ pub struct NvmeSetup {
 pub struct AdminSetup {
     /// The addresses it listens on.
     pub listen: Vec<AdminAddress>,
+    /// The default socket, where it is not asked for: the server goes without if it cannot listen
+    /// there.
+    pub beside: Option<AdminAddress>,
     /// The group that may use its Unix sockets, beside the server's user.
     pub group: Option<u32>,
     /// The token with which a client may change something over TCP, too.
@@ -109,20 +112,28 @@ impl AdminSetup {
     pub fn of<'a>(
         settings: &config::AdminConfig,
         devices: impl Iterator<Item = &'a Spec>,
-    ) -> Result<Self, String> {
-        let listen = match settings.admin.as_slice() {
-            [] => vec![
-                AdminAddress::of_server().map_err(|error: NoDefaultAddress| error.to_string())?,
-            ],
-            given => given.to_vec(),
-        };
+    ) -> Result<Self, Wrong> {
+        let given = settings.admin.iter().filter_map(|choice| match choice {
+            AdminChoice::At(address) => Some(address.clone()),
+            AdminChoice::NoSocket => None,
+        });
+        let mut listen: Vec<_> = given.collect();
+        let default = AdminAddress::of_server();
+        let is_socket = |address: &AdminAddress| matches!(address, AdminAddress::Unix(_));
+        let mut beside = None;
+        if settings.admin.is_empty() {
+            listen.push(named("admin", default)?);
+        } else if settings.is_on_a_socket() && !listen.iter().any(is_socket) {
+            beside = default.ok();
+        }
         let token = settings.admin_token_file.as_deref().map(Token::read).transpose();
         Ok(Self {
             listen,
+            beside,
             group: settings.admin_group.as_ref().map(|group| group.number),
-            token: token.map_err(|error| format!("admin-token-file: {error}"))?,
+            token: named("admin-token-file", token)?,
             hosts: settings.admin_hosts.clone(),
-            page: page_key(settings.admin_write)?,
+            page: named("admin-write", page_key(settings.admin_write))?,
             paths: settings.admin_paths.clone(),
             own_folders: folders_of(devices),
         })
@@ -137,7 +148,7 @@ impl AdminSetup {
 /// Draws the key of the live page, if that may change something.
 fn page_key(write: bool) -> Result<Option<PageKey>, String> {
     let key = write.then(PageKey::draw).transpose();
-    key.map_err(|error| format!("admin-write: no random numbers: {error}"))
+    key.map_err(|error| format!("no random numbers: {error}"))
 }
 
 /// Returns the folders of the files that are served. Those of disks are left out: all disks are in
@@ -209,6 +220,18 @@ pub enum ServeError {
     /// There is no ring for a thread.
     #[error(transparent)]
     Ring(#[from] RingError),
+    /// There is no memory for requests under way.
+    #[error(
+        "cannot reserve {} of memory for requests: {source}; raise the limit on address space \
+         (ulimit -v, LimitAS=) or serve with fewer threads",
+        format_size(*bytes as u64)
+    )]
+    Memory {
+        /// The bytes asked for.
+        bytes: usize,
+        /// The system's error.
+        source: std::io::Error,
+    },
     /// Threads could not wake each other.
     #[error("cannot set up how threads wake each other: {0}")]
     Wake(std::io::Error),
@@ -249,6 +272,20 @@ pub enum ServeError {
         /// Bytes that only memory had.
         held_bytes: u64,
     },
+}
+
+impl ServeError {
+    /// Returns the setting that it is about, if it is about one.
+    pub fn setting(&self) -> Option<&'static str> {
+        match self {
+            Self::Listen(_) => Some("listen"),
+            Self::Admin { .. } | Self::AdminSocket { .. } | Self::AdminExposed { .. } => {
+                Some("admin")
+            }
+            Self::Nqn(_) => Some("nqn"),
+            _ => None,
+        }
+    }
 }
 
 /// Explains what a failed last flush means for the user's data.

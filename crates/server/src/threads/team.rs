@@ -43,8 +43,9 @@ impl Team {
             team.threads.push(thread);
         }
         drop(ready);
-        for _ in 0..threads {
-            begun.recv().expect("a thread says whether it has begun")?;
+        for number in 0..threads {
+            // One that says nothing has panicked, and the panic has been reported.
+            begun.recv().unwrap_or(Err(ServeError::Panicked(number)))?;
         }
         Ok(team)
     }

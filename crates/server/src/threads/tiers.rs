@@ -2,6 +2,7 @@
 //! added to a running server is made in the same way as those of the start.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier};
@@ -28,7 +29,8 @@ const GROUPS_A_LARGE_SHARD: u64 = 64;
 /// The tiers of a cache, from the top, checked as far as possible without opening devices.
 #[derive(Debug)]
 pub struct PreparedTiers {
-    tiers: Vec<(TierConfig, How)>,
+    /// Each with its file and line, for errors.
+    tiers: Vec<(TierConfig, How, String)>,
     consent: Consent,
     state: Option<StateDir>,
 }
@@ -55,6 +57,16 @@ impl PreparedTiers {
         consent: Consent,
         state: Option<StateDir>,
     ) -> Result<Self, TierError> {
+        let is_state = |path: &&PathBuf| state.as_ref().is_some_and(|state| state.has(path));
+        for (at, tier) in config.tiers().enumerate() {
+            if let Some(path) = tier.cache().paths().iter().find(is_state) {
+                let problem = format!(
+                    "cache: {} has the state of a cache; give a file of its own",
+                    path.display()
+                );
+                return Err(TierError::usage(problem).at(&config.before_cache(at)));
+            }
+        }
         let needed = Consent { initialise: false, ..consent } != Consent::default();
         let is_for = |tier: &TierConfig| tier.is_kept() || !needed && !tier.cache().is_memory();
         if consent != Consent::default() && !config.tiers().any(is_for) {
@@ -67,6 +79,7 @@ impl PreparedTiers {
         let memories = std::iter::once(above).chain(std::iter::repeat(Memory::None));
         let mut above_bytes = memory.map_or(0, |memory| memory.usage().size_bytes);
         let (tiers, threads): (Vec<_>, _) = (config.tiers().collect(), config.threads());
+        let before = |at| config.before_cache(at);
         let several = tiers.len() > 1;
         // With several tiers all need shards for the same number of threads.
         let fewer_threads = config.serving.threads.is_none() && !several;
@@ -75,11 +88,11 @@ impl PreparedTiers {
             let config = tier.config(memory, above_bytes);
             above_bytes += tier.cache_bytes();
             let mut how = How::new(&tier, config, threads, fewer_threads, consent)
-                .map_err(|error| in_tier(error, &tier, several))?;
+                .map_err(|error| in_tier(error, &tier, several).at(&before(at)))?;
             if let How::Kept(wishes) = &mut how {
                 (wishes.lowest, wishes.state) = (lowest == Some(at), state.clone());
             }
-            Ok((tier, how))
+            Ok((tier, how, before(at)))
         };
         let tiers = tiers
             .into_iter()
@@ -105,9 +118,9 @@ impl PreparedTiers {
         let Self { tiers, consent, state } = self;
         let witness = witness(volumes, state.as_ref());
         let several = tiers.len() > 1;
-        let prepare = |(plan, how): (TierConfig, How)| {
+        let prepare = |(plan, how, before): (TierConfig, How, String)| {
             let source = device(&plan, devices, witness.as_ref())
-                .map_err(|error| in_tier(error, &plan, several))?;
+                .map_err(|error| in_tier(error, &plan, several).at(&before))?;
             Ok((plan, how, source))
         };
         let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, TierError>>()?;
@@ -279,6 +292,11 @@ impl TierError {
         Self { problem: problem.to_string(), is_failure: false }
     }
 
+    /// Puts the file and line in front of it.
+    fn at(self, before: &str) -> Self {
+        Self { problem: format!("{before}{}", self.problem), ..self }
+    }
+
     /// Puts the subject in front of the error's line.
     fn about(self, what: &str) -> Self {
         Self { problem: format!("{what}: {}", self.problem), ..self }
@@ -291,7 +309,8 @@ fn device(
     devices: &dyn CacheDevices,
     witness: Option<&Arc<dyn Witness>>,
 ) -> Result<Arc<dyn DeviceSource>, TierError> {
-    let source = devices.prepare(tier, witness).map_err(TierError::usage)?;
+    let source = devices.prepare(tier, witness);
+    let source = source.map_err(|error| TierError::usage(format!("cache: {error}")))?;
     source.mirror().iter().for_each(|mirror| mirror.on_change(mirrors::log()));
     Ok(source)
 }

@@ -162,6 +162,58 @@ fn a_client_in_the_clear_is_served_only_where_it_may_choose() {
 }
 
 #[test]
+fn nothing_is_served_in_the_clear_where_clients_must_show_certificates() {
+    let folder = certificates();
+    let anonymous = tempfile::tempdir().unwrap();
+    std::fs::copy(folder.path().join("ca-cert.pem"), anonymous.path().join("ca-cert.pem")).unwrap();
+    for required in [false, true] {
+        let rig = serve(folder.path(), true, required);
+        assert!(rig.uris.iter().all(|uri| uri.tls), "{:?}", rig.uris);
+        // Options: list, choose by name, choose with an answer. The last one may not be answered.
+        for (option, data) in [(3_u32, &b""[..]), (7, &b"\0\0\0\x04floe\0\0"[..]), (1, b"floe")] {
+            let (Address::Unix(socket), uri) = (&rig.uris[0].address, &rig.uris[0]) else {
+                panic!("{:?}", rig.uris)
+            };
+            let unix = std::os::unix::net::UnixStream::connect(socket).unwrap();
+            let refused = |stream: &mut dyn ReadWrite| {
+                let mut hello = [0; 18];
+                stream.read_exact(&mut hello).unwrap();
+                let mut ask = [&[0, 0, 0, 3][..], b"IHAVEOPT"].concat();
+                ask.extend(option.to_be_bytes());
+                ask.extend((data.len() as u32).to_be_bytes());
+                ask.extend(data);
+                stream.write_all(&ask).unwrap();
+                let mut reply = [0; 20];
+                match stream.read_exact(&mut reply) {
+                    // NBD_REP_ERR_TLS_REQD
+                    Ok(()) => assert_eq!(reply[12..16], [0x80, 0, 0, 5], "{option} on {uri}"),
+                    Err(_) => assert_eq!(option, 1, "hung up on {uri}"),
+                }
+            };
+            refused(&mut rig.stranger());
+            refused(&mut &unix);
+        }
+        let told = rig.over_tcp("GET /status HTTP/1.1\r\n\r\n");
+        assert!(told.starts_with("HTTP/1.1 403") && told.contains("certificates"), "{told}");
+        fails("nbdinfo", &["--size", &tcp_uri(&rig, anonymous.path())]);
+        succeeds("nbdinfo", &["--size", &tcp_uri(&rig, folder.path())]);
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        let url = format!("https://{}/healthz", rig.admin_tcp);
+        let authority = path("ca-cert.pem");
+        let common = ["--silent", "--show-error", "--cacert", &authority, &url];
+        fails("curl", &common);
+        let (certificate, key) = (path("client-cert.pem"), path("client-key.pem"));
+        let own = ["--cert", &certificate, "--key", &key];
+        succeeds("curl", &[&own[..], &common[..]].concat());
+        rig.end();
+    }
+}
+
+/// A stream of either kind.
+trait ReadWrite: Read + Write {}
+impl<T: Read + Write> ReadWrite for T {}
+
+#[test]
 fn what_is_no_tls_ends_the_connection_and_no_other() {
     let folder = certificates();
     let rig = serve(folder.path(), false, false);
