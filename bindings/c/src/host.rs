@@ -187,8 +187,8 @@ pub unsafe extern "C" fn floe_host_reference(
     })
 }
 
-/// Releases a handle, and with `erase` removes its entry if no other handle is left. Returns
-/// whether it did. Takes no lock without `erase`.
+/// Releases a handle. With `erase`, and if no other handle is left, removes the entry if it is still
+/// there and frees the object. Returns whether it did. Takes no lock without `erase`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_release(
     host: *const floe_host,
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn floe_host_release(
         // SAFETY: of `into_raw`, one for each release.
         let owner = unsafe { Owner::from_raw(another.unwrap_or(raw)) };
         match erase {
-            true => Ok(host.cache.release_and_erase(owner)),
+            true => Ok(host.cache.release_and_free(owner)),
             false => {
                 drop(owner);
                 Ok(false)

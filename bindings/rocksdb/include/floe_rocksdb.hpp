@@ -181,9 +181,7 @@ class FloeCache final : public ::rocksdb::Cache {
   bool Ref(Handle* handle) override { return floe_host_reference(host_, Of(handle)); }
 
   bool Release(Handle* handle, bool erase_if_last_ref = false) override {
-    const bool erased = floe_host_release(host_, Of(handle), erase_if_last_ref);
-    if (erased) floe_host_reclaim(host_);
-    return erased;
+    return floe_host_release(host_, Of(handle), erase_if_last_ref);
   }
   using Cache::Release;
 

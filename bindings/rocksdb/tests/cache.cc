@@ -147,6 +147,66 @@ void ReferencesOfOneHandleAreReleasedOneByOne() {
   CHECK(freed == 10);
 }
 
+/// An entry that left while it was in use, in one of these ways, goes with its last handle.
+void TheLastReleaseFreesWhatHasLeft() {
+  using Leave = void (*)(Cache&);
+  const Leave ways[] = {
+      [](Cache&) {},
+      [](Cache& cache) { cache.Erase("a"); },
+      [](Cache& cache) { cache.SetCapacity(0); },
+      [](Cache& cache) {
+        for (int at = 0; at < 100; at++) {
+          const std::string key = "other " + std::to_string(at);
+          CHECK(Insert(static_cast<floe::rocksdb::FloeCache&>(cache), key, New(key), 100, Free)
+                    .ok());
+        }
+        CHECK(cache.Lookup("a") == nullptr);  // evicted
+      },
+      [](Cache& cache) {
+        CHECK(Insert(static_cast<floe::rocksdb::FloeCache&>(cache), "a", New("a"), 10, Free).ok());
+      },
+  };
+  for (const Leave leave : ways) {
+    for (const bool by_another_thread : {false, true}) {
+      for (int more = 0; more < 6; more++) {  // a thread has four cheap handles
+        FloeCacheOptions options = Uncharged(1000);
+        options.num_shard_bits = 0;
+        options.policy = "lru";
+        auto cache = NewFloeCache(options);
+        std::vector<Cache::Handle*> others(more);
+        for (int at = 0; at < more; at++) {
+          const std::string key = "held " + std::to_string(at);
+          CHECK(Insert(*cache, key, New(key), 1, Free, &others[at]).ok());
+        }
+        Cache::Handle* handle;
+        CHECK(Insert(*cache, "a", New("a"), 100, Free, &handle).ok());
+        leave(*cache);
+        cache->EraseUnRefEntries();
+        CHECK(cache->GetUsage() == 100u + more && cache->GetPinnedUsage() == 100u + more);
+        freed = 0;
+        const auto release = [&] { CHECK(cache->Release(handle, true)); };
+        by_another_thread ? std::thread(release).join() : release();
+        CHECK(freed == 1 && cache->GetUsage() == size_t(more));
+        for (Cache::Handle* const other : others) CHECK(cache->Release(other, true));
+        CHECK(cache->GetUsage() == 0 && cache->GetPinnedUsage() == 0);
+      }
+    }
+  }
+}
+
+void SettingTheCapacityFreesWhatHasLeft() {
+  freed = 0;
+  FloeCacheOptions options = Uncharged(1000);
+  options.num_shard_bits = 0;
+  auto cache = NewFloeCache(options);
+  Cache::Handle* handle;
+  CHECK(Insert(*cache, "a", New("a"), 100, Free, &handle).ok());
+  CHECK(Insert(*cache, "a", New("a"), 100, Free).ok());
+  CHECK(!cache->Release(handle));
+  cache->SetCapacity(500);
+  CHECK(freed == 1 && cache->GetUsage() == 100);
+}
+
 void AStrictCacheRefusesWhatDoesNotFit() {
   freed = 0;
   FloeCacheOptions options = Uncharged(1000);
@@ -232,7 +292,7 @@ void ObjectsByThemselvesAreChargedAndNotFound() {
                          CHECK(key == "a" && charge == 500 && about == Free);
                          CHECK(object == cache->Value(alone));
                        });
-  cache->Release(alone);
+  CHECK(cache->Release(alone, true));
   cache->Release(uncharged);
   CHECK(freed == 2 && cache->GetUsage() == 0);
 }
@@ -360,6 +420,8 @@ int main() {
   EntriesAreFoundAndFreedOnce();
   AHandleKeepsWhatWasErasedOrReplaced();
   ReferencesOfOneHandleAreReleasedOneByOne();
+  TheLastReleaseFreesWhatHasLeft();
+  SettingTheCapacityFreesWhatHasLeft();
   AStrictCacheRefusesWhatDoesNotFit();
   EntriesAreChargedBesideTheirBlocks();
   PrioritiesDecideWhatComesInAndStays();

@@ -11,6 +11,7 @@
 #include <rocksdb/options.h>
 #include <rocksdb/statistics.h>
 #include <rocksdb/table.h>
+#include <rocksdb/write_buffer_manager.h>
 
 #include "floe_rocksdb.hpp"
 #include "testing.hpp"
@@ -109,6 +110,59 @@ void Use(const std::string& folder, const floe::rocksdb::FloeCacheOptions& cache
   CHECK(cache->GetPinnedUsage() == 0);
 }
 
+/// What the cache holds, as it tells of each entry.
+size_t Charges(floe::rocksdb::FloeCache& cache) {
+  size_t sum = 0;
+#if FLOE_ROCKSDB_HAS_HELPERS
+  using About = const rocksdb::Cache::CacheItemHelper*;
+#else
+  using About = rocksdb::Cache::DeleterFn;
+#endif
+  cache.ApplyToAllEntries(
+      [&](const rocksdb::Slice&, void*, size_t charge, About) { sum += charge; }, {});
+  return sum;
+}
+
+/// Memory of write buffers is charged to the cache, also while blocks push it out, and not any
+/// longer when the database is closed.
+void WriteBuffersAreChargedAsLongAsTheyAreThere(const std::string& folder) {
+  auto cache = floe::rocksdb::NewFloeCache(Uncharged(8 << 20));
+  auto buffers = std::make_shared<rocksdb::WriteBufferManager>(64 << 20, cache);
+  rocksdb::BlockBasedTableOptions table;
+  table.block_cache = cache;
+  rocksdb::Options options;
+  options.create_if_missing = true;
+  options.compression = rocksdb::kNoCompression;
+  options.write_buffer_manager = buffers;
+  options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
+#if ROCKSDB_MAJOR >= 10
+  std::unique_ptr<rocksdb::DB> db;
+  CHECK(rocksdb::DB::Open(options, folder, &db).ok());
+#else
+  rocksdb::DB* opened = nullptr;
+  CHECK(rocksdb::DB::Open(options, folder, &opened).ok());
+  std::unique_ptr<rocksdb::DB> db(opened);
+#endif
+  for (int round = 0; round < 3; round++) {
+    for (int number = 0; number < kKeys; number++) {
+      CHECK(db->Put(rocksdb::WriteOptions(), Key(number), Value(number, round)).ok());
+    }
+    CHECK(cache->GetPinnedUsage() >= buffers->memory_usage() / 2);
+    for (int number = 0; number < kKeys; number += 3) {
+      std::string found;
+      CHECK(db->Get(rocksdb::ReadOptions(), Key(number), &found).ok());
+    }
+    if (round < 2) CHECK(db->Flush(rocksdb::FlushOptions()).ok());
+  }
+  db.reset();
+  CHECK(cache->GetPinnedUsage() == 0);
+  options.write_buffer_manager.reset();
+  buffers.reset();
+  CHECK(cache->GetPinnedUsage() == 0 && cache->GetUsage() == Charges(*cache));
+  cache->EraseUnRefEntries();
+  CHECK(cache->GetUsage() == 0);
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
@@ -124,5 +178,6 @@ int main(int count, char** arguments) {
     Use(arguments[1], options, false, version++);
     options.freezing = false;
   }
+  WriteBuffersAreChargedAsLongAsTheyAreThere(std::string(arguments[1]) + "/buffers");
   std::puts("done");
 }

@@ -137,14 +137,16 @@ where
         !(is_over && strict)
     }
 
-    /// Changes the capacity while the cache is used. Evicts what is too much before it returns;
-    /// values with handles go over it, whether it is strict or not.
+    /// Changes the capacity while the cache is used. Evicts what is too much before it returns, and
+    /// drops what has left without a handle; values with handles go over it, whether it is strict
+    /// or not.
     pub fn set_capacity(&self, capacity: usize) {
         let limits = &*self.limits;
         limits.capacity.store(capacity, Ordering::Relaxed);
         limits.in_vain.store(0, Ordering::Relaxed);
         limits.applied.store(limits.for_cache(), Ordering::Relaxed);
         self.cache.resize_weight(limits.for_cache() as u64);
+        self.cache.reclaim();
         if limits.usage() > capacity {
             self.make_way(0);
         }

@@ -256,11 +256,40 @@ where
     /// handle takes none.
     pub fn release_and_erase(&self, handle: Handle<'_, K, V>) -> bool {
         let entry = handle.entry();
+        self.is_last(&handle) && take_out(&self.cache, &entry.key, &entry.value)
+    }
+
+    /// Drops a handle. If it was the last, the value is dropped with it, be it in the cache, evicted
+    /// from there or by itself; another thread that looks at it this moment puts that off. Returns
+    /// whether it was the last. Takes the locks of all shards and of the threads' records.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::host::HostCache::new(1 << 20);
+    /// let block = cache.insert_held(1, vec![7; 4096], 4096, Default::default()).unwrap();
+    /// cache.erase(&1);
+    /// assert!(cache.release_and_free(block));
+    /// assert_eq!(cache.usage(), 0);
+    /// ```
+    pub fn release_and_free(&self, handle: Handle<'_, K, V>) -> bool {
+        let is_last = self.is_last(&handle);
+        if is_last {
+            let entry = handle.entry();
+            take_out(&self.cache, &entry.key, &entry.value);
+        }
+        drop(handle);
+        if is_last {
+            self.reclaim();
+        }
+        is_last
+    }
+
+    /// Returns whether a handle is the only one of its value.
+    fn is_last(&self, handle: &Handle<'_, K, V>) -> bool {
         let counted = usize::from(handle.is_counted());
-        let address = std::ptr::from_ref(entry).addr();
-        entry.value.owners() == counted
+        let address = std::ptr::from_ref(handle.entry()).addr();
+        handle.entry().value.owners() == counted
             && self.cache.inner.threads.records.named(address) == 1 - counted
-            && take_out(&self.cache, &entry.key, &entry.value)
     }
 
     /// Removes everything. Handles keep their values.

@@ -178,6 +178,56 @@ fn what_is_released_last_is_erased_if_asked_and_not_before() {
 }
 
 #[test]
+fn the_last_release_frees_what_was_evicted_erased_or_replaced_while_in_use() {
+    let source = Source::default();
+    let cache = HostBuilder::new(1000).policy(Lru::default()).shards(1).build();
+    type Leave = fn(&HostCache<u64, Value, Lru>);
+    let ways: [Leave; 4] = [
+        |_| (),
+        |cache| assert!(cache.erase(&0)),
+        |cache| cache.set_capacity(0),
+        HostCache::clear,
+    ];
+    for leave in ways {
+        for with_another in [false, true] {
+            // The first handles of a thread are its cells, further ones are counted.
+            for other in 0..6 {
+                let held: Vec<_> = (1..=other)
+                    .map(|key| cache.insert_held(key, source.value(key), 1, REPLACE).unwrap())
+                    .collect();
+                let handle = cache.insert_held(0, source.value(0), 100, REPLACE).unwrap();
+                let another = with_another.then(|| handle.clone());
+                let alive = source.alive();
+                leave(&cache);
+                cache.set_capacity(1000);
+                if let Some(another) = another {
+                    assert!(!cache.release_and_free(another), "it was not the last");
+                    assert_eq!(source.alive(), alive);
+                }
+                assert_eq!(cache.pinned_usage(), 100 + other as usize);
+                assert!(cache.release_and_free(handle));
+                assert_eq!(source.alive(), alive - 1);
+                assert_eq!(cache.usage(), other as usize);
+                held.into_iter().for_each(|handle| assert!(cache.release_and_free(handle)));
+                assert_eq!((cache.usage(), source.alive()), (0, 0));
+            }
+        }
+    }
+    let first = cache.insert_held(0, source.value(1), 100, REPLACE).unwrap();
+    let second = cache.insert_held(0, source.value(2), 100, REPLACE).unwrap();
+    assert!(cache.release_and_free(first), "replaced");
+    assert_eq!((cache.usage(), second.number), (100, 2));
+    let alone = cache.insert_held(0, source.value(3), 100, KEEP).unwrap();
+    assert!(cache.release_and_free(alone), "by itself");
+    assert_eq!((cache.usage(), source.alive()), (100, 1));
+    drop(second);
+    (1..=20).for_each(|key| cache.insert(key, source.value(key), 100, REPLACE).unwrap());
+    cache.set_capacity(1000);
+    assert_eq!(cache.usage(), source.alive() * 100, "evicted ones do not wait");
+    assert_eq!(source.alive(), cache.len());
+}
+
+#[test]
 fn an_important_entry_outlives_others_in_an_order_with_a_queue_for_new_ones() {
     let cache = HostBuilder::new(64).shards(1).policy(QdClock::default()).build();
     let important = Insertion::new().priority(Priority::High);
