@@ -283,8 +283,8 @@ struct floe_handle *floe_host_lookup(const struct floe_host *host, const void *k
 // Adds a reference to a handle: it is released once more. Returns whether that was possible.
 bool floe_host_reference(const struct floe_host *host, struct floe_handle *handle);
 
-// Releases a handle. With `erase`, and if no other handle is left, removes the entry if it is still
-// there and frees the object. Returns whether it did. Takes no lock without `erase`.
+// Releases a handle. With `erase`, and if no other handle is left, removes the entry if it is
+// still there and frees the object. Returns whether it did. Takes no lock without `erase`.
 bool floe_host_release(const struct floe_host *host, struct floe_handle *handle, bool erase);
 
 // Returns the object of a handle.

@@ -187,8 +187,8 @@ pub unsafe extern "C" fn floe_host_reference(
     })
 }
 
-/// Releases a handle. With `erase`, and if no other handle is left, removes the entry if it is still
-/// there and frees the object. Returns whether it did. Takes no lock without `erase`.
+/// Releases a handle. With `erase`, and if no other handle is left, removes the entry if it is
+/// still there and frees the object. Returns whether it did. Takes no lock without `erase`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_release(
     host: *const floe_host,

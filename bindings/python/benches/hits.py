@@ -19,7 +19,7 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-import floe
+import floe_cache
 
 KEYS = 1000
 LOOKUPS = 50_000
@@ -66,15 +66,15 @@ def series(keys: list[Any]) -> dict[str, dict[str, Look]]:
 
     capacity = 2 * KEYS
     hits: dict[str, Look] = {
-        "floe": subscripts(filled(floe.Cache(capacity))),
-        "floe, lru": subscripts(filled(floe.Cache(capacity, policy="lru"))),
-        "floe, s3-fifo": subscripts(filled(floe.Cache(capacity, policy="s3-fifo"))),
-        "floe, ttl": subscripts(filled(floe.Cache(capacity, ttl=3600))),
-        "floe, get": calls_of(filled(floe.Cache(capacity)).get),
+        "floe": subscripts(filled(floe_cache.Cache(capacity))),
+        "floe, lru": subscripts(filled(floe_cache.Cache(capacity, policy="lru"))),
+        "floe, s3-fifo": subscripts(filled(floe_cache.Cache(capacity, policy="s3-fifo"))),
+        "floe, ttl": subscripts(filled(floe_cache.Cache(capacity, ttl=3600))),
+        "floe, get": calls_of(filled(floe_cache.Cache(capacity)).get),
         "dict": subscripts(filled({})),
     }
     calls: dict[str, Callable[[Any], Any]] = {
-        "floe.cached": floe.cached(capacity)(identity),
+        "floe_cache.cached": floe_cache.cached(capacity)(identity),
         "functools.lru_cache": functools.lru_cache(capacity)(identity),
         "no cache": identity,
     }

@@ -1,6 +1,6 @@
 """Simulates policies over a folder of traces, with Dask, and prints how much each saves.
 
-    pip install floe-cache "dask[distributed]"
+    pip install ./bindings/python "dask[distributed]"
     python thousand_traces.py FOLDER [--scheduler tcp://HOST:8786] [--sizes 1%,10%]
 
 Each trace is a task: one process reads it once and simulates all policies. Without a scheduler
@@ -16,7 +16,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from floe import lab
+from floe_cache import lab
 
 POLICIES = ["fifo", "lru", "s3-fifo", "sieve", "arc", "lirs"]
 

@@ -1,7 +1,7 @@
 """A notebook in percent cells: which cache does a workload want?"""
 
 # %% A trace: a file, or a generator in words
-from floe import lab
+from floe_cache import lab
 
 trace = lab.open_trace("zipf:keys=20000,requests=200000,theta=0.9")
 print(trace, lab.simulate(trace, "lru", "10%")["miss_ratio"])

@@ -4,11 +4,11 @@ use floe::InsertOptions;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::cache::Cache;
 use crate::key::{Call, Key, Probe};
+use crate::mapping::Mapping;
 use crate::store::Value;
 
-impl Cache {
+impl Mapping {
     /// A key of the mapping.
     #[inline]
     pub(crate) fn probe<'a, 'py>(&self, key: &'a Bound<'py, PyAny>) -> PyResult<Probe<'a, 'py>> {
@@ -92,7 +92,7 @@ impl Cache {
     /// # Errors
     /// Those of the function that weighs.
     pub(crate) fn weigh(&self, value: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
-        let Some(getsizeof) = &self.getsizeof else { return Ok(Some(1)) };
+        let Some(getsizeof) = &self.settings.getsizeof else { return Ok(Some(1)) };
         let weight: u64 = getsizeof.bind(value.py()).call1((value,))?.extract()?;
         Ok(u32::try_from(weight).ok().filter(|_| weight <= self.maxsize()))
     }

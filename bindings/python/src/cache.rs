@@ -1,20 +1,21 @@
 //! The cache, as Python sees it: a mapping.
+//!
+//! Its methods use the entries themselves, unless a subclass overrides one of the operators that
+//! those of `cachetools` use: [`overrides`].
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::OnceLock;
+use std::time::Duration;
 
 use floe::InsertOptions;
-use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::basic::CompareOp;
+use pyo3::exceptions::{PyKeyError, PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
-use pyo3::{PyTraverseError, PyVisit};
+use pyo3::{PyTraverseError, PyTypeInfo, PyVisit, intern};
 
-use crate::flight::Flights;
-use crate::identity::Identities;
-use crate::key::Key;
+use crate::mapping::{Mapping, Settings};
 use crate::settings::{self, OrMissing};
 use crate::stats::Stats;
-use crate::store::{Store, Value};
 
 /// The policy of caches that name none.
 const POLICY: &str = "qd-clock";
@@ -26,71 +27,132 @@ const POLICY: &str = "qd-clock";
 /// "lru", "s3-fifo", "slru:segments=2". `admission` decides which new keys come in, and `ttl` and
 /// `idle` are the seconds, or the timedelta, after which an entry expires: since it came in, and
 /// since it was last used.
-#[pyclass(frozen, subclass, weakref, module = "floe")]
+#[pyclass(frozen, subclass, weakref, module = "floe_cache")]
 pub(crate) struct Cache {
-    pub(crate) store: Store,
-    pub(crate) identities: Arc<Identities>,
-    pub(crate) flights: Flights,
-    pub(crate) getsizeof: Option<Py<PyAny>>,
-    pub(crate) capacity: AtomicU64,
+    /// Made by `__init__`, so that a subclass may have one of its own.
+    mapping: OnceLock<Mapping>,
 }
+
+type Entry<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
 
 fn missing(key: &Bound<'_, PyAny>) -> PyErr {
     PyKeyError::new_err((key.clone().unbind(),))
 }
 
+/// Returns whether a subclass has one of these methods of its own.
+fn overrides(cache: &Bound<'_, Cache>, methods: &[&str]) -> PyResult<bool> {
+    if cache.is_exact_instance_of::<Cache>() {
+        return Ok(false);
+    }
+    let (class, base) = (cache.get_type(), Cache::type_object(cache.py()));
+    for method in methods {
+        if !class.getattr(*method)?.is(&base.getattr(*method)?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The value of `self[key]` if `key in self`.
+fn subscript<'py>(
+    cache: &Bound<'py, Cache>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let py = cache.py();
+    if cache.contains(key)? {
+        match cache.get_item(key) {
+            // It may have left since.
+            Err(error) if error.is_instance_of::<PyKeyError>(py) => {}
+            value => return value.map(Some),
+        }
+    }
+    let own = cache.get().mapping()?;
+    if !overrides(cache, &["__contains__"])? {
+        own.look_up(&own.probe(key)?); // a miss
+    }
+    Ok(None)
+}
+
+/// The seconds of a time, as its argument was.
+fn seconds(time: Option<Duration>) -> Option<f64> {
+    time.map(|time| if time == Duration::MAX { f64::INFINITY } else { time.as_secs_f64() })
+}
+
+impl Cache {
+    /// The entries.
+    ///
+    /// # Errors
+    /// When it was not initialized.
+    #[inline]
+    pub(crate) fn mapping(&self) -> PyResult<&Mapping> {
+        match self.mapping.get() {
+            Some(mapping) => Ok(mapping),
+            None => uninitialized(),
+        }
+    }
+}
+
+#[cold]
+fn uninitialized<T>() -> PyResult<T> {
+    Err(PyRuntimeError::new_err(
+        "this cache has no capacity yet: its __init__ has to call super().__init__(capacity)",
+    ))
+}
+
 #[pymethods]
 impl Cache {
     #[new]
+    #[pyo3(
+        signature = (*_args, **_kwargs),
+        text_signature = "(capacity, *, policy='qd-clock', ttl=None, idle=None, getsizeof=None, \
+            admission=None)"
+    )]
+    fn new(_args: &Bound<'_, PyTuple>, _kwargs: Option<&Bound<'_, PyDict>>) -> Self {
+        Self { mapping: OnceLock::new() }
+    }
+
     #[pyo3(signature = (
         capacity, *, policy=POLICY, ttl=None, idle=None, getsizeof=None, admission=None
     ))]
-    fn new(
-        capacity: u64,
+    fn __init__(
+        &self,
+        capacity: &Bound<'_, PyAny>,
         policy: &str,
         ttl: Option<&Bound<'_, PyAny>>,
         idle: Option<&Bound<'_, PyAny>>,
         getsizeof: Option<Py<PyAny>>,
-        admission: Option<&str>,
-    ) -> PyResult<Self> {
-        let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
-        let mut builder = floe::Cache::<Key, Value>::builder()
-            .policy_named(policy)
-            .map_err(|error| invalid(&error))?
-            .listener(|key: &Key, value: &Value, _| {
-                key.leave();
-                value.leave();
-            });
-        builder = match getsizeof {
-            Some(_) => builder.weight_capacity(capacity).weigher(|_, value: &Value| value.weight()),
-            None => builder.capacity(capacity.try_into()?),
-        };
-        if let Some(time) = ttl {
-            builder = builder.time_to_live(settings::time("ttl", time)?);
+        admission: Option<String>,
+    ) -> PyResult<()> {
+        if capacity.is_none() {
+            return Err(PyTypeError::new_err(
+                "a cache has a capacity; functools.cache and dict have none",
+            ));
         }
-        if let Some(time) = idle {
-            builder = builder.time_to_idle(settings::time("idle", time)?);
-        }
-        if let Some(name) = admission {
-            builder = builder.admission_named(name).map_err(|error| invalid(&error))?;
-        }
-        Ok(Self {
-            store: builder.try_build().map_err(|error| invalid(&error))?,
-            identities: Arc::default(),
-            flights: Flights::default(),
+        let settings = Settings {
+            policy: policy.to_owned(),
+            ttl: ttl.map(|time| settings::time("ttl", time)).transpose()?,
+            idle: idle.map(|time| settings::time("idle", time)).transpose()?,
+            admission,
             getsizeof,
-            capacity: AtomicU64::new(capacity),
-        })
+        };
+        let mapping = Mapping::new(capacity.extract()?, settings)?;
+        self.mapping
+            .set(mapping)
+            .map_err(|_| PyRuntimeError::new_err("this cache has its capacity already: resize it"))
     }
 
     /// The value of a key, or `default` if it is not there.
     #[pyo3(signature = (key, default=None, /))]
     fn get<'py>(
-        &self,
+        slf: &Bound<'py, Self>,
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        Ok(self.look_up(&self.probe(key)?).or(default))
+        if overrides(slf, &["__getitem__", "__contains__"])? {
+            return Ok(subscript(slf, key)?.or(default));
+        }
+        let own = slf.get().mapping()?;
+        Ok(own.look_up(&own.probe(key)?).or(default))
     }
 
     /// The value of a key, or `default` if it is not there: without a trace, so that neither
@@ -101,7 +163,8 @@ impl Cache {
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        Ok(self.look_at(&self.probe(key)?).or(default))
+        let own = self.mapping()?;
+        Ok(own.look_at(&own.probe(key)?).or(default))
     }
 
     /// Inserts a value that expires at another time than the cache's others, or is not evicted
@@ -125,116 +188,109 @@ impl Cache {
         if pinned {
             options = options.pinned();
         }
-        self.put(key, value, options)
+        self.mapping()?.put(key, value, options)
     }
 
     /// Removes everything. Loads that are under way do not come in.
-    pub(crate) fn clear(&self) {
-        self.flights.detach_all();
-        self.store.clear();
+    fn clear(&self) -> PyResult<()> {
+        self.mapping()?.clear();
+        Ok(())
     }
 
     /// Frees the memory of entries that have left and those that have expired. Otherwise some wait,
     /// so that they can be freed together: with their keys, but without their values.
-    fn reclaim(&self) {
-        self.store.reclaim();
+    fn reclaim(&self) -> PyResult<()> {
+        self.mapping()?.store.reclaim();
+        Ok(())
     }
 
     /// Changes the capacity, and evicts what is too much.
     fn resize(&self, capacity: u64) -> PyResult<()> {
-        match self.getsizeof {
-            Some(_) => self.store.resize_weight(capacity),
-            None if capacity >= 1 << 31 => {
-                return Err(PyValueError::new_err(format!(
-                    "a capacity of {capacity} is more than a cache can number"
-                )));
-            }
-            None => self.store.resize(capacity as usize),
-        }
-        // Only reported: the library has its own.
-        self.capacity.store(capacity, Ordering::Relaxed);
-        Ok(())
+        self.mapping()?.resize(capacity)
     }
 
     /// The counts of the cache. For once a second, not once a request.
-    pub(crate) fn stats(&self) -> Stats {
-        let stats = self.store.stats();
-        let (loads, failed_loads) = self.flights.counts();
-        Stats {
-            hits: stats.hits,
-            misses: stats.misses,
-            insertions: stats.insertions,
-            replacements: stats.replacements,
-            rejections: stats.rejections,
-            evictions: stats.evictions,
-            expirations: stats.expirations,
-            removals: stats.removals,
-            loads,
-            failed_loads,
-            entries: stats.entries,
-            weight: stats.weight,
-            memory_bytes: stats.memory_bytes,
-            policy: stats.policy,
-        }
+    fn stats(&self) -> PyResult<Stats> {
+        Ok(self.mapping()?.stats())
     }
 
     /// The largest number of entries, or their largest weight.
     #[getter]
-    pub(crate) fn maxsize(&self) -> u64 {
-        self.capacity.load(Ordering::Relaxed)
+    fn maxsize(&self) -> PyResult<u64> {
+        Ok(self.mapping()?.maxsize())
     }
 
     /// The number of entries, or their weight.
     #[getter]
-    pub(crate) fn currsize(&self) -> u64 {
-        match self.getsizeof {
-            Some(_) => self.store.stats().weight,
-            None => self.store.len() as u64,
-        }
+    fn currsize(&self) -> PyResult<u64> {
+        Ok(self.mapping()?.currsize())
     }
 
-    fn __len__(&self) -> usize {
-        self.store.len()
+    fn __len__(&self) -> PyResult<usize> {
+        Ok(self.mapping()?.store.len())
     }
 
     fn __contains__(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        Ok(self.store.contains_key(&self.probe(key)?))
+        let own = self.mapping()?;
+        Ok(own.store.contains_key(&own.probe(key)?))
     }
 
     fn __getitem__<'py>(
         slf: &Bound<'py, Self>,
         key: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let own = slf.get();
+        let own = slf.get().mapping()?;
         if let Some(value) = own.look_up(&own.probe(key)?) {
             return Ok(value);
         }
-        if !slf.is_exact_instance_of::<Self>() && slf.hasattr("__missing__")? {
-            return slf.call_method1("__missing__", (key,));
+        if overrides(slf, &["__missing__"])? {
+            return slf.call_method1(intern!(slf.py(), "__missing__"), (key,));
         }
         Err(missing(key))
     }
 
+    /// Called by `self[key]` if the key is not there: raises KeyError, unless overridden.
+    fn __missing__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
+        Err(missing(key))
+    }
+
     fn __setitem__(&self, key: &Bound<'_, PyAny>, value: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.put(key, value, InsertOptions::new())
+        self.mapping()?.put(key, value, InsertOptions::new())
     }
 
     fn __delitem__(&self, key: &Bound<'_, PyAny>) -> PyResult<()> {
-        self.take(&self.probe(key)?).map(drop).ok_or_else(|| missing(key))
+        let own = self.mapping()?;
+        own.take(&own.probe(key)?).map(drop).ok_or_else(|| missing(key))
     }
 
     /// Iterates over the keys that are there now, in no particular order.
     fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut keys = Vec::new();
-        self.for_each(py, |key, _| keys.push(key));
+        self.mapping()?.for_each(py, |key, _| keys.push(key));
         Ok(PyList::new(py, keys)?.try_iter()?.into_any())
     }
 
+    /// As of mappings: there is no order to be reversed.
+    #[classattr]
+    #[pyo3(name = "__reversed__")]
+    fn reversed() -> Option<()> {
+        None
+    }
+
     /// The entries that are there now, as pairs; no hit is counted.
-    fn _entries<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+    fn _entries<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyList>> {
         let mut entries = Vec::new();
-        self.for_each(py, |key, value| entries.push((key, value)));
-        PyList::new(py, entries)
+        if overrides(slf, &["__iter__", "__getitem__", "__contains__"])? {
+            for key in slf.try_iter()? {
+                let key = key?;
+                if let Some(value) = subscript(slf, &key)? {
+                    entries.push((key, value));
+                }
+            }
+        } else {
+            slf.get().mapping()?.for_each(slf.py(), |key, value| entries.push((key, value)));
+        }
+        PyList::new(slf.py(), entries)
     }
 
     /// Removes a key and returns its value, or `default` if it is not there.
@@ -243,23 +299,44 @@ impl Cache {
         text_signature = "($self, key, default=..., /)"
     )]
     fn pop<'py>(
-        &self,
+        slf: &Bound<'py, Self>,
         key: &Bound<'py, PyAny>,
         default: OrMissing<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        self.take(&self.probe(key)?).or(default.0).ok_or_else(|| missing(key))
+        let value = if overrides(slf, &["__getitem__", "__delitem__", "__contains__"])? {
+            let value = subscript(slf, key)?;
+            if value.is_some() {
+                slf.del_item(key)?;
+            }
+            value
+        } else {
+            let own = slf.get().mapping()?;
+            own.take(&own.probe(key)?)
+        };
+        value.or(default.0).ok_or_else(|| missing(key))
     }
 
     /// Removes an entry, in no particular order, and returns its key and value.
-    fn popitem<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    fn popitem<'py>(slf: &Bound<'py, Self>) -> PyResult<Entry<'py>> {
+        let (py, own) = (slf.py(), slf.get().mapping()?);
+        let empty = || PyKeyError::new_err("the cache is empty");
+        if overrides(slf, &["__iter__", "__getitem__", "__delitem__", "__contains__"])? {
+            for key in slf.try_iter()? {
+                let key = key?;
+                if let Some(value) = subscript(slf, &key)? {
+                    slf.del_item(&key)?;
+                    return Ok((key, value));
+                }
+            }
+            return Err(empty());
+        }
         loop {
-            let mut entries = self.store.into_iter().filter(|item| item.key().call().is_none());
+            let mut entries = own.store.into_iter().filter(|item| item.key().call().is_none());
             let first = entries.next().map(|item| item.key().object(py));
             drop(entries);
-            let first = first.ok_or_else(|| PyKeyError::new_err("the cache is empty"))?;
             // Otherwise it has just left.
-            if let Some(key) = first
-                && let Some(value) = self.take(&self.probe(&key)?)
+            if let Some(key) = first.ok_or_else(empty)?
+                && let Some(value) = own.take(&own.probe(&key)?)
             {
                 return Ok((key, value));
             }
@@ -269,16 +346,24 @@ impl Cache {
     /// The value of a key; if it is not there, `default`, which is inserted.
     #[pyo3(signature = (key, default=None, /))]
     fn setdefault<'py>(
-        &self,
+        slf: &Bound<'py, Self>,
         key: &Bound<'py, PyAny>,
         default: Option<Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let probe = self.probe(key)?;
-        if let Some(value) = self.look_up(&probe) {
-            return Ok(value);
+        let default = default.unwrap_or_else(|| slf.py().None().into_bound(slf.py()));
+        if overrides(slf, &["__getitem__", "__setitem__", "__contains__"])? {
+            if let Some(value) = subscript(slf, key)? {
+                return Ok(value);
+            }
+            slf.set_item(key, &default)?;
+            return Ok(default);
         }
-        let default = default.unwrap_or_else(|| key.py().None().into_bound(key.py()));
-        self.put_first(&probe, default)
+        let own = slf.get().mapping()?;
+        let probe = own.probe(key)?;
+        match own.look_up(&probe) {
+            Some(value) => Ok(value),
+            None => own.put_first(&probe, default),
+        }
     }
 
     /// Inserts what a mapping or an iterable of pairs holds, and the named arguments.
@@ -288,12 +373,17 @@ impl Cache {
         other: Option<&Bound<'_, PyAny>>,
         named: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<()> {
-        let own = slf.get();
+        let own = slf.get().mapping()?;
+        let is_overridden = overrides(slf, &["__setitem__"])?;
         for pairs in [other, named].into_iter().flatten() {
             let pairs = slf.py().get_type::<PyDict>().call1((pairs,))?;
             for pair in pairs.call_method0("items")?.try_iter()? {
-                let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = pair?.extract()?;
-                own.put(&key, &value, InsertOptions::new())?;
+                let (key, value): Entry<'_> = pair?.extract()?;
+                if is_overridden {
+                    slf.set_item(key, value)?;
+                } else {
+                    own.put(&key, &value, InsertOptions::new())?;
+                }
             }
         }
         Ok(())
@@ -301,24 +391,95 @@ impl Cache {
 
     /// A view of the keys.
     fn keys<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("floe._views")?.getattr("Keys")?.call1((slf,))
+        slf.py().import("floe_cache._views")?.getattr("Keys")?.call1((slf,))
     }
 
     /// A view of the values.
     fn values<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("floe._views")?.getattr("Values")?.call1((slf,))
+        slf.py().import("floe_cache._views")?.getattr("Values")?.call1((slf,))
     }
 
     /// A view of keys and values.
     fn items<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
-        slf.py().import("floe._views")?.getattr("Items")?.call1((slf,))
+        slf.py().import("floe_cache._views")?.getattr("Items")?.call1((slf,))
+    }
+
+    /// As of mappings: equal to any that has equal entries.
+    fn __richcmp__<'py>(
+        slf: &Bound<'py, Self>,
+        other: &Bound<'py, PyAny>,
+        operator: CompareOp,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let mapping = py.import("collections.abc")?.getattr("Mapping")?;
+        let asks = matches!(operator, CompareOp::Eq | CompareOp::Ne);
+        if !asks || !other.is_instance(&mapping)? {
+            return Ok(py.NotImplemented().into_bound(py));
+        }
+        let dict = py.get_type::<PyDict>();
+        let own = dict.call1((slf.call_method0("items")?,))?;
+        own.rich_compare(dict.call1((other.call_method0("items")?,))?, operator)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
-        let own = slf.get();
+        let own = slf.get().mapping()?;
         let (name, policy) = (slf.get_type().name()?, own.store.stats().policy);
         let (maxsize, currsize) = (own.maxsize(), own.currsize());
         Ok(format!("{name}(maxsize={maxsize}, currsize={currsize}, policy='{policy}')"))
+    }
+
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
+        let py = slf.py();
+        let make = py.import("copyreg")?.getattr("__newobj__")?;
+        let state = slf.call_method0("__getstate__")?;
+        (make, (slf.get_type(),), state).into_pyobject(py).map(Bound::into_any)
+    }
+
+    /// The settings and the entries, for a copy.
+    fn __getstate__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyDict>> {
+        let (py, own) = (slf.py(), slf.get().mapping()?);
+        let settings = PyDict::new(py);
+        settings.set_item("policy", &own.settings.policy)?;
+        settings.set_item("ttl", seconds(own.settings.ttl))?;
+        settings.set_item("idle", seconds(own.settings.idle))?;
+        settings.set_item("getsizeof", &own.settings.getsizeof)?;
+        settings.set_item("admission", &own.settings.admission)?;
+        let mut entries = Vec::new();
+        own.for_each(py, |key, value| entries.push((key, value)));
+        let state = PyDict::new(py);
+        state.set_item("capacity", own.maxsize())?;
+        state.set_item("settings", settings)?;
+        state.set_item("entries", PyList::new(py, entries)?)?;
+        let attributes = PyDict::new(py);
+        if let Ok(own) = slf.getattr("__dict__") {
+            attributes.call_method1("update", (own,))?;
+        }
+        let slots = py.import("copyreg")?.getattr("_slotnames")?.call1((slf.get_type(),))?;
+        for name in slots.try_iter()? {
+            let name = name?.extract::<String>()?;
+            if let Ok(value) = slf.getattr(&*name) {
+                attributes.set_item(name, value)?;
+            }
+        }
+        state.set_item("attributes", attributes)?;
+        Ok(state)
+    }
+
+    fn __setstate__(slf: &Bound<'_, Self>, state: &Bound<'_, PyDict>) -> PyResult<()> {
+        let settings = state.as_any().get_item("settings")?.cast_into::<PyDict>()?;
+        let capacity = state.as_any().get_item("capacity")?;
+        let base = Self::type_object(slf.py());
+        base.call_method("__init__", (slf, capacity), Some(&settings))?;
+        let attributes = state.as_any().get_item("attributes")?.cast_into::<PyDict>()?;
+        for (name, value) in &attributes {
+            slf.setattr(name.extract::<&str>()?, value)?;
+        }
+        let own = slf.get().mapping()?;
+        for entry in state.as_any().get_item("entries")?.try_iter()? {
+            let (key, value): Entry<'_> = entry?.extract()?;
+            own.put(&key, &value, InsertOptions::new())?;
+        }
+        Ok(())
     }
 
     #[classmethod]
@@ -331,8 +492,9 @@ impl Cache {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        visit.call(&self.getsizeof)?;
-        for item in &self.store {
+        let Some(own) = self.mapping.get() else { return Ok(()) };
+        visit.call(&own.settings.getsizeof)?;
+        for item in &own.store {
             item.key().traverse(&visit)?;
             item.value().traverse(&visit)?;
         }
@@ -340,6 +502,9 @@ impl Cache {
     }
 
     fn __clear__(&self) {
-        self.store.clear();
+        if let Some(own) = self.mapping.get() {
+            own.store.clear();
+            own.store.reclaim(); // keys that wait may be part of the cycle
+        }
     }
 }

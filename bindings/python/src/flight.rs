@@ -1,16 +1,18 @@
 //! Loads under way: one for each key, for which others that miss it wait.
 //!
 //! A flight is attached to its key until its load ends, or until the key is inserted or removed
-//! meanwhile; then its value does not come in. A load that fails is nobody else's error: the next
-//! that waits loads.
+//! meanwhile; then its value does not come in. A load that fails is nobody else's error.
+//!
+//! Threads wait for a condition, and coroutines for a function that is called at the end. Neither
+//! waits where that could have no end ([`waits`](crate::waits)). A child of `fork` has none of the
+//! threads and loops that load there, so that loads of the parent are over for it.
 //!
 //! The locks here are held for some instructions, and never while Python's code runs or the
 //! interpreter's lock is given up.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -18,20 +20,15 @@ use pyo3::prelude::*;
 use crate::key::{Key, Probe};
 use crate::later::Later;
 use crate::slot::FREE_THREADED;
+use crate::waits::{self, Origin, Wait, Waiter, lock};
 
 /// A waiting thread looks for signals, such as an interrupt of the user's, as often as this.
 const LOOK_FOR_SIGNALS_EVERY: Duration = Duration::from_millis(50);
 
-/// The flights that threads wait for.
-static WAITS: Mutex<Vec<(ThreadId, Arc<Flight>)>> = Mutex::new(Vec::new());
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[derive(Debug)]
 enum Progress {
-    Loading,
+    /// Has the functions to be called at the end, by number.
+    Loading(HashMap<u64, Py<PyAny>>),
     Loaded(Py<PyAny>),
     Failed,
 }
@@ -39,99 +36,173 @@ enum Progress {
 /// A load under way.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    number: u64,
-    thread: ThreadId,
+    origin: Arc<Origin>,
+    /// The loop of the task that loads; none if a thread does.
+    event_loop: Option<Py<PyAny>>,
     progress: Mutex<Progress>,
     landed: Condvar,
 }
 
+/// The end of a wait.
+#[derive(Debug)]
+pub(crate) enum Waited<'py> {
+    Loaded(Bound<'py, PyAny>),
+    Failed,
+    /// There was no wait, as it could have no end.
+    Alone,
+}
+
 impl Flight {
-    fn new() -> Arc<Self> {
-        static LAST: AtomicU64 = AtomicU64::new(0);
+    fn new(event_loop: Option<Py<PyAny>>, parent: Option<&Arc<Origin>>) -> Arc<Self> {
         Arc::new(Self {
-            number: LAST.fetch_add(1, Ordering::Relaxed) + 1, // only to be unique
-            thread: thread::current().id(),
-            progress: Mutex::new(Progress::Loading),
+            origin: Origin::new(event_loop.is_none(), parent),
+            event_loop,
+            progress: Mutex::new(Progress::Loading(HashMap::new())),
             landed: Condvar::new(),
         })
     }
 
-    /// A number that no other flight has.
-    pub(crate) fn number(&self) -> u64 {
-        self.number
+    pub(crate) fn origin(&self) -> &Arc<Origin> {
+        &self.origin
     }
 
     /// Ends the load, with its value unless it failed. Only the first end counts.
-    fn end(&self, value: Option<Py<PyAny>>) -> bool {
-        let mut progress = lock(&self.progress);
-        let is_first = matches!(*progress, Progress::Loading);
-        if is_first {
-            *progress = value.map_or(Progress::Failed, Progress::Loaded);
-            self.landed.notify_all();
+    fn end(&self, py: Python<'_>, value: Option<Py<PyAny>>) -> bool {
+        self.origin.end();
+        if self.origin.is_of_parent() {
+            return true; // a thread that is no more may have locked it
         }
-        is_first
+        let mut progress = lock(&self.progress);
+        if !matches!(*progress, Progress::Loading(_)) {
+            drop(progress);
+            drop(value); // Python's code
+            return false;
+        }
+        let end = value.map_or(Progress::Failed, Progress::Loaded);
+        let before = std::mem::replace(&mut *progress, end);
+        self.landed.notify_all();
+        drop(progress);
+        if let Progress::Loading(functions) = before {
+            for function in functions.into_values() {
+                if let Err(error) = function.call0(py) {
+                    error.write_unraisable(py, Some(function.bind(py)));
+                }
+            }
+        }
+        true
     }
 
-    /// Waits for the end of the load, and returns its value unless it failed. Returns `None`
-    /// for the flight if the wait would have no end, because its load waits for this thread.
+    /// The value, if the load has ended with one.
+    pub(crate) fn value<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
+        match &*lock(&self.progress) {
+            Progress::Loaded(value) => Some(value.bind(py).clone()),
+            Progress::Loading(_) | Progress::Failed => None,
+        }
+    }
+
+    /// Returns whether the load cannot go on: its loop stands still, or is another one of the
+    /// calling thread's, or it is one of the parent of this process.
+    fn is_stuck(&self, py: Python<'_>) -> bool {
+        if self.origin.is_of_parent() {
+            return true;
+        }
+        let Some(event_loop) = &self.event_loop else { return false };
+        let is_running = event_loop.call_method0(py, "is_running");
+        !is_running.is_ok_and(|it| it.is_truthy(py).unwrap_or(false))
+    }
+
+    /// Has a thread wait for the end of the load.
     ///
     /// # Errors
     /// Those of handlers of signals.
     pub(crate) fn wait<'py>(
-        self: &Arc<Self>,
+        &self,
         py: Python<'py>,
-    ) -> PyResult<Option<Option<Bound<'py, PyAny>>>> {
+        loads: Option<&Arc<Origin>>,
+    ) -> PyResult<Waited<'py>> {
         if let Progress::Loaded(value) = &*lock(&self.progress) {
-            return Ok(Some(Some(value.bind(py).clone())));
+            return Ok(Waited::Loaded(value.bind(py).clone()));
         }
-        let Some(_wait) = Wait::begin(self) else { return Ok(None) };
+        let Some(_wait) = Wait::begin(&Waiter::thread(loads), &self.origin) else {
+            return Ok(Waited::Alone);
+        };
         loop {
+            if self.is_stuck(py) {
+                return Ok(Waited::Alone);
+            }
             let has_landed = py.detach(|| {
-                let loading = |progress: &mut Progress| matches!(progress, Progress::Loading);
+                let loading = |progress: &mut Progress| matches!(progress, Progress::Loading(_));
                 let progress = lock(&self.progress);
                 let waited =
                     self.landed.wait_timeout_while(progress, LOOK_FOR_SIGNALS_EVERY, loading);
                 !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
             });
             if has_landed {
-                return Ok(Some(match &*lock(&self.progress) {
-                    Progress::Loaded(value) => Some(value.bind(py).clone()),
-                    Progress::Loading | Progress::Failed => None,
-                }));
+                return Ok(self.value(py).map_or(Waited::Failed, Waited::Loaded));
             }
             py.check_signals()?;
         }
     }
-}
 
-/// A thread's wait for a flight, noted as long as this is there.
-struct Wait;
-
-impl Wait {
-    /// Notes a wait, unless the flight's thread waits, by way of others perhaps, for this one.
-    fn begin(flight: &Arc<Flight>) -> Option<Self> {
-        let me = thread::current().id();
-        let mut waits = lock(&WAITS);
-        let mut thread = flight.thread;
-        while thread != me {
-            let Some((_, next)) = waits.iter().find(|(waiting, _)| *waiting == thread) else {
-                waits.push((me, Arc::clone(flight)));
-                return Some(Self);
-            };
-            thread = next.thread;
+    /// Has a coroutine of a loop wait for the end of the load: `function` is called then, by any
+    /// thread, unless the wait is dropped before. `None` if the wait could have no end.
+    ///
+    /// If the load is over already, the function is called at once.
+    ///
+    /// # Errors
+    /// Those of the function, called at once.
+    pub(crate) fn listen(
+        self: &Arc<Self>,
+        event_loop: &Bound<'_, PyAny>,
+        loads: Option<&Arc<Origin>>,
+        function: &Bound<'_, PyAny>,
+    ) -> PyResult<Option<Listening>> {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let py = event_loop.py();
+        let is_own = self.event_loop.as_ref().is_some_and(|own| own.is(event_loop));
+        // Of two loops of one thread, one stands still.
+        let is_beside = self.event_loop.is_some() && !is_own && self.origin.is_of_this_thread();
+        if is_beside || self.is_stuck(py) {
+            return Ok(None);
         }
-        None
+        let Some(wait) = Wait::begin(&Waiter::task(loads), &self.origin) else {
+            return Ok(None);
+        };
+        let number = LAST.fetch_add(1, Ordering::Relaxed); // only to be unique
+        let mut progress = lock(&self.progress);
+        let is_over = match &mut *progress {
+            Progress::Loading(functions) => {
+                functions.insert(number, function.clone().unbind());
+                false
+            }
+            Progress::Loaded(_) | Progress::Failed => true,
+        };
+        drop(progress);
+        if is_over {
+            function.call0()?;
+        }
+        Ok(Some(Listening { flight: Arc::clone(self), number, _wait: wait }))
     }
 }
 
-impl Drop for Wait {
+/// A coroutine's wait, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    flight: Arc<Flight>,
+    number: u64,
+    _wait: Wait,
+}
+
+impl Drop for Listening {
     fn drop(&mut self) {
-        let me = thread::current().id();
-        let mut waits = lock(&WAITS);
-        let ended = waits.iter().position(|(waiting, _)| *waiting == me);
-        let ended = ended.map(|at| waits.swap_remove(at));
-        drop(waits);
-        drop(ended); // maybe the last to have the value, whose destructor is Python's code
+        if self.flight.origin.is_of_parent() {
+            return; // a thread that is no more may have locked it
+        }
+        let function = match &mut *lock(&self.flight.progress) {
+            Progress::Loading(functions) => functions.remove(&self.number),
+            Progress::Loaded(_) | Progress::Failed => None,
+        };
+        drop(function); // Python's code, outside of the lock
     }
 }
 
@@ -143,37 +214,55 @@ pub(crate) struct Part {
     pub(crate) leads: bool,
 }
 
+#[derive(Debug, Default)]
+struct UnderWay {
+    flights: HashMap<Key, Arc<Flight>>,
+    /// The process of which they are: see [`waits::generation`].
+    generation: u64,
+}
+
 /// The flights of one cache.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
-    under_way: Mutex<HashMap<Key, Arc<Flight>>>,
+    under_way: Mutex<UnderWay>,
     loads: AtomicU64,
     failed_loads: AtomicU64,
 }
 
 impl Flights {
-    /// Joins the load of a key, which begins if none is under way. `look` looks once more whether
-    /// the value is there: a load may have ended since it was missed.
+    /// Joins the load of a key, which begins if none is under way: as one of a task of `event_loop`
+    /// or of this thread, and part of `loads`. `look` looks once more whether the value is there: a
+    /// load may have ended since it was missed.
     pub(crate) fn join<'py>(
         &self,
         py: Python<'py>,
         key: &Key,
+        event_loop: Option<&Bound<'py, PyAny>>,
+        loads: Option<&Arc<Origin>>,
         look: impl FnOnce() -> Option<Bound<'py, PyAny>>,
     ) -> Part {
         let mut under_way = lock(&self.under_way);
-        if let Some(flight) = under_way.get(key) {
+        let stale = if under_way.generation == waits::generation() {
+            None
+        } else {
+            under_way.generation = waits::generation();
+            Some(std::mem::take(&mut under_way.flights))
+        };
+        if let Some(flight) = under_way.flights.get(key) {
             let flight = Arc::clone(flight);
             drop(under_way);
             return Part { flight, leads: false };
         }
-        let flight = Flight::new();
+        let flight = Flight::new(event_loop.map(|it| it.clone().unbind()), loads);
         // With the interpreter's lock no other thread has run since.
         if FREE_THREADED && let Some(value) = look() {
-            flight.end(Some(value.unbind()));
+            drop(under_way);
+            flight.end(py, Some(value.unbind()));
             return Part { flight, leads: false };
         }
-        under_way.insert(key.clone_ref(py), Arc::clone(&flight));
+        under_way.flights.insert(key.clone_ref(py), Arc::clone(&flight));
         drop(under_way);
+        drop(stale); // Python's code
         self.loads.fetch_add(1, Ordering::Relaxed); // as all counts
         Part { flight, leads: true }
     }
@@ -183,10 +272,11 @@ impl Flights {
     pub(crate) fn land(&self, key: &Key, flight: &Arc<Flight>, place: impl FnOnce()) {
         let later = Later::begin();
         let mut under_way = lock(&self.under_way);
-        let is_there = under_way.get(key).is_some_and(|there| Arc::ptr_eq(there, flight));
+        let there = under_way.flights.get(key);
+        let is_there = there.is_some_and(|there| Arc::ptr_eq(there, flight));
         let landed = if is_there {
             place();
-            under_way.remove_entry(key)
+            under_way.flights.remove_entry(key)
         } else {
             None
         };
@@ -200,7 +290,7 @@ impl Flights {
         let key = probe.to_key();
         let later = Later::begin();
         let mut under_way = lock(&self.under_way);
-        let detached = under_way.remove_entry(&key);
+        let detached = under_way.flights.remove_entry(&key);
         let result = replace();
         drop(under_way);
         drop((detached, later)); // Python's code
@@ -208,20 +298,26 @@ impl Flights {
     }
 
     /// Tells those that wait of the end of a load: of its value, unless it failed.
-    pub(crate) fn end(&self, flight: &Flight, value: Option<Py<PyAny>>) {
+    pub(crate) fn end(&self, py: Python<'_>, flight: &Flight, value: Option<Py<PyAny>>) {
         let has_failed = value.is_none();
-        if flight.end(value) && has_failed {
+        if flight.end(py, value) && has_failed {
             self.failed_loads.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Counts a load beside another one of the key.
+    pub(crate) fn count_alone(&self, has_failed: bool) {
+        self.loads.fetch_add(1, Ordering::Relaxed);
+        self.failed_loads.fetch_add(has_failed.into(), Ordering::Relaxed);
     }
 
     /// Keeps the load of a key that is under way from coming in.
     pub(crate) fn detach(&self, probe: &Probe<'_, '_>) {
         let mut under_way = lock(&self.under_way);
-        if under_way.is_empty() {
+        if under_way.flights.is_empty() {
             return;
         }
-        let detached = under_way.remove_entry(&probe.to_key());
+        let detached = under_way.flights.remove_entry(&probe.to_key());
         drop(under_way);
         drop(detached);
     }
@@ -229,7 +325,7 @@ impl Flights {
     /// Keeps all loads that are under way from coming in.
     pub(crate) fn detach_all(&self) {
         #[expect(clippy::mutable_key_type, reason = "only keys that have left a cache change")]
-        let detached = std::mem::take(&mut *lock(&self.under_way));
+        let detached = std::mem::take(&mut lock(&self.under_way).flights);
         drop(detached);
     }
 

@@ -2,9 +2,18 @@
 //!
 //! The last reference to an object runs its destructor, which may be code of the user's, and the
 //! interpreter may have the thread wait even where it is not.
+//!
+//! The library's own threads, which take out what has expired, never wait for the interpreter: a
+//! thread that has it may wait for them. PyO3 keeps what they let go of until some thread comes to
+//! the interpreter. A thread that does nothing else sees to that.
 
 use std::cell::RefCell;
+use std::ptr;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
 
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 thread_local! {
@@ -43,5 +52,86 @@ pub(crate) fn release(object: Option<Py<PyAny>>) {
             waiting.extend(object.take());
         }
     });
-    drop(object);
+    if object.is_some() {
+        drop(object);
+        // SAFETY: it asks for nothing.
+        if unsafe { ffi::PyGILState_GetThisThreadState() }.is_null() {
+            Reaper::of_process().wake();
+        }
+    }
+}
+
+/// The thread that comes to the interpreter, so that PyO3 lets go of what it keeps.
+#[derive(Debug, Default)]
+struct Reaper {
+    /// PyO3 keeps some objects.
+    is_due: AtomicBool,
+    is_started: Mutex<bool>,
+    due: Condvar,
+}
+
+/// The reaper of this process, null before it has one.
+static REAPER: AtomicPtr<Reaper> = AtomicPtr::new(ptr::null_mut());
+/// The interpreter ends.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
+
+impl Reaper {
+    fn of_process() -> &'static Self {
+        let there = REAPER.load(Ordering::Acquire);
+        // SAFETY: null, or leaked below.
+        if let Some(reaper) = unsafe { there.as_ref() } {
+            return reaper;
+        }
+        let made = Box::into_raw(Box::default());
+        // AcqRel: it is made before others see it.
+        match REAPER.compare_exchange(there, made, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: leaked.
+            Ok(_) => unsafe { &*made },
+            Err(there) => {
+                // SAFETY: this thread's, and no other saw it.
+                drop(unsafe { Box::from_raw(made) });
+                // SAFETY: leaked by another thread.
+                unsafe { &*there }
+            }
+        }
+    }
+
+    fn wake(&'static self) {
+        // Acquire and Release: what PyO3 keeps is there before the flag.
+        if HAS_ENDED.load(Ordering::Acquire) || self.is_due.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let mut is_started = self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*is_started {
+            let thread = thread::Builder::new().name("floe-release".into());
+            *is_started = thread.spawn(|| self.run()).is_ok();
+            if !*is_started {
+                self.is_due.store(false, Ordering::Release); // the next call of Floe does it
+            }
+        }
+        self.due.notify_one();
+    }
+
+    fn run(&self) {
+        loop {
+            let is_started = self.is_started.lock().unwrap_or_else(PoisonError::into_inner);
+            let waits = |_: &mut bool| !self.is_due.load(Ordering::Acquire);
+            drop(self.due.wait_while(is_started, waits));
+            // Before PyO3 looks at what it keeps: what comes after that is due again.
+            self.is_due.swap(false, Ordering::AcqRel);
+            if HAS_ENDED.load(Ordering::Acquire) || Python::try_attach(|_| ()).is_none() {
+                return;
+            }
+        }
+    }
+}
+
+/// Begins the life of a child of `fork`, which has not its parent's thread.
+pub(crate) fn after_fork() {
+    REAPER.store(ptr::null_mut(), Ordering::Release); // a thread that is no more may have locked it
+}
+
+/// Ends the releases by a thread: so does the interpreter.
+pub(crate) fn end() {
+    HAS_ENDED.store(true, Ordering::Release);
 }

@@ -3,26 +3,36 @@
 use std::time::Duration;
 
 use pyo3::Borrowed;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-/// Reads a time, in seconds or as `timedelta`.
+/// Reads a time, in seconds or as `timedelta`. Infinite ones, and those that are too long for a
+/// `Duration`, are for ever.
 ///
 /// # Errors
 /// When it is neither, or not positive.
 pub(crate) fn time(name: &str, given: &Bound<'_, PyAny>) -> PyResult<Duration> {
-    let seconds: f64 = match given.extract() {
+    let seconds = match given.extract::<f64>() {
         Ok(seconds) => seconds,
+        Err(error) if error.is_instance_of::<PyOverflowError>(given.py()) => {
+            if given.lt(0)? {
+                f64::NEG_INFINITY
+            } else {
+                f64::INFINITY
+            }
+        }
         Err(_) => {
             given.call_method0("total_seconds").and_then(|seconds| seconds.extract()).map_err(
                 |_| PyTypeError::new_err(format!("{name} is a number of seconds or a timedelta")),
             )?
         }
     };
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| PyValueError::new_err(format!("{name} is more than 0 s, not {seconds}")))
+    if seconds.is_nan() || seconds <= 0.0 {
+        return Err(PyValueError::new_err(format!("{name} is more than 0 s, not {seconds}")));
+    }
+    // Less than a nanosecond is one.
+    let time = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    Ok(time.max(Duration::from_nanos(1)))
 }
 
 /// An argument that may be missing, which is not the same as `None`.

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 /// Counts of a cache since it was made, and what it holds.
-#[pyclass(frozen, get_all, module = "floe")]
+#[pyclass(frozen, get_all, module = "floe_cache")]
 #[derive(Debug, Clone)]
 pub(crate) struct Stats {
     /// Lookups that found their key.
@@ -34,7 +34,43 @@ pub(crate) struct Stats {
     /// Bytes that the cache holds for itself and its entries, without Python's objects.
     pub(crate) memory_bytes: u64,
     /// The name of the eviction policy.
-    pub(crate) policy: &'static str,
+    pub(crate) policy: String,
+}
+
+/// Makes statistics of their counts, as those of another process.
+#[pyfunction]
+pub(crate) fn make_stats(counts: [u64; 13], policy: String) -> Stats {
+    let [
+        hits,
+        misses,
+        insertions,
+        replacements,
+        rejections,
+        evictions,
+        expirations,
+        removals,
+        loads,
+        failed_loads,
+        entries,
+        weight,
+        memory_bytes,
+    ] = counts;
+    Stats {
+        hits,
+        misses,
+        insertions,
+        replacements,
+        rejections,
+        evictions,
+        expirations,
+        removals,
+        loads,
+        failed_loads,
+        entries,
+        weight,
+        memory_bytes,
+        policy,
+    }
 }
 
 #[pymethods]
@@ -52,9 +88,15 @@ impl Stats {
         for (name, count) in self.counts() {
             dict.set_item(name, count)?;
         }
-        dict.set_item("policy", self.policy)?;
+        dict.set_item("policy", &self.policy)?;
         dict.set_item("hit_ratio", self.hit_ratio())?;
         Ok(dict)
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let make = py.import("floe_cache._floe")?.getattr("make_stats")?;
+        let counts: Vec<u64> = self.counts().into_iter().map(|(_, count)| count).collect();
+        (make, (counts, &self.policy)).into_pyobject(py).map(Bound::into_any)
     }
 
     fn __repr__(&self) -> String {

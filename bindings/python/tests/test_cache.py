@@ -11,7 +11,7 @@ from collections.abc import Callable, MutableMapping
 from datetime import timedelta
 from typing import Any
 
-import floe
+import floe_cache
 import pytest
 
 
@@ -27,7 +27,7 @@ class Value:
 
 
 def test_the_mapping_interface() -> None:
-    cache: floe.Cache[str, int] = floe.Cache(10)
+    cache: floe_cache.Cache[str, int] = floe_cache.Cache(10)
     assert isinstance(cache, MutableMapping)
     cache["a"] = 1
     cache["a"] = 2
@@ -60,7 +60,7 @@ def test_the_mapping_interface() -> None:
 
 
 def test_iteration_is_over_what_was_there_and_counts_no_hits() -> None:
-    cache: floe.Cache[int, int] = floe.Cache(100)
+    cache: floe_cache.Cache[int, int] = floe_cache.Cache(100)
     cache.update((key, key) for key in range(50))
     for key, value in cache.items():
         del cache[key]
@@ -68,33 +68,31 @@ def test_iteration_is_over_what_was_there_and_counts_no_hits() -> None:
 
 
 def test_policies_by_name() -> None:
-    cache: floe.Cache[int, int] = floe.Cache(2, policy="lru")
+    cache: floe_cache.Cache[int, int] = floe_cache.Cache(2, policy="lru")
     cache[1] = cache[2] = 0
     cache[1]
     cache[3] = 0
     assert 1 in cache and 2 not in cache
-    assert floe.Cache(10, policy="slru:segments=2").stats().policy == "slru"
+    assert floe_cache.Cache(10, policy="slru:segments=2").stats().policy == "slru"
     with pytest.raises(ValueError, match="there are: .*s3-fifo"):
-        floe.Cache(10, policy="best")
+        floe_cache.Cache(10, policy="best")
     with pytest.raises(ValueError, match="future"):
-        floe.Cache(10, policy="belady")
+        floe_cache.Cache(10, policy="belady")
     with pytest.raises(ValueError):
-        floe.Cache(10, admission="nobody")
+        floe_cache.Cache(10, admission="nobody")
 
 
 def test_a_model_agrees_as_long_as_nothing_is_evicted() -> None:
     seed = random.randrange(1 << 32)
     chance = random.Random(seed)
-    cache: floe.Cache[Any, int] = floe.Cache(10_000)
+    cache: floe_cache.Cache[Any, int] = floe_cache.Cache(10_000)
     model: dict[Any, int] = {}
-    keys: list[Any] = [0, 1, True, 1.0, 1.5, -1, 2**40, 2**63, 2**70, 2.0**63, "", "a", "é", "\ud800"]
+    keys: list[Any] = [0, 1, True, 1.0, 1.5, -1, 2**40, "", "a", "é", "\ud800"]
     keys += [b"", b"a", None, (), (1,), (1.0,), (True, "a"), ((1, b"x"), None), frozenset({1})]
     keys += [float("inf"), -0.0, float("nan"), (2**70,), ("a", frozenset()), tuple]
     for step in range(20_000):
         key, what = chance.choice(keys), chance.randrange(6)
         why = f"seed {seed}, step {step}, key {key!r}"
-        if isinstance(key, float) and key == 2.0**63 or key == 2**63:
-            continue  # beyond 64 bits: see the next test
         if what < 2:
             cache[key] = model[key] = step
         elif what == 2:
@@ -107,22 +105,6 @@ def test_a_model_agrees_as_long_as_nothing_is_evicted() -> None:
     assert set(cache) == set(model), f"seed {seed}"
 
 
-def test_keys_of_other_types_are_compared_with_each_other_only() -> None:
-    class Text(str):
-        pass
-
-    cache: floe.Cache[Any, int] = floe.Cache(10)
-    cache["a"] = 1
-    cache[2.0**70] = 1
-    assert Text("a") not in cache and 2**70 not in cache
-    cache[Text("a")] = 2
-    assert cache["a"] == 1 and cache[Text("a")] == 2
-    cache[2**70] = 3
-    assert cache[2**70] == 3 and cache[2.0**70] == 1
-    with pytest.raises(TypeError, match="unhashable"):
-        cache[[1]]
-
-
 def test_what_equality_raises_is_raised() -> None:
     class Bad:
         def __hash__(self) -> int:
@@ -131,7 +113,7 @@ def test_what_equality_raises_is_raised() -> None:
         def __eq__(self, other: object) -> bool:
             raise ZeroDivisionError
 
-    cache: floe.Cache[Any, int] = floe.Cache(10)
+    cache: floe_cache.Cache[Any, int] = floe_cache.Cache(10)
     cache[Bad()] = 1
     with pytest.raises(ZeroDivisionError):
         cache[Bad()]
@@ -139,7 +121,7 @@ def test_what_equality_raises_is_raised() -> None:
 
 
 def test_equality_may_let_other_threads_go_on_and_use_the_cache() -> None:
-    cache: floe.Cache[Any, int] = floe.Cache(100)
+    cache: floe_cache.Cache[Any, int] = floe_cache.Cache(100)
 
     class Key:
         def __init__(self, number: int) -> None:
@@ -176,7 +158,7 @@ def test_equality_may_let_other_threads_go_on_and_use_the_cache() -> None:
 
 
 def test_threads_on_one_cache() -> None:
-    cache: floe.Cache[Any, tuple[int, int]] = floe.Cache(200, policy="s3-fifo")
+    cache: floe_cache.Cache[Any, tuple[int, int]] = floe_cache.Cache(200, policy="s3-fifo")
 
     def use(seed: int) -> None:
         chance = random.Random(seed)
@@ -206,7 +188,7 @@ def test_threads_on_one_cache() -> None:
 
 
 def test_weights() -> None:
-    cache: floe.Cache[str, bytes] = floe.Cache(100, getsizeof=len)
+    cache: floe_cache.Cache[str, bytes] = floe_cache.Cache(100, getsizeof=len)
     cache["a"] = b"x" * 40
     cache["b"] = b"x" * 50
     assert cache.currsize == 90 and cache.maxsize == 100
@@ -221,25 +203,25 @@ def test_weights() -> None:
 
 
 def test_limits() -> None:
-    cache: floe.Cache[int, int] = floe.Cache(3)
+    cache: floe_cache.Cache[int, int] = floe_cache.Cache(3)
     for key in range(100):
         cache[key] = key
     assert len(cache) == 3
     cache.resize(2)
     assert len(cache) == 2 and cache.maxsize == 2
-    off: floe.Cache[int, int] = floe.Cache(0)
+    off: floe_cache.Cache[int, int] = floe_cache.Cache(0)
     off[1] = 1
     assert 1 not in off
     with pytest.raises(OverflowError):
-        floe.Cache(-1)
+        floe_cache.Cache(-1)
     with pytest.raises(ValueError):
-        floe.Cache(1 << 40)
+        floe_cache.Cache(1 << 40)
     with pytest.raises(ValueError):
         cache.resize(1 << 40)
 
 
 def test_pinned_entries_stay() -> None:
-    cache: floe.Cache[str, int] = floe.Cache(2)
+    cache: floe_cache.Cache[str, int] = floe_cache.Cache(2)
     cache.insert("root", 1, pinned=True)
     cache.update((str(key), key) for key in range(10))
     assert cache["root"] == 1
@@ -247,18 +229,18 @@ def test_pinned_entries_stay() -> None:
 
 @pytest.mark.parametrize("ttl", [0.02, timedelta(milliseconds=20)])
 def test_entries_expire(ttl: Any) -> None:
-    cache: floe.Cache[str, int] = floe.Cache(10, ttl=ttl)
+    cache: floe_cache.Cache[str, int] = floe_cache.Cache(10, ttl=ttl)
     cache["a"] = 1
     cache.insert("later", 2, ttl=3600)
     wait_until(lambda: "a" not in cache)
     assert cache["later"] == 2
-    idle: floe.Cache[str, int] = floe.Cache(10, idle=0.02)
+    idle: floe_cache.Cache[str, int] = floe_cache.Cache(10, idle=0.02)
     idle["a"] = 1
     wait_until(lambda: "a" not in idle)
 
 
 def test_what_has_expired_is_freed_by_itself() -> None:
-    cache: floe.Cache[str, Value] = floe.Cache(10, ttl=0.01)
+    cache: floe_cache.Cache[str, Value] = floe_cache.Cache(10, ttl=0.01)
     value = Value()
     gone = weakref.ref(value)
     cache["a"] = value
@@ -267,14 +249,68 @@ def test_what_has_expired_is_freed_by_itself() -> None:
     wait_until(lambda: (cache.get("b"), gone() is None)[1])
 
 
+def test_finalizers_of_what_has_expired_run_in_a_quiet_cache() -> None:
+    program = """
+import floe_cache, os, threading
+
+class Value:
+    def __del__(self):
+        gone.release()
+
+def expire(count, ttl):
+    caches = [floe_cache.Cache(1000, ttl=ttl), floe_cache.Cache(1000)]
+    for key in range(count):
+        caches[0][key] = Value()
+        caches[1].insert(("other", key), Value(), ttl=ttl)
+    # Nothing calls Floe from here on.
+    for _ in range(2 * count):
+        assert gone.acquire(timeout=60)
+
+gone = threading.Semaphore(0)
+for count in (1, 100):
+    expire(count, 0.05)
+child = os.fork()
+expire(10, 0.05)
+print("child" if child == 0 else "parent", flush=True)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+caches = floe_cache.Cache(10, ttl=0.01)
+caches["at the end"] = object()
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300, text=True)
+    assert (run.returncode, run.stderr) == (0, "")
+    assert sorted(run.stdout.split()) == ["child", "parent"]
+
+
 @pytest.mark.parametrize("ttl", [0, -1, float("nan"), "soon"])
 def test_times_that_are_none(ttl: Any) -> None:
-    with pytest.raises((ValueError, TypeError), match="ttl is"):
-        floe.Cache(10, ttl=ttl)
+    cache: floe_cache.Cache[str, int] = floe_cache.Cache(10)
+    uses: list[Callable[[], object]] = [
+        lambda: floe_cache.Cache(10, ttl=ttl),
+        lambda: cache.insert("a", 1, ttl=ttl),
+        lambda: floe_cache.cached(10, ttl=ttl)(str),
+    ]
+    for use in uses:
+        with pytest.raises((ValueError, TypeError), match="ttl is"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "time", [None, float("inf"), 10**400, 1e300, 10 * 365.25 * 86400, timedelta.max, 1e-300]
+)
+def test_times_of_any_length(time: Any) -> None:
+    cache: floe_cache.Cache[str, int] = floe_cache.Cache(10, ttl=time, idle=time)
+    other: floe_cache.Cache[str, int] = floe_cache.Cache(10, ttl=3600)
+    cache["a"] = 1
+    other.insert("a", 1, ttl=time, idle=time)
+    if time == 1e-300:
+        wait_until(lambda: "a" not in cache and "a" not in other)
+    else:
+        assert cache["a"] == other["a"] == 1
 
 
 def test_values_go_at_once() -> None:
-    cache: floe.Cache[Any, Value] = floe.Cache(10)
+    cache: floe_cache.Cache[Any, Value] = floe_cache.Cache(10)
     ways: list[Callable[[Any], Any]] = [
         lambda key: cache.__delitem__(key),
         lambda key: cache.pop(key),
@@ -295,7 +331,7 @@ def test_values_go_at_once() -> None:
 
 
 def test_references_are_counted_right() -> None:
-    cache: floe.Cache[Any, Any] = floe.Cache(4)
+    cache: floe_cache.Cache[Any, Any] = floe_cache.Cache(4)
     value, key, other = Value(), "a key that is not interned" * 2, frozenset({"key"})
     before = [sys.getrefcount(it) for it in (value, key, other)]
     for _ in range(1000):
@@ -312,10 +348,10 @@ def test_references_are_counted_right() -> None:
 
 def test_the_collector_frees_cycles_through_the_cache() -> None:
     class Holder:
-        cache: floe.Cache[Any, Any]
+        cache: floe_cache.Cache[Any, Any]
 
         def __init__(self) -> None:
-            self.cache = floe.Cache(10, getsizeof=lambda value: 1 if self else 0)
+            self.cache = floe_cache.Cache(10, getsizeof=lambda value: 1 if self else 0)
 
     def value_in_it(holder: Holder) -> None:
         holder.cache["self"] = holder
@@ -342,7 +378,7 @@ def test_the_collector_frees_cycles_through_the_cache() -> None:
 
 
 def test_the_collector_leaves_what_is_reachable() -> None:
-    cache: floe.Cache[Any, Any] = floe.Cache(100)
+    cache: floe_cache.Cache[Any, Any] = floe_cache.Cache(100)
     for number in range(50):
         cache[number] = [number, cache]
         cache[frozenset({number})] = {"n": number}
@@ -352,7 +388,7 @@ def test_the_collector_leaves_what_is_reachable() -> None:
 
 
 def test_destructors_may_use_the_cache() -> None:
-    cache: floe.Cache[int, Any] = floe.Cache(5)
+    cache: floe_cache.Cache[int, Any] = floe_cache.Cache(5)
     seen = []
 
     class Last:
@@ -367,7 +403,7 @@ def test_destructors_may_use_the_cache() -> None:
 
 
 def test_subclasses_with_missing() -> None:
-    class Squares(floe.Cache[int, int]):
+    class Squares(floe_cache.Cache[int, int]):
         def __missing__(self, key: int) -> int:
             self[key] = key * key
             return key * key
@@ -378,7 +414,7 @@ def test_subclasses_with_missing() -> None:
 
 
 def test_statistics() -> None:
-    cache: floe.Cache[str, int] = floe.Cache(10)
+    cache: floe_cache.Cache[str, int] = floe_cache.Cache(10)
     assert cache.stats().hit_ratio is None
     cache["a"] = 1
     cache["a"], cache.get("b"), cache.peek("a"), "a" in cache
@@ -390,8 +426,8 @@ def test_statistics() -> None:
 
 def test_a_program_ends_in_order_with_what_expires_in_a_cache() -> None:
     program = """
-import floe, threading, time
-cache = floe.Cache(100, ttl=0.01)
+import floe_cache, threading, time
+cache = floe_cache.Cache(100, ttl=0.01)
 class Value: pass
 for key in range(50): cache[key] = Value()
 threading.Thread(target=lambda: [cache.get(key) for key in range(50)]).start()

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import floe
+import floe_cache
 import pytest
 
 
@@ -38,7 +38,7 @@ def in_threads(count: int, run: Callable[[int], Any]) -> list[Any]:
 def test_results_are_cached() -> None:
     calls: list[Any] = []
 
-    @floe.cached(100, policy="lru")
+    @floe_cache.cached(100, policy="lru")
     def add(a: int, b: int = 0, *more: int, scale: int = 1) -> int:
         """Adds."""
         calls.append((a, b, more, scale))
@@ -62,7 +62,7 @@ def test_results_are_cached() -> None:
 
 
 def test_arguments_that_look_alike_differ() -> None:
-    @floe.cached
+    @floe_cache.cached
     def show(*args: Any, **kwargs: Any) -> str:
         return f"{args} {kwargs}"
 
@@ -80,17 +80,17 @@ def test_arguments_that_look_alike_differ() -> None:
 
 
 def test_a_cache_of_several_functions_and_keys_of_ones_own() -> None:
-    cache: floe.Cache[Any, Any] = floe.Cache(100)
+    cache: floe_cache.Cache[Any, Any] = floe_cache.Cache(100)
 
-    @floe.cached(cache=cache)
+    @floe_cache.cached(cache=cache)
     def one(x: int) -> str:
         return f"one {x}"
 
-    @floe.cached(cache=cache)
+    @floe_cache.cached(cache=cache)
     def two(x: int) -> str:
         return f"two {x}"
 
-    @floe.cached(cache=cache, key=lambda x: ("three", x % 10))
+    @floe_cache.cached(cache=cache, key=lambda x: ("three", x % 10))
     def three(x: int) -> str:
         return f"three {x}"
 
@@ -99,7 +99,7 @@ def test_a_cache_of_several_functions_and_keys_of_ones_own() -> None:
     assert len(cache) == 3 and list(cache.items()) == [(("three", 1), "three 1")]
     assert one.cache is cache and cache.pop(("three", 1)) == "three 1"
     with pytest.raises(TypeError, match="has its capacity"):
-        floe.cached(10, cache=cache)
+        floe_cache.cached(10, cache=cache)
 
 
 def test_methods() -> None:
@@ -107,7 +107,7 @@ def test_methods() -> None:
         def __init__(self, radius: int) -> None:
             self.radius = radius
 
-        @floe.cached(10)
+        @floe_cache.cached(10)
         def area(self, pi: int) -> int:
             """The area."""
             return self.radius**2 * pi
@@ -120,7 +120,7 @@ def test_methods() -> None:
 def test_exceptions_are_not_cached() -> None:
     calls = []
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     def fail(x: int) -> int:
         calls.append(x)
         raise LookupError(x)
@@ -134,7 +134,7 @@ def test_exceptions_are_not_cached() -> None:
 def test_one_load_for_all_threads() -> None:
     calls, begun, go_on = [], threading.Event(), threading.Event()
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     def slow(x: int) -> object:
         calls.append(x)
         begun.set()
@@ -154,27 +154,50 @@ def test_one_load_for_all_threads() -> None:
 def test_of_failing_loads_only_the_callers_that_ran_them_hear() -> None:
     calls = []
 
-    @floe.cached(10)
-    def third_time(x: int) -> int:
+    @floe_cache.cached(10)
+    def second_time(x: int) -> int:
         calls.append(x)
-        time.sleep(0.01)
-        if len(calls) < 3:
+        first = len(calls) == 1
+        time.sleep(0.05)
+        if first:
             raise LookupError(len(calls))
         return x
 
-    results = in_threads(6, lambda _: third_time(7))
+    results = in_threads(6, lambda _: second_time(7))
     failed = [result for result in results if isinstance(result, LookupError)]
-    assert len(failed) == 2 and results.count(7) == 4 and len(calls) == 3
+    assert len(failed) == 1 and results.count(7) == 5 and len(calls) == 2
+
+
+def test_callers_of_a_load_that_keeps_failing_do_not_queue() -> None:
+    at_once, now = [0], [0]
+    lock = threading.Lock()
+
+    @floe_cache.cached(10)
+    def down(x: int) -> int:
+        with lock:
+            now[0] += 1
+            at_once[0] = max(at_once[0], now[0])
+        # The last rounds run beside each other: all of them wait here for all.
+        time.sleep(0.1)
+        with lock:
+            now[0] -= 1
+        raise LookupError(x)
+
+    results = in_threads(40, lambda _: down(7))
+    assert all(isinstance(result, LookupError) for result in results)
+    assert at_once[0] > 20, "one after the other"
+    stats = down.stats()
+    assert (stats.loads, stats.failed_loads) == (40, 40)
 
 
 def test_functions_that_call_themselves() -> None:
-    @floe.cached(1000)
+    @floe_cache.cached(1000)
     def fibonacci(n: int) -> int:
         return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
 
     assert fibonacci(100) == 354224848179261915075 and fibonacci.stats().loads == 101
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     def once_more(depth: Any) -> int:
         if len(calls) < 3:
             calls.append(1)
@@ -189,7 +212,7 @@ def test_loads_that_wait_for_each_other_end() -> None:
     barrier = threading.Barrier(2)
     depth = threading.local()
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     def one(x: int) -> str:
         if not getattr(depth, "inside", False):
             depth.inside = True
@@ -197,7 +220,7 @@ def test_loads_that_wait_for_each_other_end() -> None:
             return f"one of {two(x)}"
         return "one"
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     def two(x: int) -> str:
         if not getattr(depth, "inside", False):
             depth.inside = True
@@ -210,7 +233,7 @@ def test_loads_that_wait_for_each_other_end() -> None:
 
 
 def test_what_is_invalidated_while_it_is_loaded_does_not_come_in() -> None:
-    cache: floe.Cache[Any, Any] = floe.Cache(10)
+    cache: floe_cache.Cache[Any, Any] = floe_cache.Cache(10)
     ways: list[Callable[[], object]] = [
         lambda: load.invalidate(1),
         lambda: cache.clear(),
@@ -218,7 +241,7 @@ def test_what_is_invalidated_while_it_is_loaded_does_not_come_in() -> None:
         lambda: cache.__setitem__("key 1", "other"),
     ]
 
-    @floe.cached(cache=cache, key=lambda x: f"key {x}")
+    @floe_cache.cached(cache=cache, key=lambda x: f"key {x}")
     def load(x: int) -> str:
         way()
         return "stale"
@@ -229,7 +252,7 @@ def test_what_is_invalidated_while_it_is_loaded_does_not_come_in() -> None:
 
 
 def test_values_that_are_too_large_are_returned() -> None:
-    @floe.cached(10, getsizeof=len)
+    @floe_cache.cached(10, getsizeof=len)
     def text(n: int) -> str:
         return "x" * n
 
@@ -245,7 +268,7 @@ def test_a_waiting_thread_hears_signals() -> None:
 
     begun, go_on = threading.Event(), threading.Event()
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     def slow(x: int) -> int:
         begun.set()
         assert go_on.wait(60)
@@ -265,7 +288,7 @@ def test_a_waiting_thread_hears_signals() -> None:
 
 def test_the_collector_frees_functions_with_their_results() -> None:
     def make() -> weakref.ref[Any]:
-        @floe.cached(10)
+        @floe_cache.cached(10)
         def function(x: int) -> Any:
             return function
 
@@ -287,7 +310,7 @@ def run(coroutine: Awaitable[Any]) -> Any:
 def test_coroutines() -> None:
     calls = []
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     async def double(x: int) -> int:
         """Doubles."""
         calls.append(x)
@@ -313,22 +336,24 @@ def test_coroutines() -> None:
 def test_coroutines_that_fail_or_are_cancelled() -> None:
     calls = []
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     async def third_time(x: int) -> int:
         calls.append(x)
+        number = len(calls)
         await asyncio.sleep(0.001)
-        if len(calls) < 3:
-            raise LookupError(len(calls))
+        if number < 3:
+            raise LookupError(number)
         return x
 
     async def fail() -> None:
         results = await asyncio.gather(*[third_time(7) for _ in range(6)], return_exceptions=True)
         assert sum(isinstance(result, LookupError) for result in results) == 2
-        assert results.count(7) == 4 and len(calls) == 3
+        # After two that failed, all others run beside each other.
+        assert results.count(7) == 4 and len(calls) == 6
 
     run(fail())
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     async def slow(x: int) -> int:
         begun.append(x)
         await asyncio.sleep(0.01 if len(begun) > 1 else 60)
@@ -350,12 +375,12 @@ def test_coroutines_that_fail_or_are_cancelled() -> None:
 
 
 def test_coroutines_that_wait_for_each_other_end() -> None:
-    @floe.cached(10)
+    @floe_cache.cached(10)
     async def one(depth: str) -> str:
         await asyncio.sleep(0.001)
         return await two(depth) if asyncio.current_task() in first else "one"
 
-    @floe.cached(10)
+    @floe_cache.cached(10)
     async def two(depth: str) -> str:
         await asyncio.sleep(0.001)
         return await one(depth) if asyncio.current_task() not in first else "two"
@@ -375,7 +400,7 @@ def test_methods_that_are_coroutines() -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        @floe.cached(10)
+        @floe_cache.cached(10)
         async def read(self) -> str:
             return self.name
 
@@ -387,14 +412,14 @@ def test_methods_that_are_coroutines() -> None:
 
 
 def test_a_function_and_its_thread_beside_an_event_loop() -> None:
-    cache: floe.Cache[Any, Any] = floe.Cache(10)
+    cache: floe_cache.Cache[Any, Any] = floe_cache.Cache(10)
     key = functools.partial(lambda x: x)
 
-    @floe.cached(cache=cache, key=key)
+    @floe_cache.cached(cache=cache, key=key)
     def blocking(x: int) -> str:
         return "blocking"
 
-    @floe.cached(cache=cache, key=key)
+    @floe_cache.cached(cache=cache, key=key)
     async def waiting(x: int) -> str:
         assert blocking(x) == "blocking"  # the same key, in the thread of its own load
         return "waiting"
@@ -403,7 +428,7 @@ def test_a_function_and_its_thread_beside_an_event_loop() -> None:
 
 
 def test_random_loads_of_many_threads() -> None:
-    @floe.cached(20, policy="s3-fifo")
+    @floe_cache.cached(20, policy="s3-fifo")
     def square(x: Any) -> Any:
         if chance.random() < 0.05:
             raise LookupError

@@ -9,9 +9,9 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-import floe
+import floe_cache
 import pytest
-from floe import lab
+from floe_cache import lab
 
 ZIPF = "zipf:keys=1000,requests=20000,seed=7"
 
@@ -45,7 +45,7 @@ def test_simulations_by_policy_and_size() -> None:
 
 def test_a_cache_has_the_hits_that_are_simulated() -> None:
     keys = lab.columns(ZIPF)["key"]
-    cache: floe.Cache[int, int] = floe.Cache(50, policy="lru")
+    cache: floe_cache.Cache[int, int] = floe_cache.Cache(50, policy="lru")
     for key in keys:
         if cache.get(key) is None:
             cache[key] = 1
@@ -205,7 +205,7 @@ def test_the_package_needs_no_other(tmp_path: Path) -> None:
 import sys
 for name in ("numpy", "matplotlib", "pandas", "polars"):
     sys.modules[name] = None
-from floe import lab
+from floe_cache import lab
 table = lab.simulate({ZIPF!r}, "lru", [10, 20])
 lab.columns({ZIPF!r}, limit=10)
 try:

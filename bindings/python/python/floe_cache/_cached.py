@@ -1,4 +1,4 @@
-"""`floe.cached`: functions and coroutine functions whose results are cached."""
+"""`floe_cache.cached`: functions and coroutine functions whose results are cached."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from collections.abc import Callable, Coroutine, Hashable
 from datetime import timedelta
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
-from floe._coroutine import cached_coroutine
-from floe._floe import Cache, CachedFunction, Stats
+from floe_cache._coroutine import cached_coroutine
+from floe_cache._floe import Cache, CachedFunction, Stats
 
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+
+_UNSET: Any = object()
 
 
 class CacheInfo(NamedTuple):
@@ -28,8 +30,8 @@ class CacheInfo(NamedTuple):
 class CachedCoroutine(Protocol[P, R_co]):
     """A coroutine function whose results are cached.
 
-    The task that misses first runs the function, and others of its event loop wait. If it raises
-    or is cancelled, the next one that waits runs the function. Another loop does so by itself.
+    The task that misses first runs the function, and others wait, in whichever event loop they are.
+    If it raises or is cancelled, the next one that waits runs the function.
     """
 
     cache: Cache[Any, Any]
@@ -48,6 +50,7 @@ class CachedCoroutine(Protocol[P, R_co]):
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> bool: ...
     def stats(self) -> Stats: ...
     def cache_info(self) -> CacheInfo: ...
+    def cache_parameters(self) -> dict[str, Any]: ...
     def cache_clear(self) -> None: ...
 
 
@@ -69,10 +72,10 @@ def cached(function: Callable[P, R], /) -> CachedFunction[P, R]: ...
 @overload
 def cached(
     capacity: int = 128,
-    /,
     *,
     cache: Cache[Any, Any] | None = None,
     key: Callable[..., Hashable] | None = None,
+    typed: bool = False,
     policy: str | None = None,
     ttl: float | timedelta | None = None,
     idle: float | timedelta | None = None,
@@ -80,11 +83,11 @@ def cached(
     admission: str | None = None,
 ) -> _Decorator: ...
 def cached(
-    capacity: Any = None,
-    /,
+    capacity: Any = _UNSET,
     *,
     cache: Cache[Any, Any] | None = None,
     key: Callable[..., Hashable] | None = None,
+    typed: bool = False,
     **options: Any,
 ) -> Any:
     """Caches the results of a function or a coroutine function.
@@ -94,26 +97,30 @@ def cached(
     runs the function. An exception is not cached, and is raised to the caller that ran the
     function; the next one that waits runs it again.
 
-    Arguments are compared as keys of a `Cache` are. `key(*args, **kwargs)` may return the key
-    instead; then it is a key of the mapping `cache`, as with `cachetools.cached`.
+    Arguments are compared as keys of a `Cache` are; with `typed`, those of different types differ,
+    as with `functools.lru_cache`. `key(*args, **kwargs)` may return the key instead; then it is a
+    key of the mapping `cache`, as with `cachetools.cached`.
 
     The result has `cache`, `stats()` and `invalidate(*args, **kwargs)`; and, as with
-    `functools.lru_cache`, `cache_info()`, `cache_clear()` and `__wrapped__`.
+    `functools.lru_cache`, `cache_info()`, `cache_parameters()`, `cache_clear()` and `__wrapped__`.
     """
     if callable(capacity):
         return cached()(capacity)
     options = {name: value for name, value in options.items() if value is not None}
     if cache is None:
-        cache = Cache(128 if capacity is None else capacity, **options)
-    elif capacity is not None or options:
+        cache = Cache(128 if capacity is _UNSET else capacity, **options)
+    elif capacity is not _UNSET or options:
         raise TypeError("a cache that is given has its capacity and options already")
+    if key is not None and typed:
+        raise TypeError("with a key of one's own that alone tells arguments apart, not their types")
     store = cache
 
     def decorate(function: Callable[..., Any]) -> Any:
         if not inspect.iscoroutinefunction(function):
-            return functools.update_wrapper(CachedFunction(function, store, key), function)
-        coroutine: Any = cached_coroutine(function, store, key)
+            return functools.update_wrapper(CachedFunction(function, store, key, typed), function)
+        coroutine: Any = cached_coroutine(function, store, key, typed)
         coroutine.cache_info = lambda: _cache_info(store)
+        coroutine.cache_parameters = lambda: {"maxsize": store.maxsize, "typed": typed}
         coroutine.cache_clear = store.clear
         return functools.update_wrapper(coroutine, function)
 

@@ -3,43 +3,59 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
-from floe._floe import Cache, Calls
+from floe_cache._floe import Cache, Calls, Ticket
 
 _MISSING: Any = object()
 
 
-class _Load(NamedTuple):
-    """A load under way: by which task of which loop, and what becomes of it."""
-
-    loop: asyncio.AbstractEventLoop
-    task: asyncio.Task[Any] | None
-    value: asyncio.Future[Any]  # _MISSING if it failed
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
 
 
-# Of all functions: a load of one may wait for a load of another.
-_loads: dict[int, _Load] = {}
-_waits: dict[asyncio.Task[Any], _Load] = {}
+def _wake(
+    loop: asyncio.AbstractEventLoop, waiting: weakref.ref[asyncio.Future[None]]
+) -> None:
+    """Lets a coroutine of a loop go on. Any thread may call it."""
+    future = waiting()
+    if future is None:
+        return
+    if asyncio._get_running_loop() is loop:
+        _settle(future)
+    elif not loop.is_closed():
+        try:
+            loop.call_soon_threadsafe(_settle, future)
+        except RuntimeError:  # closed since
+            pass
 
 
-def _waits_for(load: _Load | None, task: asyncio.Task[Any] | None) -> bool:
-    """Returns whether a load waits for a task, by way of others perhaps."""
-    while load is not None and load.task is not None:
-        if load.task is task:
-            return True
-        load = _waits.get(load.task)
-    return False
+async def _end_of(ticket: Ticket, loop: asyncio.AbstractEventLoop) -> bool:
+    """Waits for the end of a load, unless that could have no end."""
+    future = loop.create_future()
+    # A weak reference: what nobody waits for any more can be collected.
+    listener = ticket.listen(loop, partial(_wake, loop, weakref.ref(future)))
+    if listener is None:
+        return False
+    try:
+        await future
+    finally:
+        listener.end()
+    return True
 
 
 def cached_coroutine(
     function: Callable[..., Coroutine[Any, Any, Any]],
     cache: Cache[Any, Any],
     key: Callable[..., Hashable] | None,
+    typed: bool,
 ) -> Callable[..., Coroutine[Any, Any, Any]]:
     """Makes the coroutine function whose results are cached."""
-    calls = Calls(cache, key)
+    calls = Calls(cache, key, typed)
     find = calls.find
 
     async def call(*args: Any, **kwargs: Any) -> Any:
@@ -48,38 +64,40 @@ def cached_coroutine(
 
     async def wait_or_load(args: Any, kwargs: Any) -> Any:
         loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
+        failures = 0
         while True:
-            ticket = calls.join(args, kwargs)
+            ticket = calls.join(args, kwargs, loop)
             if ticket.leads:
-                break
-            under_way = _loads.get(ticket.number)
-            # Led by a thread or in another loop, or by a task that waits for this one.
-            if under_way is None or under_way.loop is not loop or _waits_for(under_way, task):
-                return await function(*args, **kwargs)
-            if task is not None:
-                _waits[task] = under_way
-            try:
-                value = await asyncio.shield(under_way.value)
-            finally:
-                if task is not None:
-                    _waits.pop(task, None)
+                return await load(ticket, args, kwargs)
+            if failures == calls.FAILURES_MAX or not await _end_of(ticket, loop):
+                return await load_alone(args, kwargs)
+            value = ticket.value(_MISSING)
             if value is not _MISSING:
                 return value
-        own = _loads[ticket.number] = _Load(loop, task, loop.create_future())
+            failures += 1
+
+    async def load(ticket: Ticket, args: Any, kwargs: Any) -> Any:
         value = _MISSING
         try:
-            value = await function(*args, **kwargs)
-        finally:
-            del _loads[ticket.number]
+            before = ticket.enter()
             try:
-                if value is _MISSING:
-                    ticket.give_up()
-                else:
-                    ticket.finish(value)
+                value = await function(*args, **kwargs)
             finally:
-                if not loop.is_closed():
-                    own.value.set_result(value)
+                ticket.leave(before)
+        finally:
+            if value is _MISSING:
+                ticket.give_up()
+            else:
+                ticket.finish(value)
+        return value
+
+    async def load_alone(args: Any, kwargs: Any) -> Any:
+        has_failed = True
+        try:
+            value = await function(*args, **kwargs)
+            has_failed = False
+        finally:
+            calls.count_alone(has_failed)
         return value
 
     def invalidate(*args: Any, **kwargs: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import ItemsView, Iterator, KeysView, ValuesView
 from typing import Generic, TypeVar
 
-from floe._floe import Cache
+from floe_cache._floe import Cache
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,6 +38,8 @@ class Items(ItemsView[K, V]):
     def __contains__(self, item: object) -> bool:
         if not isinstance(item, tuple) or len(item) != 2:
             return False
-        missing = object()
-        found = self._mapping.peek(item[0], missing)
+        missing: object = object()
+        is_own = type(self._mapping).__getitem__ is not Cache.__getitem__
+        find = self._mapping.get if is_own else self._mapping.peek
+        found = find(item[0], missing)
         return found is not missing and (found is item[1] or found == item[1])

@@ -1,6 +1,6 @@
 """The lab: the value of policies, sizes and devices for a workload, by the code that serves.
 
->>> from floe import lab
+>>> from floe_cache import lab
 >>> table = lab.simulate("zipf:keys=1000,requests=20000", ["lru", "s3-fifo"], ["1%", "10%"])
 >>> len(table["miss_ratio"])
 4
@@ -18,8 +18,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias, Union
 
-from floe import _floe
-from floe._floe import Trace
+from floe_cache import _floe
+from floe_cache._floe import Trace
 
 #: A trace that is open, a file, or a generator in words.
 Source: TypeAlias = Union[Trace, str, "os.PathLike[str]"]

@@ -1,4 +1,4 @@
-//! The lab: traces, simulations, replays and models, as Python's module `floe.lab`.
+//! The lab: traces, simulations, replays and models, as Python's module `floe_cache.lab`.
 //!
 //! Whatever takes time runs without the interpreter's lock. Results are objects of JSON, one a
 //! line, with the fields that `floe` prints with `--json`; Python's side makes columns of them.

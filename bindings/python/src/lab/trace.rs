@@ -14,7 +14,7 @@ use super::invalid;
 const LOOK_FOR_SIGNALS_EVERY: usize = 1 << 20;
 
 /// A trace: a file, or a generator such as "zipf:keys=1000,requests=100000".
-#[pyclass(frozen, module = "floe.lab")]
+#[pyclass(frozen, module = "floe_cache.lab")]
 #[derive(Debug)]
 pub(crate) struct Trace {
     name: String,
@@ -129,7 +129,7 @@ impl Trace {
         let format = own.options.format.as_ref().map(ToString::to_string);
         let (skip_bad, as_blocks) = (own.options.skip_bad, own.options.as_blocks);
         let arguments = (&own.name, format, &own.columns, skip_bad, as_blocks, &own.filter);
-        let make = slf.py().import("floe.lab")?.getattr("_trace")?;
+        let make = slf.py().import("floe_cache.lab")?.getattr("_trace")?;
         Ok((make, arguments).into_pyobject(slf.py())?.into_any())
     }
 }

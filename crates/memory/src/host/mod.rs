@@ -259,9 +259,9 @@ where
         self.is_last(&handle) && take_out(&self.cache, &entry.key, &entry.value)
     }
 
-    /// Drops a handle. If it was the last, the value is dropped with it, be it in the cache, evicted
-    /// from there or by itself; another thread that looks at it this moment puts that off. Returns
-    /// whether it was the last. Takes the locks of all shards and of the threads' records.
+    /// Drops a handle. If it was the last, the value is dropped with it, be it in the cache,
+    /// evicted from there or by itself; another thread that looks at it this moment puts that off.
+    /// Returns whether it was the last. Takes the locks of all shards and of the threads' records.
     ///
     /// ```
     /// # use floe_memory as floe;

@@ -182,12 +182,8 @@ fn the_last_release_frees_what_was_evicted_erased_or_replaced_while_in_use() {
     let source = Source::default();
     let cache = HostBuilder::new(1000).policy(Lru::default()).shards(1).build();
     type Leave = fn(&HostCache<u64, Value, Lru>);
-    let ways: [Leave; 4] = [
-        |_| (),
-        |cache| assert!(cache.erase(&0)),
-        |cache| cache.set_capacity(0),
-        HostCache::clear,
-    ];
+    let ways: [Leave; 4] =
+        [|_| (), |cache| assert!(cache.erase(&0)), |cache| cache.set_capacity(0), HostCache::clear];
     for leave in ways {
         for with_another in [false, true] {
             // The first handles of a thread are its cells, further ones are counted.

@@ -1,0 +1,130 @@
+//! What a cache of Python's consists of, as described by its settings.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::flight::Flights;
+use crate::identity::Identities;
+use crate::key::Key;
+use crate::stats::Stats;
+use crate::store::{Store, Value};
+
+/// The arguments of a cache, of which another one can be made.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) policy: String,
+    pub(crate) ttl: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) admission: Option<String>,
+    pub(crate) getsizeof: Option<Py<PyAny>>,
+}
+
+/// The entries of a cache, and the loads of others.
+pub(crate) struct Mapping {
+    pub(crate) store: Store,
+    pub(crate) identities: Arc<Identities>,
+    pub(crate) flights: Flights,
+    pub(crate) settings: Settings,
+    capacity: AtomicU64,
+}
+
+impl Mapping {
+    /// Makes an empty one.
+    ///
+    /// # Errors
+    /// When it cannot be as described.
+    pub(crate) fn new(capacity: u64, settings: Settings) -> PyResult<Self> {
+        let invalid = |error: &dyn std::fmt::Display| PyValueError::new_err(error.to_string());
+        let mut builder = floe::Cache::<Key, Value>::builder()
+            .policy_named(&settings.policy)
+            .map_err(|error| invalid(&error))?
+            .listener(|key: &Key, value: &Value, _| {
+                key.leave();
+                value.leave();
+            });
+        builder = match settings.getsizeof {
+            Some(_) => builder.weight_capacity(capacity).weigher(|_, value: &Value| value.weight()),
+            None => builder.capacity(capacity.try_into()?),
+        };
+        if let Some(time) = settings.ttl {
+            builder = builder.time_to_live(time);
+        }
+        if let Some(time) = settings.idle {
+            builder = builder.time_to_idle(time);
+        }
+        if let Some(name) = &settings.admission {
+            builder = builder.admission_named(name).map_err(|error| invalid(&error))?;
+        }
+        Ok(Self {
+            store: builder.try_build().map_err(|error| invalid(&error))?,
+            identities: Arc::default(),
+            flights: Flights::default(),
+            settings,
+            capacity: AtomicU64::new(capacity),
+        })
+    }
+
+    /// The largest number of entries, or their largest weight.
+    pub(crate) fn maxsize(&self) -> u64 {
+        self.capacity.load(Ordering::Relaxed) // a number
+    }
+
+    /// The number of entries, or their weight.
+    pub(crate) fn currsize(&self) -> u64 {
+        match self.settings.getsizeof {
+            Some(_) => self.store.stats().weight,
+            None => self.store.len() as u64,
+        }
+    }
+
+    /// Changes the capacity, and evicts what is too much.
+    ///
+    /// # Errors
+    /// When it is more than a cache can number.
+    pub(crate) fn resize(&self, capacity: u64) -> PyResult<()> {
+        match self.settings.getsizeof {
+            Some(_) => self.store.resize_weight(capacity),
+            None if capacity >= 1 << 31 => {
+                return Err(PyValueError::new_err(format!(
+                    "a capacity of {capacity} is more than a cache can number"
+                )));
+            }
+            None => self.store.resize(capacity as usize),
+        }
+        // Only reported: the library has its own.
+        self.capacity.store(capacity, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Removes everything. Loads that are under way do not come in.
+    pub(crate) fn clear(&self) {
+        self.flights.detach_all();
+        self.store.clear();
+    }
+
+    /// The counts of the cache.
+    pub(crate) fn stats(&self) -> Stats {
+        let stats = self.store.stats();
+        let (loads, failed_loads) = self.flights.counts();
+        Stats {
+            hits: stats.hits,
+            misses: stats.misses,
+            insertions: stats.insertions,
+            replacements: stats.replacements,
+            rejections: stats.rejections,
+            evictions: stats.evictions,
+            expirations: stats.expirations,
+            removals: stats.removals,
+            loads,
+            failed_loads,
+            entries: stats.entries,
+            weight: stats.weight,
+            memory_bytes: stats.memory_bytes,
+            policy: stats.policy.to_owned(),
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Sorts of keys: which values a key can be equal to, and their comparison without Python's code.
+
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString, PyTuple, PyType};
+use pyo3::{Borrowed, PyTypeInfo, ffi};
+
+use crate::identity::Known;
+use crate::later;
+
+/// Tuples in tuples that are compared here. Deeper ones are compared by Python.
+pub(crate) const DEPTH_MAX: usize = 8;
+
+/// 2⁶³: the first integral float that is no `i64`.
+const BEYOND_I64: f64 = 9_223_372_036_854_775_808.0;
+
+/// Tells which values a key can be equal to.
+#[derive(Debug, Clone)]
+pub(crate) enum Sort {
+    None,
+    /// `int` and `bool`.
+    Int(i64),
+    /// An `int` beyond these that no `float` is equal to.
+    Big,
+    Float(f64),
+    Str,
+    Bytes,
+    Tuple,
+    /// A type, which is equal to itself only.
+    Type,
+    /// Compared by another object, which is equal to it.
+    Alias(Arc<Alias>),
+    Other(Known),
+}
+
+/// The object by which another one is compared.
+#[derive(Debug)]
+pub(crate) struct Alias {
+    sort: Sort,
+    object: Option<Py<PyAny>>,
+}
+
+impl Drop for Alias {
+    fn drop(&mut self) {
+        later::release(self.object.take());
+    }
+}
+
+impl Sort {
+    /// The sort of an object that is compared without Python.
+    #[inline(always)]
+    pub(crate) fn of(object: &Bound<'_, PyAny>, depth: usize) -> Option<Self> {
+        if object.is_exact_instance_of::<PyString>() {
+            Some(Self::Str)
+        } else if object.is_exact_instance_of::<PyInt>() {
+            let mut overflow = 0;
+            // SAFETY: exactly an `int`, so this runs no code of Python's and cannot fail but by
+            // the number's size.
+            let int =
+                unsafe { ffi::PyLong_AsLongLongAndOverflow(object.as_ptr(), &raw mut overflow) };
+            (overflow == 0).then_some(Self::Int(int))
+        } else {
+            Self::of_others(object, depth)
+        }
+    }
+
+    /// The sort of an object of another type than `str` and `int`.
+    #[inline(never)]
+    fn of_others(object: &Bound<'_, PyAny>, depth: usize) -> Option<Self> {
+        if let Ok(tuple) = object.cast_exact::<PyTuple>() {
+            let is_native = |part: Borrowed<'_, '_, PyAny>| Self::of(&part, depth + 1).is_some();
+            let native = depth < DEPTH_MAX && tuple.iter_borrowed().all(is_native);
+            native.then_some(Self::Tuple)
+        } else if object.is_exact_instance_of::<PyBytes>() {
+            Some(Self::Bytes)
+        } else if let Ok(float) = object.cast_exact::<PyFloat>() {
+            Some(Self::Float(float.value()))
+        } else if let Ok(bool) = object.cast_exact::<PyBool>() {
+            Some(Self::Int(bool.is_true().into()))
+        } else if object.is_none() {
+            Some(Self::None)
+        } else {
+            is_type(object).then_some(Self::Type)
+        }
+    }
+
+    /// The sort of an object that another, plain one is compared by.
+    pub(crate) fn of_alias(object: &Bound<'_, PyAny>, plain: Bound<'_, PyAny>) -> Self {
+        match Self::of(&plain, 0) {
+            // Compared by their values.
+            Some(sort @ (Self::None | Self::Int(_) | Self::Float(_))) => sort,
+            sort => {
+                let is_tuple = plain.is_exact_instance_of::<PyTuple>();
+                let sort = sort.unwrap_or(if is_tuple { Self::Tuple } else { Self::Big });
+                if plain.is(object) {
+                    return sort;
+                }
+                Self::Alias(Arc::new(Alias { sort, object: Some(plain.unbind()) }))
+            }
+        }
+    }
+
+    /// The hash of an object of this sort: equal for what is equal.
+    ///
+    /// # Errors
+    /// Those of the object's `__hash__`.
+    #[inline(always)]
+    pub(crate) fn hash(&self, object: &Bound<'_, PyAny>) -> PyResult<u64> {
+        Ok(match self {
+            Self::None => 0x6e6f_6e65,
+            Self::Int(int) => *int as u64,
+            Self::Float(float) => match integer(*float) {
+                Some(int) => int as u64,
+                None => float.to_bits(),
+            },
+            // of these types alone, so no code of the user's
+            Self::Str | Self::Bytes | Self::Tuple | Self::Type | Self::Big => object.hash()? as u64,
+            Self::Alias(_) => object.hash()? as u64, // the same
+            Self::Other(_) => unreachable!("its hash comes with its identity"),
+        })
+    }
+
+    /// Compares an object of this sort with one of another.
+    #[inline(always)]
+    pub(crate) fn equals(
+        &self,
+        own: &Bound<'_, PyAny>,
+        other: &Self,
+        object: &Bound<'_, PyAny>,
+    ) -> bool {
+        own.is(object) // NaN, too
+            || self.equals_another(own, other, object)
+    }
+
+    #[inline(never)]
+    fn equals_another(
+        &self,
+        own: &Bound<'_, PyAny>,
+        other: &Self,
+        object: &Bound<'_, PyAny>,
+    ) -> bool {
+        match (self, other) {
+            (Self::Int(one), Self::Int(other)) => one == other,
+            (Self::Float(one), Self::Float(other)) => one == other,
+            (Self::Int(int), Self::Float(float)) | (Self::Float(float), Self::Int(int)) => {
+                integer(*float) == Some(*int)
+            }
+            (Self::Str, Self::Str) => {
+                // SAFETY: both are `str`, as their sort says, and this thread is attached, as it
+                // has them bound. Such a comparison cannot fail, and runs no code of Python's.
+                unsafe { ffi::PyUnicode_Compare(own.as_ptr(), object.as_ptr()) == 0 }
+            }
+            (Self::Bytes, Self::Bytes) => bytes(own) == bytes(object),
+            (Self::Tuple, Self::Tuple) => tuples_equal(own, object),
+            (Self::Big, Self::Big) => ints_equal(own, object),
+            (Self::Alias(alias), _) => alias
+                .object
+                .as_ref()
+                .is_some_and(|plain| alias.sort.equals(plain.bind(own.py()), other, object)),
+            (_, Self::Alias(alias)) => alias
+                .object
+                .as_ref()
+                .is_some_and(|plain| self.equals(own, &alias.sort, plain.bind(own.py()))),
+            (Self::Other(one), Self::Other(other)) => one.is(other),
+            _ => false,
+        }
+    }
+}
+
+/// Returns whether an object is a type that is compared as any object: by its identity.
+fn is_type(object: &Bound<'_, PyAny>) -> bool {
+    object.get_type().is(&PyType::type_object(object.py()))
+}
+
+/// The integer that a float is equal to.
+fn integer(float: f64) -> Option<i64> {
+    let in_range = (-BEYOND_I64..BEYOND_I64).contains(&float);
+    (in_range && float.fract() == 0.0).then_some(float as i64)
+}
+
+fn bytes<'a>(object: &'a Bound<'_, PyAny>) -> &'a [u8] {
+    object.cast::<PyBytes>().map_or(&[], |bytes| bytes.as_bytes())
+}
+
+fn tuples_equal(one: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
+    let (Ok(one), Ok(other)) = (one.cast::<PyTuple>(), other.cast::<PyTuple>()) else {
+        return false;
+    };
+    one.len() == other.len()
+        && one.iter_borrowed().zip(other.iter_borrowed()).all(|(one, other)| {
+            one.is(&*other)
+                || match (Sort::of(&one, 0), Sort::of(&other, 0)) {
+                    (Some(sort), Some(others)) => sort.equals(&one, &others, &other),
+                    // Not of 64 bits, or tuples with such parts.
+                    (None, None) => ints_equal(&one, &other) || tuples_equal(&one, &other),
+                    _ => false,
+                }
+        })
+}
+
+/// Compares two objects that are equal only if both are `int`.
+fn ints_equal(one: &Bound<'_, PyAny>, other: &Bound<'_, PyAny>) -> bool {
+    one.is_exact_instance_of::<PyInt>()
+        && other.is_exact_instance_of::<PyInt>()
+        // SAFETY: both are exactly `int`, and this thread is attached, as it has them bound. Such a
+        // comparison cannot fail, allocates nothing, and runs no code of Python's.
+        && unsafe { ffi::PyObject_RichCompareBool(one.as_ptr(), other.as_ptr(), ffi::Py_EQ) == 1 }
+}
