@@ -108,7 +108,9 @@ impl Flight {
         }
         let Some(event_loop) = &self.event_loop else { return false };
         let is_running = event_loop.call_method0(py, "is_running");
+        // A loop may have ended with its load.
         !is_running.is_ok_and(|it| it.is_truthy(py).unwrap_or(false))
+            && matches!(*lock(&self.progress), Progress::Loading(_))
     }
 
     /// Has a thread wait for the end of the load.
