@@ -277,7 +277,9 @@ if child:
 caches = floe_cache.Cache(10, ttl=0.01)
 caches["at the end"] = object()
 """
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=300, text=True)
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=300, text=True
+    )
     assert (run.returncode, run.stderr) == (0, "")
     assert sorted(run.stdout.split()) == ["child", "parent"]
 
