@@ -5,8 +5,8 @@
 //! `str`, `int`, `bytes`, `float`, `bool`, `None`, types, and tuples of these, all of exactly these
 //! types, are compared here as Python does, without it. An object of another type that is equal to
 //! one of these is compared by that one ([`plain`](crate::plain)): numbers, namedtuples, and most
-//! subclasses. Every other key is resolved to an [identity](crate::identity::Known) first, outside of locks, and is
-//! equal to keys of that sort only.
+//! subclasses. Every other key is resolved to an [identity](crate::identity::Known) first, outside
+//! of locks, and is equal to keys of that sort only.
 //!
 //! Nothing here can fail or allocate under the lock: a comparison that failed would let one key be
 //! in a cache twice.

@@ -1,4 +1,4 @@
-//! What a cache of Python's consists of, as described by its settings.
+//! The parts of a cache of Python's, and the settings that describe it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -54,8 +54,8 @@ pub(crate) fn of<'py>(
     }
 }
 
-/// Returns whether the class of a text, tuple or number, a subclass of Python's, compares it in a way
-/// of its own, by which some of its objects may be equal to a plain one and to others that are not.
+/// Returns whether the class of an object, which is derived from one of Python's, compares in a way
+/// of its own. Two of its objects may be equal, only one of which is equal to a plain one.
 fn has_own_comparison(object: &Bound<'_, PyAny>) -> PyResult<bool> {
     let is_sub = object.is_instance_of::<PyString>()
         || object.is_instance_of::<PyTuple>()

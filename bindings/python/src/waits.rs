@@ -1,10 +1,10 @@
 //! Loads that wait for loads, in one graph for all caches: a wait that would close a circle does
 //! not begin.
 //!
-//! Each load has an [`Origin`]. A load is held up by every wait of the code that it runs. Which
-//! code that is, Python's context variables tell: a task or thread with a copy of a load's context
-//! is part of the load, as those of `create_task`, `gather`, `wait_for` and `to_thread` are. A
-//! thread that waits holds up all loads that it runs, and the tasks of its event loop with them.
+//! Each load has an [`Origin`]. A load is held up by every wait of the code that it runs. A context
+//! variable of Python's says which load the code is part of. A task or thread with a copy of the
+//! load's context is part of it: those of `create_task`, `gather`, `wait_for` and `to_thread` are.
+//! A thread that waits holds up all loads that it runs, and the tasks of its event loop with them.
 //! A loop that a load runs holds that load up, too.
 //!
 //! An origin may be held up by a part of it that nobody awaits. Then a wait is taken for a circle
