@@ -7,8 +7,8 @@ pub mod metrics;
 #[doc(inline)]
 pub use floe_memory::{
     AdmissionStats, BuildError, Builder, Cache, Cause, Clock, DefaultHasher, Equivalent,
-    FreezeDecision, FreezeStats, Freezing, Frozen, Held, InsertOptions, Item, Iter, LoadError,
-    Loads, Phase, Ref, RefreshJob, RefreshTask, Stats, hits_are_fenceless, host, policy,
+    FreezeDecision, FreezeStats, Freezing, Frozen, Held, InsertOptions, Item, Iter, KeyEntry,
+    LoadError, Loads, Phase, Ref, RefreshJob, RefreshTask, Stats, hits_are_fenceless, host, policy,
 };
 
 #[cfg(feature = "serde")]

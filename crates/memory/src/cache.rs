@@ -3,6 +3,7 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
 use std::mem::ManuallyDrop;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use equivalent::Equivalent;
 use floe_policy::{QdClock, Replacement};
@@ -54,6 +55,11 @@ impl<K, V, P: Replacement, S> Clone for Cache<K, V, P, S> {
         Self { inner: Arc::clone(&self.inner) }
     }
 }
+
+// What is under a lock is whole whenever the user's code can panic, and that runs under no lock
+// but to compare keys. So after a panic a cache is as good as before, if its keys and values are.
+impl<K: RefUnwindSafe, V: RefUnwindSafe, P: Replacement, S> UnwindSafe for Cache<K, V, P, S> {}
+impl<K: RefUnwindSafe, V: RefUnwindSafe, P: Replacement, S> RefUnwindSafe for Cache<K, V, P, S> {}
 
 impl<K, V> Cache<K, V> {
     /// Makes a cache that holds at most `capacity` entries, evicted by the default policy. With a

@@ -143,6 +143,9 @@ where
     /// `None` if nothing was removed. The closure runs outside of locks, and again if another
     /// thread changes the key meanwhile.
     ///
+    /// A load of the key that is under way will not enter the cache, whatever the closure says: it
+    /// was not asked about what that brings.
+    ///
     /// ```
     /// # use floe_memory as floe;
     /// let cache = floe::Cache::new(10);
@@ -155,6 +158,9 @@ where
     where
         Q: Hash + Equivalent<K> + ?Sized,
     {
+        let inner = &*self.inner;
+        let hash = inner.hash(key);
+        drop(inner.owner_past_loads(inner.shards.of(hash), hash, key));
         loop {
             let value = self.peek(key).filter(|value| removes(value))?;
             if take_out(self, key, &value) {
@@ -169,6 +175,9 @@ where
     /// other threads insert meanwhile, which stay. It runs outside of locks. Each entry that is
     /// removed costs two locks, each that stays one.
     ///
+    /// Loads that are under way when it begins will not enter the cache: the closure was not asked
+    /// about what they bring.
+    ///
     /// ```
     /// # use floe_memory as floe;
     /// let cache = floe::Cache::new(10);
@@ -177,6 +186,7 @@ where
     /// assert_eq!(cache.len(), 4);
     /// ```
     pub fn retain(&self, mut keeps: impl FnMut(&K, &V) -> bool) {
+        self.inner.outdate_loads();
         for item in self {
             if !keeps(item.key(), item.value()) {
                 take_out(self, item.key(), item.value());

@@ -3,22 +3,26 @@
 //!
 //! A flight is attached to its key until it lands or the key is removed, inserted or cleared: then
 //! its value may be out of date. It still goes to the callers that wait for it, as they asked
-//! before, but does not enter the cache.
+//! before, but does not enter the cache. A wait that would have no end does not begin: see
+//! [`waits`](crate::waits).
 
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
 use hashbrown::HashTable;
 
 use crate::entry::Entry;
+use crate::fork;
 use crate::holds::Hold;
-use crate::sync::{Arc, Condvar, Mutex, lock, thread_local, wait_timeout};
+use crate::sync::{Arc, Condvar, Mutex, lock, wait_timeout};
+use crate::waits::{LoadRun, Wait};
 
 /// Loads under way in a shard, by hash and key.
 #[derive(Debug)]
@@ -26,11 +30,10 @@ pub(crate) struct Flights<K, V> {
     attached: HashTable<Boarding<K, V>>,
 }
 
-/// A flight and its key.
+/// A flight that is attached to its key.
 #[derive(Debug)]
 pub(crate) struct Boarding<K, V> {
     hash: u64,
-    key: K,
     flight: Arc<Flight<K, V>>,
 }
 
@@ -40,17 +43,33 @@ impl<K, V> Default for Flights<K, V> {
     }
 }
 
+impl<K, V> Boarding<K, V> {
+    /// Returns whether it is of a key.
+    fn is_of(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> bool {
+        // SAFETY: attached, and the flights are locked.
+        self.hash == hash && is_it(unsafe { self.flight.key() })
+    }
+}
+
 impl<K, V> Flights<K, V> {
-    /// A flight of a key.
+    /// A flight of a key: one whose load the calling thread runs, if there is any.
     pub(crate) fn find(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Arc<Flight<K, V>>> {
-        let found =
-            self.attached.find(hash, |boarding| boarding.hash == hash && is_it(&boarding.key));
-        found.map(|boarding| Arc::clone(&boarding.flight))
+        let mut found = None;
+        for boarding in self.attached.iter_hash(hash) {
+            if boarding.is_of(hash, &is_it) {
+                let is_own = boarding.flight.is_own();
+                found = found.filter(|_| !is_own).or(Some(&boarding.flight));
+                if is_own {
+                    break;
+                }
+            }
+        }
+        found.map(Arc::clone)
     }
 
-    /// Attaches a flight to a key, which may have others.
-    pub(crate) fn attach(&mut self, hash: u64, key: K, flight: &Arc<Flight<K, V>>) {
-        let boarding = Boarding { hash, key, flight: Arc::clone(flight) };
+    /// Attaches a flight to its key, which may have others.
+    pub(crate) fn attach(&mut self, hash: u64, flight: &Arc<Flight<K, V>>) {
+        let boarding = Boarding { hash, flight: Arc::clone(flight) };
         self.attached.insert_unique(hash, boarding, |boarding| boarding.hash);
     }
 
@@ -61,17 +80,33 @@ impl<K, V> Flights<K, V> {
         is_it: impl Fn(&K) -> bool,
         detached: &mut Vec<Boarding<K, V>>,
     ) {
-        let is_it = |boarding: &Boarding<K, V>| boarding.hash == hash && is_it(&boarding.key);
-        while let Ok(boarding) = self.attached.find_entry(hash, is_it) {
+        while let Ok(boarding) =
+            self.attached.find_entry(hash, |boarding| boarding.is_of(hash, &is_it))
+        {
             detached.push(boarding.remove().0);
         }
     }
 
-    /// Detaches a flight and gives its key back, unless it was detached before.
-    pub(crate) fn land(&mut self, hash: u64, flight: &Arc<Flight<K, V>>) -> Option<K> {
+    /// Detaches a flight. Returns whether it was attached until then.
+    pub(crate) fn land(&mut self, hash: u64, flight: &Arc<Flight<K, V>>) -> bool {
         let found =
             self.attached.find_entry(hash, |boarding| Arc::ptr_eq(&boarding.flight, flight));
-        found.ok().map(|boarding| boarding.remove().0.key)
+        // The caller has the flight, too: nothing of the user's is dropped here.
+        found.map(|boarding| boarding.remove()).is_ok()
+    }
+
+    /// In a forked process: keeps only the flights whose load the calling thread runs, and returns
+    /// how many they are. Of others the loading thread had a handle, too, so nothing of the user's
+    /// is dropped.
+    pub(crate) fn keep_own(&mut self) -> usize {
+        self.attached.retain(|boarding| {
+            let is_own = boarding.flight.is_own();
+            if is_own {
+                boarding.flight.counted_in.store(fork::count(), Ordering::Relaxed); // one thread
+            }
+            is_own
+        });
+        self.attached.len()
     }
 
     /// Detaches all, and returns what is to be dropped outside of the lock.
@@ -110,55 +145,64 @@ enum State<K, V> {
 pub(crate) struct Flight<K, V> {
     state: Mutex<State<K, V>>,
     over: Condvar,
-}
-
-thread_local! {
-    /// Where the flights are for which this thread runs a load at the moment, or polls one.
-    #[allow(clippy::missing_const_for_thread_local)] // the model checker's macro has no such
-    static ABOARD: RefCell<Vec<usize>> = RefCell::new(Vec::new());
-}
-
-/// The calling thread runs the load of a flight, or polls it, until this is dropped.
-pub(crate) struct Aboard(usize);
-
-impl Aboard {
-    pub(crate) fn new<K, V>(flight: &Arc<Flight<K, V>>) -> Self {
-        let flight = Arc::as_ptr(flight) as usize;
-        // A thread that is about to end may have no list any more; then it gets no warning.
-        _ = ABOARD.try_with(|aboard| aboard.borrow_mut().push(flight));
-        Self(flight)
-    }
-}
-
-impl Drop for Aboard {
-    fn drop(&mut self) {
-        _ = ABOARD.try_with(|aboard| {
-            let mut aboard = aboard.borrow_mut();
-            if let Some(at) = aboard.iter().rposition(|flight| *flight == self.0) {
-                aboard.remove(at);
-            }
-        });
-    }
+    run: LoadRun,
+    /// The process, by its number of forks, in which its shard counts it.
+    counted_in: AtomicU64,
+    /// The key, until the value comes in.
+    key: UnsafeCell<Option<K>>,
 }
 
 // SAFETY: the value is shared by reference, as from any other guard; the pointer stays valid while
-// the hold is there and the cache is borrowed, which every owner of a flight does.
+// the hold is there and the cache is borrowed, which every owner of a flight does. The key is
+// shared by reference until the one caller that loads takes it: see `key`.
 unsafe impl<K: Send + Sync, V: Send + Sync> Send for Flight<K, V> {}
 // SAFETY: as above.
 unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Flight<K, V> {}
 
 impl<K, V> Flight<K, V> {
-    pub(crate) fn new() -> Arc<Self> {
+    /// Of a key that a run loads.
+    pub(crate) fn new(key: K, run: LoadRun) -> Arc<Self> {
         Arc::new(Self {
             state: Mutex::new(State::Loading(Wakers::default())),
             over: Condvar::new(),
+            run,
+            counted_in: AtomicU64::new(fork::count()),
+            key: UnsafeCell::new(Some(key)),
         })
     }
 
+    /// The run that loads it.
+    pub(crate) fn run(&self) -> &LoadRun {
+        &self.run
+    }
+
+    /// Returns whether its shard counts it: not so in a child of the process where it began.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted_in.load(Ordering::Relaxed) == fork::count() // written before there are threads
+    }
+
     /// Returns whether it is the calling thread that runs its load: then that waits for itself.
-    pub(crate) fn is_own(self: &Arc<Self>) -> bool {
-        let this = Arc::as_ptr(self) as usize;
-        ABOARD.try_with(|aboard| aboard.borrow().contains(&this)).unwrap_or(false)
+    pub(crate) fn is_own(&self) -> bool {
+        self.run.is_here()
+    }
+
+    /// The key.
+    ///
+    /// # Safety
+    /// The flight is attached and its table locked, or the caller is the one that loads.
+    pub(crate) unsafe fn key(&self) -> &K {
+        // SAFETY: the caller that loads takes it only after it has detached the flight, under the
+        // lock of the table.
+        unsafe { (*self.key.get()).as_ref() }.expect("it is taken with the end of the load")
+    }
+
+    /// Takes the key.
+    ///
+    /// # Safety
+    /// The caller is the one that loads, has detached the flight, and does so once.
+    pub(crate) unsafe fn take_key(&self) -> K {
+        // SAFETY: nobody else looks at it any more.
+        unsafe { (*self.key.get()).take() }.expect("it is taken once")
     }
 
     /// Ends it well. `hold` keeps the entry.
@@ -209,29 +253,47 @@ impl<K, V> Flight<K, V> {
     }
 
     /// Waits for the end without holding a thread up: then [`wait`](Self::wait) returns at once.
-    pub(crate) fn landing(&self) -> impl Future<Output = ()> + Send + '_
+    /// False if the wait would have no end.
+    pub(crate) fn landing(&self) -> impl Future<Output = bool> + Send + '_
     where
         K: Send + Sync,
         V: Send + Sync,
     {
-        Landing { flight: self, number: None }
+        Landing { flight: self, wait: None, number: None }
+    }
+
+    fn is_over(&self) -> bool {
+        !matches!(&*lock(&self.state), State::Loading(_))
     }
 }
 
 struct Landing<'a, K, V> {
     flight: &'a Flight<K, V>,
+    /// For others that would wait for this one.
+    wait: Option<Wait>,
     /// Of its waker, once that waits.
     number: Option<u64>,
 }
 
 impl<K, V> Future for Landing<'_, K, V> {
-    type Output = ();
+    type Output = bool;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
         let flight = self.flight;
+        if flight.is_over() {
+            return Poll::Ready(true);
+        }
+        // A future may be polled first outside of the load that awaits it.
+        if !self.wait.as_ref().is_some_and(Wait::is_of_here) {
+            self.wait = None;
+            self.wait = Wait::suspend(&flight.run);
+            if self.wait.is_none() {
+                return Poll::Ready(false);
+            }
+        }
         let waker = context.waker().clone(); // the user's code, outside of the lock
         let mut state = lock(&flight.state);
-        let State::Loading(wakers) = &mut *state else { return Poll::Ready(()) };
+        let State::Loading(wakers) = &mut *state else { return Poll::Ready(true) };
         let number = *self.number.get_or_insert_with(|| {
             wakers.given += 1;
             wakers.given

@@ -1,16 +1,77 @@
-//! A fork takes the locks of the library's threads first, so that the child finds none taken.
+//! A fork takes the locks of the library's threads and of all caches first, so that the child finds
+//! none taken.
+
+#![cfg_attr(any(not(unix), miri), allow(dead_code))] // nothing forks there
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, Weak};
+use std::time::Instant;
+
+use crate::sync::lock;
+
+/// A cache whose locks a fork takes.
+pub(crate) trait Forks: Send + Sync {
+    /// Takes all locks that it can until a time.
+    fn locks(&self, until: Instant) -> Box<dyn Locks + '_>;
+}
+
+/// The locks of a cache, until this is dropped.
+pub(crate) trait Locks {
+    /// Forgets the threads that the child does not have.
+    fn in_the_child(&mut self);
+}
+
+type Caches = BTreeMap<u64, Weak<dyn Forks>>;
+
+static CACHES: Mutex<Caches> = Mutex::new(BTreeMap::new());
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Has forks take the locks of a cache, by its number, until it is [forgotten](forget).
+pub(crate) fn keep(number: u64, cache: Weak<dyn Forks>) {
+    prepare();
+    lock(&CACHES).insert(number, cache);
+}
+
+/// A cache is no more.
+pub(crate) fn forget(number: u64) {
+    let forgotten = lock(&CACHES).remove(&number);
+    drop(forgotten);
+}
+
+/// The number of forks between the first process and this one.
+pub(crate) fn count() -> u64 {
+    FORKS.load(Ordering::Relaxed) // written while the process has one thread
+}
 
 #[cfg(all(unix, not(miri)))]
 mod hooks {
     use std::cell::UnsafeCell;
     use std::mem::ManuallyDrop;
-    use std::sync::Once;
+    use std::sync::atomic::Ordering;
+    use std::sync::{Arc, MutexGuard, Once, Weak};
+    use std::time::{Duration, Instant};
 
+    use super::{CACHES, Caches, FORKS, Forks, Locks};
     use crate::maintenance::{self, Forking};
     use crate::quiet::{NoSections, no_sections};
+    use crate::sync::lock;
+    use crate::waits;
 
-    /// Holds what the thread that forks has locked.
-    type Taken = (NoSections, Forking);
+    /// The longest time that a fork waits for the locks of caches.
+    const PATIENCE: Duration = Duration::from_secs(1);
+
+    /// Holds what the thread that forks has locked. Dropped in this order.
+    struct Taken {
+        maintenance: Forking,
+        waits: waits::Locked,
+        /// They borrow from the caches.
+        locks: Vec<Box<dyn Locks>>,
+        list: MutexGuard<'static, Caches>,
+        sections: NoSections,
+        /// Last: the last handle of a cache may go with it, and the user's values.
+        caches: Vec<Arc<dyn Forks>>,
+    }
 
     struct Slot(UnsafeCell<Option<ManuallyDrop<Taken>>>);
 
@@ -21,7 +82,17 @@ mod hooks {
 
     extern "C" fn before() {
         let sections = no_sections();
-        let taken = (sections, maintenance::forking());
+        let list = lock(&CACHES);
+        let caches: Vec<_> = list.values().filter_map(Weak::upgrade).collect();
+        let until = Instant::now() + PATIENCE;
+        let locks = caches.iter().map(|cache| {
+            // SAFETY: the cache is kept for longer, in `Taken`.
+            let cache: &'static dyn Forks = unsafe { &*Arc::as_ptr(cache) };
+            cache.locks(until)
+        });
+        let locks = locks.collect();
+        let (waits, maintenance) = (waits::locked(), maintenance::forking());
+        let taken = Taken { maintenance, waits, locks, list, sections, caches };
         // SAFETY: this thread has the sections locked.
         unsafe { *TAKEN.0.get() = Some(ManuallyDrop::new(taken)) };
     }
@@ -32,15 +103,21 @@ mod hooks {
     }
 
     extern "C" fn in_the_parent() {
-        if let Some((sections, _keeper)) = taken() {
+        if let Some(Taken { maintenance, waits, locks, list, sections, caches }) = taken() {
+            drop((maintenance, waits, locks, list));
             sections.in_the_parent();
+            drop(caches);
         }
     }
 
     extern "C" fn in_the_child() {
-        if let Some((sections, maintenance)) = taken() {
+        if let Some(Taken { maintenance, waits, mut locks, list, sections, caches }) = taken() {
+            FORKS.fetch_add(1, Ordering::Relaxed); // there is one thread
+            locks.iter_mut().for_each(|locks| locks.in_the_child());
+            waits.in_the_child();
             sections.in_the_child();
             maintenance.has_forked();
+            drop((locks, list, caches));
         }
     }
 
@@ -49,8 +126,8 @@ mod hooks {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
             // SAFETY: the functions take locks and give them back, under which the user's code
-            // never runs. Where there is no memory to note them, a forked process is without
-            // maintenance.
+            // does not run but to compare keys. Where there is no memory to note them, a forked
+            // process is without maintenance.
             unsafe { libc::pthread_atfork(Some(before), Some(in_the_parent), Some(in_the_child)) };
         });
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Deref;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 
 use crate::cell::Cell;
@@ -109,6 +110,10 @@ impl<'a, V> Ref<'a, V> {
 // SAFETY: sharing a guard shares the value only.
 unsafe impl<V: Sync> Sync for Ref<'_, V> {}
 
+// A guard gives `&V`, and its cell is the thread's.
+impl<V: RefUnwindSafe> UnwindSafe for Ref<'_, V> {}
+impl<V: RefUnwindSafe> RefUnwindSafe for Ref<'_, V> {}
+
 impl<V> Deref for Ref<'_, V> {
     type Target = V;
 
@@ -147,6 +152,10 @@ pub struct Item<'a, K, V> {
     _keep: Keep<'a>,
     not_send: PhantomData<*const ()>,
 }
+
+// As of `Ref`.
+impl<K: RefUnwindSafe, V: RefUnwindSafe> UnwindSafe for Item<'_, K, V> {}
+impl<K: RefUnwindSafe, V: RefUnwindSafe> RefUnwindSafe for Item<'_, K, V> {}
 
 impl<'a, K, V> Item<'a, K, V> {
     pub(crate) fn new(entry: &'a Entry<K, V>, keep: Keep<'a>) -> Self {
@@ -202,6 +211,10 @@ pub struct Held<V> {
 unsafe impl<V: Send + Sync> Send for Held<V> {}
 // SAFETY: as above.
 unsafe impl<V: Send + Sync> Sync for Held<V> {}
+
+// As of `Ref`; the table of what is held is whole after any panic.
+impl<V: RefUnwindSafe> UnwindSafe for Held<V> {}
+impl<V: RefUnwindSafe> RefUnwindSafe for Held<V> {}
 
 impl<V> Held<V> {
     /// Of a value whose entry is held.

@@ -12,12 +12,14 @@
 //! [`barrier::heavy`](crate::barrier::heavy), and frees those that no cell names.
 //! [`records`](crate::records) keeps the records of a cache and goes through them.
 
+use std::time::Instant;
+
 use crate::cell::{Cell, HANDLE, is_free};
 use crate::count::Count;
 use crate::frozen::timing::Timings;
 use crate::further::Further;
 use crate::grace::Answer;
-use crate::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 
 /// Guards a thread can hold on one cache before it needs more memory.
 const CELLS: usize = 5;
@@ -56,6 +58,11 @@ pub(crate) struct Record {
 }
 
 impl Record {
+    /// Takes the lock of further cells for a fork.
+    pub(crate) fn further_until(&self, until: Instant) -> Option<MutexGuard<'_, Further>> {
+        lock_until(&self.further, until)
+    }
+
     /// Says which frozen index is probed. Before it is used, the caller passes the light barrier
     /// and makes sure that the index is still published.
     #[inline(always)]

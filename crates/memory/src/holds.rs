@@ -9,8 +9,9 @@
 //! drops it, and the last of all gives the memory back.
 
 use std::collections::HashMap;
+use std::time::Instant;
 
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, lock_until};
 
 /// Room for so many addresses is kept.
 const ROOM: usize = 64;
@@ -27,6 +28,11 @@ struct Table {
     estate: Option<Arc<Estate>>,
 }
 
+/// The lock of what is held, for a fork.
+pub(crate) struct HoldsLock<'a>(
+    #[expect(dead_code, reason = "dropped")] Option<MutexGuard<'a, Table>>,
+);
+
 /// Keeps an entry, wherever this is and whether or not the cache is still there.
 #[derive(Debug)]
 pub(crate) struct Hold {
@@ -35,6 +41,11 @@ pub(crate) struct Hold {
 }
 
 impl Holds {
+    /// Takes the lock for a fork.
+    pub(crate) fn locked(&self, until: Instant) -> HoldsLock<'_> {
+        HoldsLock(lock_until(&self.0, until))
+    }
+
     /// Holds the entry at an address, which a guard of the caller's or another hold keeps
     /// meanwhile.
     pub(crate) fn hold(self: &Arc<Self>, address: usize) -> Hold {

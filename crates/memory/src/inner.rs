@@ -10,6 +10,7 @@ use crate::budget::Budget;
 use crate::cause::Cause;
 use crate::clock::{Clock, TICK_US, Ticks};
 use crate::entry::Entry;
+use crate::fork;
 use crate::frozen::freeze::FreezeJob;
 use crate::frozen::state::FrozenState;
 use crate::hash::KeyHash;
@@ -135,6 +136,14 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         if shard.is_loading() { self.detach(shard, owner, hash, key) } else { owner }
     }
 
+    /// Makes all loads that are under way out of date: none of them brings anything in from now on.
+    pub(crate) fn outdate_loads(&self) {
+        for shard in self.shards.iter() {
+            let detached = lock(&shard.flights).clear();
+            drop(detached); // the user's code, outside of the lock
+        }
+    }
+
     /// Detaches the load of a key and takes the lock again. A load attached in between begins after
     /// this.
     #[cold]
@@ -172,6 +181,7 @@ impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Sweep for I
 
 impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
     fn drop(&mut self) {
+        fork::forget(self.serial);
         self.lifetimes.upkeep().forget();
         self.leave_held();
     }

@@ -10,12 +10,15 @@
 //! a guard of a thread can become one of those. The other way round, it does so under the lock of
 //! the records.
 
+use std::time::Instant;
+
 use crate::barrier;
 use crate::cell::Cell;
+use crate::further::Further;
 use crate::grace::{Grace, Round};
 use crate::hazard::Record;
-use crate::holds::{Hold, Holds};
-use crate::sync::{Arc, Mutex, Ordering, lock};
+use crate::holds::{Hold, Holds, HoldsLock};
+use crate::sync::{Arc, Mutex, MutexGuard, Ordering, lock, lock_until};
 
 /// Something whose address stays the same while the list it is in grows.
 type Fixed<T> = Box<T>;
@@ -84,6 +87,13 @@ impl List {
     }
 }
 
+/// The locks of records, for a fork. Those of cells go first.
+pub(crate) struct RecordLocks<'a> {
+    _further: Vec<MutexGuard<'a, Further>>,
+    _holds: HoldsLock<'a>,
+    _list: Option<MutexGuard<'a, List>>,
+}
+
 /// The records of a cache, and what is held of it.
 #[derive(Debug, Default)]
 pub(crate) struct Records {
@@ -98,6 +108,19 @@ impl Records {
     /// Without any.
     pub(crate) fn new(times_lookups: bool) -> Self {
         Self { times_lookups, ..Self::default() }
+    }
+
+    /// Takes all locks for a fork.
+    pub(crate) fn locks(&self, until: Instant) -> RecordLocks<'_> {
+        let list = lock_until(&self.list, until);
+        let records = list.as_deref().map_or(&[][..], |list| &list.records[..]);
+        let further = records.iter().filter_map(|record| {
+            let record: *const Record = &raw const **record;
+            // SAFETY: records stay where they are and live as long as `self`.
+            unsafe { &*record }.further_until(until)
+        });
+        let further = further.collect();
+        RecordLocks { _further: further, _holds: self.holds.locked(until), _list: list }
     }
 
     /// A record for the calling thread, which keeps it until it [releases](Self::release) it.

@@ -1,6 +1,7 @@
 //! A part of a cache: what hits go through without a lock, and the lock for all else.
 
 use std::ptr::NonNull;
+use std::time::Instant;
 
 use floe_policy::Eviction;
 
@@ -9,7 +10,7 @@ use crate::flight::Flights;
 use crate::index::Hash32;
 use crate::owner::{Owner, TableOf};
 use crate::places::Places;
-use crate::sync::{Arc, AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock};
+use crate::sync::{Arc, AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 
 /// Something on cache lines of its own.
 #[derive(Debug)]
@@ -153,10 +154,23 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         drop(owner);
     }
 
-    /// A load has brought in what it brings, or never will.
-    pub(crate) fn ends_loading(&self) {
-        // seen late, a thread only looks for flights in vain
-        self.owner.0.loading.fetch_sub(1, Ordering::Relaxed);
+    /// A load has brought in what it brings, or never will. It was counted, unless the process has
+    /// forked since.
+    pub(crate) fn ends_loading(&self, is_counted: bool) {
+        if is_counted {
+            // seen late, a thread only looks for flights in vain
+            self.owner.0.loading.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// In a forked process: so many loads are under way.
+    pub(crate) fn loads_only(&self, loads: usize) {
+        self.owner.0.loading.store(loads, Ordering::Relaxed); // there is one thread
+    }
+
+    /// Takes the lock for a fork.
+    pub(crate) fn owner_until(&self, until: Instant) -> Option<MutexGuard<'_, Owner<K, V, P>>> {
+        lock_until(&self.owner.0.owner, until)
     }
 
     /// For the owner, that is with the lock held: the present table.

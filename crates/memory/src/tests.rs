@@ -305,3 +305,15 @@ fn a_poisoned_index_stays_so_though_a_replacement_is_under_way() {
     index.replace(hash, ADDRESSES[0], ADDRESSES[1], || index.poison());
     assert!(index.likely(hash).is_none());
 }
+
+#[test]
+fn a_load_of_many_keys_is_one_run() {
+    let cache = Cache::<u64, u64>::new(10_000);
+    let keys: Vec<u64> = (0..10_000).collect();
+    let load = |keys: &[&u64]| {
+        assert_eq!(crate::waits::depth(), 1, "more would be searched and copied for each key");
+        Ok::<_, ()>(keys.iter().map(|key| Some(**key)).collect())
+    };
+    assert_eq!(cache.get_or_load_many(&keys, load).map(|found| found.len()), Ok(10_000));
+    assert_eq!(crate::waits::depth(), 0);
+}

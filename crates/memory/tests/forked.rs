@@ -7,10 +7,12 @@
 
 mod common;
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::Tally;
 use floe_memory::Cache;
+use floe_memory::policy::AnyPolicy;
 
 /// In the child, where nothing may panic or print: whether something came true.
 fn comes_true(mut is_true: impl FnMut() -> bool) -> bool {
@@ -97,4 +99,131 @@ fn what_expires_does_so_in_a_child_as_in_its_parent() {
         assert_eq!(status, 0, "in round {round} the child ended with {status:#x}");
         assert!(comes_true(|| old.is_empty()), "the parent goes on, too");
     }
+}
+
+type Lists = Cache<u64, Vec<u64>, AnyPolicy>;
+
+/// What a child does with a cache that its parent's threads use.
+fn use_all(cache: &Lists, round: u64) -> bool {
+    for key in 0..64 {
+        cache.insert(key, vec![round; 4]);
+        // Loads that other threads of the parent's ran have ended with them.
+        let loads = 1000 + key;
+        if cache.get_with(&loads, || vec![loads])[0] != loads {
+            return false;
+        }
+        if cache.get(&key).is_some_and(|value| value.len() != 4) {
+            return false;
+        }
+        cache.remove(&key);
+    }
+    let many: Vec<_> = (0..100).map(|key| cache.hold(&(key * 7))).collect();
+    let guards: Vec<_> = (0..100).map(|key| cache.get(&(key * 5))).collect();
+    drop((many, guards));
+    cache.retain(|key, _| key % 2 == 0);
+    cache.reclaim();
+    let stats = cache.stats();
+    cache.clear();
+    stats.entries as usize >= cache.len() && cache.is_empty()
+}
+
+#[test]
+fn a_child_uses_caches_that_threads_of_its_parent_were_using() {
+    let is_over = AtomicBool::new(false);
+    let build = |capacity, policy| {
+        let builder = Cache::<u64, Vec<u64>>::builder().capacity(capacity).policy_named(policy);
+        builder.expect("it is known")
+    };
+    let caches: [Lists; 3] = [
+        build(500, "qd-clock").shards(1).build(),
+        build(5000, "qd-clock").listener(|_, _, _| ()).build(),
+        build(500, "lru").build(),
+    ];
+    let work = |seed: u64| {
+        let mut random = seed;
+        while !is_over.load(Ordering::Relaxed) {
+            for cache in &caches {
+                random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(seed | 1);
+                let key = (random >> 33) % 1500;
+                match random >> 60 {
+                    0..5 => cache.insert(key, vec![key; 4]),
+                    5..8 => drop(cache.get_with(&key, || {
+                        std::thread::yield_now();
+                        vec![key; 4]
+                    })),
+                    8..10 => drop(cache.remove(&key)),
+                    10 => drop(cache.hold(&key)),
+                    11 => drop((cache.len(), cache.stats())),
+                    12 => drop((0..20).map(|at| cache.get(&(key + at))).collect::<Vec<_>>()),
+                    _ => drop(cache.get(&key)),
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let work = &work;
+        (1..=4).for_each(|seed| _ = scope.spawn(move || work(seed)));
+        for round in 0..100 {
+            // SAFETY: the child uses nothing that another thread of the parent's may have locked
+            // but the library, and ends by `_exit`.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child if it hangs.
+                unsafe { libc::alarm(100) };
+                let failed = caches.iter().position(|cache| !use_all(cache, round));
+                // SAFETY: as above.
+                unsafe { libc::_exit(failed.map_or(0, |at| 1 + at as i32)) };
+            }
+            assert!(child > 0, "it forks");
+            let mut status = 0;
+            // SAFETY: waits for the child just made.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            if status != 0 {
+                is_over.store(true, Ordering::Relaxed);
+            }
+            assert_eq!(status, 0, "in round {round} the child ended with {status:#x}");
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_load_goes_on_in_a_child_that_it_has_forked() {
+    let cache = Cache::<u64, u64>::new(100);
+    let (begun, begins) = std::sync::mpsc::channel();
+    let (go, goes) = std::sync::mpsc::channel::<()>();
+    std::thread::scope(|scope| {
+        let cache = &cache;
+        scope.spawn(move || {
+            cache.get_with(&2, || {
+                begun.send(()).expect("the test waits");
+                goes.recv().expect("the test goes on");
+                2
+            });
+        });
+        begins.recv().expect("it loads");
+        let mut child = -1;
+        let value = cache.get_with(&1, || {
+            // SAFETY: as above.
+            child = unsafe { libc::fork() };
+            if child == 0 {
+                // SAFETY: ends the child if it hangs.
+                unsafe { libc::alarm(100) };
+            }
+            10
+        });
+        if child == 0 {
+            let other = *cache.get_with(&2, || 20) == 20;
+            cache.insert(3, 30);
+            let is_good = *value == 10 && cache.get_cloned(&1) == Some(10) && other;
+            let is_good = is_good && cache.get_cloned(&3) == Some(30) && cache.len() == 3;
+            // SAFETY: as above.
+            unsafe { libc::_exit(i32::from(!is_good)) };
+        }
+        let mut status = 0;
+        // SAFETY: waits for the child just made.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        go.send(()).expect("the load waits");
+        assert_eq!(status, 0, "the child ended with {status:#x}");
+    });
 }

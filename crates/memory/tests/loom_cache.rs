@@ -116,6 +116,8 @@ mod totals;
 mod unplaced;
 #[path = "../src/upkeep.rs"]
 mod upkeep;
+#[path = "../src/waits.rs"]
+mod waits;
 
 /// Nothing expires here.
 mod maintenance {
@@ -145,6 +147,14 @@ mod maintenance {
 /// Nothing forks here.
 mod fork {
     pub(crate) fn prepare() {}
+
+    pub(crate) fn keep<T>(_: u64, _: T) {}
+
+    pub(crate) fn forget(_: u64) {}
+
+    pub(crate) fn count() -> u64 {
+        0
+    }
 }
 
 /// Nothing forks here.

@@ -11,6 +11,7 @@ use crate::budget::Budget;
 use crate::build_error::{BuildError, SHARDS_MAX};
 use crate::cache::Cache;
 use crate::entry::Unused;
+use crate::fork;
 use crate::frozen::state::FrozenState;
 use crate::inner::{Inner, shape};
 use crate::lifetimes::Lifetimes;
@@ -19,7 +20,7 @@ use crate::owner::Owner;
 use crate::records::Records;
 use crate::shards::Shards;
 use crate::stats::LoadCounts;
-use crate::sync::Arc;
+use crate::sync::{Arc, Weak};
 
 /// Entries that a shard is to have at least. Smaller shards decide worse which leave: on the traces
 /// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %. In fewer
@@ -134,6 +135,8 @@ where
             keeper: self.keeper,
         };
         let inner = Arc::new(inner);
+        let forks: Weak<_> = Arc::downgrade(&inner);
+        fork::keep(inner.serial, forks);
         if self.freezing.is_some() {
             let kept = inner.lifetimes.keep_house(&inner, true);
             kept.map_err(|error| BuildError::Thread(error.to_string()))?;

@@ -1,5 +1,7 @@
 //! The frozen index as readers find it, and the freezer, which makes and frees it.
 
+use std::time::Instant;
+
 use equivalent::Equivalent;
 
 use crate::barrier;
@@ -14,6 +16,7 @@ use crate::records::Records;
 use crate::search::Found;
 use crate::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering, lock,
+    lock_until,
 };
 
 /// The state of freezing in a cache.
@@ -43,6 +46,19 @@ impl<K, V> FrozenState<K, V> {
             index_bytes: AtomicUsize::new(0),
             stats: Mutex::new(options.map(|_| FreezeStats::default())),
         }
+    }
+
+    /// Takes the freezer for a fork.
+    pub(crate) fn freezer_until(&self, until: Instant) -> Option<MutexGuard<'_, Freezer<K, V>>> {
+        lock_until(&self.freezer, until)
+    }
+
+    /// Takes the report for a fork.
+    pub(crate) fn stats_until(
+        &self,
+        until: Instant,
+    ) -> Option<MutexGuard<'_, Option<FreezeStats>>> {
+        lock_until(&self.stats, until)
     }
 
     /// Returns the published index, or null. [`find`](Self::find) reads it again before it is used.

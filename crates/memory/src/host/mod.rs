@@ -47,6 +47,9 @@ use floe_policy::{QdClock, Replacement};
 pub use builder::HostBuilder;
 pub use handle::Handle;
 
+#[allow(unused_imports)] // by models, which are no library
+pub use crate::waits::{LoadRun, Running, Wait};
+
 use crate::cache::Cache;
 use crate::conditional::{place, take_out};
 use crate::guard::{Keep, RESERVED};
@@ -54,7 +57,7 @@ use crate::hash::DefaultHasher;
 use crate::inner::Keeper;
 use crate::options::InsertOptions;
 use crate::stats::Stats;
-use crate::sync::{Arc, Ordering};
+use crate::sync::{Arc, Ordering, lock};
 use limits::Limits;
 use node::{EntryOf, Node};
 
@@ -374,6 +377,34 @@ where
     pub fn set_strict(&self, strict: bool) {
         self.limits.set_strict(strict);
     }
+}
+
+/// Returns whether the calling thread loads a key of a cache, so that it cannot ask for its value:
+/// [`Cache::get_or_insert_with`](crate::Cache::get_or_insert_with) would panic. For hosts that
+/// answer with an error of theirs. Looks at no more than a thread-local where no load is running.
+///
+/// ```
+/// # use floe_memory as floe;
+/// let cache = floe::Cache::new(10);
+/// let asks = |key| floe::host::is_own_load(&cache, key);
+/// assert_eq!(*cache.get_with(&1, || (asks(&1), asks(&2))), (true, false));
+/// assert!(!asks(&1));
+/// ```
+pub fn is_own_load<K, V, P, S, Q>(cache: &Cache<K, V, P, S>, key: &Q) -> bool
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+    Q: Hash + Equivalent<K> + ?Sized,
+{
+    if !crate::waits::is_inside() || cache.contains_key(key) {
+        return false;
+    }
+    let inner = &*cache.inner;
+    let hash = inner.hash(key);
+    let flights = lock(&inner.shards.of(hash).flights);
+    flights.find(hash.whole(), |found| key.equivalent(found)).is_some_and(|found| found.is_own())
 }
 
 /// Hands a value out by itself.

@@ -1,23 +1,25 @@
 //! The way of a caller that asks for what may not be there: look, wait for the load of another, or
 //! load.
 
-use std::borrow::Borrow;
 use std::future::{Future, poll_fn};
 use std::hash::{BuildHasher, Hash};
 use std::pin::pin;
 use std::time::Instant;
 
+use equivalent::Equivalent;
 use floe_policy::Replacement;
 
+use super::asked::Asked;
 use super::load_error::LoadError;
 use super::loading::{Loading, LoadingHere, Turn};
 use crate::cache::Cache;
-use crate::flight::{Aboard, Failure, Flight, Flights};
+use crate::flight::{Failure, Flight, Flights};
 use crate::guard::{Keep, Ref};
 use crate::hash::KeyHash;
 use crate::options::InsertOptions;
 use crate::shard::Shard;
 use crate::sync::{Arc, Ordering, lock};
+use crate::waits::{LoadRun, Wait};
 
 /// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a
 /// source that is there again is asked once, and one that keeps failing does not make its callers
@@ -68,23 +70,19 @@ pub(super) fn failed<E>(error: LoadError<E>) -> E {
     }
 }
 
-/// Polls the load of a flight, aboard of it.
-pub(super) async fn polled<K, V, T>(
-    flight: &Arc<Flight<K, V>>,
-    load: impl Future<Output = T>,
-) -> T {
+/// Polls the load of a run, inside of it.
+pub(super) async fn polled<T>(run: &LoadRun, load: impl Future<Output = T>) -> T {
     let mut load = pin!(load);
     let poll = poll_fn(|context| {
-        let _aboard = Aboard::new(flight);
+        let _inside = run.poll();
         load.as_mut().poll(context)
     });
     poll.await
 }
 
 /// Runs a load that the caller has taken on.
-fn run<'a, K, V, P, S, Q, E>(
+fn run<'a, K, V, P, S, E>(
     loading: LoadingHere<'a, K, V, P, S>,
-    key: &Q,
     load: impl FnOnce() -> Result<(V, InsertOptions), E>,
     errors: &Sharing<E>,
 ) -> Result<Ref<'a, V>, E>
@@ -93,13 +91,12 @@ where
     V: Send + Sync + 'static,
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
-    Q: ToOwned<Owned = K> + ?Sized,
 {
-    let aboard = Aboard::new(&loading.flight);
+    let inside = loading.flight.run().enter();
     let loaded = load();
-    drop(aboard);
+    drop(inside);
     match loaded {
-        Ok((value, options)) => Ok(loading.finish(|| key.to_owned(), value, &options)),
+        Ok((value, options)) => Ok(loading.finish(value, &options)),
         Err(error) => {
             loading.fail((errors.share)(&error));
             Err(error)
@@ -124,64 +121,56 @@ where
     }
 
     /// Returns the value that is there, or what this or another caller loads.
-    pub(super) fn load<Q, E>(
+    pub(super) fn load<E>(
         &self,
-        key: &Q,
+        key: impl Asked<K>,
         load: impl FnOnce() -> Result<(V, InsertOptions), E>,
         errors: &Sharing<E>,
-    ) -> Result<Ref<'a, V>, E>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> Result<Ref<'a, V>, E> {
         self.load_until(key, None, load, errors).map_err(failed)
     }
 
     /// [`load`](Self::load) that waits for others until a time.
-    pub(super) fn load_until<Q, E>(
+    pub(super) fn load_until<E>(
         &self,
-        key: &Q,
+        mut key: impl Asked<K>,
         until: Option<Instant>,
         load: impl FnOnce() -> Result<(V, InsertOptions), E>,
         errors: &Sharing<E>,
-    ) -> Result<Ref<'a, V>, LoadError<E>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        match self.look(key) {
+    ) -> Result<Ref<'a, V>, LoadError<E>> {
+        match self.look(&mut key) {
             (_, Lookup::Fresh(value)) => Ok(value),
             (_, Lookup::Due(value, loading)) => {
-                Ok(run(loading, key, load, errors).unwrap_or(value)) // the error is counted
+                Ok(run(loading, load, errors).unwrap_or(value)) // the error is counted
             }
             (hash, Lookup::Absent) => self.load_absent(hash, key, until, load, errors),
         }
     }
 
     /// [`load_until`](Self::load_until) for a key that has been looked up.
-    pub(super) fn load_absent<Q, E>(
+    pub(super) fn load_absent<E>(
         &self,
         hash: KeyHash,
-        key: &Q,
+        mut key: impl Asked<K>,
         until: Option<Instant>,
         load: impl FnOnce() -> Result<(V, InsertOptions), E>,
         errors: &Sharing<E>,
-    ) -> Result<Ref<'a, V>, LoadError<E>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let mut waited = 0;
+    ) -> Result<Ref<'a, V>, LoadError<E>> {
+        let mut waits = WAITS;
         loop {
-            if let Some(value) = self.present(hash, key) {
+            if let Some(value) = self.present(hash, key.query()) {
                 return Ok(value);
             }
-            match self.turn(hash, key, waited < WAITS) {
+            match self.turn(hash, &mut key, waits > 0) {
                 Turn::LookAgain => {}
                 Turn::Load(loading) => {
-                    return run(loading, key, load, errors).map_err(LoadError::Failed);
+                    return run(loading, load, errors).map_err(LoadError::Failed);
                 }
                 Turn::Wait(flight) => {
+                    let Some(_wait) = Wait::block(flight.run()) else {
+                        waits = 0; // it would have no end
+                        continue;
+                    };
                     if until.is_some_and(|until| !flight.is_over_by(until)) {
                         return Err(LoadError::TimedOut);
                     }
@@ -191,7 +180,7 @@ where
                             if let Some(error) = (errors.receive)(failure) {
                                 return Err(LoadError::Failed(error));
                             }
-                            waited += 1;
+                            waits -= 1;
                         }
                     }
                 }
@@ -200,18 +189,14 @@ where
     }
 
     /// [`load`](Self::load) for a future.
-    pub(super) async fn load_async<Q, E>(
+    pub(super) async fn load_async<E>(
         &self,
-        key: &Q,
+        mut key: impl Asked<K>,
         load: impl Future<Output = Result<(V, InsertOptions), E>>,
         errors: Sharing<E>,
-    ) -> Result<Ref<'a, V>, E>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    ) -> Result<Ref<'a, V>, E> {
         // No guard may be alive across an `await`.
-        let (hash, taken) = match self.look(key) {
+        let (hash, taken) = match self.look(&mut key) {
             (_, Lookup::Fresh(value)) => return Ok(value),
             (hash, Lookup::Due(value, loading)) => {
                 drop(value);
@@ -224,71 +209,74 @@ where
 
     /// [`load_async`](Self::load_async) for a key that has been looked up, by a load that was taken
     /// on if it is there.
-    pub(super) async fn load_async_as<Q, E>(
+    pub(super) async fn load_async_as<E>(
         &self,
         hash: KeyHash,
-        key: &Q,
+        mut key: impl Asked<K>,
         taken: Option<LoadingHere<'a, K, V, P, S>>,
         load: impl Future<Output = Result<(V, InsertOptions), E>>,
         errors: Sharing<E>,
-    ) -> Result<Ref<'a, V>, E>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
-        let (mut taken, mut waited) = (taken, 0);
+    ) -> Result<Ref<'a, V>, E> {
+        let (mut taken, mut waits) = (taken, WAITS);
         let loading = loop {
             if let Some(loading) = taken.take() {
                 break loading;
             }
-            let flight = match self.turn(hash, key, waited < WAITS) {
+            let flight = match self.turn(hash, &mut key, waits > 0) {
                 Turn::LookAgain => None,
                 Turn::Wait(flight) => Some(flight),
                 Turn::Load(loading) => break loading,
             };
             if let Some(flight) = flight {
-                flight.landing().await;
+                if !flight.landing().await {
+                    waits = 0; // the wait would have no end
+                    continue;
+                }
                 match self.landed(&flight) {
                     Ok(value) => return Ok(value),
                     Err(failure) => {
                         if let Some(error) = (errors.receive)(failure) {
                             return Err(error);
                         }
-                        waited += 1;
+                        waits -= 1;
                     }
                 }
             }
-            if let Some(value) = self.present(hash, key) {
+            if let Some(value) = self.present(hash, key.query()) {
                 return Ok(value);
             }
         };
-        match polled(&loading.flight, load).await {
-            Ok((value, options)) => Ok(loading.finish(|| key.to_owned(), value, &options)),
+        match polled(loading.flight.run(), load).await {
+            Ok((value, options)) => Ok(loading.finish(value, &options)),
             Err(error) => {
-                let refreshes = loading.refreshes();
+                let before = loading.refreshed();
                 loading.fail((errors.share)(&error));
-                let before = if refreshes { self.present(hash, key) } else { None };
                 before.ok_or(error)
             }
         }
     }
 
     /// Looks a key up, and takes its refresh on if that is due and nobody has.
-    pub(super) fn look<Q>(&self, key: &Q) -> (KeyHash, Lookup<'a, K, V, P, S>)
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub(super) fn look(&self, key: &mut impl Asked<K>) -> (KeyHash, Lookup<'a, K, V, P, S>) {
+        self.look_in(None, key)
+    }
+
+    /// [`look`](Self::look) for a run that loads other keys, too.
+    pub(super) fn look_in(
+        &self,
+        run: Option<&LoadRun>,
+        key: &mut impl Asked<K>,
+    ) -> (KeyHash, Lookup<'a, K, V, P, S>) {
         let inner = &*self.cache.inner;
-        let hash = inner.hash(key);
-        let Some(found) = inner.look_up(inner.record(), hash, key) else {
+        let hash = inner.hash(key.query());
+        let Some(found) = inner.look_up(inner.record(), hash, key.query()) else {
             return (hash, Lookup::Absent);
         };
         let value = Ref::new(found.entry, Keep::new(found.cell));
         let expiry = &found.entry.head;
         if expiry.is_set()
             && expiry.is_due(inner.lifetimes.clock())
-            && let Some(loading) = self.refresh(hash, key, &value)
+            && let Some(loading) = self.refresh(run, hash, key, &value)
         {
             return (hash, Lookup::Due(value, loading));
         }
@@ -297,19 +285,22 @@ where
 
     /// Takes on the load that refreshes a key with this value, unless another has it or is done.
     #[cold]
-    fn refresh<Q>(&self, hash: KeyHash, key: &Q, value: &V) -> Option<LoadingHere<'a, K, V, P, S>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    fn refresh(
+        &self,
+        run: Option<&LoadRun>,
+        hash: KeyHash,
+        key: &mut impl Asked<K>,
+        value: &V,
+    ) -> Option<LoadingHere<'a, K, V, P, S>> {
         let shard: &Shard<K, V, P> = self.cache.inner.shards.of(hash);
-        let owned = key.to_owned(); // the user's code, outside of the lock
+        key.make(); // the user's code, outside of the lock
+        let run = run.map_or_else(LoadRun::new, LoadRun::clone);
         let mut flights = lock(&shard.flights);
-        if flights.find(hash.whole(), |found| found.borrow() == key).is_some() {
+        if flights.find(hash.whole(), |found| key.query().equivalent(found)).is_some() {
             return None;
         }
-        self.present(hash, key).filter(|there| std::ptr::eq(&raw const **there, value))?;
-        Some(self.begin(&mut flights, hash, owned, true))
+        self.present(hash, key.query()).filter(|there| std::ptr::eq(&raw const **there, value))?;
+        Some(self.begin(&mut flights, hash, key.take(), run, true))
     }
 
     /// Takes a load on.
@@ -318,10 +309,11 @@ where
         flights: &mut Flights<K, V>,
         hash: KeyHash,
         key: K,
+        run: LoadRun,
         refreshes: bool,
     ) -> LoadingHere<'a, K, V, P, S> {
-        let flight = Flight::new();
-        flights.attach(hash.whole(), key, &flight);
+        let flight = Flight::new(key, run);
+        flights.attach(hash.whole(), &flight);
         let inner = &*self.cache.inner;
         // before the load reads anything: see `Inner::owner_past_loads`
         inner.shards.of(hash).begins_loading();
@@ -334,32 +326,45 @@ where
     ///
     /// # Panics
     /// When it would wait for itself.
-    pub(super) fn turn<Q>(&self, hash: KeyHash, key: &Q, waits: bool) -> Turn<'a, K, V, P, S>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-    {
+    pub(super) fn turn(
+        &self,
+        hash: KeyHash,
+        key: &mut impl Asked<K>,
+        waits: bool,
+    ) -> Turn<'a, K, V, P, S> {
+        self.turn_in(&LoadRun::new(), hash, key, waits)
+    }
+
+    /// [`turn`](Self::turn) for a run that loads other keys, too.
+    pub(super) fn turn_in(
+        &self,
+        run: &LoadRun,
+        hash: KeyHash,
+        key: &mut impl Asked<K>,
+        waits: bool,
+    ) -> Turn<'a, K, V, P, S> {
         let inner = &*self.cache.inner;
         let shard: &Shard<K, V, P> = inner.shards.of(hash);
-        let owned = key.to_owned(); // the user's code, outside of the lock
+        key.make(); // the user's code, outside of the lock
         let mut flights = lock(&shard.flights);
-        let found = flights.find(hash.whole(), |found| found.borrow() == key);
-        if let Some(flight) = found.filter(|flight| waits || flight.is_own()) {
+        let found = flights.find(hash.whole(), |found| key.query().equivalent(found));
+        // The same key twice in a batch waits for the batch's own load, which is yet to run.
+        if let Some(flight) = found.filter(|flight| waits || flight.is_own() || flight.run() == run)
+        {
             drop(flights);
             assert!(!flight.is_own(), "a load asks for the key that it loads");
             return Turn::Wait(flight);
         }
-        if self.present(hash, key).is_some() {
+        if self.present(hash, key.query()).is_some() {
             return Turn::LookAgain;
         }
-        Turn::Load(self.begin(&mut flights, hash, owned, false))
+        Turn::Load(self.begin(&mut flights, hash, key.take(), run.clone(), false))
     }
 
     /// A guard for a key without a trace, but that the entry was used.
     pub(super) fn present<Q>(&self, hash: KeyHash, key: &Q) -> Option<Ref<'a, V>>
     where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ?Sized,
+        Q: Hash + Equivalent<K> + ?Sized,
     {
         let inner = &*self.cache.inner;
         let found = inner.peek(inner.record(), hash, key, true)?;

@@ -7,15 +7,16 @@ use std::mem::ManuallyDrop;
 use floe_policy::Replacement;
 
 use crate::cache::Cache;
+use crate::candidate::Candidate;
 use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::flight::{Failure, Flight};
 use crate::guard::{Keep, RESERVED, Ref};
 use crate::hash::KeyHash;
-use crate::insert;
 use crate::options::InsertOptions;
 use crate::owner::Owner;
 use crate::sync::{Arc, Ordering, lock};
+use crate::unplaced::Unplaced;
 
 /// The next action of a caller that asks for an absent key.
 pub(super) enum Turn<'a, K, V, P, S>
@@ -82,17 +83,10 @@ where
     }
 
     /// [`finish`](Self::finish) for no caller.
-    pub(super) fn arrive(mut self, key: impl FnOnce() -> K, value: V, options: &InsertOptions) {
+    pub(super) fn arrive(mut self, value: V, options: &InsertOptions) {
         let (flight, finished) = (&self.flight, &mut self.finished);
-        drop(land(
-            self.cache.borrow(),
-            self.hash,
-            flight,
-            self.refreshes,
-            finished,
-            key,
-            (value, options),
-        ));
+        let cache = self.cache.borrow();
+        drop(land(cache, self.hash, flight, self.refreshes, finished, (value, options)));
     }
 }
 
@@ -103,16 +97,22 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    /// Hands the value to the cache and to all waiting callers. `key` is for the case that the key
-    /// was removed meanwhile.
-    pub(super) fn finish(
-        mut self,
-        key: impl FnOnce() -> K,
-        value: V,
-        options: &InsertOptions,
-    ) -> Ref<'a, V> {
+    /// Hands the value to the cache and to all waiting callers.
+    pub(super) fn finish(mut self, value: V, options: &InsertOptions) -> Ref<'a, V> {
         let (flight, finished) = (&self.flight, &mut self.finished);
-        land(self.cache, self.hash, flight, self.refreshes, finished, key, (value, options))
+        land(self.cache, self.hash, flight, self.refreshes, finished, (value, options))
+    }
+
+    /// What is there, where this one was to replace it.
+    pub(super) fn refreshed(&self) -> Option<Ref<'a, V>> {
+        if !self.refreshes {
+            return None;
+        }
+        // SAFETY: this caller is the one that loads.
+        let key = unsafe { self.flight.key() };
+        let inner = &*self.cache.inner;
+        let found = inner.peek(inner.record(), self.hash, key, true)?;
+        Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
     /// The load goes on wherever and for as long as it likes.
@@ -130,7 +130,6 @@ fn land<'a, K, V, P, S>(
     flight: &Arc<Flight<K, V>>,
     refreshes: bool,
     finished: &mut bool,
-    key: impl FnOnce() -> K,
     (value, options): (V, &InsertOptions),
 ) -> Ref<'a, V>
 where
@@ -141,22 +140,33 @@ where
 {
     let inner = &*cache.inner;
     let shard = inner.shards.of(hash);
-    let (mut key, mut value) = (ManuallyDrop::new(key()), ManuallyDrop::new(value));
-    let mut candidate = insert::candidate(&cache.inner, hash, &mut key, &mut value, options);
+    // The user's code, outside of the lock. SAFETY: this caller is the one that loads.
+    let weight = inner.weigh(unsafe { flight.key() }, &value);
+    let expiry = inner.lifetimes.expiry(&cache.inner, options);
     let cell = inner.record().cell();
     // comparing keys is the user's code and may need cells, too
     cell.store(RESERVED, Ordering::Relaxed);
     let keep = Keep::new(cell);
-    candidate.guard = Some(cell);
-    // While the flight is attached nothing replaces what a refresh has found.
-    (candidate.yields, candidate.refreshes) = (!refreshes, refreshes);
     let mut afters = Vec::new();
-    let boarded;
+    let mut value = ManuallyDrop::new(value);
+    let mut key;
     {
-        // Until the entry is in, no caller may find that the flight has gone.
         let mut flights = lock(&shard.flights);
-        boarded = flights.land(hash.whole(), flight);
-        if boarded.is_some() {
+        let is_attached = flights.land(hash.whole(), flight);
+        // SAFETY: as above, and just detached.
+        key = ManuallyDrop::new(unsafe { flight.take_key() });
+        let mut candidate = Candidate::new(Unplaced::new(hash, &mut key, &mut value));
+        (candidate.weight, candidate.pinned) = (weight, options.pinned);
+        if let Some((expiry, due)) = expiry {
+            (candidate.expiry, candidate.due) = (expiry, due);
+        }
+        candidate.guard = Some(cell);
+        // While the flight is attached nothing replaces what a refresh has found.
+        (candidate.yields, candidate.refreshes) = (!refreshes, refreshes);
+        // Until the entry is in, no caller may find that the flight has gone. The lock is released
+        // before the candidate is dropped, even by a panic.
+        let flights = flights;
+        if is_attached {
             inner.put(shard, &mut candidate, |after| afters.push(after));
         } else {
             let pass = |owner: &mut Owner<K, V, P>, gone: &mut _| {
@@ -165,8 +175,8 @@ where
             let ((), after) = inner.change(shard, shard.owner(), pass);
             afters.push(after);
         }
+        drop(flights);
     }
-    drop(boarded); // the user's code, outside of the lock
     let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(cell.load(Ordering::Relaxed));
     // SAFETY: the cell was filled with the address of the entry before that could be taken out, and
     // keeps it.
@@ -176,7 +186,7 @@ where
         flight.land(entry, inner.threads.records.hold(&raw const *entry as usize));
     }
     *finished = true;
-    shard.ends_loading();
+    shard.ends_loading(flight.is_counted());
     inner.note_insertion(hash);
     for after in afters {
         inner.settle(after);
@@ -198,10 +208,9 @@ where
         }
         let inner = &*self.cache.borrow().inner;
         let shard = inner.shards.of(self.hash);
-        let key = lock(&shard.flights).land(self.hash.whole(), &self.flight);
-        shard.ends_loading();
+        lock(&shard.flights).land(self.hash.whole(), &self.flight);
+        shard.ends_loading(self.flight.is_counted());
         inner.loads.failed.fetch_add(1, Ordering::Relaxed); // a count
         self.flight.fail(self.failure.take());
-        drop(key); // the user's code, outside of the lock
     }
 }

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use floe_policy::Replacement;
 
+use super::asked::Borrowed;
 use super::load_error::LoadError;
 use super::loader::{Loader, Lookup, Sharing, failed, polled};
 use crate::cache::Cache;
-use crate::flight::Aboard;
 use crate::guard::Ref;
 use crate::options::InsertOptions;
 
@@ -94,7 +94,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        Loader::of(self.cache).load(key, load, &Sharing::none())
+        Loader::of(self.cache).load(Borrowed::new(key), load, &Sharing::none())
     }
 
     /// Does as [`get`](Self::get) with a load that is a future; see
@@ -114,7 +114,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        Loader::of(self.cache).load_async(key, load, Sharing::none()).await
+        Loader::of(self.cache).load_async(Borrowed::new(key), load, Sharing::none()).await
     }
 
     /// Does as [`get`](Self::get), but waits for the load of another caller no longer than a time.
@@ -156,7 +156,7 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let until = Instant::now().checked_add(wait); // else it is as good as for ever
-        Loader::of(self.cache).load_until(key, until, load, &Sharing::none())
+        Loader::of(self.cache).load_until(Borrowed::new(key), until, load, &Sharing::none())
     }
 
     /// Does as [`get`](Self::get), but hands a [refresh](crate::Builder::refresh_ahead) to `spawn`,
@@ -201,21 +201,21 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let loader = Loader::of(self.cache);
-        match loader.look(key) {
+        let (loader, mut key) = (Loader::of(self.cache), Borrowed::new(key));
+        match loader.look(&mut key) {
             (_, Lookup::Fresh(value)) => Ok(value),
             (hash, Lookup::Absent) => {
                 let loaded = loader.load_absent(hash, key, None, load, &Sharing::none());
                 loaded.map_err(failed)
             }
             (_, Lookup::Due(value, loading)) => {
-                let (loading, key) = (loading.travel(), key.to_owned());
+                let loading = loading.travel();
                 spawn(Box::new(move || {
-                    let aboard = Aboard::new(&loading.flight);
+                    let inside = loading.flight.run().enter();
                     let loaded = load();
-                    drop(aboard);
+                    drop(inside);
                     if let Ok((value, options)) = loaded {
-                        loading.arrive(|| key, value, &options);
+                        loading.arrive(value, &options);
                     }
                 }));
                 Ok(value)
@@ -241,15 +241,15 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let loader = Loader::of(self.cache);
-        let hash = match loader.look(key) {
+        let (loader, mut key) = (Loader::of(self.cache), Borrowed::new(key));
+        let hash = match loader.look(&mut key) {
             (_, Lookup::Fresh(value)) => return Ok(value),
             (hash, Lookup::Absent) => hash,
             (_, Lookup::Due(value, loading)) => {
-                let (loading, key) = (loading.travel(), key.to_owned());
+                let loading = loading.travel();
                 spawn(Box::pin(async move {
-                    if let Ok((value, options)) = polled(&loading.flight, load).await {
-                        loading.arrive(|| key, value, &options);
+                    if let Ok((value, options)) = polled(loading.flight.run(), load).await {
+                        loading.arrive(value, &options);
                     }
                 }));
                 return Ok(value);

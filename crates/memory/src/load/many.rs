@@ -5,13 +5,13 @@ use std::hash::{BuildHasher, Hash};
 
 use floe_policy::Replacement;
 
+use super::asked::Borrowed;
 use super::loader::{Loader, Lookup, WAITS};
 use super::loading::Turn;
 use crate::cache::Cache;
-use crate::flight::Aboard;
 use crate::guard::Ref;
 use crate::options::InsertOptions;
-use crate::sync::Arc;
+use crate::waits::{LoadRun, Wait};
 
 impl<K, V, P, S> Cache<K, V, P, S>
 where
@@ -61,8 +61,9 @@ where
         let loader = Loader::of(self);
         let mut found = Vec::with_capacity(keys.len());
         let (mut absent, mut own) = (Vec::new(), Vec::new());
+        let mut run = LoadRun::new(); // one for all keys of a call of `load`
         for (at, key) in keys.iter().enumerate() {
-            let (hash, value) = loader.look(key);
+            let (hash, value) = loader.look_in(Some(&run), &mut Borrowed::new(key));
             found.push(match value {
                 Lookup::Fresh(value) => Some(value),
                 Lookup::Due(value, loading) => {
@@ -75,12 +76,13 @@ where
                 }
             });
         }
-        let mut waited = 0;
+        let mut waits = WAITS;
         loop {
             let mut others = Vec::new();
             for (at, hash) in absent.drain(..) {
+                let mut key = Borrowed::new(&keys[at]);
                 while found[at].is_none() {
-                    match loader.turn(hash, &keys[at], waited < WAITS) {
+                    match loader.turn_in(&run, hash, &mut key, waits > 0) {
                         Turn::LookAgain => found[at] = loader.present(hash, &keys[at]),
                         Turn::Load(loading) => {
                             own.push((at, loading));
@@ -93,12 +95,11 @@ where
                     }
                 }
             }
-            let flights: Vec<_> = own.iter().map(|(_, own)| Arc::clone(&own.flight)).collect();
             if !own.is_empty() {
                 let asked: Vec<_> = own.iter().map(|(at, _)| &keys[*at]).collect();
-                let aboard: Vec<_> = flights.iter().map(Aboard::new).collect();
+                let inside = run.enter();
                 let loaded = load(&asked);
-                drop(aboard);
+                drop(inside);
                 let loaded = match loaded {
                     Err(error) if own.iter().any(|(_, own)| !own.refreshes()) => return Err(error),
                     loaded => loaded.unwrap_or_default(),
@@ -107,23 +108,27 @@ where
                 for (at, loading) in own.drain(..) {
                     // Those without a value fail, by being dropped.
                     if let Some(value) = loaded.next().flatten() {
-                        let key = || keys[at].to_owned();
-                        found[at] = Some(loading.finish(key, value, &InsertOptions::new()));
+                        found[at] = Some(loading.finish(value, &InsertOptions::new()));
                     }
                 }
             }
+            waits -= u32::from(waits > 0);
             for (at, hash, flight) in others {
+                let Some(_wait) = Wait::block(flight.run()) else {
+                    (waits, _) = (0, absent.push((at, hash))); // it would have no end
+                    continue;
+                };
                 match loader.landed(&flight) {
                     Ok(value) => found[at] = Some(value),
                     // The same key twice: the source does not have it.
-                    Err(_) if flights.iter().any(|own| Arc::ptr_eq(own, &flight)) => {}
+                    Err(_) if *flight.run() == run => {}
                     Err(_) => absent.push((at, hash)),
                 }
             }
             if absent.is_empty() {
                 return Ok(found);
             }
-            waited += 1;
+            run = LoadRun::new();
         }
     }
 }

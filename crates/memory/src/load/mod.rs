@@ -1,5 +1,7 @@
 //! Getting what is not there yet: one load per key, however many ask.
 
+mod asked;
+pub(crate) mod key_entry;
 pub(crate) mod load_error;
 mod loader;
 mod loading;
@@ -13,6 +15,8 @@ use std::hash::{BuildHasher, Hash};
 
 use floe_policy::Replacement;
 
+use self::asked::{Borrowed, Owned};
+use self::key_entry::KeyEntry;
 use self::loader::{Loader, Sharing};
 use self::loads::Loads;
 use crate::cache::Cache;
@@ -39,11 +43,17 @@ where
     /// or inserted, or the cache cleared, while it is loaded, the loaded value may be out of date
     /// and does not enter the cache.
     ///
+    /// Loads may ask for other keys, and each other's: where a wait would close a circle of loads
+    /// that wait for each other, its caller loads by itself and does not wait. This covers threads
+    /// and futures, in any number of caches. A thread that has polled a load's future does not
+    /// block on that either. It is not noticed, and waits for ever, when a load has another thread
+    /// or task ask for its key and waits for that.
+    ///
     /// # Errors
     /// The error of `load`, for the caller that ran it.
     ///
     /// # Panics
-    /// When `load` asks for its own key: it would wait for itself. And when `load` panics.
+    /// When `load` asks for its own key, as it would without end. And when `load` panics.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -63,7 +73,7 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        Loader::of(self).load(key, || load().map(plain), &Sharing::none())
+        Loader::of(self).load(Borrowed::new(key), || load().map(plain), &Sharing::none())
     }
 
     /// Does as [`get_or_insert_with`](Self::get_or_insert_with), but callers that wait for a
@@ -95,7 +105,11 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
         E: Send + Sync + 'static,
     {
-        Loader::of(self).load(key, || load().map(plain).map_err(Arc::new), &Sharing::all())
+        Loader::of(self).load(
+            Borrowed::new(key),
+            || load().map(plain).map_err(Arc::new),
+            &Sharing::all(),
+        )
     }
 
     /// Looks a key up and makes its value if it is absent, by a function that cannot fail.
@@ -132,8 +146,7 @@ where
     /// The error of `load`, for the caller that ran it.
     ///
     /// # Panics
-    /// When `load`, as it is polled, asks for its own key: it would wait for itself. It is not
-    /// noticed, and waits for ever, when it awaits another task that does.
+    /// When `load`, as it is polled, asks for its own key, as it would without end.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -160,7 +173,9 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        Loader::of(self).load_async(key, async { load.await.map(plain) }, Sharing::none()).await
+        Loader::of(self)
+            .load_async(Borrowed::new(key), async { load.await.map(plain) }, Sharing::none())
+            .await
     }
 
     /// Does as [`get_or_insert_async`](Self::get_or_insert_async), but callers that wait for a
@@ -182,7 +197,11 @@ where
         E: Send + Sync + 'static,
     {
         Loader::of(self)
-            .load_async(key, async { load.await.map(plain).map_err(Arc::new) }, Sharing::all())
+            .load_async(
+                Borrowed::new(key),
+                async { load.await.map(plain).map_err(Arc::new) },
+                Sharing::all(),
+            )
             .await
     }
 
@@ -205,6 +224,23 @@ where
         V: Clone,
     {
         self.get_or_insert_async(key, load).await.map(|value| V::clone(&value))
+    }
+
+    /// Takes a key, whose value is made if it is absent: for keys that cannot be cloned, and for
+    /// callers that have one anyway. [`get_with`](Self::get_with) and others make a
+    /// key of a borrowed one, and only where the value is not there.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// #[derive(PartialEq, Eq, Hash)]
+    /// struct Page(u64); // no `Clone`
+    ///
+    /// let cache = floe::Cache::new(10);
+    /// assert_eq!(*cache.entry(Page(7)).or_insert_with(|| "seven"), "seven");
+    /// assert_eq!(*cache.entry(Page(7)).or_insert("another"), "seven");
+    /// ```
+    pub fn entry(&self, key: K) -> KeyEntry<'_, K, V, P, S, Owned<K>> {
+        KeyEntry::new(self, Owned::new(key))
     }
 
     /// Returns [`Loads`]: loads with options, such as the lifetime of the value, the time to wait

@@ -97,6 +97,20 @@ fn guards_cost_the_same_however_many_a_thread_holds_and_nothing_once_dropped() {
 }
 
 #[test]
+fn a_batch_of_loads_costs_the_same_for_each_key() {
+    for keys in [MANY as u64, 100 * MANY as u64] {
+        let cache = Cache::<u64, u64>::new(keys as usize);
+        let asked: Vec<_> = (0..keys).chain(0..keys).collect();
+        let begun = visited(&cache);
+        let load = |keys: &[&u64]| Ok::<_, ()>(keys.iter().map(|key| Some(**key)).collect());
+        let found = cache.get_or_load_many(&asked, load).expect("it loads");
+        let looked_at = visited(&cache) - begun;
+        assert!(looked_at <= 8 * keys + 200, "{looked_at} looked at for {keys} keys");
+        assert!(found.iter().zip(&asked).all(|(value, key)| value.as_deref() == Some(key)));
+    }
+}
+
+#[test]
 fn one_guard_that_stays_does_not_keep_the_cells_of_others() {
     let guards = 100 * MANY as u64;
     let cache = Cache::builder().capacity(guards as usize).shards(1).build();

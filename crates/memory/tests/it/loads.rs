@@ -81,8 +81,11 @@ fn a_load_that_fails_or_panics_wakes_the_others_and_the_next_one_tries() {
 
 #[test]
 fn what_is_loaded_while_the_key_changes_is_handed_out_and_does_not_come_in() {
-    let changes: [(&str, Change); 3] = [
+    let changes: [(&str, Change); 6] = [
         ("removed", |cache| drop(cache.remove(&1))),
+        ("removed if there", |cache| drop(cache.remove_if(&1, |_| true))),
+        ("not removed", |cache| drop(cache.remove_if(&1, |_| false))),
+        ("retained", |cache| cache.retain(|_, _| true)),
         ("inserted", |cache| cache.insert(1, "new".to_owned())),
         ("cleared", |cache| cache.clear()),
     ];

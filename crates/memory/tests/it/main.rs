@@ -9,6 +9,7 @@ mod history;
 mod adaptive;
 mod admission;
 mod bounded;
+mod circles;
 mod clock;
 mod complaints;
 mod conditional;

@@ -66,8 +66,11 @@ fn a_refresh_that_fails_changes_nothing_before_the_end() {
 #[test]
 fn what_is_loaded_for_a_refresh_while_the_key_changes_does_not_come_in() {
     type Change = fn(&Numbers);
-    let changes: [(Change, Option<u64>); 4] = [
+    let changes: [(Change, Option<u64>); 7] = [
         (|cache| drop(cache.remove(&1)), None),
+        (|cache| drop(cache.remove_if(&1, |_| true)), None),
+        (|cache| drop(cache.remove_if(&1, |_| false)), Some(10)),
+        (|cache| cache.retain(|_, _| true), Some(10)),
         (|cache| cache.insert(1, 20), Some(20)),
         (|cache| drop(cache.upsert_with(1, |there| there.map_or(0, |there| there + 1))), Some(11)),
         (Cache::clear, None),

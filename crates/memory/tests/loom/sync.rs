@@ -50,6 +50,10 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+pub(crate) fn lock_until<T>(mutex: &Mutex<T>, _: std::time::Instant) -> Option<MutexGuard<'_, T>> {
+    Some(lock(mutex))
+}
+
 /// A condition that is waited for asleep.
 #[derive(Debug)]
 pub(crate) struct Condvar(loom::sync::Condvar);
