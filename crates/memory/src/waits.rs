@@ -1,4 +1,4 @@
-//! Which load waits for which, so that no loads wait for each other for ever.
+//! Waits of loads for each other, none of which lasts for ever.
 //!
 //! A load may ask for further keys, in any cache, and wait there for loads of other callers. Waits
 //! of this kind are edges between *runs*: one run of a loading function, for one key or a batch.

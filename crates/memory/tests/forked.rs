@@ -103,7 +103,7 @@ fn what_expires_does_so_in_a_child_as_in_its_parent() {
 
 type Lists = Cache<u64, Vec<u64>, AnyPolicy>;
 
-/// What a child does with a cache that its parent's threads use.
+/// Uses a cache, as a child of a process whose threads do. Returns whether all was well.
 fn use_all(cache: &Lists, round: u64) -> bool {
     for key in 0..64 {
         cache.insert(key, vec![round; 4]);

@@ -14,7 +14,7 @@ use crate::cache::Cache;
 use crate::guard::Ref;
 
 /// A key whose value is looked up, and made if it is not there: of [`Cache::entry`] and
-/// [`Cache::entry_ref`]. `A` is the key as it was given.
+/// [`Loads::entry_ref`](crate::Loads::entry_ref). `A` is the key as it was given.
 #[must_use = "nothing is looked up before one of its methods"]
 pub struct KeyEntry<'a, K, V, P: Replacement, S, A> {
     cache: &'a Cache<K, V, P, S>,

@@ -103,7 +103,7 @@ where
         land(self.cache, self.hash, flight, self.refreshes, finished, (value, options))
     }
 
-    /// What is there, where this one was to replace it.
+    /// The value that is there, if this one was to replace it.
     pub(super) fn refreshed(&self) -> Option<Ref<'a, V>> {
         if !self.refreshes {
             return None;

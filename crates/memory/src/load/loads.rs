@@ -7,9 +7,11 @@ use std::hash::{BuildHasher, Hash};
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
+use equivalent::Equivalent;
 use floe_policy::Replacement;
 
 use super::asked::Borrowed;
+use super::key_entry::KeyEntry;
 use super::load_error::LoadError;
 use super::loader::{Loader, Lookup, Sharing, failed, polled};
 use crate::cache::Cache;
@@ -95,6 +97,26 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         Loader::of(self.cache).load(Borrowed::new(key), load, &Sharing::none())
+    }
+
+    /// Does as [`Cache::entry`] with a borrowed key, of which the cache's own is made only if the
+    /// value is absent. It is made by way of the owned form: a `String` of `str`, and an `Arc<str>`
+    /// or `Box<str>` of that. [`Cache::get_with`] does not take such keys, since it infers the type
+    /// of keys from their borrowed form.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::sync::Arc;
+    ///
+    /// let cache = floe::Cache::<Arc<str>, usize>::new(10);
+    /// assert_eq!(*cache.loads().entry_ref("floe").or_insert_with(|| 4), 4);
+    /// assert_eq!(cache.get_cloned("floe"), Some(4));
+    /// ```
+    pub fn entry_ref<'q, Q>(self, key: &'q Q) -> KeyEntry<'a, K, V, P, S, Borrowed<'q, K, Q>>
+    where
+        Q: Hash + Equivalent<K> + ToOwned<Owned: Into<K>> + ?Sized,
+    {
+        KeyEntry::new(self.cache, Borrowed::new(key))
     }
 
     /// Does as [`get`](Self::get) with a load that is a future; see
