@@ -111,8 +111,9 @@ impl Shard {
         let (id, part, run) = self.parts.tasks.of_op(op);
         let run = run.clone();
         self.parts.tasks.op_ended(id, part);
-        let is_cleaning = self.parts.tasks[id].step == Step::CleanRead;
-        self.parts.health.note_op(part, is_cleaning, result.is_ok());
+        let task = &self.parts.tasks[id];
+        let cleans = (task.step == Step::CleanRead).then_some(task.volume);
+        self.parts.health.note_op(part, cleans, result.is_ok());
         self.part_ended(id, part, run, result);
         self.go_on(id);
     }
@@ -327,6 +328,6 @@ impl Shard {
         map.held.remove_volume(id);
         map.lost.remove_volume(id);
         map.set_volume(id, 0); // fetches ordered for the volume become void
-        self.parts.note_round(id, false);
+        self.parts.note_round(id, false, true);
     }
 }

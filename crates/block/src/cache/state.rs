@@ -147,6 +147,11 @@ impl Condition<'_> {
         self.commits.is_lost() && self.shards.iter().any(is_blocked)
     }
 
+    /// Returns whether [`refused_bytes`](Self::refused_bytes) are above 0.
+    pub fn is_refusing(&self) -> bool {
+        self.shards.iter().any(|shard| shard.refused_sectors() > 0)
+    }
+
     /// Returns an upper bound of the bytes with refused requests: data of this part's shards that
     /// is lost, unreadable, or cannot be replaced.
     pub fn refused_bytes(&self) -> u64 {

@@ -72,8 +72,8 @@ impl Shard {
                         blocks.map(|block| parts.map.directory.blocks.sectors(block)).collect();
                     parts.rounds.clean(volume, sectors);
                 }
-                Next::Ended { fault, serving, waiting } => {
-                    parts.note_round(volume, fault.is_some());
+                Next::Ended { fault, has_cleaned, serving, waiting } => {
+                    parts.note_round(volume, fault.is_some(), has_cleaned);
                     parts.events.extend(serving.iter().map(|drain| Event::Drained {
                         drain: drain.number,
                         result: drain.result(fault),

@@ -11,8 +11,10 @@
 //! the newest version. [`Health::restore`] may use it again, if the device still holds all that it
 //! had acknowledged.
 
+use std::collections::BTreeSet;
+
 use crate::engine::Part;
-use crate::geometry::Sectors;
+use crate::geometry::{Sectors, VolumeId};
 
 /// Failures in a row, with no success between them, after which a shard degrades. A request has a
 /// few operations on a bad spot, and others succeed between them. A device that is gone fails all
@@ -24,8 +26,9 @@ const FAILURES_IN_A_ROW: u32 = 16;
 pub(crate) struct Health {
     failures: u32,
     degraded: bool,
-    /// The device has failed to give dirty data back, and has not given all of it back since.
-    unreadable: bool,
+    /// Volumes whose dirty data the device has failed to return, and has not returned completely
+    /// since.
+    unreadable: BTreeSet<VolumeId>,
 }
 
 impl Health {
@@ -46,29 +49,30 @@ impl Health {
     }
 
     /// Uses the device again. It must still hold every write it has acknowledged; data that it may
-    /// have lost must be dropped before.
+    /// have lost must be dropped before. Unreadable data stays so until it has been read.
     pub(crate) fn restore(&mut self) {
-        *self = Self::default();
+        (self.failures, self.degraded) = (0, false);
     }
 
     /// Records the result of an operation of any device, if it was the cache device's.
-    /// `is_cleaning` says that its task reads dirty data to clean it.
+    /// `cleans` is the volume whose dirty data its task reads to clean it.
     #[inline]
-    pub(crate) fn note_op(&mut self, part: Part, is_cleaning: bool, ok: bool) {
+    pub(crate) fn note_op(&mut self, part: Part, cleans: Option<VolumeId>, ok: bool) {
         match part {
-            Part::Cached(_) | Part::Store(_) => self.note(ok, false),
-            Part::Dirty(_) if is_cleaning => self.note(ok, true),
+            Part::Cached(_) | Part::Store(_) => self.note(ok, None),
+            Part::Dirty(_) if cleans.is_some() => self.note(ok, cleans),
             _ => {}
         }
     }
 
-    /// Records the result of an operation of the cache device, perhaps a read of dirty data.
+    /// Records the result of an operation of the cache device, perhaps a read of a volume's dirty
+    /// data.
     #[inline]
-    fn note(&mut self, ok: bool, reads_dirty: bool) {
+    fn note(&mut self, ok: bool, dirty_of: Option<VolumeId>) {
         if ok {
             self.failures = 0;
         } else {
-            self.unreadable |= reads_dirty;
+            self.unreadable.extend(dirty_of);
             self.failures += 1;
             self.degraded |= self.failures >= FAILURES_IN_A_ROW;
         }
@@ -77,17 +81,17 @@ impl Health {
     /// Returns whether the device has failed to give dirty data back.
     #[inline]
     pub(crate) fn is_unreadable(&self) -> bool {
-        self.unreadable
+        !self.unreadable.is_empty()
     }
 
-    /// Notes that all dirty data of a volume could be read.
-    pub(crate) fn note_readable(&mut self) {
-        self.unreadable = false;
+    /// Notes that all dirty data of a volume could be read, or that the volume is gone.
+    pub(crate) fn note_readable(&mut self, volume: VolumeId) {
+        self.unreadable.remove(&volume);
     }
 
-    /// Notes that dirty data could not be read.
-    pub(crate) fn note_unreadable(&mut self) {
-        self.unreadable = true;
+    /// Notes that dirty data of a volume could not be read.
+    pub(crate) fn note_unreadable(&mut self, volume: VolumeId) {
+        self.unreadable.insert(volume);
     }
 }
 
@@ -98,13 +102,26 @@ mod tests {
     #[test]
     fn a_device_is_given_up_after_failures_in_a_row() {
         let mut health = Health::default();
-        (1..FAILURES_IN_A_ROW).for_each(|_| health.note(false, false));
-        health.note(true, false);
-        (1..FAILURES_IN_A_ROW).for_each(|_| health.note(false, false));
+        (1..FAILURES_IN_A_ROW).for_each(|_| health.note(false, None));
+        health.note(true, None);
+        (1..FAILURES_IN_A_ROW).for_each(|_| health.note(false, None));
         assert!(!health.is_degraded() && !health.is_unreadable());
-        health.note(false, true);
+        health.note(false, Some(VolumeId(1)));
         assert!(health.is_degraded() && health.is_unreadable());
-        health.note_readable();
+        health.note_readable(VolumeId(1));
         assert!(health.is_degraded() && !health.is_unreadable());
+    }
+
+    #[test]
+    fn unreadable_data_is_readable_again_when_all_of_its_volume_was_read() {
+        let mut health = Health::default();
+        health.note(false, Some(VolumeId(1)));
+        health.note_unreadable(VolumeId(2));
+        health.note(true, Some(VolumeId(1)));
+        health.note_readable(VolumeId(2));
+        health.restore();
+        assert!(health.is_unreadable());
+        health.note_readable(VolumeId(1));
+        assert!(!health.is_unreadable());
     }
 }

@@ -197,10 +197,15 @@ impl Parts {
         self.rounds.begin(volume, left, serving, only_sinks);
     }
 
-    /// Notes the end of a round of cleaning of a volume.
-    pub(super) fn note_round(&mut self, volume: VolumeId, failed: bool) {
-        if self.logging.bypass.round_ended(volume, failed) && !failed {
-            self.health.note_readable();
+    /// Notes the end of a round of a volume. A round that only made room in memory has read
+    /// nothing: it does not tell whether dirty data can be read.
+    pub(super) fn note_round(&mut self, volume: VolumeId, failed: bool, has_cleaned: bool) {
+        if !failed && !has_cleaned {
+            return;
+        }
+        self.logging.bypass.round_ended(volume, failed);
+        if !failed {
+            self.health.note_readable(volume);
         }
     }
 }

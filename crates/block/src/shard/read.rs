@@ -298,7 +298,7 @@ impl<'a> Reading<'a> {
         let alike: Vec<(Sectors, bool)> =
             parts.map.directory.blocks.dirtiness(block, &run).collect();
         if let [(_, true)] = alike[..] {
-            parts.health.note_unreadable();
+            parts.health.note_unreadable(parts.tasks[id].volume);
             parts.tasks[id].fault = Some(fault);
             return;
         }

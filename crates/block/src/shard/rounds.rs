@@ -76,6 +76,8 @@ pub(crate) enum Next {
     /// The round has ended.
     Ended {
         fault: Option<Fault>,
+        /// It has read all dirty data of its volume.
+        has_cleaned: bool,
         /// Drains to be answered.
         serving: Vec<Drain>,
         /// Drains for the next round.
@@ -155,9 +157,9 @@ impl Rounds {
             return Next::Blocks;
         }
         let at = self.0.iter().position(|round| round.volume == volume);
-        let Round { fault, serving, waiting, .. } =
+        let Round { fault, stage, serving, waiting, .. } =
             self.0.swap_remove(at.expect("it has just been found"));
-        Next::Ended { fault, serving, waiting }
+        Next::Ended { fault, has_cleaned: stage == Stage::Cleaning, serving, waiting }
     }
 
     /// Gives a round the blocks of its volume to clean.
@@ -236,6 +238,7 @@ mod tests {
         rounds.ended_one(VOLUME, Some(Fault::Io));
         let ended = Next::Ended {
             fault: Some(Fault::Io),
+            has_cleaned: true,
             serving: vec![drain(1)],
             waiting: vec![drain(2)],
         };
@@ -261,9 +264,10 @@ mod tests {
         rounds.begin(VOLUME, runs(&[]), vec![drain(1)], true);
         rounds.note_loss(VOLUME);
         rounds.note_loss(VolumeId(2));
-        let Next::Ended { fault, serving, .. } = rounds.next(VOLUME, 1) else {
+        let Next::Ended { fault, has_cleaned, serving, .. } = rounds.next(VOLUME, 1) else {
             panic!("it is over")
         };
+        assert!(!has_cleaned, "it was for memory only");
         assert_eq!(serving[0].result(fault), Err(Fault::Io));
         assert_eq!(drain(2).result(None), Ok(()));
     }

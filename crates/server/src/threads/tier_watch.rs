@@ -17,14 +17,12 @@ pub(super) struct TierWatch {
     blocked: bool,
     /// Some requests are refused.
     refusing: bool,
-    /// Data has been lost.
-    has_lost: bool,
 }
 
 impl TierWatch {
     pub(super) fn new(key: TierKey) -> Self {
         let (degraded, journal_lost, emptied, blocked) = (false, false, false, false);
-        Self { key, degraded, journal_lost, emptied, blocked, refusing: false, has_lost: false }
+        Self { key, degraded, journal_lost, emptied, blocked, refusing: false }
     }
 
     /// The changes of a tier's cache in this worker; they count as reported.
@@ -45,11 +43,10 @@ impl TierWatch {
             first(blocked, &mut self.blocked, TierEvent::Blocked);
             self.blocked = blocked;
         }
-        if self.degraded || self.has_lost || self.refusing {
-            let refusing = condition.refused_bytes() > 0;
-            if refusing != std::mem::replace(&mut self.refusing, refusing) {
-                events.push(TierEvent::Refusing { worker, refusing });
-            }
+        // A device that fails now and then is never degraded, and refuses what cannot be read.
+        let refusing = condition.is_refusing();
+        if refusing != std::mem::replace(&mut self.refusing, refusing) {
+            events.push(TierEvent::Refusing { worker, refusing });
         }
         events
     }
@@ -98,7 +95,6 @@ impl TierWatches {
         for (tier, watch) in self.list.iter_mut().enumerate() {
             let tier = driver.tier_mut(tier).expect("workers have all tiers");
             tier.take_newly_lost(&mut self.newly_lost);
-            watch.has_lost |= !self.newly_lost.is_empty();
             for event in watch.events(worker, tier.cache()) {
                 outbox.send(Event::Tier(watch.key, event));
             }

@@ -41,8 +41,11 @@ pub(super) fn restore(control: &mut Control) -> Result<Reply, Reply> {
     let restored = control.ask_all(Wait::Long, || Command::Restore);
     restored.map_err(|problem| failed(problem.to_string()))?;
     tracing::info!("the cache device is used again");
-    let flushed = match control.is_persistent() {
-        true => control.flush(Wait::UntilEnd, control.offer.ids(), Kind::Flush),
+    // Data that could not be read is read to be written back: only that shows that it can be.
+    let refuses = control.tiers.iter().any(|tier| !tier.failing.refusing.is_empty());
+    let kind = if refuses { Kind::Drain } else { Kind::Flush };
+    let flushed = match control.is_persistent() || refuses {
+        true => control.flush(Wait::UntilEnd, control.offer.ids(), kind),
         false => control.snapshots(Wait::UntilEnd).map(drop),
     };
     if let Some(at) = control.tiers.iter().position(|tier| tier.failing.degraded) {
