@@ -154,7 +154,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     }
     match outcome.problems.len() {
         problems if problems > 0 && !repaired => {
+            let cut_short = checked.report.cut_short_of.map(|bytes| {
+                format!(
+                    "; it was cut short: make it {bytes} bytes long again, which brings back what \
+                     it still has, also dirty data, and check it again to learn what is lost; \
+                     --initialise would lose all of it"
+                )
+            });
             let way = match (arguments.repair, outcome.cache) {
+                _ if let Some(way) = &cut_short => way,
+                _ if checked.spoiled().next().is_some() => {
+                    "; the data listed as lost is only there and cannot be mended: reads of it \
+                     fail until it is written anew; floe export-dirty writes the rest back"
+                }
                 (true, _) | (_, false) => {
                     "; they cannot be mended: floe serve --initialise makes a new cache"
                 }
@@ -199,6 +211,17 @@ impl Outcome {
                 superblock.into_iter().flat_map(|it| &it.volumes).find(|volume| volume.id == id);
             volume.map_or("?", |volume| volume.name.as_str())
         };
+        problems.extend(checked.spoiled().map(|rotten| {
+            format!(
+                "{} bytes at offset {} of the cache device {}: volume {:?} from {} on, which \
+                 nothing else has",
+                (rotten.run.end - rotten.run.start) * SECTOR_BYTES,
+                rotten.offset,
+                if rotten.unreadable { "cannot be read" } else { "are not what was stored" },
+                name(rotten.volume),
+                rotten.run.start * SECTOR_BYTES
+            )
+        }));
         problems.extend(checked.rotted().map(|rotten| {
             let bytes = (rotten.run.end - rotten.run.start) * floe_block::SECTOR_BYTES;
             format!(

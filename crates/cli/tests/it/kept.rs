@@ -8,20 +8,20 @@ use floe_testkit::pattern;
 const MIB: usize = 1 << 20;
 
 /// Long enough for nothing to be written back by itself within a test.
-const NEVER: [&str; 2] = ["--flush-interval", "1h"];
+pub(crate) const NEVER: [&str; 2] = ["--flush-interval", "1h"];
 
-fn connect(server: &Server) -> Client {
+pub(crate) fn connect(server: &Server) -> Client {
     Client::connect(&server.unix.parse().expect("the URI is good")).expect("the server answers")
 }
 
-fn read(server: &Server, offset: usize, bytes: usize) -> Vec<u8> {
+pub(crate) fn read(server: &Server, offset: usize, bytes: usize) -> Vec<u8> {
     let mut data = vec![0; bytes];
     connect(server).read(offset as u64, &mut data).expect("a read");
     data
 }
 
 /// Writes a piece; with a flush, it is there afterwards whatever happens to the server.
-fn write(server: &Server, offset: usize, piece: &[u8], flush: bool) {
+pub(crate) fn write(server: &Server, offset: usize, piece: &[u8], flush: bool) {
     let mut client = connect(server);
     client.write(offset as u64, piece, false).expect("a write");
     if flush {
@@ -49,7 +49,7 @@ fn refusal(volume: &Volume, settings: &[&str]) -> String {
 }
 
 /// A volume whose cache has 64 KiB of it from 1 MiB on, and no server.
-fn used(dirty: bool) -> (Volume, Vec<u8>) {
+pub(crate) fn used(dirty: bool) -> (Volume, Vec<u8>) {
     let mut content = pattern(1, 4 * MIB);
     let volume = Volume::new(&content, "back").with(&NEVER);
     let server = volume.serve();
@@ -424,7 +424,7 @@ fn a_volume_added_under_a_number_that_was_anothers_has_nothing_of_it() {
 
 /// Runs a command on the cache that no server uses; its exit code, what it prints, and its line on
 /// standard error.
-fn offline(volume: &Volume, arguments: &[&str]) -> (Option<i32>, String, String) {
+pub(crate) fn offline(volume: &Volume, arguments: &[&str]) -> (Option<i32>, String, String) {
     let (command, rest) = arguments.split_first().expect("a command");
     let cache = volume.path("cache.img");
     let output = floe(&[&[*command, cache.to_str().expect("UTF-8")], rest].concat());
@@ -435,7 +435,7 @@ fn offline(volume: &Volume, arguments: &[&str]) -> (Option<i32>, String, String)
 }
 
 /// Flips a bit in the cache where it has these bytes.
-fn rot(volume: &Volume, bytes: &[u8]) {
+pub(crate) fn rot(volume: &Volume, bytes: &[u8]) {
     let mut cached = std::fs::read(volume.path("cache.img")).expect("the cache");
     let at = cached.chunks(4096).position(|sector| sector == bytes).expect("it is cached") * 4096;
     cached[at + 100] ^= 4;

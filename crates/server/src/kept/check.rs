@@ -14,18 +14,18 @@ use crate::volume::DeviceSource;
 pub struct Checked {
     /// The state of the superblocks and journals.
     pub report: Report,
-    /// Clean data whose checksum does not match, for whatever reason. The check reads clean data
-    /// only where all journals are intact.
+    /// Data whose checksum does not match, for whatever reason, and dirty data that cannot be read.
+    /// The check reads data only where all journals are intact.
     pub rotten: Vec<Rotten>,
     /// Runs of volumes of which only the cache had the data, and that are lost. Where a journal is
-    /// damaged, the runs that a repair gives up.
+    /// damaged, the runs that a repair gives up. [`spoiled`](Self::spoiled) data is among them.
     pub lost: Vec<(VolumeId, Sectors)>,
 }
 
 impl Checked {
     /// Returns whether the check found a problem. A device without a cache has none.
     pub fn has_problems(&self) -> bool {
-        self.report.has_problems() || self.rotted().next().is_some()
+        self.report.has_problems() || self.rotten.iter().any(|rotten| !rotten.doubted)
     }
 
     /// Returns whether a repair of the journals loses anything.
@@ -37,7 +37,13 @@ impl Checked {
     /// Returns the clean copies that have rotted. Copies that a crash may have left half
     /// overwritten are not among them: the cache never uses them.
     pub fn rotted(&self) -> impl Iterator<Item = &Rotten> {
-        self.rotten.iter().filter(|rotten| !rotten.doubted)
+        self.rotten.iter().filter(|rotten| !rotten.doubted && !rotten.dirty)
+    }
+
+    /// Returns the dirty data that is not what was stored, or cannot be read: no repair brings it
+    /// back.
+    pub fn spoiled(&self) -> impl Iterator<Item = &Rotten> {
+        self.rotten.iter().filter(|rotten| rotten.dirty)
     }
 
     /// Returns the number of clean copies that a crash may have left half overwritten.
@@ -58,8 +64,9 @@ pub fn check(
     let mut cache = Disk::open(source)?;
     let report = cache
         .with_io(|io| scan(io, &mut |read, all| progress("reading the journal", read, all)))?;
-    let is_whole =
-        report.superblock.is_some() && report.shards.iter().all(|shard| shard.problems.is_empty());
+    let is_whole = report.superblock.is_some()
+        && report.cut_short_of.is_none()
+        && report.shards.iter().all(|shard| shard.problems.is_empty());
     let mut rotten = Vec::new();
     let salvages = report.shards.iter().filter_map(|shard| shard.salvage.as_ref());
     let mut lost: Vec<(VolumeId, Sectors)> =
@@ -70,8 +77,9 @@ pub fn check(
             for volume in &kept.superblock().volumes {
                 lost.extend(kept.lost_runs(volume.id).into_iter().map(|run| (volume.id, run)));
             }
-            kept.verify(io, &mut |read, all| progress("reading what is clean", read, all))
+            kept.verify(io, &mut |read, all| progress("reading what is cached", read, all))
         })?;
+        lost.extend(rotten.iter().filter(|it| it.dirty).map(|it| (it.volume, it.run.clone())));
     }
     lost.sort_unstable_by_key(|(volume, run)| (volume.0, run.start));
     Ok(Checked { report, rotten, lost })
@@ -87,7 +95,7 @@ pub fn check(
 /// When the device fails.
 pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool, StartError> {
     let Some(superblock) = &checked.report.superblock else { return Ok(false) };
-    if checked.report.shards.is_empty() {
+    if checked.report.shards.is_empty() || checked.report.cut_short_of.is_some() {
         return Ok(false);
     }
     let mut cache = Disk::open(source)?;
@@ -101,15 +109,16 @@ pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool,
         drop(cache);
         let Some(superblock) = rewritten else { return Ok(false) };
         if was_clean {
-            Keeper::new(Arc::clone(source), superblock, None).end(&[], None)?;
+            Keeper::new(Arc::clone(source), superblock, None).end(&[], None, 0)?;
         }
         // Clean data could not be verified before the journals were repaired.
         let again = check(source, &mut |_, _, _| {})?;
         return Ok(!again.has_problems() || repair(source, &again)?);
     }
-    if checked.rotten.is_empty() {
+    let is_all = checked.spoiled().next().is_none();
+    if checked.rotten.iter().all(|rotten| rotten.dirty) {
         cache.with_io(|io| write_superblock(io, &mut superblock))?;
-        return Ok(true);
+        return Ok(is_all);
     }
     let was_clean = superblock.clean;
     let forgotten = cache.with_io(|io| match KeptCache::open(io, &mut |_, _| {})? {
@@ -119,7 +128,7 @@ pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool,
     let Some(superblock) = forgotten else { return Ok(false) };
     if was_clean {
         drop(cache);
-        Keeper::new(Arc::clone(source), superblock, None).end(&[], None)?;
+        Keeper::new(Arc::clone(source), superblock, None).end(&[], None, 0)?;
     }
-    Ok(true)
+    Ok(is_all)
 }

@@ -16,6 +16,9 @@ pub struct Report {
     pub shards: Vec<ShardReport>,
     /// Problems outside the shards, a line each.
     pub problems: Vec<String>,
+    /// The bytes that the device needs, where it has become too short: the end of the cache's data
+    /// is missing, and nothing can be repaired before it has that length again.
+    pub cut_short_of: Option<u64>,
 }
 
 /// The content of one shard's journal; of a damaged one, as far as it can be read.
@@ -54,7 +57,8 @@ impl Report {
 /// # Errors
 /// When the device fails.
 pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, StoreError> {
-    let mut report = Report { superblock: None, shards: Vec::new(), problems: Vec::new() };
+    let (shards, problems) = (Vec::new(), Vec::new());
+    let mut report = Report { superblock: None, shards, problems, cut_short_of: None };
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
         return Ok(report);
     }
@@ -69,7 +73,10 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
     let (needs, has) = (superblock.layout.end_bytes(), io.device.size_bytes());
     if needs > has {
         report.problems.push(StoreError::DeviceTooSmall { needs, has }.to_string());
-        return Ok(report);
+        report.cut_short_of = Some(needs);
+        if has < superblock.layout.data_offset_bytes(0) {
+            return Ok(report); // not even the journals are whole
+        }
     }
     for shard in 0..superblock.layout.shards() {
         let mut found = read_shard(io, superblock, shard, progress)?;

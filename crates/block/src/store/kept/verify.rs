@@ -1,11 +1,12 @@
-//! Verification of the clean data of a persistent cache, sector by sector, and removal of corrupt
+//! Verification of the data of a persistent cache, sector by sector, and removal of corrupt clean
 //! data.
 
 use super::{KeptCache, forget_runs};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::store::journal::{self, Io, NO_SUM, Restored, Salvage, StoreError, Superblock};
 
-/// A run of a volume whose data on the cache device differs from the data that was stored.
+/// A run of a volume whose data on the cache device differs from the data that was stored, or is
+/// dirty and cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rotten {
     /// Its volume.
@@ -16,64 +17,86 @@ pub struct Rotten {
     pub offset: u64,
     /// A crash may have left it half overwritten: then nothing is wrong, and it is not used.
     pub doubted: bool,
+    /// Only the cache had the data.
+    pub dirty: bool,
+    /// The device fails to read it.
+    pub unreadable: bool,
 }
 
-/// A clean run and its place.
-struct Clean {
+/// A run of valid data, all clean or all dirty, and its place.
+struct Stored {
     place: u64,
+    dirty: bool,
     volume: VolumeId,
     run: Sectors,
 }
 
 impl KeptCache {
-    /// Reads all clean data, and returns the corrupt runs in the order of their places. Calls
-    /// `progress` with the bytes verified so far and their total.
+    /// Reads all data that is not known to be lost, and returns the corrupt runs, in each shard in
+    /// the order of their places. Calls `progress` with the bytes verified so far and their total.
     ///
     /// # Errors
-    /// When the device fails.
+    /// When the device fails to read clean data. Dirty data that cannot be read is a finding.
     pub fn verify(
         &self,
         io: &mut Io<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<Rotten>, StoreError> {
-        let all: u64 = (0..self.shards.len())
-            .flat_map(|shard| self.clean_runs(shard))
-            .map(|it| length(&it))
-            .sum();
+        let stored: Vec<Vec<Stored>> = (0..self.shards.len()).map(|at| self.stored(at)).collect();
+        let all: u64 = stored.iter().flatten().map(length).sum();
         let (mut seen, mut rotten) = (0, Vec::new());
-        for (number, shard) in self.shards.iter().enumerate() {
+        for ((number, shard), stored) in self.shards.iter().enumerate().zip(&stored) {
             let start = self.superblock.layout.data_offset_bytes(number as u64);
-            for clean in self.clean_runs(number) {
-                let offset = start + clean.place * SECTOR_BYTES;
-                let bytes = io.read(offset..offset + length(&clean))?;
-                for (at, sector) in (0..).zip(bytes.chunks(SECTOR_BYTES as usize)) {
-                    let stored = shard.sums[(clean.place + at) as usize];
-                    if stored == NO_SUM || stored == journal::sum_of(sector) {
+            for Stored { place, dirty, volume, run } in stored {
+                let bytes = (run.end - run.start) * SECTOR_BYTES;
+                let offset = start + place * SECTOR_BYTES;
+                let read = match io.read(offset..offset + bytes) {
+                    Err(error) if !dirty => return Err(error),
+                    read => read.ok(),
+                };
+                for at in 0..run.end - run.start {
+                    let (place, offset) = (place + at, offset + at * SECTOR_BYTES);
+                    let sector = at as usize * SECTOR_BYTES as usize..;
+                    let sum = match &read {
+                        Some(bytes) => {
+                            Some(journal::sum_of(&bytes[sector][..SECTOR_BYTES as usize]))
+                        }
+                        // A bad spot of the medium spoils no other sector.
+                        None => io
+                            .read(offset..offset + SECTOR_BYTES)
+                            .ok()
+                            .map(|bytes| journal::sum_of(&bytes)),
+                    };
+                    let wanted = shard.sums[place as usize];
+                    if sum.is_some_and(|found| wanted == NO_SUM || wanted == found) {
                         continue;
                     }
-                    let run = clean.run.start + at..clean.run.start + at + 1;
-                    let place = clean.place + at;
-                    let doubted = shard.doubted.any(place..place + 1);
-                    let (volume, offset) = (clean.volume, offset + at * SECTOR_BYTES);
-                    note(&mut rotten, Rotten { volume, run, offset, doubted });
+                    let run = run.start + at..run.start + at + 1;
+                    let doubted = !dirty && shard.doubted.any(place..place + 1);
+                    let (volume, dirty, unreadable) = (*volume, *dirty, sum.is_none());
+                    note(&mut rotten, Rotten { volume, run, offset, doubted, dirty, unreadable });
                 }
-                seen += length(&clean);
+                seen += bytes;
                 progress(seen, all);
             }
         }
         Ok(rotten)
     }
 
-    /// Returns the clean runs of a shard, by place.
-    fn clean_runs(&self, shard: usize) -> Vec<Clean> {
+    /// Returns the clean and the dirty runs of a shard, by place, without lost ones.
+    fn stored(&self, shard: usize) -> Vec<Stored> {
         let mut found = Vec::new();
         for block in &self.shards[shard].blocks {
-            for run in block.valid.iter().flat_map(|run| super::less(run, &block.dirty)) {
+            let mut add = |run: Sectors, dirty| {
                 let place = block.at.place + run.start - block.at.sectors.start;
-                found.push(Clean { place, volume: block.at.volume, run });
-            }
+                found.push(Stored { place, dirty, volume: block.at.volume, run });
+            };
+            let clean = block.valid.iter().flat_map(|run| super::less(run, &block.dirty));
+            clean.for_each(|run| add(run, false));
+            let dirty = block.dirty.iter().flat_map(|run| super::less(run, &block.lost));
+            dirty.for_each(|run| add(run, true));
         }
-        found.sort_unstable_by_key(|clean| clean.place);
+        found.sort_unstable_by_key(|stored| stored.place);
         found
     }
 
@@ -170,15 +193,16 @@ fn write_log(io: &mut Io<'_>, shard: &mut Restored) -> Result<bool, StoreError> 
     Ok(had_room)
 }
 
-fn length(clean: &Clean) -> u64 {
-    (clean.run.end - clean.run.start) * SECTOR_BYTES
+fn length(stored: &Stored) -> u64 {
+    (stored.run.end - stored.run.start) * SECTOR_BYTES
 }
 
 /// Appends a corrupt run, or extends the one before if it is adjacent.
 fn note(rotten: &mut Vec<Rotten>, found: Rotten) {
     match rotten.last_mut() {
         Some(last)
-            if (last.volume, last.doubted) == (found.volume, found.doubted)
+            if (last.volume, last.doubted, last.dirty, last.unreadable)
+                == (found.volume, found.doubted, found.dirty, found.unreadable)
                 && last.run.end == found.run.start
                 && last.offset + (last.run.end - last.run.start) * SECTOR_BYTES == found.offset =>
         {
