@@ -153,7 +153,7 @@ fn serve(
     let Some(prepared) = prepare(&config, consent.into(), state, ended)? else { return Ok(()) };
     let Prepared { mut server, reloadable, lease } = prepared;
     reloadable.whenever(reloading)?;
-    log_settings(&config);
+    log_settings(&config, &server.cache_bytes());
     if config.admin.is_read_only() {
         tracing::warn!(
             "admin has no socket, so that clients can look at most and change nothing: for floe \
@@ -339,10 +339,10 @@ fn limits(config: &ServerConfig) -> Limits {
     Limits { connections, stop_timeout, ..usual }
 }
 
-/// Logs the served devices and settings.
-fn log_settings(config: &ServerConfig) {
-    for (number, tier) in config.tiers().enumerate() {
-        let (cache, cache_bytes, kept) = (tier.cache(), tier.cache_bytes(), tier.is_kept());
+/// Logs the served devices and settings, with the bytes that the tiers use of their devices.
+fn log_settings(config: &ServerConfig, used: &[u64]) {
+    for (number, (tier, &cache_bytes)) in config.tiers().zip(used).enumerate() {
+        let (cache, kept) = (tier.cache(), tier.is_kept());
         let (write, evict) = (tier.mode(), tier.evict.clone().unwrap_or_default());
         if number > 0 {
             tracing::info!(tier = number, %cache, cache_bytes, kept, %write, %evict, "tier");

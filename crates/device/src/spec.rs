@@ -140,6 +140,11 @@ impl Spec {
         matches!(self.kind, Kind::Memory { .. })
     }
 
+    /// True for a mirror.
+    pub fn is_mirror(&self) -> bool {
+        matches!(self.kind, Kind::Mirror(_))
+    }
+
     /// True if it may hold something before it is opened: a file or disk that exists, or anything
     /// on a network.
     pub fn is_there(&self) -> bool {

@@ -131,6 +131,11 @@ impl Server {
         self.acceptor.admin_listeners.iter().map(|listener| &listener.address)
     }
 
+    /// Returns the bytes that each tier, from the top, uses of its device.
+    pub fn cache_bytes(&self) -> Vec<u64> {
+        self.control.tiers.iter().map(|tier| tier.cache_bytes).collect()
+    }
+
     /// Serves until it is told to end, then flushes, and records the clean shutdown on the cache
     /// devices.
     ///

@@ -151,9 +151,39 @@ impl KeptCache {
         unsealed.collect()
     }
 
+    /// Marks the cache as passed by: its clean data and all it says of the volumes' content may be
+    /// old, and its dirty data is valid.
+    pub fn pass_by(&mut self) {
+        self.superblock.void = true;
+        for volume in &mut self.superblock.volumes {
+            (volume.marker, volume.samples) = (0, Default::default());
+        }
+    }
+
     /// Drops the clean data of a volume whose backing device may have been replaced.
     pub fn forget_clean(&mut self, volume: VolumeId) {
         self.shards.iter_mut().for_each(|shard| forget_clean(shard, |of| of == volume));
+    }
+
+    /// Returns the configuration in which it is served.
+    fn config(&self, config: &Config) -> Config {
+        let layout = &self.superblock.layout;
+        Config {
+            sizes: layout.sizes().clone(),
+            cache_bytes: layout.data_bytes(),
+            shards: Some(layout.shards()),
+            kept: true,
+            ..config.clone()
+        }
+    }
+
+    /// Tests whether [`KeptCache::begin`] can start it in so many parts. Writes nothing.
+    ///
+    /// # Errors
+    /// When the configuration is unusable.
+    pub fn try_parts(&self, config: &Config, parts: usize) -> Result<(), BeginError> {
+        BlockCache::parts(self.config(config), parts)?;
+        Ok(())
     }
 
     /// Begins a session with these volumes, and starts the cache in so many parts, each with its
@@ -174,15 +204,9 @@ impl KeptCache {
         config: &Config,
         parts: usize,
     ) -> Result<Begun, BeginError> {
+        let config = self.config(config);
         let Self { mut superblock, mut shards, .. } = self;
         let layout = superblock.layout.clone();
-        let config = Config {
-            sizes: layout.sizes().clone(),
-            cache_bytes: layout.data_bytes(),
-            shards: Some(layout.shards()),
-            kept: true,
-            ..config.clone()
-        };
         let mut caches = BlockCache::parts(config, parts)?;
         let known = |id: VolumeId| volumes.iter().any(|volume| volume.id == id);
         for shard in &mut shards {

@@ -156,9 +156,9 @@ fn a_volume_without_dirty_data_is_served_past_its_cache_however_that_fails() {
 }
 
 /// What has been written past it is newer than what it would say, so the state folder notes that
-/// for it.
+/// for it, and the next start need not ask.
 #[test]
-fn a_cache_that_was_passed_by_and_could_not_be_told_is_refused_by_the_state_folder() {
+fn a_cache_that_was_passed_by_and_could_not_be_told_is_ended_by_the_state_folder() {
     let mut rig = Failing::new("around", &[]);
     let server = rig.serve();
     let mut client = connect(&server);
@@ -172,9 +172,36 @@ fn a_cache_that_was_passed_by_and_could_not_be_told_is_refused_by_the_state_fold
     wait_until("the end of the cache", || server.status().tiers[0].bypass == "ended-unnoted");
     server.kill(&rig.volume);
     rig.fail("");
-    let Err(said) = rig.attempt(&[]) else { panic!("a cache that was passed by is served") };
-    assert!(said.contains("the cache is an old copy") && said.contains("state/cache-"), "{said}");
-    let server = rig.attempt(&["--accept-backing"]).expect("it forgets what it has");
+    let server = rig.serve();
+    assert!(server.log().contains("the note of it counts"), "{}", server.log());
+    assert!(server.log().contains("a new one is made in its place"), "{}", server.log());
+    rig.check(&mut connect(&server));
+    server.end();
+}
+
+/// An earlier version noted that the cache was passed by, and not whether it was ended.
+#[test]
+fn a_note_that_does_not_say_which_side_is_newer_has_the_user_decide_and_says_what_is_lost() {
+    let mut rig = Failing::new("back", &[]);
+    let server = rig.serve();
+    let mut client = connect(&server);
+    (8..24).for_each(|piece| rig.write(&mut client, piece).expect("a write"));
+    client.flush().expect("a flush");
+    server.kill(&rig.volume);
+    let state = std::fs::read_dir(rig.volume.path("state")).expect("the state folder");
+    let files = state.map(|entry| entry.expect("an entry").path());
+    let note = files.into_iter().find(|path| path.extension().is_some_and(|it| it == "json"));
+    let note = note.expect("a note");
+    let text = std::fs::read(&note).expect("a note");
+    let old: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let generation = old["generation"].as_u64().expect("a number") + (1 << 20) + 2;
+    let text = format!("{{\"session\":{},\"generation\":{generation}}}", old["session"]);
+    std::fs::write(&note, text).expect("a note");
+    let Err(said) = rig.attempt(&[]) else { panic!("it cannot know") };
+    for wanted in ["passed by in session 1", "256KiB", "--discard-dirty loses it", "overwrites"] {
+        assert!(said.contains(wanted), "{wanted}: {said}");
+    }
+    let server = rig.attempt(&["--accept-backing", "--keep-dirty"]).expect("it was not ended");
     rig.check(&mut connect(&server));
     server.end();
 }
@@ -347,6 +374,35 @@ fn dirty_data_that_cannot_be_read_is_refused_and_everything_else_is_served() {
         rig.check(&mut connect(&server));
         server.drain_and_end();
         assert_same("the backing device", &rig.volume.backing(), &rig.model);
+    }
+}
+
+/// The device fails now and then, so it is not given up.
+#[test]
+fn health_is_bad_for_as_long_as_dirty_data_cannot_be_read_whatever_succeeds_beside() {
+    for memory in [&[][..], &["--memory", "4MiB", "--memory-write", "back"]] {
+        let mut rig = Failing::new("back", memory);
+        let server = rig.serve();
+        let mut client = connect(&server);
+        (8..10).for_each(|piece| rig.write(&mut client, piece).expect("a write"));
+        client.flush().expect("a flush");
+        rig.fail("read EIO 65536-");
+        assert_eq!(ask(&server, "flush").0, Some(1), "what is dirty cannot be read");
+        let refused = || server.status().cache.refused_bytes;
+        wait_until("refusals", || health(&server).0 == 503);
+        for piece in 32..96 {
+            rig.write(&mut client, piece).expect("a write");
+            client.flush().expect("a flush");
+        }
+        assert!(refused() > 0 && !server.status().degraded, "{:?}", server.status());
+        let (code, line) = health(&server);
+        assert!(code == 503 && line.contains("refused"), "{code} {line}");
+        rig.fail("");
+        floe_ok(&["flush", "--admin", &server.admin]);
+        wait_until("the end of refusals", || health(&server) == (200, "ok".into()));
+        assert_eq!(refused(), 0);
+        rig.check(&mut client);
+        server.end();
     }
 }
 

@@ -189,7 +189,12 @@ impl TierConfig {
 
     /// Returns the bytes of it that may be dirty, where that is bounded.
     pub fn most_dirty_bytes(&self) -> Option<u64> {
-        self.dirty_max.map(|most| (most.share() * self.cache_bytes() as f64) as u64)
+        self.most_dirty_of(self.cache_bytes())
+    }
+
+    /// Returns the bytes that may be dirty of a cache of this size, where that is bounded.
+    pub(crate) fn most_dirty_of(&self, cache_bytes: u64) -> Option<u64> {
+        self.dirty_max.map(|most| (most.share() * cache_bytes as f64) as u64)
     }
 
     /// Returns the number of threads for which it has useful shards.

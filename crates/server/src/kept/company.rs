@@ -16,16 +16,17 @@
 
 use std::sync::Arc;
 
-use floe_block::{KeptCache, StoreError, Superblock};
+use floe_block::{Companion, KeptCache, StoreError, Superblock};
 
 use super::disk::Disk;
 use super::options::Consent;
+use super::peered::Peered;
 use super::refusal::{Difference, Refusal};
 use super::start_error::StartError;
 use crate::volume::DeviceSource;
 
-/// Identifies the persistent tiers, given from the top with their names. Returns for each tier how
-/// its content may differ from that of its peers.
+/// Identifies the persistent tiers, given from the top with their names. Returns for each tier what
+/// its peers know of it.
 ///
 /// # Errors
 /// When a tier misses a companion, is above a tier that it was below, or fails. The number is that
@@ -33,7 +34,7 @@ use crate::volume::DeviceSource;
 pub fn company(
     tiers: &[(String, Arc<dyn DeviceSource>)],
     consent: Consent,
-) -> Result<Vec<Option<Difference>>, (usize, StartError)> {
+) -> Result<Vec<Peered>, (usize, StartError)> {
     let known = tiers.iter().map(|(_, source)| identify(source)).enumerate();
     let known = known.map(|(at, found)| found.map_err(|error| (at, error)));
     let known: Vec<Option<Superblock>> = known.collect::<Result<_, _>>()?;
@@ -44,7 +45,8 @@ pub fn company(
     let mut differences = Vec::new();
     for (at, superblock) in known.iter().enumerate() {
         let companions = superblock.iter().flat_map(|superblock| &superblock.companions);
-        let missing: Vec<_> = companions.filter(|companion| !is_there(&companion.id)).collect();
+        let is_missing = |it: &&Companion| !is_there(&it.id) && it.passed != Some(true);
+        let missing: Vec<_> = companions.filter(is_missing).collect();
         if let (Some(first), false) = (missing.first(), consent.accept_backing) {
             return Err((at, Refusal::MissingTier { tier: first.name.clone() }.into()));
         }
@@ -59,12 +61,21 @@ pub fn company(
             let order = order(&known).into_iter().map(name).collect();
             return Err((at, Refusal::Order { upper: name(upper), order }.into()));
         }
-        differences.push(match missing.is_empty() {
+        let differs = match missing.is_empty() {
             false => Some(Difference::Alone),
             true => apart.then_some(Difference::Apart),
-        });
+        };
+        let passed = superblock.as_ref().and_then(|it| passed(it, &known));
+        differences.push(Peered { differs, passed });
     }
     Ok(differences)
+}
+
+/// Returns whether a peer notes that requests went past a tier in its last session.
+fn passed(tier: &Superblock, known: &[Option<Superblock>]) -> Option<bool> {
+    let entries = known.iter().flatten().flat_map(|peer| &peer.companions);
+    let of = entries.filter(|it| it.id == tier.id && it.session == tier.session as u32);
+    of.filter_map(|it| it.passed).max()
 }
 
 /// The order in which tiers are emptied.
@@ -73,6 +84,8 @@ pub(super) struct Order {
     pub(super) order: Vec<usize>,
     /// No tier is missing that was below one of these and may hold dirty data.
     pub(super) is_whole: bool,
+    /// By position: as [`Peered::passed`].
+    pub(super) passed: Vec<Option<bool>>,
 }
 
 /// Sorts tiers that are to be emptied, from the lowest to the highest, so that newer data is
@@ -88,12 +101,14 @@ pub(super) fn from_the_lowest(
     let known: Vec<Option<Superblock>> = tiers.iter().map(identify).collect::<Result<_, _>>()?;
     let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
     let companions = known.iter().flatten().flat_map(|superblock| &superblock.companions);
-    let mut missing = companions.filter(|companion| !companion.above && !is_there(&companion.id));
-    let missing = missing.next();
+    let is_missing = |it: &&Companion| !it.above && !is_there(&it.id) && it.passed != Some(true);
+    let missing = companions.filter(is_missing).next();
     if let (Some(lower), false) = (missing, accept) {
         return Err(Refusal::LowerTier { tier: lower.name.clone() }.into());
     }
-    Ok(Order { order: order(&known).into_iter().rev().collect(), is_whole: missing.is_none() })
+    let passed = known.iter().map(|tier| passed(tier.as_ref()?, &known)).collect();
+    let order = order(&known).into_iter().rev().collect();
+    Ok(Order { order, is_whole: missing.is_none(), passed })
 }
 
 /// Returns whether two tiers were served together the last time that either was served.

@@ -1,24 +1,22 @@
 //! Writes the superblock of a cache that is being served: when a volume is added, removed or
 //! resized, before a sampled sector of a volume changes, and at a clean shutdown.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use floe_block::{
-    Companion, KeptCache, SECTOR_BYTES, Samples, Superblock, VolumeId, write_superblock,
+    Companion, KeptCache, Layout, SECTOR_BYTES, Samples, Superblock, VolumeId, write_superblock,
 };
 
 use super::disk::Disk;
 use super::marker;
+use super::noted::{Noted, Passed, UNWRITTEN};
 use super::random::random_id;
 use super::start_error::StartError;
 use super::state_dir::StateDir;
 use super::suit::known;
 use crate::volume::{DeviceSource, Volume};
-
-/// Added to the noted generation when the superblock cannot be written, so that the device's copy
-/// counts as old.
-const UNWRITTEN: u64 = 1 << 20;
 
 /// Time for all backing devices to be read for their markers at the end; a device of this machine
 /// takes as long as it needs.
@@ -33,8 +31,20 @@ pub(crate) struct Keeper(Arc<Mutex<Written>>);
 struct Written {
     cache: Arc<dyn DeviceSource>,
     superblock: Superblock,
+    /// The generation of the last superblock that the device took.
+    taken: u64,
+    /// The superblock says more than the device has taken.
+    unwritten: bool,
     /// The state directory in which its starts are noted as well.
     state: Option<StateDir>,
+    /// The names of the volumes' devices, by those of the volumes.
+    backings: BTreeMap<String, String>,
+    /// It may hold dirty data.
+    dirty: bool,
+    /// It accepts dirty data as soon as it is part of a stack.
+    keeps_writes: bool,
+    /// The dirty bytes at the end of the session.
+    dirty_bytes: Option<u64>,
     /// The session has ended, or the tier was detached: nothing is written any more.
     over: bool,
 }
@@ -60,9 +70,9 @@ impl SampleWriter {
         if written.over || !volumes[at].samples.known().any(knows) {
             return Ok(());
         }
-        written.change(|superblock| {
-            superblock.volumes[at].samples.forget(sectors);
-        })
+        // They stay forgotten also where the device refuses to record it.
+        written.superblock.volumes[at].samples.forget(sectors);
+        written.write_surely()
     }
 }
 
@@ -73,7 +83,53 @@ impl Keeper {
         superblock: Superblock,
         state: Option<StateDir>,
     ) -> Self {
-        Self(Arc::new(Mutex::new(Written { cache, superblock, state, over: false })))
+        Self(Arc::new(Mutex::new(Written {
+            cache,
+            taken: superblock.generation,
+            unwritten: false,
+            superblock,
+            state,
+            backings: BTreeMap::new(),
+            dirty: true,
+            keeps_writes: false,
+            dirty_bytes: None,
+            over: false,
+        })))
+    }
+
+    /// Notes the begun session in the state directory: the names of the volumes' devices, and
+    /// whether the cache has dirty data, and accepts some when it is part of a stack.
+    pub(super) fn note_begin(
+        &self,
+        backings: BTreeMap<String, String>,
+        dirty: bool,
+        keeps_writes: bool,
+    ) {
+        let mut written = self.written();
+        (written.backings, written.dirty) = (backings, dirty);
+        written.keeps_writes = keeps_writes;
+        written.note();
+    }
+
+    /// Notes in the state directory that nothing is dirty any more, and nothing will be.
+    pub(crate) fn note_clean(&self) {
+        let mut written = self.written();
+        (written.dirty, written.keeps_writes) = (false, false);
+        written.note();
+    }
+
+    /// Returns the bytes of a device of this size that the cache leaves unused. `None` if it would
+    /// use no more of it when it were made anew.
+    pub(super) fn unused_bytes(&self, device_bytes: u64) -> Option<u64> {
+        let used = &self.written().superblock.layout;
+        let anew = Layout::new(used.sizes(), device_bytes, used.shards()).ok()?;
+        let has_grown = anew.end_bytes() > used.end_bytes();
+        has_grown.then(|| device_bytes.saturating_sub(used.end_bytes()))
+    }
+
+    /// Returns the cache's id.
+    pub(crate) fn id(&self) -> [u8; 16] {
+        self.written().superblock.id
     }
 
     fn written(&self) -> MutexGuard<'_, Written> {
@@ -113,7 +169,7 @@ impl Keeper {
     pub(crate) fn as_companion(&self, name: &str) -> Companion {
         let superblock = &self.written().superblock;
         let session = superblock.session as u32;
-        Companion { id: superblock.id, name: name.to_owned(), above: true, session }
+        Companion { id: superblock.id, name: name.to_owned(), above: true, session, passed: None }
     }
 
     /// Writes down that the tier is about to be served in a stack. After a crash the entry tells
@@ -134,6 +190,7 @@ impl Keeper {
         companions: Vec<Companion>,
     ) -> Result<(), StartError> {
         let mut written = self.written();
+        written.dirty |= written.keeps_writes;
         if written.superblock.stack == stack && written.superblock.companions == companions {
             return Ok(());
         }
@@ -162,7 +219,9 @@ impl Keeper {
     /// Adds a volume to the superblock. The cache must have durably forgotten the content of an
     /// earlier volume with this id.
     pub(crate) fn add(&mut self, id: VolumeId, volume: &Volume) -> Result<(), StartError> {
-        self.change(|superblock| {
+        let mut written = self.written();
+        written.backings.insert(volume.name.clone(), volume.backing.name());
+        written.change(|superblock| {
             superblock.volumes.push(known(id, volume));
             superblock.volumes.sort_by_key(|volume| volume.id);
         })
@@ -191,21 +250,15 @@ impl Keeper {
     /// (`retired`).
     pub(crate) fn set_void(&mut self, void: bool, retired: bool) -> Result<(), StartError> {
         let mut it = self.written();
-        if (it.superblock.void, it.superblock.retired.is_some()) == (void, retired) {
+        if (it.superblock.void, it.superblock.retired.is_some()) == (void, retired) && !it.unwritten
+        {
             return Ok(());
         }
         let now =
             SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_secs());
-        let written = it.change(|superblock| {
-            superblock.void = void;
-            superblock.retired = retired.then_some(now);
-        });
-        if let (Err(_), true, Some(state)) = (&written, void, &it.state) {
-            // The copy on the device counts as old from now on, until it can be marked void itself.
-            let generation = it.superblock.generation + UNWRITTEN;
-            let _ = state.note(&Superblock { generation, ..it.superblock.clone() });
-        }
-        written
+        it.superblock.void = void;
+        it.superblock.retired = retired.then_some(now);
+        it.write_surely()
     }
 
     /// Writes the superblock and reads it back, to test whether the cache device works.
@@ -223,13 +276,15 @@ impl Keeper {
     /// writes to any device any more.
     ///
     /// `companions` are the tiers that hold dirty data; `None` leaves those that are written down.
+    /// `dirty_bytes` is the dirty data of this tier.
     pub(crate) fn end(
         self,
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
         companions: Option<Vec<Companion>>,
+        dirty_bytes: u64,
     ) -> Result<(), StartError> {
         self.written().superblock.void = false;
-        self.close(backings, companions)
+        self.close(backings, companions, dirty_bytes)
     }
 
     /// Writes down a clean shutdown, but leaves the void flag: clean data may still be old.
@@ -237,6 +292,7 @@ impl Keeper {
         self,
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
         companions: Option<Vec<Companion>>,
+        dirty_bytes: u64,
     ) -> Result<(), StartError> {
         // Content that cannot be read, or not soon, stays unknown.
         let until = Instant::now() + CONTENT_TIME;
@@ -247,6 +303,7 @@ impl Keeper {
         };
         let mut written = self.written();
         written.over = true;
+        (written.dirty, written.dirty_bytes) = (dirty_bytes > 0, Some(dirty_bytes));
         written.change(|superblock| {
             superblock.clean = true;
             if let Some(companions) = companions {
@@ -268,12 +325,17 @@ impl Keeper {
         let id = random_id()?;
         let mut written = self.written();
         written.over = true;
-        let mut cache = Disk::open(&written.cache)?;
-        cache.with_io(|io| KeptCache::vacate(io, &written.superblock, id))?;
-        if let Some(state) = &written.state {
+        let cache = Disk::open(&written.cache).map_err(StartError::from);
+        let vacated = cache.and_then(|mut cache| {
+            Ok(cache.with_io(|io| KeptCache::vacate(io, &written.superblock, id))?)
+        });
+        if vacated.is_err() {
+            written.superblock.retired = Some(0);
+            written.note_passed();
+        } else if let Some(state) = &written.state {
             state.forget(&written.superblock.id);
         }
-        Ok(())
+        vacated
     }
 }
 
@@ -291,12 +353,55 @@ impl Written {
         written
     }
 
+    /// Writes a superblock that says less of the cache than before, and notes it in the state
+    /// directory where the device refuses it. It stays as it is in memory, for the next write.
+    fn write_surely(&mut self) -> Result<(), StartError> {
+        let written = self.write();
+        if written.is_err() {
+            self.unwritten = true;
+            self.note_passed();
+        }
+        written
+    }
+
     fn write(&mut self) -> Result<(), StartError> {
         let mut cache = Disk::open(&self.cache)?;
         cache.with_io(|io| write_superblock(io, &mut self.superblock))?;
-        match &self.state {
-            Some(state) => Ok(state.note(&self.superblock)?),
-            None => Ok(()),
+        (self.taken, self.unwritten) = (self.superblock.generation, false);
+        self.note();
+        Ok(())
+    }
+
+    /// Notes the superblock that the device has taken. A note that cannot be written is only warned
+    /// of: the cache is ahead of it then, which is safe.
+    fn note(&self) {
+        if let Some(state) = &self.state {
+            state.note(&self.superblock.id, &self.noted());
+        }
+    }
+
+    /// Notes that the device refuses the superblock, and requests go past the cache.
+    fn note_passed(&self) {
+        let Some(state) = &self.state else { return };
+        let retired = self.superblock.retired.is_some();
+        let passed = Some(Passed { retired, generation: self.taken });
+        let noted = self.noted();
+        let noted = Noted { generation: noted.generation + UNWRITTEN, passed, ..noted };
+        if !state.note(&self.superblock.id, &noted) {
+            tracing::error!(
+                "neither the cache's device nor the state directory takes the record that requests \
+                 go past the cache: do not serve it again without --initialise"
+            );
+        }
+    }
+
+    fn noted(&self) -> Noted {
+        let is_retired = self.superblock.retired.is_some();
+        Noted {
+            device: self.cache.name(),
+            dirty: self.dirty && !is_retired,
+            dirty_bytes: self.dirty_bytes,
+            ..Noted::of(&self.superblock, &self.backings)
         }
     }
 }

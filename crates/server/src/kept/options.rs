@@ -2,7 +2,7 @@
 
 use floe_block::{BlockSizes, Config};
 
-use super::refusal::Difference;
+use super::peered::Peered;
 use super::state_dir::StateDir;
 
 /// The user's permissions to lose or overwrite data.
@@ -33,9 +33,8 @@ pub struct Wishes {
     pub threads: usize,
     /// Use fewer threads if the cache has fewer shards.
     pub fewer_threads: bool,
-    /// The possible difference between this tier and its peers, from
-    /// [`company()`](super::company()).
-    pub apart: Option<Difference>,
+    /// The facts about the tier that its peers have, from [`company()`](super::company()).
+    pub peered: Peered,
     /// The cache joins a running server: its content of the volumes may be old by now.
     pub joins: bool,
     /// No persistent tier is below it.

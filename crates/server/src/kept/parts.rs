@@ -46,6 +46,19 @@ impl Parts {
         self.parts.iter_mut().for_each(|(cache, _)| cache.limit_dirty(bytes));
     }
 
+    /// Returns the bytes of its device that the cache uses, of `has`. A device that has grown is
+    /// used as far as the cache was made for.
+    pub(crate) fn used_bytes(&self, has: u64) -> u64 {
+        self.keeper.as_ref().and_then(|keeper| keeper.unused_bytes(has)).map_or(has, |unused| {
+            tracing::warn!(
+                unused_bytes = unused,
+                "the cache device has grown, and the cache uses as much of it as it was made with; \
+                 to use all of it, run floe flush, end the server, and start it with --initialise"
+            );
+            has - unused
+        })
+    }
+
     /// Returns the number of threads that the parts are for.
     pub fn threads(&self) -> usize {
         self.parts.len()

@@ -29,13 +29,26 @@ pub fn volatile_data_start(sizes: &BlockSizes) -> u64 {
 /// When the device holds a persistent cache, or foreign data that the user has not allowed to
 /// overwrite: nothing was changed then. Also when the device fails.
 pub fn claim(source: &Arc<dyn DeviceSource>, consent: Consent) -> Result<(), StartError> {
+    may_claim(source, consent)?;
+    Ok(Disk::open(source)?.with_io(|io| io.write_durably(0, &mark()))?)
+}
+
+/// Tests whether a device may become that of a volatile cache.
+///
+/// # Errors
+/// When it holds a persistent cache, or foreign data that the user has not allowed to overwrite, or
+/// fails.
+pub(crate) fn may_claim(
+    source: &Arc<dyn DeviceSource>,
+    consent: Consent,
+) -> Result<(), StartError> {
     refuse_kept(source)?;
     let mut disk = Disk::open(source)?;
     if !consent.initialise && matches!(disk.with_io(|io| look(io, &mut |_, _| {}))?, Found::Foreign)
     {
         return Err(Refusal::Foreign.into());
     }
-    Ok(disk.with_io(|io| io.write_durably(0, &mark()))?)
+    Ok(())
 }
 
 /// Tests the device of a volatile cache whose data begins at `data_start`: reads it, and writes the

@@ -2,11 +2,12 @@
 //! the possible remedies.
 
 use std::fmt;
+use std::sync::Arc;
 
 use floe_block::StoreError;
 
 use super::bytes::{AtLeast, Bytes};
-use crate::volume::Volume;
+use crate::volume::{DeviceSource, Volume};
 
 /// A reason not to use the content of a cache device.
 #[derive(Debug, thiserror::Error)]
@@ -98,8 +99,8 @@ pub enum Refusal {
          right device, give --accept-backing: what the cache has of it is then forgotten{}",
         if *dirty_bytes > 0 {
             format!(
-                ", and {} it has not written back are kept with --keep-dirty or lost with \
-                 --discard-dirty",
+                ", and {} it has not written back are kept with --keep-dirty, which overwrites \
+                 what the device has there, or lost with --discard-dirty",
                 Bytes(*dirty_bytes)
             )
         } else {
@@ -129,6 +130,57 @@ pub enum Refusal {
         /// The volume whose data the device has.
         of: String,
     },
+    /// A cache with which a volume was served, and which may hold dirty data, is not given.
+    #[error(
+        "volume {volume:?} was served with the cache {cache}, which {}, and that cache is not \
+         there: mount or attach its device and give it again; or, if it is gone for good, give \
+         --discard-dirty, which serves the older data that the volume itself has and loses the \
+         rest ({witness} notes session {session} of it)",
+        match dirty_bytes {
+            Some(bytes) => {
+                format!("has {} of what was written and the volume lacks", Bytes(*bytes))
+            }
+            None => "may have what was written and flushed and the volume lacks".to_owned(),
+        }
+    )]
+    MissingCache {
+        /// The volume's name.
+        volume: String,
+        /// The name of the cache's device.
+        cache: String,
+        /// The latest session of the cache.
+        session: u64,
+        /// Its dirty bytes, where it ended cleanly.
+        dirty_bytes: Option<u64>,
+        /// The file in which that is noted.
+        witness: String,
+    },
+    /// Requests went past the cache, and nothing tells whether its dirty data was written back.
+    #[error(
+        "the cache was passed by in session {noted} when its device failed, as {witness} notes, \
+         and what it has of the volumes may be old: give --accept-backing, which forgets its clean \
+         data{}",
+        if *dirty_bytes > 0 {
+            let dirty = Bytes(*dirty_bytes);
+            format!(
+                ", and decide about {dirty} of dirty data, of which nothing tells whether it was \
+                 written back: if not, --discard-dirty loses it and --keep-dirty is right; if it \
+                 was, --keep-dirty overwrites what was written there since, and --discard-dirty is \
+                 right; compare them first, on a copy of the volume, with floe export-dirty \
+                 --accept-backing"
+            )
+        } else {
+            String::new()
+        }
+    )]
+    Unclear {
+        /// The session in which it was passed by.
+        noted: u64,
+        /// The file in which that is noted.
+        witness: String,
+        /// Its dirty bytes.
+        dirty_bytes: u64,
+    },
     /// A newer state of the cache was served.
     #[error(
         "the cache is an old copy: it is in the state of session {session}, and {witness} notes a \
@@ -137,8 +189,8 @@ pub enum Refusal {
         if *dirty_bytes > 0 {
             let dirty = Bytes(*dirty_bytes);
             format!(
-                ", and --keep-dirty or --discard-dirty for {dirty} of it that may be older than \
-                 what the volumes have"
+                ", and decide about {dirty} of dirty data: --keep-dirty writes it over what the \
+                 volumes have there, which may be newer, and --discard-dirty loses it"
             )
         } else {
             String::new()
@@ -300,6 +352,8 @@ pub enum Difference {
     Alone,
     /// The volume was served without this tier, or without others that are given now.
     Apart,
+    /// The volume was served without this cache.
+    Without,
 }
 
 impl fmt::Display for Difference {
@@ -313,6 +367,7 @@ impl fmt::Display for Difference {
             Self::Old => f.write_str("the cache is an old copy"),
             Self::Alone => f.write_str("a tier that may hold newer data of it is missing"),
             Self::Apart => f.write_str("it was served through some of the tiers without others"),
+            Self::Without => f.write_str("it was served without this cache since"),
             Self::Content => {
                 f.write_str("it was changed while no server was there, or is another disk")
             }
@@ -329,7 +384,10 @@ pub struct Given {
 
 impl Given {
     pub(super) fn of(volume: &Volume) -> Self {
-        let backing = &volume.backing;
+        Self::of_source(&volume.backing)
+    }
+
+    pub(super) fn of_source(backing: &Arc<dyn DeviceSource>) -> Self {
         Self { name: backing.name(), has_kernel_name: backing.has_kernel_name() }
     }
 }
@@ -359,6 +417,10 @@ fn way_out(error: &StoreError) -> &'static str {
              anything is"
         }
         StoreError::Newer { .. } => "a newer version of floe can use it",
+        StoreError::DeviceTooSmall { .. } => {
+            "it was cut short: make it that long again, which brings back what it still has, also \
+             dirty data; --initialise makes a new one in its place and loses that"
+        }
         _ => "`floe check` says more, and --initialise makes a new one in its place",
     }
 }

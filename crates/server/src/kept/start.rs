@@ -1,10 +1,12 @@
 //! Opens the cache on a device for serving: uses it, replaces it, or refuses to touch it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_block::{
-    Begun, Calibrated, KeptCache, Layout, NewCache, Samples, VolumeId, scan, write_superblock,
+    Begun, Calibrated, KeptCache, Layout, NewCache, Samples, Volume as Known, VolumeId, scan,
+    write_superblock,
 };
 use floe_device::Identity;
 
@@ -17,10 +19,29 @@ use super::parts::Parts;
 use super::random::random_id;
 use super::refusal::{Difference, Refusal};
 use super::start_error::StartError;
-use super::state_dir::StateDir;
+use super::state_dir::{Judged, StateDir};
 use super::suit::{Candidate, known, sampled, suit};
 use crate::status::OpenedStatus;
 use crate::volume::{DeviceSource, Volume};
+
+/// A cache that can begin a session, and on whose device nothing was changed yet.
+pub(crate) struct Ready {
+    source: Arc<dyn DeviceSource>,
+    cache: Disk,
+    found: Examined,
+    /// The cache that a new one replaces.
+    replaces: Option<[u8; 16]>,
+    /// The names of the volumes' devices.
+    backings: BTreeMap<String, String>,
+    wishes: Wishes,
+    took: Duration,
+}
+
+/// The cache to begin a session with.
+enum Examined {
+    Kept(Box<KeptCache>, Vec<Known>),
+    New(NewCache),
+}
 
 /// Makes or opens the cache on a device and begins a session for these volumes. `progress` receives
 /// the bytes read so far and their total.
@@ -33,16 +54,42 @@ pub fn start(
     wishes: &Wishes,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Parts, StartError> {
+    if let Some(state) = &wishes.state {
+        state.try_out()?;
+    }
+    examine(source, volumes, wishes, progress)?.begin()
+}
+
+/// Examines the cache on a device for a session of these volumes, and changes nothing. `progress`
+/// receives the bytes read so far and their total.
+///
+/// # Errors
+/// When the user has to decide something first, or something fails.
+pub(crate) fn examine(
+    source: &Arc<dyn DeviceSource>,
+    volumes: &[Volume],
+    wishes: &Wishes,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Ready, StartError> {
     let begun_at = Instant::now();
     let mut cache = Disk::open(source)?;
     let mut candidates = candidates(volumes)?;
     let found = cache.with_io(|io| look(io, progress))?;
-    let (kept, volumes) = match replacement(found, &mut cache, wishes)? {
+    let (found, before) = noted(found, wishes.state.as_ref(), wishes.peered.passed);
+    let id = match &found {
+        Found::Cache(kept) => Some(kept.superblock().id),
+        _ => cache.with_io(KeptCache::identify).ok().flatten().map(|superblock| superblock.id),
+    };
+    let (found, replaces) = match replacement(found, &mut cache, wishes)? {
         Some(mut kept) => {
-            let old = old_copy(&kept, wishes.state.as_ref(), wishes.consent)?;
-            let apart = old.or(wishes.apart);
-            let volumes = suit(&mut kept, &mut candidates, apart, wishes.lowest, wishes.consent)?;
-            (kept, volumes)
+            let old = old_copy(&kept, before.judged, wishes.consent)?;
+            let apart = old.or(wishes.peered.differs);
+            let without = &before.without;
+            let (lowest, consent) = (wishes.lowest, wishes.consent);
+            let volumes = suit(&mut kept, &mut candidates, apart, without, lowest, consent)?;
+            let parts = wishes.threads.min(kept.superblock().layout.shards() as usize);
+            kept.try_parts(&wishes.config, parts)?;
+            (Examined::Kept(Box::new(kept), volumes), None)
         }
         None => {
             let layout = Layout::new(
@@ -55,21 +102,101 @@ pub fn start(
                 true => known(id, candidate.volume), // clients may be writing to it
                 false => sampled(id, candidate, &Samples::default()),
             };
-            let volumes: Vec<_> = ids.map(volume).collect();
-            let new = NewCache { id: random_id()?, layout, volumes: volumes.clone() };
-            let kept = cache.with_io(|io| KeptCache::create(io, new))?;
-            let layout = &kept.superblock().layout;
-            tracing::info!(
-                bytes = layout.end_bytes(),
-                data_bytes = layout.data_bytes(),
-                shards = layout.shards(),
-                block_sizes = %layout.sizes(),
-                "cache made"
-            );
-            (kept, volumes)
+            let volumes = ids.map(volume).collect();
+            (Examined::New(NewCache { id: random_id()?, layout, volumes }), id)
         }
     };
-    begin(source, cache, kept, volumes, wishes, begun_at.elapsed())
+    let backing = |volume: &Volume| (volume.name.clone(), volume.backing.name());
+    Ok(Ready {
+        source: Arc::clone(source),
+        cache,
+        found,
+        replaces,
+        backings: volumes.iter().map(backing).collect(),
+        wishes: wishes.clone(),
+        took: begun_at.elapsed(),
+    })
+}
+
+impl Ready {
+    /// Makes the cache, if it is a new one, and begins the session.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn begin(self) -> Result<Parts, StartError> {
+        let Self { source, mut cache, found, replaces, backings, wishes, took } = self;
+        let (kept, volumes) = match found {
+            Examined::Kept(kept, volumes) => (*kept, volumes),
+            Examined::New(new) => {
+                let volumes = new.volumes.clone();
+                let kept = cache.with_io(|io| KeptCache::create(io, new))?;
+                if let (Some(state), Some(id)) = (&wishes.state, replaces) {
+                    state.forget(&id);
+                }
+                let layout = &kept.superblock().layout;
+                tracing::info!(
+                    bytes = layout.end_bytes(),
+                    data_bytes = layout.data_bytes(),
+                    shards = layout.shards(),
+                    block_sizes = %layout.sizes(),
+                    "cache made"
+                );
+                (kept, volumes)
+            }
+        };
+        begin(&source, cache, kept, volumes, backings, &wishes, took)
+    }
+}
+
+/// The note on a cache.
+pub(super) struct Before {
+    pub(super) judged: Judged,
+    /// Volumes that were served without it since.
+    pub(super) without: Vec<String>,
+}
+
+/// Compares a cache with its note. Applies a note that requests went past the cache, in the state
+/// directory or in a peer tier: its device did not take that record, and the note is as good.
+pub(super) fn noted(
+    found: Found,
+    state: Option<&StateDir>,
+    by_peers: Option<bool>,
+) -> (Found, Before) {
+    let mut before = Before { judged: Judged::Current, without: Vec::new() };
+    let mut kept = match found {
+        Found::Cache(kept) => kept,
+        other => return (other, before),
+    };
+    let superblock = kept.superblock();
+    if let Some(state) = state {
+        before.judged = state.judge(superblock);
+        before.without = state.read(&superblock.id).map_or(Vec::new(), |(it, _)| it.without);
+    }
+    let by_state = match &before.judged {
+        Judged::Passed { retired, file } => Some((*retired, file.display().to_string())),
+        _ => None,
+    };
+    let by_peers = by_peers.map(|retired| (retired, "the superblock of another tier".to_owned()));
+    // That it was ended is noted last.
+    let Some((retired, witness)) = by_state.into_iter().chain(by_peers).max_by_key(|it| it.0)
+    else {
+        return (Found::Cache(kept), before);
+    };
+    tracing::warn!(
+        session = superblock.session,
+        witness,
+        retired,
+        "the cache device had refused to record that requests went past the cache; the note of it \
+         counts"
+    );
+    if matches!(before.judged, Judged::Unclear { .. }) {
+        before.judged = Judged::Current; // a peer knows
+    }
+    if retired {
+        return (Found::Retired, before);
+    }
+    kept.pass_by();
+    (Found::Cache(kept), before)
 }
 
 /// Opens the backing devices and flushes them: recovery relies on data written to them earlier,
@@ -136,21 +263,26 @@ fn replacement(
     Ok(None)
 }
 
-/// Refuses an old copy of the cache. Returns [`Difference::Old`] if the user accepts it.
+/// Refuses an old copy of the cache, and one of which nothing tells whether its dirty data was
+/// written back. Returns [`Difference::Old`] if the user accepts it.
 pub(super) fn old_copy(
     kept: &KeptCache,
-    state: Option<&StateDir>,
+    judged: Judged,
     consent: Consent,
 ) -> Result<Option<Difference>, Refusal> {
-    let superblock = kept.superblock();
-    let Some((noted, witness)) = state.and_then(|state| state.later(superblock)) else {
-        return Ok(None);
+    let (noted, file, is_old) = match judged {
+        Judged::Current | Judged::Passed { .. } => return Ok(None),
+        Judged::Old { noted, file } => (noted.session, file, true),
+        Judged::Unclear { noted, file } => (noted.session, file, false),
     };
-    let (session, noted) = (superblock.session, noted.session);
-    let witness = witness.display().to_string();
+    let session = kept.superblock().session;
+    let witness = file.display().to_string();
     if !consent.accept_backing {
         let dirty_bytes = all_dirty_bytes(kept);
-        return Err(Refusal::OldCache { session, noted, witness, dirty_bytes });
+        return Err(match is_old {
+            true => Refusal::OldCache { session, noted, witness, dirty_bytes },
+            false => Refusal::Unclear { noted, witness, dirty_bytes },
+        });
     }
     tracing::warn!(session, noted, witness, "goes on with an old copy of the cache");
     Ok(Some(Difference::Old))
@@ -187,7 +319,8 @@ fn begin(
     source: &Arc<dyn DeviceSource>,
     mut cache: Disk,
     kept: KeptCache,
-    volumes: Vec<floe_block::Volume>,
+    volumes: Vec<Known>,
+    backings: BTreeMap<String, String>,
     wishes: &Wishes,
     took: Duration,
 ) -> Result<Parts, StartError> {
@@ -235,14 +368,13 @@ fn begin(
             "the cache had been passed by; what the backing devices have too was forgotten"
         );
     }
-    if let Some(state) = &wishes.state {
-        state.note(&superblock)?;
-    }
+    let keeper = Keeper::new(Arc::clone(source), superblock, wishes.state.clone());
+    keeper.note_begin(backings, dirty_bytes > 0, config.mode.keeps_writes());
     let parts = parts.into_iter().map(|(cache, journal)| (cache, Some(journal))).collect();
     Ok(Parts {
         parts,
         ids,
-        keeper: Some(Keeper::new(Arc::clone(source), superblock, wishes.state.clone())),
+        keeper: Some(keeper),
         data_start: 0,
         most_dirty_bytes: None,
         opened: Some(OpenedStatus { ended: ended.to_owned(), dirty_bytes, valid_bytes }),

@@ -1,23 +1,33 @@
-//! A directory that records the latest state of each cache, to detect old copies of a cache.
+//! A directory that records the latest state of each cache. It detects old copies of a cache and
+//! caches that are not there, and knows of writes past a cache whose device refused to record them.
 //!
-//! It has a file for each cache, named by its id, with the session and the generation of the latest
-//! superblock. The file is written after the superblock, so it is never ahead of the cache. An old
-//! copy goes undetected where the directory is lost, or restored together with the cache.
+//! It has a file for each cache, named by its id: a [`Noted`]. The file is written after the
+//! superblock, so it is never ahead of the cache, except for a cache that was passed by: then the
+//! device has refused its superblock, and the file is the only record. An old copy goes undetected
+//! where the directory is lost, or restored together with the cache.
+//!
+//! A second file for each cache reserves the room of the first. The two change places at each note,
+//! so that a note can be written when the file system is full.
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use floe_block::Superblock;
 use floe_device::{Place, create_private, create_private_folder};
-use serde::{Deserialize, Serialize};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
 
+use super::noted::{Noted, UNWRITTEN};
 use super::refusal::Refusal;
 
 /// A superblock has two copies, and the later one may be damaged.
 const COPIES: u64 = 2;
+
+/// A note's room is a multiple of this.
+const ROOM_BYTES: usize = 4096;
 
 /// The state directory. Clones share their state.
 #[derive(Debug, Clone)]
@@ -29,11 +39,17 @@ pub struct StateDir {
     warned: Arc<AtomicBool>,
 }
 
-/// The recorded state of a cache.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Noted {
-    pub(super) session: u64,
-    pub(super) generation: u64,
+/// The result of comparing a cache with its note.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Judged {
+    /// The cache is as noted, or later; or nothing is noted.
+    Current,
+    /// The cache is an old copy.
+    Old { noted: Noted, file: PathBuf },
+    /// Requests went past the cache, and its device did not take the record of that.
+    Passed { retired: bool, file: PathBuf },
+    /// Requests went past the cache. It is not known whether its dirty data was written back.
+    Unclear { noted: Noted, file: PathBuf },
 }
 
 impl StateDir {
@@ -69,30 +85,23 @@ impl StateDir {
         self.dir.join(format!("cache-{digits}.json"))
     }
 
-    /// Returns the recorded state of a cache and its file, if it is later than this superblock.
-    pub(super) fn later(&self, superblock: &Superblock) -> Option<(Noted, PathBuf)> {
-        let file = self.file(&superblock.id);
-        let noted = match std::fs::read(&file) {
-            Ok(text) => serde_json::from_slice::<Noted>(&text).map_err(io::Error::from),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
-            Err(error) => Err(error),
-        };
-        match noted {
-            Ok(noted) => {
-                (noted.generation >= superblock.generation + COPIES).then_some((noted, file))
-            }
-            Err(error) => {
+    /// Tests whether notes can be written, before anything is changed.
+    ///
+    /// # Errors
+    /// When they cannot, and the user asked for the directory. A full file system is no error: it
+    /// has been usable, and need not stay full.
+    pub(crate) fn try_out(&self) -> Result<(), Refusal> {
+        let test = self.dir.join("test.new");
+        let tried = create_private_folder(&self.dir).and_then(|()| create_private(&test));
+        let _ = std::fs::remove_file(&test);
+        match tried {
+            Ok(_) => Ok(()),
+            Err(error)
+                if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
                 self.warn(&error);
-                None
+                Ok(())
             }
-        }
-    }
-
-    /// Records the state of a cache, durably, after its superblock was written.
-    pub(super) fn note(&self, superblock: &Superblock) -> Result<(), Refusal> {
-        let Superblock { session, generation, .. } = *superblock;
-        match self.write(&self.file(&superblock.id), &Noted { session, generation }) {
-            Ok(()) => Ok(()),
             Err(source) if self.required => {
                 Err(Refusal::StateDir { dir: self.dir.display().to_string(), source })
             }
@@ -103,12 +112,78 @@ impl StateDir {
         }
     }
 
+    /// Compares the cache with this superblock with its note.
+    pub(super) fn judge(&self, superblock: &Superblock) -> Judged {
+        let Some((noted, file)) = self.read(&superblock.id) else { return Judged::Current };
+        let is_behind = |written: u64| written >= superblock.generation + COPIES;
+        match noted.passed {
+            Some(_) if noted.session > superblock.session => Judged::Old { noted, file },
+            Some(passed) if noted.session == superblock.session => {
+                match is_behind(passed.generation) {
+                    true => Judged::Old { noted, file },
+                    false => Judged::Passed { retired: passed.retired, file },
+                }
+            }
+            // It was opened since, without this directory.
+            Some(_) => Judged::Unclear { noted, file },
+            None if !is_behind(noted.generation) => Judged::Current,
+            // An earlier version of Floe noted only that requests went past the cache.
+            None if noted.generation >= superblock.generation + UNWRITTEN / 2
+                && noted.session <= superblock.session =>
+            {
+                Judged::Unclear { noted, file }
+            }
+            None => Judged::Old { noted, file },
+        }
+    }
+
+    /// Reads the note of a cache, and its file.
+    pub(super) fn read(&self, id: &[u8; 16]) -> Option<(Noted, PathBuf)> {
+        let file = self.file(id);
+        match read(&file) {
+            Ok(noted) => noted.map(|noted| (noted, file)),
+            Err(error) => {
+                self.warn(&error);
+                None
+            }
+        }
+    }
+
+    /// Returns all notes, with the ids of their caches and their files.
+    pub(super) fn all(&self) -> Vec<([u8; 16], Noted, PathBuf)> {
+        let entries = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
+        let id = |entry: std::fs::DirEntry| {
+            let name = entry.file_name();
+            let digits = name.to_str()?.strip_prefix("cache-")?.strip_suffix(".json")?;
+            u128::from_str_radix(digits, 16).ok().map(u128::to_be_bytes)
+        };
+        let mut ids: Vec<[u8; 16]> = entries.filter_map(id).collect();
+        ids.sort_unstable();
+        let noted = |id| self.read(&id).map(|(noted, file)| (id, noted, file));
+        ids.into_iter().filter_map(noted).collect()
+    }
+
+    /// Records the state of a cache, durably. Returns whether that was possible.
+    pub(super) fn note(&self, id: &[u8; 16], noted: &Noted) -> bool {
+        self.write(&self.file(id), noted)
+    }
+
+    /// Replaces a note.
+    pub(super) fn write(&self, file: &Path, noted: &Noted) -> bool {
+        let written = self.put(file, noted);
+        if let Err(error) = &written {
+            self.warn(error);
+        }
+        written.is_ok()
+    }
+
     fn warn(&self, error: &io::Error) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             let dir = self.dir.display();
             tracing::warn!(
                 %dir, %error,
-                "an old copy of the cache would not be noticed; give a state-dir that can be used"
+                "an old copy of the cache, or one that is missing, would not be noticed; give a \
+                 state-dir that can be used"
             );
         }
     }
@@ -116,16 +191,124 @@ impl StateDir {
     /// Forgets a cache that no longer exists.
     pub(super) fn forget(&self, id: &[u8; 16]) {
         // what is left is of a cache that never comes back
-        let _ = std::fs::remove_file(self.file(id));
+        let file = self.file(id);
+        let _ = std::fs::remove_file(file.with_extension("new"));
+        let _ = std::fs::remove_file(file);
     }
 
-    fn write(&self, file: &Path, noted: &Noted) -> io::Result<()> {
+    fn put(&self, file: &Path, noted: &Noted) -> io::Result<()> {
         create_private_folder(&self.dir)?;
-        let new = file.with_extension("new");
-        let mut written = create_private(&new)?;
-        written.write_all(&serde_json::to_vec(noted)?)?;
-        written.sync_all()?;
-        std::fs::rename(&new, file)?;
+        let mut text = serde_json::to_vec(noted)?;
+        text.resize(text.len().next_multiple_of(ROOM_BYTES), b' ');
+        let spare = file.with_extension("new");
+        let write = || -> io::Result<File> {
+            let mut options = OpenOptions::new();
+            let mut written =
+                options.write(true).create(true).truncate(false).mode(0o600).open(&spare)?;
+            written.write_all(&text)?;
+            written.set_len(text.len() as u64)?;
+            Ok(written)
+        };
+        write()?.sync_all()?;
+        let exchanged = renameat_with(CWD, &spare, CWD, file, RenameFlags::EXCHANGE).is_ok();
+        if !exchanged {
+            std::fs::rename(&spare, file)?; // the first note
+        }
+        let room = std::fs::metadata(&spare).map_or(0, |spare| spare.len());
+        if room < text.len() as u64 {
+            // Without room in the spare file a full file system may take no further note.
+            let _ = write();
+        }
         File::open(&self.dir)?.sync_all()
+    }
+}
+
+fn read(file: &Path) -> io::Result<Option<Noted>> {
+    match std::fs::read(file) {
+        Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_block::{BlockSizes, Layout};
+
+    use super::super::noted::Passed;
+    use super::*;
+
+    fn superblock(session: u64, generation: u64) -> Superblock {
+        let sizes: BlockSizes = "4KiB".parse().expect("a size");
+        Superblock {
+            id: [7; 16],
+            generation,
+            session,
+            clean: false,
+            void: false,
+            retired: None,
+            layout: Layout::new(&sizes, 4 << 20, 1).expect("there is room"),
+            calibrated: None,
+            stack: 0,
+            next_stack: 0,
+            companions: Vec::new(),
+            volumes: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_cache_is_judged_by_the_session_and_the_generation_that_are_noted() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(folder.path().join("state"), true);
+        let judge = |session, generation| match state.judge(&superblock(session, generation)) {
+            Judged::Current => "current",
+            Judged::Old { .. } => "old",
+            Judged::Passed { retired: false, .. } => "void",
+            Judged::Passed { retired: true, .. } => "retired",
+            Judged::Unclear { .. } => "unclear",
+        };
+        let note = |generation, passed: Option<bool>| {
+            let passed = passed.map(|retired| Passed { retired, generation });
+            let generation = generation + if passed.is_some() { UNWRITTEN } else { 0 };
+            let noted = Noted { session: 5, generation, passed, ..Noted::default() };
+            assert!(state.note(&[7; 16], &noted));
+        };
+        assert_eq!(judge(5, 20), "current");
+        note(20, None);
+        assert_eq!([(5, 19), (5, 22), (6, 24)].map(|(s, g)| judge(s, g)), ["current"; 3]);
+        assert_eq!([(5, 18), (4, 10)].map(|(s, g)| judge(s, g)), ["old"; 2]);
+        note(20, Some(false));
+        assert_eq!([(5, 19), (5, 24)].map(|(s, g)| judge(s, g)), ["void"; 2]);
+        assert_eq!([(5, 18), (4, 10)].map(|(s, g)| judge(s, g)), ["old"; 2]);
+        assert_eq!(judge(6, 24), "unclear");
+        note(20, Some(true));
+        assert_eq!(judge(5, 20), "retired");
+        // An earlier version's note of a superblock that could not be written.
+        note(20 + UNWRITTEN, None);
+        assert_eq!([(5, 20), (6, 24)].map(|(s, g)| judge(s, g)), ["unclear"; 2]);
+        state.forget(&[7; 16]);
+        assert_eq!(judge(5, 20), "current");
+        assert_eq!(std::fs::read_dir(state.path()).expect("a folder").count(), 0);
+    }
+
+    #[test]
+    fn a_note_of_an_earlier_version_can_be_read_and_it_can_read_this_ones() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = StateDir::new(folder.path(), true);
+        let file = state.file(&[7; 16]);
+        std::fs::write(&file, r#"{"session":5,"generation":20}"#).expect("a note");
+        let (noted, _) = state.read(&[7; 16]).expect("a note");
+        assert_eq!(noted, Noted { session: 5, generation: 20, ..Noted::default() });
+        for session in 6..9 {
+            assert!(state.note(&[7; 16], &Noted { session, ..noted.clone() }));
+            assert_eq!(state.read(&[7; 16]).expect("a note").0.session, session);
+            let text = std::fs::read(&file).expect("a note");
+            assert_eq!(text.len(), ROOM_BYTES);
+            let value: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+            assert_eq!((&value["session"], &value["generation"]), (&session.into(), &20.into()));
+            let spare = std::fs::metadata(file.with_extension("new")).expect("it is reserved");
+            assert_eq!(spare.len(), ROOM_BYTES as u64);
+        }
+        assert_eq!(state.all().len(), 1);
     }
 }

@@ -31,8 +31,9 @@ pub(super) fn sampled(id: VolumeId, candidate: &mut Candidate<'_>, right: &Sampl
 }
 
 /// Returns the volume entries with which the cache begins its session, in the order of
-/// `candidates`. Forgets content that may be old, which is all of it after the tiers were `apart`.
-/// `lowest` says that no persistent tier is below.
+/// `candidates`. Forgets content that may be old, which is all of it after the tiers were `apart`,
+/// and that of the volumes which were served `without` the cache. `lowest` says that no persistent
+/// tier is below.
 ///
 /// # Errors
 /// When the user has to decide something first, or a device fails. The cache's device has not been
@@ -41,6 +42,7 @@ pub(super) fn suit(
     kept: &mut KeptCache,
     candidates: &mut [Candidate<'_>],
     apart: Option<Difference>,
+    without: &[String],
     lowest: bool,
     consent: Consent,
 ) -> Result<Vec<Known>, StartError> {
@@ -85,14 +87,15 @@ pub(super) fn suit(
             continue;
         };
         let dirty_bytes = kept.dirty_bytes(old.id);
-        let differs = match other_device(old, volume).or(apart) {
+        let without = without.contains(&volume.name).then_some(Difference::Without);
+        let differs = match other_device(old, volume).or(apart).or(without) {
             Some(difference) => Some(difference),
             None => other_content(kept, old, volume, lowest, disk)?,
         };
         // The old samples have just been compared, unless something else differs.
         let right = if differs.is_none() { old.samples.clone() } else { Samples::default() };
         let stays = match differs {
-            Some(difference @ Difference::Apart) if dirty_bytes == 0 => {
+            Some(difference @ (Difference::Apart | Difference::Without)) if dirty_bytes == 0 => {
                 tracing::warn!(
                     volume = %volume.name,
                     %difference,

@@ -24,8 +24,8 @@ use super::disk::Disk;
 use super::keeper::Keeper;
 use super::options::Consent;
 use super::random::random_stack;
-use super::refusal::{Given, Refusal};
-use super::start::{candidates, old_copy};
+use super::refusal::{Difference, Given, Refusal};
+use super::start::{candidates, noted, old_copy};
 use super::start_error::StartError;
 use super::state_dir::StateDir;
 use super::suit::{difference, known};
@@ -58,6 +58,8 @@ pub struct WrittenBack {
 struct Done {
     keeper: Keeper,
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
+    /// Dirty bytes that it still has, of other volumes.
+    left_bytes: u64,
 }
 
 /// Writes the dirty data of peer tiers back to these devices, that of the lowest tier first. With
@@ -75,12 +77,17 @@ pub fn write_back(
     state: Option<&StateDir>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<WrittenBack>, StartError> {
-    let Order { order, is_whole } = from_the_lowest(tiers, accept)?;
+    let Order { order, is_whole, passed } = from_the_lowest(tiers, accept)?;
     let consent = Consent { accept_backing: accept, ..Consent::default() };
     let mut known = Vec::new();
     for (place, at) in order.iter().enumerate() {
-        let (_, mut kept) = opened(&tiers[*at])?;
-        old_copy(&kept, state, consent)?;
+        let (_, kept) = opened(&tiers[*at])?;
+        let (mut kept, before) = match noted(Found::Cache(kept), state, passed[*at]) {
+            (Found::Cache(kept), before) => (kept, before),
+            _ => return Err(Refusal::NoCache.into()), // it was ended
+        };
+        old_copy(&kept, before.judged, consent)?;
+        refuse_passed(&kept, targets, &before.without, accept)?;
         let lowest = place == 0 && is_whole;
         let (_, ids) = matched(&mut kept, targets, accept, lowest)?;
         known.push((&tiers[*at], kept.superblock().clone(), ids));
@@ -103,8 +110,8 @@ pub fn write_back(
             }
         }
     }
-    for Done { keeper, backings } in done {
-        keeper.close(&backings, None)?;
+    for Done { keeper, backings, left_bytes } in done {
+        keeper.close(&backings, None, left_bytes)?;
     }
     Ok(written)
 }
@@ -181,15 +188,18 @@ fn write_back_one(
             return Err(StartError::WriteBack { volume: volume.name.clone(), fault, left_bytes });
         }
     }
+    let left_bytes = driver.top().stats().dirty_bytes;
     drop(driver);
     let backings: Vec<_> =
         ids.iter().zip(&volumes).map(|(id, volume)| (*id, Arc::clone(&volume.backing))).collect();
     let mut keeper = Keeper::new(Arc::clone(source), superblock, state.cloned());
+    let backing = |volume: &Volume| (volume.name.clone(), volume.backing.name());
+    keeper.note_begin(volumes.iter().map(backing).collect(), true, false);
     if !is_whole {
         // A bypassed tier must not be served with this one as if nothing had happened.
         keeper.link_alone(random_stack()?)?;
     }
-    below.push(Done { keeper, backings });
+    below.push(Done { keeper, backings, left_bytes });
     let written = |((volume, id), bytes): ((Volume, VolumeId), u64)| WrittenBack {
         volume: volume.name,
         bytes: bytes - lost_sectors(&lost, id) * SECTOR_BYTES,
@@ -200,6 +210,30 @@ fn write_back_one(
 
 fn lost_sectors(lost: &[(VolumeId, Sectors)], volume: VolumeId) -> u64 {
     lost.iter().filter(|(of, _)| *of == volume).map(|(_, run)| run.end - run.start).sum()
+}
+
+/// Refuses a cache whose volumes were served without it since, unless the user accepts that.
+fn refuse_passed(
+    kept: &KeptCache,
+    targets: &[Target],
+    without: &[String],
+    accept: bool,
+) -> Result<(), Refusal> {
+    let volumes = &kept.superblock().volumes;
+    let is_target = |name: &String| {
+        let is_named = |target: &Target| target.volume.as_ref().is_none_or(|it| it == name);
+        targets.iter().find(|target| is_named(target))
+    };
+    for volume in volumes.iter().filter(|volume| without.contains(&volume.name)) {
+        if let (Some(target), false) = (is_target(&volume.name), accept) {
+            return Err(Refusal::OtherTarget {
+                volume: volume.name.clone(),
+                device: Given::of_source(&target.backing),
+                difference: Difference::Without,
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Matches the devices with the cache's volumes.

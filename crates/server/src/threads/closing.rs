@@ -23,6 +23,7 @@ struct InOrder {
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
     /// Peer tiers that hold dirty data.
     companions: Vec<Companion>,
+    dirty_bytes: u64,
 }
 
 impl Closing {
@@ -39,7 +40,9 @@ impl Closing {
             let keeper =
                 tier.keeper.filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
             let backings = volumes.iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
-            Some(InOrder { keeper, backings: backings.collect(), companions: others(&all, at) })
+            let (backings, companions) = (backings.collect(), others(&all, at));
+            let dirty_bytes = dirty.tiers.get(at).copied().unwrap_or_default();
+            Some(InOrder { keeper, backings, companions, dirty_bytes })
         };
         Self { in_order: tiers.into_iter().enumerate().filter_map(in_order).collect(), lost }
     }
@@ -54,9 +57,10 @@ impl Closing {
     /// # Errors
     /// The first failure of a device; the other tiers' superblocks are written all the same.
     pub(super) fn finish(self) -> Result<(), StartError> {
-        let ended = self.in_order.into_iter().map(|InOrder { keeper, backings, companions }| {
-            keeper.end(&backings, Some(companions))
-        });
+        let ended = self
+            .in_order
+            .into_iter()
+            .map(|it| it.keeper.end(&it.backings, Some(it.companions), it.dirty_bytes));
         ended.fold(Ok(()), Result::and)
     }
 }

@@ -116,9 +116,12 @@ pub(super) fn in_threads(
 
 impl KnownTier {
     /// Returns the tier's entry for its peers, if it is persistent and `may` hold data that they
-    /// lack.
+    /// lack, or was ended and its device cannot be told.
     pub(super) fn companion(&self, may: bool) -> Option<Companion> {
-        self.keeper.as_ref().filter(|_| may).map(|keeper| keeper.as_companion(&self.name))
+        let Failing { unnoted, retired, .. } = self.failing;
+        let keeper = self.keeper.as_ref().filter(|_| may || unnoted && retired)?;
+        let passed = unnoted.then_some(retired);
+        Some(Companion { passed, ..keeper.as_companion(&self.name) })
     }
 
     pub(super) fn facts(&self) -> TierFacts {

@@ -13,7 +13,8 @@ use super::tier::Tier;
 use crate::admin::AllowedPaths;
 use crate::config::{ServerConfig, TierConfig};
 use crate::kept::{
-    Consent, Parts, StartError, StateDir, Wishes, claim, company, start, volatile_data_start,
+    Consent, Parts, Peered, Ready, StartError, StateDir, Wishes, claim, company, examine,
+    may_claim, missing, volatile_data_start,
 };
 use crate::volume::{DeviceSource, Volume};
 
@@ -69,10 +70,11 @@ impl PreparedTiers {
         }
         let needed = Consent { initialise: false, ..consent } != Consent::default();
         let is_for = |tier: &TierConfig| tier.is_kept() || !needed && !tier.cache().is_memory();
-        if consent != Consent::default() && !config.tiers().any(is_for) {
-            let problem = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are \
-                           for a cache that is kept";
-            return Err(TierError::usage(problem));
+        // Without a persistent tier --discard-dirty may still be about one that is missing.
+        let may_miss =
+            state.is_some() && consent == Consent { discard_dirty: true, ..Consent::default() };
+        if consent != Consent::default() && !may_miss && !config.tiers().any(is_for) {
+            return Err(TierError::usage(FOR_KEPT));
         }
         let above = memory.map_or(Memory::None, MemoryTier::config);
         // Memory is above the first tier only; the tier above a lower one holds data for it, too.
@@ -108,7 +110,7 @@ impl PreparedTiers {
     /// journal read so far and their total.
     ///
     /// # Errors
-    /// When a tier cannot be opened.
+    /// When a tier cannot be opened. A refusal changes nothing, on the device of any tier.
     pub fn open(
         self,
         volumes: &[Volume],
@@ -118,27 +120,101 @@ impl PreparedTiers {
         let Self { tiers, consent, state } = self;
         let witness = witness(volumes, state.as_ref());
         let several = tiers.len() > 1;
-        let prepare = |(plan, how, before): (TierConfig, How, String)| {
-            let source = device(&plan, devices, witness.as_ref())
-                .map_err(|error| in_tier(error, &plan, several).at(&before))?;
-            Ok((plan, how, source))
+        if let Some(state) = state.as_ref().filter(|_| tiers.iter().any(|it| it.0.is_kept())) {
+            state.try_out().map_err(|refusal| refused(refusal.into()))?;
+        }
+        // A cache that is missing is found before a file is made in its place.
+        let mut sources: Vec<_> = tiers.iter().map(|_| None).collect();
+        let prepare = |which: &dyn Fn(&TierConfig) -> bool, sources: &mut [Option<_>]| {
+            for ((plan, _, before), source) in tiers.iter().zip(sources) {
+                if which(plan) {
+                    let device = device(plan, devices, witness.as_ref());
+                    *source =
+                        Some(device.map_err(|error| in_tier(error, plan, several).at(before))?);
+                }
+            }
+            Ok::<_, TierError>(())
         };
-        let mut tiers = tiers.into_iter().map(prepare).collect::<Result<Vec<_>, TierError>>()?;
+        prepare(&is_made, &mut sources)?;
+        let kept = tiers.iter().zip(&sources).filter(|((plan, ..), _)| plan.is_kept());
+        let kept: Vec<_> = kept.filter_map(|(_, source)| source.clone()).collect();
+        let missing = missing(state.as_ref(), volumes, &kept, consent).map_err(refused)?;
+        let discards = consent.discard_dirty || consent.accept_backing;
+        if discards && !missing.is_dirty() && !tiers.iter().any(|(plan, ..)| plan.is_kept()) {
+            return Err(TierError::usage(FOR_KEPT));
+        }
+        prepare(&|plan| !is_made(plan), &mut sources)?;
+        let sources = sources.into_iter().map(|source| source.expect("all are open"));
+        let mut tiers: Vec<_> = tiers
+            .into_iter()
+            .zip(sources)
+            .map(|((plan, how, _), source)| (plan, how, source))
+            .collect();
         let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
         let sources =
             kept.iter().map(|(plan, _, source)| (plan.cache().to_string(), Arc::clone(source)));
-        let apart = company(&sources.collect::<Vec<_>>(), consent)
+        let peered = company(&sources.collect::<Vec<_>>(), consent)
             .map_err(|(at, error)| in_tier(refused(error), &kept[at].0, several))?;
-        for ((_, how, _), apart) in kept.iter_mut().zip(apart) {
+        for ((_, how, _), peered) in kept.iter_mut().zip(peered) {
             if let How::Kept(wishes) = how {
-                wishes.apart = apart;
+                wishes.peered = peered;
             }
         }
-        let open = |(plan, how, source): (TierConfig, How, _)| {
-            how.open(&plan, source, volumes, progress)
-                .map_err(|error| in_tier(error, &plan, several))
+        let examine = |(plan, how, source): (TierConfig, How, _)| {
+            let examined = how.examine(&source, volumes, progress);
+            let examined = examined.map_err(|error| in_tier(error, &plan, several))?;
+            Ok((plan, examined, source))
         };
-        tiers.into_iter().map(open).collect()
+        let tiers = tiers.into_iter().map(examine).collect::<Result<Vec<_>, TierError>>()?;
+        missing.go_on();
+        let begin = |(plan, examined, source): (TierConfig, Examined, _)| {
+            examined.begin(&plan, source).map_err(|error| in_tier(error, &plan, several))
+        };
+        tiers.into_iter().map(begin).collect()
+    }
+}
+
+/// The complaint about permissions that no cache needs.
+const FOR_KEPT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a \
+                        cache that is kept";
+
+/// Returns whether the device of a tier has been made: a file with a length, a disk, or anything on
+/// a network. A mirror has been made where one of its halves has, a stripe where all are there.
+fn is_made(plan: &TierConfig) -> bool {
+    let cache = plan.cache();
+    let is_made = |path: &std::path::PathBuf| {
+        std::fs::metadata(path).is_ok_and(|data| !data.is_file() || data.len() > 0)
+    };
+    let mut paths = cache.paths().iter();
+    match cache.is_mirror() {
+        true => cache.is_remote() || paths.any(is_made),
+        false => !cache.is_memory() && paths.all(is_made),
+    }
+}
+
+/// A tier that was examined, with nothing changed.
+enum Examined {
+    Kept(Box<Ready>),
+    Volatile { caches: Vec<BlockCache>, data_start: u64, consent: Consent },
+}
+
+impl Examined {
+    /// Begins the session of a tier.
+    fn begin(self, plan: &TierConfig, source: Arc<dyn DeviceSource>) -> Result<Tier, TierError> {
+        let mut cache = match self {
+            Self::Kept(ready) => ready.begin().map_err(refused)?,
+            Self::Volatile { caches, data_start, consent } => {
+                if data_start > 0 {
+                    claim(&source, consent).map_err(refused)?;
+                }
+                Parts::volatile(caches).with_data_at(data_start)
+            }
+        };
+        let cache_bytes = cache.used_bytes(plan.cache_bytes());
+        if let Some(most) = plan.most_dirty_of(cache_bytes) {
+            cache.limit_dirty(most);
+        }
+        Ok(Tier { name: plan.name(), cache, source, cache_bytes })
     }
 }
 
@@ -176,7 +252,7 @@ impl How {
             threads,
             new_shards,
             fewer_threads,
-            apart: None,
+            peered: Peered { differs: None, passed: None },
             joins: false,
             lowest: false,
             state: None,
@@ -184,26 +260,25 @@ impl How {
         })))
     }
 
-    fn open(
+    /// Examines the device of a tier, and changes nothing.
+    fn examine(
         self,
-        plan: &TierConfig,
-        source: Arc<dyn DeviceSource>,
+        source: &Arc<dyn DeviceSource>,
         volumes: &[Volume],
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<Tier, TierError> {
-        let mut cache = match self {
-            Self::Kept(wishes) => start(&source, volumes, &wishes, progress).map_err(refused)?,
+    ) -> Result<Examined, TierError> {
+        Ok(match self {
+            Self::Kept(wishes) => {
+                let ready = examine(source, volumes, &wishes, progress).map_err(refused)?;
+                Examined::Kept(Box::new(ready))
+            }
             Self::Volatile { caches, data_start, consent } => {
                 if data_start > 0 {
-                    claim(&source, consent).map_err(refused)?;
+                    may_claim(source, consent).map_err(refused)?;
                 }
-                Parts::volatile(caches).with_data_at(data_start)
+                Examined::Volatile { caches, data_start, consent }
             }
-        };
-        if let Some(most) = plan.most_dirty_bytes() {
-            cache.limit_dirty(most);
-        }
-        Ok(Tier { name: plan.name(), cache, source, cache_bytes: plan.cache_bytes() })
+        })
     }
 }
 
@@ -243,7 +318,7 @@ impl TierOrder {
             }
             let witness = witness(&volumes, state.as_ref());
             let source = device(&tier, &*devices, witness.as_ref())?;
-            how.open(&tier, source, &volumes, &mut |_, _| {})
+            how.examine(&source, &volumes, &mut |_, _| {})?.begin(&tier, source)
         };
         make().map_err(|error: TierError| error.about(&format!("tier {spec}")))
     }

@@ -38,6 +38,8 @@ const CALIBRATED: u32 = 4;
 const RETIRED: u32 = 8;
 const IN_USE: u16 = 1;
 const ABOVE: u16 = 2;
+const PASSED: u16 = 4;
+const ENDED: u16 = 8;
 
 /// The identity and state of a cache.
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +83,9 @@ pub struct Companion {
     pub above: bool,
     /// The session in which it was served with this one; 0 where that is not known.
     pub session: u32,
+    /// Requests went past it in that session, and its device refused the record of that; true when
+    /// nothing in it is valid any more, false when its dirty data is.
+    pub passed: Option<bool>,
 }
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
@@ -260,7 +265,11 @@ impl Companion {
         let name = &self.name[..self.name.floor_char_boundary(MOST_COMPANION_BYTES)];
         let mut entry = CompanionEntry {
             id: self.id,
-            flags: (IN_USE + u16::from(self.above) * ABOVE).into(),
+            flags: (IN_USE
+                + u16::from(self.above) * ABOVE
+                + u16::from(self.passed.is_some()) * PASSED
+                + u16::from(self.passed == Some(true)) * ENDED)
+                .into(),
             name_bytes: (name.len() as u16).into(),
             session: self.session.into(),
             name: [0; MOST_COMPANION_BYTES],
@@ -275,8 +284,9 @@ impl CompanionEntry {
         let name = self.name.get(..self.name_bytes.get().into());
         let name = name.and_then(|name| std::str::from_utf8(name).ok());
         let name = name.ok_or("a name for a tier that is no text")?.to_owned();
-        let above = self.flags.get() & ABOVE != 0;
-        Ok(Companion { id: self.id, name, above, session: self.session.get() })
+        let is = |flag| self.flags.get() & flag != 0;
+        let (above, passed) = (is(ABOVE), is(PASSED).then_some(is(ENDED)));
+        Ok(Companion { id: self.id, name, above, session: self.session.get(), passed })
     }
 }
 

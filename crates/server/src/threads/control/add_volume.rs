@@ -12,6 +12,7 @@ use super::opening::beside;
 use super::remove_volume::forget;
 use super::resize_volume::watch;
 use crate::admin::{Addition, AllowedPaths, Reply, Trouble};
+use crate::kept::without;
 use crate::volume::{Reach, Volume};
 
 /// Opens the device, adds the volume in all workers, writes it down, and offers it.
@@ -28,6 +29,15 @@ pub(super) fn add_volume(
     })?;
     let offerable = control.offer.check(&volume);
     offerable.map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
+
+    let ids: Vec<_> =
+        control.tiers.iter().filter_map(|tier| Some(tier.keeper.as_ref()?.id())).collect();
+    if let Some(state) = &control.config.state {
+        let missing = without(state, std::slice::from_ref(&volume), &ids, |_| false);
+        let missing =
+            missing.map_err(|refusal| Reply::trouble(Trouble::Conflict, refusal.to_string()))?;
+        missing.go_on();
+    }
 
     // Every worker opens the device.
     let name = volume.name.clone();

@@ -85,6 +85,7 @@ fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem)
 /// old.
 fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     let Some(keeper) = control.tiers[number].keeper.take() else { return Ok(()) };
+    keeper.note_clean();
     // The peer tiers forget it before its device may be reused.
     let linked = link(control.stack, control.tiers.iter_mut());
     // A tier whose device has failed may still accept its superblock.

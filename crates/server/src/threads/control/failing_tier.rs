@@ -3,14 +3,16 @@
 //! `restore` makes a device that only failed usable again. A *journal* that could not be written is
 //! worse: its last state remains on the device. So before clients change data it describes, its
 //! superblock records that it is invalid: first its clean data, then, when all dirty data has been
-//! written back, all of it. A note that cannot be written is tried again later. Requests bypass the
-//! cache all the same, and status, log and `/healthz` say what the next start must not do.
+//! written back, all of it. A note that the device refuses goes into the state directory, where the
+//! next start finds it, and is tried again later. Requests bypass the cache also where neither
+//! takes it, and status, log and `/healthz` say what the next start must not do.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use floe_block::{SECTOR_BYTES, VolumeId};
 
+use super::super::known_tier::link;
 use super::super::messages::{Message, TierEvent};
 use super::super::tier::TierKey;
 use super::core::Control;
@@ -100,7 +102,8 @@ impl Control {
             true => tracing::error!(
                 tier,
                 "the cache was ended, but its device cannot be told: the volumes have all that \
-                 was in it; do not start floe with it again without --initialise"
+                 was in it; without the state folder's note do not start floe with it again but \
+                 with --initialise"
             ),
         }
         self.workers.tell_all(|| Message::Retire { tier: key });
@@ -163,6 +166,10 @@ impl Control {
                 );
             }
             _ => {}
+        }
+        // The peer tiers know of it, too: they may be there where the state directory is not.
+        if let Err(error) = link(self.stack, self.tiers.iter_mut()) {
+            tracing::error!(tier, %error, "the superblock of a peer tier could not be written");
         }
         let unnoted = self.tiers.iter().any(|tier| tier.failing.unnoted);
         self.note_again = unnoted.then(|| Instant::now() + NOTE_AGAIN);

@@ -74,6 +74,7 @@ fn companions_are_read_as_they_were_written_and_long_names_are_cut() {
         name: name.to_owned(),
         above: id == 9,
         session: 6,
+        passed: None,
     };
     let named = companion(7, "file:/dev/sdc,write=back");
     let superblock = Superblock {
@@ -83,7 +84,13 @@ fn companions_are_read_as_they_were_written_and_long_names_are_cut() {
     let superblock = Superblock { stack: 0x0403_0201, next_stack: 5, ..superblock };
     let bytes = superblock.encode().unwrap();
     let Copy::Good(found) = Superblock::decode(&bytes) else { panic!("it can be read") };
-    assert_eq!(found.companions, [named, companion(9, &"é".repeat(116))]);
+    assert_eq!(found.companions, [named.clone(), companion(9, &"é".repeat(116))]);
+    for passed in [None, Some(false), Some(true)] {
+        let companions = vec![Companion { passed, ..named.clone() }];
+        let bytes = Superblock { companions: companions.clone(), ..superblock.clone() }.encode();
+        let Copy::Good(found) = Superblock::decode(&bytes.unwrap()) else { panic!("it is read") };
+        assert_eq!(found.companions, companions);
+    }
     assert_eq!((found.stack, found.next_stack), (0x0403_0201, 5));
     assert_eq!(found.volumes, superblock.volumes);
     assert_eq!(bytes[120..128], *b"\x01\x02\x03\x04\x05\0\0\0");
