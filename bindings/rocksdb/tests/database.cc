@@ -123,10 +123,10 @@ size_t Charges(floe::rocksdb::FloeCache& cache) {
   return sum;
 }
 
-/// Memory of write buffers is charged to the cache, also while blocks push it out, and not any
-/// longer when the database is closed.
+/// Memory of write buffers is charged to the cache, which is smaller here so that its charges evict
+/// each other while they are in use. None is left when the database is closed.
 void WriteBuffersAreChargedAsLongAsTheyAreThere(const std::string& folder) {
-  auto cache = floe::rocksdb::NewFloeCache(Uncharged(8 << 20));
+  auto cache = floe::rocksdb::NewFloeCache(Uncharged(1 << 20));
   auto buffers = std::make_shared<rocksdb::WriteBufferManager>(64 << 20, cache);
   rocksdb::BlockBasedTableOptions table;
   table.block_cache = cache;
