@@ -23,7 +23,7 @@ use crate::sync::Arc;
 ///
 /// [`new`](Self::new) makes a cache of so many entries, [`builder`](Self::builder) one with other
 /// limits and settings. When it is full, the policy `P` chooses the entries to evict:
-/// [`QdClock`](crate::policy::QdClock) by default. `S` hashes keys.
+/// [`QdClock`] by default. `S` hashes keys.
 ///
 /// - [`get`](Self::get) looks a key up. The guard that it returns keeps the value in memory.
 /// - [`insert`](Self::insert) puts a value under a key, [`remove`](Self::remove) takes one out.
