@@ -294,15 +294,16 @@ mod tests {
         let mut what_if = WhatIf::new(2);
         looped(&mut what_if, 900, 2, 900);
         let outlook = what_if.outlook(600 * 4096).unwrap();
-        assert_eq!((outlook.seen_bytes, outlook.first_read_ratio), (900 * 4096, 0.5));
+        assert_eq!(outlook.seen_bytes, 900 * 4096);
+        assert!((outlook.first_read_ratio - 0.5).abs() < 0.001, "{outlook:?}");
         assert_eq!(filling(&what_if, 600), [false, false, true, true]);
-        assert_eq!(filling(&what_if, 2000), [false, true, true, true]);
+        assert_eq!(filling(&what_if, 1500), [false, true, true, true]);
         // The load touches nothing new: larger sizes do gain nothing.
         looped(&mut what_if, 900, 200, 900);
         assert_eq!(filling(&what_if, 600), [false; 4]);
-        // More blocks than are sampled, each for the first time.
+        // More blocks than are sampled.
         let mut what_if = WhatIf::new(2);
-        looped(&mut what_if, 100_000, 1, 50_000);
+        looped(&mut what_if, 100_000, 8, 50_000);
         let seen = what_if.outlook(1 << 30).unwrap().seen_bytes / 4096;
         assert!((85_000..115_000).contains(&seen), "{seen}");
         assert_eq!(filling(&what_if, 60_000), [false, false, true, true]);
