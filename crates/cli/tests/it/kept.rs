@@ -116,7 +116,7 @@ fn what_was_flushed_survives_a_killed_server() {
         assert_eq!(opened.dirty_bytes, 307_200);
         assert_eq!(status.tiers[0].opened, status.opened);
         let told = floe_ok(&["status", "--admin", &server.admin]);
-        let line = "started after an unclean end: 300.0 KiB of dirty data recovered";
+        let line = "started after an unclean end: 300KiB of dirty data recovered";
         assert!(told.contains(line), "{told}");
         assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
         server.drain_and_end();
