@@ -2,30 +2,35 @@
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 use crate::places::{CHUNKS, ENTRIES, Places};
 use crate::sync::Arc;
 
 /// Bytes in a chunk at most, if more than one entry is to fit in, and if there is little so far.
 const CHUNK_BYTES: usize = 16 << 20;
-/// Bytes in the first chunk where the entries to expect are too many for an arena; each further one
-/// is as large as all before.
+/// Bytes in the first chunk at most; each further one is as large as all before.
 const CHUNK_FIRST_BYTES: usize = 64 << 10;
-/// Entries in the first chunk where their number is unknown; each further one is as large as all
-/// before.
-const ENTRIES_FIRST: usize = 64;
+/// Entries in the first chunk at most.
+const ENTRIES_FIRST: usize = 32;
 /// Beyond what is expected, chunks are this part of all before, and a chunk may always be so large.
 const BEYOND_SHARE: usize = 8;
 
 /// The most memory that the slabs of a cache have in one piece.
 const ARENA_BYTES: usize = 256 << 20;
+/// The part of the entries to expect for which a slab has chunks of its own, before it takes its
+/// part of an arena. A cache that stays far from full takes no arena.
+const BEFORE_ARENA: usize = 8;
 
-/// Memory for the first chunks of all slabs of a cache: in one piece, because only whole large
-/// pages of it can be large, and those of a single slab are few.
+/// Memory for most entries of all slabs of a cache: in one piece, because only whole large pages of
+/// it can be large, and those of a single slab are few. Taken when the first slab needs its part.
 #[derive(Debug)]
 pub(crate) struct Arena<E> {
+    slabs: usize,
+    /// Entries that a slab is to have, those in chunks of its own included.
+    expected: usize,
     /// From a box.
-    memory: *mut [MaybeUninit<E>],
+    memory: OnceLock<*mut [MaybeUninit<E>]>,
 }
 
 // SAFETY: only memory, which slabs use, each its part.
@@ -34,23 +39,66 @@ unsafe impl<E: Send> Send for Arena<E> {}
 unsafe impl<E: Send> Sync for Arena<E> {}
 
 impl<E> Arena<E> {
-    /// For so many slabs of so many entries, if that is not too much to be taken at once. Memory
-    /// that is not touched costs nothing.
-    pub(crate) fn new(slabs: usize, entries: usize) -> Option<Arc<Self>> {
-        let entries = entries.checked_mul(slabs)?;
+    /// For so many slabs of so many entries, if that is not too much to be taken at once.
+    pub(crate) fn new(slabs: usize, expected: usize) -> Option<Arc<Self>> {
+        let arena = Self { slabs, expected, memory: OnceLock::new() };
+        let entries = arena.entries().checked_mul(slabs)?;
         let bytes = entries.checked_mul(size_of::<E>())?;
-        (bytes <= ARENA_BYTES && entries <= ENTRIES).then(|| {
-            let mut memory = Box::new_uninit_slice(entries);
-            crate::huge::prefer(memory.as_mut_ptr(), bytes);
-            Arc::new(Self { memory: Box::into_raw(memory) })
-        })
+        let is_worthwhile = entries > 0 && bytes <= ARENA_BYTES && entries <= ENTRIES;
+        is_worthwhile.then(|| Arc::new(arena))
+    }
+
+    /// Entries for which a slab has chunks of its own.
+    fn before(&self) -> usize {
+        (self.expected / BEFORE_ARENA).next_power_of_two().max(ENTRIES_FIRST)
+    }
+
+    /// Entries of a slab's part.
+    fn entries(&self) -> usize {
+        self.expected.saturating_sub(self.before())
+    }
+
+    /// A slab's part, by its number. Memory that is not touched costs nothing.
+    fn part(&self, number: usize) -> *mut [MaybeUninit<E>] {
+        let entries = self.entries();
+        let memory = self.memory.get_or_init(|| {
+            let mut memory = Box::new_uninit_slice(self.slabs * entries);
+            crate::huge::prefer(memory.as_mut_ptr(), size_of_val(&*memory));
+            Box::into_raw(memory)
+        });
+        let first = memory.cast::<MaybeUninit<E>>().wrapping_add(number * entries);
+        std::ptr::slice_from_raw_parts_mut(first, entries)
     }
 }
 
 impl<E> Drop for Arena<E> {
     fn drop(&mut self) {
-        // SAFETY: from `Box::into_raw`, and the slabs that had parts of it are no more.
-        drop(unsafe { Box::from_raw(self.memory) });
+        if let Some(memory) = self.memory.take() {
+            // SAFETY: from `Box::into_raw`, and the slabs that had parts of it are no more.
+            drop(unsafe { Box::from_raw(memory) });
+        }
+    }
+}
+
+/// A piece of memory of a slab.
+#[derive(Debug)]
+struct Chunk<E> {
+    /// From a box, which is not kept as such: addresses in it are in use while others are given
+    /// out.
+    memory: *mut [MaybeUninit<E>],
+    /// It is a part of an arena, and not of a box of its own.
+    is_in_arena: bool,
+}
+
+impl<E> Chunk<E> {
+    fn len(&self) -> usize {
+        self.memory.len()
+    }
+
+    /// The addresses of its bytes.
+    fn addresses(&self) -> Range<usize> {
+        let start = self.memory.cast::<E>().expose_provenance();
+        start..start + self.len() * size_of::<E>()
     }
 }
 
@@ -62,14 +110,14 @@ pub(crate) struct Slab<E> {
     free: Vec<u32>,
     /// For readers: where the chunks lie.
     places: Arc<Places>,
-    /// From boxes. Not kept as such: addresses in them are in use while others are given out.
-    chunks: Vec<*mut [MaybeUninit<E>]>,
+    chunks: Vec<Chunk<E>>,
     /// Tells how much of the last chunk has been given out.
     begun: usize,
     /// Counts how many entries there will be, as far as that is known.
     expected: Option<usize>,
-    /// Where the first chunk is from, if it is not the slab's own.
-    arena: Option<Arc<Arena<E>>>,
+    /// Where a chunk is to come from, or has, that is not the slab's own; and the slab's number
+    /// there.
+    arena: Option<(Arc<Arena<E>>, usize)>,
 }
 
 impl<E> Slab<E> {
@@ -79,13 +127,10 @@ impl<E> Slab<E> {
         Self { free, places, chunks, begun: 0, expected, arena: None }
     }
 
-    /// For so many entries, perhaps a few more, in a part of an arena, by its number.
-    pub(crate) fn in_arena(arena: &Arc<Arena<E>>, part: usize, entries: usize) -> Self {
-        let first = arena.memory.cast::<MaybeUninit<E>>().wrapping_add(part * entries);
-        let first = std::ptr::slice_from_raw_parts_mut(first, entries);
-        let mut slab = Self::new(Some(entries));
-        slab.add(first);
-        slab.arena = Some(Arc::clone(arena));
+    /// Makes a slab that has most of its entries in a part of an arena, by its number.
+    pub(crate) fn in_arena(arena: &Arc<Arena<E>>, number: usize) -> Self {
+        let mut slab = Self::new(Some(arena.expected));
+        slab.arena = Some((Arc::clone(arena), number));
         slab
     }
 
@@ -108,34 +153,46 @@ impl<E> Slab<E> {
     #[inline(never)]
     fn begin(&mut self) -> (u32, *mut E) {
         if self.chunks.last().is_none_or(|chunk| chunk.len() == self.begun) {
-            let first = (CHUNK_FIRST_BYTES / size_of::<E>().max(1)).max(1);
-            let there = self.chunks.iter().map(|chunk| chunk.len()).sum::<usize>();
-            // So that there are never more chunks than have numbers.
-            let most = (CHUNK_BYTES / size_of::<E>().max(1)).max(there / BEYOND_SHARE);
-            let more = match self.expected {
-                None => there.max(ENTRIES_FIRST),
-                // Memory that is not touched costs nothing, and large pages need large chunks; but
-                // of those the first touch costs a large page.
-                Some(expected) if there < expected => (expected - there).min(there.max(first)),
-                Some(_) => there / BEYOND_SHARE,
-            };
-            let entries = more.clamp(1, most.clamp(1, ENTRIES));
-            let mut chunk = Box::new_uninit_slice(entries);
-            crate::huge::prefer(chunk.as_mut_ptr(), size_of_val(&*chunk));
-            self.add(Box::into_raw(chunk));
+            let chunk = self.another_chunk();
+            self.add(chunk);
             self.begun = 0;
         }
-        let chunk = *self.chunks.last().expect("there is one, see above");
-        let entry = chunk.cast::<E>().wrapping_add(self.begun);
+        let chunk = self.chunks.last().expect("there is one, see above");
+        let entry = chunk.memory.cast::<E>().wrapping_add(self.begun);
         let place = Places::number(self.chunks.len() - 1, self.begun);
         self.begun += 1;
         (place, entry)
     }
 
+    /// Memory for further entries.
+    fn another_chunk(&self) -> Chunk<E> {
+        let there = self.chunks.iter().map(Chunk::len).sum::<usize>();
+        if let Some((arena, number)) = &self.arena
+            && there >= arena.before()
+            && !self.is_in_arena()
+        {
+            return Chunk { memory: arena.part(*number), is_in_arena: true };
+        }
+        let first = (CHUNK_FIRST_BYTES / size_of::<E>().max(1)).clamp(1, ENTRIES_FIRST);
+        // So that there are never more chunks than have numbers.
+        let most = (CHUNK_BYTES / size_of::<E>().max(1)).max(there / BEYOND_SHARE);
+        let more = match self.expected {
+            None => there.max(first),
+            // Memory that is not touched costs nothing, and large pages need large chunks; but of
+            // those the first touch costs a large page.
+            Some(expected) if there < expected => (expected - there).min(there.max(first)),
+            Some(_) => there / BEYOND_SHARE,
+        };
+        let entries = more.clamp(1, most.clamp(1, ENTRIES));
+        let mut memory = Box::new_uninit_slice(entries);
+        crate::huge::prefer(memory.as_mut_ptr(), size_of_val(&*memory));
+        Chunk { memory: Box::into_raw(memory), is_in_arena: false }
+    }
+
     /// Takes a chunk in, whose entries are given out from now on.
-    fn add(&mut self, chunk: *mut [MaybeUninit<E>]) {
+    fn add(&mut self, chunk: Chunk<E>) {
         assert!(self.chunks.len() < CHUNKS, "the memory is in too many chunks");
-        self.places.add::<E>(self.chunks.len(), chunk.cast::<E>().expose_provenance());
+        self.places.add::<E>(self.chunks.len(), chunk.addresses().start);
         self.chunks.push(chunk);
     }
 
@@ -159,44 +216,35 @@ impl<E> Slab<E> {
     /// the others.
     pub(crate) fn split(mut self, addresses: &[usize]) -> (Self, Self) {
         let mut with = Self::new(None);
-        let has_any = |chunk: &*mut [MaybeUninit<E>]| {
-            let begin = chunk.cast::<E>().expose_provenance();
-            let end = begin + chunk.len() * size_of::<E>();
-            addresses.partition_point(|&address| address < begin)
+        let has_any = |chunk: &mut Chunk<E>| {
+            let Range { start, end } = chunk.addresses();
+            addresses.partition_point(|&address| address < start)
                 < addresses.partition_point(|&address| address < end)
         };
-        // The first chunk of a slab with an arena is a part of that.
-        if self.arena.is_some() && has_any(&self.chunks[0]) {
-            with.arena = self.arena.take();
-            with.chunks.push(self.chunks.remove(0));
-        }
-        let own = usize::from(self.arena.is_some());
-        with.chunks.extend(self.chunks.extract_if(own.., |chunk| has_any(chunk)));
+        with.chunks.extend(self.chunks.extract_if(.., has_any));
+        with.arena.clone_from(&self.arena);
         (with, self)
     }
 
     /// Returns whether it has a part of an arena.
     pub(crate) fn is_in_arena(&self) -> bool {
-        self.arena.is_some()
+        self.chunks.iter().any(|chunk| chunk.is_in_arena)
     }
 
     /// Its part of an arena, if it has one.
     pub(crate) fn part_of_arena(&self) -> Option<Range<usize>> {
-        self.arena.as_ref().and_then(|_| self.memory().next())
+        self.chunks.iter().find(|chunk| chunk.is_in_arena).map(Chunk::addresses)
     }
 
     /// Where entries lie, or will.
     pub(crate) fn memory(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        self.chunks.iter().map(|chunk| {
-            let start = chunk.cast::<E>().expose_provenance();
-            start..start + chunk.len() * size_of::<E>()
-        })
+        self.chunks.iter().map(Chunk::addresses)
     }
 
     /// Bytes that are or were in use, and what keeps account of them.
     pub(crate) fn memory_bytes(&self) -> usize {
         let full = self.chunks.split_last().map_or(&[][..], |(_, full)| full);
-        let entries = full.iter().map(|chunk| chunk.len()).sum::<usize>() + self.begun;
+        let entries = full.iter().map(Chunk::len).sum::<usize>() + self.begun;
         let accounts = self.free.capacity() * size_of::<u32>() + size_of::<Places>();
         entries * size_of::<E>() + accounts
     }
@@ -204,9 +252,9 @@ impl<E> Slab<E> {
 
 impl<E> Drop for Slab<E> {
     fn drop(&mut self) {
-        for &chunk in &self.chunks[usize::from(self.arena.is_some())..] {
+        for chunk in self.chunks.iter().filter(|chunk| !chunk.is_in_arena) {
             // SAFETY: from `Box::into_raw`, and no memory of a dropped slab is in use.
-            drop(unsafe { Box::from_raw(chunk) });
+            drop(unsafe { Box::from_raw(chunk.memory) });
         }
     }
 }

@@ -3,13 +3,11 @@
 use crate::budget::Amount;
 use crate::slab::{Arena, Slab};
 
-/// Slots that a shard without a limit of entries begins with.
-const SLOTS_FIRST: usize = 64;
-/// A cache that may hold so many entries, and no more, has slots for all of them at once, so that
-/// no insertion waits for more. A larger one begins with a few: it may never be filled.
-const SLOTS_AT_ONCE: usize = 1 << 22;
-/// Slots that the shards of such a cache begin with together.
-const SLOTS_BEGUN: usize = 1 << 16;
+/// Slots that a shard begins with, unless its limit is less: the cache may never be filled.
+const SLOTS_FIRST: usize = 16;
+/// The admission of a cache that may hold so many entries, and no more, is told of all of them at
+/// once: what it remembers depends on that. A larger cache may never be filled.
+const TOLD_AT_ONCE: usize = (1 << 22) + (1 << 19);
 
 /// Holds what a shard is made with.
 #[derive(Debug, Clone, Copy)]
@@ -35,17 +33,21 @@ impl Shape {
 
     /// Slots it has room for at first.
     pub(super) fn slots_first(&self) -> usize {
-        let Some(slots) = self.slots else { return SLOTS_FIRST };
-        let is_large = slots.saturating_mul(self.shards) > SLOTS_AT_ONCE + SLOTS_AT_ONCE / 8;
-        if is_large { (SLOTS_BEGUN / self.shards).max(SLOTS_FIRST) } else { slots.max(1) }
+        self.slots.map_or(SLOTS_FIRST, |slots| slots.clamp(1, SLOTS_FIRST))
+    }
+
+    /// Entries of which an admission is told at first.
+    pub(super) fn told_first(&self) -> usize {
+        let is_told = |slots: &usize| slots.saturating_mul(self.shards) <= TOLD_AT_ONCE;
+        self.slots.filter(is_told).map_or(self.slots_first(), |slots| slots.max(1))
     }
 
     /// Memory for the entries of so many shards of this shape.
     pub(crate) fn slabs<E>(&self, shards: usize) -> impl Iterator<Item = Slab<E>> {
         let places = self.places();
-        let arena = places.and_then(|places| Arena::new(shards, places)).zip(places);
+        let arena = places.and_then(|places| Arena::new(shards, places));
         (0..shards).map(move |shard| match &arena {
-            Some((arena, places)) => Slab::in_arena(arena, shard, *places),
+            Some(arena) => Slab::in_arena(arena, shard),
             None => Slab::new(places),
         })
     }

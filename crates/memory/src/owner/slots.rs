@@ -257,8 +257,8 @@ mod tests {
     #[test]
     fn slots_double_up_to_the_limit_and_grow_by_a_quarter_beyond() {
         let mut slots = slots(100);
-        assert_eq!(slots.reserved(), 100);
-        for (limit, expected) in [(350, 200), (350, 350), (351, 438), (usize::MAX, 876)] {
+        assert_eq!(slots.reserved(), 16);
+        for (limit, expected) in [(56, 32), (56, 56), (57, 70), (usize::MAX, 140)] {
             slots.set_limit(Some(limit).filter(|&limit| limit < usize::MAX));
             slots.set_reserved(slots.reserved_next());
             assert_eq!(slots.reserved(), expected);
