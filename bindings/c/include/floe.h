@@ -431,10 +431,12 @@ enum floe_status floe_options_set_policy(struct floe_options *options, const cha
 // is admitted.
 enum floe_status floe_options_set_admission(struct floe_options *options, const char *admission);
 
-// Sets the milliseconds after its insertion at which an entry expires, 0 for never.
+// Sets the milliseconds after its insertion at which an entry expires, 0 for never. More than 174
+// years are for ever.
 enum floe_status floe_options_set_time_to_live_ms(struct floe_options *options, uint64_t ms);
 
-// Sets the milliseconds after its last use at which an entry expires, 0 for never.
+// Sets the milliseconds after its last use at which an entry expires, 0 for never. More than 174
+// years are for ever.
 enum floe_status floe_options_set_time_to_idle_ms(struct floe_options *options, uint64_t ms);
 
 // Sets the number of parts with a lock each, a power of two; 0 for as many as suit the machine.

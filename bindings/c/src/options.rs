@@ -139,7 +139,8 @@ pub unsafe extern "C" fn floe_options_set_admission(
     }
 }
 
-/// Sets the milliseconds after its insertion at which an entry expires, 0 for never.
+/// Sets the milliseconds after its insertion at which an entry expires, 0 for never. More than 174
+/// years are for ever.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_time_to_live_ms(
     options: *mut floe_options,
@@ -154,7 +155,8 @@ pub unsafe extern "C" fn floe_options_set_time_to_live_ms(
     }
 }
 
-/// Sets the milliseconds after its last use at which an entry expires, 0 for never.
+/// Sets the milliseconds after its last use at which an entry expires, 0 for never. More than 174
+/// years are for ever.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_time_to_idle_ms(
     options: *mut floe_options,

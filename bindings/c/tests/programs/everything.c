@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <threads.h>
+#include <time.h>
 
 #define CHECK(what)                                                                       \
     do {                                                                                  \
@@ -113,6 +115,28 @@ static void given(void) {
     floe_value_release(kept);
     CHECK(atomic_load(&freed) == 1000);
     floe_value_release(NULL);
+}
+
+/* Expired data is freed though nobody calls the cache, and what is held once it is released. */
+static void quiet(void) {
+    atomic_store(&freed, 0);
+    floe_cache *cache = made(1000, 0, NULL);
+    for (int at = 0; at < 100; at++) {
+        char *data = malloc(8);
+        memset(data, 'x', 8);
+        CHECK(floe_insert_given(cache, &at, sizeof at, data, 8, 0, 200, count_free, &freed) == FLOE_STATUS_OK);
+    }
+    int last = 99;
+    floe_value *kept = NULL;
+    floe_get(cache, &last, sizeof last, &kept);
+    long waits = kept == NULL ? 100 : 99;
+    const struct timespec pause = {0, 10000000};
+    for (int times = 0; atomic_load(&freed) < waits && times < 6000; times++) thrd_sleep(&pause, NULL);
+    CHECK(atomic_load(&freed) == waits);
+    floe_value_release(kept);
+    for (int times = 0; atomic_load(&freed) < 100 && times < 6000; times++) thrd_sleep(&pause, NULL);
+    CHECK(atomic_load(&freed) == 100);
+    floe_cache_free(cache);
 }
 
 static void weights(void) {
@@ -296,6 +320,7 @@ int main(void) {
     weights();
     loads();
     listeners();
+    quiet();
     mistakes();
     threads();
     puts("done");
