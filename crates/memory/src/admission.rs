@@ -93,6 +93,8 @@ pub(crate) struct ShardAdmission {
     /// Tells what came in during the window, and what of it took the place of another value.
     inserted_weight: u64,
     replaced: Traffic,
+    /// Entries and weight that it was told the shard holds.
+    told: (usize, u64),
 }
 
 impl ShardAdmission {
@@ -114,11 +116,16 @@ impl ShardAdmission {
             window: Begun::default(),
             inserted_weight: 0,
             replaced: Traffic::default(),
+            told: (0, 0),
         }
     }
 
     /// Tells it how much the shard holds, before anything else and when that grows.
     pub(crate) fn reserve(&mut self, entries: usize, weight: u64) {
+        let entries = entries.max(self.told.0);
+        if std::mem::replace(&mut self.told, (entries, weight)) == (entries, weight) {
+            return;
+        }
         self.admission.reserve(&Room { entries, weight, above: 0 });
         if self.offered == 0 {
             self.tick();

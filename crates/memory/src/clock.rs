@@ -5,43 +5,33 @@
 //! exact one, so that nothing ends early. So the time depends on no thread. Tests and simulations
 //! move theirs by hand.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::sweep::Sweep;
 use crate::sync::{Arc, Weak};
+use crate::thrown::FirstPanic;
 
 /// Length of a tick, in which times are stored.
 pub(crate) const TICK: Duration = Duration::from_millis(5);
 pub(crate) const TICK_US: u64 = TICK.as_micros() as u64;
-/// Longer times count as this: numbers of ticks wrap, and half of the circle is the future.
-const FAR: u32 = u32::MAX / 2 - 1;
 /// A manual clock that has moved so far since has its caches swept: what expired more than twice
-/// that ago could be taken for what has yet to expire.
-const SWEEP_EVERY_US: u64 = 50 * 24 * 3600 * 1_000_000;
+/// that ago could be taken for what has [yet to expire](crate::moment).
+const SWEEP_EVERY_US: u64 = 25 * DAY_US;
+/// The same where all that expires within some weeks has.
+const SWEEP_SELDOM_US: u64 = 60 * 365 * DAY_US;
+const DAY_US: u64 = 24 * 3600 * 1_000_000;
 
-/// A time or a span of time in ticks. Times wrap around after 248 days; they are only compared with
-/// near ones.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Ticks(pub(crate) u32);
+/// A time or a span of time in ticks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Ticks(pub(crate) u64);
 
 impl Ticks {
-    /// A span that is at least this long; spans over 124 days are 124 days.
+    /// A span that is at least this long, or as long as can be told.
     pub(crate) fn at_least(span: Duration) -> Self {
         let ticks = span.as_nanos().div_ceil(TICK.as_nanos());
-        Self(u32::try_from(ticks).unwrap_or(FAR).clamp(1, FAR))
-    }
-
-    /// The time so much later. Never 0, which means "never" where times are stored.
-    pub(crate) fn after(self, span: Self) -> u32 {
-        self.0.wrapping_add(span.0).max(1)
-    }
-
-    /// Returns whether a stored time has come.
-    pub(crate) fn is_past(self, time: u32) -> bool {
-        self.0.wrapping_sub(time) <= FAR
+        Self(u64::try_from(ticks).unwrap_or(u64::MAX).max(1))
     }
 }
 
@@ -101,24 +91,20 @@ impl Manual {
         self.now_us.load(Ordering::Relaxed) // only a number
     }
 
-    fn advance(&self, step_us: u64) {
+    /// Moves on, and has the caches swept if it `sweeps` or they have not been for long.
+    fn advance(&self, step_us: u64, sweeps: bool) {
         // only a number
         let now_us = self.now_us.fetch_add(step_us, Ordering::Relaxed).wrapping_add(step_us);
         let mut swept = self.swept.lock().unwrap_or_else(PoisonError::into_inner);
-        if now_us.wrapping_sub(swept.at_us) > SWEEP_EVERY_US {
+        if sweeps || now_us.wrapping_sub(swept.at_us) > SWEEP_EVERY_US {
             swept.at_us = now_us;
             let caches: Vec<_> = swept.caches.iter().filter_map(Weak::upgrade).collect();
             drop(swept); // sweeping runs the user's code
-            let mut panicked = None;
+            let mut panic = FirstPanic::none();
             for cache in caches {
-                // Time passes for the others all the same.
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| cache.sweep())) {
-                    crate::thrown::keep_first(&mut panicked, panic);
-                }
+                panic.catch(|| cache.sweep()); // time passes for the others all the same
             }
-            if let Some(panic) = panicked {
-                resume_unwind(panic);
-            }
+            panic.raise();
         }
     }
 }
@@ -138,7 +124,7 @@ impl Clock {
         Self(Source::Manual(Arc::default()))
     }
 
-    /// Moves a manual clock on. Caches notice in steps of 5 ms. Every 50 days what has expired
+    /// Moves a manual clock on. Caches notice in steps of 5 ms. Every 25 days what has expired
     /// leaves its cache here, with its destructors and listeners.
     ///
     /// # Panics
@@ -146,13 +132,15 @@ impl Clock {
     pub fn advance(&self, span: Duration) {
         let Source::Manual(manual) = &self.0 else { panic!("only a manual clock can be moved") };
         let mut left_us = u64::try_from(span.as_micros()).unwrap_or(u64::MAX);
-        // After three steps all has expired that was there and can.
-        for _ in 0..3 {
-            let step_us = left_us.min(SWEEP_EVERY_US);
+        // After three steps of a size all has expired whose time is counted in a unit.
+        for step_us in [SWEEP_EVERY_US; 3].into_iter().chain([SWEEP_SELDOM_US; 3]) {
+            if left_us <= step_us {
+                break;
+            }
             left_us -= step_us;
-            manual.advance(step_us);
+            manual.advance(step_us, true);
         }
-        manual.advance(left_us);
+        manual.advance(left_us, false);
     }
 
     /// Has a cache swept whenever a manual clock has moved far.
@@ -187,7 +175,7 @@ impl Clock {
     pub(crate) fn now(&self) -> Ticks {
         match &self.0 {
             Source::System => Ticks(system::coarse_ticks()),
-            Source::Manual(manual) => Ticks((manual.micros() / TICK_US) as u32),
+            Source::Manual(manual) => Ticks(manual.micros() / TICK_US),
         }
     }
 
@@ -196,8 +184,8 @@ impl Clock {
     #[inline]
     pub(crate) fn used_in(&self, now: Ticks) -> Ticks {
         match &self.0 {
-            Source::System => Ticks(now.0.wrapping_add(1 + system::LATE_TICKS)),
-            Source::Manual(manual) => Ticks(manual.micros().div_ceil(TICK_US) as u32),
+            Source::System => Ticks(now.0 + 1 + system::LATE_TICKS),
+            Source::Manual(manual) => Ticks(manual.micros().div_ceil(TICK_US)),
         }
     }
 }
@@ -208,7 +196,7 @@ mod system {
 
     /// By how much the coarse clock can be late: a step of a kernel that interrupts a hundred times
     /// a second.
-    pub(super) const LATE_TICKS: u32 = 2;
+    pub(super) const LATE_TICKS: u64 = 2;
 
     fn read(clock: libc::clockid_t) -> libc::timespec {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -225,12 +213,10 @@ mod system {
 
     /// Of the same beginning as the exact time.
     #[inline]
-    pub(super) fn coarse_ticks() -> u32 {
+    pub(super) fn coarse_ticks() -> u64 {
         let now = read(libc::CLOCK_MONOTONIC_COARSE);
-        let ticks_per_second = (1_000_000 / TICK_US) as u32;
-        (now.tv_sec as u32)
-            .wrapping_mul(ticks_per_second)
-            .wrapping_add(now.tv_nsec as u32 / (TICK_US as u32 * 1_000))
+        let part = now.tv_nsec as u32 / (TICK_US as u32 * 1_000); // of 32 bits: a multiplication
+        now.tv_sec as u64 * (1_000_000 / TICK_US) + u64::from(part)
     }
 }
 
@@ -239,14 +225,14 @@ mod system {
     use std::sync::OnceLock;
     use std::time::Instant;
 
-    pub(super) const LATE_TICKS: u32 = 0;
+    pub(super) const LATE_TICKS: u64 = 0;
 
     pub(super) fn exact_us() -> u64 {
         static START: OnceLock<Instant> = OnceLock::new();
         START.get_or_init(Instant::now).elapsed().as_micros() as u64
     }
 
-    pub(super) fn coarse_ticks() -> u32 {
-        (exact_us() / super::TICK_US) as u32
+    pub(super) fn coarse_ticks() -> u64 {
+        exact_us() / super::TICK_US
     }
 }

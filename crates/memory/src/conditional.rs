@@ -21,6 +21,7 @@ use crate::hash::KeyHash;
 use crate::insert;
 use crate::options::InsertOptions;
 use crate::sync::Ordering;
+use crate::thrown::FirstPanic;
 
 impl<K, V, P, S> Cache<K, V, P, S>
 where
@@ -187,11 +188,13 @@ where
     /// ```
     pub fn retain(&self, mut keeps: impl FnMut(&K, &V) -> bool) {
         self.inner.outdate_loads();
+        let mut panic = FirstPanic::none(); // of a destructor or a listener
         for item in self {
             if !keeps(item.key(), item.value()) {
-                take_out(self, item.key(), item.value());
+                panic.catch(|| take_out(self, item.key(), item.value()));
             }
         }
+        panic.raise();
     }
 }
 
@@ -219,12 +222,16 @@ where
     let (mut key, mut value) = (ManuallyDrop::new(key), ManuallyDrop::new(value));
     let mut candidate = insert::candidate(&cache.inner, hash, &mut key, &mut value, options);
     candidate.guard = guard;
-    if !inner.put_if(shard, &mut candidate, decide, |after| inner.settle(after)) {
+    let mut panic = FirstPanic::none(); // the entry comes in all the same
+    let then = |after| _ = panic.catch(|| inner.settle(after));
+    if !inner.put_if(shard, &mut candidate, decide, then) {
         candidate.hand_back();
+        panic.raise();
         return Err((ManuallyDrop::into_inner(key), ManuallyDrop::into_inner(value)));
     }
     drop(candidate);
     inner.note_insertion(hash);
+    panic.raise();
     Ok(())
 }
 

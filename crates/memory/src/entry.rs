@@ -1,19 +1,20 @@
 //! A key with its value, as it lies in memory, and when it expires.
 
 use crate::clock::{Clock, Ticks};
+use crate::moment::{Moment, Span};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The slot of an entry, whether it is frozen, and when it expires: 16 bytes beside the key, so
 /// that a hit that compares the key has them.
 #[derive(Debug)]
 pub(crate) struct Head {
-    /// The lower half is a [`State`]'s. The upper one tells when the entry expires if it is not
-    /// used again; 0 is never.
+    /// The lower half is a [`State`]'s. The upper one is the [`Moment`] at which the entry expires
+    /// if it is not used again.
     state: AtomicU64,
-    /// When it expires even if it is; 0 is never.
-    last: u32,
-    /// Tells how long it may go unused; 0 is for ever. With [`AHEAD`], tells how long before `last`
-    /// a load refreshes it, and it may go unused for ever.
+    /// When it expires even if it is.
+    last: Moment,
+    /// A [`Span`]: how long it may go unused; none is for ever. With [`AHEAD`], how long before
+    /// `last` a load refreshes it, and it may go unused for ever.
     idle: u32,
 }
 
@@ -45,28 +46,28 @@ impl State {
         self.0 & FROZEN != 0
     }
 
-    /// Returns when the entry expires if it is not used again; 0 is never.
+    /// Returns when the entry expires if it is not used again.
     #[inline(always)]
-    fn next(self) -> u32 {
-        (self.0 >> NEXT_SHIFT) as u32
+    fn next(self) -> Moment {
+        Moment((self.0 >> NEXT_SHIFT) as u32)
     }
 }
 
 impl Head {
     /// Of an entry that does not expire.
     pub(crate) fn never() -> Self {
-        Self { state: AtomicU64::new(0), last: 0, idle: 0 }
+        Self { state: AtomicU64::new(0), last: Moment::NEVER, idle: 0 }
     }
 
-    /// Of an entry made now.
+    /// Of an entry made now. Spans are at most the [longest](crate::moment::LONGEST) ones.
     pub(crate) fn new(now: Ticks, live: Option<Ticks>, unused: Option<Unused<Ticks>>) -> Self {
-        let last = live.map_or(0, |live| now.after(live));
+        let last = live.map_or(Moment::NEVER, |live| Moment::after(now, live));
         let idle = match unused {
-            None => 0,
-            Some(Unused::Expires(span)) => span.0,
-            Some(Unused::Refreshes(span)) => span.0 | AHEAD,
+            None => Span::NONE.bits(),
+            Some(Unused::Expires(span)) => Span::at_least(span).bits(),
+            Some(Unused::Refreshes(span)) => Span::at_most(span).bits() | AHEAD,
         };
-        let state = AtomicU64::new(u64::from(last) << NEXT_SHIFT);
+        let state = AtomicU64::new(u64::from(last.0) << NEXT_SHIFT);
         let head = Self { state, last, idle };
         head.used(now);
         head
@@ -76,7 +77,7 @@ impl Head {
     /// is as frozen.
     #[inline(always)]
     pub(crate) fn at(&self, slot: u32) -> Self {
-        let next = u64::from(self.state().next()) << NEXT_SHIFT;
+        let next = u64::from(self.state().next().0) << NEXT_SHIFT;
         Self { state: AtomicU64::new(u64::from(slot) | next), last: self.last, idle: self.idle }
     }
 
@@ -99,7 +100,7 @@ impl Head {
     /// Returns whether there is anything to look at: false for most caches, and then no clock is.
     #[inline(always)]
     pub(crate) fn is_set(&self) -> bool {
-        self.state().next() != 0
+        self.state().next().is_set()
     }
 
     /// Returns whether it expires when it is not used.
@@ -107,19 +108,20 @@ impl Head {
         self.idle != 0 && self.idle & AHEAD == 0
     }
 
+    /// The span of time that `idle` tells.
+    fn span(&self) -> Span {
+        Span::of_bits(self.idle & !AHEAD)
+    }
+
     /// Returns whether a load is to refresh it.
     pub(crate) fn is_due(&self, clock: &Clock) -> bool {
         self.idle & AHEAD != 0
-            && self.last != 0
-            && clock.now().is_past(self.last.wrapping_sub(self.idle & !AHEAD))
+            && self.last.left(clock.now()).is_some_and(|left| left <= self.span().ticks().0)
     }
 
     #[inline]
     pub(crate) fn has_expired(&self, now: Ticks) -> bool {
-        match self.state().next() {
-            0 => false,
-            next => now.is_past(next),
-        }
+        self.state().next().has_come(now)
     }
 
     /// [`has_expired`](Self::has_expired) now. Looks at the time only if that matters.
@@ -127,22 +129,21 @@ impl Head {
         self.is_set() && self.has_expired(clock.now())
     }
 
-    /// Returns the ticks until it expires without further use.
-    pub(crate) fn left(&self, now: Ticks) -> Option<u32> {
-        let next = self.state().next();
-        (next != 0).then(|| next.wrapping_sub(now.0))
+    /// Returns the ticks until it expires without further use; none if it has.
+    pub(crate) fn left(&self, now: Ticks) -> Option<u64> {
+        self.state().next().left(now)
     }
 
     /// Returns the ticks until it expires even if it is used, and what else it was made with.
     #[cfg(feature = "serde")]
-    pub(crate) fn spans(&self, now: Ticks) -> (Option<u32>, Option<Unused<u32>>) {
-        let live = (self.last != 0).then(|| self.last.wrapping_sub(now.0));
+    pub(crate) fn spans(&self, now: Ticks) -> (Option<u64>, Option<Unused<u64>>) {
+        let Ticks(span) = self.span().ticks();
         let unused = match self.idle {
             0 => None,
-            ahead if ahead & AHEAD != 0 => Some(Unused::Refreshes(ahead & !AHEAD)),
-            idle => Some(Unused::Expires(idle)),
+            ahead if ahead & AHEAD != 0 => Some(Unused::Refreshes(span)),
+            _ => Some(Unused::Expires(span)),
         };
-        (live, unused)
+        (self.last.left(now), unused)
     }
 
     /// Notes a use. Writes at most once a tick.
@@ -151,12 +152,10 @@ impl Head {
         if !self.goes_idle() {
             return;
         }
-        let unused = now.after(Ticks(self.idle));
-        let next =
-            if self.last != 0 && Ticks(unused).is_past(self.last) { self.last } else { unused };
+        let next = Moment::after(now, self.span().ticks()).or_earlier(self.last, now);
         let State(before) = self.state();
         if State(before).next() != next {
-            let after = u64::from(next) << NEXT_SHIFT | u64::from(before as u32);
+            let after = u64::from(next.0) << NEXT_SHIFT | u64::from(before as u32);
             // Relaxed: as in `state`. Of two uses at once, which differ by a tick at most, one is
             // noted. An entry that goes idle is not frozen.
             let (relaxed, failed) = (Ordering::Relaxed, Ordering::Relaxed);
@@ -172,15 +171,6 @@ pub(crate) enum Unused<T> {
     Expires(T),
     /// A load refreshes it from so long before its end.
     Refreshes(T),
-}
-
-impl<T> Unused<T> {
-    pub(crate) fn map<U>(self, to: impl FnOnce(T) -> U) -> Unused<U> {
-        match self {
-            Self::Expires(span) => Unused::Expires(to(span)),
-            Self::Refreshes(span) => Unused::Refreshes(to(span)),
-        }
-    }
 }
 
 /// An entry. It does not change once readers can see it, but for its head.

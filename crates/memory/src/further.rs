@@ -26,6 +26,9 @@ pub(crate) struct Further {
     free: Vec<u32>,
     /// Cells that were looked at for a free one.
     searched: u64,
+    /// Cells that a scan has read so far, and how many of them named something.
+    scanned: usize,
+    named: usize,
 }
 
 impl Further {
@@ -51,11 +54,18 @@ impl Further {
     /// Reserves a cell, for the thread that owns the record. It stays where it is until it is
     /// cleared.
     pub(crate) fn take(&mut self) -> &Cell {
-        if self.free.is_empty() {
-            self.look_for_free();
-        }
-        let number = self.free.pop().expect("just found") as usize;
-        let chunk = self.chunks[number / CHUNK].as_deref().expect("cells of chunks that are there");
+        let number = loop {
+            if self.free.is_empty() {
+                self.look_for_free();
+            }
+            let number = self.free.pop().expect("just found") as usize;
+            // Scans give chunks back, and others may have come in their place.
+            let chunk = self.chunks.get(number / CHUNK).and_then(Option::as_deref);
+            if chunk.is_some_and(|chunk| chunk[number % CHUNK].load(Ordering::Acquire) == 0) {
+                break number; // Acquire: as in `Record::cell`
+            }
+        };
+        let chunk = self.chunks[number / CHUNK].as_deref().expect("it is there, see above");
         let cell = &chunk[number % CHUNK];
         cell.store(RESERVED, Ordering::Relaxed); // under the lock; names nothing
         cell
@@ -116,6 +126,42 @@ impl Further {
             self.give_back(&empty);
         }
         visited
+    }
+
+    /// Notes the addresses in about so many more cells as are `left`, from a chunk on. Gives chunks
+    /// back that have no guard, if that is so for most cells so far. Returns the chunk to go on
+    /// with, if there is one.
+    pub(crate) fn scan_some(
+        &mut self,
+        from: usize,
+        left: &mut usize,
+        seen: &mut impl Extend<usize>,
+    ) -> Option<usize> {
+        for number in from..self.chunks.len() {
+            let Some(chunk) = &self.chunks[number] else { continue };
+            if *left == 0 {
+                return Some(number);
+            }
+            // Acquire: see `Record::looked_at`.
+            let cells = chunk.iter().map(|cell| cell.load(Ordering::Acquire));
+            let mut filled = 0;
+            seen.extend(cells.filter(|&it| it != 0).inspect(|_| filled += 1));
+            *left = left.saturating_sub(CHUNK);
+            self.scanned += CHUNK;
+            self.named += filled;
+            if filled == 0 && 4 * self.named < self.scanned {
+                self.chunks[number] = None;
+                self.present -= 1;
+            }
+        }
+        if 4 * self.named < self.scanned {
+            let there = self.chunks.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
+            self.chunks.truncate(there);
+            self.chunks.shrink_to(2 * there);
+            self.free = Vec::new(); // found anew, among those that are left
+        }
+        (self.scanned, self.named) = (0, 0);
+        None
     }
 
     fn give_back(&mut self, empty: &[usize]) {

@@ -19,6 +19,7 @@ use crate::count::Count;
 use crate::frozen::timing::Timings;
 use crate::further::Further;
 use crate::grace::Answer;
+use crate::nesting::Nesting;
 use crate::sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 
 /// Guards a thread can hold on one cache before it needs more memory.
@@ -55,6 +56,13 @@ pub(crate) struct Record {
     pub(crate) fences: AtomicBool,
     /// Tells how long some of the lookups took.
     pub(crate) timings: Timings,
+    /// The user's code that the thread runs for the cache.
+    pub(crate) nesting: Nesting,
+    /// The number of the last [scan](crate::scan) that has read all cells. Under the lock of the
+    /// records, as the next.
+    pub(crate) scanned: Count,
+    /// Where a scan goes on that has read some of the cells: 0 at the first, 1 at the further ones.
+    scan_from: Count,
 }
 
 impl Record {
@@ -197,6 +205,39 @@ impl Record {
         let visited = further.looked_at(out);
         self.more.store(further.len(), Ordering::Release); // fewer, perhaps; under the lock
         1 + CELLS + visited
+    }
+
+    /// Returns about how many further cells there are.
+    pub(crate) fn further_cells(&self) -> usize {
+        self.more.load(Ordering::Relaxed) // how reclaimers proceed depends on it, and no more
+    }
+
+    /// Notes the addresses in some more cells: that of the index that is probed and the first ones,
+    /// then about so many further ones as are `left`. Returns whether those were the last. The
+    /// caller has the lock of the records.
+    pub(crate) fn scan_some(&self, left: &mut usize, seen: &mut impl Extend<usize>) -> bool {
+        let from = self.scan_from.get();
+        if from == 0 {
+            // Acquire, and in their order: as in `looked_at` and `handle_cell`.
+            let words = [&self.probed].into_iter().chain(&self.cells);
+            let named = words.map(|word| word.load(Ordering::Acquire) & !HANDLE);
+            seen.extend(named.filter(|&address| address != 0));
+            *left = left.saturating_sub(CELLS);
+            // Acquire: see `further_cell`.
+            if self.more.load(Ordering::Acquire) == 0 {
+                return true;
+            }
+        }
+        let mut further = lock(&self.further);
+        let next = further.scan_some(from.saturating_sub(1) as usize, left, seen);
+        self.more.store(further.len(), Ordering::Release); // as in `looked_at`
+        self.scan_from.set(next.map_or(0, |next| next as u64 + 1));
+        next.is_none()
+    }
+
+    /// No scan that has begun goes on here.
+    pub(crate) fn forget_scan(&self) {
+        self.scan_from.set(0);
     }
 
     /// Cells that were looked at for a free one.

@@ -53,6 +53,22 @@ impl Holds {
         Hold { holds: Arc::clone(self), address }
     }
 
+    /// Appends those of some addresses that are held, and returns how many were looked at: none
+    /// where nothing is held.
+    pub(crate) fn held_of(
+        &self,
+        addresses: impl Iterator<Item = usize>,
+        out: &mut Vec<usize>,
+    ) -> usize {
+        let table = lock(&self.0);
+        if table.counts.is_empty() {
+            return 0;
+        }
+        let mut visited = 0;
+        out.extend(addresses.inspect(|_| visited += 1).filter(|it| table.counts.contains_key(it)));
+        visited
+    }
+
     /// Appends the addresses of all that is held, and returns how many they are.
     pub(crate) fn held(&self, out: &mut Vec<usize>) -> usize {
         let table = lock(&self.0);

@@ -1,7 +1,6 @@
 //! State that clones of a cache share, and the steps of every operation on it.
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use equivalent::Equivalent;
 use floe_policy::{PolicyInfo, Replacement};
@@ -23,6 +22,7 @@ use crate::shards::Shards;
 use crate::stats::LoadCounts;
 use crate::sweep::Sweep;
 use crate::sync::{Arc, MutexGuard, lock};
+use crate::thrown::FirstPanic;
 
 /// Weighs an entry.
 pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
@@ -77,28 +77,20 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         shape::<K, V>(&self.budget, self.weigher.is_some(), self.shards.len())
     }
 
-    /// Takes out what has expired in all shards, also where the user's code panics for some.
-    /// Returns in how many ticks something will have, if it is not used, and when that was.
-    pub(crate) fn sweep_all(&self) -> (Option<u32>, u64) {
+    /// Takes out what has expired in all shards. Returns in how many ticks something will have, if
+    /// it is not used, and when that was.
+    pub(crate) fn sweep_all(&self, panic: &mut FirstPanic) -> (Option<u64>, u64) {
         let now_us = self.lifetimes.clock().micros();
-        let (now, first, mut panicked) = (Ticks((now_us / TICK_US) as u32), Cell::new(None), None);
+        let (now, first) = (Ticks(now_us / TICK_US), Cell::new(None));
         for shard in self.shards.iter() {
-            let sweep = || {
-                self.retain(shard, |entry| {
-                    let left = entry.head.left(now)?;
-                    if now.is_past(now.0.wrapping_add(left)) {
-                        return Some(Cause::Expired);
-                    }
-                    first.set(first.get().into_iter().chain([left]).min());
-                    None
-                })
-            };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(sweep)) {
-                crate::thrown::keep_first(&mut panicked, panic);
-            }
-        }
-        if let Some(panic) = panicked {
-            resume_unwind(panic);
+            self.retain(shard, panic, |entry| {
+                let left = entry.head.left(now)?;
+                if left == 0 {
+                    return Some(Cause::Expired);
+                }
+                first.set(first.get().into_iter().chain([left]).min());
+                None
+            });
         }
         (first.get(), now_us)
     }
@@ -172,10 +164,20 @@ impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Sweep for I
     }
 
     fn sweep(&self) -> Option<u64> {
-        let upkeep = self.lifetimes.upkeep();
-        upkeep.begin_sweep(Clock::system_us());
-        let (first, now_us) = self.sweep_all();
-        first.map(|ticks| upkeep.end_sweep((now_us / TICK_US + u64::from(ticks)) * TICK_US))
+        let (upkeep, mut panic) = (self.lifetimes.upkeep(), FirstPanic::none());
+        let now_us = Clock::system_us();
+        // A manual clock has no other time than this.
+        if upkeep.is_to_sweep(now_us) || self.lifetimes.clock().is_manual() {
+            upkeep.begin_sweep(now_us);
+            if let (Some(ticks), now_us) = self.sweep_all(&mut panic) {
+                upkeep.end_sweep((now_us / TICK_US + ticks) * TICK_US);
+            }
+        }
+        // Nobody may use the cache again.
+        let waits = self.reclaim(&mut panic);
+        panic.raise();
+        let again = waits.then(|| upkeep.reclaim_again(now_us));
+        upkeep.next_sweep().into_iter().chain(again).min()
     }
 }
 
@@ -183,7 +185,7 @@ impl<K, V, P: Replacement, S> Drop for Inner<K, V, P, S> {
     fn drop(&mut self) {
         fork::forget(self.serial);
         self.lifetimes.upkeep().forget();
-        self.leave_held();
+        self.drop_entries();
     }
 }
 

@@ -12,6 +12,7 @@ use crate::inner::Inner;
 use crate::maintenance;
 use crate::options::InsertOptions;
 use crate::sync::Arc;
+use crate::thrown::FirstPanic;
 use crate::unplaced::Unplaced;
 
 /// Inserts an entry where that is done in a usual way; gives it back otherwise.
@@ -37,7 +38,7 @@ fn put<'u, K: Eq, V, P: Replacement, S>(
     drop(owner);
     inner.threads.records.answer(inner.record());
     if let Some(batch) = batch {
-        inner.free(shard, *batch);
+        inner.free(shard, batch);
     }
     if is_in { None } else { Some(unplaced) }
 }
@@ -78,8 +79,12 @@ pub(crate) fn unusually<K, V, P, S>(
     S: BuildHasher + Send + Sync + 'static,
 {
     let mut candidate = candidate(inner, hash, key, value, &options);
-    inner.put(inner.shards.of(hash), &mut candidate, |after| inner.settle(after));
+    let mut panic = FirstPanic::none(); // the entry comes in all the same
+    let then = |after| _ = panic.catch(|| inner.settle(after));
+    inner.put(inner.shards.of(hash), &mut candidate, then);
+    drop(candidate);
     inner.note_insertion(hash);
+    panic.raise();
 }
 
 /// Returns a candidate that takes over key and value.

@@ -11,11 +11,16 @@ pub struct Iter<'a, K, V, P: Replacement, S> {
     inner: &'a Inner<K, V, P, S>,
     shard: usize,
     slot: u32,
+    /// Entries until the next rest.
+    left: u32,
 }
+
+/// Entries between two rests.
+const ENTRIES_PER_REST: u32 = 1024;
 
 impl<'a, K, V, P: Replacement, S> Iter<'a, K, V, P, S> {
     pub(crate) fn new(inner: &'a Inner<K, V, P, S>) -> Self {
-        Self { inner, shard: 0, slot: 0 }
+        Self { inner, shard: 0, slot: 0, left: ENTRIES_PER_REST }
     }
 }
 
@@ -33,6 +38,11 @@ impl<'a, K, V, P: Replacement, S> Iterator for Iter<'a, K, V, P, S> {
 
     fn next(&mut self) -> Option<Item<'a, K, V>> {
         let inner = self.inner;
+        if self.left == 0 {
+            crate::shards::rest(); // for threads that wait for the same locks
+            self.left = ENTRIES_PER_REST;
+        }
+        self.left -= 1;
         let keep = Keep::new(inner.record().cell()); // before the lock: there may be none yet
         while let Some(shard) = inner.shards.get(self.shard) {
             let owner = shard.owner();

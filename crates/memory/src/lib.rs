@@ -53,6 +53,8 @@ mod local;
 mod lookup;
 mod maintenance;
 mod manage;
+mod moment;
+mod nesting;
 mod options;
 mod owner;
 mod places;
@@ -63,7 +65,9 @@ mod prefetch;
 mod quiet;
 mod reclaim;
 mod records;
+mod retired;
 mod room;
+mod scan;
 mod search;
 mod shard;
 mod shards;
@@ -120,6 +124,13 @@ pub fn own_record<K, V, P: policy::Replacement, S>(
 #[doc(hidden)]
 pub fn visited<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u64 {
     cache.inner.threads.records.visited()
+}
+
+/// For tests of how long reclaimers hold up others: the most records, cells, holds and entries that
+/// were looked at under one lock since the cache was made.
+#[doc(hidden)]
+pub fn visited_at_once<K, V, P: policy::Replacement, S>(cache: &Cache<K, V, P, S>) -> u64 {
+    cache.inner.threads.records.visited_at_once()
 }
 
 /// For tests of what caches in which nothing is due cost: how often a thread of the library's woke

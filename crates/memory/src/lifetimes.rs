@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::clock::{Clock, TICK_US, Ticks};
 use crate::entry::{Head, Unused};
 use crate::maintenance;
+use crate::moment::LONGEST;
 use crate::options::InsertOptions;
 use crate::sweep::Sweep;
 use crate::sync::{Arc, AtomicBool, Ordering, Weak};
@@ -75,7 +76,7 @@ impl Lifetimes {
         }
         let (live, unused) = (options.live.or(self.live), options.unused.or(self.unused));
         let expires = live.is_some() || matches!(unused, Some(Unused::Expires(_)));
-        expires.then(|| self.expiry_of(cache, live, unused))
+        if expires { self.expiry_of(cache, live, unused) } else { None }
     }
 
     /// Has the library's threads look after the cache from now on, if there are any or one can be
@@ -97,14 +98,20 @@ impl Lifetimes {
         }
     }
 
-    /// When an entry expires that does. Starts maintenance with the first.
+    /// When an entry expires that does, and not for ever. Starts maintenance with the first.
     #[cold]
     fn expiry_of(
         &self,
         cache: &Arc<impl Sweep + 'static>,
         live: Option<Duration>,
         unused: Option<Unused<Duration>>,
-    ) -> (Head, Option<NonZeroU64>) {
+    ) -> Option<(Head, Option<NonZeroU64>)> {
+        let (live, unused) = in_ticks(live, unused);
+        let idle = unused.and_then(|unused| match unused {
+            Unused::Expires(idle) => Some(idle),
+            Unused::Refreshes(_) => None,
+        });
+        let Ticks(span) = live.into_iter().chain(idle).min()?;
         let is_manual = self.clock.is_manual();
         if !self.can_expire.swap(true, Ordering::Relaxed) {
             if is_manual {
@@ -113,17 +120,32 @@ impl Lifetimes {
                 let _ = self.keep_house(cache, false); // else those who insert see to it
             }
         }
-        let now_us = self.clock.micros();
-        let next = Ticks(now_us.div_ceil(TICK_US) as u32);
-        let live = live.map(Ticks::at_least);
-        let unused = unused.map(|unused| unused.map(Ticks::at_least));
-        let idle = unused.and_then(|unused| match unused {
-            Unused::Expires(idle) => Some(idle),
-            Unused::Refreshes(_) => None,
-        });
-        let span = live.into_iter().chain(idle).map(|span| span.0).min().unwrap_or(0);
-        let due = NonZeroU64::new((now_us.div_ceil(TICK_US) + u64::from(span)) * TICK_US);
-        (Head::new(next, live, unused), due.filter(|_| !is_manual))
+        let next = self.clock.micros().div_ceil(TICK_US);
+        let due = NonZeroU64::new((next + span) * TICK_US);
+        Some((Head::new(Ticks(next), live, unused), due.filter(|_| !is_manual)))
+    }
+}
+
+/// The times of an entry in ticks. Those beyond the [longest](LONGEST) that can be told are for
+/// ever, which is none.
+fn in_ticks(
+    live: Option<Duration>,
+    unused: Option<Unused<Duration>>,
+) -> (Option<Ticks>, Option<Unused<Ticks>>) {
+    let told = |span: Duration| Some(Ticks::at_least(span)).filter(|ticks| *ticks <= LONGEST);
+    let lives = live.and_then(told);
+    match (live, unused) {
+        (Some(live), Some(Unused::Refreshes(ahead))) if lives.is_none() => {
+            // It is refreshed as soon as was said, though it may not live as long.
+            let fresh = told(live.saturating_sub(ahead));
+            let stale = fresh.map(|fresh| Unused::Refreshes(Ticks(LONGEST.0 - fresh.0)));
+            (fresh.map(|_| LONGEST), stale)
+        }
+        (_, Some(Unused::Refreshes(ahead))) => {
+            (lives, Some(Unused::Refreshes(Ticks::at_least(ahead).min(LONGEST))))
+        }
+        (_, Some(Unused::Expires(idle))) => (lives, told(idle).map(Unused::Expires)),
+        (_, None) => (lives, None),
     }
 }
 

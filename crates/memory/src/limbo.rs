@@ -5,16 +5,14 @@
 //! is full, most threads have [answered](crate::grace) for the older one, or some other shard has
 //! passed the barrier.
 
+use std::collections::VecDeque;
+
 use crate::grace::Round;
 use crate::records::Records;
+use crate::retired::{Batch, Retired, Waiting};
 
-/// An entry that was taken out.
-#[derive(Debug)]
-pub(crate) struct Retired {
-    /// Where it lies, by its number.
-    pub(crate) place: u32,
-    pub(crate) weight: u32,
-}
+/// Room for so many that wait is kept.
+const ROOM: usize = 64;
 
 /// Holds what waits in a shard. The insertions of a batch touch the front of it only.
 #[derive(Debug)]
@@ -22,8 +20,9 @@ pub(crate) struct Retired {
 pub(crate) struct Limbo {
     fresh: Vec<Retired>,
     fresh_weight: u64,
-    /// It is time for a batch when so many are fresh, or they have so much weight.
-    batch: usize,
+    /// It is time for a batch when so many are fresh, or they have so much weight. At most `batch`,
+    /// and with what is aged at most twice that.
+    due_at: usize,
     batch_weight: u64,
     older: Box<Older>,
 }
@@ -34,28 +33,29 @@ struct Older {
     aged: Vec<Retired>,
     /// Asked when they had left.
     aged_at: Round,
-    /// Found to be looked at the last time: guards keep them.
-    held: Vec<Retired>,
+    /// Guards keep them, or did the last time.
+    held: VecDeque<Waiting>,
     /// Memory for the next batch.
     spare: Vec<Retired>,
-}
-
-/// Entries to be freed now, unless a thread reads them.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) entries: Vec<Retired>,
-    /// Asked when they had left.
-    pub(crate) asked: Round,
+    /// Entries in a batch.
+    batch: usize,
 }
 
 impl Limbo {
     /// With batches of so many entries, or of so much weight.
     pub(crate) fn new(batch: usize, batch_weight: u64) -> Self {
-        Self { fresh: Vec::new(), fresh_weight: 0, batch, batch_weight, older: Box::default() }
+        let older = Box::new(Older { batch, ..Older::default() });
+        Self { fresh: Vec::new(), fresh_weight: 0, due_at: batch, batch_weight, older }
     }
 
     pub(crate) fn set_batch(&mut self, batch: usize, batch_weight: u64) {
-        (self.batch, self.batch_weight) = (batch, batch_weight);
+        (self.older.batch, self.batch_weight) = (batch, batch_weight);
+        self.set_due();
+    }
+
+    fn set_due(&mut self) {
+        let Older { batch, aged, .. } = &*self.older;
+        self.due_at = (2 * batch).saturating_sub(aged.len()).clamp(1, *batch);
     }
 
     #[inline(always)]
@@ -65,7 +65,7 @@ impl Limbo {
     }
 
     /// Returns what guards were found to keep waits for the next batch.
-    pub(crate) fn keep(&mut self, held: impl Iterator<Item = Retired>) {
+    pub(crate) fn keep(&mut self, held: impl Iterator<Item = Waiting>) {
         self.older.held.extend(held);
     }
 
@@ -82,42 +82,66 @@ impl Limbo {
     /// Bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
         let Older { aged, held, spare, .. } = &*self.older;
-        let lists = [&self.fresh, aged, held, spare];
-        lists.iter().map(|list| list.capacity() * size_of::<Retired>()).sum()
+        let lists = [&self.fresh, aged, spare].map(Vec::capacity);
+        lists.iter().sum::<usize>() * size_of::<Retired>() + held.capacity() * size_of::<Waiting>()
     }
 
     /// Returns whether it is time for a batch.
     #[inline(always)]
     pub(crate) fn is_due(&self) -> bool {
-        self.fresh.len() >= self.batch || self.fresh_weight >= self.batch_weight
+        self.fresh.len() >= self.due_at || self.fresh_weight >= self.batch_weight
     }
 
-    /// A batch, if one has waited long enough, when it is time.
+    /// A batch, if one has waited long enough, when it is time. With it come some of those that
+    /// guards kept, so that many of them cost a batch no more than few.
     pub(crate) fn turn(&mut self, records: &Records) -> Option<Batch> {
-        if self.fresh_weight >= 2 * self.batch_weight {
-            return Some(self.everything(records)); // too much to wait
-        }
-        let older = &mut *self.older;
-        let asked = std::mem::replace(&mut older.aged_at, records.ask());
+        let is_too_much =
+            self.fresh_weight >= 2 * self.batch_weight || self.fresh.len() >= 2 * self.older.batch;
+        let (asked, older) = (records.ask(), &mut *self.older);
         self.fresh_weight = 0;
         let fresh = std::mem::replace(&mut self.fresh, std::mem::take(&mut older.spare));
+        let before = std::mem::replace(&mut older.aged_at, asked);
         let mut entries = std::mem::replace(&mut older.aged, fresh);
-        entries.append(&mut older.held); // older still
-        (!entries.is_empty()).then_some(Batch { entries, asked })
+        let asked = if is_too_much {
+            entries.append(&mut older.aged); // too much to wait
+            asked
+        } else {
+            before
+        };
+        let held = older.some_held(2 * older.batch);
+        self.set_due();
+        let is_empty = entries.is_empty() && held.is_empty();
+        (!is_empty).then_some(Batch { entries, asked, held, is_urgent: false })
     }
 
     /// All that waits, to be freed now.
     pub(crate) fn everything(&mut self, records: &Records) -> Batch {
-        Batch { entries: self.take_all(), asked: records.ask() }
-    }
-
-    /// All that waits.
-    pub(crate) fn take_all(&mut self) -> Vec<Retired> {
         self.fresh_weight = 0;
         let older = &mut *self.older;
         let mut entries = std::mem::replace(&mut older.aged, std::mem::take(&mut older.spare));
         entries.append(&mut self.fresh);
-        entries.append(&mut older.held);
+        let held = older.some_held(usize::MAX);
+        self.set_due();
+        Batch { entries, asked: records.ask(), held, is_urgent: true }
+    }
+
+    /// All that waits, for the end.
+    pub(crate) fn take_all(&mut self) -> Vec<Retired> {
+        let older = std::mem::take(&mut *self.older);
+        let mut entries = std::mem::take(&mut self.fresh);
+        entries.extend(older.aged);
+        entries.extend(older.held.into_iter().map(|waiting| waiting.retired));
         entries
+    }
+}
+
+impl Older {
+    /// Takes so many of those that guards kept, in turn.
+    fn some_held(&mut self, most: usize) -> Vec<Waiting> {
+        let some = self.held.drain(..most.min(self.held.len())).collect();
+        if self.held.capacity() > ROOM.max(8 * self.held.len()) {
+            self.held.shrink_to(2 * self.held.len());
+        }
+        some
     }
 }

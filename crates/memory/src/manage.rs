@@ -9,6 +9,7 @@ use crate::cache::Cache;
 use crate::cause::Cause;
 use crate::frozen::freezer::Frozen;
 use crate::sync::lock;
+use crate::thrown::FirstPanic;
 
 impl<K, V, P, S> Cache<K, V, P, S>
 where
@@ -28,13 +29,14 @@ where
     /// assert!(cache.is_empty());
     /// ```
     pub fn clear(&self) {
-        let inner = &*self.inner;
+        let (inner, mut panic) = (&*self.inner, FirstPanic::none());
         for shard in inner.shards.iter() {
             let detached = lock(&shard.flights).clear();
             drop(detached);
-            inner.retain(shard, |_| Some(Cause::Removed));
+            inner.retain(shard, &mut panic, |_| Some(Cause::Removed));
         }
-        inner.reclaim();
+        inner.reclaim(&mut panic);
+        panic.raise();
     }
 
     /// Sets the limit of entries while the cache is used. It may be lower or higher than before, or
@@ -92,8 +94,10 @@ where
         inner.freezing().thaw(inner.frozen.freezer().by_hand()); // what is frozen cannot make room
         let shape = inner.shape();
         inner.shards.iter().for_each(|shard| shard.owner().reshape(&inner.budget, shape));
-        inner.shrink();
-        inner.reclaim();
+        let mut panic = FirstPanic::none();
+        panic.catch(|| inner.shrink());
+        inner.reclaim(&mut panic);
+        panic.raise();
     }
 
     /// Freezes a share of the entries, from 0 to 1: those that the policy would keep longest. Until
@@ -194,11 +198,12 @@ where
     }
 
     /// Removes expired entries, and drops all entries that have left the cache and that no guard
-    /// keeps, before it returns.
+    /// keeps, before it returns. Within a listener or a destructor it may leave that to the outer
+    /// call of the cache.
     ///
     /// Without this call, entries that left are dropped in batches. So many without guards wait at
     /// most: 1/16 of the capacity, or 32 a shard if that is more, 64 where keys and values need no
-    /// drop.
+    /// drop. Where only weight is limited, these are 512 a shard, and 1/16 of the weight.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -212,9 +217,11 @@ where
     /// assert_eq!(Arc::strong_count(&value), 1);
     /// ```
     pub fn reclaim(&self) {
+        let mut panic = FirstPanic::none();
         if self.inner.lifetimes.can_expire() {
-            self.inner.sweep_all();
+            self.inner.sweep_all(&mut panic);
         }
-        self.inner.reclaim();
+        self.inner.reclaim(&mut panic);
+        panic.raise();
     }
 }

@@ -32,14 +32,15 @@ impl InsertOptions {
 
     /// Sets the time after the insertion at which the entry expires, used or not, in place of the
     /// cache's [time to live](crate::Builder::time_to_live). Less than a tick of 5 ms counts as
-    /// one.
+    /// one, and more than 174 years, such as [`Duration::MAX`], as for ever.
     pub const fn time_to_live(self, time: Duration) -> Self {
         Self { live: Some(time), ..self }
     }
 
     /// Sets the time after the last use at which the entry expires, in place of the cache's [time
-    /// to idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one. An entry has
-    /// this or is [refreshed](Self::refresh_ahead): the one said last counts.
+    /// to idle](crate::Builder::time_to_idle). Less than a tick of 5 ms counts as one, and more
+    /// than 174 years as for ever. An entry has this or is [refreshed](Self::refresh_ahead): the
+    /// one said last counts.
     pub const fn time_to_idle(self, time: Duration) -> Self {
         Self { unused: Some(Unused::Expires(time)), ..self }
     }
@@ -75,7 +76,8 @@ impl InsertOptions {
     /// assert_eq!(*cache.get_with(&"page", || 2), 2);
     /// ```
     pub const fn stale_while_revalidate(self, fresh: Duration, stale: Duration) -> Self {
-        self.time_to_live(fresh.saturating_add(stale)).refresh_ahead(stale)
+        let live = fresh.saturating_add(stale);
+        self.time_to_live(live).refresh_ahead(live.saturating_sub(fresh))
     }
 
     /// Pins the entry, so that it is not evicted. It counts towards the capacity, expires, and can

@@ -18,7 +18,11 @@ use crate::further::Further;
 use crate::grace::{Grace, Round};
 use crate::hazard::Record;
 use crate::holds::{Hold, Holds, HoldsLock};
+use crate::scan::Scan;
 use crate::sync::{Arc, Mutex, MutexGuard, Ordering, lock, lock_until};
+
+/// Cells beyond the first ones of their threads that a reclaimer reads all at once.
+const FEW: usize = 1024;
 
 /// Something whose address stays the same while the list it is in grows.
 type Fixed<T> = Box<T>;
@@ -64,6 +68,12 @@ struct List {
     free: Counted,
     /// Records, cells and holds that reclaimers have visited since the cache was made.
     visited: u64,
+    /// The most of them that were visited under one lock, but for those who ask for all.
+    visited_at_once: u64,
+    /// A scan under way, where there are many cells.
+    scan: Option<Scan>,
+    /// The last one that has ended.
+    ended: Scan,
 }
 
 impl List {
@@ -78,8 +88,45 @@ impl List {
     fn free(&mut self, at: usize) {
         debug_assert!((self.owned..self.live).contains(&at));
         self.free = self.free.and(Counted::of(&self.records[at]));
+        self.records[at].forget_scan();
         self.live -= 1;
         self.swap(at, self.live);
+    }
+
+    /// Returns about how many cells there are beyond the first ones of their threads.
+    fn further_cells(&self) -> usize {
+        self.records[..self.live].iter().map(|record| record.further_cells()).sum()
+    }
+
+    /// Reads about so many more cells for the scan under way.
+    fn scan_some(&mut self, cells: usize) {
+        let Some(mut scan) = self.scan.take() else { return };
+        let mut left = cells;
+        loop {
+            let records = &self.records[..self.live];
+            let Some(next) = records.iter().find(|it| it.scanned.get() != scan.serial) else {
+                self.ended = scan;
+                break;
+            };
+            if left == 0 {
+                self.scan = Some(scan);
+                break;
+            }
+            if next.scan_some(&mut left, &mut scan.seen) {
+                next.scanned.set(scan.serial); // under the lock
+            }
+        }
+        let visited = (cells - left) as u64;
+        self.visited += visited;
+        self.visited_at_once = self.visited_at_once.max(visited);
+    }
+
+    /// There are few cells now: a scan of many ends at once, and nobody needs the last one.
+    fn end_scans(&mut self) {
+        self.scan_some(usize::MAX);
+        if self.ended.round != Round::default() {
+            self.ended = Scan { serial: self.ended.serial, ..Scan::default() };
+        }
     }
 
     fn counted(&self) -> Counted {
@@ -189,13 +236,49 @@ impl Records {
         self.grace.answer(&own.answer);
     }
 
-    /// The addresses that must not be freed, in order, of all that was taken out before a round was
-    /// asked. `own` is the caller's record.
-    pub(crate) fn protected(&self, own: &Record, round: Round) -> Vec<usize> {
+    /// Those of some addresses that must not be freed, and perhaps others, in order. What is there
+    /// was taken out before a round was asked. `own` is the caller's record. `None` if there are so
+    /// many cells that a [scan](Self::advance) is to read them.
+    pub(crate) fn protected(
+        &self,
+        own: &Record,
+        round: Round,
+        addresses: impl Iterator<Item = usize>,
+    ) -> Option<Vec<usize>> {
         // Where readers fence, this is the other side's; so it must not be left out with the
         // barrier.
         crate::sync::fence(Ordering::SeqCst);
         let mut list = lock(&self.list);
+        if list.further_cells() > FEW {
+            return None;
+        }
+        list.end_scans();
+        list = self.pass(list, own, round);
+        Some(self.looked_at(&mut list, addresses))
+    }
+
+    /// [`protected`](Self::protected) if it can be told without a barrier and without waiting.
+    pub(crate) fn protected_at_once(
+        &self,
+        own: &Record,
+        round: Round,
+        addresses: impl Iterator<Item = usize>,
+    ) -> Option<Vec<usize>> {
+        let mut list = self.list.try_lock().ok()?;
+        let is_told = list.further_cells() <= FEW && self.has_passed(&mut list, own, round);
+        is_told.then(|| {
+            list.end_scans();
+            self.looked_at(&mut list, addresses)
+        })
+    }
+
+    /// Waits until all threads have answered a round or passed the barrier since.
+    fn pass<'a>(
+        &'a self,
+        mut list: MutexGuard<'a, List>,
+        own: &Record,
+        round: Round,
+    ) -> MutexGuard<'a, List> {
         if !self.has_passed(&mut list, own, round) {
             let passed = self.grace.last(); // whoever asked so far need not wait any longer
             if !barrier::heavy() && !all_fence(&list, own) {
@@ -206,13 +289,44 @@ impl Records {
             }
             self.grace.pass(passed); // under the lock
         }
-        self.looked_at(&mut list)
+        list
     }
 
-    /// [`protected`](Self::protected) if it can be told without a barrier and without waiting.
-    pub(crate) fn protected_at_once(&self, own: &Record, round: Round) -> Option<Vec<usize>> {
-        let mut list = self.list.try_lock().ok()?;
-        self.has_passed(&mut list, own, round).then(|| self.looked_at(&mut list))
+    /// Reads about so many more cells, where there are many. Returns whether a scan has ended that
+    /// has seen all guards of what was taken out before a round was asked. `own` is the caller's
+    /// record.
+    pub(crate) fn advance(&self, own: &Record, cells: usize, round: Round) -> bool {
+        crate::sync::fence(Ordering::SeqCst); // as in `protected`
+        let mut list = lock(&self.list);
+        if list.ended.round < round {
+            if list.scan.is_none() {
+                let last = self.grace.last();
+                list = self.pass(list, own, last);
+                // Another thread may have begun one meanwhile.
+                let (serial, room) = (list.ended.serial + 1, list.further_cells() + FEW);
+                list.scan.get_or_insert_with(|| Scan::new(last, serial, room));
+            }
+            // Few are read all at once, before others find that they are few.
+            let cells = if list.further_cells() > FEW { cells } else { usize::MAX };
+            list.scan_some(cells);
+        }
+        list.ended.round >= round
+    }
+
+    /// For each of some addresses, of what was taken out before a round was asked: whether that can
+    /// be freed by the last scan that has ended.
+    pub(crate) fn are_cleared(&self, some: &[(usize, Round)]) -> Vec<bool> {
+        let mut list = lock(&self.list);
+        let mut held = Vec::new();
+        // After the cells, and under the same lock as `adopt`: see `scan`.
+        self.holds.held_of(some.iter().map(|(address, _)| *address), &mut held);
+        held.sort_unstable();
+        list.visited += some.len() as u64;
+        list.visited_at_once = list.visited_at_once.max(some.len() as u64);
+        let is_cleared = |(address, asked): &(usize, Round)| {
+            list.ended.clears(*address, *asked) && held.binary_search(address).is_err()
+        };
+        some.iter().map(is_cleared).collect()
     }
 
     /// Returns whether all threads have answered a round, or passed the barrier since.
@@ -231,8 +345,9 @@ impl Records {
         true
     }
 
-    /// The addresses that are looked at, in order.
-    fn looked_at(&self, list: &mut List) -> Vec<usize> {
+    /// The addresses in all cells, and those of some that are held, in order.
+    fn looked_at(&self, list: &mut List, some: impl Iterator<Item = usize>) -> Vec<usize> {
+        let visited = list.visited;
         let mut addresses = Vec::new();
         for at in (0..list.live).rev() {
             let record = &list.records[at];
@@ -243,7 +358,8 @@ impl Records {
             }
         }
         // Last: a guard that came to be held meanwhile was seen above or is seen here.
-        list.visited += self.holds.held(&mut addresses) as u64;
+        list.visited += self.holds.held_of(some, &mut addresses) as u64;
+        list.visited_at_once = list.visited_at_once.max(list.visited - visited);
         addresses.sort_unstable();
         addresses
     }
@@ -262,7 +378,8 @@ impl Records {
     /// Returns how many cells and holds name the entry at an address, which the caller keeps.
     pub(crate) fn named(&self, address: usize) -> usize {
         let mut list = lock(&self.list);
-        self.looked_at(&mut list).into_iter().filter(|&named| named == address).count()
+        let named = self.looked_at(&mut list, std::iter::once(address));
+        named.into_iter().filter(|&named| named == address).count()
     }
 
     /// Returns the number of records, cells and holds visited since the cache was made, by
@@ -270,6 +387,11 @@ impl Records {
     pub(crate) fn visited(&self) -> u64 {
         let list = lock(&self.list);
         list.visited + list.records.iter().map(|record| record.searched()).sum::<u64>()
+    }
+
+    /// Returns the most records, cells, holds or entries visited by a reclaimer under one lock.
+    pub(crate) fn visited_at_once(&self) -> u64 {
+        lock(&self.list).visited_at_once
     }
 
     /// Returns whether a cell that names something is one of this cache's. `own` is the caller's
@@ -297,9 +419,16 @@ impl Records {
     pub(crate) fn adopt<'a>(&self, own: &'a Record, address: usize) -> &'a Cell {
         // A reclaimer that goes through cells and holds has this lock meanwhile: it sees the hold,
         // or comes later and sees the cell.
-        let list = lock(&self.list);
+        let mut list = lock(&self.list);
         let cell = own.cell();
         cell.store(address, Ordering::Release); // as `Record::probe`
+        // A scan may have read that cell before, and the hold may be gone when it ends.
+        if let Some(scan) = &mut list.scan {
+            scan.note(address);
+        }
+        if list.ended.round != Round::default() {
+            list.ended.note(address);
+        }
         drop(list);
         cell
     }

@@ -1,8 +1,6 @@
 //! Bringing entries in, with the help of other shards where one cannot make the room, and taking
 //! many out.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-
 use floe_policy::Replacement;
 
 use crate::budget::Amount;
@@ -15,6 +13,10 @@ use crate::owner::room::Lent;
 use crate::reclaim::After;
 use crate::shard::Shard;
 use crate::shards::SLOTS_PER_LOCK;
+use crate::thrown::FirstPanic;
+
+/// Holds of a lock between two rests of what goes through all entries.
+const HOLDS_PER_REST: u32 = 16;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Puts an entry in, making room in other shards if need be. Its guard keeps it for the caller
@@ -180,7 +182,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Evicts until the limits are kept, after they were lowered: first from shards with more than
     /// a share. Pinned entries stay.
     pub(crate) fn shrink(&self) {
-        let mut panicked = None;
+        let mut panic = FirstPanic::none();
         let (mut evicted, mut beyond) = (true, true);
         while self.budget.is_exceeded() {
             if !evicted && !std::mem::take(&mut beyond) {
@@ -199,28 +201,29 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                     !amount.is_nothing()
                 });
                 evicted |= lends;
-                // The limits are kept all the same.
-                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.settle(after))) {
-                    crate::thrown::keep_first(&mut panicked, panic);
-                }
+                panic.catch(|| self.settle(after)); // the limits are kept all the same
                 if !self.budget.is_exceeded() {
                     break;
                 }
             }
         }
-        if let Some(panic) = panicked {
-            resume_unwind(panic);
-        }
+        panic.raise();
     }
 
     /// Takes out all entries for which `leaves` gives a cause, some slots at a time.
     pub(crate) fn retain(
         &self,
         shard: &Shard<K, V, P>,
+        panic: &mut FirstPanic,
         leaves: impl Fn(&Entry<K, V>) -> Option<Cause>,
     ) {
-        let mut next = 0;
+        let (mut next, mut holds) = (0, 0);
         loop {
+            if holds == HOLDS_PER_REST {
+                crate::shards::rest();
+                holds = 0;
+            }
+            holds += 1;
             let quiet = crate::quiet::quiet();
             let (seen_all, after) = self.change(shard, shard.owner(), |owner, gone| {
                 let end = owner.slots.len().min(next + SLOTS_PER_LOCK);
@@ -236,7 +239,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 end == owner.slots.len()
             });
             drop(quiet);
-            self.settle(after);
+            panic.catch(|| self.settle(after));
             if seen_all {
                 return;
             }

@@ -11,6 +11,7 @@ use crate::index::Hash32;
 use crate::owner::{Owner, TableOf};
 use crate::places::Places;
 use crate::sync::{Arc, AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
+use crate::thrown::FirstPanic;
 
 /// Something on cache lines of its own.
 #[derive(Debug)]
@@ -199,19 +200,15 @@ impl<K, V, P: Eviction> Drop for Shard<K, V, P> {
     }
 }
 
-/// Drops entries in place. Goes on when the user's code panics; twice aborts, as for a vector.
+/// Drops entries in place, also where the user's code panics for some. The first panic is raised
+/// after all of them.
 ///
 /// # Safety
 /// They are valid, come once each, and are not used afterwards.
 pub(crate) unsafe fn drop_all<T>(entries: impl Iterator<Item = *mut T>) {
-    struct Rest<T, I: Iterator<Item = *mut T>>(I);
-    impl<T, I: Iterator<Item = *mut T>> Drop for Rest<T, I> {
-        fn drop(&mut self) {
-            // SAFETY: the caller of `drop_all` says so.
-            self.0.by_ref().for_each(|entry| unsafe { entry.drop_in_place() });
-        }
-    }
-    let mut rest = Rest(entries);
-    // SAFETY: as above.
-    rest.0.by_ref().for_each(|entry| unsafe { entry.drop_in_place() });
+    let (mut entries, mut panic) = (entries, FirstPanic::none());
+    // Called again after a panic, to go on with the next.
+    // SAFETY: the caller says so.
+    while panic.catch(|| entries.by_ref().for_each(|it| unsafe { it.drop_in_place() })).is_none() {}
+    panic.raise();
 }

@@ -47,6 +47,12 @@ impl<K, V, P: Replacement> Shards<K, V, P> {
         Published(unsafe { self.tables.get_unchecked(number) })
     }
 
+    /// Returns the number of a shard, which is one of these.
+    pub(crate) fn number_of(&self, shard: &Shard<K, V, P>) -> usize {
+        let offset = std::ptr::from_ref(shard).addr() - self.all.as_ptr().addr();
+        offset / size_of::<Shard<K, V, P>>()
+    }
+
     /// Returns the shard of a key.
     #[inline(always)]
     pub(crate) fn of(&self, hash: KeyHash) -> &Shard<K, V, P> {

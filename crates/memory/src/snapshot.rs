@@ -113,8 +113,8 @@ fn unix_ms() -> u64 {
 }
 
 /// The milliseconds of some ticks.
-fn ms(ticks: u32) -> u64 {
-    u64::from(ticks) * TICK_US / 1000
+fn ms(ticks: u64) -> u64 {
+    ticks * TICK_US / 1000
 }
 
 impl<K, V, P, S> Serialize for Snapshot<'_, K, V, P, S>

@@ -6,17 +6,21 @@ use floe_policy::Replacement;
 use crate::entry::Entry;
 use crate::holds::Estate;
 use crate::inner::Inner;
+use crate::shard::Shard;
 use crate::slab::Slab;
 use crate::sync::Arc;
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Drops all entries without a holder, if any entry is held. Otherwise the shards drop theirs
-    /// in a moment.
-    pub(crate) fn leave_held(&mut self) {
+    /// Drops all entries, and leaves those that are held to their holders.
+    pub(crate) fn drop_entries(&mut self) {
         let holds = Arc::clone(self.threads.records.holds());
         let mut held = Vec::new();
         if holds.held(&mut held) == 0 {
-            return; // and nobody is left who could hold anything
+            // and nobody is left who could hold anything
+            let entries: Vec<_> = self.shards.iter_mut().flat_map(Shard::take_entries).collect();
+            // SAFETY: taken out of the shards, each once, and not looked at: guards borrow the
+            // cache.
+            return unsafe { crate::shard::drop_all(entries.into_iter()) };
         }
         held.sort_unstable();
         let (mut entries, mut needed, mut other) = (Vec::new(), Vec::new(), Vec::new());

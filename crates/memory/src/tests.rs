@@ -193,7 +193,7 @@ fn a_large_cache_has_shards_of_bounded_size() {
 /// Returns whether what is taken out of a cache now may be freed without a barrier.
 fn nobody_is_silent(cache: &Cache<u64, u64>) -> bool {
     let records = &cache.inner.threads.records;
-    records.protected_at_once(cache.inner.record(), records.ask()).is_some()
+    records.protected_at_once(cache.inner.record(), records.ask(), std::iter::empty()).is_some()
 }
 
 #[test]

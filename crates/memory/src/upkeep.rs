@@ -8,7 +8,7 @@
 use std::num::NonZeroU64;
 
 use crate::sweep::Sweep;
-use crate::sync::{AtomicU64, Ordering, Weak};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, Weak};
 use crate::{fork, maintenance};
 
 /// Between two sweeps of a cache.
@@ -27,6 +27,9 @@ pub(crate) struct Upkeep {
     pause_to: AtomicU64,
     /// Requests of threads that the last tick has seen.
     requests_seen: AtomicU64,
+    /// True if something that left waits to be freed, for which the library's threads come next
+    /// unless it is time to sweep.
+    reclaims: AtomicBool,
 }
 
 impl Upkeep {
@@ -37,6 +40,7 @@ impl Upkeep {
             sweep_at: AtomicU64::new(NEVER),
             pause_to: AtomicU64::new(0),
             requests_seen: AtomicU64::new(0),
+            reclaims: AtomicBool::new(false),
         }
     }
 
@@ -106,17 +110,34 @@ impl Upkeep {
         self.sweep_at.load(Ordering::Relaxed) <= now // a number
     }
 
+    /// When the next sweep is, if one is asked for.
+    pub(crate) fn next_sweep(&self) -> Option<u64> {
+        Some(self.sweep_at.load(Ordering::Relaxed)).filter(|&at| at != NEVER) // a number
+    }
+
+    /// Returns whether a thread that comes to the cache is to sweep it, or only to free what waits.
+    pub(crate) fn is_to_sweep(&self, now: u64) -> bool {
+        // A mark that only such threads look at. A child of a process that forked during a sweep
+        // finds it cleared, and so sweeps.
+        !self.reclaims.swap(false, Ordering::Relaxed) || self.is_due(now)
+    }
+
+    /// Something that left still waits to be freed, as guards keep it. Says when to look again.
+    pub(crate) fn reclaim_again(&self, now: u64) -> u64 {
+        self.reclaims.store(true, Ordering::Relaxed); // as above
+        now + PAUSE_US
+    }
+
     /// A sweep begins.
     pub(crate) fn begin_sweep(&self, now: u64) {
         self.pause_to.store(now + PAUSE_US, Ordering::Relaxed); // as in `expires_at`
         self.sweep_at.store(NEVER, Ordering::Relaxed); // as above
     }
 
-    /// A sweep has ended, and something is left that expires at a time. Says when the next one is.
-    pub(crate) fn end_sweep(&self, at: u64) -> u64 {
+    /// A sweep has ended, and something is left that expires at a time.
+    pub(crate) fn end_sweep(&self, at: u64) {
         let at = at.max(self.pause_to.load(Ordering::Relaxed)); // as in `expires_at`
         self.sweep_at.fetch_min(at, Ordering::Relaxed); // as above
-        at
     }
 }
 

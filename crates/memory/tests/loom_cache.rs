@@ -74,6 +74,10 @@ mod local;
 mod lookup;
 #[path = "../src/manage.rs"]
 mod manage;
+#[path = "../src/moment.rs"]
+mod moment;
+#[path = "../src/nesting.rs"]
+mod nesting;
 #[path = "../src/options.rs"]
 mod options;
 #[path = "../src/owner/mod.rs"]
@@ -86,8 +90,12 @@ mod prefetch;
 mod reclaim;
 #[path = "../src/records.rs"]
 mod records;
+#[path = "../src/retired.rs"]
+mod retired;
 #[path = "../src/room.rs"]
 mod room;
+#[path = "../src/scan.rs"]
+mod scan;
 #[path = "../src/search.rs"]
 mod search;
 #[path = "../src/shard.rs"]
@@ -184,6 +192,8 @@ mod reader_models;
 mod reclaim_models;
 #[path = "loom/refused.rs"]
 mod refused_models;
+#[path = "loom/scans.rs"]
+mod scan_models;
 #[path = "loom/writers.rs"]
 mod writer_models;
 
@@ -272,4 +282,10 @@ fn misses_the_barrier(preemptions: usize, run: impl Fn() + Sync + Send + Copy + 
         .iter()
         .any(|found| message.contains(found));
     assert!(is_found, "found something else: {message}");
+}
+
+/// Returns whether an address, of what was taken out before this, must not be freed.
+fn is_protected(records: &records::Records, own: &hazard::Record, address: usize) -> bool {
+    let protected = records.protected(own, records.ask(), [address].into_iter());
+    protected.expect("there are few cells").contains(&address)
 }

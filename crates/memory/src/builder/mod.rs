@@ -144,8 +144,12 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     /// threads. The listener may use the cache. It is not called for the entries that a cache has
     /// when it is dropped.
     ///
-    /// If the listener panics, so does the call that made the entry leave, after the listener has
-    /// got the other entries that left.
+    /// A listener may insert again, so that more entries leave, of which it is told. Calls beyond
+    /// the fourth within each other come after the outer one has returned, so a chain of any length
+    /// takes little stack. A listener that always inserts again never ends.
+    ///
+    /// If the listener panics, so does the call that made the entry leave, after that has done its
+    /// work and the listener has got the other entries that left.
     ///
     /// ```
     /// # use floe_memory as floe;
@@ -218,8 +222,11 @@ impl<K, V, P, S> Builder<K, V, P, S> {
 
     /// Sets the time after its insertion at which an entry expires: at that time or up to 25 ms
     /// later. It is not found from then on, and freed within a second or two, by a thread of the
-    /// library's; where the system has no thread to give, by inserting threads. Times over 124 days
-    /// count as 124 days.
+    /// library's; where the system has no thread to give, by inserting threads. A value that guards
+    /// keep then is freed as soon after the last of them.
+    ///
+    /// Times of more than 62 days end up to 6 s late. Those of more than 174 years are for ever,
+    /// such as [`Duration::MAX`].
     ///
     /// ```
     /// # use floe_memory as floe;

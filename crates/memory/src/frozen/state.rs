@@ -14,10 +14,14 @@ use crate::hash::KeyHash;
 use crate::hazard::Record;
 use crate::records::Records;
 use crate::search::Found;
+use crate::shards::rest;
 use crate::sync::{
     Arc, AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Mutex, MutexGuard, Ordering, lock,
     lock_until,
 };
+
+/// Cells that are read under one lock, where threads have many.
+const CELLS_AT_ONCE: usize = 1024;
 
 /// The state of freezing in a cache.
 pub(crate) struct FrozenState<K, V> {
@@ -175,11 +179,18 @@ impl<K, V> FrozenState<K, V> {
         if freezer.retired.is_empty() {
             return;
         }
-        let protected = records.protected(record, records.ask());
-        let is_looked_at = |index: &Arc<FrozenIndex<K, V>>| {
-            protected.binary_search(&(Arc::as_ptr(index) as usize)).is_ok()
-        };
-        freezer.retired.retain(is_looked_at);
+        let asked = records.ask();
+        let address = |index: &Arc<FrozenIndex<K, V>>| Arc::as_ptr(index) as usize;
+        if let Some(protected) = records.protected(record, asked, std::iter::empty()) {
+            freezer.retired.retain(|index| protected.binary_search(&address(index)).is_ok());
+        } else {
+            while !records.advance(record, CELLS_AT_ONCE, asked) {
+                rest();
+            }
+            let is_cleared =
+                |index: &Arc<_>| records.are_cleared(&[(address(index), asked)]) == [true];
+            freezer.retired.retain(|index| !is_cleared(index));
+        }
         self.count_index_bytes(freezer);
     }
 

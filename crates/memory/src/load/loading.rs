@@ -16,6 +16,7 @@ use crate::hash::KeyHash;
 use crate::options::InsertOptions;
 use crate::owner::Owner;
 use crate::sync::{Arc, Ordering, lock};
+use crate::thrown::FirstPanic;
 use crate::unplaced::Unplaced;
 
 /// The next action of a caller that asks for an absent key.
@@ -188,9 +189,11 @@ where
     *finished = true;
     shard.ends_loading(flight.is_counted());
     inner.note_insertion(hash);
+    let mut panic = FirstPanic::none(); // the others are told of all the same
     for after in afters {
-        inner.settle(after);
+        panic.catch(|| inner.settle(after));
     }
+    panic.raise();
     Ref::new(entry, keep)
 }
 

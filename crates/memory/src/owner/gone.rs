@@ -1,10 +1,6 @@
 //! Entries that an operation took out, on their way to the listener and to limbo.
 
-use crate::cause::Cause;
-use crate::limbo::Retired;
-
-/// Entries that were taken out, and why.
-type Departures = Vec<(Retired, Cause)>;
+use crate::retired::Departures;
 
 /// Holds what an operation took out and a listener has yet to hear of. Without a listener it waits
 /// in limbo at once.
@@ -25,13 +21,14 @@ impl Gone {
         self.to_tell.is_some()
     }
 
-    /// Returns what the listener is to hear of.
-    pub(crate) fn untold(&mut self) -> &mut [(Retired, Cause)] {
-        self.to_tell.as_deref_mut().map_or(&mut [], |to_tell| to_tell)
+    /// Returns whether there is nothing that the listener is to hear of.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.to_tell.as_ref().is_none_or(|to_tell| to_tell.is_empty())
     }
 
-    /// Returns what the listener was to hear of, once.
-    pub(crate) fn take_all(&mut self) -> impl Iterator<Item = Retired> {
-        self.to_tell.take().into_iter().flat_map(|to_tell| *to_tell).map(|(retired, _)| retired)
+    /// Returns what the listener is to hear of, once.
+    pub(crate) fn take_all(&mut self) -> Departures {
+        self.to_tell.take().map(|to_tell| *to_tell).unwrap_or_default()
     }
 }

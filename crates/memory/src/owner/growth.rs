@@ -25,7 +25,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         // The policy and the admission can be the user's, and panic: nothing has changed then.
         self.order.reserve(slots);
         if let Some(admission) = &mut self.admission {
-            admission.reserve(slots, self.capacity);
+            admission.reserve(self.slots.within_limit(slots), self.capacity);
         }
         let marks = self.order.marks().clone();
         self.slots.set_reserved(slots);

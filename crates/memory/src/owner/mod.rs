@@ -33,7 +33,8 @@ use crate::budget::{Amount, Budget, Share};
 use crate::cause::Cause;
 use crate::entry::Entry;
 use crate::hash::KeyHash;
-use crate::limbo::{Limbo, Retired};
+use crate::limbo::Limbo;
+use crate::retired::Retired;
 use crate::slab::Slab;
 use crate::stats::ShardCounts;
 use crate::sync::Arc;
@@ -77,7 +78,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         let slots = Slots::new(&shape);
         let growth = IndexGrowth::new(slots.reserved());
         if let Some(admission) = &mut admission {
-            admission.reserve(slots.reserved(), shape.capacity);
+            admission.reserve(shape.told_first(), shape.capacity);
         }
         order.reserve(slots.reserved());
         order.set_capacity(shape.capacity.max(1));

@@ -63,6 +63,11 @@ impl Slots {
         (self.reserved * 2).min(enough)
     }
 
+    /// Returns so many slots, or the limit if that is less.
+    pub(super) fn within_limit(&self, slots: usize) -> usize {
+        self.limit.map_or(slots, |limit| slots.min(limit))
+    }
+
     /// Notes that the order has room for so many slots.
     pub(super) fn set_reserved(&mut self, slots: usize) {
         self.reserved = slots;

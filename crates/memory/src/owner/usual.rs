@@ -7,7 +7,7 @@ use floe_policy::{Eviction, Slot};
 use super::{Owner, Standing, Tenant};
 use crate::budget::{Amount, Budget};
 use crate::entry::{Entry, Head};
-use crate::limbo::Retired;
+use crate::retired::Retired;
 use crate::shard::Shard;
 use crate::slab::Slab;
 use crate::unplaced::Unplaced;

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::sync::{Arc, Barrier};
 
 use crate::common::Tally;
-use floe_memory::{Cache, visited};
+use floe_memory::{Cache, visited, visited_at_once};
 
 const MANY: usize = if cfg!(miri) { 20 } else { 300 };
 
@@ -198,4 +198,113 @@ fn holders_that_let_go_while_the_cache_ends_drop_each_value_once() {
         thread.join().expect("it ends well");
         assert_eq!(tally.alive(), 0);
     }
+}
+
+/// Returns what is looked at for each of some insertions that evict.
+fn looked_at_each<V: Send + Sync + 'static>(
+    cache: &Cache<u64, V>,
+    insertions: u64,
+    value: impl Fn(u64) -> V,
+) -> u64 {
+    let before = visited(cache);
+    for key in u64::MAX - insertions..u64::MAX {
+        cache.insert(key, value(key));
+    }
+    (visited(cache) - before) / insertions
+}
+
+#[test]
+fn many_guards_cost_writers_no_more_than_some_and_hold_no_lock_for_long() {
+    const GUARDS: u64 = if cfg!(miri) { 2000 } else { 50_000 };
+    let tally = Tally::new();
+    let full = |shards| {
+        let cache = Cache::builder().capacity(2 * GUARDS as usize).shards(shards).build();
+        (0..GUARDS).for_each(|key| cache.insert(key, tally.value(key)));
+        cache
+    };
+    let insertions = 2 * GUARDS;
+    for shards in [1, 8] {
+        for is_cleared in [false, true] {
+            let cache = full(shards);
+            let items: Vec<_> = cache.iter().collect();
+            if is_cleared {
+                cache.clear();
+                assert_eq!(tally.alive(), items.len() as u64, "guards keep their own values");
+            }
+            let each = looked_at_each(&cache, insertions, |key| tally.value(key));
+            assert!(each < 60, "{each} looked at for an insertion: {shards}, {is_cleared}");
+            items.iter().for_each(|item| _ = item.value().of(*item.key()));
+            drop(items);
+            looked_at_each(&cache, insertions, |key| tally.value(key));
+            let waiting = tally.alive() - cache.len() as u64;
+            let most = GUARDS / 8 + GUARDS / 4;
+            assert!(waiting <= most, "{waiting} wait though nothing is guarded");
+            let each = looked_at_each(&cache, insertions, |key| tally.value(key));
+            assert!(each < 30, "{each} looked at for an insertion though nothing is guarded");
+            assert_once(&cache);
+            cache.reclaim();
+            assert_eq!(tally.alive(), cache.len() as u64);
+        }
+        let cache = full(shards);
+        let held: Vec<_> = (0..GUARDS).filter_map(|key| Some((key, cache.hold(&key)?))).collect();
+        cache.clear();
+        let each = looked_at_each(&cache, insertions, |key| tally.value(key));
+        assert!(each < 60, "{each} looked at for an insertion beside what is held");
+        held.iter().for_each(|(key, value)| _ = value.of(*key));
+        drop(held);
+        cache.reclaim();
+        assert_eq!(tally.alive(), cache.len() as u64);
+    }
+}
+
+/// Asserts that no reclaimer has looked at much under one lock.
+fn assert_once<V: Send + Sync + 'static>(cache: &Cache<u64, V>) {
+    let most = visited_at_once(cache);
+    assert!(most <= 16_384, "{most} looked at under one lock");
+}
+
+#[test]
+fn guards_of_all_kinds_keep_their_values_while_threads_have_thousands() {
+    use rand::{Rng, SeedableRng};
+
+    let rounds = if cfg!(miri) { 300 } else { 60_000 };
+    let tally = Tally::new();
+    let cache = Cache::builder().capacity(300).shards(2).build();
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let (cache, tally) = (&cache, &tally);
+            scope.spawn(move || {
+                let mut random = rand::rngs::SmallRng::seed_from_u64(seed);
+                let (mut guards, mut held) = (Vec::new(), Vec::new());
+                for _ in 0..rounds {
+                    let key = random.random_range(0..1000u64);
+                    match random.random_range(0..12) {
+                        0..5 => cache.insert(key, tally.value(key)),
+                        5 => drop(cache.remove(&key)),
+                        6 => guards.extend(cache.remove(&key).map(|guard| (key, guard))),
+                        7 if !guards.is_empty() => {
+                            let at = random.random_range(0..guards.len());
+                            let (key, guard): (u64, floe_memory::Ref<'_, _>) =
+                                guards.swap_remove(at);
+                            held.push((key, guard.hold(cache)));
+                        }
+                        8 if guards.len() > 3000 => guards.truncate(random.random_range(0..3000)),
+                        8 if held.len() > 500 => held.truncate(random.random_range(0..500)),
+                        9 if guards.len() > 2 => {
+                            let at = random.random_range(0..guards.len());
+                            guards.swap_remove(at);
+                        }
+                        _ => guards.extend(cache.get(&key).map(|guard| (key, guard))),
+                    }
+                    if let Some((key, guard)) = guards.last() {
+                        guard.of(*key);
+                    }
+                }
+                guards.iter().for_each(|(key, guard)| _ = guard.of(*key));
+                held.iter().for_each(|(key, guard)| _ = guard.of(*key));
+            });
+        }
+    });
+    cache.reclaim();
+    assert_eq!(tally.alive(), cache.len() as u64);
 }

@@ -70,3 +70,124 @@ fn a_span_too_long_to_be_counted_moves_a_clock_all_the_same() {
     clock.advance(Duration::from_secs(u64::MAX / 2_000_000));
     assert!(cache.get(&1).is_none());
 }
+
+/// A cache by a manual clock, with the entry's options, and its clock.
+fn with(options: InsertOptions) -> (Cache<u64, u64>, Clock) {
+    let clock = Clock::manual();
+    let cache = Cache::builder().capacity(10).clock(clock.clone()).build();
+    cache.insert_with(1, 1, options);
+    (cache, clock)
+}
+
+#[test]
+fn a_year_is_a_year_and_not_some_days() {
+    for days in [1, 30, 61, 62, 63, 100, 124, 125, 249, 365, 5000, 40_000, 60_000] {
+        let new = InsertOptions::new;
+        for options in [new().time_to_live(days * DAY), new().time_to_idle(days * DAY)] {
+            // In one step, and in steps that sweep in between.
+            for steps in [1, days.min(100)] {
+                let (cache, clock) = with(options);
+                let before = days * DAY - Duration::from_secs(1);
+                for _ in 0..steps {
+                    clock.advance(before / steps);
+                }
+                assert!(cache.contains_key(&1), "{days} days in {steps}: it ends early");
+                clock.advance(Duration::from_secs(8));
+                assert!(!cache.contains_key(&1), "{days} days in {steps}: it ends late");
+                cache.reclaim();
+                assert!(cache.is_empty());
+            }
+        }
+        let all = Cache::builder().capacity(10).time_to_live(days * DAY);
+        let clock = Clock::manual();
+        let cache = all.clock(clock.clone()).build();
+        cache.insert(1, 1);
+        clock.advance(days * DAY - Duration::from_secs(1));
+        assert!(cache.contains_key(&1));
+        clock.advance(Duration::from_secs(8));
+        assert!(!cache.contains_key(&1));
+    }
+}
+
+#[test]
+fn what_is_used_once_a_season_does_not_go_idle_in_a_year() {
+    let (cache, clock) = with(InsertOptions::new().time_to_idle(365 * DAY));
+    for _ in 0..20 {
+        clock.advance(90 * DAY);
+        assert!(cache.get(&1).is_some());
+    }
+    clock.advance(366 * DAY);
+    assert!(cache.get(&1).is_none());
+    let both = InsertOptions::new().time_to_live(365 * DAY).time_to_idle(DAY);
+    let (cache, clock) = with(both);
+    for _ in 0..729 {
+        clock.advance(DAY / 2);
+        assert!(cache.get(&1).is_some(), "it is used twice a day");
+    }
+    clock.advance(DAY);
+    assert!(cache.get(&1).is_none(), "a year is over");
+}
+
+#[test]
+fn for_ever_is_for_ever() {
+    let new = InsertOptions::new;
+    let for_ever = [
+        new().time_to_live(Duration::MAX),
+        new().time_to_idle(Duration::MAX),
+        new().time_to_live(Duration::MAX).time_to_idle(Duration::MAX),
+        new().time_to_live(Duration::from_secs(u64::MAX / 3)),
+        new().time_to_live(Duration::MAX).refresh_ahead(DAY),
+        new().stale_while_revalidate(Duration::MAX, DAY),
+    ];
+    for options in for_ever {
+        let (cache, clock) = with(options);
+        for days in [1, 100, 124, 125, 201, 249, 1000, 100_000] {
+            clock.advance(days * DAY);
+            assert!(cache.get(&1).is_some(), "{options:?}");
+            assert_eq!(*cache.get_with(&1, || 2), 1, "it is fresh: {options:?}");
+        }
+    }
+    // For ever instead of the cache's time.
+    let clock = Clock::manual();
+    let cache = Cache::builder().capacity(10).clock(clock.clone()).time_to_live(DAY).build();
+    cache.insert_with(1, 1, new().time_to_live(Duration::MAX));
+    cache.insert(2, 2);
+    clock.advance(1000 * DAY);
+    assert!(cache.contains_key(&1) && !cache.contains_key(&2));
+}
+
+#[test]
+fn what_is_stale_for_a_year_or_for_ever_is_refreshed_when_it_is_due() {
+    let fresh = Duration::from_secs(600);
+    for stale in [DAY, 100 * DAY, 365 * DAY, Duration::MAX] {
+        let (cache, clock) = with(InsertOptions::new().stale_while_revalidate(fresh, stale));
+        clock.advance(fresh - Duration::from_secs(12));
+        assert_eq!(*cache.get_with(&1, || 2), 1, "it is fresh");
+        clock.advance(Duration::from_secs(24));
+        assert_eq!(*cache.get_with(&1, || 2), 2, "it is stale for {stale:?}");
+        let (cache, clock) = with(InsertOptions::new().stale_while_revalidate(fresh, stale));
+        clock.advance(stale.min(50_000 * DAY));
+        assert_eq!(cache.get_cloned(&1), Some(1), "it is still there");
+        assert_eq!(*cache.get_with(&1, || 2), 2, "it is still due");
+    }
+}
+
+#[test]
+#[cfg(feature = "serde")]
+fn a_snapshot_keeps_long_times() {
+    let (cache, clock) = with(InsertOptions::new().time_to_live(365 * DAY));
+    cache.insert_with(2, 2, InsertOptions::new().time_to_idle(200 * DAY));
+    cache.insert_with(3, 3, InsertOptions::new().time_to_live(Duration::MAX));
+    clock.advance(165 * DAY);
+    assert!(cache.get(&2).is_some());
+    let text = serde_json::to_string(&floe_memory::Snapshot::of(&cache)).expect("it is written");
+    let clock = Clock::manual();
+    let warm: Cache<u64, u64> = Cache::builder().capacity(10).clock(clock.clone()).build();
+    let mut reader = serde_json::Deserializer::from_str(&text);
+    let came = floe_memory::Snapshot::of(&warm).restore(&mut reader).expect("it is read");
+    assert_eq!(came, 3);
+    clock.advance(199 * DAY);
+    assert!((1..=3).all(|key| warm.contains_key(&key)));
+    clock.advance(2 * DAY);
+    assert_eq!([1, 2, 3].map(|key| warm.contains_key(&key)), [false, false, true]);
+}

@@ -9,7 +9,7 @@ use floe_testkit::Identity;
 use crate::host::{Handle, HostBuilder, HostCache, Insertion};
 use crate::records::Records;
 use crate::sync::{self, Ordering, Tracked};
-use crate::{Kind, barrier, model, model_of_readers, thread};
+use crate::{Kind, barrier, is_protected, model, model_of_readers, thread};
 
 type Host = HostCache<Tracked, Tracked, Fifo, BuildHasherDefault<Identity>>;
 
@@ -91,7 +91,7 @@ fn a_cell_that_another_thread_has_emptied_names_the_next_entry_after_all_uses_of
         let reclaimer = {
             let (records, entry) = (Arc::clone(&records), Arc::clone(&entry));
             thread::spawn(move || {
-                if !records.protected(own, records.ask()).contains(&ADDRESS) {
+                if !is_protected(&records, own, ADDRESS) {
                     entry.free();
                 }
             })

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::records::Records;
 use crate::sync::Tracked;
-use crate::{Cache, Handle, barrier, model, model_of_readers, sync, thread};
+use crate::{Cache, Handle, barrier, is_protected, model, model_of_readers, sync, thread};
 
 #[test]
 fn whoever_is_alone_frees_nothing_under_a_thread_that_comes_meanwhile() {
@@ -89,7 +89,7 @@ fn who_has_answered_looks_at_nothing_that_was_taken_out_before_even_without_a_ba
         place.store(0, Ordering::Release);
         let asked = records.ask();
         for _ in 0..2 {
-            let protected = records.protected_at_once(own, asked);
+            let protected = records.protected_at_once(own, asked, [ADDRESS].into_iter());
             if protected.is_some_and(|protected| !protected.contains(&ADDRESS)) {
                 entry.free();
                 break;
@@ -125,10 +125,10 @@ fn a_barrier_of_another_thread_counts_for_what_was_taken_out_before_it_only() {
         };
         let other = {
             let records = Arc::clone(&records);
-            thread::spawn(move || drop(records.protected(others, records.ask())))
+            thread::spawn(move || _ = is_protected(&records, others, ADDRESS))
         };
         place.store(0, Ordering::Release);
-        if !records.protected(own, records.ask()).contains(&ADDRESS) {
+        if !is_protected(&records, own, ADDRESS) {
             entry.free();
         }
         reader.join().unwrap();
