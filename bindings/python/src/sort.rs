@@ -170,7 +170,7 @@ impl Sort {
 
 /// Returns whether an object is a type that is compared as any object: by its identity.
 fn is_type(object: &Bound<'_, PyAny>) -> bool {
-    object.get_type().is(&PyType::type_object(object.py()))
+    object.get_type().is(PyType::type_object(object.py()))
 }
 
 /// The integer that a float is equal to.
