@@ -16,6 +16,8 @@ const LONG: u64 = if cfg!(miri) { 200 } else { 20_000 };
 
 type Place<V> = OnceLock<Cache<u64, V>>;
 type Queue = Cache<u64, u64, Fifo>;
+/// The name of a call of the cache, and the call.
+type Call = (&'static str, fn(&Queue));
 
 /// Runs on a thread with a small stack.
 fn on_a_small_stack(run: impl FnOnce() + Send + 'static) {
@@ -47,7 +49,7 @@ fn chained(options: InsertOptions) -> (Arc<OnceLock<Queue>>, Arc<AtomicU64>) {
 #[test]
 fn a_listener_that_inserts_again_starts_a_chain_of_any_length_by_any_call() {
     on_a_small_stack(|| {
-        let calls: [(&str, fn(&Queue)); 7] = [
+        let calls: [Call; 7] = [
             ("insert", |cache| cache.insert(u64::MAX, 1)),
             ("load", |cache| assert_eq!(*cache.get_with(&u64::MAX, || 1), 1)),
             ("upsert_with", |cache| drop(cache.upsert_with(u64::MAX, |_| 1))),
