@@ -9,8 +9,8 @@ use std::fmt;
 use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
-use bytesize::ByteSize;
 pub use floe_device::SECTOR_BYTES;
+use floe_device::parse_bytes;
 
 /// A run of sectors of a volume.
 pub type Sectors = Range<u64>;
@@ -276,12 +276,9 @@ impl FromStr for BlockSizes {
     /// Reads a list such as `32KiB,64KiB`.
     fn from_str(text: &str) -> Result<Self, BlockSizesError> {
         let parse = |size: &str| {
-            size.trim()
-                .parse::<ByteSize>()
-                .map_err(|_| BlockSizesError::Unusable(format!("`{}`", size.trim())))
+            parse_bytes(size).ok_or_else(|| BlockSizesError::Unusable(format!("`{}`", size.trim())))
         };
-        let bytes: Vec<u64> =
-            text.split(',').map(|size| parse(size).map(|size| size.0)).collect::<Result<_, _>>()?;
+        let bytes: Vec<u64> = text.split(',').map(parse).collect::<Result<_, _>>()?;
         Self::new(&bytes)
     }
 }

@@ -63,7 +63,7 @@ pub use rbd::{RbdDevice, RbdError, RbdName, RbdSource, RbdWatch};
 pub use ring::{Event, Owner, RegisterError, Ring, RingError};
 pub use socket::{SocketCompletion, SocketOutcome, Sockets};
 pub use source::{MEDIUM_SEED, Source};
-pub use spec::{Role, Spec, SpecError};
+pub use spec::{Role, Spec, SpecError, parse_bytes};
 pub use stripe::{CHUNK_BYTES, StripeDevice};
 pub use volatile::{Habit, VolatileDevice, VolatileDisk};
 

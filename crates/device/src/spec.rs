@@ -27,6 +27,7 @@ use std::sync::Arc;
 
 pub use self::error::SpecError;
 use self::members::Members;
+pub use self::values::parse_bytes;
 use crate::Device;
 use crate::buffer::Pool;
 use crate::file::{FileOptions, OpenError};

@@ -112,8 +112,8 @@ impl Parameter {
     pub(crate) fn number(&self, text: &str) -> Option<f64> {
         const UNITS: [(&str, u64); 4] =
             [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
-        let unit =
-            UNITS.into_iter().find_map(|(unit, bytes)| Some((text.strip_suffix(unit)?, bytes)));
+        let number = |unit: &str| text.strip_suffix(unit).or_else(|| text.strip_suffix(&unit[..1]));
+        let unit = UNITS.into_iter().find_map(|(unit, bytes)| Some((number(unit)?, bytes)));
         match unit.filter(|_| self.whole) {
             Some((number, bytes)) => number.parse::<f64>().ok().map(|number| number * bytes as f64),
             None => text.parse().ok(),

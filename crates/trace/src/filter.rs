@@ -138,8 +138,21 @@ fn nanoseconds(text: &str) -> Option<u64> {
 
 const KIB: f64 = 1024.0;
 
-const BYTE_UNITS: [(&str, f64); 4] =
-    [("KiB", KIB), ("MiB", KIB * KIB), ("GiB", KIB * KIB * KIB), ("TiB", KIB * KIB * KIB * KIB)];
+/// A letter alone is a power of two, as in other sizes of Floe.
+const BYTE_UNITS: [(&str, f64); 12] = [
+    ("KiB", KIB),
+    ("MiB", KIB * KIB),
+    ("GiB", KIB * KIB * KIB),
+    ("TiB", KIB * KIB * KIB * KIB),
+    ("K", KIB),
+    ("M", KIB * KIB),
+    ("G", KIB * KIB * KIB),
+    ("T", KIB * KIB * KIB * KIB),
+    ("kB", 1e3),
+    ("MB", 1e6),
+    ("GB", 1e9),
+    ("TB", 1e12),
+];
 
 fn bytes(text: &str) -> Option<u64> {
     text.parse().ok().or_else(|| scaled(text, &BYTE_UNITS))
@@ -187,6 +200,12 @@ mod tests {
         ] {
             assert_eq!(filter.keep(dropped), None, "{dropped:?}");
         }
+    }
+
+    #[test]
+    fn places_have_the_units_of_other_sizes() {
+        assert_eq!(filter("range=1K..64M"), filter("range=1KiB..64MiB"));
+        assert_eq!(filter("range=1kB..64MB"), filter("range=1000..64000000"));
     }
 
     #[test]

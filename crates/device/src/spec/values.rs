@@ -7,12 +7,28 @@ use bytesize::ByteSize;
 
 use super::error::SpecError;
 
+/// Reads a size in bytes: `4096`, `64KiB`, `1.5GiB`.
+///
+/// A letter alone is a power of two, as dd, fio and qemu have it: `64M` is `64MiB`. `64MB` is
+/// 64,000,000 bytes. `None` for other texts, and for sizes of 2⁶⁴ − 1 bytes and more.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let is_prefix = |letter: &char| "kmgtpe".contains(letter.to_ascii_lowercase());
+    let size = match text.chars().next_back().filter(is_prefix) {
+        Some(_) => format!("{text}iB").parse(),
+        None => text.parse(),
+    };
+    // The parser turns a value that is too large into the largest size without an error.
+    size.ok().map(|ByteSize(bytes)| bytes).filter(|&bytes| bytes < u64::MAX)
+}
+
 pub(super) fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecError> {
-    let ByteSize(size) = text
-        .parse()
-        .map_err(|_| SpecError::Size { spec: spec.to_owned(), size: text.to_owned() })?;
-    // Fractions and overflow are cut off without a word by the parser; the largest size stands for
-    // overflow.
+    let too_large = |text: &str| text.parse::<ByteSize>().is_ok();
+    let size = match parse_bytes(text) {
+        Some(size) => size,
+        None if too_large(text) => u64::MAX,
+        None => return Err(SpecError::Size { spec: spec.to_owned(), size: text.to_owned() }),
+    };
     if size == 0 || size == u64::MAX || !size.is_multiple_of(unit) {
         return Err(SpecError::SizeUnit { spec: spec.to_owned(), size, unit });
     }
@@ -50,4 +66,23 @@ impl fmt::Display for Exact {
 pub(super) fn write_timeout(f: &mut fmt::Formatter<'_>, timeout: Option<Duration>) -> fmt::Result {
     let timeout = timeout.map(humantime::format_duration);
     timeout.map_or(Ok(()), |timeout| write!(f, ",timeout={}", timeout.to_string().replace(' ', "")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_letter_is_a_power_of_two_and_a_unit_is_what_it_says() {
+        let mebibytes = [("64M", 64), ("64m", 64), ("64MiB", 64), ("64 MiB", 64), ("1.5G", 1536)];
+        for (text, size) in mebibytes {
+            assert_eq!(parse_bytes(text), Some(size << 20), "{text}");
+        }
+        for (text, size) in [("4096", 4096), ("64MB", 64_000_000), ("4k", 4096), ("2kB", 2000)] {
+            assert_eq!(parse_bytes(text), Some(size), "{text}");
+        }
+        for text in ["", "M", "64X", "64MM", "-1", "64Mi B", "16E", "99999999999999999999"] {
+            assert_eq!(parse_bytes(text), None, "{text}");
+        }
+    }
 }

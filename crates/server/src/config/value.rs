@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use bytesize::ByteSize;
 use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode, format_size};
 use floe_device::Spec;
+use floe_device::parse_bytes;
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
@@ -283,9 +283,8 @@ impl FromStr for Bytes {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        // The parser turns a value that is too large into the largest size without an error.
-        match text.parse::<ByteSize>() {
-            Ok(ByteSize(bytes)) if bytes > 0 && bytes < u64::MAX => Ok(Self(bytes)),
+        match parse_bytes(text) {
+            Some(bytes) if bytes > 0 => Ok(Self(bytes)),
             _ => Err(format!("`{text}` is not a size; write 4096, 64KiB or 10GiB")),
         }
     }

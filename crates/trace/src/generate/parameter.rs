@@ -142,7 +142,10 @@ const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 <
 fn bytes(text: &str) -> Option<u64> {
     let (number, unit) = UNITS
         .iter()
-        .find_map(|&(suffix, unit)| text.strip_suffix(suffix).map(|number| (number, unit)))
+        .find_map(|&(suffix, unit)| {
+            let number = text.strip_suffix(suffix).or_else(|| text.strip_suffix(&suffix[..1]));
+            number.map(|number| (number, unit))
+        })
         .unwrap_or((text, 1));
     whole(number)?.checked_mul(unit).filter(|bytes| *bytes == 0 || (512..=1 << 32).contains(bytes))
 }
