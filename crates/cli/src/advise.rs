@@ -32,8 +32,9 @@ Replays the trace in virtual time with many settings, on all cores: sizes and wr
 block sizes, policies and admissions. Each round keeps the best of the one before, and the last
 replays the whole trace. The best has the shortest mean time of a request; of sizes within 5 % the
 smallest is chosen. write = back keeps written data in the cache alone until it is cleaned: without
---write through,around only choose it where the cache's device is as safe as the volume. Terabytes
-a year follow the times in the trace, or where it has none, the times of the replay.";
+--write through,around only choose it where the cache's device is as safe as the volume. No size is
+larger than what the trace touches, in blocks of 32 KiB. Terabytes a year follow the times in the
+trace; where it has none, they are not known.";
 
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
@@ -146,7 +147,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     });
     bar.finish_and_clear();
     let advice = advice.map_err(|error| match error {
-        AdviseError::Layout(_) => CliError::usage(format!("{trace}: {error}")),
+        AdviseError::Layout(_) | AdviseError::Untouched => {
+            CliError::usage(format!("{trace}: {error}"))
+        }
         AdviseError::Config(_) => CliError::usage(format!("--cache: {error}")),
         AdviseError::Replay(_) | AdviseError::Interrupted => CliError::failure(error.to_string()),
     })?;

@@ -164,6 +164,10 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
         return Err(CliError::usage("--speed is for --at recorded"));
     }
     let trace = &arguments.trace;
+    if trace == "-" {
+        let problem = "-: a replay reads its trace twice; write standard input to a file first";
+        return Err(CliError::usage(problem));
+    }
     let in_trace = |problem: String| CliError::usage(format!("{trace}: {problem}"));
     let settings = arguments.source.config()?;
     if settings.memory.memory.is_some() {

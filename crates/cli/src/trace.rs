@@ -40,7 +40,7 @@ pub(crate) struct TraceArguments {
     #[arg(long, value_name = "NAME", help = format_help())]
     format: Option<Format>,
     /// Columns of a table with other names: time=when,time-unit=ms,key=obj,size=kb,size-unit=1024;
-    /// also offset, op, volume and offset-unit
+    /// also offset, op, volume and offset-unit. Numbers, as in time=1,key=2, need no header
     #[arg(long, value_name = "ROLE=NAME,…")]
     columns: Option<Columns>,
     /// Skip and count bad records instead of stopping at the first
@@ -105,9 +105,14 @@ Examples:
   floe trace info --filter time=1h..2h,op=write disk.vscsi
   floe trace info --size 1GiB,2GiB,4GiB disk.vscsi
   floe trace info --format le64 --skip-bad keys.bin
+  ssh host cat disk.vscsi.zst | floe trace info -
   floe trace info --columns time=when,time-unit=ms,key=obj,size=kb,size-unit=1024 mine.csv";
 
 const CURVE: &str = "\
+A request for disk I/O touches the blocks of 4 KiB that it covers in part or whole, any other its
+object or key. Deletes and discards touch nothing. The footprint is what is touched: objects at
+their largest size. `simulate` and `advise` take the same.
+
 `LRU of 10%` is the miss ratio of an LRU cache of a tenth of what the trace touches, behind the
 cache's size. The miss ratios take one pass and 10 MiB of memory. Objects count as one each. Reuse
 is measured on 32768 keys (SHARDS); ± is the error of that, in 19 of 20 cases no larger. `floe
@@ -120,7 +125,7 @@ fn format_help() -> String {
 #[derive(Debug, Args)]
 #[command(after_help = format!("{EXAMPLES}\n\n{CURVE}"))]
 pub(crate) struct InfoArguments {
-    /// Trace files, compressed or not, or generators such as zipf:keys=1000
+    /// Trace files, compressed or not, - for standard input, or generators such as zipf:keys=1000
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
     #[command(flatten)]
@@ -196,6 +201,10 @@ struct FormatLine {
 struct Line {
     #[serde(flatten)]
     info: Info,
+    /// Reads and writes of objects: a request for disk I/O touches several blocks.
+    touches: u64,
+    /// The thing that is touched: `block`, of 4 KiB, `object` or `key`.
+    object: &'static str,
     #[serde(flatten)]
     reuse: Option<Reuse>,
     #[serde(flatten)]
@@ -254,13 +263,16 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
 
 /// Returns the figures of a trace as a table shows them.
 fn figures(line: Line, sizes: &Sizes) -> Figures {
-    let Line { info, reuse, curve } = line;
+    let Line { info, touches, object, reuse, curve } = line;
     let of_info = [
         ("format", info.format.to_owned()),
         ("requests", info.requests.to_string()),
         ("reads", info.reads.to_string()),
         ("writes", info.writes.to_string()),
-        ("unique", info.unique.to_string()),
+        ("deletes", info.deletes.to_string()),
+        ("back in time", info.backward_times.to_string()),
+        ("touches", format!("{touches} {object}s")),
+        ("unique", format!("{} {object}s", info.unique)),
         ("footprint", output::bytes(info.footprint_bytes)),
         ("mean", output::bytes(info.mean_bytes as u64)),
         ("seconds", format!("{:.1}", info.seconds)),
@@ -282,6 +294,15 @@ fn print_formats(arguments: &FormatsArguments) -> Result<(), CliError> {
             .or_failure()?;
     }
     generators().try_for_each(|generator| output::json_line(&generator)).or_failure()
+}
+
+/// Returns the word for what a trace of a kind touches.
+pub(crate) fn object(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Block => "block",
+        Kind::Object => "object",
+        Kind::Key => "key",
+    }
 }
 
 fn reuse_cells(reuse: &Reuse) -> [String; 7] {
@@ -325,9 +346,10 @@ fn info(file: &str, arguments: &InfoArguments) -> Result<Line, CliError> {
     }
     bar.finish_and_clear();
     tell_skipped(file, &trace);
-    let info = stats.info(trace.name(), trace.format().name());
+    let info = stats.info_of(&trace);
     let curve = Curve::of(&curve, &arguments.size, kind, &info);
-    Ok(Line { info, reuse: reuse.map(ReuseStats::reuse), curve })
+    let (reuse, touches) = (reuse.map(ReuseStats::reuse), info.touches);
+    Ok(Line { info, touches, object: object(kind), reuse, curve })
 }
 
 fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {

@@ -46,9 +46,10 @@ pub struct Trial {
     pub candidate: Candidate,
     /// Mean time of a request.
     pub mean_us: f64,
-    /// Terabytes (10¹²) written to the cache device in a year at the trace's pace.
+    /// Terabytes (10¹²) written to the cache device in a year at the trace's pace. Where the trace
+    /// has no times, at that of the replay, as on a volume that is never idle.
     pub written_tb_per_year: f64,
-    /// Times the cache device is written whole in a day: the endurance it needs.
+    /// Times the cache device is written whole in a day, at the same pace: the endurance it needs.
     pub writes_per_day: f64,
     /// Price of the cache, where one was given.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,8 +67,12 @@ pub struct Advice {
     pub requests: u64,
     /// Requests of the rounds before.
     pub coarse_requests: u64,
-    /// Bytes that the trace touches, in blocks of 32 KiB.
+    /// Bytes that the trace reads and writes, in blocks of 4 KiB, as `floe trace info` counts them.
     pub footprint_bytes: u64,
+    /// The same in blocks of 32 KiB: a cache of that size holds all of it. None larger is tried.
+    pub footprint_in_cache_bytes: u64,
+    /// Reasons to doubt the answer, in sentences.
+    pub warnings: Vec<String>,
     /// The answer in a sentence.
     pub verdict: String,
     /// The recommended floe.toml; none where no cache pays.
@@ -98,7 +103,17 @@ pub enum AdviseError {
     /// A replay failed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
+    /// Nothing is read or written, so that no cache serves anything.
+    #[error("it has no reads or writes to advise on")]
+    Untouched,
     /// It was told to stop.
     #[error("interrupted")]
     Interrupted,
+}
+
+impl Trial {
+    /// Returns whether the pace of writes is that of the trace's own times.
+    pub fn has_pace(&self) -> bool {
+        self.result.endurance.as_ref().is_none_or(|it| it.clock == "trace")
+    }
 }

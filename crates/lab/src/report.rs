@@ -53,6 +53,8 @@ pub struct Section {
     pub heading: String,
     /// The command, in a line.
     pub lead: String,
+    /// The name and the text of a file to copy.
+    pub file: Option<(String, String)>,
     /// The summary; stands before the charts.
     pub summary: Option<Table>,
     /// Pictures, most telling first.

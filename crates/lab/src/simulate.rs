@@ -2,6 +2,7 @@
 
 mod admitted;
 pub mod blocks;
+mod changes;
 pub mod grid;
 pub mod intervals;
 mod latency;

@@ -95,10 +95,10 @@ impl SlotIndex for DenseIndex {
 /// The weights of held slots.
 pub trait SlotWeights: Default {
     /// The weight of a slot.
-    fn of(&self, slot: Slot) -> u32;
+    fn of(&self, slot: Slot) -> u64;
 
     /// Notes the weight of a slot.
-    fn set(&mut self, slot: Slot, weight: u32);
+    fn set(&mut self, slot: Slot, weight: u64);
 }
 
 /// Every entry weighs 1, and nothing is stored.
@@ -107,23 +107,23 @@ pub struct UnitWeights;
 
 impl SlotWeights for UnitWeights {
     #[inline]
-    fn of(&self, _: Slot) -> u32 {
+    fn of(&self, _: Slot) -> u64 {
         1
     }
 
     #[inline]
-    fn set(&mut self, _: Slot, weight: u32) {
+    fn set(&mut self, _: Slot, weight: u64) {
         debug_assert_eq!(weight, 1, "entries of an owner that counts weigh 1");
     }
 }
 
-impl SlotWeights for Vec<u32> {
+impl SlotWeights for Vec<u64> {
     #[inline]
-    fn of(&self, slot: Slot) -> u32 {
+    fn of(&self, slot: Slot) -> u64 {
         self[slot.index()]
     }
 
-    fn set(&mut self, slot: Slot, weight: u32) {
+    fn set(&mut self, slot: Slot, weight: u64) {
         if slot.index() == self.len() {
             self.push(weight);
         } else {
@@ -192,8 +192,8 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
 
     /// Returns whether an entry of this weight needs an eviction.
     #[inline]
-    pub fn is_full_for(&self, weight: u32) -> bool {
-        self.held + u64::from(weight) > self.capacity
+    pub fn is_full_for(&self, weight: u64) -> bool {
+        self.held + weight > self.capacity
     }
 
     /// The slot of a key, if it is held.
@@ -204,7 +204,7 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
 
     /// The weight of a held slot.
     #[inline]
-    pub fn weight(&self, slot: Slot) -> u32 {
+    pub fn weight(&self, slot: Slot) -> u64 {
         self.weights.of(slot)
     }
 
@@ -224,20 +224,21 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         }
     }
 
-    /// Asks an admission about a candidate that is not held. Where an eviction is needed, the
-    /// admission learns the victim if the policy can say it, and always with `names_victims`.
-    /// While the admission `holds`, nothing is evicted for a candidate.
+    /// Asks an admission about a candidate of this weight that is not held. Where an eviction is
+    /// needed, the admission learns the victim if the policy can say it, and always with
+    /// `names_victims`. While the admission `holds`, nothing is evicted for a candidate.
     pub fn admits(
         &mut self,
         candidate: &Access,
+        weight: u64,
         admission: &mut impl Admission,
         (names_victims, holds): (bool, bool),
         hash: impl FnOnce(I::Key) -> u64,
     ) -> bool {
-        if u64::from(candidate.weight) > self.capacity {
+        if weight > self.capacity {
             return false;
         }
-        let is_full = self.is_full_for(candidate.weight);
+        let is_full = self.is_full_for(weight);
         let victim = match is_full {
             false => None,
             true if names_victims => self.order.victim(Some(candidate)),
@@ -259,23 +260,31 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
         &mut self,
         key: I::Key,
         access: &Access,
-        mut evicted: impl FnMut(Slot, I::Key, u32),
+        evicted: impl FnMut(Slot, I::Key, u64),
     ) -> Option<Slot> {
-        if u64::from(access.weight) > self.capacity {
+        self.insert_weighing(u64::from(access.weight), key, access, evicted)
+    }
+
+    /// [`insert`](Self::insert) for an entry that takes so much, which may be more than an
+    /// [`Access`] can tell the policy.
+    #[inline]
+    pub fn insert_weighing(
+        &mut self,
+        weight: u64,
+        key: I::Key,
+        access: &Access,
+        mut evicted: impl FnMut(Slot, I::Key, u64),
+    ) -> Option<Slot> {
+        if weight > self.capacity {
             return None;
         }
         let mut vacated = None;
-        while self.is_full_for(access.weight) {
-            let victim = self.order.evict(Some(access));
+        while self.is_full_for(weight) {
+            let victim = self.evict(Some(access), &mut evicted);
             if let Some(earlier) = vacated.take() {
                 self.vacant.push(earlier);
             }
-            let victim = victim?;
-            let (key, weight) = (self.keys[victim.index()], self.weights.of(victim));
-            self.index.remove(key);
-            self.held -= u64::from(weight);
-            evicted(victim, key, weight);
-            vacated = Some(victim);
+            vacated = Some(victim?);
         }
         let slot = match vacated.or_else(|| self.vacant.pop()) {
             Some(slot) => {
@@ -284,11 +293,56 @@ impl<P: Eviction, I: SlotIndex, W: SlotWeights> SlotOwner<P, I, W> {
             }
             None => self.next_slot(key),
         };
-        self.weights.set(slot, access.weight);
+        self.weights.set(slot, weight);
         self.index.put(key, slot);
-        self.held += u64::from(access.weight);
+        self.held += weight;
         self.order.policy_mut().insert(slot, access);
         Some(slot)
+    }
+
+    /// Takes the next victim out of the order and the index. Its slot is not vacant yet.
+    #[inline]
+    fn evict(
+        &mut self,
+        incoming: Option<&Access>,
+        evicted: &mut impl FnMut(Slot, I::Key, u64),
+    ) -> Option<Slot> {
+        let victim = self.order.evict(incoming)?;
+        let (key, weight) = (self.keys[victim.index()], self.weights.of(victim));
+        self.index.remove(key);
+        self.held -= weight;
+        evicted(victim, key, weight);
+        Some(victim)
+    }
+
+    /// Takes a held key out.
+    pub fn remove(&mut self, slot: Slot) {
+        self.index.remove(self.keys[slot.index()]);
+        self.held -= self.weights.of(slot);
+        self.order.remove(slot);
+        self.vacant.push(slot);
+    }
+
+    /// Gives a held key another weight, of which the policy learns `told`. Evicts until all fits,
+    /// which may take the key itself, and calls `evicted` as [`insert`](Self::insert) does. A key
+    /// that has grown larger than the capacity leaves at once.
+    pub fn reweigh(
+        &mut self,
+        slot: Slot,
+        weight: u64,
+        told: u32,
+        mut evicted: impl FnMut(Slot, I::Key, u64),
+    ) {
+        if weight > self.capacity {
+            return self.remove(slot);
+        }
+        self.held = self.held - self.weights.of(slot) + weight;
+        self.weights.set(slot, weight);
+        self.order.policy_mut().reweigh(slot, told);
+        while self.is_full_for(0) {
+            let Some(victim) = self.evict(None, &mut evicted) else { return };
+            self.vacant.push(victim);
+        }
     }
 
     /// Gives a key a slot that was never used.

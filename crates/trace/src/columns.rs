@@ -72,7 +72,8 @@ impl TimeUnit {
 ///
 /// Parses from pairs such as `time=when,time-unit=ms,key=obj,size=kb,size-unit=1024`. Roles are
 /// `time`, `key`, `offset`, `size`, `op` and `volume`, each with the name of a column in the
-/// header; `time-unit` is `s`, `ms`, `us`, `100ns` or `ns`, and `offset-unit` and `size-unit` are
+/// header, or all with numbers of columns from 1, which needs none; `time-unit` is `s`, `ms`, `us`,
+/// `100ns` or `ns`, and `offset-unit` and `size-unit` are
 /// bytes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Columns {
@@ -112,6 +113,17 @@ const SETTINGS: &str = "time, key, offset, size, op, volume, time-unit, offset-u
 impl Columns {
     pub(crate) fn name(&self, role: Role) -> Option<&str> {
         self.names[role as usize].as_deref()
+    }
+
+    /// The number of a role's column, counted from 1, where its name is one.
+    pub(crate) fn number(&self, role: Role) -> Option<usize> {
+        self.name(role).and_then(|name| name.parse().ok()).filter(|&number| number > 0)
+    }
+
+    /// Returns whether all columns are named by their numbers, so that no header is needed.
+    pub(crate) fn are_numbers(&self) -> bool {
+        let mut named = ROLES.into_iter().filter(|&role| self.name(role).is_some()).peekable();
+        named.peek().is_some() && named.all(|role| self.number(role).is_some())
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), ColumnsError> {

@@ -12,16 +12,19 @@ use hashbrown::HashMap;
 
 use crate::fields::{Flaw, Found};
 use crate::request::{Kind, Op, Request};
+use crate::sample::without_mark;
 
 /// The longest line of a text format.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 /// Runs in a full batch: 50 KiB, so that it stays in the nearest caches.
 const BATCH_RUNS: usize = 1024;
 
-/// A request, or several that differ by one in their key.
+/// A request, or several that differ in nothing but their key.
 pub(crate) struct Run {
     pub(crate) first: Request,
     pub(crate) count: u64,
+    /// From key to key: 1, or 0 where the same request is repeated.
+    pub(crate) stride: u64,
 }
 
 /// Requests that a decoder hands over at once.
@@ -51,13 +54,18 @@ impl Batch {
 
     #[inline]
     pub(crate) fn push(&mut self, request: Request) {
-        self.runs.push(Run { first: request, count: 1 });
+        self.push_run(request, 1);
     }
 
     /// `count` requests for consecutive keys.
     #[inline]
     pub(crate) fn push_run(&mut self, first: Request, count: u64) {
-        self.runs.push(Run { first, count });
+        self.runs.push(Run { first, count, stride: 1 });
+    }
+
+    /// The same request `count` times.
+    pub(crate) fn push_repeated(&mut self, request: Request, count: u64) {
+        self.runs.push(Run { first: request, count, stride: 0 });
     }
 
     /// Returns the number of runs it still takes.
@@ -94,6 +102,11 @@ pub(crate) trait Decode: Send {
     fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
         None
     }
+
+    /// The clock of a format with times.
+    fn clock(&self) -> Option<&Clock> {
+        None
+    }
 }
 
 /// A text format: one record per line.
@@ -111,10 +124,15 @@ pub(crate) trait Line: Send {
     fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
         None
     }
+
+    /// As [`Decode::clock`].
+    fn clock(&self) -> Option<&Clock> {
+        None
+    }
 }
 
-/// Walks the lines of a text format. Blank lines, headers and lines starting with `#` are no
-/// records.
+/// Walks the lines of a text format. Blank lines, headers and comments are no records: lines that
+/// start with `#`, `//` or `%`, unless the format understands them.
 pub(crate) struct Lines<L> {
     format: L,
     line: u64,
@@ -145,7 +163,7 @@ impl<L: Line> Decode for Lines<L> {
                 continue;
             }
             self.line += 1;
-            let line = rest[..end].trim_ascii();
+            let line = without_mark(rest[..end].trim_ascii());
             if end > LINE_BYTES_MAX {
                 self.discarding = continues;
                 let flaw = Flaw {
@@ -158,7 +176,7 @@ impl<L: Line> Decode for Lines<L> {
                 }
             } else if !line.is_empty()
                 && let Err(flaw) = self.format.line(line, batch)
-                && line[0] != b'#'
+                && !matches!(line, [b'#' | b'%', ..] | [b'/', b'/', ..])
                 && !self.format.header(line)
                 && batch.reject(flaw, self.line, at)
             {
@@ -175,6 +193,10 @@ impl<L: Line> Decode for Lines<L> {
 
     fn kind(&mut self, head: &[u8]) -> Option<Kind> {
         self.format.kind(head)
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.format.clock()
     }
 }
 
@@ -194,6 +216,11 @@ pub(crate) enum Decoded {
 pub(crate) trait Record: Send {
     /// Decodes the record at the front of `input`, which is not empty.
     fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded;
+
+    /// As [`Decode::clock`].
+    fn clock(&self) -> Option<&Clock> {
+        None
+    }
 }
 
 /// Walks the records of a binary format.
@@ -246,24 +273,33 @@ impl<R: Record> Decode for Records<R> {
     fn unit(&self) -> &'static str {
         "record"
     }
+
+    fn clock(&self) -> Option<&Clock> {
+        self.format.clock()
+    }
 }
 
 /// Turns a trace's times into nanoseconds since its first record.
 pub(crate) struct Clock {
     first: Option<u64>,
+    before: u64,
+    /// Times that were before those of the record they followed.
+    pub(crate) steps_back: u64,
     tick_ns: u64,
 }
 
 impl Clock {
     /// A clock whose times count units of `tick_ns` nanoseconds.
     pub(crate) fn new(tick_ns: u64) -> Self {
-        Self { first: None, tick_ns }
+        Self { first: None, before: 0, steps_back: 0, tick_ns }
     }
 
     /// Nanoseconds from the first record to `time`; 0 if `time` is earlier.
     #[inline]
     pub(crate) fn since_first_ns(&mut self, time: u64) -> u64 {
         let first = *self.first.get_or_insert(time);
+        self.steps_back += u64::from(time < self.before);
+        self.before = time;
         time.saturating_sub(first).saturating_mul(self.tick_ns)
     }
 }

@@ -4,10 +4,12 @@
 //! The table that does it puts keys that are neighbours next to each other, since traces of pages
 //! run through neighbours: eight of them share a place, and the rest of the key is hashed.
 
+use std::ops::RangeInclusive;
+
 use hashbrown::{HashTable, hash_table::Entry};
 
 use crate::error::{Error, ErrorKind};
-use crate::request::{Kind, Request};
+use crate::request::{Kind, Op, Request};
 use crate::stats::BLOCK_BYTES;
 use crate::trace::Trace;
 
@@ -50,6 +52,12 @@ impl Numbering {
         }
     }
 
+    /// The number of a key, or of a place on a volume, if it has one.
+    pub fn find(&self, volume: u32, key: u64) -> Option<u32> {
+        let same = |entry: &Numbered| entry.key == key && entry.volume == volume;
+        self.table.find(hash(volume, key), same).map(|entry| entry.number)
+    }
+
     /// Returns the number of keys that have a number.
     pub fn distinct(&self) -> u32 {
         self.table.len() as u32
@@ -83,8 +91,8 @@ impl DenseKeys {
         Some(Self { keys, distinct: numbering.distinct() })
     }
 
-    /// Reads a trace to its end. A touch is a request, or a block of 4 KiB that a block request
-    /// covers in part or whole.
+    /// Reads a trace to its end. A touch is a read or write of a key, or of a block of 4 KiB that a
+    /// block request covers in part or whole.
     ///
     /// # Errors
     /// The first error of the trace, and more than 2³² − 1 distinct keys.
@@ -113,10 +121,12 @@ impl DenseKeys {
     }
 }
 
-/// The keys a request touches, and their volume.
+/// The keys that a request touches, and their volume. Deletions touch none, nor does disk I/O
+/// without length.
 #[inline]
 pub(crate) fn touches(kind: Kind, request: &Request) -> impl Iterator<Item = (u32, u64)> + use<> {
     let (volume, first, count) = match kind {
+        _ if request.op == Op::Delete => (0, 0, 0),
         Kind::Block if request.bytes == 0 => (0, 0, 0),
         Kind::Block => {
             let first = request.key / BLOCK_BYTES;
@@ -125,4 +135,22 @@ pub(crate) fn touches(kind: Kind, request: &Request) -> impl Iterator<Item = (u3
         Kind::Object | Kind::Key => (0, request.key, 1),
     };
     (0..count).map(move |step| (volume, first + step))
+}
+
+/// The keys that a deletion takes out, and their volume: of disk I/O, the blocks of 4 KiB that it
+/// covers whole.
+pub(crate) fn deleted(kind: Kind, request: &Request) -> impl Iterator<Item = (u32, u64)> + use<> {
+    let (volume, keys) = match kind {
+        _ if request.op != Op::Delete => (0, None),
+        Kind::Block => (request.volume, covered_blocks(request, BLOCK_BYTES)),
+        Kind::Object | Kind::Key => (0, Some(request.key..=request.key)),
+    };
+    keys.into_iter().flatten().map(move |key| (volume, key))
+}
+
+/// The numbers of the blocks of a size that a block request covers whole; `None` if it covers none.
+pub fn covered_blocks(request: &Request, block_bytes: u64) -> Option<RangeInclusive<u64>> {
+    let first = request.key.div_ceil(block_bytes);
+    let end = (request.key + request.bytes) / block_bytes;
+    (first < end).then(|| first..=end - 1)
 }

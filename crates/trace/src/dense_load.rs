@@ -4,7 +4,7 @@ use crate::compact::CompactTrace;
 use crate::dense::DenseKeys;
 use crate::error::Error;
 use crate::request::Kind;
-use crate::trace::{OpenOptions, Trace};
+use crate::trace::{OpenOptions, STANDARD_INPUT, Trace};
 
 impl DenseKeys {
     /// Opens a file or generator and reads all of it, the compact form by its fast way.
@@ -13,9 +13,12 @@ impl DenseKeys {
     /// As [`Trace::open_source`] and [`DenseKeys::read`].
     pub fn load(text: &str, options: &OpenOptions) -> Result<Self, Error> {
         let mut trace = Trace::open_source(text, options)?;
-        let whole = options.filter.is_none();
+        let whole = options.filter.is_none() && text != STANDARD_INPUT;
         if whole && trace.format().name() == "floe" && trace.kind() != Kind::Block {
-            return CompactTrace::open(text)?.into_dense();
+            let compact = CompactTrace::open(text)?;
+            if !compact.header().has_deletes() {
+                return compact.into_dense();
+            }
         }
         Self::read(&mut trace)
     }

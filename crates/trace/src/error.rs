@@ -68,12 +68,24 @@ pub enum ErrorKind {
         path: String,
     },
     /// The content fits no format.
-    #[error("{path}: not recognised as a trace; say what it is with --format, one of {formats}")]
+    #[error(
+        "{path}: not recognised as a trace{nearest}; say what it is with --format, one of {formats}"
+    )]
     Unknown {
         /// The file.
         path: String,
+        /// The nearest formats and the records that break them, each behind a semicolon.
+        nearest: String,
         /// All formats, separated by commas.
         formats: String,
+    },
+    /// The file is known to be something else.
+    #[error("{path}: {advice}")]
+    NotTrace {
+        /// The file.
+        path: String,
+        /// A sentence that says the file's nature, and how it becomes a trace.
+        advice: &'static str,
     },
     /// The content fits several formats equally well.
     #[error("{path}: could be {candidates}; say which with --format, one of {formats}")]

@@ -184,6 +184,15 @@ pub(crate) fn integer(text: &[u8]) -> Option<u64> {
     Some(value)
 }
 
+/// An unsigned hexadecimal integer of at most so many digits, 16 or fewer.
+pub(crate) fn hexadecimal(text: &[u8], digits_max: usize) -> Option<u64> {
+    if text.is_empty() || text.len() > digits_max {
+        return None;
+    }
+    let digit = |b: u8| (b as char).to_digit(16).map(u64::from);
+    text.iter().try_fold(0, |value, &b| Some(value << 4 | digit(b)?))
+}
+
 /// `text` times 10^`scale`, rounded down: `"1.25"` at scale 3 is 1250.
 pub(crate) fn decimal(text: &[u8], scale: u32) -> Option<u64> {
     let point = text.iter().position(|&b| b == b'.').unwrap_or(text.len());

@@ -44,7 +44,7 @@ mod window;
 
 pub use columns::{Columns, ColumnsError};
 pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header, convert};
-pub use dense::{DenseKeys, NEVER, Numbering};
+pub use dense::{DenseKeys, NEVER, Numbering, covered_blocks};
 pub use error::{Error, ErrorKind, UnknownFormat};
 pub use filter::{Filter, FilterError};
 pub use format::{Format, formats_table};

@@ -19,9 +19,9 @@ use std::collections::BinaryHeap;
 use hashbrown::HashMap;
 use serde::Serialize;
 
-use crate::dense::touches;
+use crate::dense::{deleted, touches};
 use crate::last_touches::LastTouches;
-use crate::request::{Kind, Op, Request};
+use crate::request::{Kind, Request};
 
 /// Keys in a sample, unless told otherwise: four times as many as in the paper's evaluation, which
 /// halves the error.
@@ -110,10 +110,14 @@ impl LruCurve {
         self.limit
     }
 
-    /// Adds a request. Deletions are passed over, as simulations do.
+    /// Adds a request. A deletion takes its keys out of all caches, and touches none.
     pub fn add(&mut self, request: &Request) {
-        if request.op == Op::Delete {
-            return;
+        for (volume, key) in deleted(self.kind, request) {
+            let hash = hash(volume, key);
+            if let Some(&slot) = self.slots.get(&hash) {
+                self.whole.order.delete(slot);
+                self.groups[group(hash)].order.delete(slot);
+            }
         }
         for (volume, key) in touches(self.kind, request) {
             self.touches += 1.0;

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use crate::dense::{DenseKeys, Numbering, touches};
+use crate::dense::{DenseKeys, Numbering, deleted, touches};
 use crate::error::{Error, ErrorKind};
 use crate::last_touches::LastTouches;
 use crate::request::{Kind, Request};
@@ -51,6 +51,8 @@ pub struct ReuseStats {
     kind: Kind,
     numbering: Numbering,
     keys: Vec<u32>,
+    /// Deleted keys, and the number of touches before.
+    deletes: Vec<(usize, u32)>,
     exact_touches_max: u64,
 }
 
@@ -61,6 +63,7 @@ impl ReuseStats {
             kind,
             numbering: Numbering::new(),
             keys: Vec::new(),
+            deletes: Vec::new(),
             exact_touches_max: EXACT_TOUCHES_MAX,
         }
     }
@@ -70,11 +73,14 @@ impl ReuseStats {
         Self { exact_touches_max: touches.max(1), ..self }
     }
 
-    /// Adds a request.
+    /// Adds a request. The first touch of a key after its deletion reuses nothing.
     ///
     /// # Errors
     /// When more than 2³² − 2 keys are distinct.
     pub fn add(&mut self, request: &Request) -> Result<(), Error> {
+        let known = |(volume, key)| self.numbering.find(volume, key);
+        let deletes = deleted(self.kind, request).filter_map(known);
+        self.deletes.extend(deletes.map(|key| (self.keys.len(), key)));
         for (volume, key) in touches(self.kind, request) {
             let number = self.numbering.number(volume, key);
             self.keys
@@ -86,7 +92,8 @@ impl ReuseStats {
     /// Returns the sums.
     pub fn reuse(self) -> Reuse {
         let distinct = self.numbering.distinct();
-        Reuse::of(&DenseKeys { keys: self.keys, distinct }, self.exact_touches_max)
+        let dense = DenseKeys { keys: self.keys, distinct };
+        Reuse::with_deletes(&dense, &self.deletes, self.exact_touches_max)
     }
 }
 
@@ -94,6 +101,10 @@ impl Reuse {
     /// Popularity and reuse of keys; distances from a sample if there are more than
     /// `exact_touches_max`.
     pub fn of(dense: &DenseKeys, exact_touches_max: u64) -> Self {
+        Self::with_deletes(dense, &[], exact_touches_max)
+    }
+
+    fn with_deletes(dense: &DenseKeys, deletes: &[(usize, u32)], exact_touches_max: u64) -> Self {
         let touches = dense.keys.len() as u64;
         let mut counts = vec![0u32; dense.distinct as usize];
         dense
@@ -113,7 +124,7 @@ impl Reuse {
         } else {
             exact_touches_max as f64 / touches as f64
         };
-        let groups = distances(dense, sample);
+        let groups = distances(dense, deletes, sample);
         let mut all = groups.concat();
         // The key itself is not subject to sampling.
         let scaled = |distance: u32| 1 + (f64::from(distance - 1) / sample).round() as u64;
@@ -171,11 +182,15 @@ fn median_error(groups: [Vec<u32>; GROUPS]) -> f64 {
 }
 
 /// The reuse distances of a sample of keys, counted among the sample, in parts by key.
-fn distances(dense: &DenseKeys, sample: f64) -> [Vec<u32>; GROUPS] {
+fn distances(dense: &DenseKeys, deletes: &[(usize, u32)], sample: f64) -> [Vec<u32>; GROUPS] {
     let until = (sample * f64::from(u32::MAX)) as u32;
     let mut last = LastTouches::new(dense.distinct as usize);
     let mut groups = [const { Vec::new() }; GROUPS];
-    for &key in &dense.keys {
+    let mut deletes = deletes.iter().peekable();
+    for (at, &key) in dense.keys.iter().enumerate() {
+        while let Some((_, deleted)) = deletes.next_if(|&&(before, _)| before == at) {
+            last.delete(*deleted);
+        }
         let mixed = mix(key);
         if mixed <= until
             && let Some(distance) = last.touch(key)

@@ -22,15 +22,40 @@ impl<'a> Sample<'a> {
 
     /// The whole lines of the sample that are neither blank nor comments, without blanks around
     /// them.
-    pub(crate) fn lines(&self) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+    pub(crate) fn lines(&self) -> impl Iterator<Item = SampleLine<'a>> + use<'a> {
         let end = match self.bytes.iter().rposition(|&b| b == b'\n') {
             Some(last) if !self.whole => last,
             _ => self.bytes.len(),
         };
+        let mut at = 0;
         self.bytes[..end]
             .split(|&b| b == b'\n')
-            .map(<[u8]>::trim_ascii)
-            .filter(|line| !line.is_empty() && line[0] != b'#')
+            .zip(1..)
+            .map(move |(text, number)| {
+                let line = SampleLine { number, at, text: without_mark(text.trim_ascii()) };
+                at += text.len() + 1;
+                line
+            })
+            .filter(|line| !line.text.is_empty() && line.text[0] != b'#')
             .take(SAMPLE_LINES)
+    }
+}
+
+/// A line of a sample.
+pub(crate) struct SampleLine<'a> {
+    /// Counted from 1.
+    pub(crate) number: u64,
+    /// Where it starts in the sample.
+    pub(crate) at: usize,
+    /// Its text, without blanks around it.
+    pub(crate) text: &'a [u8],
+}
+
+/// A line without the byte-order mark that some programs put in front of a file.
+#[inline]
+pub(crate) fn without_mark(line: &[u8]) -> &[u8] {
+    match line {
+        [0xef, 0xbb, 0xbf, rest @ ..] => rest.trim_ascii_start(),
+        _ => line,
     }
 }

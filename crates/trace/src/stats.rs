@@ -27,18 +27,28 @@ pub struct Info {
     pub reads: u64,
     /// The number of requests that write.
     pub writes: u64,
-    /// Distinct blocks of 4 KiB of a block trace; distinct keys otherwise.
+    /// The number of requests that delete or discard. They touch nothing.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub deletes: u64,
+    /// The number of requests whose time is before that of the one they follow.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub backward_times: u64,
+    /// Distinct blocks of 4 KiB of a block trace that are read or written; distinct keys otherwise.
     pub unique: u64,
     /// Bytes in the distinct blocks, or in the distinct objects at the largest size each was seen
-    /// with; as many as keys where there are no sizes.
+    /// with; as many as keys where there are no sizes. Simulations take shares of it.
     pub footprint_bytes: u64,
-    /// Mean size of a request.
+    /// Mean size of a read or write.
     pub mean_bytes: f64,
     /// Time from the first record to the latest; 0 when the trace has no times.
     pub seconds: f64,
     /// The number of touches of blocks of 4 KiB, or of keys.
     #[serde(skip)]
     pub touches: u64,
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Info {
@@ -51,7 +61,7 @@ impl Info {
         for request in trace.by_ref() {
             stats.add(&request?);
         }
-        Ok(stats.info(trace.name(), trace.format().name()))
+        Ok(stats.info_of(trace))
     }
 
     /// The share of touches that an infinite cache would hit.
@@ -67,10 +77,13 @@ pub struct Stats {
     requests: u64,
     reads: u64,
     writes: u64,
+    deletes: u64,
+    backward_times: u64,
     bytes: u128,
     touches: u64,
     unique: u64,
     object_bytes: u64,
+    before_ns: u64,
     last_ns: u64,
     /// Blocks: a word of 64 blocks by volume and place. Otherwise: the size by key.
     seen: HashMap<(u32, u64), u64, foldhash::fast::FixedState>,
@@ -85,10 +98,13 @@ impl Stats {
             requests: 0,
             reads: 0,
             writes: 0,
+            deletes: 0,
+            backward_times: 0,
             bytes: 0,
             touches: 0,
             unique: 0,
             object_bytes: 0,
+            before_ns: 0,
             last_ns: 0,
             seen,
         }
@@ -99,8 +115,14 @@ impl Stats {
         self.requests += 1;
         self.reads += u64::from(request.op == Op::Read);
         self.writes += u64::from(request.op == Op::Write);
-        self.bytes += u128::from(request.bytes);
+        self.backward_times += u64::from(request.time_ns < self.before_ns);
+        self.before_ns = request.time_ns;
         self.last_ns = self.last_ns.max(request.time_ns);
+        if request.op == Op::Delete {
+            self.deletes += 1;
+            return;
+        }
+        self.bytes += u128::from(request.bytes);
         if self.kind == Kind::Block { self.touch_blocks(request) } else { self.touch_key(request) }
     }
 
@@ -143,6 +165,13 @@ impl Stats {
         self.last_ns
     }
 
+    /// Returns the statistics of a trace that was read to here.
+    pub fn info_of(&self, trace: &Trace) -> Info {
+        let info = self.info(trace.name(), trace.format().name());
+        // Times before the first are 0, so that steps among them do not show in requests.
+        Info { backward_times: info.backward_times.max(trace.backward_times()), ..info }
+    }
+
     /// Returns the statistics so far.
     pub fn info(&self, trace: &str, format: &'static str) -> Info {
         let footprint_bytes =
@@ -153,13 +182,11 @@ impl Stats {
             requests: self.requests,
             reads: self.reads,
             writes: self.writes,
+            deletes: self.deletes,
+            backward_times: self.backward_times,
             unique: self.unique,
             footprint_bytes,
-            mean_bytes: if self.requests == 0 {
-                0.0
-            } else {
-                self.bytes as f64 / self.requests as f64
-            },
+            mean_bytes: self.bytes as f64 / (self.reads + self.writes).max(1) as f64,
             seconds: self.last_ns as f64 / 1e9,
             touches: self.touches,
         }

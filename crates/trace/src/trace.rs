@@ -19,6 +19,9 @@ use crate::request::{Kind, Request};
 use crate::sample::SAMPLE_BYTES;
 use crate::window::{Counted, WINDOW_BYTES, Window};
 
+/// The name of standard input.
+pub(crate) const STANDARD_INPUT: &str = "-";
+
 /// The options for opening a trace.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OpenOptions {
@@ -63,16 +66,20 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// Opens what a user calls a trace: a file, or a generator such as
+    /// Opens what a user calls a trace: a file, `-` for standard input, or a generator such as
     /// `zipf:keys=1000000,theta=0.9`.
     ///
-    /// A file of that name comes first. [`generators_table`](crate::generators_table) lists the
+    /// A file comes before a generator of that name. [`generators_table`](crate::generators_table)
+    /// lists the
     /// generators.
     ///
     /// # Errors
     /// As [`Trace::open`] and [`Trace::generate`]; also when `as_blocks` is asked of a generator of
     /// keys.
     pub fn open_source(text: &str, options: &OpenOptions) -> Result<Self, Error> {
+        if text == STANDARD_INPUT {
+            return Self::from_reader(text, io::stdin(), options);
+        }
         if !GeneratorSpec::looks_like(text) || Path::new(text).exists() {
             return Self::open(text, options);
         }
@@ -147,7 +154,10 @@ impl Trace {
         }
         let format = match options.format {
             Some(format) => format,
-            None if options.columns.is_some() => Format::with_columns(),
+            None if options.columns.is_some() => {
+                detect::refuse(&name, window.bytes())?;
+                Format::with_columns()
+            }
             None => detect::detect(&name, window.bytes(), window.ended())?,
         };
         let not_blocks = || ErrorKind::NotBlocks { path: name.clone(), format: format.name() };
@@ -206,6 +216,14 @@ impl Trace {
     /// Bad records passed over so far.
     pub fn skipped(&self) -> u64 {
         self.batch.skipped
+    }
+
+    /// Records so far whose time is before that of the record they follow.
+    pub fn backward_times(&self) -> u64 {
+        match &self.origin {
+            Origin::File { decoder, .. } => decoder.clock().map_or(0, |clock| clock.steps_back),
+            Origin::Generator(_) => 0,
+        }
     }
 
     /// Bytes read so far from the file as it is, compressed or not; of a generator, requests made.
@@ -304,7 +322,7 @@ impl Trace {
         }
         let run = &self.batch.runs[self.run];
         let mut request = run.first;
-        request.key = request.key.wrapping_add(self.step);
+        request.key = request.key.wrapping_add(self.step * run.stride);
         self.step += 1;
         if self.step >= run.count {
             self.run += 1;

@@ -18,12 +18,17 @@ pub(super) fn print(advice: &Advice) {
         true => format!(", most on the first {}", advice.coarse_requests),
         false => String::new(),
     };
-    output::say!(
-        "\n{} trials{of_them}; {} requests touch {}.",
+    let touched = format!(
+        "{} trials{of_them}; {} requests touch {}, and {} in blocks of 32 KiB.",
         advice.trials,
         advice.requests,
-        output::bytes(advice.footprint_bytes)
+        output::bytes(advice.footprint_bytes),
+        output::bytes(advice.footprint_in_cache_bytes)
     );
+    output::say!("\n{}", wrapped(&touched));
+    for warning in &advice.warnings {
+        output::say!("\n{}", wrapped(&format!("Warning: {warning}")));
+    }
     match &advice.toml {
         Some(toml) => output::say!("\nfloe.toml:\n\n{}", toml.trim_end()),
         None => output::say!("\nNo floe.toml is recommended."),
@@ -62,8 +67,8 @@ fn table(advice: &Advice) -> Table {
         ("read from cache", Box::new(|t| output::bytes(t.result.cache_read_bytes))),
         ("written to cache", Box::new(|t| output::bytes(t.result.cache_write_bytes))),
         ("memory of the cache", Box::new(|t| output::bytes(t.result.metadata_bytes))),
-        ("written a year", Box::new(|t| format!("{:.1} TB", t.written_tb_per_year))),
-        ("drive writes a day", Box::new(|t| format!("{:.2}", t.writes_per_day))),
+        ("written a year", Box::new(|t| paced(t, format!("{:.1} TB", t.written_tb_per_year)))),
+        ("drive writes a day", Box::new(|t| paced(t, format!("{:.2}", t.writes_per_day)))),
     ];
     let mut table = output::table(&["", "best", "default", "bare"], 1);
     for (name, cell) in &lines {
@@ -79,6 +84,11 @@ fn table(advice: &Advice) -> Table {
         table.add_row(vec!["price".to_owned(), best, default, "–".to_owned()]);
     }
     table
+}
+
+/// Returns a figure that needs the pace of the trace, if that is known.
+fn paced(trial: &Trial, figure: String) -> String {
+    if trial.has_pace() { figure } else { "–".to_owned() }
 }
 
 /// Shortens a list of block sizes to its ends.

@@ -11,12 +11,13 @@ use floe_lab::simulate::objects::{Latency, Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::registry::Choice;
 use floe_trace::Trace;
+use serde::Serialize;
 
 use super::summary::{self, cost};
 use super::{Arguments, admissions, on_all_cores, refuse_without_times, series, write_report};
 use crate::error::CliError;
 use crate::size::CacheSize;
-use crate::trace::{PROGRESS_EVERY, tell_skipped};
+use crate::trace::{PROGRESS_EVERY, object, tell_skipped};
 use crate::warmup::Interval;
 use crate::{OrFail, output};
 
@@ -50,23 +51,31 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
         let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
         write_report(arguments, |command| report(trace, command, sizes, outcomes))?;
     }
-    if arguments.csv || arguments.json {
+    if arguments.csv && arguments.interval.is_some() {
         let outcomes: Vec<_> = traces.into_iter().flat_map(|trace| trace.outcomes).collect();
+        return output::csv(&series::of_policies(&outcomes)).or_failure();
+    }
+    if arguments.csv || arguments.json {
+        let lines: Vec<_> = traces.into_iter().flat_map(Simulated::lines).collect();
         return match arguments.csv {
-            true if arguments.interval.is_some() => {
-                output::csv(&series::of_policies(&outcomes)).or_failure()
-            }
-            true => output::csv(&outcomes).or_failure(),
-            false => outcomes.iter().try_for_each(output::json_line).or_failure(),
+            true => output::csv(&lines).or_failure(),
+            false => lines.iter().try_for_each(output::json_line).or_failure(),
         };
     }
     let several = traces.len() > 1;
-    for (name, Simulated { outcomes, in_bytes }) in arguments.traces.iter().zip(&traces) {
+    for (name, simulated) in arguments.traces.iter().zip(&traces) {
         if several {
             output::say!("{name}");
         }
-        let size = if *in_bytes { output::bytes } else { |count: u64| count.to_string() };
+        let Simulated { outcomes, in_bytes, object, trace_requests } = simulated;
+        let size = |size: u64| match in_bytes {
+            true => output::bytes(size),
+            false => format!("{size} {object}s"),
+        };
         print(outcomes.clone(), size);
+        if *object == "block" {
+            output::say!("\n{trace_requests} requests, which touch blocks of 4 KiB.");
+        }
         series::print_policies(outcomes, size);
         if several {
             output::say!();
@@ -86,6 +95,29 @@ struct Simulated {
     outcomes: Vec<SimulationResult>,
     /// True if sizes are bytes, false if they are objects.
     in_bytes: bool,
+    /// The thing that a simulated request is for: `block`, of 4 KiB, `object` or `key`.
+    object: &'static str,
+    /// Requests of the trace, of which one of disk I/O is for several blocks.
+    trace_requests: u64,
+}
+
+/// An outcome in JSON and CSV.
+#[derive(Serialize)]
+struct Line {
+    #[serde(flatten)]
+    outcome: SimulationResult,
+    object: &'static str,
+    size_unit: &'static str,
+    trace_requests: u64,
+}
+
+impl Simulated {
+    fn lines(self) -> impl Iterator<Item = Line> {
+        let Self { outcomes, in_bytes, object, trace_requests } = self;
+        let size_unit = if in_bytes { "byte" } else { object };
+        let line = move |outcome| Line { outcome, object, size_unit, trace_requests };
+        outcomes.into_iter().map(line)
+    }
 }
 
 fn simulate_trace(
@@ -94,7 +126,7 @@ fn simulate_trace(
     grid: &Grid,
     latency: Option<Latency>,
 ) -> Result<Simulated, CliError> {
-    let (mut stream, unit) = load(arguments, trace, grid)?;
+    let (mut stream, unit, object) = load(arguments, trace, grid)?;
     let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
     let requests = stream.keys.len() as u64;
     let warmup = arguments.warmup.of(requests).map_err(in_trace)?;
@@ -107,7 +139,8 @@ fn simulate_trace(
     let no_room = |error: GridError| CliError::usage(format!("--size: {error}"));
     let runs = grid.runs(&stream, unit).map_err(no_room)?;
     let outcomes = simulate_all(trace, &stream, &runs, latency);
-    Ok(Simulated { outcomes, in_bytes: grid.in_bytes && unit == 1 })
+    let (in_bytes, trace_requests) = (grid.in_bytes && unit == 1, stream.trace_requests);
+    Ok(Simulated { outcomes, in_bytes, object, trace_requests })
 }
 
 /// Returns the times of hits and misses, if the arguments give them.
@@ -153,14 +186,20 @@ fn mean_read_us(medium: Medium) -> f64 {
     total_ns as f64 / READS as f64 / 1e3
 }
 
-/// Reads the trace. Returns it with the number of bytes in a unit of its sizes.
-fn load(arguments: &Arguments, path: &str, grid: &Grid) -> Result<(Stream, u64), CliError> {
+/// Reads the trace. Returns it with the number of bytes in a unit of its sizes, and the word for
+/// what its requests are for.
+fn load(
+    arguments: &Arguments,
+    path: &str,
+    grid: &Grid,
+) -> Result<(Stream, u64, &'static str), CliError> {
     let trace = arguments.open.open(path, false)?;
     let no_sizes = |_| {
         CliError::usage(format!(
             "{path}: a trace of keys has no sizes; give --size as a count or a share"
         ))
     };
+    let object = object(trace.kind());
     let Reading { keep, unit } = grid.reading(trace.kind()).map_err(no_sizes)?;
     let every = match arguments.interval {
         Some(Interval::Time(every)) => Some(every),
@@ -168,7 +207,7 @@ fn load(arguments: &Arguments, path: &str, grid: &Grid) -> Result<(Stream, u64),
     };
     let (stream, has_times) = read_timed(path, trace, keep, every)?;
     refuse_without_times(arguments, path, has_times)?;
-    Ok((stream, unit))
+    Ok((stream, unit, object))
 }
 
 /// Reads a trace; disk I/O is converted to blocks.

@@ -380,3 +380,97 @@ fn policies_and_admissions_are_listed_for_people_and_for_programs() {
         assert!(longest <= Some(80), "{longest:?}");
     }
 }
+
+/// Simulates a table of objects, and gives its one result.
+fn outcome_of(path: &str, options: &[&str]) -> Object {
+    let arguments = [&["simulate", path, "--policy", "lru", "--json"], options].concat();
+    objects(&arguments).remove(0)
+}
+
+#[test]
+fn a_table_counts_the_same_in_every_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("log.csv");
+    let trace = text(&path);
+    // A log of a cache: misses have no size.
+    let sets = "get,a,0\nset,a,1000\nget,b,0\nset,b,1000\nget,c,0\nset,c,1000\n";
+    let log = format!("op,key,size\n{sets}get,a,1000\nget,b,1000\nget,c,1000\n");
+    std::fs::write(&path, &log).expect("a trace");
+    let outcome = outcome_of(trace, &["--bytes", "--size", "1500"]);
+    assert_eq!(outcome["miss_ratio"], 6.0 / 9.0);
+    assert_eq!((&outcome["size_unit"], &outcome["object"]), (&"byte".into(), &"object".into()));
+    assert_eq!(outcome_of(trace, &["--bytes", "--size", "100%"])["size"], 3000);
+    assert_eq!(info(trace, &[])["footprint_bytes"], 3000);
+
+    let gib = |keys: &[&str]| {
+        let line = |key: &&str| format!("get,{key},{}\n", 8u64 << 30);
+        format!("op,key,size\n{}", keys.iter().map(line).collect::<String>())
+    };
+    std::fs::write(&path, gib(&["a", "b", "a", "b"])).expect("a trace");
+    assert_eq!(outcome_of(trace, &["--bytes", "--size", "10GiB"])["miss_ratio"], 1.0);
+    assert_eq!(outcome_of(trace, &["--bytes", "--size", "16G"])["miss_ratio"], 0.5);
+
+    std::fs::write(&path, "op,key\nget,a\ndelete,a\nget,a\nget,a\n").expect("a trace");
+    let outcome = outcome_of(trace, &["--size", "1"]);
+    assert_eq!(
+        (&outcome["miss_ratio"], &outcome["size_unit"]),
+        (&(2.0 / 3.0).into(), &"key".into())
+    );
+    let found = info(trace, &["--size", "1"]);
+    assert_eq!((&found["requests"], &found["deletes"]), (&4.into(), &1.into()));
+    assert_eq!((&found["touches"], &found["unique"]), (&3.into(), &1.into()));
+    assert_eq!(found["lru_miss_ratios"][0]["miss_ratio"], outcome["miss_ratio"]);
+}
+
+#[test]
+fn a_request_touches_blocks_and_both_are_counted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("disk.csv");
+    let trace = text(&path);
+    let lines = "offset,size,op\n0,16384,R\n0,0,R\n4096,8192,W\n0,1048576,trim\n";
+    std::fs::write(&path, lines).expect("a trace");
+    let found = info(trace, &[]);
+    assert_eq!((&found["requests"], &found["touches"]), (&4.into(), &6.into()));
+    assert_eq!((&found["object"], &found["footprint_bytes"]), (&"block".into(), &16384.into()));
+    let outcome = outcome_of(trace, &["--size", "100%"]);
+    assert_eq!((&outcome["requests"], &outcome["trace_requests"]), (&6.into(), &2.into()));
+    assert_eq!((&outcome["size"], &outcome["size_unit"]), (&4.into(), &"block".into()));
+    let table = floe_ok(&["simulate", trace, "--policy", "lru", "--size", "100%"]);
+    assert!(table.contains("4 blocks"), "{table}");
+    let advice = ["--backing", "hdd", "--cache", "nvme"];
+    std::fs::write(&path, "offset,size,op\n0,4096,trim\n0,0,R\n").expect("a trace");
+    let said = complaint(&[&["advise", trace], &advice[..]].concat());
+    assert!(said.contains("no reads or writes"), "{said}");
+}
+
+#[test]
+fn a_letter_behind_a_size_is_a_power_of_two_everywhere() {
+    let size = |text: &str| {
+        let trace = "zipf:keys=9,requests=9,block=4K";
+        let arguments = ["simulate", trace, "--blocks", "32K,64K", "--size", text, "--json"];
+        objects(&arguments)[0]["size"].as_u64()
+    };
+    assert_eq!(
+        (size("64M"), size("64MiB"), size("64MB")),
+        (Some(64 << 20), Some(64 << 20), Some(64_000_000))
+    );
+}
+
+#[test]
+fn standard_input_is_a_trace_compressed_or_not() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let plain = write(folder.path(), "disk.csv", msr);
+    let packed = text(&folder.path().join("disk.floe")).to_owned();
+    floe_ok(&["trace", "convert", "--zstd", &plain, &packed]);
+    for (file, format) in [(&plain, "msr"), (&packed, "floe")] {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_floe"));
+        command.args(["trace", "info", "--json", "-"]);
+        command.stdin(std::fs::File::open(file).expect("a trace"));
+        let output = command.output().expect("floe can be run");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let found: Object = serde_json::from_slice(&output.stdout).expect("JSON");
+        assert_eq!((&found["format"], &found["requests"]), (&format.into(), &9000.into()));
+    }
+    let replay = ["replay", "-", "--backing", "memory:1MiB", "--time", "virtual"];
+    assert!(complaint(&replay).contains("reads its trace twice"));
+}

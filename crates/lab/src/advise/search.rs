@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use floe_block::{Evict, WriteMode};
+use floe_trace::Info;
 
 use super::candidate::AUTOMATIC;
 use super::{Advice, AdviseError, Candidate, Question, Trial, Workload, verdict};
@@ -15,8 +16,15 @@ const COARSE_REQUESTS: usize = 200_000;
 
 /// Sizes of the cache as shares of the footprint.
 const SHARES: [f64; 6] = [1.0 / 64.0, 1.0 / 32.0, 1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
-/// Sizes are multiples of this, and at least four of it.
+/// Sizes are multiples of this and at least four of it, unless the footprint is less: no size is
+/// larger, and none smaller than this.
 const SIZE_UNIT_BYTES: u64 = 4 << 20;
+
+/// Requests that count, below which advice is doubtful.
+const FEW_REQUESTS: usize = 10_000;
+
+/// A span of time in seconds, below which its pace says little of a year.
+const SHORT_SECONDS: f64 = 3600.0;
 
 /// The smallest size this close to the best one is chosen.
 const CLOSE: f64 = 1.05;
@@ -50,6 +58,9 @@ pub fn advise(
     workload: &Workload,
     progress: Progress<'_>,
 ) -> Result<Advice, AdviseError> {
+    if workload.info().touches == 0 {
+        return Err(AdviseError::Untouched);
+    }
     let layout = workload.layout()?;
     let mut search = Search {
         question,
@@ -116,7 +127,7 @@ impl Search<'_> {
             ranked.iter().take(FINALISTS).map(|trial| trial.candidate.clone()).collect();
         if self.question.cache_bytes.is_none() {
             let best = last[0].clone();
-            for cache_bytes in [size / 2, size * 2].map(rounded) {
+            for cache_bytes in [size / 2, size * 2].map(|bytes| self.rounded(bytes)) {
                 last.push(Candidate { cache_bytes, ..best.clone() });
             }
         }
@@ -143,7 +154,9 @@ impl Search<'_> {
             trace: self.question.trace.clone(),
             requests: all as u64,
             coarse_requests: coarse as u64,
-            footprint_bytes: self.workload.footprint_bytes(),
+            footprint_bytes: self.workload.info().footprint_bytes,
+            footprint_in_cache_bytes: self.workload.footprint_in_cache_bytes(),
+            warnings: self.warnings(&best),
             verdict,
             toml,
             without_write_back,
@@ -177,11 +190,53 @@ impl Search<'_> {
         if let Some(size) = self.question.cache_bytes {
             return vec![size];
         }
-        let footprint = self.workload.footprint_bytes() as f64;
+        let footprint = self.workload.footprint_in_cache_bytes() as f64;
         let mut sizes: Vec<u64> =
-            SHARES.iter().map(|share| rounded((footprint * share) as u64)).collect();
+            SHARES.iter().map(|share| self.rounded((footprint * share) as u64)).collect();
         sizes.dedup();
         sizes
+    }
+
+    /// Returns a size that may be tried, about as large as another.
+    fn rounded(&self, bytes: u64) -> u64 {
+        let size = bytes.next_multiple_of(SIZE_UNIT_BYTES).max(4 * SIZE_UNIT_BYTES);
+        size.min(self.workload.footprint_in_cache_bytes().max(SIZE_UNIT_BYTES))
+    }
+
+    /// Returns the reasons to doubt the answer.
+    fn warnings(&self, best: &Trial) -> Vec<String> {
+        let Info { seconds, touches, unique, footprint_bytes, .. } = *self.workload.info();
+        let counted =
+            self.workload.len() - (self.workload.len() as f64 * self.question.warmup) as usize;
+        let mut warnings = Vec::new();
+        if counted < FEW_REQUESTS {
+            warnings.push(format!(
+                "{counted} requests count, which is too few to decide by: give a trace of \
+                 {FEW_REQUESTS} or more."
+            ));
+        }
+        if footprint_bytes < SIZE_UNIT_BYTES {
+            warnings.push(format!(
+                "The trace touches {}, less than the smallest cache that is tried.",
+                floe_block::format_size(footprint_bytes)
+            ));
+        }
+        if touches == unique {
+            warnings.push("No block is touched twice: nothing that is cached is used.".to_owned());
+        }
+        if !best.has_pace() {
+            warnings.push(
+                "The trace has no times. Written a year and drive writes a day are not known; \
+                 those of --json are at the pace of the replay, whose volume is never idle."
+                    .to_owned(),
+            );
+        } else if seconds < SHORT_SECONDS && best.writes_per_day > 0.0 {
+            warnings.push(format!(
+                "The trace spans {seconds:.0} s: written a year and drive writes a day suppose \
+                 that the volume is as busy all year."
+            ));
+        }
+        warnings
     }
 
     /// Returns why a candidate has no trial.
@@ -268,8 +323,4 @@ fn vary(
         each.collect::<Vec<_>>()
     };
     ranked.iter().take(GO_ON).flat_map(varied).collect()
-}
-
-fn rounded(bytes: u64) -> u64 {
-    bytes.next_multiple_of(SIZE_UNIT_BYTES).max(4 * SIZE_UNIT_BYTES)
 }

@@ -1,12 +1,12 @@
 //! A trace in memory, to be replayed many times.
 
-use floe_trace::{Error, Request};
+use floe_trace::{Error, Info, Kind, Op, Request, Stats};
 use hashbrown::HashSet;
 
 use super::{AdviseError, Candidate, Question, Trial};
 use crate::replay::{Fit, Layout, Pace, ReplayResult, Setup, Stage, Survey, run};
 
-/// Unit of the footprint: the smallest default block.
+/// The smallest default block of a cache.
 const UNIT_BYTES: u64 = 32 << 10;
 
 /// Alignment of volumes laid end to end.
@@ -17,7 +17,8 @@ const ALIGNMENT_BYTES: u64 = 1 << 20;
 pub struct Workload {
     requests: Vec<Request>,
     survey: Survey,
-    footprint_bytes: u64,
+    info: Info,
+    footprint_in_cache_bytes: u64,
     volume_bytes: u64,
 }
 
@@ -30,14 +31,18 @@ impl Workload {
         let requests: Vec<Request> = requests.collect::<Result<_, _>>()?;
         let survey = Survey::of(requests.iter().copied().map(Ok))?;
         let mut units = HashSet::<(u32, u64), foldhash::fast::FixedState>::default();
-        for request in &requests {
-            let last = (request.key + request.bytes.max(1) - 1) / UNIT_BYTES;
+        let mut stats = Stats::new(Kind::Block);
+        requests.iter().for_each(|request| stats.add(request));
+        let touching = |request: &&Request| request.op != Op::Delete && request.bytes > 0;
+        for request in requests.iter().filter(touching) {
+            let last = (request.key + request.bytes - 1) / UNIT_BYTES;
             units.extend((request.key / UNIT_BYTES..=last).map(|unit| (request.volume, unit)));
         }
         let ends = survey.volumes.iter().map(|(_, end)| end.next_multiple_of(ALIGNMENT_BYTES));
         let volume_bytes = ends.sum();
-        let footprint_bytes = units.len() as u64 * UNIT_BYTES;
-        Ok(Self { requests, survey, footprint_bytes, volume_bytes })
+        let footprint_in_cache_bytes = units.len() as u64 * UNIT_BYTES;
+        let info = stats.info("", "");
+        Ok(Self { requests, survey, info, footprint_in_cache_bytes, volume_bytes })
     }
 
     /// Returns the number of requests.
@@ -50,9 +55,14 @@ impl Workload {
         self.requests.is_empty()
     }
 
-    /// Returns the bytes that are touched, in blocks of 32 KiB.
-    pub fn footprint_bytes(&self) -> u64 {
-        self.footprint_bytes
+    /// Returns the sums of `floe trace info`.
+    pub(super) fn info(&self) -> &Info {
+        &self.info
+    }
+
+    /// Returns the bytes that are read or written, in blocks of 32 KiB.
+    pub fn footprint_in_cache_bytes(&self) -> u64 {
+        self.footprint_in_cache_bytes
     }
 
     /// Returns the place of each request on a volume large enough for all.

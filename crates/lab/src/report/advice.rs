@@ -13,16 +13,13 @@ pub fn report(command: &str, advice: &Advice) -> Report {
         ("read-latency", "Reads", (|trial| &trial.result.read_latencies) as LatenciesOf),
         ("write-latency", "Writes", |trial| &trial.result.write_latencies),
     ];
-    let toml = advice.toml.as_deref().map_or(String::new(), |toml| {
-        let settings = toml.lines().filter(|line| line.contains('='));
-        format!(" floe.toml: {}", settings.collect::<Vec<_>>().join("; "))
-    });
     Report {
         title: format!("{}: a cache for it", advice.trace),
         command: command.to_owned(),
         sections: vec![Section {
             heading: advice.trace.clone(),
-            lead: format!("{}{toml}", advice.verdict),
+            lead: [&[advice.verdict.clone()][..], &advice.warnings].concat().join(" "),
+            file: advice.toml.as_ref().map(|toml| ("floe.toml".to_owned(), toml.clone())),
             summary: Some(summary(&three)),
             charts: charts
                 .into_iter()
@@ -93,7 +90,10 @@ fn cells(name: &str, trial: &Trial) -> Vec<String> {
         us(result.read_us_p999),
         us(result.write_us_p99),
         result.requests_per_second.map_or("–".into(), |rate| Unit::PerSecond.value(rate)),
-        format!("{:.1} TB", trial.written_tb_per_year),
+        match trial.has_pace() {
+            true => format!("{:.1} TB", trial.written_tb_per_year),
+            false => "–".to_owned(),
+        },
         Unit::Bytes.value(result.metadata_bytes as f64),
     ]
 }

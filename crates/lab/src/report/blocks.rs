@@ -59,6 +59,7 @@ pub fn report(command: &str, trace: &str, outcomes: &[BlockSimulationResult]) ->
         title: trace.to_owned(),
         command: command.to_owned(),
         sections: vec![Section {
+            file: None,
             heading: trace.to_owned(),
             lead: format!(
                 "{} reads and writes · the block cache",

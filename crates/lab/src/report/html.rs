@@ -58,6 +58,11 @@ pub fn html(report: &Report) -> String {
 fn in_section(at: usize, section: &Section) -> String {
     let mut out = format!("<section id=\"s{at}\">\n<h2>{}</h2>\n", escaped(&section.heading));
     out.push_str(&format!("<p>{}</p>\n", escaped(&section.lead)));
+    if let Some((name, text)) = &section.file {
+        let lines: Vec<String> = text.trim_end().lines().map(escaped).collect();
+        let (name, text) = (escaped(name), lines.join("\n"));
+        out.push_str(&format!("<h3>{name}</h3>\n<pre><code>{text}\n</code></pre>\n"));
+    }
     if let Some(summary) = &section.summary {
         out.push_str(&in_table(summary));
     }

@@ -30,6 +30,7 @@ pub fn report(command: &str, outcome: &ReplayResult) -> Report {
         title: format!("{} replayed", outcome.trace),
         command: command.to_owned(),
         sections: vec![Section {
+            file: None,
             heading: outcome.trace.clone(),
             lead,
             summary: Some(latencies(outcome)),

@@ -61,6 +61,7 @@ fn section(policy: &str, curves: &[&(Vec<Line>, Star)]) -> Section {
         }
     };
     Section {
+        file: None,
         heading: policy.to_owned(),
         lead: "Throughput at each hit ratio, by the methods beside each other.".to_owned(),
         summary: Some(stars(curves)),
@@ -101,6 +102,7 @@ fn beside_each_other(solved: &Solved) -> Section {
         series.push(Series { name: variant(&star.identity), look, points: points(lines, best) });
     }
     Section {
+        file: None,
         heading: "All policies".to_owned(),
         lead: "Past p* throughput falls for LRU-like policies; for FIFO-like ones it never does."
             .to_owned(),

@@ -82,6 +82,7 @@ impl Trace<'_> {
             lead.push_str(" · estimated from a sample");
         }
         Section {
+            file: None,
             heading: trace.to_owned(),
             lead,
             summary: self.summary(),

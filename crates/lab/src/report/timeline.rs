@@ -34,6 +34,7 @@ pub fn section(heading: &str, timelines: &[Timeline]) -> Section {
         bands: phases.clone(),
     };
     Section {
+        file: None,
         heading: heading.to_owned(),
         lead: String::new(),
         summary: None,

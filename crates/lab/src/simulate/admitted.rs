@@ -13,6 +13,7 @@ use floe_policy::owner::{DenseIndex, SlotOwner};
 use floe_policy::registry::Visitor;
 use floe_policy::{Access, Direction, Policy, Tick, mix};
 
+use super::changes::{Change, Scale};
 use super::intervals::{Seen, SimulatedInterval, Watch};
 use super::latency::Latency;
 use super::positions::Positions;
@@ -52,6 +53,7 @@ impl Counts {
 pub(super) struct Simulation<'a> {
     pub(super) stream: &'a Stream,
     pub(super) capacity: u64,
+    pub(super) scale: Scale,
     pub(super) admission: Admissions,
     pub(super) latency: Option<Latency>,
     pub(super) progress: &'a AtomicU64,
@@ -66,7 +68,7 @@ impl Visitor for Simulation<'_> {
         // Objects of size 1 are as many as fit; the number of others shows later.
         let slots = if self.stream.sizes.is_none() { entries } else { 0 };
         let mut admission = self.admission;
-        admission.reserve(&Room { entries, weight: self.capacity, above: 0 });
+        admission.reserve(&Room { entries, weight: self.scale.room(self.capacity), above: 0 });
         let times = self.latency.map_or(Times::default(), |latency| Times {
             hit_ns: Some(latency.hit_us * 1e3),
             backing_read_ns: Some(latency.miss_us * 1e3),
@@ -80,21 +82,28 @@ impl Visitor for Simulation<'_> {
             admission,
             stream: self.stream,
             size_of: vec![0; distinct],
+            scale: self.scale,
             last_size: 1,
             counts: Counts::default(),
             window: Window { times, ..Window::default() },
             orders: Orders::default(),
         };
+        self.scale.set_capacity(cache.owner.policy_mut(), self.capacity);
         cache.admission.tick(Tick(0), &mut cache.orders);
         let needs = cache.admission.needs();
         let mut positions =
             Positions::of(self.stream, cache.owner.policy()).followed_if(needs.streams);
         let key_of: HashMap<u64, u32> =
             (0..distinct as u32).map(|key| (mix(u64::from(key)), key)).collect();
-        let mut watch = Watch::new(self.stream.warmup, &self.stream.ends);
+        let mut watch = Watch::new(self.stream.warmup, &self.stream.ends, &self.stream.changes);
         for (at, &key) in self.stream.keys.iter().enumerate() {
-            if at == watch.next && watch.turn(at, cache.counts.seen()) {
-                cache.counts = Counts::default();
+            if at == watch.next {
+                while let Some(change) = watch.change(at) {
+                    cache.change(change);
+                }
+                if watch.turn(at, cache.counts.seen()) {
+                    cache.counts = Counts::default();
+                }
             }
             cache.request(at, key, positions.follow(key));
             if P::INFO.streams {
@@ -122,14 +131,15 @@ impl Visitor for Simulation<'_> {
 
 /// A cache of objects, with sizes or not, that asks an admission about each miss.
 struct Cache<'a, P> {
-    owner: SlotOwner<P, DenseIndex, Vec<u32>>,
+    owner: SlotOwner<P, DenseIndex, Vec<u64>>,
+    scale: Scale,
     /// True if the admission needs the victim of each insertion.
     names_victims: bool,
     admission: Admissions,
     stream: &'a Stream,
     /// The size of each key when it was last asked for, 0 before; and that of the last request.
-    size_of: Vec<u32>,
-    last_size: u32,
+    size_of: Vec<u64>,
+    last_size: u64,
     counts: Counts,
     window: Window,
     /// The last.
@@ -153,12 +163,12 @@ impl<P: Policy> Cache<'_, P> {
     fn request(&mut self, at: usize, key: u32, in_a_row: u64) {
         let size = self.stream.sizes.as_ref().map_or(1, |sizes| sizes[at]);
         (self.size_of[key as usize], self.last_size) = (size, size);
-        self.counts.bytes += u64::from(size);
+        self.counts.bytes += size;
         self.window.lookups += traffic(size);
         if let Some(slot) = self.owner.find(key) {
             self.counts.hits += 1;
             self.window.hits += traffic(size);
-            let weight = self.owner.weight(slot);
+            let weight = self.scale.told(self.owner.weight(slot));
             let access = Access { in_a_row, ..access(self.stream, Some(at), key, weight) };
             if access.direction == Direction::Write {
                 self.window.inserted += traffic(size);
@@ -167,40 +177,51 @@ impl<P: Policy> Cache<'_, P> {
             self.owner.hit(slot, &access);
             self.admission.used(&access);
         } else {
-            self.counts.missed_bytes += u64::from(size);
-            let access = Access { in_a_row, ..access(self.stream, Some(at), key, size) };
+            self.counts.missed_bytes += size;
+            let told = self.scale.told(size);
+            let access = Access { in_a_row, ..access(self.stream, Some(at), key, told) };
             let asked = (self.names_victims, self.orders.hold);
             let hash = |key| mix(u64::from(key));
-            if self.owner.admits(&access, &mut self.admission, asked, hash) {
-                self.insert(key, &access);
+            if self.owner.admits(&access, size, &mut self.admission, asked, hash) {
+                self.insert(key, size, &access);
             }
         }
     }
 
     /// Inserts an object that was ordered, unless it is held.
-    fn fetch(&mut self, key: u32, size: u32, ahead: bool) {
+    fn fetch(&mut self, key: u32, size: u64, ahead: bool) {
         if self.owner.find(key).is_none() {
-            let fetched = Access { ahead, ..access(self.stream, None, key, size) };
-            self.counts.fetched += u64::from(self.insert(key, &fetched));
+            let fetched = Access { ahead, ..access(self.stream, None, key, self.scale.told(size)) };
+            self.counts.fetched += u64::from(self.insert(key, size, &fetched));
         }
     }
 
+    /// Deletes an object or gives it another size.
+    fn change(&mut self, change: &Change) {
+        let Self { owner, admission, window, scale, stream, .. } = self;
+        scale.apply(change, owner, |_, victim, size| {
+            window.removed += traffic(size);
+            admission.evicted(&access(stream, None, victim, scale.told(size)));
+        });
+    }
+
     /// Inserts a key that is not held; false for an object larger than the cache.
-    fn insert(&mut self, key: u32, candidate: &Access) -> bool {
-        let slot = self.owner.insert(key, candidate, |_, victim, size| {
+    fn insert(&mut self, key: u32, size: u64, candidate: &Access) -> bool {
+        let slot = self.owner.insert_weighing(size, key, candidate, |_, victim, size| {
             self.window.removed += traffic(size);
-            self.admission.evicted(&access(self.stream, None, victim, size));
+            let told = self.scale.told(size);
+            self.admission.evicted(&access(self.stream, None, victim, told));
         });
         if slot.is_some() {
             self.counts.inserted += 1;
-            self.window.inserted += traffic(candidate.weight);
+            self.window.inserted += traffic(size);
         }
         slot.is_some()
     }
 }
 
-fn traffic(size: u32) -> Traffic {
-    Traffic { blocks: 1, bytes: u64::from(size) }
+fn traffic(bytes: u64) -> Traffic {
+    Traffic { blocks: 1, bytes }
 }
 
 #[cfg(test)]
@@ -262,17 +283,15 @@ mod tests {
 
     #[test]
     fn objects_of_one_size_are_admitted_as_those_that_are_counted() {
-        const BYTES: u32 = 1000;
+        const BYTES: u64 = 1000;
         let counted = stream("zipf:keys=5000,requests=60000", false);
         let mut weighed = counted.clone();
         weighed.sizes = Some(vec![BYTES; counted.keys.len()]);
-        weighed.footprint *= u64::from(BYTES);
+        weighed.footprint *= BYTES;
         for policy in ["lru", "fifo", "sieve"] {
             for admit in ["second-access", "duel", "obp", "fussy", "probability", "until-full"] {
-                let (by_count, by_bytes) = (
-                    run(policy, admit, &counted, 500),
-                    run(policy, admit, &weighed, 500 * u64::from(BYTES)),
-                );
+                let (by_count, by_bytes) =
+                    (run(policy, admit, &counted, 500), run(policy, admit, &weighed, 500 * BYTES));
                 assert_eq!(
                     (by_count.hits, by_count.inserted),
                     (by_bytes.hits, by_bytes.inserted),

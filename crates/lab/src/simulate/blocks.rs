@@ -227,7 +227,10 @@ fn run(
             Op::Write => Kind::Write { durable: false },
             Op::Delete => Kind::Trim,
         };
-        simulation.serve(Request { volume, kind, offset: request.key, len: request.bytes });
+        // A request of nothing touches nothing, and neither hits nor misses.
+        if request.bytes > 0 {
+            simulation.serve(Request { volume, kind, offset: request.key, len: request.bytes });
+        }
     }
     simulation.cache.clean(&mut simulation.orders);
     simulation.carry_out();

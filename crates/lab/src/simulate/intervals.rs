@@ -1,12 +1,13 @@
 //! A simulation over time: what is counted in each interval.
 //!
 //! A simulator's loop stops at `Watch::next` only, where it stops at the end of warm-up anyway,
-//! so intervals cost a request nothing.
+//! so intervals, deletions and new sizes cost other requests nothing.
 
 use std::time::Duration;
 
 use serde::Serialize;
 
+use super::changes::Change;
 use crate::interval::Interval;
 
 /// One interval of a simulation of policies.
@@ -111,11 +112,13 @@ pub(super) struct Seen {
 /// Watches a simulation's loop over a stream.
 #[derive(Debug)]
 pub(super) struct Watch<'a> {
-    /// The next request before which [`turn`](Self::turn) is to be called.
+    /// The next request before which [`change`](Self::change) and [`turn`](Self::turn) are to be
+    /// called.
     pub(super) next: usize,
     warmup: usize,
     /// Those to come.
     ends: &'a [End],
+    changes: &'a [Change],
     begun: usize,
     before: Seen,
     past: Vec<SimulatedInterval>,
@@ -123,20 +126,30 @@ pub(super) struct Watch<'a> {
 
 impl<'a> Watch<'a> {
     /// Watches from the first request on.
-    pub(super) fn new(warmup: usize, ends: &'a [End]) -> Self {
-        let (next, begun, before) = (warmup, warmup, Seen::default());
-        Self { next, warmup, ends, begun, before, past: Vec::new() }
+    pub(super) fn new(warmup: usize, ends: &'a [End], changes: &'a [Change]) -> Self {
+        let (begun, before) = (warmup, Seen::default());
+        Self { next: 0, warmup, ends, changes, begun, before, past: Vec::new() }
+    }
+
+    /// Returns the next change of an object that happens before a request.
+    pub(super) fn change(&mut self, at: usize) -> Option<&'a Change> {
+        let (change, rest) = self.changes.split_first()?;
+        let is_due = change.at as usize == at;
+        self.changes = if is_due { rest } else { self.changes };
+        is_due.then_some(change)
     }
 
     /// Ends warm-up, or an interval. Returns whether counting begins anew.
     #[cold]
     pub(super) fn turn(&mut self, at: usize, seen: Seen) -> bool {
-        let begins = at == self.warmup;
-        if !begins {
+        if self.ends.first().is_some_and(|end| end.at == at) {
             self.end(seen);
         }
-        self.next = self.ends.first().map_or(usize::MAX, |end| end.at);
-        begins
+        let change = self.changes.first().map_or(usize::MAX, |change| change.at as usize);
+        let end = self.ends.first().map_or(usize::MAX, |end| end.at);
+        let warmed_up = if at < self.warmup { self.warmup } else { usize::MAX };
+        self.next = change.min(end).min(warmed_up);
+        at == self.warmup
     }
 
     fn end(&mut self, seen: Seen) {

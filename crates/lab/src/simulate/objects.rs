@@ -14,6 +14,7 @@ use floe_policy::{Access, Direction, Policy, admission, mix};
 use serde::Serialize;
 
 use super::admitted;
+use super::changes::Scale;
 use super::intervals::{Seen, SimulatedInterval, Watch};
 use super::positions::Positions;
 use super::sample::{self, Estimate, Missed};
@@ -110,7 +111,10 @@ pub fn simulate(
     let (misses, bytes) = if stream.rate < 1.0 {
         counts.estimated(stream, run, latency)
     } else {
-        let exact = |missed: Missed| Estimate { ratio: missed.missed / missed.asked, bound: 0.0 };
+        let exact = |missed: Missed| Estimate {
+            ratio: missed.missed / missed.asked.max(f64::MIN_POSITIVE),
+            bound: 0.0,
+        };
         (exact(counts.requests(stream)), stream.sizes.as_ref().map(|_| exact(counts.bytes())))
     };
     let is_sample = |bound: f64| (stream.rate < 1.0).then_some(bound);
@@ -154,12 +158,13 @@ fn count(
     progress: &AtomicU64,
 ) -> Counts {
     let capacity = (capacity.round() as u64).max(1);
+    let scale = Scale::of(stream.largest);
     if run.admit.is_empty() {
-        return floe_policy::with(&run.policy, Simulation { stream, capacity, progress });
+        return floe_policy::with(&run.policy, Simulation { stream, capacity, scale, progress });
     }
     let admission = admission::Admissions::new(&run.admit);
     let name = admission.to_string();
-    let simulation = admitted::Simulation { stream, capacity, admission, latency, progress };
+    let simulation = admitted::Simulation { stream, capacity, scale, admission, latency, progress };
     let (counts, series) = floe_policy::with(&run.policy, simulation);
     Counts { admission: Some(name), series, ..counts.into() }
 }
@@ -252,6 +257,7 @@ impl From<admitted::Counts> for Counts {
 struct Simulation<'a> {
     stream: &'a Stream,
     capacity: u64,
+    scale: Scale,
     progress: &'a AtomicU64,
 }
 
@@ -260,7 +266,7 @@ impl Visitor for Simulation<'_> {
 
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Counts {
         match &self.stream.sizes {
-            Some(sizes) => self.run::<P, Vec<u32>>(make(), 0, |at| sizes[at]),
+            Some(sizes) => self.run::<P, Vec<u64>>(make(), 0, |at| sizes[at]),
             None => {
                 let slots = self.capacity.min(self.stream.distinct as u64) as usize;
                 self.run::<P, UnitWeights>(make(), slots, |_| 1)
@@ -272,7 +278,8 @@ impl Visitor for Simulation<'_> {
 impl Simulation<'_> {
     /// The fields of an access that the policy looks at: reading others would cost a cache miss.
     #[inline]
-    fn access<P: Policy>(&self, at: usize, key: u32, weight: u32, in_a_row: u64) -> Access {
+    fn access<P: Policy>(&self, at: usize, key: u32, size: u64, in_a_row: u64) -> Access {
+        let weight = self.scale.told(size);
         let next_use = match &self.stream.next_use {
             Some(next) if P::INFO.next_uses && next[at] != NEVER => u64::from(next[at]),
             _ => Access::NEVER,
@@ -286,20 +293,26 @@ impl Simulation<'_> {
         &self,
         policy: P,
         slots: usize,
-        size_at: impl Fn(usize) -> u32,
+        size_at: impl Fn(usize) -> u64,
     ) -> Counts {
         let mut misses_of = PerKey::new(self.stream);
         let mut positions = Positions::of(self.stream, &policy);
         let index = DenseIndex::new(self.stream.distinct);
         let mut owner = SlotOwner::<P, DenseIndex, W>::new(policy, index, self.capacity, slots);
+        self.scale.set_capacity(owner.policy_mut(), self.capacity);
         let mut counts = Counts::default();
-        let mut watch = Watch::new(self.stream.warmup, &self.stream.ends);
+        let mut watch = Watch::new(self.stream.warmup, &self.stream.ends, &self.stream.changes);
         for (at, &key) in self.stream.keys.iter().enumerate() {
-            if at == watch.next && watch.turn(at, counts.seen()) {
-                counts = Counts::default();
+            if at == watch.next {
+                while let Some(change) = watch.change(at) {
+                    self.scale.apply(change, &mut owner, |_, _, _| ());
+                }
+                if watch.turn(at, counts.seen()) {
+                    counts = Counts::default();
+                }
             }
             let size = size_at(at);
-            counts.bytes += u64::from(size);
+            counts.bytes += size;
             let in_a_row = if P::INFO.streams { positions.follow(key) } else { 0 };
             if let Some(slot) = owner.find(key) {
                 counts.hits += 1;
@@ -310,19 +323,21 @@ impl Simulation<'_> {
                     owner.access(slot);
                 }
             } else {
-                counts.missed_bytes += u64::from(size);
+                counts.missed_bytes += size;
                 misses_of.add(key);
                 let access = self.access::<P>(at, key, size, in_a_row);
-                counts.demanded += u64::from(owner.insert(key, &access, |_, _, _| ()).is_some());
+                let inserted = owner.insert_weighing(size, key, &access, |_, _, _| ());
+                counts.demanded += u64::from(inserted.is_some());
             }
             if P::INFO.streams {
                 for ahead in positions.ahead() {
                     if owner.find(ahead).is_none() {
                         // The object next to another is taken to be as large.
                         let fetch = Access::new(mix(u64::from(ahead)));
-                        let fetch = Access { weight: size, ahead: true, ..fetch };
+                        let weight = self.scale.told(size);
+                        let fetch = Access { weight, ahead: true, ..fetch };
                         counts.prefetches += 1;
-                        owner.insert(ahead, &fetch, |_, _, _| ());
+                        owner.insert_weighing(size, ahead, &fetch, |_, _, _| ());
                     }
                 }
             }

@@ -99,19 +99,31 @@ impl Visitor for Run<'_> {
         let slots = self.capacity.min(self.stream.distinct as u64) as usize;
         let index = DenseIndex::new(self.stream.distinct);
         let mut owner = SlotOwner::<P, DenseIndex>::new(make(), index, self.capacity, slots);
-        for at in 0..self.stream.keys.len() {
-            self.request(&mut owner, at);
-        }
-        count::drain(|_, _, _| {});
+        self.pass(&mut owner, |_| ());
         let mut tally = Tally::default();
-        for at in 0..self.stream.keys.len() {
-            tally.request(self.request(&mut owner, at));
-        }
+        self.pass(&mut owner, |touch| tally.request(touch));
         tally.finish()
     }
 }
 
 impl Run<'_> {
+    /// Answers all requests. What deletions do is not counted.
+    fn pass<P: Policy>(
+        &self,
+        owner: &mut SlotOwner<P, DenseIndex>,
+        mut answered: impl FnMut(Option<Touch>),
+    ) {
+        count::drain(|_, _, _| {});
+        let mut changes = self.stream.changes.iter().peekable();
+        for at in 0..self.stream.keys.len() {
+            while let Some(change) = changes.next_if(|change| change.at as usize == at) {
+                owner.find(change.key).into_iter().for_each(|slot| owner.remove(slot));
+                count::drain(|_, _, _| {});
+            }
+            answered(self.request(owner, at));
+        }
+    }
+
     /// Answers a request; returns what the policy said to a hit, and `None` for a miss.
     fn request<P: Policy>(&self, owner: &mut SlotOwner<P, DenseIndex>, at: usize) -> Option<Touch> {
         let key = self.stream.keys[at];

@@ -4,6 +4,9 @@
 //! With a sampling rate below 1 only the requests of a random part of the keys are kept (SHARDS,
 //! Waldspurger et al., FAST '15): which keys is decided by a hash, so all requests of a key stay
 //! together, and a cache of `rate` times the size sees `rate` of the misses.
+//!
+//! A deletion, and a request that gives an object another size, is a [`Change`] between two
+//! requests: loops stop there only, so that traces without any pay nothing for it.
 
 use std::time::Duration;
 
@@ -11,6 +14,7 @@ use floe_policy::mix;
 pub use floe_trace::NEVER;
 use floe_trace::{Kind, Numbering, Op, Request};
 
+use super::changes::Change;
 use super::intervals::{End, Ends, ends};
 use crate::interval::Interval;
 
@@ -43,14 +47,20 @@ pub struct Stream {
     pub distinct: usize,
     /// The number of each dense key in the trace.
     pub numbers: Vec<u64>,
-    /// The size of each request's object, where sizes are kept.
-    pub sizes: Option<Vec<u32>>,
+    /// The size of each request's object in bytes, where sizes are kept.
+    pub sizes: Option<Vec<u64>>,
+    /// The largest of these sizes.
+    pub(super) largest: u64,
+    /// Deletions and new sizes, in the order of the trace.
+    pub(super) changes: Vec<Change>,
     /// The request at which each request's key comes back, or [`NEVER`], where that is kept.
     pub next_use: Option<Vec<u32>>,
     /// The requests that write, one bit each.
     writes: Vec<u64>,
-    /// Requests of the whole trace, sampled or not.
+    /// Requests of the whole trace, sampled or not; of disk I/O, one for each block.
     pub requests: u64,
+    /// The same, with a request for several blocks as one.
+    pub trace_requests: u64,
     /// Bytes that they ask for, where sizes are kept.
     pub asked_bytes: u64,
     /// Requests at the start that fill the cache and are not counted; 0 in a sample.
@@ -59,8 +69,8 @@ pub struct Stream {
     pub(super) ends: Vec<End>,
     /// Share of keys kept.
     pub rate: f64,
-    /// Bytes in the distinct objects at the size each was first seen with, or the number of keys
-    /// without sizes.
+    /// Bytes in the distinct objects at the largest size each was seen with, or the number of keys
+    /// without sizes: the footprint of `floe trace info`.
     pub footprint: u64,
 }
 
@@ -81,7 +91,10 @@ pub struct Builder {
     keep: Keep,
     threshold: u64,
     numbering: Numbering,
+    /// The last request of each key, unless it was deleted since; kept with `next_use`.
     last_use: Vec<u32>,
+    /// The last and the largest size of each key; kept with `sizes`.
+    known: Vec<(u64, u64)>,
     stream: Stream,
     block_bytes: Option<u64>,
     /// Those of a time, where wanted.
@@ -104,6 +117,7 @@ impl Builder {
             threshold,
             numbering: Numbering::new(),
             last_use: Vec::new(),
+            known: Vec::new(),
             stream,
             block_bytes,
             ends: None,
@@ -116,27 +130,58 @@ impl Builder {
         self
     }
 
-    /// Takes in a request of the trace. Deletions are passed over: policies are compared on what is
-    /// asked for.
+    /// Takes in a request of the trace. A deletion takes objects out, and counts as no request; one
+    /// of disk I/O those blocks that it covers whole. Disk I/O without length touches nothing.
     ///
     /// # Errors
     /// When there are too many.
     #[inline]
     pub fn add(&mut self, request: &Request) -> Result<(), StreamError> {
         if request.op == Op::Delete {
+            return self.delete(request);
+        }
+        if self.block_bytes.is_some() && request.bytes == 0 {
             return Ok(());
         }
         if let Some(ends) = &mut self.ends {
             ends.note(request.time_ns, self.stream.keys.len());
         }
+        self.stream.trace_requests += 1;
         let writes = request.op == Op::Write;
         let Some(block_bytes) = self.block_bytes else {
             return self.add_key(0, request.key, request.bytes, writes);
         };
         let first = request.key / block_bytes;
-        let last = (request.key + request.bytes.max(1) - 1) / block_bytes;
+        let last = (request.key + request.bytes - 1) / block_bytes;
         (first..=last)
             .try_for_each(|block| self.add_key(request.volume, block, block_bytes, writes))
+    }
+
+    #[cold]
+    fn delete(&mut self, request: &Request) -> Result<(), StreamError> {
+        let (volume, keys) = match self.block_bytes {
+            None => (0, request.key..=request.key),
+            Some(block_bytes) => match floe_trace::covered_blocks(request, block_bytes) {
+                Some(blocks) => (request.volume, blocks),
+                None => return Ok(()),
+            },
+        };
+        let at = self.next_request()?;
+        for key in keys.filter_map(|key| self.numbering.find(volume, key)) {
+            self.stream.changes.push(Change { at, key, size: None });
+            if let Some(last_use) = self.last_use.get_mut(key as usize) {
+                *last_use = NEVER;
+            }
+        }
+        Ok(())
+    }
+
+    /// The number of the request that comes next.
+    fn next_request(&self) -> Result<u32, StreamError> {
+        u32::try_from(self.stream.keys.len())
+            .ok()
+            .filter(|at| *at != NEVER)
+            .ok_or(StreamError::TooLong)
     }
 
     #[inline]
@@ -148,31 +193,54 @@ impl Builder {
         writes: bool,
     ) -> Result<(), StreamError> {
         self.stream.requests += 1;
-        let size = u32::try_from(bytes.max(1)).unwrap_or(u32::MAX);
-        self.stream.asked_bytes += if self.keep.sizes { u64::from(size) } else { 0 };
         let salted = || number ^ u64::from(volume).rotate_right(16) ^ SAMPLE_SALT;
         if self.threshold != u64::MAX && mix(salted()) > self.threshold {
+            // The size that a read does not tell is known of sampled keys only.
+            self.stream.asked_bytes += if self.keep.sizes { bytes } else { 0 };
             return Ok(());
         }
-        let at = u32::try_from(self.stream.keys.len())
-            .ok()
-            .filter(|at| *at != NEVER)
-            .ok_or(StreamError::TooLong)?;
+        let at = self.next_request()?;
         let fresh = self.stream.numbers.len() as u32;
         let key = self.numbering.number(volume, number).ok_or(StreamError::TooLong)?;
         if key == fresh {
             self.stream.numbers.push(number);
-            self.stream.footprint += if self.keep.sizes { u64::from(size) } else { 1 };
+            self.stream.footprint += u64::from(!self.keep.sizes);
         }
+        let size = if self.keep.sizes { self.size(at, key, bytes, writes) } else { 1 };
         self.stream.push(key, Some(size), Some(NEVER), writes);
         if let Some(next_use) = &mut self.stream.next_use {
             if key == fresh {
                 self.last_use.push(at);
             } else {
-                next_use[std::mem::replace(&mut self.last_use[key as usize], at) as usize] = at;
+                let before = std::mem::replace(&mut self.last_use[key as usize], at);
+                if let Some(next_use) = next_use.get_mut(before as usize) {
+                    *next_use = at;
+                }
             }
         }
         Ok(())
+    }
+
+    /// The size of the object of request `at`. A read of nothing, as logs have it for a miss, does
+    /// not tell it: the object has the size it had.
+    fn size(&mut self, at: u32, key: u32, bytes: u64, writes: bool) -> u64 {
+        let stream = &mut self.stream;
+        let (last, largest) = match self.known.get_mut(key as usize) {
+            Some(known) => known,
+            None => {
+                self.known.push((bytes, 0));
+                self.known.last_mut().expect("it was just pushed")
+            }
+        };
+        if bytes != *last && (bytes > 0 || writes) {
+            stream.changes.push(Change { at: at + 1, key, size: Some(bytes) });
+            *last = bytes;
+        }
+        stream.footprint += last.saturating_sub(*largest);
+        *largest = (*largest).max(*last);
+        stream.largest = stream.largest.max(*last);
+        stream.asked_bytes += *last;
+        *last
     }
 
     /// The stream.
@@ -221,6 +289,7 @@ impl Stream {
         let part_of = |key: u32| (mix(u64::from(key) ^ PART_SALT) % parts) as usize;
         let empty = Self {
             keys: Vec::new(),
+            changes: Vec::new(),
             distinct: 0,
             numbers: Vec::new(),
             sizes: self.sizes.as_ref().map(|_| Vec::new()),
@@ -232,7 +301,13 @@ impl Stream {
         };
         let mut streams = vec![empty; parts as usize];
         let mut dense = vec![u32::MAX; self.distinct];
+        let mut changes = self.changes.iter().peekable();
         for (at, &key) in self.keys.iter().enumerate() {
+            while let Some(change) = changes.next_if(|change| change.at as usize == at) {
+                let stream = &mut streams[part_of(change.key)];
+                let (at, key) = (stream.keys.len() as u32, dense[change.key as usize]);
+                stream.changes.push(Change { at, key, ..*change });
+            }
             let stream = &mut streams[part_of(key)];
             let size = self.sizes.as_ref().map(|sizes| sizes[at]);
             let new = &mut dense[key as usize];
@@ -240,7 +315,7 @@ impl Stream {
                 *new = stream.distinct as u32;
                 stream.distinct += 1;
                 stream.numbers.push(self.numbers[key as usize]);
-                stream.footprint += size.map_or(1, u64::from);
+                stream.footprint += size.unwrap_or(1);
             }
             stream.push(*new, size, self.next_use.as_ref().map(|next| next[at]), self.writes(at));
         }
@@ -248,7 +323,7 @@ impl Stream {
     }
 
     /// Adds a request for a key that has its number.
-    fn push(&mut self, key: u32, size: Option<u32>, next_use: Option<u32>, writes: bool) {
+    fn push(&mut self, key: u32, size: Option<u64>, next_use: Option<u32>, writes: bool) {
         let at = self.keys.len();
         self.keys.push(key);
         if let (Some(sizes), Some(size)) = (&mut self.sizes, size) {
@@ -263,7 +338,8 @@ impl Stream {
         self.writes[at / 64] |= u64::from(writes) << (at % 64);
     }
 
-    /// The requests at these places, in this order. Next uses are left out: they would be others.
+    /// The requests at these places, in this order. Next uses, deletions and new sizes are left
+    /// out: they would be others.
     pub fn rearranged(&self, places: impl ExactSizeIterator<Item = usize> + Clone) -> Self {
         let mut writes = vec![0; places.len().div_ceil(64)];
         for (at, _) in places.clone().enumerate().filter(|&(_, place)| self.writes(place)) {
@@ -277,6 +353,7 @@ impl Stream {
                 .as_ref()
                 .map(|sizes| places.clone().map(|place| sizes[place]).collect()),
             next_use: None,
+            changes: Vec::new(),
             writes,
             ends: Vec::new(),
             requests: places.len() as u64,

@@ -1,6 +1,7 @@
 //! Tests of simulation, replay and measurement.
 
 mod adacache_reference;
+mod advise;
 mod bench_memory;
 mod capacity_search;
 mod demo;

@@ -184,7 +184,7 @@ impl Visitor for Owned<'_> {
 
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Vec<u64> {
         let index = DenseIndex::new(distinct(self.stream));
-        let mut owner = SlotOwner::<P, _, Vec<u32>>::new(make(), index, self.capacity, 0);
+        let mut owner = SlotOwner::<P, _, Vec<u64>>::new(make(), index, self.capacity, 0);
         let mut victims = Vec::new();
         for &key in &self.stream.keys {
             match owner.find(key) {

@@ -6,7 +6,7 @@ use std::sync::atomic::AtomicU64;
 use floe_lab::simulate::objects::{Run, SimulationResult, simulate};
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_policy::{POLICIES, registry};
-use floe_trace::{Kind, Op, Request};
+use floe_trace::{Kind, LruCurve, Op, Request, Stats};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -46,33 +46,165 @@ fn run(policy: &str, admit: &str, stream: &Stream, size: u64) -> SimulationResul
 #[derive(Debug, Default, PartialEq)]
 struct Counts {
     hits: u64,
+    bytes: u64,
     missed_bytes: u64,
     inserted: u64,
 }
 
-/// A queue of objects; hits go to its end where it is LRU. Objects keep the size that they came
-/// with.
+/// A queue of objects; hits go to its end where it is LRU. A hit gives an object its new size.
 fn queue(asked: &[Asked], capacity: u64, is_lru: bool) -> Counts {
+    let requests: Vec<_> = asked.iter().map(|&(key, size)| (Op::Write, key, size)).collect();
+    queue_of(&requests, capacity, is_lru)
+}
+
+/// The queue of any operations. A read of size 0 does not tell the size, which is the last known.
+fn queue_of(requests: &[(Op, u64, u64)], capacity: u64, is_lru: bool) -> Counts {
     let (mut queue, mut counts) = (VecDeque::<Asked>::new(), Counts::default());
-    for &(key, size) in asked {
-        if let Some(at) = queue.iter().position(|held| held.0 == key) {
+    let mut known = HashMap::<u64, u64>::new();
+    for &(op, key, size) in requests {
+        let place = queue.iter().position(|held| held.0 == key);
+        if op == Op::Delete {
+            place.and_then(|at| queue.remove(at));
+            continue;
+        }
+        let said = op == Op::Write || size > 0 || !known.contains_key(&key);
+        let size = if said { size } else { known[&key] };
+        known.insert(key, size);
+        counts.bytes += size;
+        if let Some(at) = place {
             counts.hits += 1;
+            queue[at].1 = size;
             if is_lru {
                 let held = queue.remove(at).expect("it was found there");
                 queue.push_back(held);
             }
-            continue;
-        }
-        counts.missed_bytes += size;
-        if size <= capacity {
-            while queue.iter().map(|held| held.1).sum::<u64>() + size > capacity {
-                queue.pop_front();
+            if size > capacity {
+                queue.retain(|held| held.0 != key);
             }
-            queue.push_back((key, size));
-            counts.inserted += 1;
+        } else {
+            counts.missed_bytes += size;
+            if size <= capacity {
+                while queue.iter().map(|held| held.1).sum::<u64>() + size > capacity {
+                    queue.pop_front();
+                }
+                queue.push_back((key, size));
+                counts.inserted += 1;
+            }
+        }
+        while queue.iter().map(|held| held.1).sum::<u64>() > capacity {
+            queue.pop_front();
         }
     }
     counts
+}
+
+/// Draws reads, some of them of size 0, writes and deletions.
+fn draw_operations(random: &mut StdRng, unit: u64) -> Vec<(Op, u64, u64)> {
+    let asked = draw(random, 1500, 120, 90);
+    let mut operation = |(key, size)| match random.random_range(0..10) {
+        0 => (Op::Delete, key, 0),
+        1..=3 => (Op::Write, key, size * unit),
+        4 => (Op::Read, key, 0),
+        _ => (Op::Read, key, size * unit),
+    };
+    asked.into_iter().map(&mut operation).collect()
+}
+
+fn stream_of(requests: &[(Op, u64, u64)], sizes: bool) -> Stream {
+    let mut builder = Builder::new(Kind::Object, Keep { rate: 1.0, sizes, next_use: true }, 4096);
+    for &(op, key, bytes) in requests {
+        let request = Request { time_ns: 0, key, bytes, volume: 0, op };
+        builder.add(&request).expect("there is room");
+    }
+    builder.finish().expect("there are requests")
+}
+
+#[test]
+fn sizes_that_change_and_deletions_count_as_in_a_queue() {
+    let mut random = StdRng::seed_from_u64(6);
+    // Objects of bytes, and of up to 1.4 TiB.
+    for (round, unit) in (0..60).zip([1, 1 << 34, (1 << 32) - 1].into_iter().cycle()) {
+        let requests = draw_operations(&mut random, unit);
+        let capacity = random.random_range(1..3000 * unit);
+        let asked = requests.iter().filter(|request| request.0 != Op::Delete).count() as u64;
+        let stream = stream_of(&requests, true);
+        for (policy, is_lru) in [("fifo", false), ("lru", true)] {
+            let expected = queue_of(&requests, capacity, is_lru);
+            for admit in ["", "always"] {
+                let outcome = run(policy, admit, &stream, capacity);
+                let case = format!("round {round}: {policy} with {admit:?} of {capacity} bytes");
+                assert_eq!((outcome.hits, outcome.requests), (expected.hits, asked), "{case}");
+                let ratio = expected.missed_bytes as f64 / expected.bytes as f64;
+                assert!((outcome.byte_miss_ratio - ratio).abs() < 1e-9, "{case}: {outcome:?}");
+                let inserted = (admit == "always").then_some(expected.inserted);
+                assert_eq!(outcome.inserted, inserted, "{case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn no_policy_minds_sizes_that_change_and_deletions() {
+    let mut random = StdRng::seed_from_u64(7);
+    for unit in [1, 1 << 34] {
+        let requests = draw_operations(&mut random, unit);
+        let stream = stream_of(&requests, true);
+        let count = requests.iter().filter(|request| request.0 != Op::Delete).count() as u64;
+        for name in registry::names() {
+            for admit in ["", "always", "duel", "second-access"] {
+                // Everything fits: only first requests, and those after a deletion, miss.
+                let all = run(name, admit, &stream, 4 * stream.footprint);
+                let some = run(name, admit, &stream, stream.footprint / 7);
+                let case = format!("{name} with {admit:?}, unit {unit}");
+                assert_eq!(some.hits + some.misses, count, "{case}");
+                assert!(some.hits <= all.hits && some.hits > 0, "{case}: {some:?} {all:?}");
+                // What is fetched ahead may be deleted before it is asked for.
+                if admit.is_empty() && all.prefetches == 0 {
+                    let expected = queue_of(&requests, 4 * stream.footprint, true);
+                    assert!(all.hits >= expected.hits, "{case}");
+                    assert_eq!(all.misses, expected.inserted, "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn simulations_and_infos_have_one_footprint_and_one_lru() {
+    let mut random = StdRng::seed_from_u64(8);
+    let requests = draw_operations(&mut random, 1);
+    let (mut info, mut curve) = (Stats::new(Kind::Object), LruCurve::new(Kind::Object));
+    for &(op, key, bytes) in &requests {
+        let request = Request { time_ns: 0, key, bytes, volume: 0, op };
+        info.add(&request);
+        curve.add(&request);
+    }
+    let info = info.info("t", "any");
+    assert_eq!(stream_of(&requests, true).footprint, info.footprint_bytes);
+    let stream = stream_of(&requests, false);
+    assert_eq!((stream.footprint, stream.requests), (info.unique, info.touches));
+    for size in [1, 3, 10, 40, 100, 120] {
+        let simulated = run("lru", "", &stream, size).miss_ratio;
+        assert!((curve.at(size).miss_ratio - simulated).abs() < 1e-12, "size {size}");
+    }
+    // Disk I/O: discards drop the blocks that they cover whole, requests of nothing touch nothing.
+    let (mut info, mut curve) = (Stats::new(Kind::Block), LruCurve::new(Kind::Block));
+    let keep = Keep { rate: 1.0, sizes: false, next_use: false };
+    let mut builder = Builder::new(Kind::Block, keep, 4096);
+    for (op, key, bytes) in requests {
+        let key = key * 1000;
+        let bytes = if op == Op::Delete { 9000 } else { bytes * 100 };
+        let request = Request { time_ns: 0, key, bytes, volume: 0, op };
+        info.add(&request);
+        curve.add(&request);
+        builder.add(&request).expect("there is room");
+    }
+    let (info, stream) = (info.info("t", "any"), builder.finish().expect("there are requests"));
+    assert_eq!((stream.footprint, stream.requests), (info.unique, info.touches));
+    for size in [1, 3, 8, 20, 30] {
+        let simulated = run("lru", "", &stream, size).miss_ratio;
+        assert!((curve.at(size).miss_ratio - simulated).abs() < 1e-12, "size {size}");
+    }
 }
 
 #[test]
@@ -123,7 +255,8 @@ fn objects_that_are_counted_hit_as_in_a_queue() {
 fn until_full_admits_the_first_objects_that_fit() {
     let mut random = StdRng::seed_from_u64(3);
     for _ in 0..40 {
-        let asked = draw(&mut random, 1500, 150, 50);
+        let mut asked = draw(&mut random, 1500, 150, 50);
+        asked.iter_mut().for_each(|asked| asked.1 = 1 + asked.0 % 50);
         let capacity = random.random_range(1..4000);
         let (mut held, mut weight, mut hits) = (HashSet::new(), 0, 0);
         for &(key, size) in &asked {

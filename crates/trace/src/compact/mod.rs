@@ -58,6 +58,11 @@ pub struct Header {
 }
 
 impl Header {
+    /// Returns whether any request deletes, which touches nothing.
+    pub(crate) fn has_deletes(&self) -> bool {
+        self.reads + self.writes < self.requests
+    }
+
     /// The kind that the start of a stream tells, if it is a compact trace.
     pub(crate) fn kind_of(bytes: &[u8]) -> Option<Kind> {
         Some(Self::decode(bytes.first_chunk()?).ok()?.kind)

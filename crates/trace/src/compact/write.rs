@@ -158,7 +158,8 @@ impl<W: Write + Seek> CompactWriter<W> {
             dense: self.kind != Kind::Block,
             next_accesses: self.options.next_accesses,
             requests: info.requests,
-            distinct: info.unique,
+            // Keys that are only deleted have numbers, too.
+            distinct: info.unique.max(u64::from(self.numbering.distinct())),
             footprint_bytes: info.footprint_bytes,
             reads: info.reads,
             writes: info.writes,

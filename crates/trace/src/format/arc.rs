@@ -15,9 +15,10 @@ pub(super) static ARC: Spec = Spec {
     layout: "text: first page, count, ignored, request number",
     origin: "ARC paper (OLTP, P1–P14, DS1, S1–S3)",
     fit: |sample| fit_lines(sample, Arc::<false>),
-    names: &[".lis"],
+    names: &["lis"],
     decoder: || Box::new(Lines::new(Arc::<false>)),
     block_decoder: Some(|| Box::new(Lines::new(Arc::<true>))),
+    ..Spec::NONE
 };
 
 struct Arc<const AS_BLOCKS: bool>;

@@ -6,14 +6,14 @@
 //! queued (`Q`), what a cache above the disk would see; a recording without them reads as
 //! `blkparse-issued`, which takes those issued to the driver (`D`). Other actions, the summary at
 //! the end, and requests without data (a flush, a command of the driver's own) are passed over. In
-//! RWBS, `R` reads, `W` writes and `D` discards, which is [`Op::Delete`]; the flags around them do
+//! RWBS, `R` reads, `W` writes and `D` discards, which is a deletion; the flags around them do
 //! not matter. A disk is a volume, numbered in order of appearance.
 
-use super::{Spec, fit_lines, starts_with};
+use super::{Spec, fit_lines, flags, starts_with};
 use crate::decode::{Batch, Clock, Line, Lines, SECTOR_BYTES, Volumes, block};
 use crate::fields::{Fields, Flaw, integer};
-use crate::request::{Kind, Op};
-use crate::sample::Sample;
+use crate::request::Kind;
+use crate::sample::{Sample, SampleLine};
 
 const LAYOUT: &str =
     "text: major,minor, cpu, sequence, time (s), pid, action, RWBS, sector + sectors, [process]";
@@ -24,15 +24,12 @@ pub(super) static QUEUED: Spec = Spec {
     layout: LAYOUT,
     origin: "blktrace's blkparse; requests as queued (Q)",
     fit: |sample| {
-        if has(sample, b"Q") || !has(sample, b"D") {
-            fit_lines(sample, Blkparse::new(b'Q'))
-        } else {
-            0
-        }
+        let queued = has(sample, b"Q") || !has(sample, b"D");
+        fit_lines(sample, Blkparse::new(b'Q')).only_if(queued)
     },
     names: &[],
     decoder: || Box::new(Lines::new(Blkparse::new(b'Q'))),
-    block_decoder: None,
+    ..Spec::NONE
 };
 
 pub(super) static ISSUED: Spec = Spec {
@@ -41,15 +38,12 @@ pub(super) static ISSUED: Spec = Spec {
     layout: LAYOUT,
     origin: "blktrace's blkparse; requests as issued to the driver (D)",
     fit: |sample| {
-        if has(sample, b"D") && !has(sample, b"Q") {
-            fit_lines(sample, Blkparse::new(b'D'))
-        } else {
-            0
-        }
+        let issued = has(sample, b"D") && !has(sample, b"Q");
+        fit_lines(sample, Blkparse::new(b'D')).only_if(issued)
     },
     names: &[],
     decoder: || Box::new(Lines::new(Blkparse::new(b'D'))),
-    block_decoder: None,
+    ..Spec::NONE
 };
 
 /// The first words of the lines of the summary.
@@ -96,7 +90,7 @@ impl Line for Blkparse {
             return Ok(());
         }
         let rwbs = fields.text();
-        let op = operation(rwbs).ok_or_else(|| fields.flaw("R, W, D or N with flags", rwbs))?;
+        let op = flags(rwbs).ok_or_else(|| fields.flaw("R, W, D or N with flags", rwbs))?;
         let mut rest = fields.clone();
         let first = rest.text();
         // A request without a place has its process here; a command of the driver's own, the bytes
@@ -116,6 +110,10 @@ impl Line for Blkparse {
         Ok(())
     }
 
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
+
     fn header(&mut self, line: &[u8]) -> bool {
         SUMMARY
             .iter()
@@ -130,30 +128,14 @@ fn device_numbers(text: &[u8]) -> Option<(u32, u32)> {
     Some((number(&text[..comma])?, number(&text[comma + 1..])?))
 }
 
-/// Reads an RWBS field: `None` if it cannot be understood, `Some(None)` for an operation that moves
-/// no data. An F in front asks for a flush before, which alone is no request.
-#[expect(clippy::option_option, reason = "a request, none, or nonsense")]
-fn operation(rwbs: &[u8]) -> Option<Option<Op>> {
-    if rwbs.is_empty() || !rwbs.iter().all(u8::is_ascii_alphabetic) {
-        return None;
-    }
-    match rwbs.strip_prefix(b"F").unwrap_or(rwbs) {
-        [b'R', ..] => Some(Some(Op::Read)),
-        [b'W', ..] => Some(Some(Op::Write)),
-        [b'D', ..] => Some(Some(Op::Delete)),
-        [] | [b'N' | b'F' | b'S' | b'Z', ..] => Some(None),
-        _ => None,
-    }
-}
-
 /// Returns whether a line of the sample has this action.
 fn has(sample: &Sample<'_>, action: &[u8]) -> bool {
-    let action_of = |line| {
-        let mut fields = Fields::blanks(line);
+    fn action_of<'a>(line: &SampleLine<'a>) -> &'a [u8] {
+        let mut fields = Fields::blanks(line.text);
         for _ in 0..5 {
             fields.text();
         }
         fields.text()
-    };
-    sample.lines().any(|line| action_of(line) == action)
+    }
+    sample.lines().any(|line| action_of(&line) == action)
 }

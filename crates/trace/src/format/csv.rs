@@ -4,18 +4,19 @@
 //! follow: `time_us`, `Offset (bytes)`. [`aliases`] and [`sector_aliases`] list them,
 //! docs/trace-format.md tells users. A key makes a trace of objects, or of keys where there is no
 //! size; an offset and a size make disk I/O. Where a header has both, the key wins, unless it is
-//! only called `id`. [`Columns`] says what the header does not.
+//! only called `id`. [`Columns`] says what the header does not, and with numbers for names takes
+//! the place of a header. Comments may come first, and a header may be one.
 //!
 //! Times without a unit are seconds, or what the first of them must be to lie in this century
 //! ([`TimeUnit::likely`]). A volume is numbered in order of appearance, and only disk I/O has any.
 //! Quotes around a field are taken off, and may hold the separator.
 
-use super::{Spec, fit_lines, operation, starts_with};
+use super::{Fit, Spec, fit_lines, operation};
 use crate::columns::{Columns, ROLES, Role, TimeUnit};
 use crate::decode::{Batch, Clock, Decode, Line, Lines, SECTOR_BYTES, Volumes};
 use crate::fields::{Flaw, decimal, hash, integer, key_of, offset_bytes};
 use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
-use crate::sample::Sample;
+use crate::sample::{Sample, without_mark};
 
 pub(super) static CSV: Spec = Spec {
     name: "csv",
@@ -27,6 +28,7 @@ pub(super) static CSV: Spec = Spec {
     names: &[],
     decoder: || decoder(&Columns::default()),
     block_decoder: Some(|| decoder(&Columns::default())),
+    ..Spec::NONE
 };
 
 /// A decoder for a table whose header does not say everything.
@@ -42,6 +44,10 @@ struct Csv {
     layout: Option<Layout>,
     /// The kind that the stream's first bytes gave, which the header must keep.
     kind: Option<Kind>,
+    has_requests: bool,
+    /// True before a title, and behind a header of columns named by numbers.
+    is_titled: bool,
+    is_headed: bool,
     time_unit: Option<TimeUnit>,
     clock: Clock,
     volumes: Volumes,
@@ -49,6 +55,7 @@ struct Csv {
 
 /// The layout that a header gives.
 struct Layout {
+    /// Empty where numbers name the columns.
     header: Vec<u8>,
     separator: u8,
     kind: Kind,
@@ -59,6 +66,8 @@ struct Layout {
     time_unit: Option<TimeUnit>,
     offset_unit_bytes: u64,
     size_unit_bytes: u64,
+    /// True if 1 is a read among operations that are numbers, as in `is_read`.
+    one_reads: bool,
 }
 
 /// A name without case and decoration.
@@ -69,20 +78,50 @@ fn plain_name(name: &[u8]) -> Vec<u8> {
         .collect()
 }
 
+/// A column of operations of which 1 reads.
+const ONE_READS: &str = "isread";
+
 /// Names of columns without a unit, the surest first.
 fn aliases(role: Role) -> &'static [&'static str] {
     match role {
-        Role::Time => {
-            &["time", "timestamp", "ts", "datetime", "arrivaltime", "optime", "reqtime", "clock"]
-        }
+        Role::Time => &[
+            "time",
+            "timestamp",
+            "ts",
+            "datetime",
+            "arrivaltime",
+            "optime",
+            "reqtime",
+            "clock",
+            "relativeunix",
+        ],
         Role::Key => &[
-            "key", "obj", "object", "objid", "objectid", "cachekey", "itemid", "blockid", "url",
+            "key",
+            "obj",
+            "object",
+            "objid",
+            "objectid",
+            "cachekey",
+            "itemid",
+            "blockid",
+            "url",
+            "hashedpathquery",
+            "hashedhostpathquery",
+            "hashedhostandpathquery",
             "id",
         ],
         Role::Offset => &["offset", "byteoffset", "address"],
-        Role::Size => {
-            &["size", "bytes", "length", "len", "objsize", "objectsize", "iosize", "reqsize"]
-        }
+        Role::Size => &[
+            "size",
+            "bytes",
+            "length",
+            "len",
+            "objsize",
+            "objectsize",
+            "iosize",
+            "reqsize",
+            "responsesize",
+        ],
         Role::Op => &[
             "op",
             "operation",
@@ -91,6 +130,8 @@ fn aliases(role: Role) -> &'static [&'static str] {
             "type",
             "iotype",
             "rw",
+            "iswrite",
+            ONE_READS,
             "command",
             "cmd",
             "method",
@@ -132,11 +173,8 @@ struct Place {
 
 impl Layout {
     fn of(header: &[u8], told: &Columns) -> Option<Self> {
-        let text = header.strip_prefix(b"\xef\xbb\xbf").unwrap_or(header);
-        let text = text.strip_prefix(b"#").unwrap_or(text).trim_ascii();
-        let count = |separator: u8| text.iter().filter(|&&b| b == separator).count();
-        let separator =
-            [b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator))?;
+        let text = header.strip_prefix(b"#").unwrap_or(header).trim_ascii();
+        let separator = separator(text);
         let names: Vec<&[u8]> =
             Split { rest: Some(text), separator }.take(COLUMNS_MAX + 1).collect();
         if names.len() > COLUMNS_MAX {
@@ -177,9 +215,11 @@ impl Layout {
         }
         let unit_bytes =
             |role: Role| found[role as usize].as_ref().map_or(1, |place| place.unit_bytes);
+        let op = found[Role::Op as usize].as_ref();
         Some(Self {
-            header: header.to_vec(),
+            header: if told.are_numbers() { Vec::new() } else { header.to_vec() },
             separator,
+            one_reads: op.is_some_and(|op| plain[op.at] == ONE_READS.as_bytes()),
             kind,
             roles,
             places,
@@ -203,9 +243,15 @@ impl Layout {
 
 fn find(role: Role, names: &[&[u8]], plain: &[Vec<u8>], told: &Columns) -> Option<Place> {
     let place = |at, unit_bytes| Place { at, unit_bytes, time_unit: None, weak: false };
-    if let Some(told) = told.name(role) {
-        let at = names.iter().position(|name| name.eq_ignore_ascii_case(told.as_bytes()))?;
-        return Some(place(at, 1));
+    if let Some(text) = told.name(role) {
+        let at = match told.number(role) {
+            Some(number) => Some(number - 1).filter(|&at| at < names.len()),
+            None => names.iter().position(|name| name.eq_ignore_ascii_case(text.as_bytes())),
+        };
+        return Some(place(at?, 1));
+    }
+    if told.are_numbers() {
+        return None;
     }
     let at = |name: &str| plain.iter().position(|plain| plain == name.as_bytes());
     for &alias in aliases(role) {
@@ -230,6 +276,14 @@ fn find(role: Role, names: &[&[u8]], plain: &[Vec<u8>], told: &Columns) -> Optio
     Some(place(at, SECTOR_BYTES))
 }
 
+/// The separator of a line: the most frequent of tabs, semicolons and commas, or blanks.
+fn separator(text: &[u8]) -> u8 {
+    let count = |separator: u8| text.iter().filter(|&&b| b == separator).count();
+    let best = [b'\t', b';', b','].into_iter().max_by_key(|&separator| count(separator));
+    let blanks = if text.contains(&b' ') { b' ' } else { b',' };
+    best.filter(|&separator| count(separator) > 0).unwrap_or(blanks)
+}
+
 /// The columns of a line.
 struct Split<'a> {
     rest: Option<&'a [u8]>,
@@ -242,6 +296,7 @@ impl<'a> Iterator for Split<'a> {
     #[inline]
     fn next(&mut self) -> Option<&'a [u8]> {
         let line = self.rest?;
+        let line = if self.separator == b' ' { line.trim_ascii_start() } else { line };
         if let Some(quoted) = line.strip_prefix(b"\"")
             && let Some(end) = quoted.iter().enumerate().position(|(at, &b)| {
                 b == b'"' && quoted.get(at + 1).is_none_or(|&next| next == self.separator)
@@ -262,13 +317,17 @@ impl Csv {
             told,
             layout: None,
             kind: None,
+            has_requests: false,
+            is_titled: false,
+            is_headed: false,
             time_unit: None,
             clock: Clock::new(1),
             volumes: Volumes::default(),
         }
     }
 
-    fn request(&mut self, line: &[u8]) -> Result<Request, Flaw> {
+    /// Reads a line; `None` if it moves no data.
+    fn request(&mut self, line: &[u8]) -> Result<Option<Request>, Flaw> {
         let Some(layout) = &self.layout else { return Err(Flaw::text(HEADER, 0, line)) };
         let mut texts = [&b""[..]; ROLES.len() + 1];
         let mut columns = Split { rest: Some(line), separator: layout.separator };
@@ -297,7 +356,14 @@ impl Csv {
         let op = match text(Role::Op) {
             None => Op::Read,
             Some(text) => {
-                operation(text).ok_or_else(|| layout.flaw("an operation", Role::Op, text))?
+                let told = match text {
+                    b"0" if layout.one_reads => &b"1"[..],
+                    b"1" if layout.one_reads => b"0",
+                    text => text,
+                };
+                let flaw = || layout.flaw("an operation", Role::Op, text);
+                let Some(op) = operation(told).ok_or_else(flaw)? else { return Ok(None) };
+                op
             }
         };
         let bytes = match text(Role::Size) {
@@ -326,7 +392,29 @@ impl Csv {
             (None, Some(text)) if !text.is_empty() => (key_of(text), 0),
             (None, _) => return Err(layout.flaw("a key", Role::Key, b"")),
         };
-        Ok(Request { time_ns: self.clock.since_first_ns(time), key, bytes, volume, op })
+        self.has_requests = true;
+        Ok(Some(Request { time_ns: self.clock.since_first_ns(time), key, bytes, volume, op }))
+    }
+}
+
+impl Csv {
+    /// Takes in the layout of a header.
+    fn learn(&mut self, line: &[u8]) -> bool {
+        let layout = Layout::of(line, &self.told)
+            .filter(|layout| *self.kind.get_or_insert(layout.kind) == layout.kind);
+        let is_header = layout.is_some();
+        self.layout = layout.or(self.layout.take());
+        is_header
+    }
+
+    /// Looks at a stream's start: its kind, and whether it begins with a title.
+    fn look_ahead(&mut self, head: &[u8]) {
+        let layout = headers(head).find_map(|line| Layout::of(line, &self.told));
+        self.kind = layout.map(|layout| layout.kind);
+        let mut lines = headers(head).map(|line| Layout::of(line, &self.told));
+        let is_none = |line: Option<Option<Layout>>| line.is_some_and(|line| line.is_none());
+        self.is_titled = is_none(lines.next())
+            && lines.next().flatten().is_some_and(|layout| layout.filled() >= 2);
     }
 }
 
@@ -334,45 +422,68 @@ impl Line for Csv {
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw> {
         let is_header = match &self.layout {
             Some(layout) => layout.header == line,
-            None => self.header(line),
+            None => self.learn(line) && !self.told.are_numbers(),
         };
         if is_header {
             return Ok(());
         }
-        let request = self.request(line)?;
-        batch.push(request);
+        self.request(line)?.into_iter().for_each(|request| batch.push(request));
         Ok(())
     }
 
-    /// The first header counts; where it is repeated, it is known by being the same.
+    /// A title counts, and where numbers name the columns one line before the first request that is
+    /// none. A header that is a comment may be followed by one that is not. Where a header is
+    /// repeated, it is known by being the same.
     fn header(&mut self, line: &[u8]) -> bool {
-        if self.layout.is_some() {
+        if self.has_requests {
             return false;
         }
-        self.layout = Layout::of(line, &self.told)
-            .filter(|layout| *self.kind.get_or_insert(layout.kind) == layout.kind);
-        self.layout.is_some()
+        let is_comment = |layout: &Layout| layout.header.starts_with(b"#");
+        if std::mem::take(&mut self.is_titled) {
+            return true;
+        }
+        match &self.layout {
+            Some(_) if self.told.are_numbers() => !std::mem::replace(&mut self.is_headed, true),
+            Some(layout) if !is_comment(layout) => false,
+            _ => self.learn(line),
+        }
     }
 
     fn kind(&mut self, head: &[u8]) -> Option<Kind> {
-        let mut lines = head.split(|&b| b == b'\n').map(<[u8]>::trim_ascii);
-        self.kind = lines.find_map(|line| Some(Layout::of(line, &self.told)?.kind));
+        self.look_ahead(head);
         Some(*self.kind.get_or_insert(CSV.kind))
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
     }
 }
 
+/// The lines of a stream's start that may be headers, those that are no comments first.
+fn headers(head: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let lines = || head.split(|&b| b == b'\n').map(|line| without_mark(line.trim_ascii()));
+    let is_comment = |line: &&[u8]| line.starts_with(b"#");
+    let first = lines().position(|line| !line.is_empty() && !is_comment(&line));
+    let comments = lines().take(first.unwrap_or(usize::MAX)).filter(is_comment);
+    lines().skip(first.unwrap_or(0)).filter(move |line| !is_comment(line)).chain(comments)
+}
+
 /// Less sure than a format that knows the very header; and a header must fill two roles, since a
-/// single word may be a key.
-fn fit(sample: &Sample<'_>) -> u8 {
-    let first =
-        sample.bytes.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).find(|line| !line.is_empty());
-    let layout = first.and_then(|line| Layout::of(line, &Columns::default()));
-    if !sample.is_text() || layout.is_none_or(|layout| layout.filled() < 2) {
-        return 0;
-    }
+/// single word may be a key. It is a comment at the start, or the first line or the second.
+fn fit(sample: &Sample<'_>) -> Fit {
     let mut format = Csv::new(Columns::default());
-    if first.is_some_and(|line| starts_with(line, b"#")) {
-        format.header(first.unwrap_or_default());
+    let is_comment = |line: &[u8]| line.starts_with(b"#");
+    let fills = |line: &&[u8]| {
+        Layout::of(line, &Columns::default()).is_some_and(|layout| layout.filled() >= 2)
+    };
+    let mut lines = headers(sample.bytes);
+    let is_header =
+        lines.by_ref().take_while(|line| !is_comment(line)).take(2).any(|it| fills(&it));
+    let comment = headers(sample.bytes).filter(|line| is_comment(line)).filter(fills).last();
+    if let Some(line) = comment.filter(|_| !is_header) {
+        format.learn(line);
     }
-    fit_lines(sample, format) / 9 * 8
+    format.look_ahead(sample.bytes);
+    let fit = fit_lines(sample, format).only_if(is_header || comment.is_some());
+    Fit { score: fit.score / 9 * 8, ..fit }
 }

@@ -4,8 +4,9 @@
 //! the largest number: none). Objects without size are passed over, as libCacheSim does. The next
 //! use is not passed on yet.
 
-use super::Spec;
-use crate::decode::{Batch, Clock, Record, Records, Decoded};
+use super::{Broken, Fit, Spec};
+use crate::decode::{Batch, Clock, Decoded, Record, Records};
+use crate::fields::Flaw;
 use crate::request::{Kind, Op, Request};
 use crate::sample::Sample;
 
@@ -19,7 +20,7 @@ pub(super) static ORACLE_GENERAL: Spec = Spec {
     fit,
     names: &["oraclegeneral"],
     decoder: || Box::new(Records::new(OracleGeneral { clock: Clock::new(1_000_000_000) })),
-    block_decoder: None,
+    ..Spec::NONE
 };
 
 struct OracleGeneral {
@@ -56,25 +57,37 @@ impl Record for OracleGeneral {
         }
         Decoded::Took(RECORD_BYTES)
     }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
+    }
 }
 
-/// Nothing in a record marks it, but in a whole sample time never runs back and the next use lies
-/// ahead. The bound on it keeps pairs of 32-bit keys out.
-fn fit(sample: &Sample<'_>) -> u8 {
+/// Nothing in a record marks it, but the next use of each lies ahead, and most objects have a size.
+/// The bound on the next use keeps integers of 32 bits out, the size those of 64. Times may step
+/// back now and then.
+fn fit(sample: &Sample<'_>) -> Fit {
     let (records, rest) = sample.bytes.as_chunks::<RECORD_BYTES>();
     if sample.is_text()
         || records.is_empty()
         || sample.whole && !rest.is_empty() && records.len() < 2
     {
-        return 0;
+        return Fit::NONE;
     }
-    let mut before_s = 0;
-    let plausible = records.iter().map(Fields::of).zip(0i64..).all(|(fields, index)| {
-        let ahead = fields.next > index && fields.next < 1 << 32;
-        let last = fields.next == -1 || fields.next == i64::MAX;
-        let in_order = fields.time_s >= before_s;
-        before_s = fields.time_s;
-        in_order && (ahead || last)
+    let fields = || records.iter().map(Fields::of);
+    let is_next = |(Fields { next, .. }, index): &(Fields, i64)| {
+        (*next > *index && *next < 1 << 32) || matches!(*next, -1 | i64::MAX)
+    };
+    let broken = fields().zip(0..).find(|record| !is_next(record)).map(|(fields, index)| Broken {
+        unit: "record",
+        record: index as u64 + 1,
+        at: index as usize * RECORD_BYTES,
+        flaw: Flaw::number("a next use ahead, or none (-1)", fields.next as u64),
     });
-    if plausible { 95 } else { 0 }
+    let steps_back = fields().zip(fields().skip(1)).filter(|(a, b)| b.time_s < a.time_s).count();
+    let sized = fields().filter(|fields| fields.bytes > 0).count();
+    let plausible =
+        broken.is_none() && steps_back * 2 <= records.len() && sized * 2 >= records.len();
+    let good = broken.as_ref().map_or(records.len(), |broken| broken.record as usize - 1);
+    Fit { score: if plausible { 95 } else { 0 }, good, broken }
 }

@@ -3,7 +3,7 @@
 //! Numbers are taken as they are, anything else is hashed. Blank lines, and `*`, which separates
 //! phases, are no requests.
 
-use super::{Spec, fit_lines};
+use super::{Fit, Spec, fit_lines};
 use crate::decode::{Batch, Line, Lines, key_only};
 use crate::fields::{Flaw, key_of};
 use crate::request::Kind;
@@ -17,10 +17,10 @@ pub(super) static PLAIN: Spec = Spec {
     fit,
     names: &[],
     decoder: || Box::new(Lines::new(Plain)),
-    block_decoder: None,
+    ..Spec::NONE
 };
 
-struct Plain;
+pub(super) struct Plain;
 
 impl Line for Plain {
     fn line(&mut self, line: &[u8], batch: &mut Batch) -> Result<(), Flaw> {
@@ -34,8 +34,8 @@ impl Line for Plain {
 
 /// Any line is a key when asked for, but unasked only single words are taken for keys, so that a
 /// table of an unknown format is not.
-fn fit(sample: &Sample<'_>) -> u8 {
+fn fit(sample: &Sample<'_>) -> Fit {
     let single =
         |line: &[u8]| !line.iter().any(|&b| matches!(b, b' ' | b'\t' | b',' | b';' | b'|'));
-    if sample.lines().all(single) { fit_lines(sample, Plain) } else { 0 }
+    fit_lines(sample, Plain).only_if(sample.lines().all(|line| single(line.text)))
 }

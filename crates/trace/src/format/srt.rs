@@ -5,8 +5,8 @@
 //! cylinder, flags (bit 0: read), and more. The device number stands above the lowest 8 bits, which
 //! name a partition; sectors count from the device's start and have 512 bytes.
 
-use super::Spec;
-use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Decoded, block};
+use super::{Fit, Spec};
+use crate::decode::{Batch, Clock, Decoded, Record, Records, SECTOR_BYTES, block};
 use crate::fields::Flaw;
 use crate::request::{Kind, Op};
 
@@ -24,12 +24,12 @@ pub(super) static SRT: Spec = Spec {
     layout: "binary: header up to 0x0C, then big-endian words: size, id, s, µs, …, bytes, sector, \
              device, …, flags",
     origin: "HP traces (cello, hplajw, snake)",
-    fit: |sample| if sample.bytes.starts_with(MAGIC) { 100 } else { 0 },
+    fit: |sample| Fit::sure(100).only_if(sample.bytes.starts_with(MAGIC)),
     names: &[],
     decoder: || {
         Box::new(Records::new(Srt { in_header: true, lost: false, clock: Clock::new(1000) }))
     },
-    block_decoder: None,
+    ..Spec::NONE
 };
 
 struct Srt {
@@ -82,5 +82,9 @@ impl Record for Srt {
         let time_ns = self.clock.since_first_ns(time_us);
         batch.push(block(time_ns, op, word(8) >> 8, offset, u64::from(bytes)));
         Decoded::Took(record_bytes)
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
     }
 }

@@ -8,7 +8,7 @@
 //! passed over.
 
 use super::{Spec, fit_records};
-use crate::decode::{Batch, Clock, Record, Records, SECTOR_BYTES, Decoded, block};
+use crate::decode::{Batch, Clock, Decoded, Record, Records, SECTOR_BYTES, block};
 use crate::fields::{Flaw, offset_bytes};
 use crate::request::{Kind, Op};
 
@@ -20,7 +20,7 @@ pub(super) static VSCSI: Spec = Spec {
     fit: |sample| fit_records(sample, Vscsi::new()),
     names: &[],
     decoder: || Box::new(Records::new(Vscsi::new())),
-    block_decoder: None,
+    ..Spec::NONE
 };
 
 struct Vscsi {
@@ -103,6 +103,10 @@ impl Record for Vscsi {
         };
         batch.push(block(self.clock.since_first_ns(time_us), op, 0, offset, u64::from(bytes)));
         Decoded::Took(record_bytes)
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        Some(&self.clock)
     }
 }
 

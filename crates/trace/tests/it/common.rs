@@ -7,8 +7,9 @@ use floe_trace::{Error, Format, Kind, Op, OpenOptions, Request, Trace};
 use proptest::prelude::*;
 
 /// All formats whose requests [`encode`] can write.
-pub(crate) const FORMATS: [&str; 23] = [
+pub(crate) const FORMATS: [&str; 28] = [
     "adaptsize",
+    "address",
     "alibaba",
     "arc",
     "be32",
@@ -18,7 +19,9 @@ pub(crate) const FORMATS: [&str; 23] = [
     "cachelib",
     "csv",
     "disksim",
+    "fio",
     "fiu",
+    "ibm",
     "le32",
     "le64",
     "msr",
@@ -31,6 +34,8 @@ pub(crate) const FORMATS: [&str; 23] = [
     "tencent",
     "twitter",
     "vscsi",
+    "wikibench",
+    "wikipedia",
 ];
 
 /// Those with records of a fixed size, and the size.
@@ -51,6 +56,7 @@ pub(crate) fn header(format: &str) -> &'static [u8] {
         "systor" => b"Timestamp,Response,IOType,LUN,Offset,Size\n",
         "cachelib" => b"op_time,key,key_size,op,op_count,size,cache_hits,ttl,usecase,sub_usecase\n",
         "csv" => b"Time,Obj_ID,Size,Type\n",
+        "fio" => b"fio version 3 iolog\n",
         _ => b"",
     }
 }
@@ -63,6 +69,7 @@ pub(crate) fn encode(format: &str, request: &Request, out: &mut Vec<u8>) {
     let letter = if read { 'R' } else { 'W' };
     let text = match format {
         "adaptsize" => format!("{s} {key} {bytes}\n"),
+        "address" => format!("{} 0x{key:x} 1\n", if read { 'l' } else { 's' }),
         "alibaba" => format!("{volume},{letter},{key},{bytes},{}\n", s * 1_000_000),
         "arc" => format!("{key} 1 0 0\n"),
         "cachelib" => {
@@ -77,6 +84,14 @@ pub(crate) fn encode(format: &str, request: &Request, out: &mut Vec<u8>) {
             )
         }
         "csv" => format!("{s}.0,{key},{bytes},{letter}\n"),
+        "fio" => {
+            let name = if read { "read" } else { "write" };
+            format!("{} /dev/sd{volume} {name} {key} {bytes}\n", s * 1_000_000)
+        }
+        "ibm" => {
+            let name = if read { "GET" } else { "PUT" };
+            format!("{} REST.{name}.OBJECT {key:016x} {bytes}\n", s * 1000)
+        }
         "fiu" => {
             let digest = "56f11b711d91a065a2b6458eca924523";
             format!("{time_ns} 20782 gzip {sector} {sectors} {letter} 8 {volume} {digest}\n")
@@ -98,6 +113,8 @@ pub(crate) fn encode(format: &str, request: &Request, out: &mut Vec<u8>) {
             let name = if read { "get" } else { "set" };
             format!("{s},{key},0,{bytes},3,{name},0\n")
         }
+        "wikibench" => format!("{s} {s}.250 {key} {}\n", if read { "-" } else { "save" }),
+        "wikipedia" => format!("{s}\t{key}\tjpeg\t{bytes}\t1.85E-4\n"),
         _ => String::new(),
     };
     out.extend(text.as_bytes());
@@ -151,18 +168,28 @@ pub(crate) fn expected(format: &str, requests: &[Request]) -> Vec<Request> {
     let kind = self::format(format).kind();
     let disks = in_order_of_appearance(requests);
     let told = |&request: &Request| match kind {
+        Kind::Key if format == "address" => Request { time_ns: 0, bytes: 1, volume: 0, ..request },
+        Kind::Key if format == "wikibench" => Request {
+            time_ns: request.time_ns.saturating_sub(first_ns),
+            bytes: 1,
+            volume: 0,
+            ..request
+        },
         Kind::Key => Request { time_ns: 0, bytes: 1, volume: 0, op: Op::Read, ..request },
         _ => Request {
             time_ns: request.time_ns.saturating_sub(first_ns),
             volume: match (kind, format) {
                 (Kind::Object, _) | (_, "vscsi") => 0,
                 // Hosts' disks are numbered as they appear.
-                (_, "msr" | "blkparse" | "blkparse-issued" | "fiu") => {
+                (_, "msr" | "blkparse" | "blkparse-issued" | "fio" | "fiu") => {
                     disks.iter().position(|&disk| disk == request.volume).unwrap() as u32
                 }
                 _ => request.volume,
             },
-            op: if matches!(format, "adaptsize" | "oracleGeneral") { Op::Read } else { request.op },
+            op: match format {
+                "adaptsize" | "oracleGeneral" | "wikipedia" => Op::Read,
+                _ => request.op,
+            },
             ..request
         },
     };

@@ -65,7 +65,7 @@ fn traces_of_keys_and_objects_have_their_known_figures() {
     let rows = [
         ("adaptsize_request.trace.xz", "adaptsize", 66_987, 36_815, "45.0"),
         ("cachelib_short_bigcache_traces_cdn.csv", "cachelib", 9_999, 3_125, "68.7"),
-        ("cachelib_kv_traces_1.csv", "cachelib", 99, 52, "47.5"),
+        ("cachelib_kv_traces_1.csv", "cachelib", 691, 51, "92.6"),
         ("cachelib_tectonic_block_traces_1.csv", "cachelib", 999, 625, "37.4"),
         ("arc_OLTP.lis.zst", "arc", 914_145, 186_880, "79.6"),
         ("arc_P2.lis.zst", "arc", 12_729_495, 913_347, "92.8"),
