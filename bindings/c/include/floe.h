@@ -15,7 +15,7 @@ typedef enum floe_status {
   FLOE_STATUS_OK = 0,
   // The key is not there.
   FLOE_STATUS_NOT_FOUND = 1,
-  // An argument is wrong; `floe_error_message` says which.
+  // An argument is wrong, or what a callback has returned; `floe_error_message` says which.
   FLOE_STATUS_INVALID = 2,
   // The buffer is smaller than the value.
   FLOE_STATUS_TOO_SMALL = 3,
@@ -141,7 +141,8 @@ typedef struct floe_loaded {
 } floe_loaded;
 
 // Loads the value of a key. Returns 0 when `*loaded` is filled in, or an error of the program's.
-// It may use the cache, but not load its own key. It must not throw or unwind.
+// It may use the cache, and load other keys; for its own key `floe_get_or_load` answers with
+// `FLOE_STATUS_INVALID`. It must not throw or unwind.
 typedef int32_t (*floe_load_fn)(void *context,
                                 const void *key,
                                 size_t key_len,
@@ -361,6 +362,13 @@ const void *floe_host_key(const struct floe_handle *handle, size_t *key_len);
 // Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
 // time. `*value` is to be released. Where the loader returns an error, so does this
 // (`FLOE_STATUS_LOAD_FAILED`), and `*error`, unless it is NULL, becomes what it returned.
+//
+// Loads that need each other's keys do not wait for ever: the one that would close the circle
+// loads by itself. A loader must not wait for another thread that asks for its key.
+//
+// Where what the loader filled in makes no sense, such as NULL with a length, the answer is
+// `FLOE_STATUS_INVALID`. Then nothing is stored, `free_data` is not called, and the next thread
+// that waits calls its loader.
 enum floe_status floe_get_or_load(const struct floe_cache *cache,
                                   const void *key,
                                   size_t key_len,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use floe_memory::InsertOptions;
 
-use crate::error::{Failure, bytes, guarded, guarded_or, reference};
+use crate::error::{Failure, bytes, guarded, guarded_or, reference, region};
 use crate::floe_status;
 use crate::options::{self, floe_options};
 use crate::value::{Asked, Inner, Key, Value, floe_free_fn};
@@ -118,9 +118,7 @@ pub unsafe extern "C" fn floe_insert_given(
     guarded(|| {
         // SAFETY: the program's cache and key.
         let (cache, key) = unsafe { (self::cache(cache)?, bytes(key, key_len, "key")?) };
-        if data.is_null() && len > 0 {
-            return Err(Failure::invalid(format!("data is NULL, but its length is {len}")));
-        }
+        region(data, len, "data")?;
         let charge = if charge == 0 { charge_of(key, len) } else { charge };
         // SAFETY: the program gives the memory away, as this function says.
         let value = unsafe { Value::given(data, len, charge, free_data, context) };

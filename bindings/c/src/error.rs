@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_void};
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::floe_status;
@@ -91,17 +92,30 @@ pub(crate) unsafe fn bytes<'a>(
     len: usize,
     name: &str,
 ) -> Result<&'a [u8], Failure> {
+    region(data, len, name)?;
     if len == 0 {
         return Ok(&[]);
     }
-    if data.is_null() {
+    // SAFETY: not null, not too long, and the caller says that it can be read.
+    Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) })
+}
+
+/// Checks that so many bytes can be at a pointer from C, which may be null if there are none.
+pub(crate) fn region(data: *const c_void, len: usize, name: &str) -> Result<(), Failure> {
+    if data.is_null() && len > 0 {
         return Err(Failure::invalid(format!("{name} is NULL, but its length is {len}")));
     }
     if len > isize::MAX as usize {
         return Err(Failure::invalid(format!("{name} has an impossible length, {len}")));
     }
-    // SAFETY: not null, not too long, and the caller says that it can be read.
-    Ok(unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len) })
+    Ok(())
+}
+
+/// The flag that C passes as `bool`: anything but 0 is true. A program in another language, or one
+/// without our header, may pass any byte, which a Rust `bool` must not be.
+pub(crate) fn flag(given: MaybeUninit<bool>) -> bool {
+    // SAFETY: C has passed a byte, and any byte is an `u8`.
+    unsafe { given.as_ptr().cast::<u8>().read() != 0 }
 }
 
 /// Writes a result for C.

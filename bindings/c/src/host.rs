@@ -7,13 +7,13 @@ mod name;
 pub mod object;
 mod references;
 
-use std::ffi::c_void;
-use std::mem::{ManuallyDrop, offset_of};
+use std::ffi::{c_uint, c_void};
+use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::ptr::NonNull;
 
 use floe_memory::host::{Handle, IfPresent, Insertion, Priority};
 
-use crate::error::{Failure, bytes, give, guarded, guarded_or, reference};
+use crate::error::{Failure, bytes, flag, give, guarded, guarded_or, reference};
 use crate::floe_status;
 use crate::options::{self, floe_options};
 use crate::stats::{self, floe_stats};
@@ -44,6 +44,31 @@ pub enum floe_priority {
     Low = 1,
     /// Comes in where the policy has new entries.
     Bottom = 2,
+}
+
+/// The priority that C passes as an enum, which may be any number.
+fn priority_of(given: MaybeUninit<floe_priority>) -> Result<Priority, Failure> {
+    // SAFETY: C has passed an integer of this size.
+    let number = unsafe { given.as_ptr().cast::<c_uint>().read() };
+    let all = [
+        (floe_priority::High, Priority::High),
+        (floe_priority::Low, Priority::Low),
+        (floe_priority::Bottom, Priority::Bottom),
+    ];
+    let found = all.into_iter().find(|(named, _)| *named as c_uint == number);
+    found
+        .map(|(_, priority)| priority)
+        .ok_or_else(|| Failure::invalid(format!("priority is {}: at most 2", number.cast_signed())))
+}
+
+const _: () = assert!(size_of::<floe_priority>() == size_of::<c_uint>());
+
+/// Checks a charge: sums of them are to be counted.
+fn possible(charge: usize) -> Result<(), Failure> {
+    if charge > isize::MAX as usize {
+        return Err(Failure::invalid(format!("charge is {charge}: more than there can be")));
+    }
+    Ok(())
 }
 
 /// A cache for a host. All threads may use it at once, until one frees it.
@@ -91,11 +116,11 @@ fn into_raw(handle: Owner<'_>) -> *mut floe_handle {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_host_new(
     options: *const floe_options,
-    strict: bool,
+    strict: MaybeUninit<bool>,
 ) -> *mut floe_host {
     guarded_or(std::ptr::null_mut(), || {
         // SAFETY: the program's options.
-        let cache = unsafe { options::build_host(options, strict)? };
+        let cache = unsafe { options::build_host(options, flag(strict))? };
         Ok(Box::into_raw(Box::new(floe_host { cache, references: References::default() })))
     })
 }
@@ -131,17 +156,14 @@ pub unsafe extern "C" fn floe_host_insert(
     charge: usize,
     free_object: floe_host_free_fn,
     context: *mut c_void,
-    priority: floe_priority,
+    priority: MaybeUninit<floe_priority>,
     handle: *mut *mut floe_handle,
 ) -> floe_status {
     guarded(|| {
         // SAFETY: the program's cache and key.
         let (host, key) = unsafe { (self::host(host)?, bytes(key, key_len, "key")?) };
-        let priority = match priority {
-            floe_priority::High => Priority::High,
-            floe_priority::Low => Priority::Low,
-            floe_priority::Bottom => Priority::Bottom,
-        };
+        let priority = priority_of(priority)?;
+        possible(charge)?;
         let options = Insertion::new().if_present(IfPresent::Replace).priority(priority);
         let item = Item::new(key, object, free_object, context);
         match host.cache.insert_held(item, (), charge, options) {
@@ -193,7 +215,7 @@ pub unsafe extern "C" fn floe_host_reference(
 pub unsafe extern "C" fn floe_host_release(
     host: *const floe_host,
     handle: *mut floe_handle,
-    erase: bool,
+    erase: MaybeUninit<bool>,
 ) -> bool {
     guarded_or(false, || {
         // SAFETY: the program's cache, and its handle, which is not used any more.
@@ -202,7 +224,7 @@ pub unsafe extern "C" fn floe_host_release(
         let another = host.references.take(raw);
         // SAFETY: of `into_raw`, one for each release.
         let owner = unsafe { Owner::from_raw(another.unwrap_or(raw)) };
-        match erase {
+        match flag(erase) {
             true => Ok(host.cache.release_and_free(owner)),
             false => {
                 drop(owner);
@@ -318,10 +340,13 @@ pub unsafe extern "C" fn floe_host_set_capacity(
 
 /// Changes whether insertions fail that would exceed the capacity.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn floe_host_set_strict(host: *const floe_host, strict: bool) -> floe_status {
+pub unsafe extern "C" fn floe_host_set_strict(
+    host: *const floe_host,
+    strict: MaybeUninit<bool>,
+) -> floe_status {
     guarded(|| {
         // SAFETY: the program's cache.
-        unsafe { self::host(host)? }.cache.set_strict(strict);
+        unsafe { self::host(host)? }.cache.set_strict(flag(strict));
         Ok(floe_status::Ok)
     })
 }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use crate::cache::{self, charge_of, floe_cache};
-use crate::error::{Failure, bytes, give, guarded};
+use crate::error::{Failure, bytes, give, guarded, region};
 use crate::floe_status;
 use crate::value::{Key, Value, floe_free_fn, floe_value};
 
@@ -24,7 +24,8 @@ pub struct floe_loaded {
 }
 
 /// Loads the value of a key. Returns 0 when `*loaded` is filled in, or an error of the program's.
-/// It may use the cache, but not load its own key. It must not throw or unwind.
+/// It may use the cache, and load other keys; for its own key `floe_get_or_load` answers with
+/// `FLOE_STATUS_INVALID`. It must not throw or unwind.
 pub type floe_load_fn = Option<
     unsafe extern "C" fn(
         context: *mut c_void,
@@ -37,6 +38,13 @@ pub type floe_load_fn = Option<
 /// Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
 /// time. `*value` is to be released. Where the loader returns an error, so does this
 /// (`FLOE_STATUS_LOAD_FAILED`), and `*error`, unless it is NULL, becomes what it returned.
+///
+/// Loads that need each other's keys do not wait for ever: the one that would close the circle
+/// loads by itself. A loader must not wait for another thread that asks for its key.
+///
+/// Where what the loader filled in makes no sense, such as NULL with a length, the answer is
+/// `FLOE_STATUS_INVALID`. Then nothing is stored, `free_data` is not called, and the next thread
+/// that waits calls its loader.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_get_or_load(
     cache: *const floe_cache,
@@ -54,6 +62,9 @@ pub unsafe extern "C" fn floe_get_or_load(
             (cache::cache(cache)?, bytes(key, key_len, "key")?)
         };
         let load = load.ok_or_else(|| Failure::invalid("load is NULL"))?;
+        if floe_memory::host::is_own_load(cache, key_of(key)) {
+            return Err(Failure::invalid("the loader asks for the key that it loads"));
+        }
         let found = cache.get_or_insert_with(key_of(key), || {
             let (data, context_of) = (std::ptr::null_mut(), std::ptr::null_mut());
             let mut loaded =
@@ -61,9 +72,10 @@ pub unsafe extern "C" fn floe_get_or_load(
             // SAFETY: the program's function.
             let said = unsafe { load(context, key.as_ptr().cast(), key.len(), &mut loaded) };
             if said != 0 {
-                return Err(said);
+                return Err(Unloaded::Said(said));
             }
             let floe_loaded { data, len, charge, free_data, context } = loaded;
+            region(data, len, "the loader's data").map_err(Unloaded::Wrong)?;
             let charge = if charge == 0 { charge_of(key, len) } else { charge };
             // SAFETY: the program gives the memory away by returning 0.
             Ok(unsafe { Value::given(data, len, charge, free_data, context) })
@@ -71,7 +83,8 @@ pub unsafe extern "C" fn floe_get_or_load(
         match found {
             // SAFETY: the program's place for the value.
             Ok(found) => unsafe { give(value, floe_value::give(found.hold(cache)), "value")? },
-            Err(said) => {
+            Err(Unloaded::Wrong(why)) => return Err(why),
+            Err(Unloaded::Said(said)) => {
                 if !error.is_null() {
                     // SAFETY: the program's place for the error.
                     unsafe { error.write(said) };
@@ -82,6 +95,14 @@ pub unsafe extern "C" fn floe_get_or_load(
         }
         Ok(floe_status::Ok)
     })
+}
+
+/// Why a loader brings no value.
+enum Unloaded {
+    /// It returned this.
+    Said(i32),
+    /// Its value makes no sense.
+    Wrong(Failure),
 }
 
 /// A key by which the cache can make its own.

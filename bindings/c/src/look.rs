@@ -128,6 +128,12 @@ pub unsafe extern "C" fn floe_read_many(
         if keys.is_null() && count > 0 {
             return Err(Failure::invalid(format!("keys is NULL, but there are {count}")));
         }
+        if count > isize::MAX as usize / size_of::<floe_bytes>() {
+            return Err(Failure::invalid(format!("count is {count}: more keys than can be")));
+        }
+        if !keys.is_aligned() {
+            return Err(Failure::invalid("keys is not aligned as a floe_bytes is"));
+        }
         let keys = match count {
             0 => &[][..],
             // SAFETY: not null, and so many keys can be read there.

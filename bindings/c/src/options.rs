@@ -1,13 +1,14 @@
 //! Options of a cache, before it is made.
 
 use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use floe_memory::host::HostBuilder;
 use floe_memory::policy::AnyPolicy;
 use floe_memory::{Cache, Freezing};
 
-use crate::error::{Failure, guarded, guarded_or, reference};
+use crate::error::{Failure, flag, guarded, guarded_or, reference};
 use crate::floe_status;
 use crate::host::object::Inner as Host;
 use crate::left::{Listener, floe_left_fn};
@@ -190,12 +191,12 @@ pub unsafe extern "C" fn floe_options_set_shards(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn floe_options_set_freezing(
     options: *mut floe_options,
-    freezing: bool,
+    freezing: MaybeUninit<bool>,
 ) -> floe_status {
     // SAFETY: the program's options.
     unsafe {
         set(options, |options| {
-            options.freezing = freezing;
+            options.freezing = flag(freezing);
             Ok(())
         })
     }

@@ -1,9 +1,10 @@
 //! Going through all entries.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 
 use crate::cache::{self, floe_cache};
-use crate::error::{Failure, guarded};
+use crate::error::{Failure, flag, guarded};
 use crate::floe_status;
 
 /// Is shown an entry, which is valid during the call. Returns whether to go on.
@@ -14,7 +15,7 @@ pub type floe_entry_fn = Option<
         key_len: usize,
         data: *const c_void,
         len: usize,
-    ) -> bool,
+    ) -> MaybeUninit<bool>,
 >;
 
 /// Shows all entries to a function, in no particular order, until it returns false. An entry that
@@ -33,8 +34,9 @@ pub unsafe extern "C" fn floe_for_each(
         for item in cache {
             let (key, value) = (&item.key().0, item.value());
             // SAFETY: the program's function; the item keeps the entry during the call.
-            if !unsafe { show(context, key.as_ptr().cast(), key.len(), value.data(), value.len()) }
-            {
+            let goes_on =
+                unsafe { show(context, key.as_ptr().cast(), key.len(), value.data(), value.len()) };
+            if !flag(goes_on) {
                 break;
             }
         }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use super::object::{Item, floe_host_free_fn};
-use super::{borrowed, floe_handle, floe_host, host, into_raw};
+use super::{borrowed, floe_handle, floe_host, host, into_raw, possible};
 use crate::error::{Failure, bytes, give, guarded, guarded_or};
 use crate::floe_status;
 
@@ -26,6 +26,7 @@ pub unsafe extern "C" fn floe_host_stand_alone(
         }
         // SAFETY: the program's cache and key.
         let (host, key) = unsafe { (self::host(host)?, bytes(key, key_len, "key")?) };
+        possible(charge)?;
         match host.cache.stand_alone(Item::new(key, object, free_object, context), (), charge) {
             // SAFETY: the program's place.
             Ok(held) => unsafe { give(handle, into_raw(held), "handle")? },

@@ -1,6 +1,7 @@
 /* All of floe.h, from C, with several threads. Prints "done" if nothing is wrong. */
 #include <floe.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -189,6 +190,95 @@ static void loads(void) {
     CHECK(atomic_load(&freed) == 1);
 }
 
+static int32_t brings_nothing(void *context, const void *key, size_t key_len, floe_loaded *loaded) {
+    (void)key, (void)key_len;
+    loaded->len = *(size_t *)context;
+    loaded->free_data = count_free;
+    loaded->context = &freed;
+    return 0;
+}
+
+static int32_t brings_too_much(void *context, const void *key, size_t key_len, floe_loaded *loaded) {
+    (void)key, (void)key_len;
+    loaded->data = context;
+    loaded->len = SIZE_MAX;
+    loaded->free_data = count_free;
+    loaded->context = &freed;
+    return 0;
+}
+
+/* What a loader fills in is checked as arguments are. */
+static void wrong_loads(void) {
+    atomic_store(&freed, 0);
+    floe_cache *cache = made(10, 0, NULL);
+    floe_value *value = NULL;
+    struct source source = {0, 0};
+    size_t len = 100;
+    CHECK(floe_get_or_load(cache, "key", 3, brings_nothing, &len, &value, NULL) == FLOE_STATUS_INVALID);
+    CHECK(strstr(floe_error_message(), "100") != NULL && value == NULL && floe_len(cache) == 0);
+    CHECK(floe_get_or_load(cache, "key", 3, brings_too_much, &len, &value, NULL) == FLOE_STATUS_INVALID);
+    CHECK(value == NULL && atomic_load(&freed) == 0);
+    CHECK(floe_get_or_load(cache, "key", 3, load, &source, &value, NULL) == FLOE_STATUS_OK);
+    floe_value_release(value);
+    len = 0;
+    CHECK(floe_get_or_load(cache, "empty", 5, brings_nothing, &len, &value, NULL) == FLOE_STATUS_OK);
+    CHECK(floe_value_len(value) == 0);
+    floe_value_release(value);
+    floe_stats stats;
+    CHECK(floe_cache_stats(cache, &stats, sizeof stats) == FLOE_STATUS_OK && stats.failed_loads == 2);
+    floe_cache_free(cache);
+    CHECK(atomic_load(&freed) == 0 + 1 + 1);
+}
+
+struct needs { floe_cache *cache; const char *other; atomic_int *both_load; };
+
+/* Asks for another key, and brings one byte. */
+static int32_t load_with(void *context, const void *key, size_t key_len, floe_loaded *loaded) {
+    struct needs *needs = context;
+    struct source source = {0, 0};
+    floe_value *value = NULL;
+    if (needs->both_load != NULL) {
+        atomic_fetch_add(needs->both_load, 1);
+        while (atomic_load(needs->both_load) < 2) sched_yield();
+    }
+    floe_status status = floe_get_or_load(needs->cache, needs->other, 1, load, &source, &value, NULL);
+    if (status != FLOE_STATUS_OK) return (int32_t)status;
+    floe_value_release(value);
+    return load(&source, key, key_len, loaded);
+}
+
+static void *load_first(void *context) {
+    struct needs *needs = context;
+    floe_value *value = NULL;
+    const char *own = needs->other[0] == 'a' ? "b" : "a";
+    CHECK(floe_get_or_load(needs->cache, own, 1, load_with, needs, &value, NULL) == FLOE_STATUS_OK);
+    CHECK(floe_value_len(value) == 1);
+    floe_value_release(value);
+    return NULL;
+}
+
+/* A load of its own key is an error, and loads that need each other end. */
+static void circles(void) {
+    floe_cache *cache = made(10, 0, NULL);
+    struct needs own = {cache, "a", NULL};
+    floe_value *value = NULL;
+    int32_t said = 0;
+    CHECK(floe_get_or_load(cache, "a", 1, load_with, &own, &value, &said) == FLOE_STATUS_LOAD_FAILED);
+    CHECK(said == FLOE_STATUS_INVALID && value == NULL);
+    for (int at = 0; at < 20; at++) {
+        atomic_int both_load = 0;
+        struct needs first = {cache, "a", &both_load}, second = {cache, "b", &both_load};
+        pthread_t threads[2];
+        CHECK(pthread_create(&threads[0], NULL, load_first, &first) == 0);
+        CHECK(pthread_create(&threads[1], NULL, load_first, &second) == 0);
+        pthread_join(threads[0], NULL);
+        pthread_join(threads[1], NULL);
+        CHECK(floe_contains(cache, "a", 1) && floe_contains(cache, "b", 1));
+        CHECK(floe_clear(cache) == FLOE_STATUS_OK);
+    }
+    floe_cache_free(cache);
+}
+
 static atomic_int left[7];
 
 static void tell(void *context, const void *key, size_t key_len, const void *data, size_t len, floe_cause cause) {
@@ -263,6 +353,46 @@ static void mistakes(void) {
     floe_cache_free(NULL);
 }
 
+static int show_all(void *context, const void *key, size_t key_len, const void *data, size_t len) {
+    (void)key, (void)key_len, (void)data, (void)len;
+    ++*(int *)context;
+    return 2;
+}
+
+/* Numbers that are in no enum, and bytes that are no bool. */
+static void numbers(void) {
+    floe_options *options = floe_options_new();
+    CHECK(floe_options_set_weight_capacity(options, 1000) == FLOE_STATUS_OK);
+    /* As programs call that do not use the header. */
+    floe_host *(*make)(const floe_options *, int) = (floe_host * (*)(const floe_options *, int))(void (*)(void))floe_host_new;
+    floe_status (*insert)(const floe_host *, const void *, size_t, void *, size_t, floe_host_free_fn, void *, int, floe_handle **) =
+        (floe_status(*)(const floe_host *, const void *, size_t, void *, size_t, floe_host_free_fn, void *, int, floe_handle **))(void (*)(void))floe_host_insert;
+    floe_host *host = make(options, 6);
+    CHECK(host != NULL && floe_host_is_strict(host));
+    int priorities[] = {-1, 3, 99, INT32_MAX, INT32_MIN};
+    for (size_t at = 0; at < sizeof priorities / sizeof *priorities; at++) {
+        CHECK(insert(host, "key", 3, NULL, 1, NULL, NULL, priorities[at], NULL) == FLOE_STATUS_INVALID);
+        CHECK(strstr(floe_error_message(), "priority") != NULL);
+    }
+    for (int priority = 0; priority <= 2; priority++)
+        CHECK(insert(host, "key", 3, NULL, 1, NULL, NULL, priority, NULL) == FLOE_STATUS_OK);
+    floe_handle *handle = NULL;
+    CHECK(insert(host, "key", 3, NULL, SIZE_MAX, NULL, NULL, 0, NULL) == FLOE_STATUS_INVALID);
+    CHECK(floe_host_stand_alone(host, "key", 3, NULL, SIZE_MAX, NULL, NULL, &handle) == FLOE_STATUS_INVALID);
+    CHECK(floe_host_usage(host) == 1);
+    floe_host_free(host);
+    floe_options_free(options);
+
+    floe_cache *cache = made(10, 0, NULL);
+    for (int at = 0; at < 3; at++) floe_insert(cache, &at, sizeof at, "1", 1);
+    int shown = 0;
+    CHECK(floe_for_each(cache, (floe_entry_fn)(void (*)(void))show_all, &shown) == FLOE_STATUS_OK && shown == 3);
+    floe_bytes key = {"a", 1};
+    WRONG(floe_read_many(cache, &key, SIZE_MAX, note, NULL, NULL), "count");
+    WRONG(floe_insert_given(cache, "a", 1, &key, SIZE_MAX, 0, 0, count_free, NULL), "data");
+    floe_cache_free(cache);
+}
+
 static floe_cache *shared;
 static atomic_long wrong;
 
@@ -319,9 +449,12 @@ int main(void) {
     given();
     weights();
     loads();
+    wrong_loads();
+    circles();
     listeners();
     quiet();
     mistakes();
+    numbers();
     threads();
     puts("done");
     return 0;
