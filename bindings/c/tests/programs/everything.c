@@ -379,7 +379,7 @@ static void numbers(void) {
     floe_handle *handle = NULL;
     CHECK(insert(host, "key", 3, NULL, SIZE_MAX, NULL, NULL, 0, NULL) == FLOE_STATUS_INVALID);
     CHECK(floe_host_stand_alone(host, "key", 3, NULL, SIZE_MAX, NULL, NULL, &handle) == FLOE_STATUS_INVALID);
-    CHECK(floe_host_usage(host) == 1);
+    CHECK(floe_host_reclaim(host) == FLOE_STATUS_OK && floe_host_usage(host) == 1);
     floe_host_free(host);
     floe_options_free(options);
 
