@@ -222,7 +222,9 @@ impl<E> Slab<E> {
                 < addresses.partition_point(|&address| address < end)
         };
         with.chunks.extend(self.chunks.extract_if(.., has_any));
-        with.arena.clone_from(&self.arena);
+        if with.is_in_arena() {
+            with.arena.clone_from(&self.arena); // which goes with the last slab that names it
+        }
         (with, self)
     }
 

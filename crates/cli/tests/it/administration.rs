@@ -156,8 +156,8 @@ fn an_address_on_tcp_as_in_older_settings_tells_and_the_log_says_so_once() {
     let server = Server::run(&line, volume.path("floe.log"));
     assert!(!server.admin.starts_with("unix:"), "{}", server.admin);
     let log = server.log();
-    let warnings: Vec<&str> = log.lines().filter(|line| line.contains("WARN")).collect();
-    assert!(warnings.len() == 1 && warnings[0].contains("admin-token-file"), "{log}");
+    let warned = |line: &&str| line.contains("WARN") && line.contains("admin-token-file");
+    assert_eq!(log.lines().filter(warned).count(), 1, "{log}");
     floe_ok(&["status", "--admin", &server.admin]);
     refused(&floe(&["stop", "--admin", &server.admin]), 2, &["over TCP this server only tells"]);
     server.end();

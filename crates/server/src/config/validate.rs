@@ -135,7 +135,8 @@ impl ServerConfig {
             let mut above =
                 self.first.cache.iter().chain(self.tier[..index].iter().map(TierConfig::cache));
             if let Some(other) = above.find(|other| other.overlaps(tier.cache())) {
-                let problem = format!("tier {other} and it are {}", same_file(other, tier.cache()));
+                let same = same_file(other, tier.cache());
+                let problem = format!("this cache and the tier {other} above it are {same}");
                 return Err(Where::Table(index).wrong("cache", problem));
             }
             self.tier[index] = tier;

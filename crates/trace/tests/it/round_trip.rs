@@ -181,10 +181,11 @@ fn the_three_cachelib_traces_are_told_apart_by_their_headers() {
                     Permanent,1,3,4\n9,aa-bb,40,8192,0,1,2,putChunk.NotInitialized,1,3,4\n";
     let told = |text: &str| -> Vec<_> {
         let found = read(text.as_bytes(), &OpenOptions::default()).unwrap();
-        assert_eq!(found.len(), 2);
         found.iter().map(|request| (request.time_ns, request.bytes, request.op)).collect()
     };
-    assert_eq!(told(kv), [(0, 103, Op::Read), (2_000_000_000, 3, Op::Delete)]);
+    let mut five_and_one = vec![(0, 103, Op::Read); 5];
+    five_and_one.push((2_000_000_000, 3, Op::Delete));
+    assert_eq!(told(kv), five_and_one);
     assert_eq!(told(cdn), [(0, 900, Op::Read), (1_000_000_000, 50, Op::Read)]);
     assert_eq!(told(tectonic), [(0, 4096, Op::Read), (0, 8192, Op::Write)]);
 }

@@ -156,7 +156,7 @@ fn what_is_wrong_with_a_tier_is_named_by_its_number_and_its_line() {
         (
             "cache = 'file:x,size=4MiB'\n[[tier]]\ncache = 'file:x,size=4MiB'",
             4,
-            "tier 2: it is the same file",
+            "above it are the same file",
         ),
     ] {
         let problem = config(&format!("[[tier]]\n{tier}\n{REST}")).unwrap_err();
