@@ -25,7 +25,7 @@ fn a_held_value_does_not_keep_the_memory_of_its_cache() {
         let cache: Cache<usize, Page> = Cache::builder().capacity(entries).shards(4).build();
         (0..entries).for_each(|key| cache.insert(key, [key as u8; PAGE]));
         let mut keys = (0..entries).filter(|key| cache.contains_key(key));
-        let key = if from_the_end { keys.last() } else { keys.next() }.expect("most are in");
+        let key = if from_the_end { keys.next_back() } else { keys.next() }.expect("most are in");
         let (held, full) = (cache.hold(&key).expect("it is in"), resident());
         assert!(full > entries * PAGE / 2, "the test is not about {full} bytes");
         drop(cache);

@@ -111,6 +111,10 @@ impl Eviction for AnyPolicy {
         self.marks = marks_of(&self.order);
     }
 
+    fn expect(&mut self, slots: usize) {
+        with_policies!(each &mut self.order, |order| order.expect(slots));
+    }
+
     fn set_capacity(&mut self, weight: u64) {
         with_policies!(each &mut self.order, |order| order.set_capacity(weight));
     }

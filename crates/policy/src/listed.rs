@@ -53,6 +53,9 @@ pub trait Listed {
         None
     }
 
+    /// Tells how many slots there will be at most, before the first insertion.
+    fn expect(&mut self, _slots: usize) {}
+
     /// Follows a change of the slots or the capacity: grows what is kept per slot, sets targets.
     fn resized(&mut self) {}
 
@@ -169,6 +172,10 @@ impl<P: Listed> Eviction for P {
     #[inline]
     fn marks(&self) -> &Self::Marks {
         Listed::marks(self)
+    }
+
+    fn expect(&mut self, slots: usize) {
+        Listed::expect(self, slots);
     }
 
     fn reserve(&mut self, slots: usize) {

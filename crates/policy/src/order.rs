@@ -181,6 +181,11 @@ pub trait Eviction {
     /// to its argument, besides [`set_capacity`](Self::set_capacity) and [`freeze`](Self::freeze).
     fn reserve(&mut self, slots: usize);
 
+    /// Tells how many slots there will be at most, before the first insertion. A policy that sizes
+    /// its memory of keys by the reserved slots then does so at once, and forgets nothing when
+    /// [`reserve`](Self::reserve) is called again.
+    fn expect(&mut self, _slots: usize) {}
+
     /// Tells the total weight that the cache holds, from which segments and ghost lists are sized.
     /// Without it, the number of reserved slots is assumed.
     fn set_capacity(&mut self, weight: u64);

@@ -132,6 +132,10 @@ impl<P: Eviction> Eviction for PriorityPools<P> {
         self.order.marks()
     }
 
+    fn expect(&mut self, slots: usize) {
+        self.order.expect(slots);
+    }
+
     fn reserve(&mut self, slots: usize) {
         self.order.reserve(slots);
         if self.has_pools() {

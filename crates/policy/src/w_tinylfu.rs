@@ -216,6 +216,10 @@ impl Listed for WTinyLfu {
     fn hottest_first(&self) -> impl AsRef<[usize]> {
         [PROTECTED, PROBATION, WINDOW]
     }
+    fn expect(&mut self, slots: usize) {
+        self.sketch.reserve(slots);
+    }
+
     fn resized(&mut self) {
         let slots = self.segments.slots();
         self.tags.resize(slots, Tag::default());

@@ -80,6 +80,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         if let Some(admission) = &mut admission {
             admission.reserve(shape.told_first(), shape.capacity);
         }
+        order.expect(shape.told_first());
         order.reserve(slots.reserved());
         order.set_capacity(shape.capacity.max(1));
         let (index, places) = (growth.index(), Arc::clone(slab.places()));

@@ -5,8 +5,8 @@ use crate::slab::{Arena, Slab};
 
 /// Slots that a shard begins with, unless its limit is less: the cache may never be filled.
 const SLOTS_FIRST: usize = 16;
-/// The admission of a cache that may hold so many entries, and no more, is told of all of them at
-/// once: what it remembers depends on that. A larger cache may never be filled.
+/// The policy and the admission of a cache that may hold so many entries, and no more, are told of
+/// all of them at once: their memory of keys depends on that. A larger cache may never be filled.
 const TOLD_AT_ONCE: usize = (1 << 22) + (1 << 19);
 
 /// Holds what a shard is made with.
@@ -36,7 +36,7 @@ impl Shape {
         self.slots.map_or(SLOTS_FIRST, |slots| slots.clamp(1, SLOTS_FIRST))
     }
 
-    /// Entries of which an admission is told at first.
+    /// Entries of which a policy and an admission are told at first.
     pub(super) fn told_first(&self) -> usize {
         let is_told = |slots: &usize| slots.saturating_mul(self.shards) <= TOLD_AT_ONCE;
         self.slots.filter(is_told).map_or(self.slots_first(), |slots| slots.max(1))

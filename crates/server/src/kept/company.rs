@@ -100,9 +100,9 @@ pub(super) fn from_the_lowest(
 ) -> Result<Order, StartError> {
     let known: Vec<Option<Superblock>> = tiers.iter().map(identify).collect::<Result<_, _>>()?;
     let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
-    let companions = known.iter().flatten().flat_map(|superblock| &superblock.companions);
+    let mut companions = known.iter().flatten().flat_map(|superblock| &superblock.companions);
     let is_missing = |it: &&Companion| !it.above && !is_there(&it.id) && it.passed != Some(true);
-    let missing = companions.filter(is_missing).next();
+    let missing = companions.find(is_missing);
     if let (Some(lower), false) = (missing, accept) {
         return Err(Refusal::LowerTier { tier: lower.name.clone() }.into());
     }

@@ -325,7 +325,7 @@ fn fit_records(sample: &Sample<'_>, mut format: impl Record) -> Fit {
             Decoded::Bad(used, flaw) => {
                 bad += 1;
                 let record = (good + bad) as u64;
-                broken.get_or_insert_with(|| Broken { unit: "record", record, at: start, flaw });
+                broken.get_or_insert(Broken { unit: "record", record, at: start, flaw });
                 used
             }
             Decoded::Need => break,
