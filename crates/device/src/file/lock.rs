@@ -23,6 +23,10 @@ use rustix::fs::{FlockOperation, flock};
 use crate::patience::patiently;
 use crate::place::{BelowKind, Place, Sysfs};
 
+/// The first bytes of a file carry the locks by which qemu tells its processes what each does with an
+/// image. They are left out, so that `qemu-img` can read a volume that is served.
+const BYTES_OF_QEMU: u64 = 4096;
+
 /// A loop device may stand on a file that is on another one; not for ever.
 const MOST_LEVELS: usize = 8;
 
@@ -65,7 +69,7 @@ pub(super) fn lock(file: &File, path: &Path, read_only: bool) -> io::Result<Lock
     let attempt = || {
         below.clear();
         lock_whole(file, read_only)?;
-        lock_bytes(file, &(0..u64::MAX), read_only)?;
+        lock_part(file, &(0..u64::MAX), read_only)?;
         let data = file.metadata()?;
         if data.file_type().is_block_device() {
             lock_below(data.rdev(), &(0..u64::MAX), read_only, MOST_LEVELS, &mut below)?;
@@ -130,7 +134,7 @@ fn lock_below(
             if below.kind == BelowKind::LoopFile
                 && let Ok(disk) = File::open(path)
             {
-                lock_bytes(&disk, &bytes, true)?;
+                lock_part(&disk, &bytes, true)?;
                 locked.push(disk);
             }
             lock_below(data.rdev(), &bytes, as_reader, levels - 1, locked)?;
@@ -141,11 +145,17 @@ fn lock_below(
                 opened => opened.map(|file| (file, as_reader)),
             };
             let Ok((file, as_reader)) = opened else { continue };
-            lock_bytes(&file, &bytes, as_reader)?;
+            lock_part(&file, &bytes, as_reader)?;
             locked.push(file);
         }
     }
     Ok(())
+}
+
+/// Locks a part of an open file, without the bytes that are qemu's, until it is closed.
+fn lock_part(file: &File, bytes: &Range<u64>, as_reader: bool) -> io::Result<()> {
+    let bytes = bytes.start.max(BYTES_OF_QEMU)..bytes.end;
+    if bytes.is_empty() { Ok(()) } else { lock_bytes(file, &bytes, as_reader) }
 }
 
 /// Locks bytes of an open file until it is closed. File systems without such locks have none.
