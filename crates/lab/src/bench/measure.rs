@@ -131,7 +131,7 @@ pub fn measure_from(
             longest = PLAY_ON * plan.seconds;
         }
         for turn in 0..count {
-            let at = if (first + repetition) % 2 == 0 { turn } else { count - 1 - turn };
+            let at = if (first + repetition).is_multiple_of(2) { turn } else { count - 1 - turn };
             progress(MeasureStep::Run(done, plan.repetitions * count));
             let tallies = competitors[at].run(load, plan.seconds, clock_ns);
             measured[at].repetitions.push(Repetition::of(&tallies));
