@@ -85,7 +85,7 @@ pub use shedding::shedding_options;
 pub use stats::{Counters, Requests, Stats};
 pub use store::journal::{
     Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, Salvage,
-    ShardReport, StoreError, Superblock, Volume, scan, sum_of as sector_sum,
+    ShardReport, StoreError, Superblock, Volume, WrongCopy, scan, sum_of as sector_sum,
 };
 pub use store::kept::{BeginError, Begun, KeptCache, Rotten, write_superblock};
 pub use store::samples::{MOST_SAMPLES, Samples, sample_sum, sampled_sectors};

@@ -34,11 +34,13 @@ pub enum Planted {
     GapForgotten,
     /// A parity page has nothing of the pages that it covers.
     ParityEmpty,
+    /// A damaged page at the end of a log passes for the end of the log.
+    LastPageLost,
 }
 
 impl Planted {
     /// All types.
-    pub const ALL: [Planted; 13] = [
+    pub const ALL: [Planted; 14] = [
         Self::RecordBeforeData,
         Self::LostDirtyBit,
         Self::SkippedFlush,
@@ -52,6 +54,7 @@ impl Planted {
         Self::GapTrusted,
         Self::GapForgotten,
         Self::ParityEmpty,
+        Self::LastPageLost,
     ];
 }
 

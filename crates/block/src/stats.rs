@@ -187,6 +187,12 @@ counters! {
             json: "corrupt_sectors",
             metric: "floe_cache_corrupt_sectors_total",
         },
+        /// Sectors of a mirror of which a half did not have what was stored: they were written anew
+        /// from another half.
+        pub mended_sectors: u64 = Counter {
+            json: "mended_sectors",
+            metric: "floe_cache_mended_sectors_total",
+        },
         /// Bytes of dirty data of which the only copy is gone: they read as errors until they are
         /// written anew.
         pub lost_bytes: u64 = Gauge { metric: "floe_cache_lost_bytes" },

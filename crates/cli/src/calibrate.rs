@@ -21,6 +21,7 @@ use crate::error::CliError;
 use crate::list::Numbers;
 use crate::output::{bytes, microseconds, percent};
 use crate::size::{Bytes, Percent};
+use crate::state_dir::state_dir;
 use crate::{OrFail, output};
 
 /// Longest round, and most of them.
@@ -168,7 +169,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         keep(file, &calibration)?;
     }
     if let Some(cache) = &arguments.cache {
-        let source = check::open(cache, false)?;
+        let source = check::open(cache, false, state_dir(None).as_ref())?;
         note_calibration(&source, calibration.calibrated()).map_err(check::refused)?;
     }
     if let Some(stem) = &arguments.png {
@@ -179,7 +180,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
 
 /// Refuses a device without a cache before the measurement.
 fn expect_cache(cache: &Spec) -> Result<(), CliError> {
-    match holds(&check::open(cache, true)?).map_err(check::refused)? {
+    match holds(&check::open(cache, true, state_dir(None).as_ref())?).map_err(check::refused)? {
         Holds::Cache => Ok(()),
         Holds::Data | Holds::Nothing => Err(CliError::usage(format!("{cache} holds no cache"))),
     }

@@ -1,15 +1,17 @@
 //! `floe check`: checks a cache, and repairs damage that can be repaired without loss.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use floe_block::{Calibrated, SECTOR_BYTES, Salvage, Sectors};
-use floe_device::{Role, Spec};
+use floe_block::{Calibrated, SECTOR_BYTES, Salvage, Sectors, WrongCopy};
+use floe_device::{KnownWitness, Role, Spec, Witness};
 use floe_server::DeviceSource;
-use floe_server::kept::{Checked, Holds, StartError, check, holds, repair};
+use floe_server::kept::{Checked, Holds, StartError, StateDir, check, holds, repair};
 use serde::Serialize;
 
 use crate::error::CliError;
+use crate::state_dir::state_dir;
 use crate::{OrFail, output};
 
 const EXAMPLES: &str = "\
@@ -32,6 +34,9 @@ pub(crate) struct Arguments {
     /// more is listed, and lost
     #[arg(long)]
     repair: bool,
+    /// Folder with the notes of mirrors' states, as for floe serve
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
     /// One JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -62,6 +67,8 @@ struct Outcome {
     /// gives up.
     lost: Vec<Lost>,
     problems: Vec<String>,
+    /// Findings that may or may not be problems.
+    notes: Vec<String>,
     repaired: bool,
 }
 
@@ -102,7 +109,7 @@ impl Range {
 pub(crate) fn cache(text: &str) -> Result<Spec, String> {
     let text = if text.contains(':') { text.to_owned() } else { format!("file:{text}") };
     let spec: Spec = text.parse().map_err(|error: floe_device::SpecError| error.to_string())?;
-    match spec.paths().iter().find(|path| !path.exists()) {
+    match spec.missing_path() {
         _ if spec.is_memory() => {
             Err("a cache in memory ends with its server; give a file or disk".into())
         }
@@ -111,9 +118,15 @@ pub(crate) fn cache(text: &str) -> Result<Spec, String> {
     }
 }
 
-/// Opens an existing cache device.
-pub(crate) fn open(cache: &Spec, read_only: bool) -> Result<Arc<dyn DeviceSource>, CliError> {
-    Ok(Arc::new(cache.prepare(Role::Backing { read_only }).or_usage()?))
+/// Opens an existing cache device. The state folder is the witness of a mirror that it knows.
+pub(crate) fn open(
+    cache: &Spec,
+    read_only: bool,
+    state: Option<&StateDir>,
+) -> Result<Arc<dyn DeviceSource>, CliError> {
+    let witness = state.map(|state| Arc::new(KnownWitness::new(state.path())) as Arc<dyn Witness>);
+    let role = Role::Backing { read_only };
+    Ok(Arc::new(cache.prepare_witnessed(role, witness.as_ref()).or_usage()?))
 }
 
 pub(crate) fn refused(error: StartError) -> CliError {
@@ -122,7 +135,8 @@ pub(crate) fn refused(error: StartError) -> CliError {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
-    let source = open(&arguments.cache, !arguments.repair)?;
+    let state = state_dir(arguments.state_dir.as_deref());
+    let source = open(&arguments.cache, !arguments.repair, state.as_ref())?;
     let mut bar: Option<(&str, indicatif::ProgressBar)> = None;
     let checked = check(&source, &mut |what, read, all| {
         let is_other = bar.as_ref().is_none_or(|(of, _)| *of != what);
@@ -135,7 +149,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let checked = checked.map_err(refused)?;
     let repaired =
         arguments.repair && checked.has_problems() && repair(&source, &checked).map_err(refused)?;
-    let outcome = Outcome::of(&checked, repaired);
+    let mirror = source.mirror().and_then(|watch| watch.status());
+    let half = |copy: usize| {
+        let half = mirror.as_ref().and_then(|mirror| mirror.halves.get(copy));
+        half.map_or_else(|| format!("half {copy}"), |half| half.name.clone())
+    };
+    let outcome = Outcome::of(&checked, repaired, half);
     let is_missing = !outcome.cache && outcome.problems.is_empty();
     if arguments.json {
         output::json_line(&outcome).or_failure()?
@@ -187,7 +206,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
 }
 
 impl Outcome {
-    fn of(checked: &Checked, repaired: bool) -> Self {
+    /// `half` names the halves of a mirror.
+    fn of(checked: &Checked, repaired: bool, half: impl Fn(usize) -> String) -> Self {
         let (report, superblock) = (&checked.report, checked.report.superblock.as_ref());
         let mut problems = report.problems.clone();
         problems.extend(report.shards.iter().flat_map(|shard| shard.problems.iter().cloned()));
@@ -220,6 +240,13 @@ impl Outcome {
                 if rotten.unreadable { "cannot be read" } else { "are not what was stored" },
                 name(rotten.volume),
                 rotten.run.start * SECTOR_BYTES
+            )
+        }));
+        problems.extend(checked.wrong_copies.iter().map(|WrongCopy { copy, offset, bytes }| {
+            let half = half(*copy);
+            format!(
+                "{bytes} bytes at offset {offset} of the cache on {half} are not what was stored; \
+                 another half has them"
             )
         }));
         problems.extend(checked.rotted().map(|rotten| {
@@ -271,6 +298,7 @@ impl Outcome {
                 })
                 .collect(),
             problems,
+            notes: report.shards.iter().filter_map(|shard| shard.untold.clone()).collect(),
             repaired,
         }
     }
@@ -312,6 +340,7 @@ impl Outcome {
         for Lost { volume, range: Range { offset, length } } in &self.lost {
             output::say!("lost: volume {volume:?}, offset {offset}, {length} bytes");
         }
+        self.notes.iter().for_each(|note| output::say!("note: {note}"));
         self.problems.iter().for_each(|problem| output::say!("problem: {problem}"));
         match (self.problems.is_empty(), self.repaired) {
             (true, _) => output::say!("all is well"),

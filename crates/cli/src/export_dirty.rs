@@ -59,10 +59,10 @@ struct Row<'a> {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let targets =
         arguments.backing.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
-    let sources =
-        arguments.caches.iter().map(|cache| open(cache, false)).collect::<Result<Vec<_>, _>>()?;
-    let mut bar = None;
     let (accept, state) = (arguments.accept_backing, state_dir(arguments.state_dir.as_deref()));
+    let sources = arguments.caches.iter().map(|cache| open(cache, false, state.as_ref()));
+    let sources = sources.collect::<Result<Vec<_>, _>>()?;
+    let mut bar = None;
     let written = write_back(&sources, &targets, accept, state.as_ref(), &mut |written, all| {
         bar.get_or_insert_with(|| output::progress(all, "writing back")).set_position(written);
     });
@@ -106,7 +106,7 @@ fn target(text: &str) -> Result<Target, CliError> {
     let refuse = |error: String| CliError::usage(format!("backing: {error}"));
     let spec: Spec =
         spec.parse().map_err(|error: floe_device::SpecError| refuse(error.to_string()))?;
-    if let Some(path) = spec.paths().iter().find(|path| !path.exists()) {
+    if let Some(path) = spec.missing_path() {
         return Err(refuse(format!("{} does not exist", path.display())));
     }
     let backing: Arc<dyn DeviceSource> =

@@ -179,6 +179,7 @@ fn may_pass(refusal: &MirrorRefusal) -> bool {
         | MirrorRefusal::NotMade { .. } => true,
         MirrorRefusal::Making { .. }
         | MirrorRefusal::OtherMirror { .. }
+        | MirrorRefusal::Foreign { .. }
         | MirrorRefusal::OtherShape { .. }
         | MirrorRefusal::Twice { .. } => false,
     }

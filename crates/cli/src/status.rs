@@ -343,6 +343,10 @@ fn print_mirror(mirror: &MirrorTierStatus) {
     for half in &mirror.halves {
         let error = half.error.iter().map(|error| format!(": {error}")).collect::<String>();
         output::say!("  {} {}{error}", half.name, half.state);
+        if half.mended_bytes > 0 {
+            let bytes = output::bytes(half.mended_bytes);
+            output::say!("    {bytes} of it were not what was stored, and were mended");
+        }
     }
     if mirror.resync_bytes > 0 {
         output::say!("  {} are still to be copied", output::bytes(mirror.resync_bytes));

@@ -18,6 +18,7 @@ mod buffer;
 pub mod fault;
 mod file;
 mod identity;
+mod judge;
 mod mailbox;
 mod mapping;
 pub mod medium;
@@ -40,6 +41,7 @@ mod volatile;
 mod write_cache;
 
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use buffer::{Buffer, Lent, Pool, PoolStats, Seed, Slice};
@@ -47,12 +49,13 @@ pub use fault::{FaultDevice, FaultPlan, Faults};
 pub use file::{FileDevice, FileOptions, FileSource, OpenError};
 pub use identity::{Fact, FactKind, Identity, Likeness};
 pub use io_uring;
+pub use judge::{Damage, Judge};
 pub use medium::{Medium, MediumDevice, SharedMedium};
 pub use memory::MemoryDevice;
 pub use memory_limit::MemoryLimit;
 pub use mirror::{
-    FolderWitness, Generation, HalfStatus, Halves, ImageWitness, MirrorDevice, MirrorRefusal,
-    MirrorStatus, MirrorWatch, NoWitness, RaiseError, Witness,
+    FolderWitness, Generation, HalfStatus, Halves, ImageWitness, KnownWitness, MirrorDevice,
+    MirrorRefusal, MirrorStatus, MirrorWatch, NoWitness, RaiseError, Witness,
 };
 pub use nbd::{NbdDevice, NbdError, NbdName, NbdSocket, NbdSource};
 pub use patience::patiently;
@@ -158,6 +161,33 @@ pub trait Device {
     /// Appends what has finished since the last call.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
+    /// Returns the copies of its bytes that can be read one by one now: the halves of a mirror, by
+    /// their numbers. A device that has one copy returns none.
+    fn copies(&self) -> Halves {
+        Halves::NONE
+    }
+
+    /// Starts a read of one of its [copies](Device::copies). It fails where that copy lacks a part
+    /// of the range.
+    fn read_copy(&mut self, _copy: usize, operation: Operation) {
+        self.submit(operation);
+    }
+
+    /// Returns whether copies may differ in a range without any damage: a crash came while it was
+    /// written.
+    fn may_differ(&self, _range: Range<u64>) -> bool {
+        false
+    }
+
+    /// Starts a write, to all copies, of bytes that were found wrong on some of them.
+    fn mend(&mut self, _wrong: Halves, operation: Operation) {
+        self.submit(operation);
+    }
+
+    /// Takes a judge of what is stored here; `None` where nothing can judge it. Until then a mirror
+    /// copies nothing from one half to another, unless a reader waits for that.
+    fn set_judge(&mut self, _judge: Option<Arc<dyn Judge>>) {}
+
     /// Takes a new size, which [`Source::refresh`] found. Operations that reach outside it are
     /// refused from then on; those in flight are left alone.
     ///
@@ -217,6 +247,26 @@ impl<D: Device + ?Sized> Device for Box<D> {
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
         (**self).poll(done);
+    }
+
+    fn copies(&self) -> Halves {
+        (**self).copies()
+    }
+
+    fn read_copy(&mut self, copy: usize, operation: Operation) {
+        (**self).read_copy(copy, operation);
+    }
+
+    fn may_differ(&self, range: Range<u64>) -> bool {
+        (**self).may_differ(range)
+    }
+
+    fn mend(&mut self, wrong: Halves, operation: Operation) {
+        (**self).mend(wrong, operation);
+    }
+
+    fn set_judge(&mut self, judge: Option<Arc<dyn Judge>>) {
+        (**self).set_judge(judge);
     }
 
     fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {

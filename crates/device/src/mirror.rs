@@ -31,4 +31,4 @@ pub(crate) use shared::Pace;
 pub use shared::{HalfStatus, MirrorStatus};
 pub(crate) use source::MirrorSource;
 pub use source::MirrorWatch;
-pub use witness::{FolderWitness, ImageWitness, NoWitness};
+pub use witness::{FolderWitness, ImageWitness, KnownWitness, NoWitness};

@@ -152,6 +152,14 @@ impl Spec {
         self.is_remote() || self.paths().iter().any(|path| path.exists())
     }
 
+    /// Returns a file or disk that does not exist and without which it cannot be opened. A mirror
+    /// opens with any of its halves.
+    pub fn missing_path(&self) -> Option<&Path> {
+        let missing = self.paths().iter().find(|path| !path.exists())?;
+        let is_enough = matches!(self.kind, Kind::Mirror(_)) && self.is_there();
+        (!is_enough).then_some(missing)
+    }
+
     /// True if both name the same file, disk, image or export. Files and disks are compared by
     /// their place, so that links, bind mounts, partitions and loop devices are seen through.
     pub fn overlaps(&self, other: &Spec) -> bool {

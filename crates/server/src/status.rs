@@ -299,11 +299,13 @@ impl Report {
     }
 
     /// Counters of the cache as they are published: those of the first tier, but for what is
-    /// refused, lost or corrupt in any, and the backing devices' bytes, which are the last tier's.
+    /// refused, lost, corrupt or mended in any, and the backing devices' bytes, which are those of
+    /// the last tier.
     pub(crate) fn cache(&self) -> Stats {
         let mut cache = self.sum.stats.clone();
         for (tier, _) in self.sum.tiers().skip(1) {
             cache.corrupt_sectors += tier.corrupt_sectors;
+            cache.mended_sectors += tier.mended_sectors;
             cache.lost_bytes += tier.lost_bytes;
             cache.refused_bytes += tier.refused_bytes;
         }

@@ -3,12 +3,16 @@
 mod verify;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use floe_device::Halves;
 
 use crate::cache::BlockCache;
 use crate::config::{Config, ConfigError};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
 use crate::store::journal::{
-    self, Change, Io, NewCache, Restored, RestoredBlock, Standing, StoreError, Superblock, Volume,
+    self, CacheJudge, Change, Io, Mend, NewCache, Restored, RestoredBlock, Standing, StoreError,
+    Sums, Superblock, Volume,
 };
 use crate::tiers::tier::PartJournal;
 
@@ -20,6 +24,17 @@ pub struct KeptCache {
     superblock: Superblock,
     gone: BTreeSet<VolumeId>,
     shards: Vec<Restored>,
+    /// Superblocks and pages to be written before a session begins.
+    mends: Vec<Mend>,
+    /// Pages among them that the ends of logs lacked, a line each.
+    restored: Vec<String>,
+}
+
+impl From<journal::Opened> for KeptCache {
+    fn from(opened: journal::Opened) -> Self {
+        let journal::Opened { superblock, gone, shards, mends, restored } = opened;
+        Self { superblock, gone, shards, mends, restored }
+    }
 }
 
 impl KeptCache {
@@ -55,12 +70,25 @@ impl KeptCache {
         io: &mut Io<'_>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Option<Self>, StoreError> {
-        let opened = journal::open(io, progress)?;
-        Ok(opened.map(|journal::Opened { superblock, gone, shards }| Self {
-            superblock,
-            gone,
-            shards,
-        }))
+        Ok(journal::open(io, progress)?.map(Self::from))
+    }
+
+    /// Writes what pages and superblocks lack in some copy of the device, or at the end of a log.
+    /// Runs before each session.
+    pub(super) fn mend_journal(&mut self, io: &mut Io<'_>) -> Result<(), StoreError> {
+        for page in self.restored.drain(..) {
+            tracing::warn!(
+                page,
+                "a page of the journal was damaged, and is made again from others"
+            );
+        }
+        let mends = std::mem::take(&mut self.mends);
+        let wrong = mends.iter().filter(|mend| mend.wrong != Halves::NONE);
+        let bytes: u64 = wrong.map(|mend| mend.bytes.len() as u64).sum();
+        if bytes > 0 {
+            tracing::warn!(bytes, "a half had damaged metadata, and gets that of another");
+        }
+        mends.iter().try_for_each(|mend| io.mend(mend))
     }
 
     /// Reads the superblock of the cache on a device; `None` when there is no cache.
@@ -198,13 +226,14 @@ impl KeptCache {
     /// # Errors
     /// When the device fails, a volume does not fit, or there is not a shard for each part.
     pub fn begin(
-        self,
+        mut self,
         io: &mut Io<'_>,
         volumes: Vec<Volume>,
         config: &Config,
         parts: usize,
     ) -> Result<Begun, BeginError> {
         let config = self.config(config);
+        self.mend_journal(io)?;
         let Self { mut superblock, mut shards, .. } = self;
         let layout = superblock.layout.clone();
         let mut caches = BlockCache::parts(config, parts)?;
@@ -223,15 +252,22 @@ impl KeptCache {
             )?;
         }
         journal::begin_session(io, &mut superblock)?;
-        let mut journals: Vec<Vec<Restored>> = caches.iter().map(|_| Vec::new()).collect();
-        for (number, shard) in shards.into_iter().enumerate() {
+        let mut journals: Vec<Vec<(Restored, Arc<Sums>)>> =
+            caches.iter().map(|_| Vec::new()).collect();
+        let mut all_sums = Vec::new();
+        for (number, mut shard) in shards.into_iter().enumerate() {
             let part = number % parts;
             caches[part].shards.restore_shard(number / parts, &shard.blocks);
             if shard.journal.has_pending() {
                 caches[part].inherit_unlogged();
             }
-            journals[part].push(Restored { blocks: Vec::new(), ..shard });
+            let sums = Sums::new(std::mem::take(&mut shard.sums));
+            all_sums.push(Arc::clone(&sums));
+            journals[part].push((Restored { blocks: Vec::new(), ..shard }, sums));
         }
+        let (layout_of_judge, id) = (layout.clone(), superblock.id);
+        let judge = CacheJudge { layout: layout_of_judge, id, sums: all_sums };
+        io.device.set_judge(Some(Arc::new(judge)));
         let journal = |(part, shards)| PartJournal::new(part, parts, &layout, shards);
         let journals = journals.into_iter().enumerate().map(journal);
         Ok(Begun { superblock, parts: caches.into_iter().zip(journals).collect() })

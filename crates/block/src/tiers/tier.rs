@@ -296,8 +296,18 @@ impl Tier {
                 // the device may hold the old data, the new data, or a mixture
                 journal.forget(offset, sectors);
             }
-            match journal.verify(token, ok) {
+            let device = &self.device;
+            match journal.verify(token, ok, || device.copies(), self.buffers.pool()) {
                 Verified::Good => {}
+                Verified::Mended => told = Ok(()),
+                Verified::Copy(copy, offset, to) => {
+                    self.device.read_copy(copy, op, offset, to);
+                    return;
+                }
+                Verified::Mend(wrong, offset, from) => {
+                    self.device.mend(wrong, op, offset, from);
+                    return;
+                }
                 Verified::Again(offset, to) => {
                     self.begin(DeviceId::Cache, op, offset, Action::Read(to));
                     return;

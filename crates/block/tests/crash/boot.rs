@@ -20,7 +20,7 @@ use floe_block::{
 use floe_block::{Volume, VolumeId, WriteMode, scan, write_superblock};
 use floe_device::{Action, Pool};
 
-use crate::disk::{Disk, Handle};
+use crate::disk::Disk;
 use crate::machine::Machine;
 
 /// What a cache keeps for all its lives.
@@ -111,7 +111,7 @@ impl Boot<'_> {
         &self,
         act: impl FnOnce(&mut Io<'_>) -> Result<T, StoreError>,
     ) -> Result<T, NoBoot> {
-        let mut device: Handle = self.cache.handle();
+        let mut device = self.cache.device();
         let mut wait = || match self.cache.next_due() {
             Some(due) if self.machine.has_power() => {
                 // What is due may be a driver's, that does not look now.
@@ -194,7 +194,7 @@ impl Boot<'_> {
         };
         let Begun { superblock, parts }: Begun = self.with_io(begin)?;
         let (cache, journal) = parts.into_iter().next().expect("there is one part");
-        let top = Tier::new(cache, Box::new(self.cache.handle()), self.pool.clone());
+        let top = Tier::new(cache, self.cache.device(), self.pool.clone());
         let mut driver = Driver::new(top.with_memory(tier).with_journal(Some(journal)));
         for (id, disk) in self.backings.iter().enumerate() {
             driver.add_volume_at(VolumeId(id as u16), "simulated", Box::new(disk.handle()));
@@ -217,7 +217,7 @@ impl Boot<'_> {
             kept: false,
         };
         let parts = BlockCache::new(config).expect("the format is sound");
-        let top = Tier::new(parts, Box::new(self.cache.handle()), self.pool.clone());
+        let top = Tier::new(parts, self.cache.device(), self.pool.clone());
         let mut driver = Driver::new(top.with_memory(tier));
         for disk in self.backings {
             driver.add_volume("simulated", Box::new(disk.handle()));

@@ -63,8 +63,9 @@ pub enum Lie {
     Forgets,
 }
 
-/// A disk, as the world around the machine holds it. Its content stays when drivers go.
-pub struct Disk(Rc<RefCell<State>>);
+/// A disk, as the world around the machine holds it. Its content stays when drivers go. A mirror
+/// has a second half.
+pub struct Disk(Rc<RefCell<State>>, Option<Box<twin::Half>>);
 
 /// A disk, as a driver has it.
 pub struct Handle {
@@ -132,28 +133,31 @@ impl Disk {
     /// A disk of so many bytes, all alike.
     pub fn new(machine: &Rc<Machine>, size: usize, fill: u8, zeroes_fast: bool) -> Disk {
         assert!(size.is_multiple_of(UNIT));
-        Disk(Rc::new(RefCell::new(State {
-            machine: Rc::clone(machine),
-            bytes: vec![fill; size],
-            medium: vec![fill; size],
-            log: Vec::new(),
-            versions: 0,
-            kept: Vec::new(),
-            free: Vec::new(),
-            under_way: Vec::new(),
-            handles: 0,
-            operations: 0,
-            zeroes_fast,
-            failing: 0.0,
-            dead: false,
-            failed: 0,
-            flipping: 0.0,
-            flips_from: 0,
-            flipped: 0,
-            written: Vec::new(),
-            lie: None,
-            spare: Vec::new(),
-        })))
+        Disk(
+            Rc::new(RefCell::new(State {
+                machine: Rc::clone(machine),
+                bytes: vec![fill; size],
+                medium: vec![fill; size],
+                log: Vec::new(),
+                versions: 0,
+                kept: Vec::new(),
+                free: Vec::new(),
+                under_way: Vec::new(),
+                handles: 0,
+                operations: 0,
+                zeroes_fast,
+                failing: 0.0,
+                dead: false,
+                failed: 0,
+                flipping: 0.0,
+                flips_from: 0,
+                flipped: 0,
+                written: Vec::new(),
+                lie: None,
+                spare: Vec::new(),
+            })),
+            None,
+        )
     }
 
     /// A disk that holds these bytes.
@@ -190,13 +194,7 @@ impl Disk {
 
     /// A bit of a byte flips, in whatever version of it is or will be there.
     pub fn rot(&self, byte: usize) {
-        const BIT: u8 = 4;
-        let state = &mut *self.0.borrow_mut();
-        (state.bytes[byte], state.medium[byte]) =
-            (state.bytes[byte] ^ BIT, state.medium[byte] ^ BIT);
-        for version in state.log.iter().filter(|version| version.unit as usize == byte / UNIT) {
-            state.kept[version.bytes as usize][byte % UNIT] ^= BIT;
-        }
+        self.0.borrow_mut().rot(byte);
     }
 
     /// From now on this share of reads find a bit flipped in what was written from now on beyond an
@@ -214,7 +212,10 @@ impl Disk {
 
     /// When the next operation ends.
     pub fn next_due(&self) -> Option<u64> {
-        self.0.borrow().under_way.iter().map(|under_way| under_way.due).min()
+        let half = |state: &RefCell<State>| {
+            state.borrow().under_way.iter().map(|under_way| under_way.due).min()
+        };
+        half(&self.0).into_iter().chain(self.second().and_then(half)).min()
     }
 
     /// How often operations fail from now on, and how many have failed is forgotten.
@@ -239,18 +240,22 @@ impl Disk {
 
     /// The power has failed and returned: what was not safe may be gone.
     pub fn lose_power(&self) {
-        let mut state = self.0.borrow_mut();
-        let outage = Outage::draw(&Rc::clone(&state.machine));
-        state.end_all(&outage);
-        state.settle(|version| outage.spares(version.operation, version.unit));
+        for half in [Some(&*self.0), self.second()].into_iter().flatten() {
+            let mut state = half.borrow_mut();
+            let outage = Outage::draw(&Rc::clone(&state.machine));
+            state.end_all(&outage);
+            state.settle(|version| outage.spares(version.operation, version.unit));
+        }
     }
 
     /// Whoever used the disk is gone; the disk ends what it was about to do, or does not, and keeps
     /// the rest as it was.
     pub fn lose_user(&self) {
-        let mut state = self.0.borrow_mut();
-        let outage = Outage::draw(&Rc::clone(&state.machine));
-        state.end_all(&outage);
+        for half in [Some(&*self.0), self.second()].into_iter().flatten() {
+            let mut state = half.borrow_mut();
+            let outage = Outage::draw(&Rc::clone(&state.machine));
+            state.end_all(&outage);
+        }
     }
 }
 
@@ -361,6 +366,14 @@ impl State {
             let under_way = self.under_way.swap_remove(at);
             let token = under_way.token;
             done.push(Completion { token, result: self.end(under_way) });
+        }
+    }
+
+    fn rot(&mut self, byte: usize) {
+        const BIT: u8 = 4;
+        (self.bytes[byte], self.medium[byte]) = (self.bytes[byte] ^ BIT, self.medium[byte] ^ BIT);
+        for version in self.log.iter().filter(|version| version.unit as usize == byte / UNIT) {
+            self.kept[version.bytes as usize][byte % UNIT] ^= BIT;
         }
     }
 
@@ -558,3 +571,4 @@ impl State {
 
 #[cfg(test)]
 mod tests;
+mod twin;

@@ -60,7 +60,8 @@ fn soak() {
 #[ignore = "one seed, FLOE_CRASH_SEED, again"]
 fn one_world() {
     let seed = setting("FLOE_CRASH_SEED").expect("FLOE_CRASH_SEED says which");
-    match run_one(seed, &Pool::new(0), Options::default()) {
+    let mirror = setting("FLOE_CRASH_MIRROR").is_some();
+    match run_one(seed, &Pool::new(0), Options { mirror, ..Options::default() }) {
         Ok((survived, _)) => eprintln!("{survived}"),
         Err(fallen) => panic!("{fallen}"),
     }
@@ -90,9 +91,22 @@ fn every_planted_fault_is_found() {
 #[test]
 fn a_seed_gives_the_same_world_again() {
     let pool = Pool::new(0);
-    for seed in 0..5 {
-        let digests = [(); 2].map(|()| run_one(seed, &pool, Options::default()).unwrap().1);
+    for (seed, mirror) in (0..5).flat_map(|seed| [(seed, false), (seed, true)]) {
+        let options = Options { mirror, ..Options::default() };
+        let digests = [(); 2].map(|()| run_one(seed, &pool, options).unwrap().1);
         assert_eq!(digests[0], digests[1]);
+    }
+}
+
+#[test]
+fn with_one_intact_half_nothing_is_lost_and_nothing_wrong_is_served() {
+    let options = Options { mirror: true, ..Options::default() };
+    match run(0, setting("FLOE_MIRROR_CRASHES").unwrap_or(20_000), options) {
+        Ok(survived) => {
+            eprintln!("{survived}");
+            assert!(survived.rotten_bits > 1_000 && survived.mended_bytes > 1_000_000);
+        }
+        Err(fallen) => panic!("{fallen}, with FLOE_CRASH_MIRROR=1"),
     }
 }
 

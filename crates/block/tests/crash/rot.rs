@@ -1,8 +1,9 @@
 //! Bits of the cache device that flip between two lives.
 //!
-//! Only where that can be noticed: nothing tells of the end of a log but its last intact page, and
-//! dirty data has no checksum while it may be overwritten (docs/format.md). Everything else must be
-//! noticed or make no difference: clean data is read from the backing device, dirty data is an
+//! Only where that can be noticed: nothing tells of the end of a log but its last intact page and
+//! the parity of the last batch, and dirty data has no checksum while it may be overwritten
+//! (docs/format.md). Everything else must be noticed or make no difference: a page of the last
+//! batch is made again, clean data is read from the backing device, dirty data is an
 //! error, one copy of the superblock does for both, a damaged checkpoint or log page is refused by
 //! name, unless what is left says the same.
 
@@ -61,6 +62,42 @@ pub struct Rotten {
     /// Of a checkpoint. What an older one and the log say instead has all that was flushed; but it
     /// may lack what was not, and was read after a crash, and read it otherwise.
     pub is_checkpoint: bool,
+    /// Of a page of a log's last batch: it has to be made again.
+    pub is_last: bool,
+}
+
+/// A byte of a superblock, or of a page of the journal.
+pub fn anywhere_in_metadata(metadata: &[u8], id: &[u8; 16], rng: &mut SmallRng) -> Option<usize> {
+    if rng.random_ratio(1, 4) {
+        return Some(rng.random_range(0..2 * SUPERBLOCK));
+    }
+    let pages: Vec<Page> = pages(metadata, id).collect();
+    let page = pages.get(rng.random_range(0..pages.len().max(1)))?;
+    Some(page.at + rng.random_range(0..PAGE))
+}
+
+/// The last session that has begun, as the newer copy of the superblock says.
+fn last_session(metadata: &[u8]) -> u64 {
+    let copies = metadata[..2 * SUPERBLOCK].chunks_exact(SUPERBLOCK);
+    let intact = copies.filter(|copy| number(copy, 0) == crc_fast::crc64_nvme(&copy[8..]));
+    intact.max_by_key(|copy| number(copy, 24)).map_or(0, |copy| number(copy, 32))
+}
+
+/// True for a page of its log's last batch, of the last session, with all other pages of the
+/// batch and its parity.
+fn is_covered(pages: &[Page], page: &Page, session: u64) -> bool {
+    let of_log = |other: &&Page| {
+        matches!(other.kind, LOG | PARITY)
+            && (other.shard, other.session) == (page.shard, page.session)
+    };
+    let parity = pages.iter().filter(of_log).find(|other| {
+        other.kind == PARITY
+            && other.seq > page.seq
+            && other.seq.saturating_sub(other.covers) <= page.seq
+    });
+    let is_there = |seq: u64| pages.iter().filter(of_log).any(|other| other.seq == seq);
+    page.session == session
+        && parity.is_some_and(|parity| (parity.seq - parity.covers..parity.seq).all(is_there))
 }
 
 /// A byte of the metadata that may rot. A page of a log may only where the later one that tells of
@@ -72,14 +109,26 @@ pub fn in_metadata(
     rng: &mut SmallRng,
 ) -> Option<Rotten> {
     if rng.random_ratio(1, 4) {
-        return Some(Rotten { byte: rng.random_range(0..2 * SUPERBLOCK), is_checkpoint: false });
+        let byte = rng.random_range(0..2 * SUPERBLOCK);
+        return Some(Rotten { byte, is_checkpoint: false, is_last: false });
     }
     let pages: Vec<Page> = pages(metadata, id).collect();
     let witnesses: Vec<Page> = self::pages(durable, id).collect();
-    let is_missed = |page: &Page| page.kind != LOG || is_missed(&witnesses, page);
-    let may_rot: Vec<&Page> = pages.iter().filter(|page| is_missed(page)).collect();
+    let session = last_session(durable);
+    let is_covered = |page: &Page| is_covered(&witnesses, page, session);
+    let may_rot =
+        |page: &&Page| page.kind != LOG || is_missed(&witnesses, page) || is_covered(page);
+    let may_rot: Vec<&Page> = pages.iter().filter(may_rot).collect();
     let page = may_rot.get(rng.random_range(0..may_rot.len().max(1)))?;
-    Some(Rotten { byte: page.at + rng.random_range(0..PAGE), is_checkpoint: page.kind != LOG })
+    let tells = |other: &Page| {
+        matches!(other.kind, LOG | PARITY)
+            && other.shard == page.shard
+            && other.seq > page.seq
+            && other.mark >= page.seq
+    };
+    let is_last = page.kind == LOG && !pages.iter().any(tells);
+    let byte = page.at + rng.random_range(0..PAGE);
+    Some(Rotten { byte, is_checkpoint: page.kind != LOG, is_last })
 }
 
 /// A later page of the log says that this one was durable.

@@ -92,6 +92,8 @@ impl AddAssign for Survived {
         self.failed_operations += other.failed_operations;
         self.rotten_bits += other.rotten_bits;
         self.lost_pages += other.lost_pages;
+        self.mended_bytes += other.mended_bytes;
+        self.last_pages += other.last_pages;
         self.checked_units += other.checked_units;
         self.checkpoints += other.checkpoints;
         self.bypassed += other.bypassed;
@@ -104,7 +106,8 @@ impl fmt::Display for Survived {
         write!(
             f,
             "{} crashes ({} power cuts, {} of them while starting; {} kills) and {} orderly ends; \
-             {} requests, {} of which failed after {} failures of devices; {} bits rotted; {} \
+             {} requests, {} of which failed after {} failures of devices; {} bits rotted, \
+             {} of them in the newest page of a log, {} bytes of halves were mended; {} \
              pages lost in copies that were salvaged; {} units of 512 bytes checked; \
              {} checkpoints; {} journals gone past, {} caches retired",
             self.crashes(),
@@ -116,6 +119,8 @@ impl fmt::Display for Survived {
             self.failed_requests,
             self.failed_operations,
             self.rotten_bits,
+            self.last_pages,
+            self.mended_bytes,
             self.lost_pages,
             self.checked_units,
             self.checkpoints,

@@ -48,6 +48,8 @@ pub struct Options {
     /// Whether the cache begins to serve before what it has found on its devices would survive a
     /// power cut.
     pub hasty: bool,
+    /// The cache device is a mirror, and bits flip in one of its halves.
+    pub mirror: bool,
     /// A fault of the cache itself.
     #[cfg(floe_crash)]
     pub planted: Option<floe_block::planted::Planted>,
@@ -71,6 +73,10 @@ pub struct Survived {
     pub failed_requests: u64,
     pub failed_operations: u64,
     pub rotten_bits: u64,
+    /// Of them, in pages of a log's last batch.
+    pub last_pages: u64,
+    /// Bytes of one half of a mirror that were written anew.
+    pub mended_bytes: u64,
     /// Pages of the journal, on copies of the cache device that were salvaged.
     pub lost_pages: u64,
     pub checked_units: u64,
@@ -140,7 +146,12 @@ impl World {
             };
             (format, (0..volumes).map(|_| size(rng)).collect::<Vec<u32>>(), rng.random())
         });
-        let cache = Disk::new(&machine, format.device_bytes() as usize, 0xc5, true);
+        let format = Format { kept: format.kept || options.mirror, ..format };
+        let bytes = format.device_bytes() as usize;
+        let cache = match options.mirror {
+            true => Disk::mirror(&machine, bytes, 0xc5),
+            false => Disk::new(&machine, bytes, 0xc5, true),
+        };
         let backing = |&units: &u32| Disk::new(&machine, units as usize * UNIT, 0, zeroes_fast);
         let backings: Vec<Disk> = sizes.iter().map(backing).collect();
         match options.lie {
@@ -201,6 +212,7 @@ impl World {
         self.pending.clear();
         self.survived.failed_operations += self.disks().map(Disk::failed).sum::<u64>();
         self.survived.rotten_bits += self.cache.flipped();
+        self.survived.mended_bytes = self.cache.mended();
         match end {
             End::Power => self.disks().for_each(Disk::lose_power),
             End::Kill | End::Orderly => self.disks().for_each(Disk::lose_user),
@@ -241,6 +253,9 @@ impl World {
                 self.driver().clean();
             }
             self.let_die();
+            if self.draw_if_mirror(40) {
+                self.rot_half(None);
+            }
             if !self.machine.has_power() {
                 return Ok(End::Power);
             }
@@ -302,7 +317,8 @@ impl World {
         let (dies, cache, dead) = self
             .draw(|rng| (rng.random_ratio(1, 1000), rng.random_bool(0.7), rng.random_bool(0.3)));
         let devices_fail = self.disks().any(|disk| disk.failed() > 0);
-        if dies && (dead || devices_fail) && !(cache && self.kept.is_rotten()) {
+        let cache_stays = self.kept.is_rotten() || self.cache.is_mirror();
+        if dies && (dead || devices_fail) && !(cache && cache_stays) {
             self.history.note(Event::DeviceDead { cache, dead });
             match cache {
                 true => self.cache.set_dead(dead),

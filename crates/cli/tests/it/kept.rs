@@ -128,6 +128,48 @@ fn what_was_flushed_survives_a_killed_server() {
     }
 }
 
+/// Returns the offset of the newest page of a log on a cache device.
+fn newest_log_page(cache: &[u8]) -> usize {
+    let number = |at: usize| u64::from_le_bytes(cache[at..at + 8].try_into().expect("8 bytes"));
+    let pages = (64 << 10..cache.len()).step_by(4096);
+    let logs = pages.filter(|at| cache[at + 8..at + 13] == *b"FlPg\x01");
+    logs.max_by_key(|at| number(at + 32)).expect("there is a log")
+}
+
+#[test]
+fn a_flipped_bit_in_the_newest_page_of_the_log_loses_nothing_and_is_told() {
+    for kills in [true, false] {
+        let mut content = pattern(4, 4 * MIB);
+        let volume = Volume::new(&content, "back").with(&NEVER).with(&["--shards", "1"]);
+        let server = volume.serve();
+        for (number, offset) in [(1, MIB), (2, 2 * MIB)] {
+            let piece = pattern(number, 64 << 10);
+            write(&server, offset, &piece, true);
+            content[offset..][..piece.len()].copy_from_slice(&piece);
+        }
+        if kills {
+            server.kill(&volume)
+        } else {
+            server.end()
+        }
+        let cache = volume.path("cache.img");
+        let mut bytes = std::fs::read(&cache).expect("the cache");
+        let page = newest_log_page(&bytes);
+        bytes[page + 200] ^= 16;
+        std::fs::write(&cache, bytes).expect("the cache");
+        let checked = floe(&["check", text(&cache)]);
+        let said = String::from_utf8(checked.stdout).expect("text");
+        assert_eq!(checked.status.code(), Some(1), "{said}");
+        let place = format!("at offset {page}, is made again from others");
+        assert!(said.contains(&place), "{said}");
+        let server = volume.serve();
+        assert!(server.log().contains("a page of the journal was damaged"), "{}", server.log());
+        assert_same("the volume", &read(&server, 0, 4 * MIB), &content);
+        server.end();
+        assert!(floe_ok(&["check", text(&cache)]).contains("all is well"));
+    }
+}
+
 #[test]
 fn what_is_said_of_a_cache_that_is_opened() {
     let (volume, _) = used(true);

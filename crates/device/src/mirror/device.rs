@@ -4,6 +4,7 @@
 //! answered. Where it must wait, the mailbox's bell wakes the thread when something has changed.
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +20,7 @@ use crate::buffer::Pool;
 use crate::mailbox::Mailbox;
 use crate::range::clip;
 use crate::ring::{Event, Owner, Ring};
-use crate::{Action, Completion, Device, Operation};
+use crate::{Action, Completion, Device, Judge, Operation};
 
 /// The time between two looks where the ring had no room for the bell.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -48,6 +49,8 @@ pub struct MirrorDevice {
 struct Flight {
     operation: Operation,
     span: Option<Span>,
+    /// It reads this half, and no other.
+    copy: Option<usize>,
     stage: Stage,
     /// Operations that are held fail when more is refused than was then.
     refusals: u64,
@@ -94,7 +97,7 @@ impl MirrorDevice {
         })
     }
 
-    fn begin(&mut self, operation: Operation) -> io::Result<()> {
+    fn begin(&mut self, operation: Operation, copy: Option<usize>) -> io::Result<()> {
         let shape = self.running.shared.shape;
         let len = clip(&operation, shape.bytes)?;
         let is_flush = matches!(operation.action, Action::Flush);
@@ -108,7 +111,7 @@ impl MirrorDevice {
         }
         let span = (!is_flush).then(|| shape.span(operation.offset, len));
         let refusals = self.running.shared.lock().state.refusals();
-        let flight = Flight { operation, span, stage: Stage::Held, refusals };
+        let flight = Flight { operation, span, copy, stage: Stage::Held, refusals };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.flights.push(None);
             self.flights.len() - 1
@@ -116,6 +119,14 @@ impl MirrorDevice {
         self.flights[slot] = Some(flight);
         self.proceed(slot);
         Ok(())
+    }
+
+    fn submit_to(&mut self, operation: Operation, copy: Option<usize>) {
+        let token = operation.token;
+        self.listen();
+        if let Err(error) = self.begin(operation, copy) {
+            self.early.push(Completion { token, result: Err(error) });
+        }
     }
 
     /// Takes a flight as far as the state allows.
@@ -127,10 +138,14 @@ impl MirrorDevice {
         let refused = state.refusals() != flight.refusals;
         match flight.stage {
             Stage::Held => {
-                let begin = match (&flight.operation.action, flight.span.clone()) {
-                    (Action::Read(_), Some(span)) => state.begin_read(span),
-                    (_, Some(span)) => state.begin_write(span),
-                    (_, None) => state.begin_flush(),
+                let begin = match (&flight.operation.action, flight.span.clone(), flight.copy) {
+                    (_, Some(span), Some(half)) => state.begin_read_copy(half, span),
+                    (Action::Read(_), Some(span), None) => Some(state.begin_read(span)),
+                    (_, Some(span), None) => Some(state.begin_write(span)),
+                    (_, None, _) => Some(state.begin_flush()),
+                };
+                let Some(begin) = begin else {
+                    return self.land(slot, Err(io::ErrorKind::NotConnected.into()));
                 };
                 match begin {
                     Begin::Go(halves) => self.launch(&mut core, slot, halves),
@@ -211,22 +226,29 @@ impl MirrorDevice {
             return;
         }
         let (sent, missed, span) = (*sent, *missed, flight.span.clone());
+        let is_of_copy = flight.copy.is_some();
         let is_read = matches!(flight.operation.action, Action::Read(_));
-        let state = &mut core.state;
         let done = match span {
             Some(span) if is_read => {
-                if missed.is_empty() || !state.read_failed(half, span) {
+                if missed.is_empty() {
+                    return self.land(slot, result);
+                }
+                let goes_on = core.state.read_failed(half, span);
+                if is_of_copy {
+                    self.running.shared.wake(core);
+                }
+                if is_of_copy || !goes_on {
                     return self.land(slot, result);
                 }
                 flight.stage = Stage::Held;
                 true
             }
-            Some(span) => state.end_write(span, sent, missed),
-            None => state.end_flush(sent, missed),
+            Some(span) => core.state.end_write(span, sent, missed),
+            None => core.state.end_flush(sent, missed),
         };
         if !missed.is_empty() {
             self.running.shared.wake(core);
-        } else if state.regions_left() > 0 {
+        } else if core.state.regions_left() > 0 {
             self.running.shared.wake_lanes();
         }
         match done {
@@ -316,11 +338,36 @@ impl Device for MirrorDevice {
     }
 
     fn submit(&mut self, operation: Operation) {
-        let token = operation.token;
-        self.listen();
-        if let Err(error) = self.begin(operation) {
-            self.early.push(Completion { token, result: Err(error) });
+        self.submit_to(operation, None);
+    }
+
+    fn copies(&self) -> Halves {
+        let core = self.running.shared.lock();
+        core.state.members().with(core.state.returning())
+    }
+
+    fn read_copy(&mut self, copy: usize, operation: Operation) {
+        self.submit_to(operation, Some(copy));
+    }
+
+    fn may_differ(&self, range: Range<u64>) -> bool {
+        let span = self.running.shared.shape.span(range.start, range.end - range.start);
+        self.running.shared.lock().state.may_differ(span)
+    }
+
+    fn mend(&mut self, wrong: Halves, operation: Operation) {
+        if let Action::Write { from, .. } = &operation.action {
+            let bytes = from.len() as u64;
+            self.running.shared.lock().count_wrong(wrong, bytes);
         }
+        self.submit(operation);
+    }
+
+    fn set_judge(&mut self, judge: Option<Arc<dyn Judge>>) {
+        let mut core = self.running.shared.lock();
+        core.judge = judge;
+        core.state.await_judge(false);
+        self.running.shared.wake_lanes();
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {

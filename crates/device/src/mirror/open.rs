@@ -53,6 +53,12 @@ pub enum MirrorRefusal {
         /// The half.
         name: String,
     },
+    /// A half that holds something else, where others are halves of the mirror.
+    #[error("{name} holds data that is no half's; to use it, overwrite its first MiB with zeros")]
+    Foreign {
+        /// The half.
+        name: String,
+    },
     /// The halves are of another shape.
     #[error("{name} is of a mirror of {found}, not of {wanted}")]
     OtherShape {
@@ -124,6 +130,9 @@ impl Facts<'_> {
         let unknown = matches!(self.witness, Ok(None));
         if found.is_empty() || unknown && found.iter().all(is_untouched) {
             return self.anew();
+        }
+        if let Some(place) = self.seen.iter().position(|seen| *seen == Seen::Foreign) {
+            return Err(MirrorRefusal::Foreign { name: self.names[place].clone() });
         }
         let numbers = self.numbers(&found)?;
         let newest = match &self.witness {

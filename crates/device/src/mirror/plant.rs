@@ -22,4 +22,6 @@ pub(crate) enum Plant {
     TrustHeaders,
     /// Does not write to halves that are being brought up to date.
     SkipReturning,
+    /// Copies a flipped bit over an intact half.
+    CopyRot,
 }

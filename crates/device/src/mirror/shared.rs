@@ -14,10 +14,10 @@ use super::generation::{Halves, Witness};
 use super::half::{HalfDevice, HalfPlace};
 use super::layout::{Label, Shape};
 use super::state::State;
-use crate::Device;
 use crate::buffer::Pool;
 use crate::mailbox::Mailbox;
 use crate::ring::Ring;
+use crate::{Device, Judge};
 
 /// The times and the rate by which a mirror works.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -75,6 +75,8 @@ pub(super) struct Core {
     pub(super) witness_error: Option<String>,
     /// The last handle is gone.
     pub(super) ends: bool,
+    /// Tells damaged bytes, once it is known.
+    pub(super) judge: Option<Arc<dyn Judge>>,
 }
 
 /// A half's source, and who uses it.
@@ -92,6 +94,8 @@ pub(super) struct HalfSource {
     pub(super) slot: usize,
     /// The last reason why it left or cannot return.
     pub(super) error: Option<String>,
+    /// Bytes of it that were found wrong, and were written anew.
+    pub(super) mended_bytes: u64,
 }
 
 /// A user's device of a half.
@@ -128,6 +132,9 @@ pub struct HalfStatus {
     pub state: &'static str,
     /// The last error, of one that is not in sync.
     pub error: Option<String>,
+    /// Bytes of it that were not what was stored, and were written anew from another half since the
+    /// mirror was opened.
+    pub mended_bytes: u64,
 }
 
 impl MirrorStatus {
@@ -136,7 +143,11 @@ impl MirrorStatus {
         let states =
             |it: &MirrorStatus| it.halves.iter().map(|half| half.state).collect::<Vec<_>>();
         let troubles = |it: &MirrorStatus| (it.fenced, it.witness_error.is_some());
-        states(self) == states(other) && troubles(self) == troubles(other)
+        let mended =
+            |it: &MirrorStatus| it.halves.iter().map(|half| half.mended_bytes).collect::<Vec<_>>();
+        states(self) == states(other)
+            && troubles(self) == troubles(other)
+            && mended(self) == mended(other)
     }
 
     /// Returns whether a half is missing or lacks something, or the witness did not take the last
@@ -154,7 +165,16 @@ impl HalfSource {
         source: Option<Box<dyn HalfDevice>>,
         slot: usize,
     ) -> HalfSource {
-        HalfSource { name, source, left: None, opening: 0, users: 0, slot, error: None }
+        HalfSource {
+            name,
+            source,
+            left: None,
+            opening: 0,
+            users: 0,
+            slot,
+            error: None,
+            mended_bytes: 0,
+        }
     }
 
     /// Takes a source that was just opened.
@@ -177,7 +197,8 @@ impl Shared {
         state: State,
         halves: Vec<HalfSource>,
     ) -> Shared {
-        let core = Core { state, halves, handles: vec![], witness_error: None, ends: false };
+        let core =
+            Core { state, halves, handles: vec![], witness_error: None, ends: false, judge: None };
         Shared {
             core: Mutex::new(core),
             changed: Condvar::new(),
@@ -250,8 +271,11 @@ impl Shared {
                 () if state.returning().contains(number) => "resync",
                 () => "out",
             };
-            let error = half.error.clone().filter(|_| kind != "in-sync");
-            HalfStatus { name: half.name.clone(), state: kind, error }
+            // A half may have to leave because of another one.
+            let stale = (kind == "out").then(|| "it lacks what was written last".to_owned());
+            let error = half.error.clone().or(stale).filter(|_| kind != "in-sync");
+            let (name, mended_bytes) = (half.name.clone(), half.mended_bytes);
+            HalfStatus { name, state: kind, error, mended_bytes }
         };
         let bytes =
             |regions: usize| (regions as u64 * self.shape.region_bytes).min(self.shape.bytes);
@@ -304,6 +328,11 @@ impl Core {
     /// A user's device is closed.
     pub(super) fn closed(&mut self, half: usize) {
         self.halves[half].users -= 1;
+    }
+
+    /// Counts bytes that were found wrong on halves.
+    pub(super) fn count_wrong(&mut self, halves: Halves, bytes: u64) {
+        halves.iter().for_each(|half| self.halves[half].mended_bytes += bytes);
     }
 
     /// Records the errors of halves.

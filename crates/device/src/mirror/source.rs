@@ -127,13 +127,16 @@ impl MirrorSource {
                 let mut source = HalfSource::new(half.name, half.source, half.slot);
                 source.error = match half.seen {
                     Seen::Missing(why) => Some(why),
-                    _ => None,
+                    Seen::Blank => Some("it is new".to_owned()),
+                    Seen::Damaged => Some("its header is damaged".to_owned()),
+                    Seen::Header(..) | Seen::Foreign => None,
                 };
                 (source, Arc::clone(place))
             })
             .unzip();
         let label = Label { mirror, half: 0, shape };
-        let state = State::new(start, None);
+        let mut state = State::new(start, None);
+        state.await_judge(true);
         let shared = Shared::new(places, &label, pace, witness, state, halves);
         shared.wake(&mut shared.lock());
         let running = Running::start(shared).map_err(MirrorRefusal::making)?;

@@ -107,6 +107,8 @@ pub(crate) struct State {
     renews: bool,
     /// Grows when operations that are held are to fail.
     refusals: u64,
+    /// Nobody can tell damaged bytes yet: only regions for which readers wait are copied.
+    unjudged: bool,
     plant: Option<Plant>,
 }
 
@@ -136,6 +138,7 @@ impl State {
             numbers: Numbers { last: start.sequence, known: start.known },
             renews: true,
             refusals: 0,
+            unjudged: false,
             plant,
         };
         state.steer();
@@ -145,6 +148,11 @@ impl State {
     /// Returns the halves in sync that work.
     pub(crate) fn members(&self) -> Halves {
         self.generation.halves.without(self.failed)
+    }
+
+    /// Says whether copies wait for a judge of what is copied.
+    pub(crate) fn await_judge(&mut self, waits: bool) {
+        self.unjudged = waits;
     }
 
     /// Returns the halves that are being brought up to date.
@@ -173,6 +181,11 @@ impl State {
     /// Returns whether halves in sync may differ.
     pub(crate) fn is_recovering(&self) -> bool {
         self.members().len() > 1 && !self.unequal.is_empty()
+    }
+
+    /// Returns whether halves in sync may differ in some of these regions.
+    pub(crate) fn may_differ(&self, mut span: Span) -> bool {
+        self.members().len() > 1 && span.any(|region| self.unequal.contains(region))
     }
 
     /// Returns the regions that are still to be copied.
@@ -208,6 +221,24 @@ impl State {
             return Begin::Hold;
         }
         Begin::Go(Halves::one(half))
+    }
+
+    /// Asks for a read of one half, which may differ from the others. `None` where the half lacks a
+    /// part of it.
+    pub(crate) fn begin_read_copy(&mut self, half: usize, mut span: Span) -> Option<Begin> {
+        if self.fenced {
+            return Some(Begin::Fenced);
+        }
+        let lacks = |region| self.returning.contains(half) && self.behind.contains(region);
+        if !self.members().with(self.returning).contains(half) || span.clone().any(lacks) {
+            return None;
+        }
+        let waits = |region: &usize| self.lanes.overwrites(half, *region);
+        Some(if span.any(|region| waits(&region)) {
+            Begin::Hold
+        } else {
+            Begin::Go(Halves::one(half))
+        })
     }
 
     /// A read failed on a half. True if another one can be asked.

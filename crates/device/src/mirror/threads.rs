@@ -4,16 +4,18 @@
 mod hands;
 
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::generation::{Generation, RaiseError};
+use super::generation::{Generation, Halves, RaiseError};
 use super::half::{HalfDevice, Waiting};
 use super::layout::{HEAD_BYTES, Seen, encode, slot};
 use super::shared::{Core, Shared};
 use super::state::{Job, Raised};
-use crate::Action;
+use crate::buffer::Slice;
+use crate::{Action, Damage};
 use hands::Hands;
 
 /// The time after which an error is tried again.
@@ -211,6 +213,16 @@ fn copy(
         if !hands.run(vec![(from, start + HEAD_BYTES, Action::Read(part.clone()))]).is_empty() {
             return (Some(from), failed);
         }
+        let (replaced, unread) = replace_damage(shared, hands, start, &part, from, &to);
+        // An intact copy may be on a half that cannot be read now.
+        to.retain(|half| unread.iter().all(|(other, _)| half != other));
+        failed.extend(unread);
+        for range in replaced {
+            let mended = Action::Write { from: part.slice(range.clone()), durable: false };
+            let at = start + HEAD_BYTES + range.start as u64;
+            failed.extend(hands.run(vec![(from, at, mended)]));
+            shared.lock().count_wrong(Halves::one(from), range.len() as u64);
+        }
         let write = |half: &usize| {
             let action = Action::Write { from: part.clone(), durable: false };
             (*half, start + HEAD_BYTES, action)
@@ -220,6 +232,46 @@ fn copy(
         failed.extend(lost);
     }
     (None, failed)
+}
+
+/// Replaces what is damaged in a part that was read from a half by what another half has there.
+/// Returns the ranges that were replaced, and the halves that could not be read.
+fn replace_damage(
+    shared: &Shared,
+    hands: &mut Hands<'_>,
+    start: u64,
+    part: &Slice,
+    from: usize,
+    to: &[usize],
+) -> (Vec<Range<usize>>, Vec<(usize, io::Error)>) {
+    let (judge, members) = {
+        let core = shared.lock();
+        (core.judge.clone(), core.state.members())
+    };
+    let (mut replaced, mut unread) = (Vec::new(), Vec::new());
+    let Some(judge) = judge else { return (replaced, unread) };
+    let others = members.without(Halves::one(from));
+    let targets = to.iter().copied().filter(|half| !others.contains(*half));
+    let others: Vec<usize> = others.iter().chain(targets).collect();
+    for Damage { range, exact } in judge.damage(start, &part.to_vec()) {
+        let at = start + range.start as u64;
+        for half in others.iter().filter(|half| exact || members.contains(**half)) {
+            let other = hands.room(range.len());
+            let read = Action::Read(other.clone());
+            let failure = hands.run(vec![(*half, at + HEAD_BYTES, read)]).pop();
+            if let Some(failure) = failure {
+                unread.push(failure);
+                continue;
+            }
+            let found = other.to_vec();
+            if judge.damage(at, &found).is_empty() {
+                part.slice(range.clone()).copy_from(&found);
+                replaced.push(range);
+                break;
+            }
+        }
+    }
+    (replaced, unread)
 }
 
 fn look_for_halves(shared: &Shared) {

@@ -65,6 +65,39 @@ impl Witness for FolderWitness {
     }
 }
 
+/// A folder that is the witness of the mirrors of which it has a note, and of no other: for
+/// programs that do not know which witness a mirror has.
+#[derive(Debug, Clone)]
+pub struct KnownWitness(FolderWitness);
+
+impl KnownWitness {
+    /// Names the folder.
+    pub fn new(folder: impl Into<PathBuf>) -> KnownWitness {
+        KnownWitness(FolderWitness::new(folder))
+    }
+
+    fn known(&self, mirror: &[u8; 16]) -> io::Result<Generation> {
+        let unknown = || io::Error::other("the state folder does not know the mirror");
+        self.0.read(mirror)?.ok_or_else(unknown)
+    }
+}
+
+impl Witness for KnownWitness {
+    fn read(&self, mirror: &[u8; 16]) -> io::Result<Option<Generation>> {
+        self.known(mirror).map(Some)
+    }
+
+    fn raise(
+        &self,
+        mirror: &[u8; 16],
+        from: Option<Generation>,
+        to: Generation,
+    ) -> Result<(), RaiseError> {
+        self.known(mirror)?;
+        self.0.raise(mirror, from, to)
+    }
+}
+
 /// A note beside an image of Ceph, while this program holds the image's exclusive lock.
 #[derive(Debug, Clone)]
 pub struct ImageWitness(RbdSource);
@@ -147,6 +180,11 @@ mod tests {
             Err(RaiseError::Other { found: Some(_), .. })
         ));
         assert_eq!(witness.read(&mirror).expect("it reads"), Some(two));
+        assert_eq!(witness.read(&[4; 16]).expect("it reads"), None);
+        let known = KnownWitness::new(folder.path().join("state"));
+        assert_eq!(known.read(&mirror).expect("it knows that one"), Some(two));
+        assert!(known.read(&[4; 16]).is_err());
+        assert!(matches!(known.raise(&[4; 16], None, one), Err(RaiseError::Unreachable(_))));
         assert_eq!(witness.read(&[4; 16]).expect("it reads"), None);
     }
 }

@@ -1,6 +1,8 @@
 //! Mirrors: halves that leave, return, and are told apart.
 
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -8,7 +10,9 @@ use crate::common::{SECTOR, read, run, slice, thread};
 use crate::devices::{SIZE, check, steps};
 use crate::nbd::Place;
 use crate::nbd::relay::Relay;
-use floe_device::{Action, MirrorStatus, OpenError, Role, Source, Spec};
+use floe_device::{
+    Action, Completion, Damage, Judge, MirrorStatus, OpenError, Operation, Role, Source, Spec,
+};
 use proptest::prelude::*;
 
 /// Longer than anything takes on a busy machine.
@@ -18,6 +22,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const HEAD: u64 = 1 << 20;
 
 fn prepare(folder: &Path, halves: &str, bytes: u64) -> Result<Source, OpenError> {
+    let source = prepare_unjudged(folder, halves, bytes)?;
+    let (ring, pool) = thread();
+    source.open(&ring, &pool).expect("it opens").set_judge(None);
+    Ok(source)
+}
+
+/// Opens a mirror that waits for a judge of what it copies.
+fn prepare_unjudged(folder: &Path, halves: &str, bytes: u64) -> Result<Source, OpenError> {
     let text = format!("mirror:{halves},timeout=2s,witness={}", folder.join("state").display());
     text.parse::<Spec>().expect("a mirror").prepare(Role::Cache { size: bytes })
 }
@@ -198,11 +210,94 @@ fn halves_of_other_mirrors_and_other_data_are_refused() {
     data("more");
     let error = mixed("data", "more");
     assert!(error.contains("it holds data; overwrite its first MiB with zeros"), "{error}");
+    let error = mixed("one", "data");
+    assert!(error.contains("data holds data that is no half's; to use it,"), "{error}");
     let error = prepare(path, &files(path), DATA / 2).expect_err("another size").to_string();
     assert!(error.contains("is of a mirror of 2 halves of 16777216 bytes"), "{error}");
     let folder = path.join("none");
     let error = prepare(&folder, &files(&folder), DATA).expect_err("no folder").to_string();
     assert!(error.contains("none/one is needed to make the mirror: cannot create"), "{error}");
+}
+
+/// Finds sectors wrong that do not have one byte everywhere, or not the one that was stored.
+#[derive(Debug)]
+struct OneByte(u8);
+
+impl Judge for OneByte {
+    fn damage(&self, _: u64, bytes: &[u8]) -> Vec<Damage> {
+        let sectors = bytes.chunks(SECTOR).enumerate();
+        let wrong = sectors.filter(|(_, bytes)| bytes.iter().any(|byte| *byte != self.0));
+        wrong.map(|(at, _)| Damage { range: at * SECTOR..(at + 1) * SECTOR, exact: true }).collect()
+    }
+}
+
+/// Flips a bit of a half's data.
+fn flip(half: &Path, byte: u64) {
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(half).unwrap();
+    let mut found = [0];
+    file.read_exact_at(&mut found, HEAD + byte).unwrap();
+    file.write_all_at(&[found[0] ^ 4], HEAD + byte).unwrap();
+}
+
+/// Returns whether a copy of a sector has one byte everywhere.
+fn copy_is(source: &Source, copy: usize, sector: u64, byte: u8) -> bool {
+    let (ring, pool) = thread();
+    let mut device = source.open(&ring, &pool).expect("it opens");
+    let into = pool.allocate(SECTOR).whole();
+    let (offset, action) = (sector * SECTOR as u64, Action::Read(into.clone()));
+    device.read_copy(copy, Operation { token: 0, offset, action });
+    let mut done: Vec<Completion> = Vec::new();
+    while done.is_empty() {
+        device.poll(&mut done);
+        if done.is_empty() {
+            ring.wait(Some(Duration::from_millis(1))).unwrap();
+        }
+    }
+    done.pop().unwrap().result.expect("it reads");
+    into.to_vec().iter().all(|found| *found == byte)
+}
+
+#[test]
+fn a_damaged_half_never_replaces_an_intact_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path();
+    let (one, two) = (path.join("one"), path.join("two"));
+    let source = prepare_unjudged(path, &files(path), DATA).unwrap();
+    fill(&source, 0, 1024, 7);
+    drop(source);
+    // Both are in regions that are marked still: the halves may differ there.
+    flip(&one, 5 * SECTOR as u64 + 10);
+    flip(&two, 300 * SECTOR as u64 + 10);
+    let source = prepare_unjudged(path, &files(path), DATA).unwrap();
+    let halves = |sector| [0, 1].map(|copy| copy_is(&source, copy, sector, 7));
+    assert_eq!((halves(5), halves(300), halves(6)), ([false, true], [true, false], [true; 2]));
+    let set_judge = |source: &Source| {
+        let (ring, pool) = thread();
+        source.open(&ring, &pool).unwrap().set_judge(Some(Arc::new(OneByte(7))));
+    };
+    set_judge(&source);
+    await_status(&source, "equal", |status| status.resync_bytes == 0);
+    assert_eq!((halves(5), halves(300)), ([true; 2], [true; 2]));
+    let mended = |source: &Source| {
+        let halves = source.mirror_status().unwrap().halves;
+        halves.iter().map(|half| half.mended_bytes).collect::<Vec<u64>>()
+    };
+    assert_eq!(mended(&source), vec![SECTOR as u64, 0]);
+    drop(source);
+    // A half that returns has the only intact copy.
+    std::fs::rename(&two, path.join("away")).unwrap();
+    let source = prepare_unjudged(path, &files(path), DATA).unwrap();
+    set_judge(&source);
+    await_status(&source, "without it", |status| status.halves[1].state == "out");
+    fill(&source, 1, 1, 7);
+    drop(source);
+    flip(&one, 5 * SECTOR as u64 + 10);
+    std::fs::rename(path.join("away"), &two).unwrap();
+    let source = prepare_unjudged(path, &files(path), DATA).unwrap();
+    set_judge(&source);
+    await_status(&source, "whole", |status| !status.is_degraded() && status.resync_bytes == 0);
+    assert_eq!([0, 1].map(|copy| copy_is(&source, copy, 5, 7)), [true; 2]);
+    assert_eq!(mended(&source), vec![SECTOR as u64, 0]);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use floe_block::{KeptCache, Report, Rotten, Sectors, VolumeId, scan, write_superblock};
+use floe_block::{KeptCache, Report, Rotten, Sectors, VolumeId, WrongCopy, scan, write_superblock};
 
 use super::disk::Disk;
 use super::keeper::Keeper;
@@ -20,12 +20,16 @@ pub struct Checked {
     /// Runs of volumes of which only the cache had the data, and that are lost. Where a journal is
     /// damaged, the runs that a repair gives up. [`spoiled`](Self::spoiled) data is among them.
     pub lost: Vec<(VolumeId, Sectors)>,
+    /// Damage of single halves of a mirror, where another half is intact.
+    pub wrong_copies: Vec<WrongCopy>,
 }
 
 impl Checked {
     /// Returns whether the check found a problem. A device without a cache has none.
     pub fn has_problems(&self) -> bool {
-        self.report.has_problems() || self.rotten.iter().any(|rotten| !rotten.doubted)
+        self.report.has_problems()
+            || !self.wrong_copies.is_empty()
+            || self.rotten.iter().any(|rotten| !rotten.doubted)
     }
 
     /// Returns whether a repair of the journals loses anything.
@@ -68,6 +72,7 @@ pub fn check(
         && report.cut_short_of.is_none()
         && report.shards.iter().all(|shard| shard.problems.is_empty());
     let mut rotten = Vec::new();
+    let mut wrong_copies = report.wrong_copies.clone();
     let salvages = report.shards.iter().filter_map(|shard| shard.salvage.as_ref());
     let mut lost: Vec<(VolumeId, Sectors)> =
         salvages.flat_map(|salvage| salvage.lost.iter().cloned()).collect();
@@ -77,12 +82,28 @@ pub fn check(
             for volume in &kept.superblock().volumes {
                 lost.extend(kept.lost_runs(volume.id).into_iter().map(|run| (volume.id, run)));
             }
+            wrong_copies.extend(kept.verify_copies(io, false)?);
             kept.verify(io, &mut |read, all| progress("reading what is cached", read, all))
         })?;
         lost.extend(rotten.iter().filter(|it| it.dirty).map(|it| (it.volume, it.run.clone())));
     }
     lost.sort_unstable_by_key(|(volume, run)| (volume.0, run.start));
-    Ok(Checked { report, rotten, lost })
+    Ok(Checked { report, rotten, lost, wrong_copies: joined(wrong_copies) })
+}
+
+/// Joins ranges of a copy that follow each other.
+fn joined(mut found: Vec<WrongCopy>) -> Vec<WrongCopy> {
+    found.sort_unstable_by_key(|it| (it.copy, it.offset));
+    let mut joined: Vec<WrongCopy> = Vec::new();
+    for next in found {
+        match joined.last_mut() {
+            Some(last) if last.copy == next.copy && last.offset + last.bytes >= next.offset => {
+                last.bytes = last.bytes.max(next.offset + next.bytes - last.offset);
+            }
+            _ => joined.push(next),
+        }
+    }
+    joined
 }
 
 /// Repairs the damage that `checked` found, as far as possible.
@@ -114,6 +135,9 @@ pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool,
         // Clean data could not be verified before the journals were repaired.
         let again = check(source, &mut |_, _, _| {})?;
         return Ok(!again.has_problems() || repair(source, &again)?);
+    }
+    if !checked.wrong_copies.is_empty() {
+        cache.with_io(KeptCache::mend_copies)?;
     }
     let is_all = checked.spoiled().next().is_none();
     if checked.rotten.iter().all(|rotten| rotten.dirty) {

@@ -30,7 +30,10 @@ pub fn volatile_data_start(sizes: &BlockSizes) -> u64 {
 /// overwrite: nothing was changed then. Also when the device fails.
 pub fn claim(source: &Arc<dyn DeviceSource>, consent: Consent) -> Result<(), StartError> {
     may_claim(source, consent)?;
-    Ok(Disk::open(source)?.with_io(|io| io.write_durably(0, &mark()))?)
+    let mut disk = Disk::open(source)?;
+    // Nothing tells of what is on a half, and nothing of it counts.
+    disk.device.set_judge(None);
+    Ok(disk.with_io(|io| io.write_durably(0, &mark()))?)
 }
 
 /// Tests whether a device may become that of a volatile cache.

@@ -60,7 +60,7 @@ impl StateDir {
     }
 
     /// Returns the directory.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.dir
     }
 

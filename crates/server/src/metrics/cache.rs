@@ -191,6 +191,18 @@ fn mirrors(page: &mut Page, report: &Report) {
             page.sample(name, &labels, u64::from(status.state == "in-sync"));
         }
     }
+    let name = "floe_mirror_mended_bytes_total";
+    page.family(
+        name,
+        Kind::Counter,
+        "Bytes of a half that were not what was stored, and were written anew from another half.",
+    );
+    for (tier, mirror) in &mirrors {
+        for (half, status) in mirror.halves.iter().enumerate() {
+            let labels = [("tier", tier.as_str()), ("half", &half.to_string())];
+            page.sample(name, &labels, status.mended_bytes);
+        }
+    }
     let name = "floe_mirror_resync_bytes";
     page.family(name, Kind::Gauge, "Bytes that are still to be copied between halves of a mirror.");
     for (tier, mirror) in &mirrors {

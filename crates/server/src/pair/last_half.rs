@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use floe_device::{
-    Completion, Device, Extent, Identity, MirrorWatch, OpenError, Operation, Pool, Ring,
+    Completion, Device, Extent, Halves, Identity, Judge, MirrorWatch, OpenError, Operation, Pool,
+    Ring,
 };
 
 use super::turn::Turn;
@@ -99,6 +100,26 @@ impl Device for LastHalfDevice {
             tracing::error!(%error, "the mirror fails without its half on this machine");
             self.turn.end("no half of the mirror that is in sync can be used");
         }
+    }
+
+    fn copies(&self) -> Halves {
+        self.device.copies()
+    }
+
+    fn read_copy(&mut self, copy: usize, operation: Operation) {
+        self.device.read_copy(copy, operation);
+    }
+
+    fn may_differ(&self, range: Range<u64>) -> bool {
+        self.device.may_differ(range)
+    }
+
+    fn mend(&mut self, wrong: Halves, operation: Operation) {
+        self.device.mend(wrong, operation);
+    }
+
+    fn set_judge(&mut self, judge: Option<Arc<dyn Judge>>) {
+        self.device.set_judge(judge);
     }
 
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {

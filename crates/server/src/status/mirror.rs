@@ -29,6 +29,9 @@ pub struct MirrorHalfStatus {
     pub state: String,
     /// The reason why it is out.
     pub error: Option<String>,
+    /// Bytes of it that were not what was stored, and were written anew from another half.
+    #[serde(default)]
+    pub mended_bytes: u64,
 }
 
 impl MirrorTierStatus {
@@ -39,6 +42,7 @@ impl MirrorTierStatus {
             name: half.name,
             state: half.state.to_owned(),
             error: half.error,
+            mended_bytes: half.mended_bytes,
         });
         let halves = halves.collect();
         Self { degraded, generation, resync_bytes, fenced, witness_error, halves }

@@ -1,4 +1,4 @@
-//! Log lines of mirrors: halves that leave, return and are in sync again.
+//! Log lines of mirrors: halves that leave, return and are in sync again, or were mended.
 
 use std::cell::RefCell;
 
@@ -13,6 +13,14 @@ pub(super) fn log() -> impl Fn(&MirrorStatus) + Send + 'static {
             let was = before.as_ref().map_or("in-sync", |before| before.halves[at].state);
             let (name, generation) = (&half.name, status.generation);
             let error = half.error.as_deref().unwrap_or_default();
+            let mended = before.as_ref().map_or(0, |before| before.halves[at].mended_bytes);
+            if half.mended_bytes > mended {
+                let bytes = half.mended_bytes - mended;
+                tracing::warn!(
+                    half = %name, bytes, all_bytes = half.mended_bytes,
+                    "a half did not have what was stored, and got it from another one"
+                );
+            }
             match half.state {
                 state if state == was => {}
                 "in-sync" => tracing::info!(half = %name, generation, "a half is in sync again"),

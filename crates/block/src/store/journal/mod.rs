@@ -14,6 +14,7 @@ mod change;
 mod checkpoint;
 mod error;
 mod io;
+mod judge;
 mod layout;
 mod map;
 mod page;
@@ -32,15 +33,17 @@ mod writer;
 pub(crate) use change::{BlockAt, Change, NO_SUM, Standing, mix};
 pub use error::StoreError;
 pub use io::Io;
+pub(crate) use io::Mend;
+pub(crate) use judge::{CacheJudge, Sums};
 pub(crate) use layout::fits_dump;
 pub use layout::{Layout, LayoutError};
 pub(crate) use map::RestoredBlock;
 pub(crate) use page::PageWrite;
-pub use scan::{Report, ShardReport, scan};
+pub use scan::{Report, ShardReport, WrongCopy, scan};
 pub use store::{NewCache, Salvage};
 pub(crate) use store::{
-    Opened, Restored, begin_session, clear_torn_pages, create, open, rewrite, salvage,
-    superblock_of, write_superblock,
+    Opened, Restored, begin_session, clear_torn_pages, create, open, open_all_copies, rewrite,
+    salvage, superblock_of, write_superblock,
 };
 pub use sum::sum_of;
 pub use superblock::{Companion, MOST_NAME_BYTES, MOST_VOLUMES, Superblock, Volume};

@@ -67,7 +67,7 @@ pub(super) struct Stamp {
     pub(super) mark: u64,
 }
 
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct Header {
     checksum: U64,
@@ -183,6 +183,17 @@ pub(super) fn read(bytes: &[u8], owner: Owner) -> Option<Page<'_>> {
         parity_used: header.parity_used.get(),
         payload: &payload[..used],
     })
+}
+
+/// Returns whether bytes that are no page look like a part of the page of a log with this sequence
+/// number, of this session: at most one byte of what names its cache differs.
+pub(super) fn looks_like(bytes: &[u8], owner: Owner, seq: u64, session: u64) -> bool {
+    let Ok((header, _)) = Header::ref_from_prefix(bytes) else { return false };
+    let wanted = Header { magic: MAGIC, shard: owner.shard.into(), cache: owner.cache, ..*header };
+    let pairs = header.as_bytes().iter().zip(wanted.as_bytes());
+    (header.seq.get(), header.session.get()) == (seq, session)
+        && pairs.filter(|(byte, wanted)| byte != wanted).count() <= 1
+        && read(bytes, owner).is_none()
 }
 
 #[cfg(test)]

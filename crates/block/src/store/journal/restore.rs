@@ -5,17 +5,25 @@
 //! form, and only changes not yet promised are missing. If a later page says that the missing page
 //! was durable once, promised changes were lost: the log is damaged (`salvage` handles that case).
 //!
+//! Nothing later tells of the last batch. A page of it that is missing is made again where its
+//! parity and the batch's other pages are there, or where one byte of it is wrong: then it was
+//! written, or about to be. Only pages of the last session count. Later sessions have taken older
+//! ones for missing, and have gone on without them.
+//!
 //! A checkpoint with an intact header and damaged pages has two possible causes: damage, or the
 //! reuse of the slot after a failed write of its header. In the second case the log still reaches
 //! from the older checkpoint to the start of this one, and both amount to the same state. In any
 //! other case recovery refuses.
 
+use std::cell::RefCell;
+use std::ops::Range;
+
 use super::checkpoint::{chain, summary};
 use super::error::StoreError;
-use super::io::Io;
+use super::io::{Io, Mend, Units};
 use super::layout::Layout;
 use super::map::Map;
-use super::page::{Kind, Owner, PAGE_BYTES, Page, Stamp, read};
+use super::page::{Kind, Owner, PAGE_BYTES, Page, PageBytes, Stamp, looks_like, read};
 use super::record::decode;
 use super::writer::Resume;
 
@@ -45,6 +53,13 @@ pub(super) struct Found {
     pub(super) log_pages: u64,
     /// The damage, if the journal is not whole.
     pub(super) damage: Option<StoreError>,
+    /// Pages at the end of the log that were made again. They are written after all other mends: a
+    /// half may still have an older page in their place.
+    pub(super) made_again: Vec<Mend>,
+    /// The same pages, a line each.
+    pub(super) restored: Vec<String>,
+    /// The reason why damage at the end of the log cannot be ruled out.
+    pub(super) untold: Option<String>,
 }
 
 /// Reads one shard's journal.
@@ -53,6 +68,12 @@ pub(super) struct Reader<'a> {
     pub(super) owner: Owner,
     /// The last session, if it was closed cleanly: the checksums it noted of dirty data still hold.
     pub(super) ended: Option<u64>,
+    /// The last session that has begun.
+    pub(super) last: u64,
+    /// It reads all copies of the device, to find each one that is damaged.
+    pub(super) thorough: bool,
+    /// Pages to be written before a session begins.
+    pub(super) mends: RefCell<Vec<Mend>>,
 }
 
 impl Reader<'_> {
@@ -88,8 +109,10 @@ impl Reader<'_> {
             }
             let (start, session) =
                 candidate.map_or((FIRST_SEQ, 0), |found| (found.start, found.session));
-            let mut log = Log { next: start, session, ends: false, map };
-            let result = self.log(io, &mut log, advance);
+            let mut log = Log { next: start, session, ends: false, more: None, map };
+            let (mut made_again, mut restored) = (Vec::new(), Vec::new());
+            let result = self.whole_log(io, &mut log, &mut made_again, &mut restored, advance);
+            let untold = if result.is_ok() { self.untold(io, &log)? } else { None };
             let damage = match result {
                 Err(error) => Some(damage.unwrap_or(checked(error)?)),
                 Ok(()) if log.next < reached => damage,
@@ -103,6 +126,9 @@ impl Reader<'_> {
                 checkpoint: candidate.map(|complete| (complete.generation, complete.pages)),
                 log_pages: log.next - start,
                 damage,
+                made_again,
+                restored,
+                untold,
             });
         }
         unreachable!("without any checkpoint there still is the log")
@@ -114,8 +140,7 @@ impl Reader<'_> {
         io: &mut Io<'_>,
         slot: usize,
     ) -> Result<Option<Complete>, StoreError> {
-        let offset = self.layout.slot_offset(self.shard(), slot);
-        let bytes = io.read(offset..offset + PAGE_BYTES as u64)?;
+        let bytes = self.page_at(io, self.layout.slot_offset(self.shard(), slot))?;
         let Some(page) = read(&bytes, self.owner) else { return Ok(None) };
         Ok(summary(page.payload).and_then(|summary| self.complete(slot, page.stamp, summary)))
     }
@@ -147,7 +172,7 @@ impl Reader<'_> {
             let offset = start + page * PAGE_BYTES as u64;
             StoreError::Checkpoint { shard: self.shard(), page, offset, what }
         };
-        io.stream(start..start + complete.pages * PAGE_BYTES as u64, |_, bytes| {
+        self.stream(io, start..start + complete.pages * PAGE_BYTES as u64, |_, bytes| {
             advance(bytes.len() as u64);
             for bytes in bytes.chunks_exact(PAGE_BYTES) {
                 let is_it = |kind, seq, mark| {
@@ -176,7 +201,106 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Applies the log to its map, from `log.next` on.
+    /// Reads pages, each from a copy of the device in which it is intact.
+    pub(super) fn stream(
+        &self,
+        io: &mut Io<'_>,
+        range: Range<u64>,
+        each: impl FnMut(u64, &[u8]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let is_page = |bytes: &[u8]| read(bytes, self.owner).is_some();
+        let units = Units { bytes: PAGE_BYTES, thorough: self.thorough };
+        io.stream(range, units, is_page, &mut self.mends.borrow_mut(), each)
+    }
+
+    pub(super) fn page_at(&self, io: &mut Io<'_>, offset: u64) -> Result<Vec<u8>, StoreError> {
+        let mut page = Vec::new();
+        self.stream(io, offset..offset + PAGE_BYTES as u64, |_, bytes| {
+            page.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        Ok(page)
+    }
+
+    /// Applies the log to its map, from `log.next` on, and makes pages of its last batch again.
+    fn whole_log(
+        &self,
+        io: &mut Io<'_>,
+        log: &mut Log,
+        made_again: &mut Vec<Mend>,
+        restored: &mut Vec<String>,
+        advance: &mut dyn FnMut(u64),
+    ) -> Result<(), StoreError> {
+        loop {
+            (log.ends, log.more) = (false, None);
+            self.log(io, log, advance)?;
+            let offset = self.layout.page_offset(self.shard(), log.next);
+            let Some(bytes) = self.last_page(io, log.next, log.session)? else { break };
+            self.log_page(log, offset, &bytes[..], true)?;
+            restored.push(format!("page {} of the log, at offset {offset}", log.next - 1));
+            let (bytes, wrong) = (bytes.to_vec(), Default::default());
+            made_again.push(Mend { offset, bytes, wrong });
+        }
+        let bytes = self.page_at(io, self.layout.page_offset(self.shard(), log.next))?;
+        let is_part = looks_like(&bytes, self.owner, log.next, self.last);
+        if self.ended.is_some() && (is_part || log.more.is_some()) {
+            return Err(StoreError::Log {
+                shard: self.shard(),
+                page: log.next,
+                offset: self.layout.page_offset(self.shard(), log.next),
+                what: "is not what the last session wrote, which ended well".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns the reason why the end of a log may have been longer. After a crash, pages that were
+    /// being written look like pages that were damaged later.
+    fn untold(&self, io: &mut Io<'_>, log: &Log) -> Result<Option<String>, StoreError> {
+        let offset = self.layout.page_offset(self.shard(), log.next);
+        let bytes = self.page_at(io, offset)?;
+        let what = match log.more {
+            Some(later) => format!("page {later} of the same session is there"),
+            None if looks_like(&bytes, self.owner, log.next, self.last) => {
+                "a part of it is there".to_owned()
+            }
+            None => return Ok(None),
+        };
+        Ok(Some(format!(
+            "the log of shard {} ends before page {}, at offset {offset}, though {what}: the power \
+             failed while it was written, or else it was damaged later, and what was flushed last \
+             is lost",
+            self.shard(),
+            log.next
+        )))
+    }
+
+    /// Makes the page at the end of a log again, if it is one of the last session's last batch.
+    /// `least` is the session of the page before it.
+    pub(super) fn last_page(
+        &self,
+        io: &mut Io<'_>,
+        seq: u64,
+        least: u64,
+    ) -> Result<Option<PageBytes>, StoreError> {
+        if planted!(LastPageLost) {
+            return Ok(None);
+        }
+        let last = self.last.max(least);
+        let is_last = |bytes: &PageBytes| {
+            read(&bytes[..], self.owner).is_some_and(|page| page.stamp.session == last)
+        };
+        if let Some(bytes) = self.rebuild(io, seq, least)?.filter(is_last) {
+            return Ok(Some(bytes));
+        }
+        let bytes = self.page_at(io, self.layout.page_offset(self.shard(), seq))?;
+        if !looks_like(&bytes, self.owner, seq, last) {
+            return Ok(None);
+        }
+        Ok(self.mended_page(io, seq, least)?.filter(is_last))
+    }
+
+    /// Applies the log to its map, from `log.next` on, up to the first page that is missing.
     fn log(
         &self,
         io: &mut Io<'_>,
@@ -186,11 +310,11 @@ impl Reader<'_> {
         let ring = self.layout.ring(self.shard());
         let start = self.layout.page_offset(self.shard(), log.next);
         for range in [start..ring.end, ring.start..start] {
-            io.stream(range, |offset, bytes| {
+            self.stream(io, range, |offset, bytes| {
                 advance(bytes.len() as u64);
                 for (at, bytes) in bytes.chunks_exact(PAGE_BYTES).enumerate() {
                     let offset = offset + (at * PAGE_BYTES) as u64;
-                    self.log_page(log, offset, bytes)?;
+                    self.log_page(log, offset, bytes, false)?;
                 }
                 Ok(())
             })?;
@@ -198,13 +322,19 @@ impl Reader<'_> {
         Ok(())
     }
 
-    fn log_page(&self, log: &mut Log, offset: u64, bytes: &[u8]) -> Result<(), StoreError> {
+    fn log_page(
+        &self,
+        log: &mut Log,
+        offset: u64,
+        bytes: &[u8],
+        is_made_again: bool,
+    ) -> Result<(), StoreError> {
         let page = read(bytes, self.owner).filter(Page::is_of_log);
         let page = page.filter(|page| page.stamp.session >= log.session);
         let damaged =
             |offset, what| StoreError::Log { shard: self.shard(), page: log.next, offset, what };
         match page {
-            Some(page) if !log.ends && page.stamp.seq == log.next => {
+            Some(page) if (!log.ends || is_made_again) && page.stamp.seq == log.next => {
                 let (map, at_rest) = (&mut log.map, self.ended == Some(page.stamp.session));
                 let records = if page.stamp.kind == Kind::Log { page.payload } else { &[] };
                 decode(records, |statement| map.state(statement, at_rest)).map_err(|found| {
@@ -217,7 +347,13 @@ impl Reader<'_> {
                 let what = format!("is not there, but page {} says it was once", page.stamp.seq);
                 return Err(damaged(self.layout.page_offset(self.shard(), log.next), what));
             }
-            _ => log.ends = true,
+            found => {
+                log.ends = true;
+                let is_more = |page: &Page<'_>| {
+                    page.stamp.seq > log.next && page.stamp.session == self.last.max(log.session)
+                };
+                log.more = log.more.or(found.filter(is_more).map(|page| page.stamp.seq));
+            }
         }
         Ok(())
     }
@@ -236,5 +372,7 @@ struct Log {
     session: u64,
     /// The log has ended. Later pages only serve to prove that it was longer.
     ends: bool,
+    /// A later page of the last session, beyond the end.
+    more: Option<u64>,
     map: Map,
 }

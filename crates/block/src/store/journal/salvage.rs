@@ -20,7 +20,7 @@ use super::checkpoint::{chain, summary};
 use super::error::StoreError;
 use super::io::Io;
 use super::map::Map;
-use super::page::{Kind, PAGE_BYTES, Page, PageBytes, Stamp, blank, read, seal};
+use super::page::{Kind, PAGE_BYTES, Page, PageBytes, Stamp, blank, looks_like, read, seal};
 use super::parity::{MOST_COVERED, Parity, by_checksum};
 use super::record::decode;
 use super::restore::{Complete, FIRST_SEQ, Reader};
@@ -110,10 +110,6 @@ impl Reader<'_> {
         let Some(bytes) = by_checksum(&bytes, self.owner) else { return Ok(None) };
         let page = read(&bytes[..], self.owner).expect("it has just been mended");
         Ok(summary(page.payload).and_then(|summary| self.complete(slot, page.stamp, summary)))
-    }
-
-    fn page_at(&self, io: &mut Io<'_>, offset: u64) -> Result<Vec<u8>, StoreError> {
-        io.read(offset..offset + PAGE_BYTES as u64)
     }
 
     /// Applies the readable pages of a dump.
@@ -218,7 +214,7 @@ impl Reader<'_> {
         gone: &mut Vec<String>,
     ) -> Result<(u64, u64), StoreError> {
         let mut known: BTreeMap<u64, Known> = BTreeMap::new();
-        io.stream(self.layout.ring(self.shard()), |_, bytes| {
+        self.stream(io, self.layout.ring(self.shard()), |_, bytes| {
             for bytes in bytes.chunks_exact(PAGE_BYTES) {
                 if let Some(page) = read(bytes, self.owner).filter(Page::is_of_log)
                     && page.stamp.seq >= start
@@ -244,12 +240,20 @@ impl Reader<'_> {
             let later = || known.range(next + 1..).filter(|(_, page)| page.session >= session);
             let was_durable =
                 later().map(|(_, page)| page.mark).max().is_some_and(|mark| mark >= next);
-            if !was_durable {
-                break; // what stands beyond must not be taken for more of it
-            }
-            let mut rebuilt = self.rebuild(io, next, session)?;
-            if rebuilt.is_none() {
+            let mut rebuilt = match was_durable {
+                true => self.rebuild(io, next, session)?,
+                false => self.last_page(io, next, session)?,
+            };
+            if rebuilt.is_none() && was_durable {
                 rebuilt = self.mended_page(io, next, session)?;
+            }
+            // A session that has ended well has left no page half written.
+            let is_gap = was_durable
+                || self.ended.is_some_and(|ended| {
+                    later().any(|(_, page)| page.session == ended) || self.is_part(io, next, ended)
+                });
+            if rebuilt.is_none() && !is_gap {
+                break; // what stands beyond must not be taken for more of it
             }
             if let Some(bytes) = rebuilt {
                 self.state(
@@ -281,8 +285,14 @@ impl Reader<'_> {
         Ok((next, session))
     }
 
+    /// Returns whether a part of a page of this session stands in the place of a page of the log.
+    fn is_part(&self, io: &mut Io<'_>, seq: u64, session: u64) -> bool {
+        let bytes = self.page_at(io, self.layout.page_offset(self.shard(), seq));
+        bytes.is_ok_and(|bytes| looks_like(&bytes, self.owner, seq, session))
+    }
+
     /// Returns a page of the log in which at most one byte was wrong.
-    fn mended_page(
+    pub(super) fn mended_page(
         &self,
         io: &mut Io<'_>,
         seq: u64,

@@ -2,7 +2,7 @@
 //! result.
 
 use super::error::StoreError;
-use super::io::Io;
+use super::io::{Io, Mend};
 use super::layout::{SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS};
 use super::store::{Salvage, newest, read_copies, read_shard, reader};
 use super::superblock::{Copy, Superblock};
@@ -19,6 +19,26 @@ pub struct Report {
     /// The bytes that the device needs, where it has become too short: the end of the cache's data
     /// is missing, and nothing can be repaired before it has that length again.
     pub cut_short_of: Option<u64>,
+    /// Damage of single copies of the device, where another copy is intact.
+    pub wrong_copies: Vec<WrongCopy>,
+}
+
+/// A range of one copy of a device that is not what was stored, and is on another copy.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WrongCopy {
+    /// The copy: the number of a mirror's half.
+    pub copy: usize,
+    /// Its first byte on the cache device.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+impl WrongCopy {
+    pub(crate) fn of(mend: &Mend) -> impl Iterator<Item = WrongCopy> {
+        let (offset, bytes) = (mend.offset, mend.bytes.len() as u64);
+        mend.wrong.iter().map(move |copy| WrongCopy { copy, offset, bytes })
+    }
 }
 
 /// The content of one shard's journal; of a damaged one, as far as it can be read.
@@ -42,12 +62,17 @@ pub struct ShardReport {
     pub problems: Vec<String>,
     /// Of a damaged journal: its salvage. The trusted part is what the other fields count.
     pub salvage: Option<Salvage>,
+    /// The reason why damage at the end of the log cannot be ruled out. It is no problem: after a
+    /// crash a log may end so.
+    pub untold: Option<String>,
 }
 
 impl Report {
     /// Returns whether anything is wrong. A device without a cache has no problems.
     pub fn has_problems(&self) -> bool {
-        !self.problems.is_empty() || self.shards.iter().any(|shard| !shard.problems.is_empty())
+        !self.problems.is_empty()
+            || !self.wrong_copies.is_empty()
+            || self.shards.iter().any(|shard| !shard.problems.is_empty())
     }
 }
 
@@ -58,11 +83,13 @@ impl Report {
 /// When the device fails.
 pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Report, StoreError> {
     let (shards, problems) = (Vec::new(), Vec::new());
-    let mut report = Report { superblock: None, shards, problems, cut_short_of: None };
+    let mut report =
+        Report { superblock: None, shards, problems, cut_short_of: None, wrong_copies: Vec::new() };
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
         return Ok(report);
     }
-    let copies = read_copies(io);
+    let mut mends = Vec::new();
+    let copies = read_copies(io, &mut mends);
     let odd: Vec<String> = copies.iter().zip(SUPERBLOCK_OFFSETS).filter_map(odd).collect();
     match newest(copies) {
         Ok(superblock) => report.superblock = superblock,
@@ -79,8 +106,15 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
         }
     }
     for shard in 0..superblock.layout.shards() {
-        let mut found = read_shard(io, superblock, shard, progress)?;
+        let (mut found, of_shard) = read_shard(io, superblock, shard, true, progress)?;
+        mends.extend(of_shard);
+        let mut problems: Vec<String> = found.damage.iter().map(StoreError::to_string).collect();
         let mut salvage = None;
+        if !found.restored.is_empty() {
+            problems.push(format!("the end of the log of shard {shard} is damaged"));
+            let mended = std::mem::take(&mut found.restored);
+            salvage = Some(Salvage { shard, mended, gone: Vec::new(), lost: Vec::new() });
+        }
         if found.damage.is_some() {
             let salvaged = reader(superblock, shard).salvage(io)?;
             found.map = salvaged.map;
@@ -97,10 +131,14 @@ pub fn scan(io: &mut Io<'_>, progress: &mut dyn FnMut(u64, u64)) -> Result<Repor
             blocks,
             valid_bytes,
             dirty_bytes,
-            problems: found.damage.iter().map(StoreError::to_string).collect(),
+            problems,
             salvage,
+            untold: found.untold,
         });
     }
+    mends.sort_unstable_by_key(|mend| mend.offset);
+    mends.dedup();
+    report.wrong_copies = mends.iter().flat_map(WrongCopy::of).collect();
     Ok(report)
 }
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use super::change::{Change, NO_SUM, mix};
 use super::error::StoreError;
-use super::io::Io;
+use super::io::{Io, Mend, Units};
 use super::layout::{Layout, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, fits_dump};
 use super::map::{Finished, RestoredBlock};
 use super::page::{Owner, PAGE_BYTES};
@@ -42,6 +42,10 @@ pub(crate) struct Opened {
     pub(crate) gone: BTreeSet<VolumeId>,
     /// By shard.
     pub(crate) shards: Vec<Restored>,
+    /// Superblocks and pages to be written before a session begins.
+    pub(crate) mends: Vec<Mend>,
+    /// Pages among them that the ends of logs lacked, a line each.
+    pub(crate) restored: Vec<String>,
 }
 
 /// The recovered content of a shard.
@@ -83,7 +87,7 @@ pub(crate) fn create(io: &mut Io<'_>, new: NewCache) -> Result<Superblock, Store
         volumes,
     };
     superblock.encode()?;
-    match newest(read_copies(io)) {
+    match newest(read_copies(io, &mut Vec::new())) {
         // The first copy of the new superblock replaces the older copy of the old one, so one of
         // the two is valid at any moment.
         Ok(Some(old)) if old.id == id => return Err(StoreError::SameId),
@@ -127,7 +131,16 @@ pub(crate) fn open(
     io: &mut Io<'_>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Option<Opened>, StoreError> {
-    open_what_there_is(io, None, progress)
+    open_what_there_is(io, None, false, progress)
+}
+
+/// Reads the metadata of a cache from all copies of the device, as [`open`] does from one that is
+/// intact.
+///
+/// # Errors
+/// When the cache cannot be read completely.
+pub(crate) fn open_all_copies(io: &mut Io<'_>) -> Result<Option<Opened>, StoreError> {
+    open_what_there_is(io, None, true, &mut |_, _| {})
 }
 
 /// Reads the metadata of a cache, and salvages damaged journals. Each of them has to be [written
@@ -140,12 +153,14 @@ pub(crate) fn salvage(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Option<(Opened, Vec<Salvage>)>, StoreError> {
     let mut salvages = Vec::new();
-    Ok(open_what_there_is(io, Some(&mut salvages), progress)?.map(|opened| (opened, salvages)))
+    Ok(open_what_there_is(io, Some(&mut salvages), true, progress)?
+        .map(|opened| (opened, salvages)))
 }
 
 fn open_what_there_is(
     io: &mut Io<'_>,
     mut salvages: Option<&mut Vec<Salvage>>,
+    thorough: bool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Option<Opened>, StoreError> {
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
@@ -153,15 +168,19 @@ fn open_what_there_is(
     }
     // Data read from a disk's volatile cache could still be lost when durable data depends on it.
     io.flush()?;
-    let Some(mut superblock) = newest(read_copies(io))? else { return Ok(None) };
+    let mut mends = Vec::new();
+    let Some(mut superblock) = newest(read_copies(io, &mut mends))? else { return Ok(None) };
     check_size(io, &superblock.layout)?;
     let known: BTreeSet<_> = superblock.volumes.iter().map(|volume| volume.id).collect();
-    let (mut found, mut gone) = (Vec::new(), BTreeSet::new());
+    let (mut found, mut gone, mut restored) = (Vec::new(), BTreeSet::new(), Vec::new());
     for shard in 0..superblock.layout.shards() {
-        let Found { mut map, mut resume, mut session, damage, .. } =
-            read_shard(io, &superblock, shard, progress)?;
+        let (Found { mut map, mut resume, mut session, damage, restored: pages, .. }, of_shard) =
+            read_shard(io, &superblock, shard, thorough, progress)?;
+        mends.extend(of_shard);
         match (damage, &mut salvages) {
-            (None, _) => {}
+            (None, _) => {
+                restored.extend(pages.iter().map(|page| format!("shard {shard}: {page}")));
+            }
             (Some(damage), None) => return Err(damage),
             (Some(_), Some(salvages)) => {
                 let salvaged = reader(&superblock, shard).salvage(io)?;
@@ -179,7 +198,7 @@ fn open_what_there_is(
         gone.extend(unknown.iter().map(|block| block.volume));
         found.push((map.finish(), unknown, resume));
     }
-    let restored = |(shard, (finished, unknown, resume)): (usize, (Finished, Vec<_>, _))| {
+    let read = |(shard, (finished, unknown, resume)): (usize, (Finished, Vec<_>, _))| {
         let owner = owner(&superblock, shard as u64);
         let (layout, session) = (superblock.layout.clone(), superblock.session + 1);
         let mut journal = ShardJournal::new(layout, owner, session, resume);
@@ -195,8 +214,8 @@ fn open_what_there_is(
         let Finished { blocks, sums, doubted } = finished;
         Restored { blocks, sums, doubted, journal }
     };
-    let shards = found.into_iter().enumerate().map(restored).collect();
-    Ok(Some(Opened { superblock, gone, shards }))
+    let shards = found.into_iter().enumerate().map(read).collect();
+    Ok(Some(Opened { superblock, gone, shards, mends, restored }))
 }
 
 /// Writes a checkpoint of a shard's whole content, in place of its old journal. The session has
@@ -236,7 +255,7 @@ pub(crate) fn superblock_of(io: &mut Io<'_>) -> Result<Option<Superblock>, Store
     if io.device.size_bytes() < 2 * SUPERBLOCK_BYTES as u64 {
         return Ok(None);
     }
-    newest(read_copies(io))
+    newest(read_copies(io, &mut Vec::new()))
 }
 
 /// Begins a session: from now on the cache is not clean, and journal pages may be written.
@@ -300,8 +319,7 @@ pub(crate) fn write_superblock(
 }
 
 fn is_copy_at(io: &mut Io<'_>, offset: u64) -> bool {
-    let found = io.read(copy_range(offset));
-    matches!(found.map(|bytes| Superblock::decode(&bytes)), Ok(Copy::Good(_)))
+    matches!(read_copy(io, offset, &mut Vec::new()), Copy::Good(_))
 }
 
 fn write_next_copy(io: &mut Io<'_>, superblock: &mut Superblock) -> Result<(), StoreError> {
@@ -320,16 +338,26 @@ pub(super) fn owner(superblock: &Superblock, shard: u64) -> Owner {
 
 pub(super) fn reader(superblock: &Superblock, shard: u64) -> Reader<'_> {
     let ended = superblock.clean.then_some(superblock.session);
-    Reader { layout: &superblock.layout, owner: owner(superblock, shard), ended }
+    let (owner, last) = (owner(superblock, shard), superblock.session);
+    Reader {
+        layout: &superblock.layout,
+        owner,
+        ended,
+        last,
+        thorough: false,
+        mends: Default::default(),
+    }
 }
 
-/// Reads the journal of one shard, and reports progress through all of them.
+/// Reads the journal of one shard, and reports progress through all of them. Returns also what has
+/// to be mended before a session begins.
 pub(super) fn read_shard(
     io: &mut Io<'_>,
     superblock: &Superblock,
     shard: u64,
+    thorough: bool,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Found, StoreError> {
+) -> Result<(Found, Vec<Mend>), StoreError> {
     let layout = &superblock.layout;
     let each = layout.journal_bytes();
     let mut read = 0;
@@ -337,17 +365,31 @@ pub(super) fn read_shard(
         read = each.min(read + bytes);
         progress(shard * each + read, layout.shards() * each);
     };
-    let found = reader(superblock, shard).read(io, &mut advance)?;
+    let reader = Reader { thorough, ..reader(superblock, shard) };
+    let mut found = reader.read(io, &mut advance)?;
     advance(each);
-    Ok(found)
+    let mut mends = reader.mends.take();
+    mends.append(&mut found.made_again);
+    Ok((found, mends))
 }
 
-/// Reads both copies of the superblock.
-pub(super) fn read_copies(io: &mut Io<'_>) -> [Copy; 2] {
-    SUPERBLOCK_OFFSETS.map(|offset| match io.read(copy_range(offset)) {
-        Ok(bytes) => Superblock::decode(&bytes),
+/// Reads both copies of the superblock. Adds to `mends` what copies of the device lack of them.
+pub(super) fn read_copies(io: &mut Io<'_>, mends: &mut Vec<Mend>) -> [Copy; 2] {
+    SUPERBLOCK_OFFSETS.map(|offset| read_copy(io, offset, mends))
+}
+
+fn read_copy(io: &mut Io<'_>, offset: u64, mends: &mut Vec<Mend>) -> Copy {
+    let mut found = Vec::new();
+    let units = Units { bytes: SUPERBLOCK_BYTES, thorough: true };
+    let is_good = |bytes: &[u8]| matches!(Superblock::decode(bytes), Copy::Good(_));
+    let read = io.stream(copy_range(offset), units, is_good, mends, |_, bytes| {
+        found.extend_from_slice(bytes);
+        Ok(())
+    });
+    match read {
+        Ok(()) => Superblock::decode(&found),
         Err(error) => Copy::Unreadable(error),
-    })
+    }
 }
 
 /// Returns the valid superblock; `None` when there is no cache.

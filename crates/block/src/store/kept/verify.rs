@@ -3,7 +3,9 @@
 
 use super::{KeptCache, forget_runs};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::store::journal::{self, Io, NO_SUM, Restored, Salvage, StoreError, Superblock};
+use crate::store::journal::{
+    self, Io, NO_SUM, Restored, Salvage, StoreError, Superblock, WrongCopy,
+};
 
 /// A run of a volume whose data on the cache device differs from the data that was stored, or is
 /// dirty and cannot be read.
@@ -50,7 +52,11 @@ impl KeptCache {
             for Stored { place, dirty, volume, run } in stored {
                 let bytes = (run.end - run.start) * SECTOR_BYTES;
                 let offset = start + place * SECTOR_BYTES;
-                let read = match io.read(offset..offset + bytes) {
+                let is_intact = |at: u64, sector: &[u8]| {
+                    let stored = shard.sums[((at - start) / SECTOR_BYTES) as usize];
+                    stored == NO_SUM || stored == journal::sum_of(sector)
+                };
+                let read = match io.read_intact(offset..offset + bytes, is_intact) {
                     Err(error) if !dirty => return Err(error),
                     read => read.ok(),
                 };
@@ -63,7 +69,7 @@ impl KeptCache {
                         }
                         // A bad spot of the medium spoils no other sector.
                         None => io
-                            .read(offset..offset + SECTOR_BYTES)
+                            .read_intact(offset..offset + SECTOR_BYTES, is_intact)
                             .ok()
                             .map(|bytes| journal::sum_of(&bytes)),
                     };
@@ -81,6 +87,61 @@ impl KeptCache {
             }
         }
         Ok(rotten)
+    }
+
+    /// Reads all data of each copy of the device, and returns where one copy is not as stored and
+    /// another one is. With `mend`, such a copy is mended. A device with one copy is not read.
+    ///
+    /// # Errors
+    /// When no copy can be read, or the device fails to write.
+    pub fn verify_copies(&self, io: &mut Io<'_>, mend: bool) -> Result<Vec<WrongCopy>, StoreError> {
+        let mut wrong = Vec::new();
+        if io.device.copies().len() < 2 {
+            return Ok(wrong);
+        }
+        for (number, shard) in self.shards.iter().enumerate() {
+            let start = self.superblock.layout.data_offset_bytes(number as u64);
+            for block in &shard.blocks {
+                for run in &block.valid {
+                    let place = block.at.place + run.start - block.at.sectors.start;
+                    let offset = start + place * SECTOR_BYTES;
+                    let range = offset..offset + (run.end - run.start) * SECTOR_BYTES;
+                    let sum = |at: u64| shard.sums[((at - start) / SECTOR_BYTES) as usize];
+                    let mut mends = Vec::new();
+                    // A crash may have come while clean data was overwritten.
+                    let is_doubted = |at: u64| {
+                        let place = (at - start) / SECTOR_BYTES;
+                        shard.doubted.any(place..place + 1)
+                    };
+                    io.damaged_copies(
+                        range,
+                        |at, sector| match sum(at) {
+                            NO_SUM => None,
+                            _ if is_doubted(at) => None,
+                            sum => Some(sum == journal::sum_of(sector)),
+                        },
+                        &mut mends,
+                    )?;
+                    wrong.extend(mends.iter().flat_map(WrongCopy::of));
+                    if mend {
+                        mends.iter().try_for_each(|mend| io.mend(mend))?;
+                    }
+                }
+            }
+        }
+        Ok(wrong)
+    }
+
+    /// Mends all copies of a device of which another copy is intact. Returns the damage of the
+    /// data; `None` when there is no cache.
+    ///
+    /// # Errors
+    /// When the cache cannot be read completely, or the device fails.
+    pub fn mend_copies(io: &mut Io<'_>) -> Result<Option<Vec<WrongCopy>>, StoreError> {
+        let Some(opened) = journal::open_all_copies(io)? else { return Ok(None) };
+        let mut kept = Self::from(opened);
+        kept.mend_journal(io)?;
+        kept.verify_copies(io, true).map(Some)
     }
 
     /// Returns the clean and the dirty runs of a shard, by place, without lost ones.
@@ -117,6 +178,7 @@ impl KeptCache {
                 of.filter_map(|it| overlap(run, &it.run)).collect()
             });
         }
+        self.mend_journal(io)?;
         journal::begin_session(io, &mut self.superblock)?;
         for shard in &mut self.shards {
             if !commit(io, shard)? {
@@ -133,9 +195,7 @@ impl KeptCache {
     /// When the superblock cannot be read, or the device fails.
     pub fn salvage(io: &mut Io<'_>) -> Result<Option<(Self, Vec<Salvage>)>, StoreError> {
         let found = journal::salvage(io, &mut |_, _| {})?;
-        Ok(found.map(|(journal::Opened { superblock, gone, shards }, salvages)| {
-            (Self { superblock, gone, shards }, salvages)
-        }))
+        Ok(found.map(|(opened, salvages)| (Self::from(opened), salvages)))
     }
 
     /// Rewrites the journals of these shards, durably, in a session of its own without clients.
@@ -149,6 +209,7 @@ impl KeptCache {
         io: &mut Io<'_>,
         salvages: &[Salvage],
     ) -> Result<Option<Superblock>, StoreError> {
+        self.mend_journal(io)?;
         journal::begin_session(io, &mut self.superblock)?;
         for (number, shard) in (0..).zip(&mut self.shards) {
             if salvages.iter().any(|salvage| salvage.shard == number) {

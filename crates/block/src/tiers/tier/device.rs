@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use floe_device::{Action, Completion, Device, Operation};
+use floe_device::{Action, Completion, Device, Halves, Operation, Slice};
 
 use crate::order::OpId;
 use crate::tiers::watched::Watched;
@@ -35,6 +35,23 @@ impl CacheDevice {
     #[inline]
     pub(super) fn begin_at(&mut self, token: u64, offset: u64, action: Action) {
         self.watched.device.submit(Operation { token, offset, action });
+    }
+
+    /// Returns the copies that can be read one by one.
+    pub(super) fn copies(&self) -> Halves {
+        self.watched.device.copies()
+    }
+
+    /// Begins a read of one copy, from an offset in the data.
+    pub(super) fn read_copy(&mut self, copy: usize, op: OpId, offset: u64, to: Slice) {
+        let (offset, action) = (self.data_start + offset, Action::Read(to));
+        self.watched.device.read_copy(copy, Operation { token: op.0, offset, action });
+    }
+
+    /// Begins a write of data that these copies lack, at an offset in the data.
+    pub(super) fn mend(&mut self, wrong: Halves, op: OpId, offset: u64, from: Slice) {
+        let (offset, action) = (self.data_start + offset, Action::Write { from, durable: false });
+        self.watched.device.mend(wrong, Operation { token: op.0, offset, action });
     }
 
     /// Moves the ended operations into `out`.

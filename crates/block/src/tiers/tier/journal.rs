@@ -2,9 +2,13 @@
 //! fills, and verifies the checksum of each stored sector.
 //!
 //! Checksums are computed as sectors are written to the cache device, and compared as they are
-//! read. A mismatch is a failed read, which the cache repeats from the backing device if it can.
+//! read. A mismatch is a failed read. It is repeated, then tried on each half of a mirror, and an
+//! intact half mends the others. Without one, the cache reads the backing device if it can.
 
 mod checkpoint;
+mod reading;
+
+use std::sync::Arc;
 
 use floe_device::{Action, Pool, Slice};
 use hashbrown::HashMap;
@@ -13,10 +17,14 @@ use super::device::CacheDevice;
 use crate::bits::Bits;
 use crate::engine::request::Fault;
 use crate::geometry::SECTOR_BYTES;
-use crate::order::{Bad, OpId, Order};
+use crate::order::{OpId, Order};
 use crate::stats::Stats;
-use crate::store::journal::{Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, sum_of};
+use crate::store::journal::{
+    Change, Layout, NO_SUM, PageWrite, Restored, ShardJournal, Sums, sum_of,
+};
 use checkpoint::Checkpoint;
+use reading::Reading;
+pub(super) use reading::Verified;
 
 /// Mark of the tokens of the journal's own operations, above those of any shard and below the
 /// router's.
@@ -40,7 +48,7 @@ pub(super) struct Journal {
     logs: Vec<ShardJournal>,
     share: Share,
     /// Checksums by shard and sector of its space.
-    sums: Vec<Vec<u64>>,
+    sums: Vec<Arc<Sums>>,
     /// By shard: sectors that a crash may have left half overwritten, neither read nor stored
     /// since.
     doubted: Vec<Bits>,
@@ -60,6 +68,8 @@ pub(super) struct Journal {
     own: OwnOperations,
     /// Sectors whose content differed from the data that had been stored.
     corrupt_sectors: u64,
+    /// Sectors that were mended from another half of a mirror.
+    mended_sectors: u64,
     /// Bytes of its own pages submitted for writing.
     written_bytes: u64,
 }
@@ -103,26 +113,6 @@ impl OwnOperations {
     }
 }
 
-/// A read of the cache device, and its destination.
-struct Reading {
-    offset: u64,
-    to: Slice,
-    /// The sectors that did not match when they were read before, and the checksums found.
-    before: Option<Vec<(u64, u64)>>,
-}
-
-/// The result of verifying a read.
-pub(super) enum Verified {
-    /// The data matches, or the device has failed the read.
-    Good,
-    /// The read is to be repeated, from this offset into this buffer.
-    Again(u64, Slice),
-    /// Two reads differed from the stored data, and from each other.
-    Unsteady,
-    /// These sectors differ from the stored data.
-    Corrupt(Vec<Bad>),
-}
-
 /// The journal of a part's shards, on its way to the part's thread.
 #[derive(Debug)]
 pub struct PartJournal {
@@ -130,7 +120,7 @@ pub struct PartJournal {
     parts: usize,
     data_start: u64,
     shard_sectors: u64,
-    shards: Vec<Restored>,
+    shards: Vec<(Restored, Arc<Sums>)>,
 }
 
 impl PartJournal {
@@ -139,7 +129,12 @@ impl PartJournal {
         self.data_start
     }
 
-    pub(crate) fn new(part: usize, parts: usize, layout: &Layout, shards: Vec<Restored>) -> Self {
+    pub(crate) fn new(
+        part: usize,
+        parts: usize,
+        layout: &Layout,
+        shards: Vec<(Restored, Arc<Sums>)>,
+    ) -> Self {
         let (data_start, shard_sectors) = (layout.data_offset_bytes(0), layout.shard_sectors());
         Self { part, parts, data_start, shard_sectors, shards }
     }
@@ -156,9 +151,9 @@ impl Journal {
     pub(super) fn new(journal: PartJournal) -> Self {
         let PartJournal { part, parts, shard_sectors, shards, .. } = journal;
         let (mut logs, mut sums, mut doubted) = (Vec::new(), Vec::new(), Vec::new());
-        for shard in shards {
+        for (shard, of_shard) in shards {
             logs.push(shard.journal);
-            sums.push(shard.sums);
+            sums.push(of_shard);
             doubted.push(shard.doubted);
         }
         Self {
@@ -176,28 +171,24 @@ impl Journal {
             ended: Vec::new(),
             own: OwnOperations::default(),
             corrupt_sectors: 0,
+            mended_sectors: 0,
             written_bytes: 0,
         }
     }
 
     /// Adds the bytes of memory held for checksums, the corrupt sectors, and the bytes written.
     pub(super) fn count(&self, stats: &mut Stats) {
-        let sums = self.sums.iter().map(|sums| sums.capacity() * size_of::<u64>());
+        let sums = self.sums.iter().map(|sums| sums.memory_bytes());
         let sums_bytes = sums.chain(self.doubted.iter().map(Bits::memory_bytes)).sum::<usize>();
         stats.sector_metadata_bytes += sums_bytes as u64;
         stats.corrupt_sectors = self.corrupt_sectors;
+        stats.mended_sectors = self.mended_sectors;
         stats.counters.cache_write_bytes += self.written_bytes;
     }
 
     /// Counts sectors whose content differed from the data that had been stored.
     pub(super) fn count_corrupt(&mut self, sectors: u64) {
         self.corrupt_sectors += sectors;
-    }
-
-    /// Returns the checksums of a run of the cache device.
-    fn sums_at(&mut self, offset: u64, sectors: usize) -> &mut [u64] {
-        let (log, first) = self.share.place_of(offset);
-        &mut self.sums[log][first as usize..first as usize + sectors]
     }
 
     /// Clears the doubt about a run that was stored or verified.
@@ -213,66 +204,19 @@ impl Journal {
         let mut bytes = std::mem::take(&mut self.sector);
         let sectors = from.len() / bytes.len();
         self.trust(offset, sectors);
-        for (number, sum) in self.sums_at(offset, sectors).iter_mut().enumerate() {
+        let (log, first) = self.share.place_of(offset);
+        for number in 0..sectors {
             let start = number * bytes.len();
             from.slice(start..start + bytes.len()).copy_to(&mut bytes);
-            *sum = sum_of(&bytes);
+            self.sums[log].set(first + number as u64, sum_of(&bytes));
         }
         self.sector = bytes;
     }
 
     /// Forgets the checksums of a run whose content is unknown.
     pub(super) fn forget(&mut self, offset: u64, sectors: usize) {
-        self.sums_at(offset, sectors).fill(NO_SUM);
-    }
-
-    /// Registers a read to be verified.
-    pub(super) fn reading(&mut self, op: OpId, offset: u64, to: &Slice) {
-        self.reading.insert(op.0, Reading { offset, to: to.clone(), before: None });
-    }
-
-    /// Verifies the data that an operation has read. A sector without a checksum gets one.
-    ///
-    /// After a mismatch the data is read a second time. A device, or the path to it, may err once,
-    /// but a sector that is called lost stays lost.
-    pub(super) fn verify(&mut self, token: u64, ok: bool) -> Verified {
-        let Some(Reading { offset, to, before }) = self.reading.remove(&token) else {
-            return Verified::Good;
-        };
-        if !ok {
-            return Verified::Good;
-        }
-        let mut bytes = std::mem::take(&mut self.sector);
-        let (size, mut bad) = (bytes.len(), Vec::new());
         let (log, first) = self.share.place_of(offset);
-        for (number, sum) in self.sums_at(offset, to.len() / size).iter_mut().enumerate() {
-            to.slice(number * size..(number + 1) * size).copy_to(&mut bytes);
-            let found = sum_of(&bytes);
-            if *sum == NO_SUM {
-                *sum = found;
-            }
-            if *sum != found && !planted!(ChecksumIgnored) {
-                bad.push((number as u64, found));
-            }
-        }
-        self.sector = bytes;
-        match before {
-            _ if bad.is_empty() => {
-                self.trust(offset, to.len() / size);
-                Verified::Good
-            }
-            None => {
-                self.reading.insert(token, Reading { offset, to: to.clone(), before: Some(bad) });
-                Verified::Again(offset, to)
-            }
-            Some(before) if before == bad => {
-                let doubted = |number| self.doubted[log].any(first + number..first + number + 1);
-                let bad =
-                    bad.into_iter().map(|(number, _)| Bad { number, doubted: doubted(number) });
-                Verified::Corrupt(bad.collect())
-            }
-            Some(_) => Verified::Unsteady,
-        }
+        (first..first + sectors as u64).for_each(|sector| self.sums[log].set(sector, NO_SUM));
     }
 
     /// Executes an order about the logs.
@@ -289,7 +233,7 @@ impl Journal {
     fn note(&mut self, shard: u8, change: &Change) {
         let at = self.share.log_of(shard.into());
         let sums = &self.sums[at];
-        self.logs[at].log(change, |sector| sums[sector as usize]);
+        self.logs[at].log(change, |sector| sums.get(sector));
     }
 
     /// Collects the pages of the next commit.

@@ -64,7 +64,8 @@ impl World {
         self.bypassing = Bypassing::Not;
         self.may_be_dirty =
             service.mode.keeps_writes() || service.memory == Some(MemoryWrite::Back);
-        if self.format.kept && self.draw(|rng| rng.random_ratio(1, 20)) {
+        let may_fail = self.format.kept && !self.cache.is_mirror();
+        if may_fail && self.draw(|rng| rng.random_ratio(1, 20)) {
             self.cache.set_failing(0.02);
         }
         match self.begin(service) {
@@ -97,6 +98,7 @@ impl World {
             let flips = if rng.random_ratio(1, 6) { 0.05 } else { 0.0 };
             if rng.random_bool(0.7) { (0.0, 0.0, flips) } else { (rate(rng), rate(rng), flips) }
         });
+        let (cache, flips) = if self.cache.is_mirror() { (0.0, 0.0) } else { (cache, flips) };
         self.cache.set_failing(cache);
         // What a failed write has left has no checksum, so that nothing could tell a flipped bit in
         // it.
@@ -126,12 +128,15 @@ impl World {
             return Ok(());
         }
         self.rot_metadata();
+        if self.draw_if_mirror(2) {
+            self.rot_half(None);
+        }
         let found = match self.open() {
             Err(NoBoot::Refused(
                 StoreError::Superblocks(..)
                 | StoreError::Log { .. }
                 | StoreError::Checkpoint { .. },
-            )) if self.kept.rotten.is_some() => {
+            )) if self.kept.rotten.is_some_and(|rotten| !rotten.is_last) => {
                 self.flip_back();
                 self.open()?
             }
@@ -142,7 +147,9 @@ impl World {
             found => found?,
         };
         self.kept.rotten = None;
-        if let Some(kept) = &found {
+        if let Some(kept) = &found
+            && !self.cache.is_mirror()
+        {
             self.lose_pages(kept)?;
         }
         let kept = match found {
@@ -158,6 +165,9 @@ impl World {
         let volumes = (0..self.sizes.len()).map(|volume| VolumeId(volume as u16));
         self.may_be_dirty |= volumes.map(|volume| kept.dirty_bytes(volume)).sum::<u64>() > 0;
         self.rot_data(&kept);
+        if self.draw_if_mirror(2) {
+            self.rot_half(Some(&kept));
+        }
         let (driver, superblock) = self.boot().begin(kept, service)?;
         (self.kept.drained, self.kept.warm) = (false, 0);
         self.kept.superblock = Some(superblock);
@@ -222,7 +232,10 @@ impl World {
     /// A bit flips in the superblock or the journal.
     fn rot_metadata(&mut self) {
         let Some(id) = self.kept.id.filter(|_| self.kept.attempted.is_empty()) else { return };
-        if self.kept.rotten.is_some() || !self.draw(|rng| rng.random_ratio(1, 12)) {
+        if self.cache.is_mirror() || self.kept.rotten.is_some() {
+            return;
+        }
+        if !self.draw(|rng| rng.random_ratio(1, 12)) {
             return;
         }
         let metadata = 0..self.format.data_start() as usize;
@@ -231,6 +244,7 @@ impl World {
         let Some(rotten) = rotten else { return };
         self.cache.rot(rotten.byte);
         self.survived.rotten_bits += 1;
+        self.survived.last_pages += u64::from(rotten.is_last);
         self.history.note(Event::Rotten { byte: rotten.byte });
         (self.kept.warm, self.kept.rotten) = (0, Some(rotten));
     }
@@ -298,9 +312,41 @@ impl World {
         }
     }
 
+    /// Draws a chance that only a mirror has.
+    pub(super) fn draw_if_mirror(&mut self, one_of: u32) -> bool {
+        self.cache.is_mirror() && self.draw(|rng| rng.random_ratio(1, one_of))
+    }
+
+    /// Bits of one half flip, where the other one is intact: in superblocks and the journal, and of
+    /// a cache that was opened in its data.
+    pub(super) fn rot_half(&mut self, kept: Option<&KeptCache>) {
+        let Some(id) = self.kept.id else { return };
+        let (start, end) = (self.format.data_start(), self.format.device_bytes());
+        for _ in 0..self.draw(|rng| rng.random_range(1..6)) {
+            let byte = match kept {
+                None => {
+                    let metadata = self.cache.peek(0..start as usize);
+                    self.draw(|rng| rot::anywhere_in_metadata(&metadata, &id, rng))
+                }
+                Some(kept) => {
+                    let volumes = self.sizes.len();
+                    let found = self.draw(|rng| rot::in_data(kept, start..end, volumes, rng));
+                    // What is being overwritten as a life ends has no checksum in the next one.
+                    let is_last = self.life == LIVES;
+                    found.filter(|(_, is_dirty)| !is_dirty || is_last).map(|(byte, _)| byte)
+                }
+            };
+            let second = self.draw(|rng| rng.random());
+            if let Some(byte) = byte.filter(|byte| self.cache.rot_half(second, *byte)) {
+                self.survived.rotten_bits += 1;
+                self.history.note(Event::Rotten { byte });
+            }
+        }
+    }
+
     /// Bits flip in data.
     fn rot_data(&mut self, kept: &KeptCache) {
-        if !self.draw(|rng| rng.random_ratio(1, 8)) {
+        if self.cache.is_mirror() || !self.draw(|rng| rng.random_ratio(1, 8)) {
             return;
         }
         let data = self.format.data_start()..self.format.device_bytes();

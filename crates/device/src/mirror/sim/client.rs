@@ -6,7 +6,7 @@ use rand::Rng;
 
 use super::super::generation::Halves;
 use super::super::state::{Begin, Span};
-use super::disk::DiskOp;
+use super::disk::{DiskOp, ROT};
 use super::life::{Client, Life, Owner, Pending, REGION_SECTORS, Stage, What};
 use super::world::World;
 
@@ -39,7 +39,10 @@ impl World {
                 } else {
                     let content = self.next_content;
                     self.next_content += 1;
-                    range.clone().for_each(|at| self.oracle.begin(at, content));
+                    range.clone().for_each(|at| {
+                        self.unrot(at);
+                        self.oracle.begin(at, content);
+                    });
                     What::Write(range, content)
                 }
             }
@@ -54,6 +57,9 @@ impl World {
     pub(super) fn step_clients(&mut self, life: &mut Life) -> Result<(), String> {
         let mut clients = std::mem::take(&mut life.clients);
         for client in &mut clients {
+            if matches!(client.stage, Stage::Search) {
+                self.search(life, client)?;
+            }
             if let Stage::Held { refusals } = client.stage {
                 self.ask(life, client, refusals);
             }
@@ -73,10 +79,39 @@ impl World {
         Ok(())
     }
 
+    /// Flips bits back: nothing could tell them while a sector that is written has no checksum.
+    fn unrot(&mut self, sector: usize) {
+        for disk in self.disks.iter_mut().filter(|disk| disk.read(sector) & ROT != 0) {
+            disk.rot(sector);
+        }
+    }
+
+    /// Reads each half in turn, as whatever finds a wrong checksum does.
+    fn search(&mut self, life: &mut Life, client: &mut Client) -> Result<(), String> {
+        let What::Read(sector) = client.what else { panic!("{client:?} reads") };
+        for half in 0..self.disks.len() {
+            match life.state.begin_read_copy(half, span(&(sector..sector + 1))) {
+                Some(Begin::Go(_)) => {}
+                Some(Begin::Hold) => return Ok(()),
+                Some(Begin::Fenced) | None => continue,
+            }
+            let found = self.disks[half].try_read(sector).filter(|content| content & ROT == 0);
+            if let Some(content) = found {
+                self.seldom.mends += 1;
+                client.what = What::Mend(sector, content);
+                client.stage = Stage::Held { refusals: life.state.refusals() };
+                return self.oracle.read(sector, content, self.step);
+            }
+        }
+        client.stage = Stage::Ended { acknowledged: false };
+        Ok(())
+    }
+
     fn ask(&mut self, life: &mut Life, client: &mut Client, refusals: u64) {
         let begin = match &client.what {
             What::Read(sector) => life.state.begin_read(span(&(*sector..sector + 1))),
             What::Write(sectors, _) => life.state.begin_write(span(sectors)),
+            What::Mend(sector, _) => life.state.begin_write(span(&(*sector..sector + 1))),
             What::Flush => life.state.begin_flush(),
         };
         match begin {
@@ -87,6 +122,7 @@ impl World {
                         What::Write(sectors, content) => {
                             DiskOp::Write(sectors.clone().map(|at| (at, *content)).collect())
                         }
+                        What::Mend(sector, content) => DiskOp::Write(vec![(*sector, *content)]),
                         What::Flush => DiskOp::Flush(self.disks[half].written),
                     };
                     life.pending.push(Pending { half, op, owner: Owner::Client(client.id) });
@@ -131,10 +167,17 @@ impl World {
                     };
                     return Ok(());
                 };
+                if content & ROT != 0 {
+                    client.stage = Stage::Search;
+                    return Ok(());
+                }
                 client.stage = Stage::Ended { acknowledged: true };
                 return self.oracle.read(*sector, content, self.step);
             }
             What::Write(sectors, _) => life.state.end_write(span(sectors), sent, missed),
+            What::Mend(sector, _) => {
+                life.state.end_write(span(&(*sector..sector + 1)), sent, missed)
+            }
             What::Flush => life.state.end_flush(sent, missed),
         };
         client.stage =
@@ -145,7 +188,7 @@ impl World {
     /// The client has its answer.
     fn end(&mut self, client: &Client, acknowledged: bool) {
         match &client.what {
-            What::Read(sector) => self.oracle.unlock(*sector),
+            What::Read(sector) | What::Mend(sector, _) => self.oracle.unlock(*sector),
             What::Write(sectors, _) => {
                 self.seldom.writes += 1;
                 for sector in sectors.clone() {

@@ -5,6 +5,9 @@ use rand::rngs::SmallRng;
 
 use super::super::state::Header;
 
+/// A flipped bit of a content.
+pub(super) const ROT: u64 = 1 << 63;
+
 /// Work for a disk.
 #[derive(Debug, Clone)]
 pub(super) enum DiskOp {
@@ -50,6 +53,25 @@ impl Disk {
     pub(super) fn read(&self, sector: usize) -> u64 {
         let cached = self.cached.iter().rev().find(|(_, at, _)| *at == sector);
         cached.map_or(self.durable[sector], |(_, _, content)| *content)
+    }
+
+    /// A bit of a sector flips, or flips back.
+    pub(super) fn rot(&mut self, sector: usize) {
+        self.durable[sector] ^= ROT;
+        for (_, _, content) in self.cached.iter_mut().filter(|(_, at, _)| *at == sector) {
+            *content ^= ROT;
+        }
+    }
+
+    /// Returns what a sector certainly has, unless it is about to change.
+    pub(super) fn settled(&self, sector: usize) -> Option<u64> {
+        let is_cached = self.cached.iter().any(|(_, at, _)| *at == sector);
+        (!is_cached).then_some(self.durable[sector])
+    }
+
+    /// Returns what a read of a sector finds, if the disk works.
+    pub(super) fn try_read(&self, sector: usize) -> Option<u64> {
+        (self.up && !self.broken).then(|| self.read(sector))
     }
 
     /// Returns its newest header.

@@ -5,7 +5,7 @@ use rand::Rng;
 use super::super::generation::Halves;
 use super::super::plant::Plant;
 use super::super::state::{Job, Raised};
-use super::disk::DiskOp;
+use super::disk::{DiskOp, ROT};
 use super::life::{Copy, Ends, Life, Owner, Pending, REGION_SECTORS};
 use super::world::World;
 
@@ -69,6 +69,24 @@ impl World {
         life.lanes.copy = Some(job);
     }
 
+    /// Returns what an intact half has in the place of a flipped bit. A half that is being brought
+    /// up to date counts only where it has exactly what was stored.
+    fn intact(
+        &self,
+        sector: usize,
+        rotten: u64,
+        members: Halves,
+        from: usize,
+        to: Halves,
+    ) -> Option<u64> {
+        let others = members.without(Halves::one(from));
+        let of_member = others.iter().filter_map(|half| self.disks[half].try_read(sector));
+        let of_target = to.without(members).iter();
+        let of_target = of_target.filter_map(|half| self.disks[half].try_read(sector));
+        let exact = of_target.filter(|content| *content == rotten & !ROT);
+        of_member.chain(exact).find(|content| content & ROT == 0)
+    }
+
     /// An operation of a lane has ended; `None` if it failed.
     pub(super) fn lane_ended(
         &mut self,
@@ -94,14 +112,41 @@ impl World {
         ends.missed = ends.missed.with(failed);
         match (copy, result) {
             (Copy::Read { from, .. }, None) => life.state.copy_done(Some(from), Halves::NONE),
-            (Copy::Read { region, to, .. }, Some(contents)) => {
-                let sectors: Vec<_> = sectors_of(region).zip(contents).collect();
+            (Copy::Read { region, from, to }, Some(contents)) => {
+                let mut sectors: Vec<_> = sectors_of(region).zip(contents).collect();
+                let members = life.state.members();
+                let (mut mended, mut unread) = (Vec::new(), Halves::NONE);
+                for (sector, content) in sectors.iter_mut().filter(|(_, it)| it & ROT != 0) {
+                    if self.plant == Some(Plant::CopyRot) {
+                        continue;
+                    }
+                    let others = members.with(to).without(Halves::one(from));
+                    let is_unread = |half: &usize| self.disks[*half].try_read(*sector).is_none();
+                    let of_sector = others.iter().filter(is_unread).map(Halves::one);
+                    if let Some(intact) = self.intact(*sector, *content, members, from, to) {
+                        *content = intact;
+                        mended.push((*sector, intact));
+                    } else {
+                        unread = of_sector.fold(unread, Halves::with);
+                    }
+                }
+                self.seldom.mended_copies += mended.len() as u64;
+                let mends = !mended.is_empty();
+                if mends {
+                    let op = DiskOp::Write(mended);
+                    life.pending.push(Pending { half: from, op, owner: Owner::Copy });
+                }
+                let to = to.without(unread);
+                let left = to.len() + usize::from(mends);
+                if left == 0 {
+                    life.state.copy_done(None, unread);
+                    return;
+                }
                 for half in to.iter() {
                     let op = DiskOp::Write(sectors.clone());
                     life.pending.push(Pending { half, op, owner: Owner::Copy });
                 }
-                life.lanes.copy =
-                    Some((Copy::Write, Ends { left: to.len(), missed: Halves::NONE }));
+                life.lanes.copy = Some((Copy::Write, Ends { left, missed: unread }));
             }
             (copy, _) if ends.left > 0 => life.lanes.copy = Some((copy, ends)),
             (Copy::Write, _) => life.state.copy_done(None, ends.missed),
@@ -111,7 +156,7 @@ impl World {
 }
 
 /// All faults that can be planted.
-pub(super) const PLANTS: [Plant; 9] = [
+pub(super) const PLANTS: [Plant; 10] = [
     Plant::AcknowledgeEarly,
     Plant::RaiseNothing,
     Plant::WriteUnmarked,
@@ -121,4 +166,5 @@ pub(super) const PLANTS: [Plant; 9] = [
     Plant::JoinUnflushed,
     Plant::TrustHeaders,
     Plant::SkipReturning,
+    Plant::CopyRot,
 ];

@@ -46,6 +46,8 @@ pub(super) struct Client {
 pub(super) enum What {
     Read(usize),
     Write(Range<usize>, u64),
+    /// A write of what another half has.
+    Mend(usize, u64),
     Flush,
 }
 
@@ -61,6 +63,8 @@ pub(super) enum Stage {
         missed: Halves,
         read: Option<u64>,
     },
+    /// It has read a flipped bit, and looks for an intact copy.
+    Search,
     /// It waits until these halves have left.
     Settling(Halves),
     Ended {

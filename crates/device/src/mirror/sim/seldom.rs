@@ -13,10 +13,13 @@ pub(super) struct Seldom {
     pub(super) without_witness: u64,
     pub(super) writes: u64,
     pub(super) flushes: u64,
+    pub(super) rots: u64,
+    pub(super) mends: u64,
+    pub(super) mended_copies: u64,
 }
 
 impl Seldom {
-    pub(super) fn counts(self) -> [(&'static str, u64); 8] {
+    pub(super) fn counts(self) -> [(&'static str, u64); 11] {
         [
             ("a crash", self.crashes),
             ("a refusal", self.refusals),
@@ -26,6 +29,9 @@ impl Seldom {
             ("an opening without witness", self.without_witness),
             ("a write", self.writes),
             ("a flush", self.flushes),
+            ("a flipped bit", self.rots),
+            ("a mended read", self.mends),
+            ("a mended copy", self.mended_copies),
         ]
     }
 }
@@ -40,5 +46,8 @@ impl AddAssign for Seldom {
         self.without_witness += other.without_witness;
         self.writes += other.writes;
         self.flushes += other.flushes;
+        self.rots += other.rots;
+        self.mends += other.mends;
+        self.mended_copies += other.mended_copies;
     }
 }

@@ -7,7 +7,7 @@ use super::super::layout::{Label, Seen};
 use super::super::open::{Facts, Opening};
 use super::super::regions::Regions;
 use super::super::state::{Header, Start, State};
-use super::disk::{Disk, DiskOp};
+use super::disk::{Disk, DiskOp, ROT};
 use super::life::{LaneJobs, Life};
 use super::world::World;
 
@@ -63,7 +63,7 @@ impl World {
     }
 
     /// Returns whether a half is there and has the newest generation.
-    fn is_current(&self, half: usize) -> bool {
+    pub(super) fn is_current(&self, half: usize) -> bool {
         let disk = &self.disks[half];
         let is_newest = |newest: Generation| {
             let is_newest =
@@ -77,7 +77,9 @@ impl World {
     fn replace_disk(&mut self) {
         let half = self.random.random_range(0..self.disks.len());
         let is_other = |other: usize| other != half && self.is_current(other);
-        if self.witness_up && (0..self.disks.len()).any(is_other) {
+        let is_rotten = |disk: &Disk| (0..self.sectors()).any(|at| disk.read(at) & ROT != 0);
+        let is_sound = !self.disks.iter().any(is_rotten);
+        if self.witness_up && is_sound && (0..self.disks.len()).any(is_other) {
             self.disks[half] = Disk::new(self.sectors(), &mut self.random);
         }
     }

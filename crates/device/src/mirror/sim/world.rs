@@ -6,8 +6,8 @@ use rand::{Rng, SeedableRng};
 use super::super::generation::{Generation, Halves};
 use super::super::layout::Shape;
 use super::super::plant::Plant;
-use super::disk::Disk;
-use super::life::{Life, Owner, Pending, REGION_SECTORS};
+use super::disk::{Disk, DiskOp, ROT};
+use super::life::{Life, Owner, Pending, REGION_SECTORS, What};
 use super::oracle::Oracle;
 use super::seldom::Seldom;
 
@@ -133,13 +133,50 @@ impl World {
             }
             24..25 if !self.calm => self.witness_up = !self.witness_up,
             25..26 if !self.calm => self.give_up(life),
-            26..30 => life.state.tick(),
+            26..28 => life.state.tick(),
+            28..30 => self.rot(life),
             30..31 if !self.calm => life.state.refuse_held(),
             31..36 => self.look(life),
             36..76 => self.end_one(life)?,
             _ => self.step_lanes(life),
         }
         self.step_clients(life)
+    }
+
+    /// A bit flips on a half where another half in sync has the same content, durably.
+    fn rot(&mut self, life: &Life) {
+        if self.calm {
+            return;
+        }
+        let (half, sector) = (
+            self.random.random_range(0..self.disks.len()),
+            self.random.random_range(0..self.sectors()),
+        );
+        let touches = |op: &DiskOp| match op {
+            DiskOp::Write(sectors) => sectors.iter().any(|(at, _)| *at == sector),
+            DiskOp::Read(sectors) => sectors.contains(&sector),
+            DiskOp::Flush(_) | DiskOp::Header(_) => false,
+        };
+        let is_busy = life.pending.iter().any(|pending| touches(&pending.op))
+            || life.clients.iter().any(|client| match &client.what {
+                What::Write(sectors, _) => sectors.contains(&sector),
+                What::Read(at) | What::Mend(at, _) => *at == sector,
+                What::Flush => false,
+            });
+        let members = life.state.members();
+        let settled = |half: usize| self.disks[half].settled(sector).filter(|it| it & ROT == 0);
+        let is_same = |other: usize| {
+            other != half
+                && members.contains(other)
+                && self.is_current(other)
+                && settled(other).is_some()
+                && settled(other) == settled(half)
+        };
+        let is_safe = members.contains(half) && (0..self.disks.len()).any(is_same);
+        if is_safe && !is_busy {
+            self.disks[half].rot(sector);
+            self.seldom.rots += 1;
+        }
     }
 
     /// Ends an operation of a disk.
@@ -255,7 +292,11 @@ impl World {
             return Err("it is fenced, by no other server".into());
         }
         for sector in 0..self.sectors() {
-            let contents: Vec<u64> = self.disks.iter().map(|disk| disk.read(sector)).collect();
+            let contents = self.disks.iter().map(|disk| disk.read(sector));
+            let contents: Vec<u64> = contents.filter(|content| content & ROT == 0).collect();
+            if contents.is_empty() {
+                return Err(format!("sector {sector} has no intact copy any more"));
+            }
             if contents.iter().any(|content| *content != contents[0]) {
                 return Err(format!("sector {sector} differs: {contents:?}"));
             }

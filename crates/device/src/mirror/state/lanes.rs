@@ -149,6 +149,9 @@ impl State {
             (self.lanes.copy, self.lanes.targets) = (Some(Copying::Region(to)), to);
             return Some(Job::Copy { region, from, to });
         }
+        if self.unjudged && !self.behind.is_empty() {
+            return None;
+        }
         if self.marks.wants_flush() {
             if self.is_whole() {
                 self.lanes.copy = Some(Copying::Clear);
@@ -169,9 +172,9 @@ impl State {
         if self.members().len() > 1 && !self.unequal.is_empty() {
             let urgent = self.lanes.urgent.take();
             let urgent = urgent.filter(|region| self.unequal.contains(*region));
-            return urgent.or_else(|| self.unequal.first());
+            return urgent.or_else(|| self.unequal.first().filter(|_| !self.unjudged));
         }
-        if self.returning.is_empty() { None } else { self.behind.first() }
+        if self.returning.is_empty() || self.unjudged { None } else { self.behind.first() }
     }
 
     /// A region was copied, except that its half could not be read, or these not be written.

@@ -130,7 +130,7 @@ impl Journal {
                 mix(&mut changes);
             }
             for change in changes.drain(..) {
-                had_room &= log.dump(&change, |sector| sums[sector as usize]);
+                had_room &= log.dump(&change, |sector| sums.get(sector));
             }
         }
         let mut pages = Vec::new();
