@@ -355,8 +355,10 @@ impl Device for MirrorDevice {
         self.running.shared.lock().state.may_differ(span)
     }
 
-    fn mend(&mut self, wrong: Halves, operation: Operation) {
-        if let Action::Write { from, .. } = &operation.action {
+    fn mend(&mut self, wrong: Halves, mut operation: Operation) {
+        if let Action::Write { from, durable } = &mut operation.action {
+            // A power cut would show the damage again, after a write over the intact copy.
+            *durable = true;
             let bytes = from.len() as u64;
             self.running.shared.lock().count_wrong(wrong, bytes);
         }

@@ -24,4 +24,6 @@ pub(crate) enum Plant {
     SkipReturning,
     /// Copies a flipped bit over an intact half.
     CopyRot,
+    /// Mends a flipped bit without a flush.
+    MendUnflushed,
 }

@@ -218,7 +218,8 @@ fn copy(
         to.retain(|half| unread.iter().all(|(other, _)| half != other));
         failed.extend(unread);
         for range in replaced {
-            let mended = Action::Write { from: part.slice(range.clone()), durable: false };
+            // A power cut would show the damage again, after a write over the intact copy.
+            let mended = Action::Write { from: part.slice(range.clone()), durable: true };
             let at = start + HEAD_BYTES + range.start as u64;
             failed.extend(hands.run(vec![(from, at, mended)]));
             shared.lock().count_wrong(Halves::one(from), range.len() as u64);

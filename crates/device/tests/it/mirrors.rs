@@ -22,15 +22,28 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const HEAD: u64 = 1 << 20;
 
 fn prepare(folder: &Path, halves: &str, bytes: u64) -> Result<Source, OpenError> {
-    let source = prepare_unjudged(folder, halves, bytes)?;
+    prepare_unjudged(folder, halves, bytes).inspect(judge_nothing)
+}
+
+fn judge_nothing(source: &Source) {
     let (ring, pool) = thread();
     source.open(&ring, &pool).expect("it opens").set_judge(None);
-    Ok(source)
 }
 
 /// Opens a mirror that waits for a judge of what it copies.
 fn prepare_unjudged(folder: &Path, halves: &str, bytes: u64) -> Result<Source, OpenError> {
-    let text = format!("mirror:{halves},timeout=2s,witness={}", folder.join("state").display());
+    prepare_timed(folder, halves, bytes, "20s")
+}
+
+/// Opens a mirror whose halves leave when they have not answered for so long.
+fn prepare_timed(
+    folder: &Path,
+    halves: &str,
+    bytes: u64,
+    timeout: &str,
+) -> Result<Source, OpenError> {
+    let witness = folder.join("state");
+    let text = format!("mirror:{halves},timeout={timeout},witness={}", witness.display());
     text.parse::<Spec>().expect("a mirror").prepare(Role::Cache { size: bytes })
 }
 
@@ -387,7 +400,8 @@ fn clients_notice_nothing_of_a_half_that_goes_hangs_and_comes_back() {
     let relay = Relay::start(place.path("socket"));
     let folder = tempfile::tempdir().unwrap();
     let halves = format!("{}/one+{}", folder.path().display(), relay.text());
-    let source = prepare(folder.path(), &halves, DATA).unwrap();
+    let source = prepare_timed(folder.path(), &halves, DATA, "5s").unwrap();
+    judge_nothing(&source);
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..2)

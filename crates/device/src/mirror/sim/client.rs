@@ -5,8 +5,9 @@ use std::ops::Range;
 use rand::Rng;
 
 use super::super::generation::Halves;
+use super::super::plant::Plant;
 use super::super::state::{Begin, Span};
-use super::disk::{DiskOp, ROT};
+use super::disk::{DiskOp, ROT, Way};
 use super::life::{Client, Life, Owner, Pending, REGION_SECTORS, Stage, What};
 use super::world::World;
 
@@ -86,6 +87,12 @@ impl World {
         }
     }
 
+    /// Returns the write of intact contents over flipped bits.
+    pub(super) fn mend(&self, sectors: Vec<(usize, u64)>) -> DiskOp {
+        let is_cached = self.plant == Some(Plant::MendUnflushed);
+        DiskOp::Write(sectors, if is_cached { Way::Cached } else { Way::Durable })
+    }
+
     /// Reads each half in turn, as whatever finds a wrong checksum does.
     fn search(&mut self, life: &mut Life, client: &mut Client) -> Result<(), String> {
         let What::Read(sector) = client.what else { panic!("{client:?} reads") };
@@ -120,9 +127,10 @@ impl World {
                     let op = match &client.what {
                         What::Read(sector) => DiskOp::Read(vec![*sector]),
                         What::Write(sectors, content) => {
-                            DiskOp::Write(sectors.clone().map(|at| (at, *content)).collect())
+                            let sectors = sectors.clone().map(|at| (at, *content));
+                            DiskOp::Write(sectors.collect(), Way::Cached)
                         }
-                        What::Mend(sector, content) => DiskOp::Write(vec![(*sector, *content)]),
+                        What::Mend(sector, content) => self.mend(vec![(*sector, *content)]),
                         What::Flush => DiskOp::Flush(self.disks[half].written),
                     };
                     life.pending.push(Pending { half, op, owner: Owner::Client(client.id) });

@@ -12,12 +12,24 @@ pub(super) const ROT: u64 = 1 << 63;
 #[derive(Debug, Clone)]
 pub(super) enum DiskOp {
     /// Sectors and their content.
-    Write(Vec<(usize, u64)>),
+    Write(Vec<(usize, u64)>, Way),
     /// Sectors.
     Read(Vec<usize>),
     /// Of all writes up to this number.
     Flush(u64),
     Header(Header),
+}
+
+/// The way in which sectors are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    /// By a client: into the volatile cache.
+    Cached,
+    /// By a copy, into the volatile cache. It does not read what it overwrites, so no mirror can
+    /// know of a flipped bit below it that a power cut shows again: such a bit flips back.
+    Unread,
+    /// By whatever mends flipped bits. It knows of them, so nothing may show them again.
+    Durable,
 }
 
 #[derive(Debug)]
@@ -82,8 +94,17 @@ impl Disk {
     /// Carries an operation out, and returns what it reads.
     pub(super) fn carry_out(&mut self, op: &DiskOp) -> Vec<u64> {
         match op {
-            DiskOp::Write(sectors) => {
+            DiskOp::Write(sectors, Way::Durable) => {
                 for (sector, content) in sectors {
+                    self.durable[*sector] = *content;
+                    self.cached.retain(|(_, at, _)| at != sector);
+                }
+            }
+            DiskOp::Write(sectors, way) => {
+                for (sector, content) in sectors {
+                    if *way == Way::Unread {
+                        self.durable[*sector] &= !ROT;
+                    }
                     self.written += 1;
                     self.cached.push((self.written, *sector, *content));
                 }
@@ -110,9 +131,9 @@ impl Disk {
     /// Part of an operation happens at a crash; a header may tear.
     pub(super) fn tear(&mut self, op: &DiskOp, random: &mut SmallRng) {
         match op {
-            DiskOp::Write(sectors) => {
+            DiskOp::Write(sectors, way) => {
                 let some = sectors.iter().filter(|_| random.random()).copied().collect();
-                drop(self.carry_out(&DiskOp::Write(some)));
+                drop(self.carry_out(&DiskOp::Write(some, *way)));
             }
             DiskOp::Header(_) => match random.random_range(0..3) {
                 0 => drop(self.carry_out(op)),

@@ -5,7 +5,7 @@ use rand::Rng;
 use super::super::generation::Halves;
 use super::super::plant::Plant;
 use super::super::state::{Job, Raised};
-use super::disk::{DiskOp, ROT};
+use super::disk::{DiskOp, ROT, Way};
 use super::life::{Copy, Ends, Life, Owner, Pending, REGION_SECTORS};
 use super::world::World;
 
@@ -133,7 +133,7 @@ impl World {
                 self.seldom.mended_copies += mended.len() as u64;
                 let mends = !mended.is_empty();
                 if mends {
-                    let op = DiskOp::Write(mended);
+                    let op = self.mend(mended);
                     life.pending.push(Pending { half: from, op, owner: Owner::Copy });
                 }
                 let to = to.without(unread);
@@ -143,7 +143,7 @@ impl World {
                     return;
                 }
                 for half in to.iter() {
-                    let op = DiskOp::Write(sectors.clone());
+                    let op = DiskOp::Write(sectors.clone(), Way::Unread);
                     life.pending.push(Pending { half, op, owner: Owner::Copy });
                 }
                 life.lanes.copy = Some((Copy::Write, Ends { left, missed: unread }));
@@ -156,7 +156,7 @@ impl World {
 }
 
 /// All faults that can be planted.
-pub(super) const PLANTS: [Plant; 10] = [
+pub(super) const PLANTS: [Plant; 11] = [
     Plant::AcknowledgeEarly,
     Plant::RaiseNothing,
     Plant::WriteUnmarked,
@@ -167,4 +167,5 @@ pub(super) const PLANTS: [Plant; 10] = [
     Plant::TrustHeaders,
     Plant::SkipReturning,
     Plant::CopyRot,
+    Plant::MendUnflushed,
 ];

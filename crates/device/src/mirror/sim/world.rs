@@ -153,7 +153,7 @@ impl World {
             self.random.random_range(0..self.sectors()),
         );
         let touches = |op: &DiskOp| match op {
-            DiskOp::Write(sectors) => sectors.iter().any(|(at, _)| *at == sector),
+            DiskOp::Write(sectors, _) => sectors.iter().any(|(at, _)| *at == sector),
             DiskOp::Read(sectors) => sectors.contains(&sector),
             DiskOp::Flush(_) | DiskOp::Header(_) => false,
         };
