@@ -163,11 +163,14 @@ fn an_old_copy_of_a_half_is_never_served() {
     let path = folder.path();
     let source = prepare(path, &files(path), DATA).unwrap();
     fill(&source, 0, 16, 1);
+    // A write does not wait for the generation of a start to reach the witness.
+    await_status(&source, "generation 2", |status| status.generation == 2);
     drop(source);
     let [one, two, copy, gone] = ["one", "two", "copy", "gone"].map(|name| path.join(name));
     std::fs::copy(&one, &copy).unwrap();
     let source = prepare(path, &files(path), DATA).unwrap();
     fill(&source, 0, 16, 2);
+    await_status(&source, "generation 3", |status| status.generation == 3);
     drop(source);
     std::fs::copy(&copy, &one).unwrap();
     // Alone.
