@@ -23,8 +23,8 @@ use rustix::fs::{FlockOperation, flock};
 use crate::patience::patiently;
 use crate::place::{BelowKind, Place, Sysfs};
 
-/// The first bytes of a file carry the locks by which qemu tells its processes what each does with an
-/// image. They are left out, so that `qemu-img` can read a volume that is served.
+/// The first bytes of a file carry the locks by which qemu tells its processes what each does with
+/// an image. They are left out, so that `qemu-img` can read a volume that is served.
 const BYTES_OF_QEMU: u64 = 4096;
 
 /// A loop device may stand on a file that is on another one; not for ever.
