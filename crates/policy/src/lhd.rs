@@ -47,6 +47,8 @@ pub struct AgedHits {
     hits: Arc<[AtomicU32]>,
     /// Insertions per age.
     step: Arc<AtomicU32>,
+    /// Entries to come, as far as that is known.
+    expected: usize,
 }
 
 impl AgedHits {
@@ -88,7 +90,7 @@ impl Marks for AgedHits {
             // see `touch`
             self.hits = self.hits.iter().map(|count| AtomicU32::new(count.load(Relaxed))).collect();
             self.step = Arc::default();
-            self.span(slots);
+            self.span(slots.max(self.expected));
         }
     }
 
@@ -179,6 +181,7 @@ impl Policy for Lhd {
                 stamps: Stamps::new(COUNT_MAX),
                 hits: (0..AGES * CLASSES).map(|_| AtomicU32::new(0)).collect(),
                 step: Arc::new(AtomicU32::new(1)),
+                expected: 0,
             },
             weights: Vec::new(),
             hits: vec![0.0; AGES * CLASSES],
@@ -196,6 +199,10 @@ impl Eviction for Lhd {
 
     fn marks(&self) -> &AgedHits {
         &self.marks
+    }
+
+    fn expect(&mut self, slots: usize) {
+        self.marks.expected = slots;
     }
 
     fn promote(&mut self, _: Slot) {}

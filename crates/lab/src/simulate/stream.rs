@@ -5,7 +5,7 @@
 //! Waldspurger et al., FAST '15): which keys is decided by a hash, so all requests of a key stay
 //! together, and a cache of `rate` times the size sees `rate` of the misses.
 //!
-//! A deletion, and a request that gives an object another size, is a [`Change`] between two
+//! A deletion, and a request that gives an object another size, is a `Change` between two
 //! requests: loops stop there only, so that traces without any pay nothing for it.
 
 use std::time::Duration;
