@@ -4,7 +4,7 @@
 //! meanwhile; then its value does not come in. A load that fails is nobody else's error.
 //!
 //! Threads wait for a condition, and coroutines for a function that is called at the end. Neither
-//! waits where that could have no end ([`waits`](crate::waits)). A child of `fork` has none of the
+//! waits where that could have no end ([`crate::waits`]). A child of `fork` has none of the
 //! threads and loops that load there, so that loads of the parent are over for it.
 //!
 //! The locks here are held for some instructions, and never while Python's code runs or the

@@ -4,7 +4,7 @@
 //! interpreter's lock (GIL) to a thread that then waits for the cache's: neither would go on. So
 //! `str`, `int`, `bytes`, `float`, `bool`, `None`, types, and tuples of these, all of exactly these
 //! types, are compared here as Python does, without it. An object of another type that is equal to
-//! one of these is compared by that one ([`plain`](crate::plain)): numbers, namedtuples, and most
+//! one of these is compared by that one ([`crate::plain`]): numbers, namedtuples, and most
 //! subclasses. Every other key is resolved to an [identity](crate::identity::Known) first, outside
 //! of locks, and is equal to keys of that sort only.
 //!

@@ -77,7 +77,7 @@ fn a_loop_device_over_a_file_is_that_file() {
 
 #[test]
 fn a_bind_mount_of_a_file_is_that_file() {
-    let volume = Volume::new(&pattern(2, MIB), "through");
+    let volume = Volume::new(&pattern(2, 4 * MIB), "through");
     let other = volume.path("other.img");
     std::fs::write(&other, "").expect("a file");
     let mount = |words: &[&str]| {

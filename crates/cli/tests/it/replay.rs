@@ -359,7 +359,7 @@ fn what_cannot_be_replayed_is_refused_in_a_line() {
         timed.csv BOTH --limit 0                                             → --limit
         timed.csv --backing memory:4EiB --cache memory:512KiB                → 4194304TiB | \
                  524288TiB
-        timed.csv --backing memory:1MiB --cache memory:100PiB --time virtual → 102400TiB | too large
+        timed.csv --backing memory:1MiB --cache memory:100PiB --time virtual → 102400TiB | more than
         timed.csv BOTH --interval 20                                         → 20 of its | two
         timed.csv BOTH --interval 0                                          → --interval | 5%
         timed.csv BOTH --seed 2                                              → timed.csv | --seed
