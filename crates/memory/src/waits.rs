@@ -156,13 +156,16 @@ impl Graph {
 }
 
 /// The graph, locked by a thread that forks.
+#[cfg(all(unix, not(miri)))]
 pub(crate) struct Locked(MutexGuard<'static, Option<Graph>>);
 
 /// Locks the graph for a fork.
+#[cfg(all(unix, not(miri)))]
 pub(crate) fn locked() -> Locked {
     Locked(graph())
 }
 
+#[cfg(all(unix, not(miri)))]
 impl Locked {
     /// Forgets all waits: other threads are not there, and the one that has forked does not wait.
     pub(crate) fn in_the_child(mut self) {
