@@ -34,7 +34,7 @@ pub(super) enum Found {
     /// Zeros in all places that matter.
     Nothing,
     Foreign,
-    Cache(KeptCache),
+    Cache(Box<KeptCache>),
     /// A cache of which nothing is valid any more.
     Retired,
     Unreadable(StoreError),
@@ -49,7 +49,7 @@ pub(super) fn look(
         return Ok(Found::Retired);
     }
     match KeptCache::open(io, progress) {
-        Ok(Some(kept)) => return Ok(Found::Cache(kept)),
+        Ok(Some(kept)) => return Ok(Found::Cache(Box::new(kept))),
         Ok(None) => {}
         Err(error @ StoreError::Io { .. }) => return Err(error),
         Err(error) => return Ok(Found::Unreadable(error)),

@@ -241,7 +241,7 @@ fn replacement(
         Found::Cache(_) if wishes.joins => return Err(Refusal::Joins.into()),
         Found::Cache(kept) => {
             check_layout(&kept, wishes)?;
-            return Ok(Some(kept));
+            return Ok(Some(*kept));
         }
         Found::Unreadable(error) if !consent.initialise => {
             return Err(Refusal::Unreadable(error).into());

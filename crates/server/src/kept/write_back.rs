@@ -82,8 +82,8 @@ pub fn write_back(
     let mut known = Vec::new();
     for (place, at) in order.iter().enumerate() {
         let (_, kept) = opened(&tiers[*at])?;
-        let (mut kept, before) = match noted(Found::Cache(kept), state, passed[*at]) {
-            (Found::Cache(kept), before) => (kept, before),
+        let (mut kept, before) = match noted(Found::Cache(Box::new(kept)), state, passed[*at]) {
+            (Found::Cache(kept), before) => (*kept, before),
             _ => return Err(Refusal::NoCache.into()), // it was ended
         };
         old_copy(&kept, before.judged, consent)?;
@@ -120,7 +120,7 @@ pub fn write_back(
 fn opened(source: &Arc<dyn DeviceSource>) -> Result<(Disk, KeptCache), StartError> {
     let mut cache = Disk::open(source)?;
     match cache.with_io(|io| look(io, &mut |_, _| {}))? {
-        Found::Cache(kept) => Ok((cache, kept)),
+        Found::Cache(kept) => Ok((cache, *kept)),
         Found::Unreadable(error) => Err(Refusal::Unreadable(error).into()),
         Found::Nothing | Found::Foreign | Found::Retired => Err(Refusal::NoCache.into()),
     }
