@@ -17,13 +17,22 @@ demo: ## build, then see a slow volume made faster
 	$(CARGO) run --profile demo --locked -p floe-lab --no-default-features --bin floe-demo
 
 .PHONY: test
-test: ## every test, also those with real NBD clients, from C and from Python
-	@scripts/require build clients guest ceph c rocksdb python browser bench
-	FLOE_REQUIRE_CLIENTS=1 FLOE_MIRROR_WORLDS=100000 $(CARGO) test --workspace --locked --no-fail-fast
+test: ## unit, model and integration tests, also with real NBD clients, from C and from Python
+	@scripts/require build clients c python
+	FLOE_REQUIRE_CLIENTS=1 CARGO="$(CARGO)" scripts/run-tests
 	$(CARGO) test -p floe -p floe-memory --lib --all-features --locked --no-fail-fast -- metrics event_tests
+	scripts/test-python
+
+.PHONY: test-hosts
+test-hosts: ## tests with guests, Ceph, RocksDB and a browser, and long campaigns
+	@scripts/require build clients guest ceph c rocksdb browser
+	FLOE_REQUIRE_CLIENTS=1 CARGO="$(CARGO)" scripts/run-tests --hosts
+
+.PHONY: counts
+counts: ## instructions and shared writes of the cache in memory, against their limits
+	@scripts/require build bench
 	$(CARGO) bench -p floe-memory --bench instructions --locked -- --check
 	$(CARGO) bench -p floe-memory --bench count --locked -- --check
-	scripts/test-python
 
 # What a change needs before it is committed: no other programs, no guests, no crash simulator.
 .PHONY: check

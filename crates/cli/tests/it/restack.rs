@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{Server, Volume, assert_same, floe, floe_ok, text};
-use crate::kills::load::Load;
-use crate::kills::model::{Model, SECTOR};
+use crate::hosts::kills::load::Load;
+use crate::hosts::kills::model::{Model, SECTOR};
 use floe_server::nbd_client::Client;
 use floe_testkit::pattern;
 use rand::rngs::SmallRng;

@@ -4,11 +4,12 @@ mod common;
 mod devices;
 mod faults;
 mod files;
+mod hosts;
 mod lending;
 mod media;
 mod mirrors;
 mod nbd;
-mod rbd;
+
 mod rings;
 mod shapes;
 mod sockets;

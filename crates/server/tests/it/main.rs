@@ -1,7 +1,6 @@
 //! The server, as clients and operators meet it.
 
-mod browser;
-mod live_page;
+mod hosts;
 mod nbd_client_replies;
 mod nbd_clients;
 mod nbd_servers;

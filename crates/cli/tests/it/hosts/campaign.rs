@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{Server, Volume, floe, text};
-use crate::kills::load::{Done, Load};
-use crate::kills::model::{Model, SECTOR};
+use crate::hosts::kills::load::{Done, Load};
+use crate::hosts::kills::model::{Model, SECTOR};
 use floe_server::nbd_client::Client;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

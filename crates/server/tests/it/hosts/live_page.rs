@@ -10,7 +10,7 @@ use floe_server::admin::{AdminAddress, PageKey, Token};
 use floe_testkit::{PATIENCE, is_installed, patiently};
 use serde_json::{Value, json};
 
-use crate::browser::{Browser, PROGRAM};
+use super::browser::{Browser, PROGRAM};
 use crate::rig::{Rig, Setup, VOLUME};
 
 /// A name that would run if it were taken for markup.

@@ -14,7 +14,7 @@ use floe_server::nvme_client::Controller;
 use floe_testkit::run;
 
 use crate::common::{Server, Volume, floe, floe_ok, text};
-use crate::guest::{guests_run, scripts};
+use crate::hosts::guest::{guests_run, scripts};
 
 const VOLUME_MIB: usize = 64;
 const NAME: &str = "nqn.2026-11.com.example:floe";

@@ -24,7 +24,7 @@ struct Rocksdb(Vec<String>, Vec<String>);
 /// Debian's, which has type information. `None` where it is not installed and need not be.
 fn installed() -> Option<Rocksdb> {
     if !Path::new("/usr/include/rocksdb/cache.h").exists() {
-        assert!(!must_be_there(), "RocksDB is not installed: scripts/require c");
+        assert!(!must_be_there(), "RocksDB is not installed: scripts/require rocksdb");
         eprintln!("SKIPPED: RocksDB is not installed");
         return None;
     }
@@ -122,7 +122,7 @@ fn a_database_of_the_newest_rocksdb_finds_what_it_wrote() {
 fn rocksdbs_own_programs_use_the_cache_without_being_built_anew() {
     let Some(rocksdb) = installed() else { return };
     if Command::new("db_bench").arg("--version").output().is_err() {
-        assert!(!must_be_there(), "rocksdb-tools is not installed: scripts/require c");
+        assert!(!must_be_there(), "rocksdb-tools is not installed: scripts/require rocksdb");
         eprintln!("SKIPPED: rocksdb-tools is not installed");
         return;
     }

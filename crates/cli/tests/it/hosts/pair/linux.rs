@@ -10,8 +10,8 @@ use rustix::process::Signal;
 use super::paths::{NAME, pair_of};
 use super::rig::{MIB, Pair};
 use crate::common::floe_ok;
-use crate::guest::guests_run;
-use crate::guest_nvme::{Guest, Target};
+use crate::hosts::guest::guests_run;
+use crate::hosts::guest_nvme::{Guest, Target};
 
 const SIZE: usize = 24 * MIB;
 
