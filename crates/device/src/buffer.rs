@@ -7,14 +7,18 @@
 //! everything is a raw copy. Reading a slice while a read into it is in flight gives unspecified
 //! bytes, so the owner of an operation leaves its slice alone until the completion.
 
-use std::fmt;
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::{fmt, io};
 
-mod buddy;
-mod ground;
-mod pool;
+use crate::SECTOR_BYTES;
+use crate::mapping::Mapping;
 
 pub use pool::{Buffer, Lent, Pool, PoolStats, Seed};
+
+mod pool;
 
 impl Buffer {
     /// The part of the buffer in `range`.
@@ -154,6 +158,80 @@ impl Slice {
 impl fmt::Debug for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Slice({} bytes)", self.len)
+    }
+}
+
+const PAGE: usize = SECTOR_BYTES as usize;
+
+/// The arenas of one pool, or of the pools of several threads: equal parts of one mapping.
+#[derive(Debug)]
+pub(crate) struct Family {
+    mapping: Mapping,
+    arena_bytes: usize,
+}
+
+impl Family {
+    /// Arenas of `arena_bytes` each, whole pages.
+    fn new(arenas: usize, arena_bytes: usize) -> io::Result<Family> {
+        let bytes = arenas.checked_mul(arena_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
+        let mapping = Mapping::new(bytes)?;
+        mapping.prefer_huge_pages();
+        Ok(Family { mapping, arena_bytes })
+    }
+
+    /// First byte of all arenas, which lie one after another.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.mapping.start()
+    }
+
+    /// Bytes of all arenas.
+    pub(crate) fn bytes(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Bytes of each arena.
+    pub(crate) fn arena_bytes(&self) -> usize {
+        self.arena_bytes
+    }
+}
+
+/// The memory below a buffer.
+enum Ground {
+    Arena { _family: Arc<Family> },
+    Heap { start: NonNull<u8>, layout: Layout },
+}
+
+// SAFETY: a `Ground` is an address and the duty to free it; its heap block is its own, and no
+// method reads through it.
+unsafe impl Send for Ground {}
+// SAFETY: as above; nothing changes behind a shared reference.
+unsafe impl Sync for Ground {}
+
+impl Ground {
+    /// That of a buffer in an arena.
+    fn in_arena(family: &Arc<Family>) -> Ground {
+        Ground::Arena { _family: Arc::clone(family) }
+    }
+
+    /// A zeroed heap block of `bytes`, which are whole pages and not none.
+    fn from_heap(bytes: usize) -> (Ground, NonNull<u8>) {
+        assert!(bytes > 0, "a heap block has a size");
+        let layout = Layout::from_size_align(bytes, PAGE)
+            .expect("a buffer is smaller than the address space");
+        // SAFETY: the layout's size is not zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) })
+            .unwrap_or_else(|| handle_alloc_error(layout));
+        (Ground::Heap { start, layout }, start)
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if let Ground::Heap { start, layout } = *self {
+            // SAFETY: allocated with this layout in `Ground::from_heap`; the last owner is being
+            // dropped.
+            unsafe { dealloc(start.as_ptr(), layout) };
+        }
     }
 }
 

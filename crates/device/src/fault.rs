@@ -17,27 +17,24 @@
 //! it).
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
 use crate::buffer::{Pool, Slice};
 use crate::range::clip;
-use crate::write_cache::{Dirty, UNIT_BYTES, WriteCache};
-use crate::{Action, Completion, Device, Operation};
-
-mod plan;
-mod script;
-
-pub use plan::{AfterTear, Fault, FaultPlan, Kind, Rates};
+use crate::volatile::{Dirty, UNIT_BYTES, WriteCache};
+use crate::{Action, Completion, Device, Operation, SECTOR_BYTES};
 
 pub use script::Script;
+
 pub(crate) use script::ScriptedDevice;
 
-mod settle;
-
-use settle::{Job, Settling, Step};
+mod script;
 
 /// A device that fails on purpose.
 #[derive(Debug)]
@@ -372,4 +369,332 @@ impl<D: Device> Device for FaultDevice<D> {
 
 fn broken() -> io::Error {
     io::Error::from_raw_os_error(libc::EIO)
+}
+
+/// The longest delay a seeded plan draws, in polls.
+const DELAY_POLLS_MAX: u32 = 8;
+
+/// Kinds of operations, as plans count them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Reads.
+    Read,
+    /// Writes, durable or not.
+    Write,
+    /// Zeroings and discards.
+    Zero,
+    /// Flushes.
+    Flush,
+}
+
+/// A fault, applied to one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// Fail with EIO, without effect.
+    Fail,
+    /// Take effect, but complete only after `polls` further polls.
+    Delay {
+        /// The number of polls by which it is later than usual.
+        polls: u32,
+    },
+    /// Store only the first units of a write, then fail. Any other operation just fails.
+    Tear {
+        /// The number of units of 512 bytes that are stored.
+        units: u64,
+        /// The consequence of the tear.
+        then: AfterTear,
+    },
+    /// Report success without effect: a write is lost, a read leaves its slice as it was, a flush
+    /// keeps nothing.
+    Drop,
+}
+
+/// The consequence of a torn write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AfterTear {
+    /// The write fails with EIO.
+    Error,
+    /// The power fails: the torn part is on the medium, everything else unflushed is lost.
+    PowerCut,
+}
+
+/// Probabilities of faults, each between 0 and 1, for every operation.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Rates {
+    /// Of failing.
+    pub fail: f64,
+    /// Of completing late, and so out of order.
+    pub delay: f64,
+    /// Of being torn (writes only).
+    pub tear: f64,
+    /// Of being lost without a word (writes only).
+    pub drop: f64,
+}
+
+/// A list of the operations that fail, with their faults.
+#[derive(Debug, Clone, Default)]
+pub struct FaultPlan {
+    named: HashMap<(Kind, u64), Fault>,
+    seeded: Option<(SmallRng, Rates)>,
+}
+
+impl FaultPlan {
+    /// Nothing fails by itself.
+    pub fn none() -> FaultPlan {
+        FaultPlan::default()
+    }
+
+    /// Faults drawn from a seed.
+    pub fn seeded(seed: u64, rates: Rates) -> FaultPlan {
+        FaultPlan { named: HashMap::new(), seeded: Some((SmallRng::seed_from_u64(seed), rates)) }
+    }
+
+    /// Also does `fault` to the `nth` operation of its kind, counted from zero.
+    pub fn on(mut self, kind: Kind, nth: u64, fault: Fault) -> FaultPlan {
+        self.set(kind, nth, fault);
+        self
+    }
+
+    fn set(&mut self, kind: Kind, nth: u64, fault: Fault) {
+        self.named.insert((kind, nth), fault);
+    }
+
+    /// Chooses the fault of this operation of `units` units. Draws the same amount of randomness
+    /// for every operation, so that one more read does not change the fate of a later write beyond
+    /// shifting it.
+    fn decide(&mut self, kind: Kind, nth: u64, units: u64) -> Option<Fault> {
+        let drawn = self.seeded.as_mut().and_then(|(random, rates)| {
+            let (which, how): (f64, f64) = (random.random(), random.random());
+            draw(kind, units, which, how, rates)
+        });
+        self.named.remove(&(kind, nth)).or(drawn)
+    }
+}
+
+fn draw(kind: Kind, units: u64, which: f64, how: f64, rates: &Rates) -> Option<Fault> {
+    let write = kind == Kind::Write;
+    let faults = [
+        (rates.fail, Fault::Fail),
+        (rates.delay, Fault::Delay { polls: 1 + (how * f64::from(DELAY_POLLS_MAX)) as u32 }),
+        (
+            if write { rates.tear } else { 0.0 },
+            Fault::Tear { units: (how * units as f64) as u64, then: AfterTear::Error },
+        ),
+        (if write { rates.drop } else { 0.0 }, Fault::Drop),
+    ];
+    let mut reach = 0.0;
+    faults.into_iter().find_map(|(rate, fault)| {
+        reach += rate;
+        (which < reach).then_some(fault)
+    })
+}
+
+/// Sectors that shall reach the medium, and who waits for it.
+#[derive(Debug)]
+struct Job {
+    token: Option<u64>,
+    what: Vec<Dirty>,
+    flush: bool,
+    delay: u32,
+}
+
+/// A job's present operation on the inner device.
+#[derive(Debug)]
+enum Step {
+    Fetch { dirty: Dirty, into: Slice },
+    Store,
+    Flush,
+}
+
+#[derive(Debug, Default)]
+struct Settling {
+    queue: VecDeque<Job>,
+    current: Option<Current>,
+}
+
+#[derive(Debug)]
+struct Current {
+    job: Job,
+    /// Sectors of the job already begun.
+    begun: usize,
+    /// Fetched and patched, to be stored.
+    fetched: Vec<(u64, Slice)>,
+    /// Steps the inner device has not finished.
+    open: usize,
+    flushed: bool,
+    result: io::Result<()>,
+}
+
+impl Settling {
+    fn push(&mut self, job: Job) {
+        self.queue.push_back(job);
+    }
+
+    fn is_idle(&self) -> bool {
+        self.queue.is_empty() && self.current.is_none()
+    }
+
+    /// The next thing to ask of the inner device, if anything can be asked now.
+    fn next(&mut self, pool: &Pool) -> Option<(u64, Action, Step)> {
+        if self.current.is_none() {
+            let job = self.queue.pop_front()?;
+            let fetched = Vec::new();
+            self.current =
+                Some(Current { job, begun: 0, fetched, open: 0, flushed: false, result: Ok(()) });
+        }
+        let current = self.current.as_mut()?;
+        let step = current.step(pool)?;
+        current.open += 1;
+        Some(step)
+    }
+
+    fn finished(&mut self, step: Step, result: io::Result<()>) {
+        let current = self.current.as_mut().expect("a step belongs to the current job");
+        current.open -= 1;
+        match (step, result) {
+            (Step::Fetch { .. }, Ok(())) if current.result.is_err() => {}
+            (Step::Fetch { dirty, into }, Ok(())) => {
+                dirty.patch(&into);
+                current.fetched.push((dirty.offset, into));
+            }
+            (_, Err(error)) => current.result = Err(error),
+            (Step::Store | Step::Flush, Ok(())) => {}
+        }
+    }
+
+    /// The current job, once nothing is left to do for it.
+    fn take_finished(&mut self) -> Option<(Job, io::Result<()>)> {
+        let current = self.current.take_if(|current| current.is_finished())?;
+        Some((current.job, current.result))
+    }
+
+    /// Drops the jobs nobody began, and lets the current one run out unanswered. Returns who
+    /// waited.
+    fn abandon(&mut self) -> Vec<u64> {
+        let mut waiting: Vec<u64> = self.queue.drain(..).filter_map(|job| job.token).collect();
+        if let Some(current) = &mut self.current {
+            waiting.extend(current.job.token.take());
+            // The power is gone: nothing more is begun.
+            current.begun = current.job.what.len();
+            current.fetched.clear();
+            current.result = Err(io::ErrorKind::BrokenPipe.into());
+        }
+        waiting
+    }
+}
+
+impl Current {
+    fn step(&mut self, pool: &Pool) -> Option<(u64, Action, Step)> {
+        if let Some((offset, from)) = self.fetched.pop() {
+            return Some((offset, Action::Write { from, durable: false }, Step::Store));
+        }
+        if let Some(dirty) = self.job.what.get(self.begun) {
+            self.begun += 1;
+            let slice = pool.allocate(SECTOR_BYTES as usize).whole();
+            let dirty = dirty.alone();
+            if dirty.is_whole() {
+                dirty.patch(&slice);
+                let store = Action::Write { from: slice, durable: false };
+                return Some((dirty.offset, store, Step::Store));
+            }
+            let fetch = Action::Read(slice.clone());
+            return Some((dirty.offset, fetch, Step::Fetch { dirty, into: slice }));
+        }
+        if self.open == 0 && self.job.flush && !self.flushed && self.result.is_ok() {
+            self.flushed = true;
+            return Some((0, Action::Flush, Step::Flush));
+        }
+        None
+    }
+
+    fn is_finished(&self) -> bool {
+        let all_begun = self.begun == self.job.what.len() && self.fetched.is_empty();
+        let flushed = !self.job.flush || self.flushed || self.result.is_err();
+        self.open == 0 && all_begun && flushed
+    }
+}
+
+#[cfg(test)]
+mod plan_tests {
+    use super::*;
+
+    fn fates(seed: u64) -> Vec<Option<Fault>> {
+        let rates = Rates { fail: 0.1, delay: 0.1, tear: 0.1, drop: 0.1 };
+        let mut plan = FaultPlan::seeded(seed, rates);
+        (0..1000).map(|nth| plan.decide(Kind::Write, nth, 64)).collect()
+    }
+
+    #[test]
+    fn a_seed_always_gives_the_same_faults_and_another_seed_others() {
+        assert_eq!(fates(7), fates(7));
+        assert_ne!(fates(7), fates(8));
+    }
+
+    #[test]
+    fn faults_come_as_often_as_their_rates_say() {
+        let fates = fates(1);
+        let count =
+            |is: fn(&Fault) -> bool| fates.iter().flatten().filter(|fault| is(fault)).count();
+        for found in [
+            count(|fault| *fault == Fault::Fail),
+            count(|fault| matches!(fault, Fault::Delay { polls: 1..=8 })),
+            count(|fault| matches!(fault, Fault::Tear { units: 0..64, .. })),
+            count(|fault| *fault == Fault::Drop),
+        ] {
+            assert!((60..140).contains(&found), "{found} of about 100");
+        }
+    }
+
+    #[test]
+    fn a_named_operation_fails_once() {
+        let mut plan = FaultPlan::none().on(Kind::Flush, 1, Fault::Fail);
+        assert_eq!(plan.decide(Kind::Flush, 0, 0), None);
+        assert_eq!(plan.decide(Kind::Write, 1, 8), None);
+        assert_eq!(plan.decide(Kind::Flush, 1, 0), Some(Fault::Fail));
+        assert_eq!(plan.decide(Kind::Flush, 2, 0), None);
+    }
+}
+
+#[cfg(test)]
+mod settle_tests {
+    use super::super::volatile::WriteCache;
+    use super::*;
+
+    #[test]
+    fn a_job_flushes_once_all_it_stored_has_arrived_and_the_next_waits_for_it() {
+        let pool = Pool::new(0);
+        let mut cache = WriteCache::default();
+        cache.write(0, &pool.allocate(2 * SECTOR_BYTES as usize).whole());
+        let mut settling = Settling::default();
+        for token in [1, 2] {
+            settling.push(Job { token: Some(token), what: cache.all(), flush: true, delay: 0 });
+        }
+        for token in [1, 2] {
+            let stores = [settling.next(&pool), settling.next(&pool)];
+            assert!(stores.iter().all(|step| matches!(step, Some((_, _, Step::Store)))));
+            assert!(settling.next(&pool).is_none(), "nothing to do until the stores are done");
+            settling.finished(Step::Store, Ok(()));
+            assert!(settling.next(&pool).is_none(), "one store is still under way");
+            settling.finished(Step::Store, Ok(()));
+            assert!(settling.take_finished().is_none(), "not flushed yet");
+            assert!(matches!(settling.next(&pool), Some((_, Action::Flush, Step::Flush))));
+            assert!(settling.take_finished().is_none(), "the flush is under way");
+            settling.finished(Step::Flush, Ok(()));
+            assert_eq!(settling.take_finished().and_then(|(job, _)| job.token), Some(token));
+        }
+        assert!(settling.is_idle());
+    }
+
+    #[test]
+    fn a_job_whose_store_failed_fails_without_a_flush() {
+        let pool = Pool::new(0);
+        let mut cache = WriteCache::default();
+        cache.zero(0, SECTOR_BYTES);
+        let mut settling = Settling::default();
+        settling.push(Job { token: Some(1), what: cache.all(), flush: true, delay: 0 });
+        assert!(settling.next(&pool).is_some());
+        settling.finished(Step::Store, Err(io::ErrorKind::Other.into()));
+        assert!(settling.next(&pool).is_none());
+        assert!(settling.take_finished().is_some_and(|(_, result)| result.is_err()));
+    }
 }

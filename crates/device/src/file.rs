@@ -10,25 +10,25 @@
 //! queued and waits for it: disk I/O ends by itself, and closing a ring would not wait for the
 //! disk. Should waiting fail, the slices are leaked instead.
 
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
-use io_uring::types;
+use io_uring::{opcode, squeue, types};
+use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
 
 use crate::buffer::{Pool, Slice};
 use crate::range::clip;
 use crate::ring::{Event, Owner, Ring};
-use crate::{Action, Completion, Device, Extent, Operation, check_inside};
+use crate::{Action, Completion, Device, Extent, Operation, SECTOR_BYTES, check_inside};
 
-mod flight;
-mod holes;
-mod lock;
-mod open;
-
-use flight::{Flight, Progress, Work, not_fast};
 pub use open::{FileOptions, FileSource, OpenError};
+
+mod open;
 
 /// Alignment of memory that direct I/O accepts everywhere.
 const DIRECT_ALIGNMENT: usize = 512;
@@ -204,7 +204,7 @@ impl Device for FileDevice {
 
     fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
         check_inside(&range, self.size);
-        holes::find(self.source.file(), range, extents);
+        find(self.source.file(), range, extents);
     }
 
     fn next_due(&self) -> Option<Instant> {
@@ -226,5 +226,261 @@ impl Drop for FileDevice {
             }
         }
         self.ring.retire(self.owner);
+    }
+}
+
+/// The most bytes one entry moves; the rest follows as a continuation.
+const TRANSFER_BYTES_MAX: u64 = 1 << 30;
+/// Zeros written at a time where the file system cannot zero a range itself.
+const ZEROS_BYTES: u64 = 256 << 10;
+
+/// An operation the kernel has not finished.
+#[derive(Debug)]
+struct Flight {
+    token: u64,
+    /// Where the part still to do begins.
+    offset: u64,
+    /// The bytes still to do.
+    left: u64,
+    work: Work,
+}
+
+#[derive(Debug)]
+enum Work {
+    /// `into` is what the kernel fills; `target` what the caller asked to have filled, if that is
+    /// not aligned.
+    Read {
+        into: Slice,
+        target: Option<Slice>,
+    },
+    Write {
+        from: Slice,
+        durable: bool,
+    },
+    Zero {
+        may_unmap: bool,
+        fast: bool,
+    },
+    /// Zeroing on a file system that cannot: `zeros` written over and over.
+    ZeroByWriting {
+        zeros: Slice,
+    },
+    Discard,
+    Flush,
+}
+
+fn not_fast() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "zeros would have to be written")
+}
+
+fn ended(at: u64) -> io::Error {
+    let message = format!("the file ends at {at}, inside the device");
+    io::Error::new(io::ErrorKind::UnexpectedEof, message)
+}
+
+enum Progress {
+    Done(io::Result<()>),
+    More,
+}
+
+impl Flight {
+    fn entry(&self, fd: types::Fd, ring: &Ring) -> squeue::Entry {
+        let (offset, left) = (self.offset, self.left);
+        let len = left.min(TRANSFER_BYTES_MAX) as u32;
+        let write = |from: &Slice, len: u32, flags: i32| match ring.fixed_buffer(from) {
+            Some(index) => opcode::WriteFixed::new(fd, from.as_ptr(), len, index)
+                .offset(offset)
+                .rw_flags(flags)
+                .build(),
+            None => {
+                opcode::Write::new(fd, from.as_ptr(), len).offset(offset).rw_flags(flags).build()
+            }
+        };
+        let allocate = |mode| {
+            opcode::Fallocate::new(fd, left).offset(offset).mode(mode | FALLOC_FL_KEEP_SIZE).build()
+        };
+        match &self.work {
+            Work::Read { into, .. } => match ring.fixed_buffer(into) {
+                Some(index) => {
+                    opcode::ReadFixed::new(fd, into.as_ptr(), len, index).offset(offset).build()
+                }
+                None => opcode::Read::new(fd, into.as_ptr(), len).offset(offset).build(),
+            },
+            Work::Write { from, durable } => {
+                write(from, len, if *durable { libc::RWF_DSYNC } else { 0 })
+            }
+            Work::ZeroByWriting { zeros } => write(zeros, left.min(zeros.len() as u64) as u32, 0),
+            Work::Zero { may_unmap: true, .. } | Work::Discard => allocate(FALLOC_FL_PUNCH_HOLE),
+            Work::Zero { may_unmap: false, .. } => allocate(FALLOC_FL_ZERO_RANGE),
+            Work::Flush => opcode::Fsync::new(fd).flags(types::FsyncFlags::DATASYNC).build(),
+        }
+    }
+
+    /// A block device that has `now` bytes: where one writes past the end of what is left of it, it
+    /// says that there is no space, which sounds as if giving some back would help.
+    fn unless_past(&self, error: io::Error, now: io::Result<u64>) -> io::Error {
+        match now {
+            Ok(now)
+                if error.kind() == io::ErrorKind::StorageFull && now < self.offset + self.left =>
+            {
+                ended(now)
+            }
+            _ => error,
+        }
+    }
+
+    /// Takes in one result of the kernel's.
+    fn advance(&mut self, result: i32, pool: &Pool) -> Progress {
+        match (-result, &self.work) {
+            (libc::EINTR | libc::EAGAIN, _) => return Progress::More,
+            (libc::EOPNOTSUPP, Work::Discard) => return Progress::Done(Ok(())),
+            (libc::EOPNOTSUPP, Work::Zero { fast: true, .. }) => {
+                return Progress::Done(Err(not_fast()));
+            }
+            (libc::EOPNOTSUPP, Work::Zero { .. }) => {
+                let zeros = pool.allocate(self.left.min(ZEROS_BYTES) as usize).whole();
+                zeros.fill_zero();
+                self.work = Work::ZeroByWriting { zeros };
+                return Progress::More;
+            }
+            _ if result < 0 => return Progress::Done(Err(io::Error::from_raw_os_error(-result))),
+            _ => {}
+        }
+        let moved = result as u64;
+        match &mut self.work {
+            Work::Zero { .. } | Work::Discard | Work::Flush => return Progress::Done(Ok(())),
+            _ if moved == 0 => return Progress::Done(Err(ended(self.offset))),
+            Work::Read { into, target } => {
+                let moved = moved as usize;
+                if let Some(target) = target {
+                    Slice::copy(&into.slice(0..moved), &target.slice(0..moved));
+                    *target = target.slice(moved..target.len());
+                }
+                *into = into.slice(moved..into.len());
+            }
+            Work::Write { from, .. } => *from = from.slice(moved as usize..from.len()),
+            Work::ZeroByWriting { .. } => {}
+        }
+        self.offset += moved;
+        self.left -= moved;
+        if self.left == 0 { Progress::Done(Ok(())) } else { Progress::More }
+    }
+}
+
+/// One look finds no more extents than this, so that a file in a million pieces stops no thread.
+const EXTENTS_MAX: usize = 64;
+
+/// Appends the extents of a range of `file`, as [`Device::allocation`](crate::Device::allocation)
+/// has it. They begin and end at whole sectors, or where the range does.
+fn find(file: &File, range: Range<u64>, extents: &mut Vec<Extent>) {
+    let (mut at, end) = (range.start, range.end);
+    for _ in 0..EXTENTS_MAX / 2 {
+        if at >= end {
+            return;
+        }
+        let data = match seek(file, SeekFrom::Data(at)) {
+            Ok(data) => data.min(end),
+            Err(Errno::NXIO) => end, // no data any more
+            Err(_) => return extents.push(Extent::data(end - at)),
+        };
+        // A sector that is part hole, part data is data.
+        let data = if data == end { end } else { (data / SECTOR_BYTES * SECTOR_BYTES).max(at) };
+        if data > at {
+            extents.push(Extent::hole(data - at));
+            at = data;
+        }
+        if at < end {
+            // The data may have become a hole meanwhile: it is called data all the same, for one
+            // sector.
+            let hole = seek(file, SeekFrom::Hole(at)).unwrap_or(end).max(at + 1);
+            let hole = hole.next_multiple_of(SECTOR_BYTES).min(end);
+            extents.push(Extent::data(hole - at));
+            at = hole;
+        }
+    }
+}
+
+#[cfg(test)]
+mod flight_tests {
+    use super::*;
+
+    fn flight(left: u64, work: Work) -> Flight {
+        Flight { token: 1, offset: 8192, left, work }
+    }
+
+    fn more(progress: Progress) -> bool {
+        matches!(progress, Progress::More)
+    }
+
+    #[test]
+    fn a_transfer_cut_short_continues_where_it_stopped() {
+        let pool = Pool::new(0);
+        let (into, target) = (pool.allocate(8192).whole(), pool.allocate(8192).whole());
+        into.copy_from(&[7; 8192]);
+        target.fill_zero();
+        let start = into.as_ptr() as usize;
+        let mut read = flight(8192, Work::Read { into, target: Some(target.clone()) });
+        assert!(more(read.advance(4096, &pool)));
+        let Work::Read { into: rest, .. } = &read.work else { panic!("still a read") };
+        assert_eq!((read.offset, read.left, rest.as_ptr() as usize - start), (12288, 4096, 4096));
+        assert_eq!(target.to_vec(), [[7; 4096], [0; 4096]].concat());
+        assert!(more(read.advance(-libc::EINTR, &pool)));
+        assert!(matches!(read.advance(4096, &pool), Progress::Done(Ok(()))));
+        assert_eq!(target.to_vec(), [7; 8192]);
+
+        let mut write = flight(8192, Work::Write { from: target, durable: true });
+        assert!(more(write.advance(512, &pool)));
+        let Work::Write { from, .. } = &write.work else { panic!("still a write") };
+        assert_eq!((write.offset, write.left, from.len()), (8704, 7680, 7680));
+    }
+
+    #[test]
+    fn zeros_are_written_where_the_file_system_cannot_zero() {
+        let pool = Pool::new(0);
+        let len = ZEROS_BYTES + 4096;
+        let mut zero = flight(len, Work::Zero { may_unmap: true, fast: false });
+        assert!(more(zero.advance(-libc::EOPNOTSUPP, &pool)));
+        let Work::ZeroByWriting { zeros } = &zero.work else { panic!("now writes zeros") };
+        assert_eq!(zeros.to_vec(), vec![0; ZEROS_BYTES as usize]);
+        assert!(more(zero.advance(ZEROS_BYTES as i32, &pool)));
+        assert_eq!((zero.offset, zero.left), (8192 + ZEROS_BYTES, 4096));
+        assert!(matches!(zero.advance(4096, &pool), Progress::Done(Ok(()))));
+
+        let mut fast = flight(len, Work::Zero { may_unmap: true, fast: true });
+        let Progress::Done(Err(error)) = fast.advance(-libc::EOPNOTSUPP, &pool) else {
+            panic!("an error")
+        };
+        assert_eq!(error.kind(), io::ErrorKind::Unsupported);
+    }
+
+    #[test]
+    fn a_discard_the_file_system_does_not_know_succeeds_and_other_errors_arrive() {
+        let pool = Pool::new(0);
+        let discard = |errno: i32| flight(4096, Work::Discard).advance(-errno, &pool);
+        assert!(matches!(discard(libc::EOPNOTSUPP), Progress::Done(Ok(()))));
+        let Progress::Done(Err(error)) = discard(libc::EIO) else { panic!("an error") };
+        assert_eq!(error.raw_os_error(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn a_block_device_that_shrank_is_not_full() {
+        let pool = Pool::new(0);
+        let write = || {
+            let from = pool.allocate(4096).whole();
+            flight(4096, Work::Write { from, durable: false })
+        };
+        let kind = |errno: i32, now| {
+            let Progress::Done(Err(error)) = write().advance(-errno, &pool) else {
+                panic!("an error")
+            };
+            write().unless_past(error, now).kind()
+        };
+        assert_eq!(kind(libc::ENOSPC, Ok(8192)), io::ErrorKind::UnexpectedEof);
+        assert_eq!(kind(libc::ENOSPC, Ok(8192 + 4096)), io::ErrorKind::StorageFull);
+        assert_eq!(
+            kind(libc::ENOSPC, Err(io::ErrorKind::Other.into())),
+            io::ErrorKind::StorageFull
+        );
+        assert_eq!(kind(libc::ENOMEM, Ok(0)), io::ErrorKind::OutOfMemory);
     }
 }

@@ -38,7 +38,6 @@ mod source;
 mod spec;
 mod stripe;
 mod volatile;
-mod write_cache;
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -7,9 +7,7 @@
 
 mod device;
 mod model;
-mod presets;
-mod shared;
 
+pub use self::device::SharedMedium;
 pub use device::{MediumDevice, TimingError};
 pub use model::{Direction, Interference, Medium, Model, Path, Timing};
-pub use shared::SharedMedium;

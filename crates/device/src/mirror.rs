@@ -8,13 +8,10 @@
 //! A half without it is never served.
 
 mod device;
-mod generation;
 mod half;
 mod layout;
-mod marks;
 mod open;
 mod plant;
-mod regions;
 mod shared;
 #[cfg(test)]
 mod sim;
@@ -23,8 +20,8 @@ mod state;
 mod threads;
 mod witness;
 
+pub use self::witness::{Generation, Halves, RaiseError, Witness};
 pub use device::MirrorDevice;
-pub use generation::{Generation, Halves, RaiseError, Witness};
 pub(crate) use half::{HalfDevice, HalfPlace};
 pub use open::MirrorRefusal;
 pub(crate) use shared::Pace;

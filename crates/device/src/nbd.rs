@@ -10,21 +10,14 @@
 //! keeps a copy of those ([log]), and repeats them before anything else. It has the server flush
 //! when the copies get many.
 
-mod connect;
 mod device;
-mod error;
 mod hub;
-mod incoming;
-mod log;
-mod name;
-mod request;
-mod shared;
 mod socket;
 mod source;
 mod work;
 
+pub use self::source::NbdError;
+pub use self::source::NbdName;
 pub use device::NbdDevice;
-pub use error::NbdError;
-pub use name::NbdName;
 pub use socket::Socket as NbdSocket;
 pub use source::NbdSource;

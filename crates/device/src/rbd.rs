@@ -11,20 +11,13 @@
 //! implicit lock back and forth at every write of another client; the explicit one it refuses to
 //! others.
 
-mod connection;
 mod device;
-mod error;
-mod handles;
 mod image;
 mod library;
 mod lock;
-mod name;
-mod news;
-mod note;
-mod watch;
 
+pub use self::image::RbdError;
+pub use self::image::RbdName;
 pub use device::RbdDevice;
-pub use error::RbdError;
 pub use image::RbdSource;
 pub use lock::RbdWatch;
-pub use name::RbdName;

@@ -17,19 +17,15 @@
 //! releases, `get_mut` acquires, and so whatever the borrower did to the memory happened before its
 //! next use. A loan also keeps the mapping, so it outlives its home thread.
 
-mod home;
-
 use std::cell::{Cell, RefCell};
-use std::fmt;
-use std::io;
+use std::collections::VecDeque;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::{fmt, io};
 
-use self::home::Home;
-use super::buddy::Buddy;
-use super::ground::{Family, Ground, PAGE};
+use super::{Family, Ground, PAGE};
 
 /// The number of waiting loans one allocation looks at: more than one, so that looking outruns
 /// lending.
@@ -330,5 +326,209 @@ impl Lent {
 impl fmt::Debug for Lent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lent({} bytes)", self.len)
+    }
+}
+
+const NONE: u32 = u32::MAX;
+const TAKEN: u8 = u8::MAX;
+/// Blocks have fewer than 2^32 pages.
+pub(super) const ORDERS: usize = 32;
+
+#[derive(Debug)]
+pub(crate) struct Buddy {
+    heads: [u32; ORDERS],
+    next: Vec<u32>,
+    previous: Vec<u32>,
+    order_of: Vec<u8>,
+}
+
+impl Buddy {
+    /// All of `pages` free; their number need not be a power of two.
+    pub(crate) fn new(pages: usize) -> Buddy {
+        assert!(pages < NONE as usize, "an arena has fewer than 2^32 pages");
+        let mut buddy = Buddy {
+            heads: [NONE; ORDERS],
+            next: vec![NONE; pages],
+            previous: vec![NONE; pages],
+            order_of: vec![TAKEN; pages],
+        };
+        let mut page = 0;
+        while page < pages {
+            let order = page.trailing_zeros().min((pages - page).ilog2());
+            buddy.link(page as u32, order);
+            page += 1 << order;
+        }
+        buddy
+    }
+
+    /// The first page of a block of `2^order` pages, if there is one.
+    pub(crate) fn allocate(&mut self, order: u32) -> Option<u32> {
+        let found = (order..ORDERS as u32).find(|&o| self.heads[o as usize] != NONE)?;
+        let page = self.heads[found as usize];
+        self.unlink(page);
+        for half in (order..found).rev() {
+            self.link(page + (1 << half), half);
+        }
+        Some(page)
+    }
+
+    /// Takes back a block that `allocate(order)` gave out.
+    pub(crate) fn free(&mut self, mut page: u32, mut order: u32) {
+        debug_assert_eq!(self.order_of[page as usize], TAKEN, "freed twice");
+        loop {
+            let buddy = page ^ (1 << order);
+            if self.order_of.get(buddy as usize) != Some(&(order as u8)) {
+                break;
+            }
+            self.unlink(buddy);
+            page &= buddy;
+            order += 1;
+        }
+        self.link(page, order);
+    }
+
+    fn link(&mut self, page: u32, order: u32) {
+        let head = std::mem::replace(&mut self.heads[order as usize], page);
+        self.next[page as usize] = head;
+        self.previous[page as usize] = NONE;
+        if head != NONE {
+            self.previous[head as usize] = page;
+        }
+        self.order_of[page as usize] = order as u8;
+    }
+
+    fn unlink(&mut self, page: u32) {
+        let (next, previous) = (self.next[page as usize], self.previous[page as usize]);
+        let order = std::mem::replace(&mut self.order_of[page as usize], TAKEN);
+        match previous {
+            NONE => self.heads[order as usize] = next,
+            _ => self.next[previous as usize] = next,
+        }
+        if next != NONE {
+            self.previous[next as usize] = previous;
+        }
+    }
+}
+
+/// The number of free blocks of each order that are kept whole for the next buffer, past the buddy
+/// allocator.
+const KEPT: usize = 16;
+
+/// A pool's arena and its buffers, on the thread of the pool.
+struct Home {
+    family: Arc<Family>,
+    /// Where in the mapping this pool's arena begins.
+    first: usize,
+    buddy: RefCell<Buddy>,
+    /// Buffers that ended, by order, with their blocks: the next buffer of that order.
+    kept: RefCell<[Vec<Rc<Memory>>; ORDERS]>,
+    /// Counts of arena buffers whose blocks went back to the buddy allocator.
+    spare: RefCell<Vec<Rc<Memory>>>,
+    /// Buffers whose local count is zero but which a loan still holds.
+    on_loan: RefCell<VecDeque<Rc<Memory>>>,
+    used_bytes: Cell<usize>,
+    fallbacks: Cell<u64>,
+    fallback_bytes: Cell<usize>,
+}
+
+impl Home {
+    /// A buffer in a block that was kept whole.
+    fn again(self: &Rc<Home>, order: u32, len: usize) -> Option<Buffer> {
+        let mut memory = self.kept.borrow_mut().get_mut(order as usize)?.pop()?;
+        self.used_bytes.set(self.used_bytes.get() + (PAGE << order));
+        let inside = Rc::get_mut(&mut memory).expect("a kept block has one owner");
+        (inside.len, inside.home) = (len, Some(Rc::clone(self)));
+        Some(Buffer(ManuallyDrop::new(memory)))
+    }
+
+    /// Gives all kept blocks back to the buddy allocator, to become larger ones.
+    fn merge(&self) {
+        for memory in self.kept.borrow_mut().iter_mut().flat_map(|kept| kept.drain(..)) {
+            if let Place::Arena { page, order } = memory.place {
+                self.buddy.borrow_mut().free(page, order);
+            }
+            self.spare.borrow_mut().push(memory);
+        }
+    }
+
+    /// Looks at up to `most` buffers on loan, the longest waiting first, and takes back those that
+    /// have returned.
+    fn collect(&self, most: usize) {
+        let mut on_loan = self.on_loan.borrow_mut();
+        for _ in 0..most.min(on_loan.len()) {
+            let memory = on_loan.pop_front().expect("no more than there are");
+            if let Some(memory) = self.free(memory) {
+                on_loan.push_back(memory);
+            }
+        }
+    }
+
+    /// Takes back a buffer that nobody here uses; gives it back if another thread still does.
+    fn free(&self, mut memory: Rc<Memory>) -> Option<Rc<Memory>> {
+        let (place, ground) = {
+            let memory = Rc::get_mut(&mut memory).expect("nobody here uses it");
+            (memory.place, memory.ground.as_mut().expect("home buffers stand on something"))
+        };
+        // The other owners are the loans; this is the acquiring look of the invariants.
+        if Arc::get_mut(ground).is_none() {
+            return Some(memory);
+        }
+        match place {
+            Place::Arena { page, order } => {
+                self.used_bytes.set(self.used_bytes.get() - (PAGE << order));
+                let kept = &mut self.kept.borrow_mut()[order as usize];
+                if kept.len() < KEPT {
+                    kept.push(memory);
+                } else {
+                    self.buddy.borrow_mut().free(page, order);
+                    self.spare.borrow_mut().push(memory);
+                }
+            }
+            Place::Heap { bytes } => self.fallback_bytes.set(self.fallback_bytes.get() - bytes),
+            Place::Borrowed => unreachable!("what is borrowed has no home here"),
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod buddy_tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn blocks_never_overlap_and_everything_merges_back(
+            pages in 1usize..200,
+            steps in proptest::collection::vec(
+                (0u32..5, any::<bool>(), any::<proptest::sample::Index>()), 0..200,
+            ),
+        ) {
+            let mut buddy = Buddy::new(pages);
+            let mut taken = vec![false; pages];
+            let mut held: Vec<(u32, u32)> = Vec::new();
+            for (order, free, which) in steps {
+                if free && !held.is_empty() {
+                    let (page, order) = held.swap_remove(which.index(held.len()));
+                    taken[page as usize..][..1 << order].fill(false);
+                    buddy.free(page, order);
+                } else if let Some(page) = buddy.allocate(order) {
+                    prop_assert_eq!(page % (1 << order), 0);
+                    for mark in &mut taken[page as usize..][..1 << order] {
+                        prop_assert!(!std::mem::replace(mark, true));
+                    }
+                    held.push((page, order));
+                } else {
+                    // Refused: then no aligned free run of that size exists.
+                    let run = 1 << order;
+                    prop_assert!((0..pages / run).all(|i| taken[i * run..][..run].contains(&true)));
+                }
+            }
+            for (page, order) in held {
+                buddy.free(page, order);
+            }
+            let largest = pages.ilog2();
+            prop_assert!(buddy.allocate(largest).is_some());
+        }
     }
 }

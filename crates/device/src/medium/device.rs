@@ -16,12 +16,12 @@ use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 
-use super::model::{Direction, Medium, Timing};
-use super::shared::SharedMedium;
+use super::model::{Direction, Medium, Model, Timing};
 use crate::{Completion, Device, Extent, Operation};
 
 /// Latencies from here on are slept in full.
@@ -237,5 +237,47 @@ impl<D: Device> Device for MediumDevice<D> {
             self.medium.epoch() + Duration::from_nanos(wake_ns)
         });
         self.inner.next_due().into_iter().chain(own).min()
+    }
+}
+
+/// A medium for several [`MediumDevice`](super::MediumDevice)s to share. Clones are the same one.
+#[derive(Debug, Clone)]
+pub struct SharedMedium(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    medium: Medium,
+    epoch: Instant,
+    model: Mutex<Model>,
+}
+
+impl SharedMedium {
+    /// An idle medium; the seed fixes the latencies drawn.
+    pub fn new(medium: Medium, seed: u64) -> SharedMedium {
+        let model = Mutex::new(Model::new(medium.clone(), seed));
+        SharedMedium(Arc::new(Shared { medium, epoch: Instant::now(), model }))
+    }
+
+    /// The medium it imitates.
+    pub fn medium(&self) -> &Medium {
+        &self.0.medium
+    }
+
+    /// When the medium's time began.
+    pub(super) fn epoch(&self) -> Instant {
+        self.0.epoch
+    }
+
+    /// The time now.
+    pub(super) fn now_ns(&self) -> u64 {
+        self.0.epoch.elapsed().as_nanos() as u64
+    }
+
+    /// Starts an operation: when it began and when it is done.
+    pub(super) fn start(&self, direction: Direction, bytes: u64) -> (u64, u64) {
+        // A thread that panicked in the model left it usable: it is nothing but times.
+        let mut model = self.0.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let now_ns = self.now_ns();
+        (now_ns, model.start(now_ns, direction, bytes))
     }
 }

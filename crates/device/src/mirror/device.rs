@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 
-use super::generation::Halves;
 use super::half::no_answer;
 use super::layout::HEAD_BYTES;
 use super::shared::{Core, Opened};
 use super::state::{Begin, Span};
 use super::threads::Running;
+use super::witness::Halves;
 use crate::buffer::Pool;
 use crate::mailbox::Mailbox;
 use crate::range::clip;

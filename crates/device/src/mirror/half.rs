@@ -4,10 +4,10 @@ use std::fmt;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::generation::{Generation, Halves};
 use super::layout::{HEAD_BYTES, Label, Seen, Shape, encode, look, slot};
-use super::regions::Regions;
 use super::state::Header;
+use super::state::Regions;
+use super::witness::{Generation, Halves};
 use crate::buffer::Pool;
 use crate::ring::Ring;
 use crate::{Action, Device, Operation};

@@ -1,10 +1,10 @@
 //! The decision whether a mirror opens, and with which halves.
 
-use super::generation::{Generation, Halves};
 use super::layout::{Label, Seen, Shape};
 use super::plant::Plant;
-use super::regions::Regions;
+use super::state::Regions;
 use super::state::{Header, Start};
+use super::witness::{Generation, Halves};
 
 /// Why a mirror does not open.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

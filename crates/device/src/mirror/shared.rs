@@ -10,10 +10,10 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::generation::{Halves, Witness};
 use super::half::{HalfDevice, HalfPlace};
 use super::layout::{Label, Shape};
 use super::state::State;
+use super::witness::{Halves, Witness};
 use crate::buffer::Pool;
 use crate::mailbox::Mailbox;
 use crate::ring::Ring;

@@ -4,14 +4,14 @@ use std::io;
 use std::sync::{Arc, Weak};
 
 use super::device::MirrorDevice;
-use super::generation::{Generation, Halves, Witness};
 use super::half::{HalfDevice, HalfPlace, Waiting, first_headers};
 use super::layout::{HEAD_BYTES, Label, Seen, Shape};
 use super::open::{Facts, MirrorRefusal, Opening, id};
-use super::regions::Regions;
 use super::shared::{HalfSource, MirrorStatus, Pace, Shared};
+use super::state::Regions;
 use super::state::{Start, State};
 use super::threads::Running;
+use super::witness::{Generation, Halves, Witness};
 use crate::SECTOR_BYTES;
 use crate::buffer::Pool;
 use crate::identity::Identity;

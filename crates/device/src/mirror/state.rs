@@ -18,16 +18,11 @@
 //! first half to the others before it is read, so that what was read once does not change when a
 //! half leaves.
 
-mod job;
-mod lanes;
-
 use std::ops::RangeInclusive;
 
-use super::generation::{Generation, Halves};
-use super::marks::Marks;
+use super::layout::Marks;
 use super::plant::Plant;
-use super::regions::Regions;
-pub(crate) use job::{Header, Job, Raised};
+use super::witness::{Generation, Halves};
 
 /// The regions of an operation.
 pub(crate) type Span = RangeInclusive<usize>;
@@ -101,7 +96,7 @@ pub(crate) struct State {
     unequal: Regions,
     /// Regions that returning halves do not have yet.
     behind: Regions,
-    lanes: lanes::Lanes,
+    lanes: Lanes,
     numbers: Numbers,
     /// The next generation is due, so that copies made before now are told from the halves.
     renews: bool,
@@ -134,7 +129,7 @@ impl State {
             unequal: if is_shared { start.map.clone() } else { Regions::none(start.regions) },
             behind: Regions::none(start.regions),
             marks: Marks::new(start.map, start.regions),
-            lanes: lanes::Lanes::default(),
+            lanes: Lanes::default(),
             numbers: Numbers { last: start.sequence, known: start.known },
             renews: true,
             refusals: 0,
@@ -399,5 +394,411 @@ impl State {
 
     fn has(&self, plant: Plant) -> bool {
         self.plant == Some(plant)
+    }
+}
+
+/// Work for one of the lanes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Job {
+    /// Write this header to these halves, durably.
+    Header(Header, Halves),
+    /// Have the witness replace a generation; with `anew` also where it knows none.
+    Raise { from: Generation, to: Generation, anew: bool },
+    /// Copy a region.
+    Copy { region: usize, from: usize, to: Halves },
+    /// Flush halves.
+    Flush(Halves),
+}
+
+/// The part of a header that changes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Header {
+    /// Of two headers of a half the one with the higher number counts.
+    pub(crate) sequence: u64,
+    /// The generation that the half has, or is about to have.
+    pub(crate) generation: Generation,
+    /// The one before, until the witness has the generation; then the generation again.
+    pub(crate) previous: Generation,
+    /// The highest number of a header that each half was known to have: a half with a lower one is
+    /// an old copy.
+    pub(crate) known: [u64; Halves::MAX],
+    /// Regions in which halves may differ.
+    pub(crate) map: Regions,
+}
+
+/// The outcome of a [`Job::Raise`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Raised {
+    Done,
+    /// The witness has a generation of another server.
+    Refused,
+    /// It is not known whether the witness has it.
+    Unknown,
+}
+
+/// The jobs under way.
+#[derive(Debug, Default)]
+struct Lanes {
+    /// The halves whose headers are being written, and the generation that becomes prepared by it.
+    header: Option<(Halves, Option<Generation>)>,
+    witness: bool,
+    /// The region that is copied, or as soon as no write is in flight there.
+    copying: Option<usize>,
+    copy: Option<Copying>,
+    /// The halves to which it is copied.
+    targets: Halves,
+    /// A region whose readers wait.
+    urgent: Option<usize>,
+    /// The returning halves have everything, durably.
+    joins: bool,
+}
+
+/// A job of the copying lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Copying {
+    Region(Halves),
+    /// A flush before a half joins.
+    Join,
+    /// A flush before marks go.
+    Clear,
+    /// A job whose result no longer counts: another half returns since.
+    Stale,
+}
+
+impl Lanes {
+    /// Returns whether a region is being copied.
+    fn copies(&self, region: usize) -> bool {
+        self.copying == Some(region)
+    }
+
+    /// Returns whether a copy of a region to a half is under way.
+    fn overwrites(&self, half: usize, region: usize) -> bool {
+        self.copying == Some(region) && self.copy.is_some() && self.targets.contains(half)
+    }
+
+    /// Another half returns: it lacks what is being copied.
+    fn restart(&mut self) {
+        self.joins = false;
+        if matches!(self.copy, Some(Copying::Region(_) | Copying::Join)) {
+            self.copy = Some(Copying::Stale);
+        }
+    }
+}
+
+impl State {
+    /// Returns the next job of the lane that writes headers.
+    pub(crate) fn next_header(&mut self) -> Option<Job> {
+        let target = self.change.filter(|change| !change.prepared);
+        let is_due = target.is_some() || self.marks.is_changed();
+        if self.fenced || self.lanes.header.is_some() || !is_due {
+            return None;
+        }
+        let (generation, previous, halves) = match self.change {
+            Some(Change { from, to, .. }) => (to, from, self.members().with(to.halves)),
+            None => (self.generation, self.generation, self.members()),
+        };
+        let halves = halves.without(self.failed);
+        self.lanes.header = Some((halves, target.map(|change| change.to)));
+        self.numbers.last += 1;
+        let (sequence, known, map) = (self.numbers.last, self.numbers.known, self.marks.write());
+        Some(Job::Header(Header { sequence, generation, previous, known, map }, halves))
+    }
+
+    /// A header was written, except to these halves.
+    pub(crate) fn header_done(&mut self, missed: Halves) {
+        let (halves, target) = self.lanes.header.take().expect("a header was being written");
+        halves.without(missed).iter().for_each(|half| self.numbers.known[half] = self.numbers.last);
+        let everywhere = self.fail_all(missed).is_empty();
+        self.marks.written(everywhere);
+        if !everywhere {
+            self.refusals += 1;
+            return;
+        }
+        if let Some(change) = &mut self.change
+            && target == Some(change.to)
+            && change.to.halves.are_in(halves.without(missed))
+        {
+            change.prepared = true;
+        }
+    }
+
+    /// Returns the next job of the lane that speaks to the witness.
+    pub(crate) fn next_witness(&mut self) -> Option<Job> {
+        let change = self.change.filter(|change| change.prepared)?;
+        if self.fenced || std::mem::replace(&mut self.lanes.witness, true) {
+            return None;
+        }
+        Some(Job::Raise { from: change.from, to: change.to, anew: change.anew })
+    }
+
+    /// The witness has answered, or not.
+    pub(crate) fn witness_done(&mut self, raised: Raised) {
+        self.lanes.witness = false;
+        match raised {
+            Raised::Unknown => {}
+            Raised::Refused => {
+                self.fenced = true;
+                self.refusals += 1;
+            }
+            Raised::Done => {
+                let change = self.change.take().expect("the witness was told of a change");
+                self.renews &= change.to.number == change.from.number;
+                self.generation = change.to;
+                // The next header says that the witness has it.
+                self.marks.rewrite();
+                self.returning = self.returning.without(change.to.halves);
+                self.failed = self.failed.and(change.to.halves);
+                if self.returning.is_empty() {
+                    self.behind.clear();
+                }
+                self.lanes.joins = false;
+                self.steer();
+            }
+        }
+    }
+
+    /// Returns the next job of the lane that copies regions and flushes halves.
+    pub(crate) fn next_copy(&mut self) -> Option<Job> {
+        if self.fenced || self.lanes.copy.is_some() {
+            return None;
+        }
+        if self.lanes.copying.is_none() {
+            self.lanes.copying = self.region_to_copy();
+        }
+        let (members, returning) = (self.members(), self.returning);
+        if let Some(region) = self.lanes.copying {
+            if self.marks.is_busy(region) && !self.has(Plant::CopyUnguarded) {
+                return None;
+            }
+            let from = *self.order.iter().find(|half| members.contains(**half))?;
+            let shared = self.unequal.contains(region);
+            let to = if shared { members.with(returning) } else { returning };
+            let to = to.without(Halves::one(from));
+            if to.is_empty() {
+                // The halves that needed it have left.
+                self.lanes.copying = None;
+                return None;
+            }
+            (self.lanes.copy, self.lanes.targets) = (Some(Copying::Region(to)), to);
+            return Some(Job::Copy { region, from, to });
+        }
+        if self.unjudged && !self.behind.is_empty() {
+            return None;
+        }
+        if self.marks.wants_flush() {
+            if self.is_whole() {
+                self.lanes.copy = Some(Copying::Clear);
+                let none = self.has(Plant::ClearUnflushed);
+                return Some(Job::Flush(if none { Halves::NONE } else { members }));
+            }
+            self.marks.keep();
+        }
+        if returning.is_empty() || self.lanes.joins || self.change.is_some() {
+            return None;
+        }
+        self.lanes.copy = Some(Copying::Join);
+        let all = if self.has(Plant::JoinUnflushed) { Halves::NONE } else { returning };
+        Some(Job::Flush(all))
+    }
+
+    fn region_to_copy(&mut self) -> Option<usize> {
+        if self.members().len() > 1 && !self.unequal.is_empty() {
+            let urgent = self.lanes.urgent.take();
+            let urgent = urgent.filter(|region| self.unequal.contains(*region));
+            return urgent.or_else(|| self.unequal.first().filter(|_| !self.unjudged));
+        }
+        if self.returning.is_empty() || self.unjudged { None } else { self.behind.first() }
+    }
+
+    /// A region was copied, except that its half could not be read, or these not be written.
+    pub(crate) fn copy_done(&mut self, unread: Option<usize>, missed: Halves) {
+        let region = self.lanes.copying.take().expect("a region was being copied");
+        let copying = self.lanes.copy.take().expect("a region was being copied");
+        self.fail_all(missed);
+        if let Some(from) = unread {
+            self.marks.insert(region);
+            if !self.fail(from) {
+                // No half has the region: what returns cannot have it.
+                self.fail_all(self.returning);
+            }
+            return;
+        }
+        if copying != Copying::Stale {
+            self.behind.remove(region);
+        }
+        if let Copying::Region(to) = copying
+            && self.members().len() - self.members().and(to).len() <= 1
+        {
+            self.unequal.remove(region);
+        }
+    }
+
+    /// A flush has ended, except on these halves.
+    pub(crate) fn flush_done(&mut self, missed: Halves) {
+        let copying = self.lanes.copy.take().expect("a flush was under way");
+        match copying {
+            Copying::Clear if missed.is_empty() && self.is_whole() => self.marks.flushed(),
+            Copying::Clear => self.marks.keep(),
+            Copying::Join => self.lanes.joins = missed.is_empty() && !self.returning.is_empty(),
+            Copying::Region(_) | Copying::Stale => {}
+        }
+        self.fail_all(missed);
+        self.steer();
+    }
+}
+
+/// A set of regions of one mirror. All sets of a mirror have the same number of regions.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Regions {
+    words: Vec<u64>,
+    /// Regions of the mirror.
+    count: usize,
+    /// Regions in the set.
+    len: usize,
+}
+
+impl Regions {
+    pub(crate) fn none(count: usize) -> Regions {
+        Regions { words: vec![0; count.div_ceil(64)], count, len: 0 }
+    }
+
+    pub(crate) fn all(count: usize) -> Regions {
+        let mut regions = Regions::none(count);
+        (0..count).for_each(|region| regions.insert(region));
+        regions
+    }
+
+    /// Reads a set from its bytes; `None` where they do not have the right length or name regions
+    /// that do not exist.
+    pub(crate) fn from_bytes(count: usize, bytes: &[u8]) -> Option<Regions> {
+        let (words, rest) = bytes.as_chunks();
+        let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+        let len = words.iter().map(|word| word.count_ones() as usize).sum();
+        let regions = Regions { words, count, len };
+        let fits = rest.is_empty() && regions.words.len() == count.div_ceil(64);
+        (fits && regions.iter().last().is_none_or(|last| last < count)).then_some(regions)
+    }
+
+    pub(crate) fn bytes(&self) -> impl Iterator<Item = u8> {
+        self.words.iter().flat_map(|word| word.to_le_bytes())
+    }
+
+    /// Returns the number of the mirror's regions.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn contains(&self, region: usize) -> bool {
+        self.words[region / 64] >> (region % 64) & 1 == 1
+    }
+
+    pub(crate) fn insert(&mut self, region: usize) {
+        self.len += usize::from(!self.contains(region));
+        self.words[region / 64] |= 1 << (region % 64);
+    }
+
+    pub(crate) fn remove(&mut self, region: usize) {
+        self.len -= usize::from(self.contains(region));
+        self.words[region / 64] &= !(1 << (region % 64));
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.words.fill(0);
+        self.len = 0;
+    }
+
+    pub(crate) fn first(&self) -> Option<usize> {
+        self.iter().next()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = usize> {
+        self.words.iter().enumerate().flat_map(|(at, &word)| {
+            let mut left = word;
+            std::iter::from_fn(move || {
+                let bit = (left != 0).then(|| left.trailing_zeros() as usize)?;
+                left &= left - 1;
+                Some(at * 64 + bit)
+            })
+        })
+    }
+
+    /// Adds the regions of another set.
+    pub(crate) fn add(&mut self, other: &Regions) {
+        self.combine(other, |own, other| own | other);
+    }
+
+    /// Removes the regions of another set.
+    pub(crate) fn subtract(&mut self, other: &Regions) {
+        self.combine(other, |own, other| own & !other);
+    }
+
+    /// Keeps only what is in another set as well.
+    pub(crate) fn intersect(&mut self, other: &Regions) {
+        self.combine(other, |own, other| own & other);
+    }
+
+    fn combine(&mut self, other: &Regions, with: impl Fn(u64, u64) -> u64) {
+        debug_assert_eq!(self.count, other.count, "sets of one mirror");
+        self.len = 0;
+        for (own, other) in self.words.iter_mut().zip(&other.words) {
+            *own = with(*own, *other);
+            self.len += own.count_ones() as usize;
+        }
+    }
+}
+
+#[cfg(test)]
+mod regions_tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn sets_of_regions_are_sets(
+            count in 1usize..200,
+            own in prop::collection::btree_set(0usize..200, 0..30),
+            other in prop::collection::btree_set(0usize..200, 0..30),
+        ) {
+            let inside = |set: BTreeSet<usize>| -> BTreeSet<usize> {
+                set.into_iter().filter(|region| *region < count).collect()
+            };
+            let (own, other) = (inside(own), inside(other));
+            let made = |set: &BTreeSet<usize>| {
+                let mut regions = Regions::none(count);
+                set.iter().for_each(|region| regions.insert(*region));
+                regions
+            };
+            let check = |regions: &Regions, wanted: BTreeSet<usize>| {
+                assert_eq!(regions.iter().collect::<BTreeSet<_>>(), wanted);
+                assert_eq!(regions.len(), wanted.len());
+                assert_eq!(regions.first(), wanted.first().copied());
+            };
+            let mut sum = made(&own);
+            sum.add(&made(&other));
+            check(&sum, &own | &other);
+            let mut rest = made(&own);
+            rest.subtract(&made(&other));
+            check(&rest, &own - &other);
+            let mut both = made(&own);
+            both.intersect(&made(&other));
+            check(&both, &own & &other);
+            let mut fewer = made(&own);
+            other.iter().for_each(|region| fewer.remove(*region));
+            check(&fewer, &own - &other);
+            let bytes: Vec<u8> = sum.bytes().collect();
+            prop_assert_eq!(Regions::from_bytes(count, &bytes), Some(sum));
+            prop_assert_eq!(Regions::from_bytes(count + 64, &bytes), None);
+        }
     }
 }

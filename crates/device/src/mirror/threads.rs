@@ -1,22 +1,20 @@
 //! The threads of a mirror that carry out its state machine's jobs: one for each lane, and one that
 //! looks for halves that can return.
 
-mod hands;
-
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::generation::{Generation, Halves, RaiseError};
-use super::half::{HalfDevice, Waiting};
+use super::half::{HalfDevice, Waiting, no_answer};
 use super::layout::{HEAD_BYTES, Seen, encode, slot};
-use super::shared::{Core, Shared};
+use super::shared::{Core, Opened, Shared};
 use super::state::{Job, Raised};
-use crate::buffer::Slice;
-use crate::{Action, Damage};
-use hands::Hands;
+use super::witness::{Generation, Halves, RaiseError};
+use crate::buffer::{Pool, Slice};
+use crate::ring::Ring;
+use crate::{Action, Damage, Operation};
 
 /// The time after which an error is tried again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -328,4 +326,147 @@ fn look(shared: &Shared, half: usize) -> io::Result<(Box<dyn HalfDevice>, usize,
         }
     };
     Ok((source, slot, sequence))
+}
+
+const RING_ENTRIES: u32 = 16;
+
+/// Devices that imitate a medium do not wake the ring.
+const LONGEST_WAIT: Duration = Duration::from_millis(1);
+
+/// The time between two looks at operations that were given up.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+struct Hands<'a> {
+    shared: &'a Shared,
+    /// `None` until the half is used. Before the ring that they are on.
+    devices: Vec<Option<Opened>>,
+    /// Devices whose operations were given up, and are under way.
+    late: Vec<(usize, Opened)>,
+    ring: Option<Ring>,
+    pool: Pool,
+}
+
+impl<'a> Hands<'a> {
+    fn new(shared: &'a Shared) -> Hands<'a> {
+        let devices = shared.places.iter().map(|_| None).collect();
+        // Without a ring every operation fails, and is tried again.
+        let ring = Ring::new(RING_ENTRIES).ok();
+        Hands { shared, devices, late: Vec::new(), ring, pool: Pool::new(0) }
+    }
+
+    fn room(&self, bytes: usize) -> Slice {
+        self.pool.allocate(bytes).slice(0..bytes)
+    }
+
+    fn buffer(&self, bytes: &[u8]) -> Slice {
+        let slice = self.room(bytes.len());
+        slice.copy_from(bytes);
+        slice
+    }
+
+    /// Runs operations, one at most on each half. Returns those that failed. A half that has not
+    /// answered in time fails too, unless it is the last one.
+    fn run(&mut self, operations: Vec<(usize, u64, Action)>) -> Vec<(usize, io::Error)> {
+        let mut failed = Vec::new();
+        let mut left = Vec::new();
+        for (half, offset, action) in operations {
+            match self.device(half) {
+                Ok(opened) => {
+                    opened.busy += 1;
+                    opened.device.submit(Operation { token: 0, offset, action });
+                    left.push(half);
+                }
+                Err(error) => failed.push((half, error)),
+            }
+        }
+        let mut until = Instant::now() + self.shared.pace.timeout;
+        let mut done = Vec::new();
+        while !left.is_empty() {
+            for half in std::mem::take(&mut left) {
+                let opened = self.devices[half].as_mut().expect("it has an operation");
+                opened.device.poll(&mut done);
+                let Some(completion) = done.pop() else {
+                    left.push(half);
+                    continue;
+                };
+                opened.busy -= 1;
+                failed.extend(completion.result.err().map(|error| (half, error)));
+            }
+            if Instant::now() > until && !left.is_empty() {
+                for half in std::mem::take(&mut left) {
+                    let error = no_answer(self.shared.pace.timeout);
+                    if self.shared.fail(&mut self.shared.lock(), half, &error) {
+                        self.late.extend(self.devices[half].take().map(|opened| (half, opened)));
+                        failed.push((half, error));
+                    } else {
+                        left.push(half);
+                    }
+                }
+                until = Instant::now() + self.shared.pace.timeout;
+            }
+            if let Some(ring) = self.ring.as_ref().filter(|_| !left.is_empty()) {
+                // What the ring does not tell, the next poll does.
+                let _ = ring.wait(Some(LONGEST_WAIT));
+            }
+        }
+        failed
+    }
+
+    fn device(&mut self, half: usize) -> io::Result<&mut Opened> {
+        self.release();
+        if self.devices[half].is_none() {
+            let ring = self.ring.as_ref().ok_or(io::ErrorKind::OutOfMemory)?;
+            self.devices[half] = Some(self.shared.lock().open(half, ring, &self.pool)?);
+        }
+        Ok(self.devices[half].as_mut().expect("it was opened"))
+    }
+
+    /// Returns whether a device is to be closed.
+    fn has_stale(&self, core: &Core) -> bool {
+        let is_stale = |(half, opened): (usize, &Option<Opened>)| {
+            opened.as_ref().is_some_and(|opened| core.is_stale(half, opened))
+        };
+        (0..).zip(&self.devices).any(is_stale)
+    }
+
+    /// Returns when to look again at operations that were given up.
+    fn due(&self) -> Option<Instant> {
+        (!self.late.is_empty()).then(|| Instant::now() + LOOK_AGAIN)
+    }
+
+    /// Closes devices of halves that have left, where no operation is under way.
+    fn release(&mut self) {
+        let mut done = Vec::new();
+        if let Some(ring) = self.ring.as_ref().filter(|_| !self.late.is_empty()) {
+            let _ = ring.wait(Some(Duration::ZERO));
+        }
+        for (_, opened) in &mut self.late {
+            opened.device.poll(&mut done);
+            opened.busy -= done.drain(..).count();
+        }
+        let rests = |late: &mut (usize, Opened)| late.1.busy == 0;
+        for (half, opened) in self.late.extract_if(.., rests) {
+            drop(opened);
+            self.shared.lock().closed(half);
+        }
+        for (half, slot) in self.devices.iter_mut().enumerate() {
+            let core = self.shared.lock();
+            let stale = slot.take_if(|opened| core.is_stale(half, opened));
+            drop(core);
+            if stale.is_some() {
+                drop(stale);
+                self.shared.lock().closed(half);
+            }
+        }
+    }
+}
+
+impl Drop for Hands<'_> {
+    fn drop(&mut self) {
+        for half in 0..self.devices.len() {
+            if self.devices[half].take().is_some() {
+                self.shared.lock().closed(half);
+            }
+        }
+    }
 }

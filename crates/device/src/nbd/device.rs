@@ -6,9 +6,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::request::{Answer, Job, JobAction};
-use super::shared::Event;
+use super::source::Event;
 use super::source::NbdSource;
+use super::work::{Answer, Job, JobAction};
 use crate::buffer::Slice;
 use crate::mailbox::Mailbox;
 use crate::range::clip;

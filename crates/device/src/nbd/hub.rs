@@ -7,6 +7,7 @@
 //! Invariant: nothing is sent again, and no operation fails, before the kernel is done with the
 //! slices of the last connection.
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -15,16 +16,17 @@ use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use floe_nbd::client::ledger::request_header;
-use floe_nbd::client::{ClientError, Cookie};
-use floe_nbd::wire::{REQUEST_BYTES, command};
-use rustix::net::{SendFlags, Shutdown, send, shutdown};
+use floe_nbd::client::{ClientError, Cookie, Info, Transport, negotiate};
+use floe_nbd::wire::{REQUEST_BYTES, command, command_flag};
+use rustix::net::{SendFlags, Shutdown, send, shutdown, sockopt};
 
-use super::connect::{Connected, connect};
-use super::error::NbdError;
-use super::incoming::{Incoming, Next};
-use super::shared::{Event, Shared};
+use super::socket::Socket;
+use super::source::{Event, NbdError, NbdName, Shared};
 use super::work::Work;
-use crate::buffer::Pool;
+use super::work::{Incoming, Next};
+use super::work::{Purpose, Request};
+use crate::SECTOR_BYTES;
+use crate::buffer::{Pool, Slice};
 use crate::ring::Ring;
 use crate::socket::{SocketCompletion, SocketOutcome, Sockets};
 
@@ -340,4 +342,120 @@ impl Hub {
         // Answers may have made room.
         self.send(socket);
     }
+}
+
+/// Bytes from which on the hub has the server flush.
+pub(super) const MANY_BYTES: u64 = 16 << 20;
+/// Bytes from which on writes wait for that.
+pub(super) const FULL_BYTES: u64 = 64 << 20;
+
+/// Bytes that an entry takes up besides its data.
+const ENTRY_BYTES: u64 = 128;
+
+#[derive(Debug, Default)]
+pub(super) struct Log {
+    entries: VecDeque<Request>,
+    bytes: u64,
+    /// The number of the first entry.
+    first: u64,
+}
+
+fn bytes_of(request: &Request) -> u64 {
+    ENTRY_BYTES + request.data.as_ref().map_or(0, |data| data.len() as u64)
+}
+
+impl Log {
+    /// Keeps a copy of a change that was answered. One that is durable is kept if an older one,
+    /// which could be repeated over it, is.
+    pub(super) fn keep(&mut self, request: &Request, pool: &Pool) {
+        let is_durable = request.flags & command_flag::FUA != 0;
+        if !request.is_change() || is_durable && self.entries.is_empty() {
+            return;
+        }
+        let copy = |from: &Slice| {
+            let copy = pool.allocate(from.len()).whole();
+            Slice::copy(from, &copy);
+            copy
+        };
+        let data = request.data.as_ref().map(copy);
+        let entry = Request { data, purpose: Purpose::Repeat, ..request.clone() };
+        self.bytes += bytes_of(&entry);
+        self.entries.push_back(entry);
+    }
+
+    /// The number of the next entry, which says what a flush that is sent now covers.
+    pub(super) fn end(&self) -> u64 {
+        self.first + self.entries.len() as u64
+    }
+
+    /// Forgets the entries before a number.
+    pub(super) fn forget(&mut self, end: u64) {
+        while self.first < end
+            && let Some(entry) = self.entries.pop_front()
+        {
+            self.first += 1;
+            self.bytes -= bytes_of(&entry);
+        }
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The entries, to be sent again in this order.
+    pub(super) fn entries(&self) -> impl DoubleEndedIterator<Item = &Request> {
+        self.entries.iter()
+    }
+}
+
+/// The longest wait for a connection, and for each answer of the handshake.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The time after which a server that acknowledges nothing counts as gone.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// A connection whose handshake is over.
+#[derive(Debug)]
+pub(super) struct Connected {
+    pub(super) socket: OwnedFd,
+    pub(super) info: Info,
+}
+
+/// Connects, and checks that the export can be a device.
+pub(super) fn connect(name: &NbdName, read_only: bool) -> Result<Connected, NbdError> {
+    let export = || name.to_string();
+    let failed = |source: ClientError| NbdError::Client { export: export(), source };
+    let patience = name.timeout.map_or(PATIENCE, |timeout| timeout.min(PATIENCE));
+    let mut socket = Socket::connect(&name.uri, Some(patience)).map_err(failed)?;
+    let info = negotiate(&mut socket, &name.uri.export, true).map_err(failed)?;
+    let socket = socket.into_fd().map_err(failed)?;
+    watch(&socket).map_err(|source| NbdError::System { export: export(), source })?;
+    let (size, minimum) = (info.size_bytes, info.minimum_block_bytes);
+    if info.read_only() && !read_only {
+        return Err(NbdError::ReadOnly { export: export() });
+    }
+    if size == 0 || !size.is_multiple_of(512) {
+        return Err(NbdError::OddSize { export: export(), size });
+    }
+    if !SECTOR_BYTES.is_multiple_of(minimum.into()) || !size.is_multiple_of(minimum.into()) {
+        return Err(NbdError::LargeBlocks { export: export(), minimum });
+    }
+    if u64::from(info.maximum_block_bytes) < SECTOR_BYTES {
+        let maximum = info.maximum_block_bytes;
+        return Err(NbdError::SmallRequests { export: export(), maximum });
+    }
+    Ok(Connected { socket, info })
+}
+
+/// Has the kernel notice a server that is gone without a word.
+fn watch(socket: &OwnedFd) -> io::Result<()> {
+    if sockopt::socket_domain(socket)? == rustix::net::AddressFamily::UNIX {
+        return Ok(());
+    }
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, SILENCE / 3)?;
+    sockopt::set_tcp_keepintvl(socket, SILENCE / 3)?;
+    sockopt::set_tcp_keepcnt(socket, 2)?;
+    sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?;
+    Ok(())
 }

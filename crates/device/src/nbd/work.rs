@@ -12,15 +12,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use floe_nbd::client::ledger::{Ledger, Parsed, request_header};
+use floe_nbd::client::ledger::{Content, Ledger, Message, Parsed, request_header};
 use floe_nbd::client::{ClientError, Cookie, Info, RequestError};
 use floe_nbd::error::ErrorCode;
 use floe_nbd::wire::{REQUEST_BYTES, command, command_flag, transmission_flag};
 
-use super::log::{FULL_BYTES, Log, MANY_BYTES};
-use super::request::{Answer, Job, JobAction, Purpose, Request};
+use super::hub::{FULL_BYTES, Log, MANY_BYTES};
 use crate::SECTOR_BYTES;
-use crate::buffer::{Pool, Slice};
+use crate::buffer::{Lent, Pool, Slice};
 use crate::mailbox::Mailbox;
 
 /// Requests under way at a time.
@@ -357,4 +356,173 @@ impl Work {
 /// The system's error that says the same.
 fn error_of(error: RequestError) -> io::Error {
     io::Error::from_raw_os_error(error.code.number() as i32)
+}
+
+/// An operation's slot at the thread it came from, and its result.
+pub(super) type Answer = (usize, io::Result<()>);
+
+/// An operation of a thread.
+#[derive(Debug)]
+pub(super) struct Job {
+    pub(super) to: Arc<Mailbox<Answer>>,
+    pub(super) slot: usize,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+    pub(super) action: JobAction,
+    /// When it fails without an answer.
+    pub(super) due: Option<Instant>,
+}
+
+/// [`Action`](crate::Action), with its slice lent to the hub.
+#[derive(Debug)]
+pub(super) enum JobAction {
+    Read(Lent),
+    Write { from: Lent, durable: bool },
+    Zero { may_unmap: bool, fast: bool },
+    Discard,
+    Flush,
+}
+
+/// A request to the server.
+#[derive(Debug, Clone)]
+pub(super) struct Request {
+    pub(super) command: u16,
+    pub(super) flags: u16,
+    pub(super) offset: u64,
+    pub(super) length: u32,
+    /// The bytes to write, or where those that are read go.
+    pub(super) data: Option<Slice>,
+    pub(super) purpose: Purpose,
+}
+
+/// The reason for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Part of an operation, by its place.
+    Operation(usize),
+    /// An entry of the log.
+    Repeat,
+    /// A flush that makes the log shorter.
+    Shorten,
+}
+
+impl Request {
+    /// True if the ranges of both have a byte in common.
+    pub(super) fn overlaps(&self, other: &Request) -> bool {
+        let end = |request: &Request| request.offset + u64::from(request.length);
+        self.offset < end(other) && other.offset < end(self)
+    }
+
+    /// True if it changes the export.
+    pub(super) fn is_change(&self) -> bool {
+        matches!(self.command, command::WRITE | command::WRITE_ZEROES | command::TRIM)
+    }
+
+    /// A flush.
+    pub(super) fn flush(purpose: Purpose) -> Self {
+        Self { command: command::FLUSH, flags: 0, offset: 0, length: 0, data: None, purpose }
+    }
+}
+
+/// Bytes received at a time, but for data that goes where it belongs.
+const BUFFER_BYTES: usize = 64 << 10;
+/// Data that is received where it belongs, if there is so much.
+const DIRECT_BYTES: usize = 16 << 10;
+
+/// The bytes from the server.
+pub(super) struct Incoming {
+    buffer: Slice,
+    /// Those in the buffer that were not looked at: `start..end`.
+    start: usize,
+    end: usize,
+    /// The message that is being received.
+    message: Vec<u8>,
+    /// The data that belongs to a message, and where the rest of it goes.
+    data: Option<(Message, Slice)>,
+}
+
+/// The next thing to do with the bytes from the server.
+pub(super) enum Next {
+    /// The answer to a request is complete.
+    Ended(Cookie),
+    /// More has to be received.
+    Receive { into: Slice, whole: bool },
+}
+
+impl Incoming {
+    pub(super) fn new(pool: &Pool) -> Self {
+        let buffer = pool.allocate(BUFFER_BYTES).whole();
+        Self { buffer, start: 0, end: 0, message: Vec::new(), data: None }
+    }
+
+    /// Forgets what came by a connection that has ended.
+    pub(super) fn clear(&mut self) {
+        (self.start, self.end, self.data) = (0, 0, None);
+        self.message.clear();
+    }
+
+    /// So many bytes arrived where [`Next::Receive`] said.
+    pub(super) fn received(&mut self, bytes: usize) -> Result<(), ClientError> {
+        match &mut self.data {
+            _ if bytes == 0 => return Err(ClientError::HungUp),
+            Some((_, rest)) if rest.len() >= DIRECT_BYTES => {
+                *rest = rest.slice(bytes..rest.len());
+            }
+            _ => (self.start, self.end) = (0, bytes),
+        }
+        Ok(())
+    }
+
+    /// Looks at what has arrived, up to where an answer ends or more is needed.
+    pub(super) fn next(&mut self, work: &mut Work) -> Result<Next, ClientError> {
+        loop {
+            let here = self.end - self.start;
+            match &mut self.data {
+                Some((message, rest)) if rest.is_empty() => {
+                    let Message { cookie, is_last, .. } = *message;
+                    self.data = None;
+                    if is_last {
+                        return Ok(Next::Ended(cookie));
+                    }
+                }
+                Some((_, rest)) if here > 0 => {
+                    let bytes = here.min(rest.len());
+                    let from = self.buffer.slice(self.start..self.start + bytes);
+                    Slice::copy(&from, &rest.slice(0..bytes));
+                    *rest = rest.slice(bytes..rest.len());
+                    self.start += bytes;
+                }
+                Some((_, rest)) if rest.len() >= DIRECT_BYTES => {
+                    return Ok(Next::Receive { into: rest.clone(), whole: true });
+                }
+                Some(_) => return Ok(Next::Receive { into: self.buffer.clone(), whole: false }),
+                None => match work.parse(&self.message)? {
+                    Parsed::More(_) if here == 0 => {
+                        return Ok(Next::Receive { into: self.buffer.clone(), whole: false });
+                    }
+                    Parsed::More(bytes) => {
+                        let bytes = bytes.min(here);
+                        let from = self.buffer.slice(self.start..self.start + bytes);
+                        self.message.extend(from.to_vec());
+                        self.start += bytes;
+                    }
+                    Parsed::Message(message) => {
+                        self.message.clear();
+                        let rest = match message.content {
+                            Content::Data { start, length } => {
+                                work.target(message.cookie, start, length)
+                            }
+                            Content::Zeros { start, length } => {
+                                let zeros = work.target(message.cookie, start, length);
+                                zeros.fill_zero();
+                                zeros.slice(0..0)
+                            }
+                            Content::Nothing => self.buffer.slice(0..0),
+                        };
+                        self.data = Some((message, rest));
+                    }
+                },
+            }
+        }
+    }
 }

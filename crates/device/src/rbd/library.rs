@@ -2,11 +2,18 @@
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::io;
-use std::sync::OnceLock;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
 
 use libloading::os::unix::Library;
 
-use super::error::RbdError;
+use super::image::RbdError;
+use super::image::RbdName;
+use super::lock::News;
+use crate::identity::{Fact, FactKind, Identity};
 
 /// A cluster (`rados_t`), a pool of it (`rados_ioctx_t`), an image (`rbd_image_t`) or the end of an
 /// operation (`rbd_completion_t`), as the library knows it.
@@ -148,4 +155,324 @@ pub(super) fn text(
     checked(fill(bytes.as_mut_ptr().cast(), most))?;
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(most);
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
+}
+
+/// The most connections to a cluster for images that are opened one after the other.
+const MOST: usize = 8;
+
+/// Settings of the library: no cache of its own, no files, an end to the search for a cluster.
+const SETTINGS: [(&str, &str); 7] = [
+    ("rbd_cache", "false"),
+    // The least there is. By default it ignores discards of less than 64 KiB.
+    ("rbd_discard_granularity_bytes", "4096"),
+    ("client_mount_timeout", "30"),
+    ("admin_socket", ""),
+    ("log_file", "/dev/null"),
+    ("log_to_stderr", "false"),
+    ("err_to_stderr", "false"),
+];
+
+/// A further setting of the library.
+type Setting = (&'static str, &'static str);
+
+/// That which images must have in common to share a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Key {
+    user: Option<String>,
+    conf: Option<PathBuf>,
+    more: Vec<Setting>,
+}
+
+/// A connection to a cluster; it ends with the last clone of its `Arc`.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) cluster: Handle,
+    /// An image could not be closed: the cluster does not answer. No other memory depends on it, so
+    /// that relaxed loads and stores do.
+    pub(super) is_silent: Arc<AtomicBool>,
+}
+
+// SAFETY: the library's handle may be used by any thread, and by several at once.
+unsafe impl Send for Connection {}
+// SAFETY: as above.
+unsafe impl Sync for Connection {}
+
+/// The connections of this process that further images may use.
+static OPEN: Mutex<Vec<(Key, Weak<Connection>)>> = Mutex::new(Vec::new());
+
+impl Connection {
+    /// A connection for one more image, and true if it is new.
+    ///
+    /// # Errors
+    /// Names the image and the step that failed.
+    pub(super) fn find(
+        library: &Functions,
+        name: &RbdName,
+        more: &[Setting],
+    ) -> Result<(Arc<Self>, bool), RbdError> {
+        let key = Key { user: name.user.clone(), conf: name.conf.clone(), more: more.to_vec() };
+        if let Some(shared) = shared(&key) {
+            return Ok((shared, false));
+        }
+        // Not while others wait for the list: a cluster may not answer for half a minute.
+        let is_silent = Arc::default();
+        let mut connection = Self { cluster: std::ptr::null_mut(), is_silent };
+        connection.connect(library, name, more)?;
+        let connection = Arc::new(connection);
+        list().push((key, Arc::downgrade(&connection)));
+        Ok((connection, true))
+    }
+
+    /// Has no further image opened by it.
+    pub(super) fn retire(self: &Arc<Self>) {
+        list().retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(self)));
+    }
+
+    fn connect(
+        &mut self,
+        library: &Functions,
+        name: &RbdName,
+        more: &[Setting],
+    ) -> Result<(), RbdError> {
+        let failed = |what: String| {
+            move |source| RbdError::Cluster { what, image: name.to_string(), source }
+        };
+        let user = name.user.as_deref().map(c_string).transpose()?;
+        let user = user.as_ref().map_or(std::ptr::null(), |user| user.as_ptr());
+        // SAFETY: a place for the handle, and a text or nothing.
+        checked(unsafe { (library.rados_create)(&mut self.cluster, user) })
+            .map_err(failed("use Ceph's client library".to_owned()))?;
+        let path = name.conf.as_deref().map(Path::to_string_lossy);
+        let conf = path.as_deref().map(c_string).transpose()?;
+        let conf = conf.as_ref().map_or(std::ptr::null(), |conf| conf.as_ptr());
+        let what = match path {
+            Some(path) => format!("read Ceph's configuration {path}"),
+            None => "find Ceph's configuration (/etc/ceph/ceph.conf)".to_owned(),
+        };
+        // SAFETY: the handle has just been made, and the text is one or nothing.
+        checked(unsafe { (library.rados_conf_read_file)(self.cluster, conf) })
+            .map_err(failed(what))?;
+        for (option, value) in SETTINGS.iter().chain(more) {
+            let (name, value) = (c_string(option)?, c_string(value)?);
+            // SAFETY: as above.
+            checked(unsafe {
+                (library.rados_conf_set)(self.cluster, name.as_ptr(), value.as_ptr())
+            })
+            .map_err(failed(format!("set {option}")))?;
+        }
+        // SAFETY: the handle has been configured.
+        let connected = checked(unsafe { (library.rados_connect)(self.cluster) });
+        connected.map(drop).map_err(failed("connect to the cluster".to_owned()))
+    }
+
+    /// Waits until this connection knows the cluster's newest map, and with it who is fenced.
+    pub(super) fn wait_for_newest_map(&self, library: &Functions) -> io::Result<()> {
+        // SAFETY: the cluster is connected.
+        checked(unsafe { (library.rados_wait_for_latest_osdmap)(self.cluster) }).map(drop)
+    }
+}
+
+impl Drop for Connection {
+    /// Ends it; the images have been closed. This waits where the cluster does not answer.
+    fn drop(&mut self) {
+        let Ok(library) = library() else { return };
+        if !self.cluster.is_null() {
+            // SAFETY: it is open, and nothing uses it any more.
+            unsafe { (library.rados_shutdown)(self.cluster) };
+        }
+    }
+}
+
+fn list() -> MutexGuard<'static, Vec<(Key, Weak<Connection>)>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The connection with the fewest images, if there are enough already.
+fn shared(key: &Key) -> Option<Arc<Connection>> {
+    let mut open = list();
+    open.retain(|(_, connection)| connection.strong_count() > 0);
+    let fit: Vec<_> = open.iter().filter(|(other, _)| other == key).collect();
+    let least = fit.iter().min_by_key(|(_, connection)| connection.strong_count());
+    least.filter(|_| fit.len() >= MOST).and_then(|(_, connection)| connection.upgrade())
+}
+
+/// The longest wait for an image to be closed; a cluster that does not answer keeps it open.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// An image that is open, and its share of a connection; dropping closes it.
+#[derive(Debug)]
+pub(super) struct OpenImage {
+    pub(super) handles: Handles,
+    /// There until this is dropped.
+    connection: Option<Arc<Connection>>,
+}
+
+/// The handles, as the library knows them; null where nothing is open.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Handles {
+    pub(super) cluster: Handle,
+    pub(super) pool: Handle,
+    pub(super) image: Handle,
+    pub(super) is_locked: bool,
+    /// The number of the watch, and the argument of its calls.
+    pub(super) watch: Option<(u64, *const News)>,
+}
+
+// SAFETY: the library's handles may be used by any thread, and by several at once.
+unsafe impl Send for Handles {}
+// SAFETY: as above.
+unsafe impl Sync for Handles {}
+
+impl OpenImage {
+    /// Opens the image, without its lock, by a connection of its own or one that others share.
+    /// `more` are further settings of the library.
+    pub(super) fn new(
+        library: &Functions,
+        name: &RbdName,
+        read_only: bool,
+        more: &[(&'static str, &'static str)],
+    ) -> Result<Self, RbdError> {
+        loop {
+            let (connection, is_new) = Connection::find(library, name, more)?;
+            let opened = Self::by(library, &connection, name, read_only);
+            if is_new || !opened.as_ref().is_err_and(RbdError::is_fenced) {
+                return opened;
+            }
+            connection.retire();
+        }
+    }
+
+    /// Opens the image by this connection. Each step fills one more handle; where one fails, those
+    /// there are get closed.
+    pub(super) fn by(
+        library: &Functions,
+        connection: &Arc<Connection>,
+        name: &RbdName,
+        read_only: bool,
+    ) -> Result<Self, RbdError> {
+        let null = std::ptr::null_mut();
+        let (cluster, pool, image) = (connection.cluster, null, null);
+        let handles = Handles { cluster, pool, image, is_locked: false, watch: None };
+        let mut open = Self { handles, connection: Some(Arc::clone(connection)) };
+        open.handles.find_pool(library, name)?;
+        open.handles.open_image(library, name, read_only)?;
+        Ok(open)
+    }
+
+    /// The connection that it was opened by.
+    pub(super) fn connection(&self) -> &Arc<Connection> {
+        self.connection.as_ref().expect("it is taken when this is dropped")
+    }
+}
+
+impl Drop for OpenImage {
+    /// Closes it, by a thread that is left alone where the cluster does not answer.
+    fn drop(&mut self) {
+        let (Ok(library), handles) = (library(), self.handles) else { return };
+        let connection = self.connection.take();
+        let is_silent = connection.as_ref().map(|it| Arc::clone(&it.is_silent));
+        let was_silent = is_silent.as_ref().is_some_and(|it| it.load(Ordering::Relaxed));
+        let (done, closed) = channel();
+        let close = move || {
+            handles.close(library);
+            drop(connection);
+            let _ = done.send(()); // perhaps nobody waits any more
+        };
+        // Without a thread it stays open until the process ends, which ends its lock as well.
+        if std::thread::Builder::new().name("rbd-close".to_owned()).spawn(close).is_ok() {
+            // A cluster is waited for once, not for each of its images.
+            let patience = if was_silent { Duration::ZERO } else { PATIENCE };
+            let is_late = closed.recv_timeout(patience).is_err();
+            is_silent.inspect(|it| it.store(is_late, Ordering::Relaxed));
+        }
+    }
+}
+
+impl Handles {
+    pub(super) fn find_pool(
+        &mut self,
+        library: &Functions,
+        name: &RbdName,
+    ) -> Result<(), RbdError> {
+        let pool = c_string(&name.pool)?;
+        // SAFETY: the cluster is connected; a text, and a place for the handle.
+        let found =
+            unsafe { (library.rados_ioctx_create)(self.cluster, pool.as_ptr(), &mut self.pool) };
+        checked(found).map_err(|source| RbdError::Cluster {
+            what: format!("open pool {}", name.pool),
+            image: name.to_string(),
+            source,
+        })?;
+        // A full cluster refuses writes then, instead of letting them wait for room.
+        // SAFETY: the pool is open.
+        unsafe { (library.rados_set_osdmap_full_try)(self.pool) };
+        if let Some(namespace) = &name.namespace {
+            let namespace = c_string(namespace)?;
+            // SAFETY: the pool is open, and takes a copy of the text.
+            unsafe { (library.rados_ioctx_set_namespace)(self.pool, namespace.as_ptr()) };
+        }
+        Ok(())
+    }
+
+    pub(super) fn open_image(
+        &mut self,
+        library: &Functions,
+        name: &RbdName,
+        read_only: bool,
+    ) -> Result<(), RbdError> {
+        let image = c_string(&name.image)?;
+        let snapshot = name.snapshot.as_deref().map(c_string).transpose()?;
+        let snapshot = snapshot.as_ref().map_or(std::ptr::null(), |name| name.as_ptr());
+        let open = if read_only { library.rbd_open_read_only } else { library.rbd_open };
+        // SAFETY: the pool is open; texts or nothing, and a place for the handle.
+        let opened = unsafe { open(self.pool, image.as_ptr(), &mut self.image, snapshot) };
+        checked(opened).map(drop).map_err(|source| RbdError::Image {
+            what: "open",
+            image: name.to_string(),
+            source,
+        })
+    }
+
+    pub(super) fn size(&self, library: &Functions) -> io::Result<u64> {
+        let mut size = 0;
+        // SAFETY: the image is open; a place for the number.
+        checked(unsafe { (library.rbd_get_size)(self.image, &mut size) })?;
+        Ok(size)
+    }
+
+    pub(super) fn identity(
+        &self,
+        library: &Functions,
+        name: &RbdName,
+    ) -> Result<Identity, RbdError> {
+        let failed = |source| RbdError::Image { what: "identify", image: name.to_string(), source };
+        // SAFETY: the cluster is connected; as many bytes as said.
+        let cluster =
+            text(64, |at, most| unsafe { (library.rados_cluster_fsid)(self.cluster, at, most) });
+        // SAFETY: the pool is open.
+        let pool = unsafe { (library.rados_ioctx_get_id)(self.pool) };
+        // SAFETY: the image is open; as many bytes as said.
+        let image = text(256, |at, most| unsafe { (library.rbd_get_id)(self.image, at, most) });
+        let (cluster, image) = (cluster.map_err(failed)?, image.map_err(failed)?);
+        let snapshot = name.snapshot.as_deref().unwrap_or_default();
+        let text = format!("{cluster}/{pool}/{image}@{snapshot}");
+        Ok(Identity::of([Fact::text(FactKind::Image, &text)]))
+    }
+
+    fn close(self, library: &Functions) {
+        // SAFETY: each handle is open, nothing uses it any more, and it is closed before those that
+        // it was opened from; the connection ends later.
+        unsafe {
+            self.unwatch(library);
+            if self.is_locked {
+                (library.rbd_lock_release)(self.image);
+            }
+            if !self.image.is_null() {
+                (library.rbd_close)(self.image);
+            }
+            if !self.pool.is_null() {
+                (library.rados_ioctx_destroy)(self.pool);
+            }
+        }
+    }
 }

@@ -6,13 +6,13 @@
 //! cluster is awaited, and only then its lock is broken, without the entry of an hour that librbd
 //! would make in its place.
 
-use std::ffi::{CStr, CString, c_int};
-use std::io;
+use std::ffi::{CStr, CString, c_int, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{fmt, io};
 
-use super::error::RbdError;
-use super::handles::{Handles, OpenImage};
-use super::library::{Functions, Watcher, c_string, checked, library, text};
-use super::name::RbdName;
+use super::image::RbdError;
+use super::image::RbdName;
+use super::library::{Functions, Handles, OpenImage, Watcher, c_string, checked, library, text};
 
 const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 const LOCK_EXCLUSIVE: c_int = 0;
@@ -244,6 +244,119 @@ impl Handles {
             // SAFETY: the texts are freed once, and not used any more.
             unsafe { (library.rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), most) };
             return Ok(addresses);
+        }
+    }
+}
+
+/// The longest note.
+const MOST: usize = 64 << 10;
+
+/// `LIBRADOS_OPERATION_FULL_FORCE`: also when the cluster is full.
+const FULL_FORCE: c_int = 128;
+
+impl Handles {
+    /// The name of a note's object.
+    fn object(&self, library: &Functions, key: &str) -> io::Result<CString> {
+        // SAFETY: the image is open; as many bytes as said.
+        let id = text(256, |at, most| unsafe { (library.rbd_get_id)(self.image, at, most) })?;
+        Ok(CString::new(format!("floe.{key}.{id}"))?)
+    }
+
+    /// Reads a note; `None` where there is none.
+    pub(super) fn note(&self, library: &Functions, key: &str) -> io::Result<Option<String>> {
+        let object = self.object(library, key)?;
+        let mut bytes = vec![0u8; MOST];
+        let into = bytes.as_mut_ptr().cast();
+        // SAFETY: the pool is open; a text, and room for as many bytes as said.
+        let read =
+            checked(unsafe { (library.rados_read)(self.pool, object.as_ptr(), into, MOST, 0) });
+        let length = match read {
+            Err(error) if is_absent(&error) => return Ok(None),
+            read => read? as usize,
+        };
+        Ok(Some(String::from_utf8_lossy(&bytes[..length]).into_owned()))
+    }
+
+    /// Writes a note, whole and durably.
+    pub(super) fn set_note(&self, library: &Functions, key: &str, note: &str) -> io::Result<()> {
+        if note.len() > MOST {
+            return Err(io::Error::from_raw_os_error(libc::E2BIG));
+        }
+        let object = self.object(library, key)?;
+        // SAFETY: the pool is open; the bytes and the text are there until the operation has ended,
+        // which is released once.
+        let written = unsafe {
+            let operation = (library.rados_create_write_op)();
+            (library.rados_write_op_write_full)(operation, note.as_ptr().cast(), note.len());
+            let (at, now) = (object.as_ptr(), std::ptr::null_mut());
+            let written =
+                (library.rados_write_op_operate)(operation, self.pool, at, now, FULL_FORCE);
+            (library.rados_release_write_op)(operation);
+            written
+        };
+        checked(written).map(drop)
+    }
+}
+
+/// Called when an image has changed.
+pub(super) type Notify = Box<dyn Fn() + Send + Sync>;
+
+/// The receiver of news; it does not move while the library knows of it.
+#[derive(Default)]
+pub(super) struct News(Mutex<Option<Notify>>);
+
+impl News {
+    pub(super) fn set(&self, notify: Notify) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(notify);
+    }
+}
+
+impl fmt::Debug for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("News")
+    }
+}
+
+/// Called by a thread of the library.
+///
+/// # Safety
+/// The argument is a `News` that lives.
+pub(super) unsafe extern "C" fn changed(argument: *mut c_void) {
+    // SAFETY: see above.
+    let news = unsafe { &*argument.cast::<News>() };
+    if let Some(notify) = &*news.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        notify();
+    }
+}
+
+impl Handles {
+    /// Has the library tell of changes, until [`Handles::unwatch`].
+    pub(super) fn watch(&mut self, library: &Functions, news: &Arc<News>) -> io::Result<()> {
+        let argument = Arc::into_raw(Arc::clone(news));
+        let mut number = 0;
+        // SAFETY: the image is open; the argument is a `News`, which lives until the watch ends.
+        let watched = checked(unsafe {
+            (library.rbd_update_watch)(self.image, &mut number, changed, argument.cast_mut().cast())
+        });
+        match watched {
+            Ok(_) => self.watch = Some((number, argument)),
+            // SAFETY: it is from `into_raw`, and the library does not know it.
+            Err(_) => drop(unsafe { Arc::from_raw(argument) }),
+        }
+        watched.map(drop)
+    }
+
+    /// Ends the watch, if there is one.
+    ///
+    /// # Safety
+    /// Is called once, and the image is open.
+    pub(super) unsafe fn unwatch(&self, library: &Functions) {
+        let Some((number, argument)) = self.watch else { return };
+        // SAFETY: the image is open.
+        let ended = checked(unsafe { (library.rbd_update_unwatch)(self.image, number) });
+        if ended.is_ok() {
+            // SAFETY: it is from `into_raw`, and the library calls back no more.
+            drop(unsafe { Arc::from_raw(argument) });
         }
     }
 }

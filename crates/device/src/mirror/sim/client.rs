@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use rand::Rng;
 
-use super::super::generation::Halves;
 use super::super::plant::Plant;
 use super::super::state::{Begin, Span};
 use super::disk::{DiskOp, ROT, Way};
 use super::life::{Client, Life, Owner, Pending, REGION_SECTORS, Stage, What};
 use super::world::World;
+use crate::mirror::witness::Halves;
 
 /// Operations at a time.
 const CLIENTS: usize = 6;

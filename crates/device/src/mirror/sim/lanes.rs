@@ -2,12 +2,12 @@
 
 use rand::Rng;
 
-use super::super::generation::Halves;
 use super::super::plant::Plant;
 use super::super::state::{Job, Raised};
 use super::disk::{DiskOp, ROT, Way};
 use super::life::{Copy, Ends, Life, Owner, Pending, REGION_SECTORS};
 use super::world::World;
+use crate::mirror::witness::Halves;
 
 fn sectors_of(region: usize) -> std::ops::Range<usize> {
     region * REGION_SECTORS..(region + 1) * REGION_SECTORS

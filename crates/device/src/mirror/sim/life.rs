@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use super::super::generation::Halves;
 use super::super::state::{Job, State};
 use super::disk::DiskOp;
+use crate::mirror::witness::Halves;
 
 pub(super) const REGION_SECTORS: usize = 3;
 

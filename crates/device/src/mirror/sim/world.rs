@@ -3,13 +3,13 @@
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::generation::{Generation, Halves};
 use super::super::layout::Shape;
 use super::super::plant::Plant;
 use super::disk::{Disk, DiskOp, ROT};
 use super::life::{Life, Owner, Pending, REGION_SECTORS, What};
 use super::oracle::Oracle;
 use super::seldom::Seldom;
+use crate::mirror::witness::{Generation, Halves};
 
 const LIVES: u32 = 5;
 const STEPS: u64 = 200;
