@@ -13,12 +13,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::{fmt, io};
 
-use crate::SECTOR_BYTES;
-use crate::mapping::Mapping;
+pub(crate) use pool::Mapping;
 
 pub use pool::{Buffer, Lent, Pool, PoolStats, Seed};
 
 mod pool;
+
+/// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all
+/// device I/O.
+pub const SECTOR_BYTES: u64 = 4096;
 
 impl Buffer {
     /// The part of the buffer in `range`.

@@ -25,10 +25,11 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::buffer::SECTOR_BYTES;
 use crate::buffer::{Pool, Slice};
-use crate::range::clip;
+use crate::device::clip;
+use crate::device::{Action, Completion, Device, Operation};
 use crate::volatile::{Dirty, UNIT_BYTES, WriteCache};
-use crate::{Action, Completion, Device, Operation, SECTOR_BYTES};
 
 pub use script::Script;
 

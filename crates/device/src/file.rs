@@ -21,10 +21,11 @@ use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
+use crate::buffer::SECTOR_BYTES;
 use crate::buffer::{Pool, Slice};
-use crate::range::clip;
+use crate::device::clip;
+use crate::device::{Action, Completion, Device, Extent, Operation, check_inside};
 use crate::ring::{Event, Owner, Ring};
-use crate::{Action, Completion, Device, Extent, Operation, SECTOR_BYTES, check_inside};
 
 pub use open::{FileOptions, FileSource, OpenError};
 

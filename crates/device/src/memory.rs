@@ -13,9 +13,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::mapping::Mapping;
-use crate::range::clip;
-use crate::{Action, Completion, Device, Operation, SECTOR_BYTES};
+use crate::buffer::Mapping;
+use crate::buffer::SECTOR_BYTES;
+use crate::device::clip;
+use crate::device::{Action, Completion, Device, Operation};
 
 /// A block device in memory, zero at first.
 #[derive(Debug)]

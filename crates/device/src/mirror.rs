@@ -8,9 +8,7 @@
 //! A half without it is never served.
 
 mod device;
-mod half;
 mod layout;
-mod open;
 mod plant;
 mod shared;
 #[cfg(test)]
@@ -20,10 +18,10 @@ mod state;
 mod threads;
 mod witness;
 
-pub use self::witness::{Generation, Halves, RaiseError, Witness};
+pub use self::source::MirrorRefusal;
+pub(crate) use self::source::{HalfDevice, HalfPlace};
+pub use self::witness::{Generation, RaiseError, Witness};
 pub use device::MirrorDevice;
-pub(crate) use half::{HalfDevice, HalfPlace};
-pub use open::MirrorRefusal;
 pub(crate) use shared::Pace;
 pub use shared::{HalfStatus, MirrorStatus};
 pub(crate) use source::MirrorSource;

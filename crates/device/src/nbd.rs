@@ -10,14 +10,13 @@
 //! keeps a copy of those ([log]), and repeats them before anything else. It has the server flush
 //! when the copies get many.
 
-mod device;
 mod hub;
 mod socket;
 mod source;
 mod work;
 
+pub use self::source::NbdDevice;
 pub use self::source::NbdError;
 pub use self::source::NbdName;
-pub use device::NbdDevice;
 pub use socket::Socket as NbdSocket;
 pub use source::NbdSource;

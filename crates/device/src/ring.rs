@@ -21,7 +21,7 @@ use io_uring::{EnterFlags, IoUring, squeue};
 use rustix::io::Errno;
 
 use crate::buffer::{Pool, Slice};
-use crate::process::kernel_release;
+use crate::system::kernel_release;
 
 const TOKEN_BITS: u32 = 48;
 const TOKEN_MASK: u64 = (1 << TOKEN_BITS) - 1;

@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::buffer::Pool;
+use crate::buffer::SECTOR_BYTES;
+use crate::device::Device;
 use crate::fault::{Script, ScriptedDevice};
 use crate::file::{FileDevice, FileOptions, FileSource, OpenError};
 use crate::identity::Identity;
@@ -22,7 +24,6 @@ use crate::rbd::{RbdDevice, RbdError, RbdName, RbdSource};
 use crate::ring::Ring;
 use crate::stripe::{Layout, StripeDevice};
 use crate::volatile::{Habit, VolatileDevice, VolatileDisk};
-use crate::{Device, SECTOR_BYTES};
 
 /// Seed of the latencies of a medium asked for by text, so that runs can be compared.
 pub const MEDIUM_SEED: u64 = 0xF10E;

@@ -28,11 +28,10 @@ use std::sync::Arc;
 pub use self::error::SpecError;
 use self::members::Members;
 pub use self::values::parse_bytes;
-use crate::Device;
 use crate::buffer::Pool;
+use crate::device::Device;
 use crate::file::{FileOptions, OpenError};
 use crate::medium::Medium;
-use crate::memory_limit::MemoryLimit;
 use crate::mirror::Witness;
 use crate::nbd::NbdName;
 use crate::place::Place;
@@ -40,6 +39,7 @@ use crate::rbd::RbdName;
 use crate::ring::Ring;
 use crate::source::{MEDIUM_SEED, Source};
 use crate::stripe::Layout;
+use crate::system::MemoryLimit;
 
 /// A device's description, before it is opened.
 #[derive(Debug, Clone, PartialEq)]

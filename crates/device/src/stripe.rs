@@ -12,8 +12,9 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use crate::range::clip;
-use crate::{Action, Completion, Device, Extent, Operation, SECTOR_BYTES, check_inside};
+use crate::buffer::SECTOR_BYTES;
+use crate::device::clip;
+use crate::device::{Action, Completion, Device, Extent, Operation, check_inside};
 
 /// Bytes in a row on one member unless told otherwise: the largest block the cache keeps, so that
 /// an aligned block is one operation on one member, while larger requests and neighbouring blocks

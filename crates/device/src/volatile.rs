@@ -24,10 +24,11 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
+use crate::buffer::SECTOR_BYTES;
 use crate::buffer::{Pool, Slice};
-use crate::range::clip;
+use crate::device::clip;
+use crate::device::{Action, Completion, Device, Extent, Operation};
 use crate::ring::Ring;
-use crate::{Action, Completion, Device, Extent, Operation, SECTOR_BYTES};
 
 /// Unflushed bytes from which on a write waits until some have been written out.
 const FULL_BYTES: u64 = 64 << 20;

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::device::{Action, Completion, Device, Extent, Operation};
 use crate::volatile::VolatileDisk;
-use crate::{Action, Completion, Device, Extent, Operation};
 
 /// The file of rules of a device. Clones are the same.
 #[derive(Debug, Clone)]
@@ -206,7 +206,8 @@ impl<D: Device> Device for ScriptedDevice<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{MemoryDevice, Pool, SECTOR_BYTES};
+    use crate::buffer::SECTOR_BYTES;
+    use crate::{MemoryDevice, Pool};
 
     #[test]
     fn a_script_fails_what_it_names_from_when_it_is_written() {

@@ -17,13 +17,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 
-use crate::SECTOR_BYTES;
 use crate::buffer::Pool;
+use crate::buffer::SECTOR_BYTES;
 use crate::identity::{Identity, identify};
-use crate::memory_limit::MemoryLimit;
-use crate::patience::patiently;
 use crate::place::{BelowKind, Place, Sysfs};
-use crate::private::OWNER_ONLY;
+use crate::system::MemoryLimit;
+use crate::system::OWNER_ONLY;
+use crate::system::patiently;
 
 /// Options for opening a [`FileDevice`](crate::FileDevice).
 #[derive(Debug, Clone, Default)]

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use super::model::{Direction, Medium, Model, Timing};
-use crate::{Completion, Device, Extent, Operation};
+use crate::device::{Completion, Device, Extent, Operation};
 
 /// Latencies from here on are slept in full.
 const SLEEP_NS: u64 = 50_000;

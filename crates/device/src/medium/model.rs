@@ -20,7 +20,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use rand_distr::StandardNormal;
 
-use crate::{Action, SECTOR_BYTES};
+use crate::buffer::SECTOR_BYTES;
+use crate::device::Action;
 
 /// Standard deviations from the median to the 99th percentile of a normal distribution.
 const P99_DEVIATIONS: f64 = 2.326_347_9;

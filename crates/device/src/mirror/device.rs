@@ -10,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use io_uring::{opcode, types};
 
-use super::half::no_answer;
 use super::layout::HEAD_BYTES;
 use super::shared::{Core, Opened};
+use super::source::no_answer;
 use super::state::{Begin, Span};
 use super::threads::Running;
-use super::witness::Halves;
 use crate::buffer::Pool;
+use crate::device::Halves;
+use crate::device::clip;
+use crate::device::{Action, Completion, Device, Judge, Operation};
 use crate::mailbox::Mailbox;
-use crate::range::clip;
 use crate::ring::{Event, Owner, Ring};
-use crate::{Action, Completion, Device, Judge, Operation};
 
 /// The time between two looks where the ring had no room for the bell.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);

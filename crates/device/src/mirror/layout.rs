@@ -9,8 +9,9 @@ use std::fmt;
 use std::ops::RangeInclusive;
 
 use super::state::{Header, Regions};
-use super::witness::{Generation, Halves};
-use crate::SECTOR_BYTES;
+use super::witness::Generation;
+use crate::buffer::SECTOR_BYTES;
+use crate::device::Halves;
 
 /// Bytes of a half before its data.
 pub(crate) const HEAD_BYTES: u64 = 1 << 20;

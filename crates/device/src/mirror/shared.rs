@@ -10,14 +10,15 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::half::{HalfDevice, HalfPlace};
 use super::layout::{Label, Shape};
+use super::source::{HalfDevice, HalfPlace};
 use super::state::State;
-use super::witness::{Halves, Witness};
+use super::witness::Witness;
 use crate::buffer::Pool;
+use crate::device::Halves;
+use crate::device::{Device, Judge};
 use crate::mailbox::Mailbox;
 use crate::ring::Ring;
-use crate::{Device, Judge};
 
 /// The times and the rate by which a mirror works.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -22,7 +22,8 @@ use std::ops::RangeInclusive;
 
 use super::layout::Marks;
 use super::plant::Plant;
-use super::witness::{Generation, Halves};
+use super::witness::Generation;
+use crate::device::Halves;
 
 /// The regions of an operation.
 pub(crate) type Span = RangeInclusive<usize>;

@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use super::half::{HalfDevice, Waiting, no_answer};
 use super::layout::{HEAD_BYTES, Seen, encode, slot};
 use super::shared::{Core, Opened, Shared};
+use super::source::{HalfDevice, Waiting, no_answer};
 use super::state::{Job, Raised};
-use super::witness::{Generation, Halves, RaiseError};
+use super::witness::{Generation, RaiseError};
 use crate::buffer::{Pool, Slice};
+use crate::device::Halves;
+use crate::device::{Action, Damage, Operation};
 use crate::ring::Ring;
-use crate::{Action, Damage, Operation};
 
 /// The time after which an error is tried again.
 const AGAIN: Duration = Duration::from_millis(500);

@@ -5,8 +5,9 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use crate::private::{create_private, create_private_folder};
+use crate::device::Halves;
 use crate::rbd::RbdSource;
+use crate::system::{create_private, create_private_folder};
 
 /// A folder with a file for each mirror: the witness of a server without a partner.
 #[derive(Debug, Clone)]
@@ -155,73 +156,6 @@ impl Witness for NoWitness {
     }
 }
 
-/// A set of halves, by their numbers.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
-pub struct Halves(pub(crate) u8);
-
-impl Halves {
-    /// Halves that a mirror may have.
-    pub const MAX: usize = 8;
-    /// No half.
-    pub const NONE: Halves = Halves(0);
-
-    /// The first `count` halves.
-    pub fn first(count: usize) -> Halves {
-        Halves(((1u16 << count) - 1) as u8)
-    }
-
-    /// One half.
-    pub fn one(half: usize) -> Halves {
-        Halves(1 << half)
-    }
-
-    /// Returns whether a half is one of them.
-    pub fn contains(self, half: usize) -> bool {
-        self.0 >> half & 1 == 1
-    }
-
-    /// Returns whether all of them are in another set.
-    pub fn are_in(self, other: Halves) -> bool {
-        self.without(other).is_empty()
-    }
-
-    /// Returns the halves of both sets.
-    pub fn with(self, other: Halves) -> Halves {
-        Halves(self.0 | other.0)
-    }
-
-    /// Returns the halves that the other set does not have.
-    pub fn without(self, other: Halves) -> Halves {
-        Halves(self.0 & !other.0)
-    }
-
-    /// Returns the halves that are in both sets.
-    pub fn and(self, other: Halves) -> Halves {
-        Halves(self.0 & other.0)
-    }
-
-    /// Returns whether there is none.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    /// Returns their number.
-    pub fn len(self) -> usize {
-        self.0.count_ones() as usize
-    }
-
-    /// Returns their numbers.
-    pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Halves::MAX).filter(move |half| self.contains(*half))
-    }
-}
-
-impl fmt::Debug for Halves {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.iter()).finish()
-    }
-}
-
 /// A generation of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Generation {
@@ -288,8 +222,8 @@ pub trait Witness: fmt::Debug + Send + Sync {
 
 #[cfg(test)]
 mod tests {
-    use super::Halves;
     use super::*;
+    use crate::device::Halves;
 
     #[test]
     fn a_generation_is_raised_from_the_one_that_is_there() {

@@ -25,7 +25,7 @@ use super::source::{Event, NbdError, NbdName, Shared};
 use super::work::Work;
 use super::work::{Incoming, Next};
 use super::work::{Purpose, Request};
-use crate::SECTOR_BYTES;
+use crate::buffer::SECTOR_BYTES;
 use crate::buffer::{Pool, Slice};
 use crate::ring::Ring;
 use crate::socket::{SocketCompletion, SocketOutcome, Sockets};

@@ -18,7 +18,7 @@ use floe_nbd::error::ErrorCode;
 use floe_nbd::wire::{REQUEST_BYTES, command, command_flag, transmission_flag};
 
 use super::hub::{FULL_BYTES, Log, MANY_BYTES};
-use crate::SECTOR_BYTES;
+use crate::buffer::SECTOR_BYTES;
 use crate::buffer::{Lent, Pool, Slice};
 use crate::mailbox::Mailbox;
 

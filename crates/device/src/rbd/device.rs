@@ -20,10 +20,10 @@ use io_uring::{opcode, types};
 use super::image::RbdSource;
 use super::library::{Handle, library};
 use crate::buffer::Slice;
+use crate::device::clip;
+use crate::device::{Action, Completion, Device, Operation};
 use crate::mailbox::Mailbox;
-use crate::range::clip;
 use crate::ring::{Event, Owner, Ring};
-use crate::{Action, Completion, Device, Operation};
 
 /// The longest wait for operations in flight when the device is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);

@@ -1,7 +1,7 @@
 //! The errors in a device's text.
 
+use crate::device::Halves;
 use crate::medium::Medium;
-use crate::mirror::Halves;
 
 /// An error in a device's text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]

@@ -9,11 +9,10 @@ use std::time::Duration;
 use super::error::SpecError;
 use super::values::{Exact, parse_size, parse_time, write_timeout};
 use super::{Kind, Role, Spec, members};
-use crate::SECTOR_BYTES;
+use crate::buffer::SECTOR_BYTES;
+use crate::device::Halves;
 use crate::file::OpenError;
-use crate::mirror::{
-    FolderWitness, HalfDevice, HalfPlace, Halves, MirrorSource, NoWitness, Pace, Witness,
-};
+use crate::mirror::{FolderWitness, HalfDevice, HalfPlace, MirrorSource, NoWitness, Pace, Witness};
 use crate::nbd::NbdName;
 use crate::source::Source;
 

@@ -10,7 +10,7 @@ use super::error::SpecError;
 use super::members::{self, Members};
 use super::values::{Exact, parse_iops, parse_size, parse_time, write_timeout};
 use super::{Kind, Spec};
-use crate::SECTOR_BYTES;
+use crate::buffer::SECTOR_BYTES;
 use crate::medium::Medium;
 use crate::nbd::NbdName;
 use crate::rbd::RbdName;

@@ -9,7 +9,7 @@ use super::super::state::{Begin, Span};
 use super::disk::{DiskOp, ROT, Way};
 use super::life::{Client, Life, Owner, Pending, REGION_SECTORS, Stage, What};
 use super::world::World;
-use crate::mirror::witness::Halves;
+use crate::device::Halves;
 
 /// Operations at a time.
 const CLIENTS: usize = 6;

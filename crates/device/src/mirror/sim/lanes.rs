@@ -7,7 +7,7 @@ use super::super::state::{Job, Raised};
 use super::disk::{DiskOp, ROT, Way};
 use super::life::{Copy, Ends, Life, Owner, Pending, REGION_SECTORS};
 use super::world::World;
-use crate::mirror::witness::Halves;
+use crate::device::Halves;
 
 fn sectors_of(region: usize) -> std::ops::Range<usize> {
     region * REGION_SECTORS..(region + 1) * REGION_SECTORS

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::super::state::{Job, State};
 use super::disk::DiskOp;
-use crate::mirror::witness::Halves;
+use crate::device::Halves;
 
 pub(super) const REGION_SECTORS: usize = 3;
 

@@ -3,13 +3,14 @@
 use rand::Rng;
 
 use super::super::layout::{Label, Seen};
-use super::super::open::{Facts, Opening};
 use super::super::state::{Header, Start, State};
 use super::disk::{Disk, DiskOp, ROT};
 use super::life::{LaneJobs, Life};
 use super::world::World;
+use crate::device::Halves;
+use crate::mirror::source::{Facts, Opening};
 use crate::mirror::state::Regions;
-use crate::mirror::witness::{Generation, Halves};
+use crate::mirror::witness::Generation;
 
 impl World {
     /// Opens the mirror with the halves and the witness that are there; `None` if it is refused.

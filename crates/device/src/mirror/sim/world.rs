@@ -9,7 +9,8 @@ use super::disk::{Disk, DiskOp, ROT};
 use super::life::{Life, Owner, Pending, REGION_SECTORS, What};
 use super::oracle::Oracle;
 use super::seldom::Seldom;
-use crate::mirror::witness::{Generation, Halves};
+use crate::device::Halves;
+use crate::mirror::witness::Generation;
 
 const LIVES: u32 = 5;
 const STEPS: u64 = 200;

@@ -1,9 +1,72 @@
-//! The most memory that this process can have: the machine's, or less by a limit of its cgroups or
-//! of the process itself. Reserving more succeeds, and using it ends the process.
+//! The end of the process, at once.
 
-use std::fmt;
-use std::fs::read_to_string;
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_to_string};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fmt, io};
+
+/// Ends the process with an exit code, without running anything more: no destructors, no handlers,
+/// none of what other libraries do at the end. What the kernel has been given stays.
+pub fn end_process(code: u8) -> ! {
+    // SAFETY: it may be called at any time by any thread, and returns to none.
+    unsafe { libc::_exit(code.into()) }
+}
+
+/// Returns the release of the running kernel, such as `6.1.0-13-amd64`.
+pub fn kernel_release() -> String {
+    rustix::system::uname().release().to_string_lossy().into_owned()
+}
+
+/// The permissions of a file.
+pub(crate) const OWNER_ONLY: u32 = 0o600;
+
+/// Creates a file that only its owner can read and write. One that is there becomes empty.
+///
+/// # Errors
+/// When it cannot be created.
+pub fn create_private(path: &Path) -> io::Result<File> {
+    let mut how = OpenOptions::new();
+    let file = how.write(true).create(true).truncate(true).mode(OWNER_ONLY).open(path)?;
+    file.set_permissions(Permissions::from_mode(OWNER_ONLY))?; // of one that was there
+    Ok(file)
+}
+
+/// Creates a folder that only its owner can use, and those around it. One that is there keeps its
+/// permissions.
+///
+/// # Errors
+/// When it cannot be created.
+pub fn create_private_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// The longest wait. The kernel releases a killed process's files and sockets only when it has
+/// closed its io_uring, which comes after the process has ended: a restart right after a kill must
+/// not be refused for that.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The time between two attempts meanwhile.
+const AGAIN: Duration = Duration::from_millis(5);
+
+/// Repeats an attempt to take a file or an address while it is in use, for up to two seconds.
+///
+/// # Errors
+/// The last attempt's.
+pub fn patiently<T, E>(
+    mut attempt: impl FnMut() -> Result<T, E>,
+    is_in_use: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(error) if is_in_use(&error) && begun.elapsed() < PATIENCE => {
+                std::thread::sleep(AGAIN)
+            }
+            result => return result,
+        }
+    }
+}
 
 /// A bound on the memory of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,7 +160,26 @@ fn mount(line: &str, is_2: bool) -> Option<(&str, &str)> {
 }
 
 #[cfg(test)]
-mod tests {
+mod private_tests {
+    use super::*;
+
+    #[test]
+    fn other_users_have_no_permission() {
+        let folder = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+        let (within, file) = (folder.path().join("a/b"), folder.path().join("a/b/c"));
+        create_private_folder(&within).unwrap();
+        create_private_folder(&within).unwrap();
+        assert_eq!(mode(&within), 0o700);
+        std::fs::write(&file, "text").unwrap();
+        std::fs::set_permissions(&file, Permissions::from_mode(0o644)).unwrap();
+        create_private(&file).unwrap();
+        assert_eq!((mode(&file), file.metadata().unwrap().len()), (0o600, 0));
+    }
+}
+
+#[cfg(test)]
+mod memory_limit_tests {
     use super::*;
 
     /// The least bound of a system with these files.
