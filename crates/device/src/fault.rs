@@ -25,10 +25,8 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::buffer::SECTOR_BYTES;
-use crate::buffer::{Pool, Slice};
-use crate::device::clip;
-use crate::device::{Action, Completion, Device, Operation};
+use crate::buffer::{Pool, SECTOR_BYTES, Slice};
+use crate::device::{Action, Completion, Device, Operation, clip};
 use crate::volatile::{Dirty, UNIT_BYTES, WriteCache};
 
 pub use script::Script;

@@ -21,10 +21,8 @@ use libc::{FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 
-use crate::buffer::SECTOR_BYTES;
-use crate::buffer::{Pool, Slice};
-use crate::device::clip;
-use crate::device::{Action, Completion, Device, Extent, Operation, check_inside};
+use crate::buffer::{Pool, SECTOR_BYTES, Slice};
+use crate::device::{Action, Completion, Device, Extent, Operation, check_inside, clip};
 use crate::ring::{Event, Owner, Ring};
 
 pub use open::{FileOptions, FileSource, OpenError};

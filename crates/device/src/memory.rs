@@ -13,10 +13,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::buffer::Mapping;
-use crate::buffer::SECTOR_BYTES;
-use crate::device::clip;
-use crate::device::{Action, Completion, Device, Operation};
+use crate::buffer::{Mapping, SECTOR_BYTES};
+use crate::device::{Action, Completion, Device, Operation, clip};
 
 /// A block device in memory, zero at first.
 #[derive(Debug)]

@@ -9,9 +9,10 @@
 
 mod device;
 mod layout;
-mod plant;
+mod marks;
 mod shared;
 #[cfg(test)]
+#[path = "../tests/mirror/sim.rs"]
 mod sim;
 mod source;
 mod state;
@@ -19,10 +20,10 @@ mod threads;
 mod witness;
 
 pub use self::source::MirrorRefusal;
-pub(crate) use self::source::{HalfDevice, HalfPlace};
 pub use self::witness::{Generation, RaiseError, Witness};
 pub use device::MirrorDevice;
 pub(crate) use shared::Pace;
+pub(crate) use shared::{HalfDevice, HalfPlace};
 pub use shared::{HalfStatus, MirrorStatus};
 pub(crate) use source::MirrorSource;
 pub use source::MirrorWatch;

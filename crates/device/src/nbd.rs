@@ -15,8 +15,6 @@ mod socket;
 mod source;
 mod work;
 
-pub use self::source::NbdDevice;
-pub use self::source::NbdError;
-pub use self::source::NbdName;
+pub use hub::{NbdError, NbdName};
 pub use socket::Socket as NbdSocket;
-pub use source::NbdSource;
+pub use source::{NbdDevice, NbdSource};

@@ -15,9 +15,9 @@ mod device;
 mod image;
 mod library;
 mod lock;
+mod name;
 
-pub use self::image::RbdError;
-pub use self::image::RbdName;
 pub use device::RbdDevice;
 pub use image::RbdSource;
 pub use lock::RbdWatch;
+pub use name::{RbdError, RbdName};

@@ -10,8 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::buffer::Pool;
-use crate::buffer::SECTOR_BYTES;
+use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::device::Device;
 use crate::fault::{Script, ScriptedDevice};
 use crate::file::{FileDevice, FileOptions, FileSource, OpenError};

@@ -13,8 +13,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use crate::buffer::SECTOR_BYTES;
-use crate::device::clip;
-use crate::device::{Action, Completion, Device, Extent, Operation, check_inside};
+use crate::device::{Action, Completion, Device, Extent, Operation, check_inside, clip};
 
 /// Bytes in a row on one member unless told otherwise: the largest block the cache keeps, so that
 /// an aligned block is one operation on one member, while larger requests and neighbouring blocks

@@ -24,10 +24,8 @@ use std::time::{Duration, Instant};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::buffer::SECTOR_BYTES;
-use crate::buffer::{Pool, Slice};
-use crate::device::clip;
-use crate::device::{Action, Completion, Device, Extent, Operation};
+use crate::buffer::{Pool, SECTOR_BYTES, Slice};
+use crate::device::{Action, Completion, Device, Extent, Operation, clip};
 use crate::ring::Ring;
 
 /// Unflushed bytes from which on a write waits until some have been written out.

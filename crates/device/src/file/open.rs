@@ -17,13 +17,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 
-use crate::buffer::Pool;
-use crate::buffer::SECTOR_BYTES;
+use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::identity::{Identity, identify};
 use crate::place::{BelowKind, Place, Sysfs};
-use crate::system::MemoryLimit;
-use crate::system::OWNER_ONLY;
-use crate::system::patiently;
+use crate::system::{MemoryLimit, OWNER_ONLY, patiently};
 
 /// Options for opening a [`FileDevice`](crate::FileDevice).
 #[derive(Debug, Clone, Default)]

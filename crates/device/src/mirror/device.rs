@@ -11,14 +11,11 @@ use std::time::{Duration, Instant};
 use io_uring::{opcode, types};
 
 use super::layout::HEAD_BYTES;
-use super::shared::{Core, Opened};
-use super::source::no_answer;
+use super::shared::{Core, Opened, no_answer};
 use super::state::{Begin, Span};
 use super::threads::Running;
 use crate::buffer::Pool;
-use crate::device::Halves;
-use crate::device::clip;
-use crate::device::{Action, Completion, Device, Judge, Operation};
+use crate::device::{Action, Completion, Device, Halves, Judge, Operation, clip};
 use crate::mailbox::Mailbox;
 use crate::ring::{Event, Owner, Ring};
 

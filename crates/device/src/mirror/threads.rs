@@ -8,13 +8,11 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::layout::{HEAD_BYTES, Seen, encode, slot};
-use super::shared::{Core, Opened, Shared};
-use super::source::{HalfDevice, Waiting, no_answer};
+use super::shared::{Core, HalfDevice, Opened, Shared, Waiting, no_answer};
 use super::state::{Job, Raised};
 use super::witness::{Generation, RaiseError};
 use crate::buffer::{Pool, Slice};
-use crate::device::Halves;
-use crate::device::{Action, Damage, Operation};
+use crate::device::{Action, Damage, Halves, Operation};
 use crate::ring::Ring;
 
 /// The time after which an error is tried again.

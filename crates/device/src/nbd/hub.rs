@@ -7,26 +7,25 @@
 //! Invariant: nothing is sent again, and no operation fails, before the kernel is done with the
 //! slices of the last connection.
 
-use std::collections::VecDeque;
-use std::io;
+use super::work::Job;
+use crate::mailbox::Mailbox;
+use floe_nbd::uri::Uri;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
 use floe_nbd::client::ledger::request_header;
 use floe_nbd::client::{ClientError, Cookie, Info, Transport, negotiate};
-use floe_nbd::wire::{REQUEST_BYTES, command, command_flag};
+use floe_nbd::wire::{REQUEST_BYTES, command};
 use rustix::net::{SendFlags, Shutdown, send, shutdown, sockopt};
 
 use super::socket::Socket;
-use super::source::{Event, NbdError, NbdName, Shared};
-use super::work::Work;
-use super::work::{Incoming, Next};
-use super::work::{Purpose, Request};
-use crate::buffer::SECTOR_BYTES;
-use crate::buffer::{Pool, Slice};
+use super::work::{Incoming, Next, Work};
+use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::ring::Ring;
 use crate::socket::{SocketCompletion, SocketOutcome, Sockets};
 
@@ -344,70 +343,6 @@ impl Hub {
     }
 }
 
-/// Bytes from which on the hub has the server flush.
-pub(super) const MANY_BYTES: u64 = 16 << 20;
-/// Bytes from which on writes wait for that.
-pub(super) const FULL_BYTES: u64 = 64 << 20;
-
-/// Bytes that an entry takes up besides its data.
-const ENTRY_BYTES: u64 = 128;
-
-#[derive(Debug, Default)]
-pub(super) struct Log {
-    entries: VecDeque<Request>,
-    bytes: u64,
-    /// The number of the first entry.
-    first: u64,
-}
-
-fn bytes_of(request: &Request) -> u64 {
-    ENTRY_BYTES + request.data.as_ref().map_or(0, |data| data.len() as u64)
-}
-
-impl Log {
-    /// Keeps a copy of a change that was answered. One that is durable is kept if an older one,
-    /// which could be repeated over it, is.
-    pub(super) fn keep(&mut self, request: &Request, pool: &Pool) {
-        let is_durable = request.flags & command_flag::FUA != 0;
-        if !request.is_change() || is_durable && self.entries.is_empty() {
-            return;
-        }
-        let copy = |from: &Slice| {
-            let copy = pool.allocate(from.len()).whole();
-            Slice::copy(from, &copy);
-            copy
-        };
-        let data = request.data.as_ref().map(copy);
-        let entry = Request { data, purpose: Purpose::Repeat, ..request.clone() };
-        self.bytes += bytes_of(&entry);
-        self.entries.push_back(entry);
-    }
-
-    /// The number of the next entry, which says what a flush that is sent now covers.
-    pub(super) fn end(&self) -> u64 {
-        self.first + self.entries.len() as u64
-    }
-
-    /// Forgets the entries before a number.
-    pub(super) fn forget(&mut self, end: u64) {
-        while self.first < end
-            && let Some(entry) = self.entries.pop_front()
-        {
-            self.first += 1;
-            self.bytes -= bytes_of(&entry);
-        }
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
-    }
-
-    /// The entries, to be sent again in this order.
-    pub(super) fn entries(&self) -> impl DoubleEndedIterator<Item = &Request> {
-        self.entries.iter()
-    }
-}
-
 /// The longest wait for a connection, and for each answer of the handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -458,4 +393,115 @@ fn watch(socket: &OwnedFd) -> io::Result<()> {
     sockopt::set_tcp_keepcnt(socket, 2)?;
     sockopt::set_tcp_user_timeout(socket, SILENCE.as_millis() as u32)?;
     Ok(())
+}
+
+/// An export, and how long its server may take.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NbdName {
+    /// The server's address and the export's name.
+    pub uri: Uri,
+    /// Fail operations that the server has not answered for so long; without it they wait for it.
+    pub timeout: Option<Duration>,
+}
+
+/// The URI.
+impl fmt::Display for NbdName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.uri.fmt(f)
+    }
+}
+
+/// Why an export could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum NbdError {
+    /// The server could not be reached, or did not grant the export.
+    #[error("cannot use export {export}: {source}")]
+    Client {
+        /// The export.
+        export: String,
+        /// The client's error.
+        source: ClientError,
+    },
+    /// It refuses writes.
+    #[error("export {export} is read-only; serve it read-only")]
+    ReadOnly {
+        /// The export.
+        export: String,
+    },
+    /// Its size makes no device.
+    #[error("export {export} has {size} bytes, which is not a positive multiple of 512")]
+    OddSize {
+        /// The export.
+        export: String,
+        /// Its size.
+        size: u64,
+    },
+    /// Its blocks are larger than sectors, or not of whole bytes of the device's end.
+    #[error(
+        "export {export} takes requests in units of {minimum} bytes only; a device is read and \
+         written in units of {SECTOR_BYTES}"
+    )]
+    LargeBlocks {
+        /// The export.
+        export: String,
+        /// Its least block size.
+        minimum: u32,
+    },
+    /// Its requests are shorter than a sector.
+    #[error(
+        "export {export} takes requests of at most {maximum} bytes; a device needs {SECTOR_BYTES}"
+    )]
+    SmallRequests {
+        /// The export.
+        export: String,
+        /// Its longest request.
+        maximum: u32,
+    },
+    /// After a lost connection, something else is there.
+    #[error("export {export} is not what it was: {change}")]
+    Changed {
+        /// The export.
+        export: String,
+        /// The difference.
+        change: String,
+    },
+    /// The system has no thread, ring or socket left for it.
+    #[error("cannot serve the connection to export {export}: {source}")]
+    System {
+        /// The export.
+        export: String,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// A message to the hub.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// To carry an operation out.
+    Job(Job),
+    /// The end of an attempt to connect.
+    Connected(Result<Connected, NbdError>),
+    /// To find the export's size, by a new connection.
+    Measure(Sender<io::Result<u64>>),
+    /// Operations under way fail that have no answer for so long from now.
+    Timeout(Duration),
+    /// To end.
+    End,
+}
+
+/// An export that is open.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) name: NbdName,
+    pub(super) read_only: bool,
+    pub(super) mailbox: Mailbox<Event>,
+    /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
+    pub(super) size: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn size_bytes(&self) -> u64 {
+        self.size.load(Ordering::Relaxed)
+    }
 }

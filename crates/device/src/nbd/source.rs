@@ -1,23 +1,20 @@
 //! An export that is open, with the thread that has its connection.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
-use floe_nbd::client::ClientError;
-use floe_nbd::uri::{Address, Uri};
+use floe_nbd::uri::Address;
 
-use super::hub::{Connected, Hub, connect};
+use super::hub::{Connected, Event, Hub, NbdError, NbdName, Shared, connect};
 use super::work::{Answer, Job, JobAction};
-use crate::buffer::SECTOR_BYTES;
 use crate::buffer::Slice;
-use crate::device::clip;
-use crate::device::{Action, Completion, Device, Operation};
+use crate::device::{Action, Completion, Device, Operation, clip};
 use crate::identity::{Fact, FactKind, Identity};
 use crate::mailbox::Mailbox;
 use crate::ring::Ring;
@@ -130,117 +127,6 @@ fn start(shared: Arc<Shared>, first: Connected) -> io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("nbd".to_owned()).spawn(run)?;
     has_begun.recv().expect("the thread says whether it could begin")?;
     Ok(thread)
-}
-
-/// An export, and how long its server may take.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NbdName {
-    /// The server's address and the export's name.
-    pub uri: Uri,
-    /// Fail operations that the server has not answered for so long; without it they wait for it.
-    pub timeout: Option<Duration>,
-}
-
-/// The URI.
-impl fmt::Display for NbdName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.uri.fmt(f)
-    }
-}
-
-/// Why an export could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum NbdError {
-    /// The server could not be reached, or did not grant the export.
-    #[error("cannot use export {export}: {source}")]
-    Client {
-        /// The export.
-        export: String,
-        /// The client's error.
-        source: ClientError,
-    },
-    /// It refuses writes.
-    #[error("export {export} is read-only; serve it read-only")]
-    ReadOnly {
-        /// The export.
-        export: String,
-    },
-    /// Its size makes no device.
-    #[error("export {export} has {size} bytes, which is not a positive multiple of 512")]
-    OddSize {
-        /// The export.
-        export: String,
-        /// Its size.
-        size: u64,
-    },
-    /// Its blocks are larger than sectors, or not of whole bytes of the device's end.
-    #[error(
-        "export {export} takes requests in units of {minimum} bytes only; a device is read and \
-         written in units of {SECTOR_BYTES}"
-    )]
-    LargeBlocks {
-        /// The export.
-        export: String,
-        /// Its least block size.
-        minimum: u32,
-    },
-    /// Its requests are shorter than a sector.
-    #[error(
-        "export {export} takes requests of at most {maximum} bytes; a device needs {SECTOR_BYTES}"
-    )]
-    SmallRequests {
-        /// The export.
-        export: String,
-        /// Its longest request.
-        maximum: u32,
-    },
-    /// After a lost connection, something else is there.
-    #[error("export {export} is not what it was: {change}")]
-    Changed {
-        /// The export.
-        export: String,
-        /// The difference.
-        change: String,
-    },
-    /// The system has no thread, ring or socket left for it.
-    #[error("cannot serve the connection to export {export}: {source}")]
-    System {
-        /// The export.
-        export: String,
-        /// The system's error.
-        source: io::Error,
-    },
-}
-
-/// A message to the hub.
-#[derive(Debug)]
-pub(super) enum Event {
-    /// To carry an operation out.
-    Job(Job),
-    /// The end of an attempt to connect.
-    Connected(Result<Connected, NbdError>),
-    /// To find the export's size, by a new connection.
-    Measure(Sender<io::Result<u64>>),
-    /// Operations under way fail that have no answer for so long from now.
-    Timeout(Duration),
-    /// To end.
-    End,
-}
-
-/// An export that is open.
-#[derive(Debug)]
-pub(super) struct Shared {
-    pub(super) name: NbdName,
-    pub(super) read_only: bool,
-    pub(super) mailbox: Mailbox<Event>,
-    /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
-    pub(super) size: AtomicU64,
-}
-
-impl Shared {
-    pub(super) fn size_bytes(&self) -> u64 {
-        self.size.load(Ordering::Relaxed)
-    }
 }
 
 /// A device of one thread.

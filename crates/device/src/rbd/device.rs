@@ -20,8 +20,7 @@ use io_uring::{opcode, types};
 use super::image::RbdSource;
 use super::library::{Handle, library};
 use crate::buffer::Slice;
-use crate::device::clip;
-use crate::device::{Action, Completion, Device, Operation};
+use crate::device::{Action, Completion, Device, Operation, clip};
 use crate::mailbox::Mailbox;
 use crate::ring::{Event, Owner, Ring};
 

@@ -1,18 +1,16 @@
 //! The parts of librados and librbd that are used, found when they are first needed.
 
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
+use std::{fmt, io};
 
 use libloading::os::unix::Library;
 
-use super::image::RbdError;
-use super::image::RbdName;
-use super::lock::News;
+use super::name::{RbdError, RbdName};
 use crate::identity::{Fact, FactKind, Identity};
 
 /// A cluster (`rados_t`), a pool of it (`rados_ioctx_t`), an image (`rbd_image_t`) or the end of an
@@ -474,5 +472,36 @@ impl Handles {
                 (library.rados_ioctx_destroy)(self.pool);
             }
         }
+    }
+}
+
+/// Called when an image has changed.
+pub(super) type Notify = Box<dyn Fn() + Send + Sync>;
+
+/// The receiver of news; it does not move while the library knows of it.
+#[derive(Default)]
+pub(super) struct News(Mutex<Option<Notify>>);
+
+impl News {
+    pub(super) fn set(&self, notify: Notify) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(notify);
+    }
+}
+
+impl fmt::Debug for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("News")
+    }
+}
+
+/// Called by a thread of the library.
+///
+/// # Safety
+/// The argument is a `News` that lives.
+pub(super) unsafe extern "C" fn changed(argument: *mut c_void) {
+    // SAFETY: see above.
+    let news = unsafe { &*argument.cast::<News>() };
+    if let Some(notify) = &*news.0.lock().unwrap_or_else(PoisonError::into_inner) {
+        notify();
     }
 }

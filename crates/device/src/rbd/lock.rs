@@ -6,13 +6,14 @@
 //! cluster is awaited, and only then its lock is broken, without the entry of an hour that librbd
 //! would make in its place.
 
-use std::ffi::{CStr, CString, c_int, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::{fmt, io};
+use std::ffi::{CStr, CString, c_int};
+use std::io;
+use std::sync::Arc;
 
-use super::image::RbdError;
-use super::image::RbdName;
-use super::library::{Functions, Handles, OpenImage, Watcher, c_string, checked, library, text};
+use super::library::{
+    Functions, Handles, News, OpenImage, Watcher, c_string, changed, checked, library, text,
+};
+use super::name::{RbdError, RbdName};
 
 const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 const LOCK_EXCLUSIVE: c_int = 0;
@@ -295,37 +296,6 @@ impl Handles {
             written
         };
         checked(written).map(drop)
-    }
-}
-
-/// Called when an image has changed.
-pub(super) type Notify = Box<dyn Fn() + Send + Sync>;
-
-/// The receiver of news; it does not move while the library knows of it.
-#[derive(Default)]
-pub(super) struct News(Mutex<Option<Notify>>);
-
-impl News {
-    pub(super) fn set(&self, notify: Notify) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(notify);
-    }
-}
-
-impl fmt::Debug for News {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("News")
-    }
-}
-
-/// Called by a thread of the library.
-///
-/// # Safety
-/// The argument is a `News` that lives.
-pub(super) unsafe extern "C" fn changed(argument: *mut c_void) {
-    // SAFETY: see above.
-    let news = unsafe { &*argument.cast::<News>() };
-    if let Some(notify) = &*news.0.lock().unwrap_or_else(PoisonError::into_inner) {
-        notify();
     }
 }
 

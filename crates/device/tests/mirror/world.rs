@@ -1,15 +1,16 @@
 //! A mirror on simulated disks, with clients and a witness, in a process that crashes.
 
+use std::ops::{AddAssign, Range};
+
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::super::layout::Shape;
-use super::super::plant::Plant;
-use super::disk::{Disk, DiskOp, ROT};
-use super::life::{Life, Owner, Pending, REGION_SECTORS, What};
-use super::oracle::Oracle;
-use super::seldom::Seldom;
+use super::client::{Disk, DiskOp, Oracle, ROT};
 use crate::device::Halves;
+use crate::mirror::layout::{Header, Label, Seen, Shape};
+use crate::mirror::marks::Regions;
+use crate::mirror::source::{Facts, Opening};
+use crate::mirror::state::{Job, Plant, Start, State};
 use crate::mirror::witness::Generation;
 
 const LIVES: u32 = 5;
@@ -306,5 +307,253 @@ impl World {
             }
         }
         Ok(())
+    }
+}
+
+impl World {
+    /// Opens the mirror with the halves and the witness that are there; `None` if it is refused.
+    pub(super) fn start(&mut self) -> Result<Option<Life>, String> {
+        let count = self.shape.count;
+        for half in 0..count {
+            let others = !self.joined.is_empty() && !self.joined.contains(half);
+            self.disks[half].up = !self.chance(if others { 60 } else { 20 });
+            self.disks[half].open();
+        }
+        self.joined = Halves::NONE;
+        self.witness_up = !self.chance(15);
+        if self.chance(4) {
+            self.replace_disk();
+        }
+        let mirror = [7; 16];
+        let seen = |(half, disk): (usize, &Disk)| match disk.header() {
+            _ if !disk.up => Seen::Missing("it is off".into()),
+            Some(header) => Seen::Header(Label { mirror, half, shape: self.shape }, header.clone()),
+            None => Seen::Blank,
+        };
+        let seen: Vec<Seen> = (0..).zip(&self.disks).map(seen).collect();
+        let witness = if self.witness_up { Ok(self.witness) } else { Err("it is off".into()) };
+        let must_open = self.witness_up && (0..count).any(|half| self.is_current(half));
+        let names: Vec<String> = (0..count).map(|half| format!("half {half}")).collect();
+        let facts =
+            Facts { seen: &seen, names: &names, shape: self.shape, witness, plant: self.plant };
+        let start = match facts.open() {
+            Ok(Opening::New) if self.witness.is_some() => {
+                return Err("a mirror is made over another".into());
+            }
+            Ok(Opening::New) => {
+                let Some(start) = self.create() else { return Ok(None) };
+                start
+            }
+            Ok(Opening::Serve { start, .. }) => start,
+            Err(refusal) if must_open => return Err(format!("it is refused: {refusal}")),
+            Err(_) => {
+                self.seldom.refusals += 1;
+                return Ok(None);
+            }
+        };
+        self.seldom.without_witness += u64::from(!self.witness_up);
+        self.seldom.recoveries += u64::from(!start.map.is_empty());
+        Ok(Some(Life {
+            state: State::new(start, self.plant),
+            clients: Vec::new(),
+            pending: Vec::new(),
+            lanes: LaneJobs::default(),
+        }))
+    }
+
+    /// Returns whether a half is there and has the newest generation.
+    pub(super) fn is_current(&self, half: usize) -> bool {
+        let disk = &self.disks[half];
+        let is_newest = |newest: Generation| {
+            let is_newest =
+                |header: &Header| [header.generation, header.previous].contains(&newest);
+            newest.halves.contains(half) && disk.header().is_some_and(is_newest)
+        };
+        disk.up && self.witness.is_some_and(is_newest)
+    }
+
+    /// Puts a new disk in the place of a half, where another one is as new.
+    fn replace_disk(&mut self) {
+        let half = self.random.random_range(0..self.disks.len());
+        let is_other = |other: usize| other != half && self.is_current(other);
+        let is_rotten = |disk: &Disk| (0..self.sectors()).any(|at| disk.read(at) & ROT != 0);
+        let is_sound = !self.disks.iter().any(is_rotten);
+        if self.witness_up && is_sound && (0..self.disks.len()).any(is_other) {
+            self.disks[half] = Disk::new(self.sectors(), &mut self.random);
+        }
+    }
+
+    /// Makes the mirror, as far as the power lasts.
+    fn create(&mut self) -> Option<Start> {
+        let count = self.shape.count;
+        let generation = Generation { number: 1, halves: Halves::first(count) };
+        let map = Regions::all(self.shape.regions());
+        let header = |sequence, previous, map| {
+            let known = [0; Halves::MAX];
+            Header { sequence, generation, previous, known, map }
+        };
+        for (sequence, previous) in [(1, Generation::default()), (2, generation)] {
+            for half in 0..count {
+                if self.chance(3) {
+                    return None;
+                }
+                let op = DiskOp::Header(header(sequence, previous, map.clone()));
+                self.disks[half].carry_out(&op);
+            }
+            if !self.witness_up || self.chance(3) {
+                return None;
+            }
+            self.witness = Some(generation);
+        }
+        Some(Start {
+            count,
+            order: (0..count).collect(),
+            generation,
+            missing: Halves::NONE,
+            unconfirmed: false,
+            sequence: 2,
+            known: [0; Halves::MAX],
+            regions: self.shape.regions(),
+            map,
+        })
+    }
+}
+
+pub(super) const REGION_SECTORS: usize = 3;
+
+/// The process of a mirror, until it crashes.
+pub(super) struct Life {
+    pub(super) state: State,
+    pub(super) clients: Vec<Client>,
+    pub(super) pending: Vec<Pending>,
+    pub(super) lanes: LaneJobs,
+}
+
+/// The owner of an operation on a disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Owner {
+    Client(usize),
+    Header,
+    Copy,
+    /// It was given up: nothing waits for it.
+    Nothing,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Pending {
+    pub(super) half: usize,
+    pub(super) op: DiskOp,
+    pub(super) owner: Owner,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Client {
+    pub(super) id: usize,
+    pub(super) what: What,
+    pub(super) stage: Stage,
+    /// The step at which it began.
+    pub(super) begun: u64,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum What {
+    Read(usize),
+    Write(Range<usize>, u64),
+    /// A write of what another half has.
+    Mend(usize, u64),
+    Flush,
+}
+
+#[derive(Debug, Clone)]
+pub(super) enum Stage {
+    /// It asks until more is refused than was then.
+    Held {
+        refusals: u64,
+    },
+    Running {
+        left: usize,
+        sent: Halves,
+        missed: Halves,
+        read: Option<u64>,
+    },
+    /// It has read a flipped bit, and looks for an intact copy.
+    Search,
+    /// It waits until these halves have left.
+    Settling(Halves),
+    Ended {
+        acknowledged: bool,
+    },
+}
+
+/// The jobs under way.
+#[derive(Debug, Default)]
+pub(super) struct LaneJobs {
+    pub(super) header: Option<Ends>,
+    pub(super) copy: Option<(Copy, Ends)>,
+    /// A question to the witness that has no answer yet.
+    pub(super) witness: Option<Job>,
+}
+
+/// Operations that end, and the halves on which some failed.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    pub(super) left: usize,
+    pub(super) missed: Halves,
+}
+
+#[derive(Debug)]
+pub(super) enum Copy {
+    Read { region: usize, from: usize, to: Halves },
+    Write,
+    Flush,
+}
+
+/// The counts.
+#[derive(Debug, Default, Clone, Copy)]
+pub(super) struct Seldom {
+    pub(super) crashes: u64,
+    pub(super) refusals: u64,
+    pub(super) leaves: u64,
+    pub(super) returns: u64,
+    pub(super) recoveries: u64,
+    pub(super) without_witness: u64,
+    pub(super) writes: u64,
+    pub(super) flushes: u64,
+    pub(super) rots: u64,
+    pub(super) mends: u64,
+    pub(super) mended_copies: u64,
+}
+
+impl Seldom {
+    pub(super) fn counts(self) -> [(&'static str, u64); 11] {
+        [
+            ("a crash", self.crashes),
+            ("a refusal", self.refusals),
+            ("a leave", self.leaves),
+            ("a return", self.returns),
+            ("a recovery", self.recoveries),
+            ("an opening without witness", self.without_witness),
+            ("a write", self.writes),
+            ("a flush", self.flushes),
+            ("a flipped bit", self.rots),
+            ("a mended read", self.mends),
+            ("a mended copy", self.mended_copies),
+        ]
+    }
+}
+
+impl AddAssign for Seldom {
+    fn add_assign(&mut self, other: Seldom) {
+        self.crashes += other.crashes;
+        self.refusals += other.refusals;
+        self.leaves += other.leaves;
+        self.returns += other.returns;
+        self.recoveries += other.recoveries;
+        self.without_witness += other.without_witness;
+        self.writes += other.writes;
+        self.flushes += other.flushes;
+        self.rots += other.rots;
+        self.mends += other.mends;
+        self.mended_copies += other.mended_copies;
     }
 }

@@ -10,19 +10,13 @@
 //! ```
 
 mod client;
-mod disk;
-mod lanes;
-mod life;
-mod oracle;
-mod seldom;
-mod start;
 mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::plant::Plant;
-use lanes::PLANTS;
-use seldom::Seldom;
+use self::client::PLANTS;
+use self::world::Seldom;
+use super::state::Plant;
 use world::World;
 
 /// Worlds of a test, unless FLOE_MIRROR_WORLDS says how many.
