@@ -71,8 +71,8 @@ pub use evict::{Evict, EvictError};
 pub use exchange::{Bell, Exchange, Traffic};
 pub use floe::{AdmissionStats, FreezeStats, Freezing};
 pub use floe_policy::admission::{Admissions, Calibrated, Times};
-pub use floe_policy::shedder::Shedder;
 pub use floe_policy::shedding::Decision as SheddingDecision;
+pub use floe_policy::shedding::Shedder;
 pub use gate::Gate;
 pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, MOST_VOLUME_BYTES,

@@ -11,7 +11,7 @@
 //! Not to be used with many cores: every hit moves its entry to the head of T2.
 
 use crate::ghost_queues::GhostQueues;
-use crate::index::Tag;
+use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::{Access, AlwaysPromote, Lists, Parameters, Policy, PolicyInfo, Slot};
 

@@ -16,10 +16,10 @@
 //!
 //! Not to be used with many cores: each hit moves its entry in two lists.
 
-use crate::frequency::FrequencyList;
-use crate::ghost::Ghosts;
-use crate::index::Tag;
-use crate::random::Random;
+use crate::ghosts::Ghosts;
+use crate::ghosts::Tag;
+use crate::lfu::FrequencyList;
+use crate::sketch::Random;
 use crate::{Access, AlwaysPromote, Cursor, Eviction, Lists, Parameters, Policy, PolicyInfo, Slot};
 
 /// The queue of new and demoted entries, from which SR-LRU evicts.

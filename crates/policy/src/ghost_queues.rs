@@ -12,7 +12,7 @@
 //! newest number of that queue which went past.
 
 use crate::count::{Names, Operation, looked_up_ghost};
-use crate::index::Tag;
+use crate::ghosts::Tag;
 
 /// ARC's names for the two.
 const NAMES: Names<2> = Names::new(["B1", "B2"]);

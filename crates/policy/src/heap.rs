@@ -5,7 +5,7 @@
 //! Eight bytes a slot, and the number.
 
 use crate::count::{Names, Operation};
-use crate::frozen_list::FrozenList;
+use crate::lists::FrozenList;
 use crate::{Cursor, Slot};
 
 const CHILDREN: usize = 4;

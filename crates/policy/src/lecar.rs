@@ -14,10 +14,10 @@
 //!
 //! Not to be used with many cores: each hit moves its entry in two lists.
 
-use crate::frequency::FrequencyList;
-use crate::ghost::Ghosts;
-use crate::index::Tag;
-use crate::random::Random;
+use crate::ghosts::Ghosts;
+use crate::ghosts::Tag;
+use crate::lfu::FrequencyList;
+use crate::sketch::Random;
 use crate::{
     Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot,
 };

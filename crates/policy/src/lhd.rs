@@ -19,8 +19,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::random::mix;
 use crate::sample_set::{SampleSet, ordered_by_samples};
+use crate::sketch::mix;
 use crate::{
     Access, Eviction, HitKind, Marks, Parameter, Parameters, Plain, Policy, PolicyInfo, Slot,
     Stamps, Touch,

@@ -28,78 +28,28 @@
 //! assert_eq!(order.evict(None), Some(Slot(1)));
 //! ```
 
-/// Every policy, told to a macro behind what else it is `given`. New ones get their line here.
-macro_rules! with_policies {
-    ($then:ident $($given:tt)*) => {
-        $then! {
-            ($($given)*)
-            fifo::Fifo,
-            lru::Lru,
-            relaxed_lru::RelaxedLru,
-            prob_lru::ProbLru,
-            clock::Clock,
-            slru::Slru,
-            two_q::TwoQ,
-            arc::Arc,
-            s3_fifo::S3Fifo,
-            sieve::Sieve,
-            lfu::Lfu,
-            gdsf::Gdsf,
-            lirs::Lirs,
-            qdlp::Qdlp,
-            qd_clock::QdClock,
-            w_tinylfu::WTinyLfu,
-            lru_k::LruK,
-            sampled::Sampled,
-            hyperbolic::Hyperbolic,
-            lfru::Lfru,
-            lecar::LeCaR,
-            lhd::Lhd,
-            cacheus::Cacheus,
-            sarc::Sarc,
-            belady::Belady,
-        }
-    };
-}
-
-// Admissions.
 pub mod admission;
-
-// Sequential streams.
+pub mod owner;
+pub mod registry;
+pub mod shedding;
 pub mod streams;
+pub mod trial;
 
 // The parts of policies.
-mod any;
+mod contract;
 #[cfg(not(feature = "count-operations"))]
 mod count;
 #[cfg(feature = "count-operations")]
 pub mod count;
-mod frequency;
-mod frozen_list;
-mod ghost;
 mod ghost_queues;
-mod ghost_table;
+mod ghosts;
 mod heap;
-mod index;
 mod listed;
 mod lists;
 mod marks;
-mod order;
-pub mod owner;
-mod pending_victims;
-mod policy_info;
-mod priority;
 mod priority_pools;
-mod quick_demotion;
-mod random;
-pub mod registry;
 mod sample_set;
-pub mod shedder;
-pub mod shedding;
 mod sketch;
-mod small_queue;
-pub mod spelling;
-pub mod trial;
 
 // The policies.
 mod arc;
@@ -116,10 +66,7 @@ mod lhd;
 mod lirs;
 mod lru;
 mod lru_k;
-mod prob_lru;
-mod qd_clock;
-mod qdlp;
-mod relaxed_lru;
+mod quick_demotion;
 mod s3_fifo;
 mod sampled;
 mod sarc;
@@ -128,47 +75,29 @@ mod slru;
 mod two_q;
 mod w_tinylfu;
 
-pub use any::{AnyMarks, AnyPolicy};
+#[doc(hidden)]
+pub use contract::Plain;
+pub use contract::{
+    Access, Cursor, Direction, Eviction, HitKind, Marks, Parameter, Parameters, Policy, PolicyInfo,
+    Priority, Ranked, Replacement, Slot, Tick, Touch,
+};
 pub use listed::{Listed, SlotLists};
 pub use lists::Lists;
 pub use marks::{AlwaysPromote, Coins, Counters, LastUses, NoMarks, Stamps, TryPromote};
-#[doc(hidden)]
-pub use order::Plain;
-pub use order::{Access, Cursor, Direction, Eviction, HitKind, Marks, Ranked, Slot, Tick, Touch};
-pub use pending_victims::PendingVictims;
-pub use policy_info::{Parameter, Parameters, Policy, PolicyInfo, Replacement};
-pub use priority::Priority;
+pub use owner::PendingVictims;
 pub use priority_pools::PriorityPools;
-pub use random::mix;
+pub use registry::policies::*;
+pub use registry::{AnyMarks, AnyPolicy, POLICIES, with};
+pub use sketch::mix;
 
-/// Exports each policy's type, registers it and makes it from its defaults.
-macro_rules! register {
-    (() $($module:ident::$Policy:ident,)*) => {
-        $(
-            pub use $module::$Policy;
-
-            impl Default for $Policy {
-                /// An empty order without room, with the parameters of the registry.
-                fn default() -> Self {
-                    <Self as Policy>::new(&Parameters::defaults(&<Self as Policy>::INFO))
-                }
-            }
-        )*
-
-        /// Every policy.
-        pub const POLICIES: &[registry::Entry] = &[$(registry::Entry::of::<$Policy>()),*];
-
-        /// Runs a visitor over the chosen policy.
-        pub fn with<V: registry::Visitor>(choice: &registry::Choice, visitor: V) -> V::Out {
-            let parameters = &choice.parameters;
-            $(
-                if choice.name() == <$Policy as Policy>::INFO.name {
-                    return visitor.visit(|| <$Policy as Policy>::new(parameters));
-                }
-            )*
-            unreachable!("a choice names a registered policy")
-        }
-    };
+#[deprecated(note = "use `shedding::Shedder`")]
+#[doc(hidden)]
+pub mod shedder {
+    pub use crate::shedding::Shedder;
 }
 
-with_policies!(register);
+#[deprecated(note = "use `registry::nearest`")]
+#[doc(hidden)]
+pub mod spelling {
+    pub use crate::registry::nearest;
+}

@@ -12,7 +12,7 @@
 //! Not to be used with many cores: a hit moves in two lists and may prune the stack.
 
 use crate::count::looked_up_ghost;
-use crate::index::{Index, Tag};
+use crate::ghosts::{Index, Tag};
 use crate::{
     Access, AlwaysPromote, Cursor, Eviction, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot,
 };

@@ -10,11 +10,8 @@
 //! Invariants: `sizes[l]` is the sum of the weights in list `l`; `len` counts listed and frozen
 //! slots; a slot whose link says frozen is in `frozen`, at the place that is its `colder`.
 
-use crate::Slot;
 use crate::count::{Names, Operation};
-use crate::frozen_list::FrozenList;
-
-mod walks;
+use crate::{Cursor, Slot};
 
 /// Growth in steps of a sixteenth keeps the unused part of the array small: block caches count
 /// metadata bytes.
@@ -373,5 +370,167 @@ impl<const N: usize> Lists<N> {
             + self.list_of.capacity()
             + self.weights.capacity() * size_of::<u32>()
             + self.frozen.memory_bytes()
+    }
+}
+
+impl<const N: usize> Lists<N> {
+    /// Takes slots out of the lists until [`thaw`](Self::thaw).
+    pub fn freeze(&mut self, slots: &[Slot]) {
+        self.frozen.reserve(slots.len());
+        for &slot in slots {
+            if self.contains(slot) {
+                let (list, weight) = (self.list_before(slot), self.weight(slot));
+                self.unlink(slot);
+                self.sizes[list] -= weight;
+                let place = self.frozen.push(slot);
+                self.links[slot.index() + N] = Link { colder: place, hotter: FROZEN };
+                self.frozen_size += weight;
+            }
+        }
+    }
+
+    /// The frozen slots, in the order in which they were frozen.
+    pub fn frozen(&self) -> impl DoubleEndedIterator<Item = Slot> + '_ {
+        self.frozen.iter()
+    }
+
+    /// Puts each frozen slot back at the hot end of its list, in the order in which they were
+    /// frozen.
+    pub fn thaw(&mut self) {
+        while self.thaw_last().is_some() {}
+    }
+
+    /// Puts the slot that was frozen last back at the hot end of its list. Returns it.
+    pub fn thaw_last(&mut self) -> Option<Slot> {
+        let slot = self.frozen.pop()?;
+        let (list, weight) = (self.list_before(slot), self.weight(slot));
+        self.link_at_head(list, slot);
+        self.sizes[list] += weight;
+        self.frozen_size -= weight;
+        Some(slot)
+    }
+
+    /// Appends slots from the hot end of `lists[0]` to the cold end of the last one, a batch at a
+    /// time.
+    pub fn rank(&self, lists: &[usize], from: Cursor, out: &mut Vec<Slot>) -> Cursor {
+        self.rank_by(lists, 1, |_| 0, from, out)
+    }
+
+    /// The same by classes: slots of class 0 of all lists first, those of class `classes` - 1 last.
+    /// One walk for each class.
+    pub(crate) fn rank_by(
+        &self,
+        lists: &[usize],
+        classes: usize,
+        class: impl Fn(Slot) -> usize,
+        from: Cursor,
+        out: &mut Vec<Slot>,
+    ) -> Cursor {
+        let Cursor { mut part, mut at } = from;
+        let mut left = Cursor::BATCH;
+        while (part as usize) < classes * lists.len() {
+            let (wanted, list) = (part as usize / lists.len(), lists[part as usize % lists.len()]);
+            let mut next = match at.checked_sub(1).map(Slot) {
+                None => self.head(list),
+                Some(slot) => (self.list_of(slot) == Some(list)).then_some(slot),
+            };
+            while let Some(slot) = next {
+                if left == 0 {
+                    return Cursor { part, at: slot.0 + 1 };
+                }
+                left -= 1;
+                if classes == 1 || class(slot) == wanted {
+                    out.push(slot);
+                }
+                next = self.colder(slot);
+            }
+            (part, at) = (part + 1, 0);
+        }
+        Cursor::END
+    }
+
+    /// Slots of a list from the cold end to the hot end.
+    pub fn coldest_first(&self, list: usize) -> impl Iterator<Item = Slot> + '_ {
+        std::iter::successors(self.tail(list), |&slot| self.hotter(slot))
+    }
+}
+
+/// Marks the place of a slot that has left.
+const GONE: Slot = Slot(u32::MAX);
+/// Of the places, more than half and so many have to be left before they are closed up.
+const GONE_MIN: usize = 64;
+
+/// Frozen slots, best first.
+///
+/// The slots that are frozen, in the order in which they were: for orders that give them back best
+/// first.
+///
+/// Each frozen slot knows its place here, so that one that leaves or moves meanwhile is noted at
+/// once, and memory stays in proportion to the number of frozen slots. The owner keeps the places.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FrozenList {
+    slots: Vec<Slot>,
+    gone: usize,
+}
+
+impl FrozenList {
+    pub(crate) fn reserve(&mut self, more: usize) {
+        self.slots.reserve(more);
+    }
+
+    /// The number of frozen slots.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() - self.gone
+    }
+
+    /// Adds a slot behind the others and answers its place.
+    pub(crate) fn push(&mut self, slot: Slot) -> u32 {
+        self.slots.push(slot);
+        self.slots.len() as u32 - 1
+    }
+
+    /// Another slot has taken over.
+    pub(crate) fn replace(&mut self, place: u32, slot: Slot) {
+        self.slots[place as usize] = slot;
+    }
+
+    /// The slot in this place has left. Others may get new places by that, which `moved` is told.
+    pub(crate) fn leave(&mut self, place: u32, mut moved: impl FnMut(Slot, u32)) {
+        self.slots[place as usize] = GONE;
+        self.gone += 1;
+        if self.gone > GONE_MIN && self.gone > self.slots.len() / 2 {
+            self.slots.retain(|&slot| slot != GONE);
+            self.gone = 0;
+            self.slots.iter().enumerate().for_each(|(place, &slot)| moved(slot, place as u32));
+        }
+    }
+
+    /// Takes all out, best first.
+    pub(crate) fn take(&mut self) -> impl DoubleEndedIterator<Item = Slot> + use<> {
+        self.gone = 0;
+        std::mem::take(&mut self.slots).into_iter().filter(|&slot| slot != GONE)
+    }
+
+    /// Takes the last one out. After the last of all its memory is free.
+    pub(crate) fn pop(&mut self) -> Option<Slot> {
+        loop {
+            match self.slots.pop() {
+                Some(GONE) => self.gone -= 1,
+                None => {
+                    *self = Self::default();
+                    return None;
+                }
+                last => return last,
+            }
+        }
+    }
+
+    /// All of them, best first.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = Slot> + '_ {
+        self.slots.iter().copied().filter(|&slot| slot != GONE)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot>()
     }
 }

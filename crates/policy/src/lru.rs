@@ -11,7 +11,10 @@
 //! where many cores hit at once.
 
 use crate::listed::Listed;
-use crate::{Access, AlwaysPromote, Lists, Marks, Parameters, Policy, PolicyInfo, Ranked, Slot};
+use crate::{
+    Access, AlwaysPromote, Coins, Lists, Marks, Parameter, Parameters, Policy, PolicyInfo, Ranked,
+    Slot, TryPromote,
+};
 
 /// The only list.
 const RECENCY: usize = 0;
@@ -87,5 +90,58 @@ impl<M: Marks> Listed for ByRecency<M> {
 impl<M: Marks> Ranked for ByRecency<M> {
     fn coldest_first(&self) -> impl Iterator<Item = Slot> + '_ {
         self.list.coldest_first(RECENCY)
+    }
+}
+
+/// Relaxed LRU (`relaxed-lru`): LRU in which a hit skips its promotion while the list is busy.
+///
+/// Relaxed LRU: LRU whose hits skip the promotion when another thread is at the list.
+///
+/// HHVM's concurrent LRU takes the list's lock with `try_lock` on a hit and goes on without it;
+/// memory caches at large do the same. Popular entries are hit again soon, so few are lost. Without
+/// contention it is LRU, and so it is in a simulator (FrozenHot, EuroSys '23, section 5; queueing
+/// paper: a skipped share of 0.16 to 0.26 at 72 threads).
+///
+/// Not to be used to get around the list: most hits still take the lock, so throughput still falls.
+pub type RelaxedLru = ByRecency<TryPromote>;
+
+impl Policy for RelaxedLru {
+    const INFO: PolicyInfo = PolicyInfo::new(
+        "relaxed-lru",
+        "LRU, but a hit skips the promotion when the list is busy",
+        "HHVM; FrozenHot, EuroSys '23",
+    );
+
+    fn new(_: &Parameters) -> Self {
+        Self::with(TryPromote)
+    }
+}
+
+/// Seed of the coins; any number does.
+const SEED: u64 = 0xf10e;
+
+/// Probabilistic LRU (`prob-lru`): LRU in which a hit skips its promotion with a probability.
+///
+/// Probabilistic LRU: LRU whose hits skip the promotion with probability q.
+///
+/// The mitigation that the queueing paper measures: a popular entry is hit so often that a
+/// promotion now and then is enough to keep it, and the list sees only (1 - q) of the hits.
+/// Throughput stops falling with the hit ratio only for q of at least 1 - 1/N with N requests in
+/// flight ("Can Increasing the Hit Ratio Hurt Cache Throughput?", section 4).
+///
+/// Not to be used with q near 1 and a small cache: entries that are hit only a few times leave as
+/// under FIFO.
+pub type ProbLru = ByRecency<Coins>;
+
+impl Policy for ProbLru {
+    const INFO: PolicyInfo = PolicyInfo::new(
+        "prob-lru",
+        "LRU, but a hit skips the promotion with probability q",
+        "queueing paper",
+    )
+    .with(&[Parameter::share("q", 0.5, "probability that a hit skips the promotion")]);
+
+    fn new(parameters: &Parameters) -> Self {
+        Self::with(Coins::new(parameters.get("q"), SEED))
     }
 }

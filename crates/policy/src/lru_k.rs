@@ -10,9 +10,9 @@
 //!
 //! Not to be used where a hit must be cheap: each one costs a heap operation of logarithmic time.
 
-use crate::ghost::Ghosts;
+use crate::ghosts::Ghosts;
+use crate::ghosts::Tag;
 use crate::heap::{Heap, ordered_by_heap};
-use crate::index::Tag;
 use crate::{Access, AlwaysPromote, Eviction, Parameters, Policy, PolicyInfo, Slot};
 
 /// Marks a key of the heap as the time of a last use but one, above all entries used once.

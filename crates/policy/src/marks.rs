@@ -157,7 +157,7 @@ impl Marks for Coins {
         let count = hits.load(Relaxed);
         hits.store(count.wrapping_add(1), Relaxed);
         let coin =
-            crate::random::mix(self.seed ^ (u64::from(slot.0) << 16 | u64::from(count))) >> 32;
+            crate::sketch::mix(self.seed ^ (u64::from(slot.0) << 16 | u64::from(count))) >> 32;
         if coin < self.promote_below { Touch::Promote } else { Touch::Noted }
     }
 }

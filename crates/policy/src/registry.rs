@@ -1,16 +1,20 @@
-//! Every policy by its name. Adding one takes its file, and in `lib.rs` its module and its place in
-//! the list.
+//! Every policy by its name. A new one takes its file, its module in `lib.rs`, and its line in the
+//! list here.
 //!
 //! A [`Choice`] is a name with parameters, read from text such as `slru:segments=2`. Generic code
 //! runs over the chosen policy through a [`Visitor`], compiled once per policy, so nothing is
 //! called indirectly per request; code whose type must not depend on it takes an
 //! [`AnyPolicy`](crate::AnyPolicy).
 
+use std::cmp::Reverse;
 use std::fmt;
 use std::str::FromStr;
 
-use crate::spelling::nearest;
-use crate::{HitKind, Marks, Parameter, Parameters, Policy, PolicyInfo};
+use crate::lhd::AgedHits;
+use crate::{
+    Access, AlwaysPromote, Coins, Counters, Cursor, Eviction, HitKind, LastUses, Marks, NoMarks,
+    Parameter, Parameters, Plain, Policy, PolicyInfo, Replacement, Slot, Stamps, Touch, TryPromote,
+};
 
 /// A policy in the registry.
 #[derive(Debug, Clone, Copy)]
@@ -36,6 +40,90 @@ pub trait Visitor {
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out;
 }
 
+/// Calls a macro with the list of all policies, behind what else it is `given`. A new policy gets its
+/// line here.
+macro_rules! with_policies {
+    ($then:ident $($given:tt)*) => {
+        $then! {
+            ($($given)*)
+            fifo::Fifo,
+            lru::Lru,
+            lru::RelaxedLru,
+            lru::ProbLru,
+            clock::Clock,
+            slru::Slru,
+            two_q::TwoQ,
+            arc::Arc,
+            s3_fifo::S3Fifo,
+            sieve::Sieve,
+            lfu::Lfu,
+            gdsf::Gdsf,
+            lirs::Lirs,
+            quick_demotion::Qdlp,
+            quick_demotion::QdClock,
+            w_tinylfu::WTinyLfu,
+            lru_k::LruK,
+            sampled::Sampled,
+            hyperbolic::Hyperbolic,
+            lfru::Lfru,
+            lecar::LeCaR,
+            lhd::Lhd,
+            cacheus::Cacheus,
+            sarc::Sarc,
+            belady::Belady,
+        }
+    };
+}
+
+/// Exports, registers and lists the policies, and makes each from its defaults.
+macro_rules! register {
+    (() $($module:ident::$Policy:ident,)*) => {
+        /// The types of all policies.
+        pub(crate) mod policies {
+            $(pub use crate::$module::$Policy;)*
+        }
+
+        $(
+            impl Default for policies::$Policy {
+                /// An empty order without room, with the parameters of the registry.
+                fn default() -> Self {
+                    Self::new(&Parameters::defaults(&Self::INFO))
+                }
+            }
+        )*
+
+        /// Every policy.
+        pub const POLICIES: &[Entry] = &[$(Entry::of::<policies::$Policy>()),*];
+
+        /// Runs a visitor over the chosen policy.
+        pub fn with<V: Visitor>(choice: &Choice, visitor: V) -> V::Out {
+            $(
+                if choice.name() == policies::$Policy::INFO.name {
+                    return visitor.visit(|| policies::$Policy::new(&choice.parameters));
+                }
+            )*
+            unreachable!("a choice names a registered policy")
+        }
+
+        #[derive(Debug, Clone)]
+        enum AnyOrder {
+            $($Policy(Box<policies::$Policy>),)*
+        }
+
+        impl AnyOrder {
+            fn of(choice: &Choice) -> Self {
+                $(
+                    if choice.name() == policies::$Policy::INFO.name {
+                        return Self::$Policy(Box::new(Policy::new(&choice.parameters)));
+                    }
+                )*
+                unreachable!("a choice names a registered policy")
+            }
+        }
+    };
+}
+with_policies!(register);
+
 /// A policy's name with parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
@@ -59,9 +147,7 @@ impl Choice {
     pub fn of(info: &PolicyInfo) -> Self {
         Self { name: info.name, text: info.name.to_owned(), parameters: Parameters::defaults(info) }
     }
-}
 
-impl Choice {
     /// The same with a parameter that its text leaves out set to a value, or to the end of its
     /// range that is nearest to it.
     pub(crate) fn unless_given(mut self, parameter: &Parameter, value: f64) -> Self {
@@ -177,7 +263,7 @@ impl FromStr for Choice {
 
     /// Reads `name` or `name:parameter=value:parameter=value`.
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
-        Self::among("policy", crate::POLICIES.iter().map(|entry| &entry.info), text)
+        Self::among("policy", POLICIES.iter().map(|entry| &entry.info), text)
     }
 }
 
@@ -235,12 +321,12 @@ impl Choice {
 
 /// The names of all policies.
 pub fn names() -> Vec<&'static str> {
-    crate::POLICIES.iter().map(|entry| entry.info.name).collect()
+    POLICIES.iter().map(|entry| entry.info.name).collect()
 }
 
 /// All policies with their parameters, a line each: what `--policy` accepts.
 pub fn help() -> String {
-    help_of(crate::POLICIES.iter().map(|entry| &entry.info))
+    help_of(POLICIES.iter().map(|entry| &entry.info))
 }
 
 /// These with their parameters, a line each.
@@ -275,7 +361,7 @@ pub(crate) fn parameters_cell(info: &PolicyInfo) -> String {
 pub fn table() -> String {
     let mut text =
         String::from("| policy | a hit | idea | parameters | source |\n|---|---|---|---|---|\n");
-    for Entry { info, kind } in crate::POLICIES {
+    for Entry { info, kind } in POLICIES {
         let kind = match kind {
             HitKind::FifoLike => "leaves a mark (FIFO-like)",
             HitKind::LruLike => "owes a promotion (LRU-like)",
@@ -289,4 +375,201 @@ pub fn table() -> String {
         );
     }
     text
+}
+
+/// Most changes of letters by which a misspelt name differs from the one that was meant.
+const MOST_CHANGES: usize = 2;
+
+/// Returns the name that was probably meant: the nearest, whatever the case of its letters, if at
+/// most two letters differ, and fewer than half of what was written.
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let name = name.to_lowercase();
+    let most = MOST_CHANGES.min(name.chars().count().saturating_sub(1) / 2);
+    let near = names.into_iter().map(|known| {
+        let lower = known.to_lowercase();
+        // Of names as near, the one that begins as what was written.
+        (changes(&name, &lower), Reverse(same_letters(&name, &lower)), known)
+    });
+    near.filter(|&(changes, ..)| changes <= most).min().map(|(.., known)| known)
+}
+
+/// Returns with how many letters both texts begin.
+fn same_letters(one: &str, other: &str) -> usize {
+    one.chars().zip(other.chars()).take_while(|(one, other)| one == other).count()
+}
+
+/// Returns the Levenshtein distance of two texts.
+fn changes(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.chars().count()).collect();
+    for (at, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (to, other) in other.chars().enumerate() {
+            let replaced = diagonal + usize::from(letter != other);
+            diagonal = row[to + 1];
+            row[to + 1] = replaced.min(row[to] + 1).min(diagonal + 1);
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// Evaluates an expression with the order of the chosen policy.
+macro_rules! each {
+    (($any:expr, |$order:ident| $does:expr) $($module:ident::$Policy:ident,)*) => {
+        match $any {
+            $(AnyOrder::$Policy($order) => $does,)*
+        }
+    };
+}
+
+/// Any registered policy.
+///
+/// ```
+/// use floe_policy::{Access, AnyPolicy, Eviction, Slot};
+///
+/// let mut order: AnyPolicy = "slru:segments=2".parse()?;
+/// order.reserve(1);
+/// order.insert(Slot(0), &Access::new(10));
+/// assert_eq!(order.evict(None), Some(Slot(0)));
+/// # Ok::<(), floe_policy::registry::ChoiceError>(())
+/// ```
+///
+/// For owners whose type should not depend on the policy, as a cache told its policy by a
+/// configuration file. Each call is a match over all policies instead of a virtual one, and a hit
+/// matches over the few kinds of marks there are, always with the same outcome, so the processor
+/// predicts it.
+#[derive(Clone)]
+pub struct AnyPolicy {
+    order: AnyOrder,
+    marks: AnyMarks,
+}
+
+impl AnyPolicy {
+    /// An empty order without room.
+    pub fn new(choice: &Choice) -> Self {
+        let order = AnyOrder::of(choice);
+        Self { marks: marks_of(&order), order }
+    }
+}
+
+fn marks_of(order: &AnyOrder) -> AnyMarks {
+    fn of(order: &impl Eviction<Marks: Into<AnyMarks>>) -> AnyMarks {
+        order.marks().clone().into()
+    }
+    with_policies!(each order, |order| of(&**order))
+}
+
+impl FromStr for AnyPolicy {
+    type Err = ChoiceError;
+
+    /// Reads a [`Choice`], such as `slru:segments=2`.
+    fn from_str(text: &str) -> Result<Self, ChoiceError> {
+        Ok(Self::new(&text.parse()?))
+    }
+}
+
+impl fmt::Debug for AnyPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.order.fmt(f)
+    }
+}
+
+impl Replacement for AnyPolicy {
+    fn info(&self) -> &'static PolicyInfo {
+        with_policies!(each & self.order, |order| order.info())
+    }
+}
+
+/// Forwards methods to the order of the chosen policy.
+macro_rules! forward {
+    ($(fn $method:ident(&$($this:ident)+ $(, $argument:ident: $Type:ty)*) $(-> $Out:ty)?;)*) => {
+        $(
+            fn $method(&$($this)+ $(, $argument: $Type)*) $(-> $Out)? {
+                with_policies!(each &$($this)+.order, |order| order.$method($($argument),*))
+            }
+        )*
+    };
+}
+
+impl Eviction for AnyPolicy {
+    type Marks = AnyMarks;
+
+    #[inline]
+    fn marks(&self) -> &AnyMarks {
+        &self.marks
+    }
+
+    fn reserve(&mut self, slots: usize) {
+        with_policies!(each &mut self.order, |order| order.reserve(slots));
+        self.marks = marks_of(&self.order);
+    }
+
+    forward! {
+        fn expect(&mut self, slots: usize);
+        fn set_capacity(&mut self, weight: u64);
+        fn len(&self) -> usize;
+        fn promote(&mut self, slot: Slot);
+        fn insert(&mut self, slot: Slot, access: &Access);
+        fn evict(&mut self, incoming: Option<&Access>) -> Option<Slot>;
+        fn victim(&mut self, incoming: Option<&Access>) -> Option<Slot>;
+        fn remove(&mut self, slot: Slot);
+        fn transfer(&mut self, from: Slot, to: Slot);
+        fn access(&mut self, slot: Slot);
+        fn hit(&mut self, slot: Slot, access: &Access);
+        fn reweigh(&mut self, slot: Slot, weight: u32);
+        fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor;
+        fn freeze(&mut self, slots: &[Slot]);
+        fn thaw(&mut self);
+        fn thaw_some(&mut self, most: usize) -> bool;
+        fn fetches_ahead(&self) -> Option<u64>;
+    }
+
+    fn memory_bytes(&self) -> usize {
+        with_policies!(each & self.order, |order| size_of_val(&**order) + order.memory_bytes())
+    }
+}
+
+/// Marks of [`AnyPolicy`]: those of the policy it is.
+#[derive(Debug, Clone)]
+pub struct AnyMarks(Inner);
+
+/// Every kind of marks that a registered policy has.
+macro_rules! any_marks {
+    ($($Kind:ident,)*) => {
+        #[derive(Debug, Clone)]
+        enum Inner {
+            $($Kind($Kind),)*
+        }
+
+        $(
+            impl From<$Kind> for AnyMarks {
+                fn from(marks: $Kind) -> Self {
+                    Self(Inner::$Kind(marks))
+                }
+            }
+        )*
+
+        impl Marks for AnyMarks {
+            /// They can owe a promotion; whether they ever do is in [`POLICIES`](POLICIES).
+            const KIND: HitKind = HitKind::LruLike;
+            const PLAIN: Option<Plain<Self>> = Plain::YES;
+
+            #[inline]
+            fn touch(&self, slot: Slot) -> Touch {
+                match &self.0 {
+                    $(Inner::$Kind(marks) => marks.touch(slot),)*
+                }
+            }
+        }
+    };
+}
+
+any_marks! {
+    NoMarks,
+    AlwaysPromote,
+    TryPromote,
+    Counters,
+    Coins,
+    LastUses,
+    Stamps,
+    AgedHits,
 }

@@ -4,8 +4,8 @@
 //! drawn in constant time. Frozen slots leave the set. Eight bytes a slot.
 
 use crate::count::{Names, Operation};
-use crate::frozen_list::FrozenList;
-use crate::random::Random;
+use crate::lists::FrozenList;
+use crate::sketch::Random;
 use crate::{Cursor, Slot};
 
 /// Place of a slot that is not there.

@@ -11,8 +11,8 @@
 //! Not to be used where the working set is stable and about as large as the cache: every entry has
 //! to miss twice.
 
-use crate::ghost_table::GhostTable;
-use crate::index::Tag;
+use crate::ghosts::GhostTable;
+use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot};
 

@@ -16,7 +16,7 @@
 //!
 //! Not to be used where recency is all: the window has to grow before new entries stand a chance.
 
-use crate::index::Tag;
+use crate::ghosts::Tag;
 use crate::listed::Listed;
 use crate::sketch::Sketch;
 use crate::{Access, AlwaysPromote, Lists, Parameter, Parameters, Policy, PolicyInfo, Slot};

@@ -8,7 +8,7 @@ use floe_model::{
     Load, Network, Policy, RequestOutcome, RouteStep, Service, Setting, mva, peak::peak,
 };
 use floe_policy::mix;
-use floe_policy::shedder::Shedder;
+use floe_policy::shedding::Shedder;
 use floe_policy::shedding::SheddingOptions;
 
 /// A cache under load, of whose requests a share goes straight to the disk.

@@ -1,6 +1,6 @@
 //! Names of settings in a file, and the nearest to a misspelt one.
 
-use floe_policy::spelling::nearest;
+use floe_policy::registry::nearest;
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error};
 
 /// Reads the name of a setting, which must be one of these.

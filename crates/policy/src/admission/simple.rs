@@ -1,0 +1,273 @@
+//! Admissions of a page or less: all, none, what fits, a coin, the second offer, no long sequences,
+//! and what is used more than the victim.
+
+use super::{Admission, Needs, Orders, RegisteredAdmission, Room, Verdict, Victim};
+use crate::ghosts::{Ghosts, Tag};
+use crate::sketch::{Random, Sketch};
+use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
+
+/// Admits every offer.
+///
+/// Everything comes in: what most caches do.
+///
+/// Not to be used where writing to the cache slows its reads, or where most blocks are used once.
+#[derive(Debug, Clone)]
+pub struct Always;
+
+impl RegisteredAdmission for Always {
+    const INFO: PolicyInfo = PolicyInfo::new("always", "everything comes in", "-");
+
+    fn with(_: &Parameters) -> Self {
+        Self
+    }
+}
+
+impl Admission for Always {
+    fn judge(&mut self, _: &Access, _: Option<&Victim>) -> Verdict {
+        Verdict::Admit
+    }
+}
+
+/// Admits no offer.
+///
+/// Nothing comes in: the cache that is not there, to compare with.
+#[derive(Debug, Clone)]
+pub struct Never;
+
+impl RegisteredAdmission for Never {
+    const INFO: PolicyInfo = PolicyInfo::new("never", "nothing comes in", "-");
+
+    fn with(_: &Parameters) -> Self {
+        Self
+    }
+}
+
+impl Admission for Never {
+    fn judge(&mut self, _: &Access, _: Option<&Victim>) -> Verdict {
+        Verdict::Bypass
+    }
+
+    fn order(&mut self, _: Tick, orders: &mut Orders) {
+        orders.hold = true;
+    }
+}
+
+/// Admits offers that need no eviction.
+///
+/// Admits while there is room, and evicts nothing. The cache that writes least, to compare with
+/// ("Writes Hurt", figure 3).
+///
+/// Not to be used where what is popular changes.
+#[derive(Debug, Clone)]
+pub struct UntilFull;
+
+impl RegisteredAdmission for UntilFull {
+    const INFO: PolicyInfo = PolicyInfo::new(
+        "until-full",
+        "what fits comes in, and nobody leaves for it",
+        "NVCache, \"Writes Hurt\"",
+    );
+
+    fn with(_: &Parameters) -> Self {
+        Self
+    }
+}
+
+impl Admission for UntilFull {
+    fn judge(&mut self, _: &Access, victim: Option<&Victim>) -> Verdict {
+        if victim.is_none() { Verdict::Admit } else { Verdict::Bypass }
+    }
+
+    fn order(&mut self, _: Tick, orders: &mut Orders) {
+        orders.hold = true;
+    }
+}
+
+const SEED: u64 = 0xad;
+
+/// Odd, so that no two parts have the same seed, and with bits all over, so that none draws what
+/// another has drawn a little earlier.
+const PARTS_APART: u64 = 0xd6e8_feb8_6659_fd93;
+
+/// Admits an offer with a probability.
+///
+/// A coin decides: what is asked for often comes in sooner or later, most of what is asked for once
+/// does not.
+///
+/// It remembers nothing, and so costs nothing. Not to be used where the cache has to be warm soon.
+#[derive(Debug, Clone)]
+pub struct Probability {
+    probability: f64,
+    random: Random,
+}
+
+impl RegisteredAdmission for Probability {
+    const INFO: PolicyInfo = PolicyInfo::new("probability", "a coin decides", "-")
+        .with(&[Parameter::share("p", 0.1, "probability that an offer comes in")]);
+
+    fn with(parameters: &Parameters) -> Self {
+        Self { probability: parameters.get("p"), random: Random::new(SEED) }
+    }
+}
+
+impl Admission for Probability {
+    fn split(&mut self, part: usize, _: usize) {
+        // Each its own coins, and the first those of one that has no others beside it.
+        self.random = Random::new(SEED ^ (part as u64).wrapping_mul(PARTS_APART));
+    }
+
+    fn judge(&mut self, _: &Access, _: Option<&Victim>) -> Verdict {
+        if self.random.share() < self.probability { Verdict::Admit } else { Verdict::Bypass }
+    }
+}
+
+/// Admits what was offered before.
+///
+/// Admits a block when it is offered for the second time.
+///
+/// A ghost list remembers rejected blocks. A block that returns while it is remembered has shown
+/// that it returns. Not to be used where blocks come back after more other blocks than the list
+/// remembers: then nothing is ever admitted.
+#[derive(Debug, Clone)]
+pub struct SecondAccess {
+    stayed_out: Ghosts<1>,
+    ghosts_share: f64,
+}
+
+impl RegisteredAdmission for SecondAccess {
+    const INFO: PolicyInfo =
+        PolicyInfo::new("second-access", "what is offered for the second time comes in", "-").with(
+            &[Parameter {
+                name: "ghosts",
+                default: 1.0,
+                min: 0.001,
+                max: 16.0,
+                whole: false,
+                about: "remembered per entry of the cache",
+            }],
+        );
+
+    fn with(parameters: &Parameters) -> Self {
+        Self { stayed_out: Ghosts::named(["stayed out"]), ghosts_share: parameters.get("ghosts") }
+    }
+}
+
+impl Admission for SecondAccess {
+    fn reserve(&mut self, room: &Room) {
+        self.stayed_out.reserve(((room.entries as f64 * self.ghosts_share) as usize).max(1));
+    }
+
+    fn judge(&mut self, offer: &Access, _: Option<&Victim>) -> Verdict {
+        match self.stayed_out.take(Tag::of(offer.hash)) {
+            Some(_) => Verdict::Admit,
+            None => Verdict::Bypass,
+        }
+    }
+
+    fn settle(&mut self, offer: &Access, verdict: Verdict) {
+        if !verdict.admits() {
+            self.stayed_out.push(0, Tag::of(offer.hash), ());
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.stayed_out.memory_bytes()
+    }
+}
+
+/// Admits what is not part of a long sequence.
+///
+/// Long sequences stay out: disks are good at them, and they are seldom read twice.
+///
+/// The owner follows the streams ([`streams`](crate::streams)); from the threshold on, a stream's
+/// blocks stay out. Not to be used above devices on which sequential reads are no faster than
+/// others.
+#[derive(Debug, Clone)]
+pub struct Sequential {
+    threshold: u64,
+}
+
+impl RegisteredAdmission for Sequential {
+    const INFO: PolicyInfo = PolicyInfo::new("sequential", "long sequences stay out", "-")
+        .with(&[Parameter::count(
+            "threshold",
+            32,
+            2..=1 << 32,
+            "positions in a row from which they do",
+        )])
+        .looking_at_streams();
+
+    fn with(parameters: &Parameters) -> Self {
+        Self { threshold: parameters.count("threshold") }
+    }
+}
+
+impl Admission for Sequential {
+    fn needs(&self) -> Needs {
+        Needs { streams: true, ..Needs::default() }
+    }
+
+    fn judge(&mut self, offer: &Access, _: Option<&Victim>) -> Verdict {
+        if offer.in_a_row < self.threshold { Verdict::Admit } else { Verdict::Bypass }
+    }
+}
+
+/// Admits what is used more than the victim.
+///
+/// TinyLFU's duel: a candidate is admitted if it was requested more often than the victim.
+///
+/// A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger,
+/// Friedman, Manes, "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
+///
+/// Not to be used by owners that report no hits: entries hit all the time then seem never used. Nor
+/// where no victim is named ([`Eviction::victim`](crate::Eviction::victim), or
+/// [`PendingVictims`](crate::PendingVictims) over policies that do not): everything is admitted
+/// then.
+#[derive(Debug, Clone)]
+pub struct Duel {
+    uses: Sketch,
+}
+
+impl RegisteredAdmission for Duel {
+    const INFO: PolicyInfo = PolicyInfo::new(
+        "duel",
+        "a candidate enters if a sketch counts more requests for it than for the victim",
+        "TinyLFU: Einziger et al., TOS '17",
+    );
+
+    fn with(_: &Parameters) -> Self {
+        Self { uses: Sketch::default() }
+    }
+}
+
+impl Admission for Duel {
+    fn needs(&self) -> Needs {
+        Needs { victims: true, ..Needs::default() }
+    }
+
+    fn reserve(&mut self, room: &Room) {
+        self.uses.reserve(room.entries);
+    }
+
+    fn used(&mut self, access: &Access) {
+        self.uses.add(Tag::of(access.hash).bits());
+    }
+
+    fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
+        let key = Tag::of(offer.hash).bits();
+        self.uses.add(key);
+        match victim {
+            None => Verdict::Admit,
+            Some(victim)
+                if self.uses.estimate(key) > self.uses.estimate(Tag::of(victim.hash).bits()) =>
+            {
+                Verdict::Replace(victim.slot)
+            }
+            Some(_) => Verdict::Bypass,
+        }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.uses.memory_bytes()
+    }
+}
