@@ -40,8 +40,8 @@ pub trait Visitor {
     fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> Self::Out;
 }
 
-/// Calls a macro with the list of all policies, behind what else it is `given`. A new policy gets its
-/// line here.
+/// Calls a macro with the list of all policies, behind what else it is `given`. A new policy gets
+/// its line here.
 macro_rules! with_policies {
     ($then:ident $($given:tt)*) => {
         $then! {
