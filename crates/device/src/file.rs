@@ -26,8 +26,10 @@ use crate::device::{Action, Completion, Device, Extent, Operation, check_inside,
 use crate::ring::{Event, Owner, Ring};
 
 pub use open::{FileOptions, FileSource, OpenError};
+pub(crate) use spec::FileSpec;
 
 mod open;
+mod spec;
 
 /// Alignment of memory that direct I/O accepts everywhere.
 const DIRECT_ALIGNMENT: usize = 512;

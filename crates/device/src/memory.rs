@@ -9,12 +9,17 @@
 //! Threads that read and write one sector at the same time get what they would from a file opened
 //! with O_DIRECT: an unspecified mixture of old and new bytes, and nothing else.
 
-use std::io;
 use std::sync::Arc;
 use std::time::Instant;
+use std::{fmt, io};
 
-use crate::buffer::{Mapping, SECTOR_BYTES};
+use crate::buffer::{Mapping, Pool, SECTOR_BYTES};
 use crate::device::{Action, Completion, Device, Operation, clip};
+use crate::file::OpenError;
+use crate::ring::Ring;
+use crate::source::{PreparedDevice, Source};
+use crate::spec::{DeviceSpec, Exact, Role, Setting, SpecError, Wanted, parse_size};
+use crate::system::MemoryLimit;
 
 /// A block device in memory, zero at first.
 #[derive(Debug)]
@@ -136,5 +141,84 @@ impl Device for MemoryDevice {
 
     fn next_due(&self) -> Option<Instant> {
         (!self.done.is_empty()).then(Instant::now)
+    }
+}
+
+/// A device in memory, before it is made.
+#[derive(Debug)]
+pub(crate) struct MemorySpec {
+    size: u64,
+}
+
+impl MemorySpec {
+    pub(crate) fn parse(spec: &str, size: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {
+        if size.is_empty() {
+            return Err(SpecError::NoSize { spec: spec.to_owned() });
+        }
+        Ok(Box::new(MemorySpec { size: parse_size(spec, size, SECTOR_BYTES)? }))
+    }
+}
+
+impl DeviceSpec for MemorySpec {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+
+    fn title(&self) -> String {
+        format!("memory:{}", Exact(self.size))
+    }
+
+    fn write_settings(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+
+    fn settings(&self) -> &'static str {
+        "medium=NAME, interference=off, iops=N and bandwidth=SIZE"
+    }
+
+    fn set(&mut self, _: &Setting<'_>) -> Result<bool, SpecError> {
+        Ok(false)
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        Some(self.size)
+    }
+
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    fn prepare(&self, wanted: &Wanted<'_>) -> Result<Source, OpenError> {
+        let size = self.size;
+        if let Some(wanted) = wanted.size.filter(|&wanted| wanted != size) {
+            return Err(OpenError::WrongMemorySize { actual: size, wanted });
+        }
+        // A cache fills up; of a backing device in memory only what is written takes any.
+        if let (Role::Cache { .. }, Some(limit)) =
+            (wanted.role, MemoryLimit::here().filter(|limit| size > limit.bytes))
+        {
+            return Err(OpenError::TooMuchMemory { size, limit });
+        }
+        let device =
+            MemoryDevice::try_new(size).map_err(|source| OpenError::Memory { size, source })?;
+        Ok(Source::new(device, wanted.imitation, wanted.number))
+    }
+}
+
+impl PreparedDevice for MemoryDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn name(&self) -> String {
+        "memory".to_owned()
+    }
+
+    fn refresh(&self) -> io::Result<u64> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "a memory device cannot be resized"))
+    }
+
+    fn open(&self, _: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        Ok(Box::new(self.clone()))
     }
 }

@@ -15,6 +15,7 @@ mod shared;
 #[path = "../tests/mirror/sim.rs"]
 mod sim;
 mod source;
+mod spec;
 mod state;
 mod threads;
 mod witness;
@@ -22,9 +23,8 @@ mod witness;
 pub use self::source::MirrorRefusal;
 pub use self::witness::{Generation, RaiseError, Witness};
 pub use device::MirrorDevice;
-pub(crate) use shared::Pace;
-pub(crate) use shared::{HalfDevice, HalfPlace};
 pub use shared::{HalfStatus, MirrorStatus};
 pub(crate) use source::MirrorSource;
 pub use source::MirrorWatch;
+pub(crate) use spec::MirrorSpec;
 pub use witness::{FolderWitness, ImageWitness, KnownWitness, NoWitness};

@@ -12,9 +12,383 @@
 
 mod hub;
 mod socket;
-mod source;
 mod work;
 
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use floe_nbd::uri::Address;
+
+use self::hub::{Connected, Event, Hub, Shared, connect};
+use self::work::{Answer, Job, JobAction};
+use crate::buffer::Slice;
+use crate::device::{Action, Completion, Device, Operation, clip};
+use crate::identity::{Fact, FactKind, Identity};
+use crate::mailbox::Mailbox;
+use crate::ring::Ring;
+use crate::socket::{SocketCompletion, Sockets};
+
+use crate::buffer::Pool;
+use crate::file::OpenError;
+use crate::source::{PreparedDevice, Source};
+use crate::spec::{DeviceSpec, Setting, SpecError, Wanted, size_of_present, write_timeout};
+use floe_nbd::uri::Uri;
 pub use hub::{NbdError, NbdName};
 pub use socket::Socket as NbdSocket;
-pub use source::{NbdDevice, NbdSource};
+use std::fmt;
+
+/// Entries of the hub's ring: it has three operations at a time.
+const RING_ENTRIES: u32 = 8;
+
+/// The longest wait for the size of an export.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// An export that is open, of which every thread can have a [`NbdDevice`](super::NbdDevice). Clones
+/// are the same one; the connection ends with the last clone and device.
+#[derive(Debug, Clone)]
+pub struct NbdSource(Arc<Opened>);
+
+#[derive(Debug)]
+struct Opened {
+    shared: Arc<Shared>,
+    /// Until the end, when it is waited for.
+    thread: Option<JoinHandle<()>>,
+}
+
+impl NbdSource {
+    /// Connects to the server, and starts the thread that has the connection.
+    ///
+    /// # Errors
+    /// Names the export: the server cannot be reached or does not grant it, it refuses writes, or
+    /// its sizes make no device.
+    pub fn prepare(name: &NbdName, read_only: bool) -> Result<NbdSource, NbdError> {
+        let failed = |source| NbdError::System { export: name.to_string(), source };
+        let first = connect(name, read_only)?;
+        let shared = Arc::new(Shared {
+            name: name.clone(),
+            read_only,
+            mailbox: Mailbox::new().map_err(failed)?,
+            size: AtomicU64::new(first.info.size_bytes),
+        });
+        let thread = start(Arc::clone(&shared), first).map_err(failed)?;
+        Ok(NbdSource(Arc::new(Opened { shared, thread: Some(thread) })))
+    }
+
+    /// Its size when it was opened or last refreshed.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.shared.size_bytes()
+    }
+
+    /// Asks the server by a new connection how large the export is now. Devices opened from here on
+    /// have that size; open ones take it by [`Device::set_size`](crate::Device::set_size).
+    ///
+    /// # Errors
+    /// When the server cannot be reached, or the size makes no device; the old one is kept.
+    pub fn refresh(&self) -> io::Result<u64> {
+        let (to, answer) = channel();
+        self.tell(Event::Measure(to));
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the server has not answered");
+        let size = answer.recv_timeout(PATIENCE).map_err(late)??;
+        self.0.shared.size.store(size, Ordering::Relaxed);
+        Ok(size)
+    }
+
+    /// The server's address and the export's name: the protocol tells nothing better. Another disk
+    /// that the server offers by that name is not told apart.
+    pub fn identity(&self) -> Identity {
+        let uri = &self.name().uri;
+        let server = match &uri.address {
+            Address::Tcp { host, port } => format!("{host}:{port}"),
+            Address::Unix(path) => path.display().to_string(),
+        };
+        Identity::of([Fact::text(FactKind::Export, &format!("{server}/{}", uri.export))])
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &NbdName {
+        &self.0.shared.name
+    }
+
+    /// True if it is only read.
+    fn is_read_only(&self) -> bool {
+        self.0.shared.read_only
+    }
+
+    fn tell(&self, event: Event) {
+        self.0.shared.mailbox.leave(event);
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.shared.mailbox.leave(Event::End);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join(); // its panic has been printed
+        }
+    }
+}
+
+/// Starts the hub's thread, and waits until it has what it needs.
+fn start(shared: Arc<Shared>, first: Connected) -> io::Result<JoinHandle<()>> {
+    let (began, has_begun) = channel();
+    let run = move || {
+        let ring = Ring::new(RING_ENTRIES).map_err(io::Error::other);
+        match ring.and_then(|ring| Hub::new(shared, ring, first)) {
+            Ok(mut hub) => {
+                let _ = began.send(Ok(())); // it is waited for
+                hub.run();
+            }
+            Err(error) => drop(began.send(Err(error))),
+        }
+    };
+    let thread = std::thread::Builder::new().name("nbd".to_owned()).spawn(run)?;
+    has_begun.recv().expect("the thread says whether it could begin")?;
+    Ok(thread)
+}
+
+/// A device of one thread.
+#[derive(Debug)]
+pub struct NbdDevice {
+    source: NbdSource,
+    size: u64,
+    /// Operations fail that the server has not answered for so long.
+    timeout: Option<Duration>,
+    mailbox: Arc<Mailbox<Answer>>,
+    /// Waits for the mailbox's bell.
+    sockets: Sockets,
+    bell: Rc<OwnedFd>,
+    listens: bool,
+    flights: Vec<Option<Flight>>,
+    free: Vec<usize>,
+    /// Finished without the hub: refused, or nothing to do.
+    early: Vec<Completion>,
+    answers: Vec<Answer>,
+    woken: Vec<SocketCompletion>,
+}
+
+/// An operation that the hub is at.
+#[derive(Debug)]
+struct Flight {
+    token: u64,
+    /// The bytes to read into or write from, which the hub has borrowed.
+    _slice: Option<Slice>,
+}
+
+impl NbdDevice {
+    /// One thread's device of an export that is open.
+    ///
+    /// # Errors
+    /// When the system has no eventfd left.
+    pub fn new(ring: &Ring, source: &NbdSource) -> io::Result<NbdDevice> {
+        let mailbox = Arc::new(Mailbox::new()?);
+        Ok(NbdDevice {
+            source: source.clone(),
+            size: source.size_bytes(),
+            timeout: source.name().timeout,
+            bell: Rc::new(mailbox.descriptor()?),
+            mailbox,
+            sockets: Sockets::new(ring),
+            listens: false,
+            flights: Vec::new(),
+            free: Vec::new(),
+            early: Vec::new(),
+            answers: Vec::new(),
+            woken: Vec::new(),
+        })
+    }
+
+    /// Operations the hub has not finished.
+    pub fn in_flight(&self) -> usize {
+        self.flights.len() - self.free.len()
+    }
+
+    fn begin(&mut self, operation: Operation) -> io::Result<()> {
+        let bytes = clip(&operation, self.size)?;
+        let Operation { token, offset, action } = operation;
+        if self.source.is_read_only() && !matches!(action, Action::Read(_) | Action::Flush) {
+            let message = format!("export {} was opened for reading only", self.source.name());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        let slice = match &action {
+            Action::Read(into) => {
+                into.slice(bytes as usize..into.len()).fill_zero();
+                Some(into.slice(0..bytes as usize))
+            }
+            Action::Write { from, .. } => Some(from.slice(0..bytes as usize)),
+            _ => None,
+        };
+        if bytes == 0 && !matches!(action, Action::Flush) {
+            self.early.push(Completion { token, result: Ok(()) });
+            return Ok(());
+        }
+        let lend = || slice.as_ref().expect("it has one").lend();
+        let action = match action {
+            Action::Read(_) => JobAction::Read(lend()),
+            Action::Write { durable, .. } => JobAction::Write { from: lend(), durable },
+            Action::Zero { may_unmap, fast, .. } => JobAction::Zero { may_unmap, fast },
+            Action::Discard { .. } => JobAction::Discard,
+            Action::Flush => JobAction::Flush,
+        };
+        let slot = self.free.pop().unwrap_or(self.flights.len());
+        if slot == self.flights.len() {
+            self.flights.push(None);
+        }
+        self.flights[slot] = Some(Flight { token, _slice: slice });
+        let due = self.timeout.map(|timeout| Instant::now() + timeout);
+        let to = Arc::clone(&self.mailbox);
+        self.source.tell(Event::Job(Job { to, slot, offset, bytes, action, due }));
+        self.listen();
+        Ok(())
+    }
+
+    /// Has the ring wait for the bell.
+    fn listen(&mut self) {
+        if !std::mem::replace(&mut self.listens, true) {
+            self.sockets.readable(0, &self.bell);
+        }
+    }
+}
+
+impl Device for NbdDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let token = operation.token;
+        if let Err(error) = self.begin(operation) {
+            self.early.push(Completion { token, result: Err(error) });
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.early);
+        self.sockets.poll(&mut self.woken);
+        if self.woken.drain(..).count() == 0 {
+            return;
+        }
+        self.listens = false;
+        self.mailbox.answer(&mut self.answers);
+        for (slot, result) in self.answers.drain(..) {
+            let flight = self.flights[slot].take().expect("an answer belongs to a flight");
+            self.free.push(slot);
+            done.push(Completion { token: flight.token, result });
+        }
+        if self.in_flight() > 0 {
+            self.listen();
+        }
+    }
+
+    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        let there = self.source.size_bytes();
+        if bytes == 0 || bytes > there || !bytes.is_multiple_of(512) {
+            let message = format!("{bytes} bytes cannot be its size: the export has {there}");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        self.size = bytes;
+        Ok(())
+    }
+
+    fn set_timeout(&mut self, timeout: Duration) {
+        let timeout = self.timeout.map_or(timeout, |own| own.min(timeout));
+        self.timeout = Some(timeout);
+        // The hub has several devices' operations, and what holds for one holds for all.
+        self.source.tell(Event::Timeout(timeout));
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let early = (!self.early.is_empty()).then(Instant::now);
+        self.sockets.next_due().into_iter().chain(early).min()
+    }
+}
+
+/// Returns whether a text is the URI of an export.
+pub(crate) fn is_export(text: &str) -> bool {
+    let scheme = text.split_once("://").map(|(scheme, _)| scheme);
+    scheme.is_some_and(|scheme| matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
+}
+
+impl NbdName {
+    pub(crate) fn parse_spec(spec: &str, text: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {
+        let problem = match text.parse::<Uri>() {
+            Ok(uri) if !uri.tls => return Ok(Box::new(NbdName { uri, timeout: None })),
+            Ok(_) => "a device's connection does not speak TLS; put a tunnel before it".to_owned(),
+            Err(error) => error.problem.to_string(),
+        };
+        Err(SpecError::Export { spec: spec.to_owned(), problem })
+    }
+}
+
+impl DeviceSpec for NbdName {
+    fn kind(&self) -> &'static str {
+        "nbd"
+    }
+
+    fn title(&self) -> String {
+        self.to_string()
+    }
+
+    fn write_settings(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_timeout(f, self.timeout)
+    }
+
+    fn settings(&self) -> &'static str {
+        "timeout=TIME, medium=NAME, interference=off, iops=N and bandwidth=SIZE"
+    }
+
+    fn set(&mut self, setting: &Setting<'_>) -> Result<bool, SpecError> {
+        if setting.name == "timeout" {
+            self.timeout = Some(setting.time()?);
+        }
+        Ok(setting.name == "timeout")
+    }
+
+    fn become_half(&mut self, timeout: Duration) -> bool {
+        // The half leaves after that time; its operations must have ended to return.
+        self.timeout = Some(timeout);
+        true
+    }
+
+    fn size_found(&self) -> Option<u64> {
+        size_of_present(self)
+    }
+
+    fn is_remote(&self) -> bool {
+        true
+    }
+
+    fn prepare(&self, wanted: &Wanted<'_>) -> Result<Source, OpenError> {
+        let export = NbdSource::prepare(self, wanted.read_only())?;
+        wanted.checked(Source::new(export, wanted.imitation, wanted.number))
+    }
+}
+
+impl PreparedDevice for NbdSource {
+    fn size_bytes(&self) -> u64 {
+        NbdSource::size_bytes(self)
+    }
+
+    fn name(&self) -> String {
+        NbdSource::name(self).to_string()
+    }
+
+    fn identity(&self) -> Identity {
+        NbdSource::identity(self)
+    }
+
+    fn refresh(&self) -> io::Result<u64> {
+        NbdSource::refresh(self)
+    }
+
+    fn open(&self, ring: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        let export = || NbdSource::name(self).to_string();
+        let device = NbdDevice::new(ring, self);
+        Ok(Box::new(device.map_err(|source| NbdError::System { export: export(), source })?))
+    }
+}

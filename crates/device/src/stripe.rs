@@ -8,12 +8,20 @@
 //! used again only when no member can still name it; members get aligned ranges, since chunks and
 //! the stripe's size are whole sectors.
 
-use std::io;
 use std::ops::Range;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 
-use crate::buffer::SECTOR_BYTES;
+use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::device::{Action, Completion, Device, Extent, Operation, check_inside, clip};
+use crate::file::{FileSpec, OpenError};
+use crate::identity::Identity;
+use crate::nbd::{NbdName, is_export};
+use crate::rbd::RbdName;
+use crate::ring::Ring;
+use crate::source::{Imitation, PreparedDevice, Source};
+use crate::spec::{DeviceSpec, Exact, Setting, SpecError, Wanted};
 
 /// Bytes in a row on one member unless told otherwise: the largest block the cache keeps, so that
 /// an aligned block is one operation on one member, while larger requests and neighbouring blocks
@@ -225,35 +233,35 @@ impl<D: Device> Device for StripeDevice<D> {
 
 /// The number of members and the size of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Layout {
-    pub(crate) members: u64,
-    pub(crate) chunk: u64,
+struct Layout {
+    members: u64,
+    chunk: u64,
 }
 
 /// Part of a range: what lies on one member in one chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Part {
+struct Part {
     /// The number of the member.
-    pub(crate) member: usize,
+    member: usize,
     /// Where on that member.
-    pub(crate) offset: u64,
+    offset: u64,
     /// Its length.
-    pub(crate) len: u64,
+    len: u64,
 }
 
 impl Layout {
     /// Bytes of a stripe whose smallest member has `member_bytes`: whole chunks only.
-    pub(crate) fn capacity(self, member_bytes: u64) -> u64 {
+    fn capacity(self, member_bytes: u64) -> u64 {
         (member_bytes / self.chunk * self.chunk).saturating_mul(self.members)
     }
 
     /// The bytes that each member needs for a stripe of `bytes`.
-    pub(crate) fn member_bytes(self, bytes: u64) -> u64 {
+    fn member_bytes(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.chunk.saturating_mul(self.members)).saturating_mul(self.chunk)
     }
 
     /// The range chunk by chunk, in order.
-    pub(crate) fn parts(self, range: Range<u64>) -> impl Iterator<Item = Part> {
+    fn parts(self, range: Range<u64>) -> impl Iterator<Item = Part> {
         let mut at = range.start;
         std::iter::from_fn(move || {
             let (chunk, into) = (at / self.chunk, at % self.chunk);
@@ -265,7 +273,7 @@ impl Layout {
     }
 
     /// The parts of the range on each member, for members that have some of it.
-    pub(crate) fn spans(self, range: Range<u64>) -> impl Iterator<Item = Part> {
+    fn spans(self, range: Range<u64>) -> impl Iterator<Item = Part> {
         (0..self.members).filter_map(move |member| {
             let (start, end) = (self.before(member, range.start), self.before(member, range.end));
             (start < end).then_some(Part {
@@ -281,6 +289,228 @@ impl Layout {
         let row = self.chunk * self.members;
         let into = (bytes % row).saturating_sub(member * self.chunk).min(self.chunk);
         bytes / row * self.chunk + into
+    }
+}
+
+/// A stripe of paths, images of Ceph or exports, before it is opened.
+#[derive(Debug)]
+pub(crate) struct StripeSpec {
+    members: Vec<Box<dyn DeviceSpec>>,
+    chunk: u64,
+    size: Option<u64>,
+    /// The files and disks among the members.
+    paths: Vec<PathBuf>,
+}
+
+impl StripeSpec {
+    pub(crate) fn parse(spec: &str, text: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {
+        let texts = split_members(text);
+        if texts.len() < 2 || texts.iter().any(|text| text.is_empty()) {
+            return Err(SpecError::FewPaths { spec: spec.to_owned() });
+        }
+        for (at, path) in texts.iter().enumerate() {
+            if texts[..at].contains(path) {
+                let (spec, path) = (spec.to_owned(), (*path).to_owned());
+                return Err(SpecError::SamePath { spec, path });
+            }
+        }
+        let images = texts.iter().filter(|text| text.starts_with("rbd:")).count();
+        let exports = texts.iter().filter(|text| is_export(text)).count();
+        if [images, exports].iter().any(|count| ![0, texts.len()].contains(count)) {
+            return Err(SpecError::MixedMembers { spec: spec.to_owned() });
+        }
+        let parse = |text: &&str| match text.strip_prefix("rbd:") {
+            Some(image) => RbdName::parse_spec(spec, image),
+            None if is_export(text) => NbdName::parse_spec(spec, text),
+            None => FileSpec::parse(spec, text),
+        };
+        let members = texts.iter().map(parse).collect::<Result<Vec<_>, _>>()?;
+        let paths = members.iter().flat_map(|member| member.paths()).cloned().collect();
+        Ok(Box::new(StripeSpec { members, chunk: CHUNK_BYTES, size: None, paths }))
+    }
+
+    fn layout(&self) -> Layout {
+        Layout { members: self.members(), chunk: self.chunk }
+    }
+}
+
+/// Returns the texts of members or halves. A `+` separates them, but for that in `nbd+unix://`.
+pub(crate) fn split_members(text: &str) -> Vec<&str> {
+    let mut parts = Vec::new();
+    let mut begin = 0;
+    for (at, _) in text.match_indices('+') {
+        let is_scheme = matches!(&text[begin..at], "nbd" | "nbds");
+        if !(is_scheme && text[at + 1..].starts_with("unix://")) {
+            parts.push(&text[begin..at]);
+            begin = at + 1;
+        }
+    }
+    parts.push(&text[begin..]);
+    parts
+}
+
+impl DeviceSpec for StripeSpec {
+    fn kind(&self) -> &'static str {
+        "stripe"
+    }
+
+    fn title(&self) -> String {
+        let name = |member: &Box<dyn DeviceSpec>| match member.paths() {
+            [path] => path.display().to_string(),
+            _ => member.title(),
+        };
+        format!("stripe:{}", self.members.iter().map(name).collect::<Vec<_>>().join("+"))
+    }
+
+    fn write_settings(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ",chunk={}", Exact(self.chunk))?;
+        self.size.map_or(Ok(()), |size| write!(f, ",size={}", Exact(size)))?;
+        self.members[0].write_settings(f)
+    }
+
+    fn settings(&self) -> &'static str {
+        match self.members[0].kind() {
+            "nbd" => {
+                "chunk=SIZE, size=SIZE, timeout=TIME, medium=NAME, interference=off, iops=N and \
+                 bandwidth=SIZE"
+            }
+            "rbd" => {
+                "chunk=SIZE, size=SIZE, id=USER, conf=FILE, timeout=TIME, medium=NAME, \
+                 interference=off, iops=N and bandwidth=SIZE"
+            }
+            _ => {
+                "chunk=SIZE, size=SIZE, write-cache=volatile, medium=NAME, interference=off, \
+                 iops=N and bandwidth=SIZE"
+            }
+        }
+    }
+
+    fn set(&mut self, setting: &Setting<'_>) -> Result<bool, SpecError> {
+        match setting.name {
+            "size" => self.size = Some(setting.size(SECTOR_BYTES)?),
+            "chunk" => self.chunk = setting.size(SECTOR_BYTES)?,
+            _ => {
+                for member in &mut self.members {
+                    if !member.set(setting)? {
+                        return Ok(false);
+                    }
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn size_bytes(&self) -> Option<u64> {
+        self.size
+    }
+
+    fn size_found(&self) -> Option<u64> {
+        let found = || {
+            let sizes = self.members.iter().map(|member| member.size_found());
+            let smallest = sizes.collect::<Option<Vec<_>>>()?.into_iter().min()?;
+            Some(self.layout().capacity(smallest)).filter(|&bytes| bytes > 0)
+        };
+        self.size.or_else(found)
+    }
+
+    fn paths(&self) -> &[PathBuf] {
+        &self.paths
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.members.iter().flat_map(|member| member.names()).collect()
+    }
+
+    fn is_remote(&self) -> bool {
+        self.members[0].is_remote()
+    }
+
+    fn members(&self) -> u64 {
+        self.members.len() as u64
+    }
+
+    fn chunk_bytes(&self) -> Option<u64> {
+        Some(self.chunk)
+    }
+
+    fn prepare(&self, wanted: &Wanted<'_>) -> Result<Source, OpenError> {
+        let (layout, chunk) = (self.layout(), self.chunk);
+        if let (Some(room), Some(wanted)) = (self.size, wanted.size)
+            && room != wanted
+        {
+            return Err(OpenError::StripeSize { room, wanted, chunk });
+        }
+        if let Some(size) = wanted.size
+            && !size.is_multiple_of(SECTOR_BYTES)
+        {
+            return Err(OpenError::StripeUnit { size });
+        }
+        let prepare = |(number, member): (u64, &Box<dyn DeviceSpec>)| {
+            let is_made = member.paths().iter().any(|path| !path.exists());
+            let size = wanted.size.filter(|_| is_made).map(|size| layout.member_bytes(size));
+            let Wanted { role, imitation, witness, .. } = *wanted;
+            member.prepare(&Wanted { size, role, imitation, number, witness })
+        };
+        let members = (0..).zip(&self.members).map(prepare).collect::<Result<Vec<_>, _>>()?;
+        let stripe = StripeSource { members, layout, size: wanted.size };
+        let needed = wanted.size.unwrap_or(SECTOR_BYTES);
+        if stripe.room() < needed {
+            return Err(OpenError::StripeSize { room: stripe.room(), wanted: needed, chunk });
+        }
+        // Each member imitates what the text says.
+        Ok(Source::new(stripe, &Imitation::default(), 0))
+    }
+}
+
+/// A stripe whose members are open.
+#[derive(Debug)]
+struct StripeSource {
+    members: Vec<Source>,
+    layout: Layout,
+    /// A size it was given, less than the members may have room for.
+    size: Option<u64>,
+}
+
+impl StripeSource {
+    /// The size of the largest stripe of the members.
+    fn room(&self) -> u64 {
+        let smallest = self.members.iter().map(Source::size_bytes).min().unwrap_or(0);
+        self.layout.capacity(smallest)
+    }
+}
+
+impl PreparedDevice for StripeSource {
+    fn size_bytes(&self) -> u64 {
+        self.size.unwrap_or_else(|| self.room())
+    }
+
+    fn name(&self) -> String {
+        self.members.iter().map(Source::name).collect::<Vec<_>>().join("+")
+    }
+
+    fn identity(&self) -> Identity {
+        Identity::of_stripe(&self.members.iter().map(Source::identity).collect::<Vec<_>>())
+    }
+
+    fn has_kernel_name(&self) -> bool {
+        self.members.iter().any(Source::has_kernel_name)
+    }
+
+    fn refresh(&self) -> io::Result<u64> {
+        self.members.iter().try_for_each(|member| member.refresh().map(drop))?;
+        let room = self.room();
+        if room < self.size.unwrap_or(SECTOR_BYTES) {
+            let message = format!("the stripe's members have room for {room} bytes only");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
+        }
+        Ok(self.size_bytes())
+    }
+
+    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        let members = self.members.iter().map(|member| member.open(ring, pool));
+        let members = members.collect::<Result<Vec<_>, _>>()?;
+        let stripe = StripeDevice::new(members, self.layout.chunk);
+        Ok(Box::new(stripe.cut_to(self.size_bytes())))
     }
 }
 
