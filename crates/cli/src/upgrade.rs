@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use clap::Args;
 use floe_server::admin::client;
-use floe_server::upgrade_client;
+use floe_server::take_upgrade_client;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::admin::Server;
@@ -62,7 +62,7 @@ pub(crate) fn check_program() -> Result<(), String> {
 /// client that has asked for it becomes the standard input of the new program.
 pub(crate) fn replace() -> CliError {
     log::end();
-    let client = upgrade_client::take();
+    let client = take_upgrade_client();
     let own = client.as_ref().and_then(|client| client.try_clone().ok());
     let problem = match again() {
         Ok(mut command) => {

@@ -34,17 +34,11 @@ mod address;
 pub mod client;
 mod command;
 mod conversation;
-mod page_key;
-mod paths;
-mod reply;
-mod token;
+
+pub use access::{AllowedPaths, PathRefused, Token, TokenError};
+pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
+pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess};
 
 pub(crate) use access::{Access, NetworkRules, name_in};
-pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
-pub(crate) use command::{Addition, Command};
-pub use command::{AnaState, NewTier, NewVolume, Resize, SetAccess};
+pub(crate) use command::{Addition, Command, REPLACING, Reply, Trouble};
 pub(crate) use conversation::{Conversation, Heard};
-pub use page_key::PageKey;
-pub use paths::{AllowedPaths, PathRefused};
-pub(crate) use reply::{Reply, Trouble};
-pub use token::{Token, TokenError};

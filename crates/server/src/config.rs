@@ -4,35 +4,511 @@
 //! Each setting is declared once (`tree`). Its name in files and options, its help, the manual page
 //! and the reference in docs/service/settings.md follow from the declaration.
 
-mod attach;
-mod calibration;
 mod declare;
-mod file;
-mod given;
-mod memory;
-mod names;
-mod nqn;
-mod origin;
 mod place;
-mod plain;
-mod text;
 mod tier;
-mod tree;
-mod unusable;
 mod validate;
 mod value;
-mod wrong;
 
-pub use attach::Attach;
-pub use declare::{Kind, Setting};
-pub use given::{Given, read_given};
-pub use nqn::Nqn;
-pub use origin::Origin;
+use std::fmt::{self, Display, Formatter};
+use std::marker::PhantomData;
+use std::path::{Path, PathBuf};
+
+use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode};
+use floe_device::Spec;
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use self::declare::{Name, settings};
+use self::place::{Place, TableRef, line_at, setting_at};
+use self::value::{Read, Value, Written};
+use crate::admin::AdminChoice;
+use crate::listener::ListenAddress;
+use crate::tls::TlsMode;
+
+pub use declare::{Given, Kind, Setting, read_given};
+pub use place::{Origin, Wrong};
 pub use tier::own_forms;
-pub use tree::{
-    AdminConfig, ListenConfig, MemoryConfig, ServerConfig, ServingConfig, TierConfig, VolumeConfig,
-};
 pub use validate::read_times;
-pub use value::{Bytes, Freeze, Group, Interval, Percent};
-pub use wrong::Wrong;
-pub(crate) use wrong::named;
+pub use value::{Attach, Bytes, Freeze, Group, Interval, Nqn, Percent};
+
+pub(crate) use place::named;
+
+/// A table of settings.
+trait Table: Default {
+    /// The settings, in the order of help.
+    const SETTINGS: &'static [Setting];
+
+    /// Reads the value of a setting; false if it has no such setting.
+    fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
+
+    /// Writes the settings that are given.
+    fn give<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error>;
+
+    /// Returns the names of the settings that are given.
+    fn given(&self) -> Vec<String>;
+
+    /// Returns the first number that is out of its range: the setting, and the problem.
+    fn out_of_range(&self) -> Option<(String, String)>;
+}
+
+settings! {
+    /// A tier of the cache. In a file the first tier's settings are those of the whole server.
+    TierConfig {
+        /// The cache device; Floe creates a missing file
+        cache: Option<Spec> { example: "file:/dev/nvme0n1", replayed: true }
+        /// Size of the cache, its metadata included
+        cache_size: Option<Bytes> {
+            default: "the device's size", example: "10GiB", replayed: true
+        }
+        /// The write mode: when writes reach which device
+        write: Option<WriteMode> {
+            default: "through", example: "back", replayed: true,
+            guide: "configure.md#decide-when-writes-reach-the-volume"
+        }
+        /// The admission, which decides what enters the cache; `floe help simulate` lists them
+        admit: Option<Admissions> {
+            default: "always", example: "small-bypass+obp:target=0.2", replayed: true,
+            guide: "tuning.md#admission"
+        }
+        /// The policy, which decides what leaves the cache; `floe help simulate` lists them
+        evict: Option<Evict> {
+            default: "lru", example: "sarc:threshold=4", replayed: true, guide: "tuning.md#eviction"
+        }
+        /// A result of `floe calibrate`, for parameters that the admission lacks: the target of obp
+        calibration: Option<PathBuf> {
+            default: "what the cache records, if anything", example: "pmem.json", replayed: true
+        }
+        /// Sizes of cached blocks, powers of two from 4KiB to 1MiB; without it read misses fetch as
+        /// much as pays
+        block_sizes: Option<BlockSizes> {
+            default: "those of the existing cache, or all from 16KiB to 1MiB (256KiB in a small \
+                      cache)",
+            example: "4KiB,64KiB", replayed: true, guide: "tuning.md#block-sizes"
+        }
+        /// The share of the cache that may be newer than the volume, with write = back or only; the
+        /// server writes the rest through
+        dirty_max: Option<Percent> { default: "50%", example: "25%", replayed: true }
+        /// The number of shards, parts of the cache; fixed when the cache is made
+        shards: Option<u64> {
+            default: "those of the existing cache, or one for each GiB, at most 128, and several \
+                      for each thread",
+            example: "16", unit: "shards", replayed: true
+        }
+        /// Make a new cache at each start, instead of using the one on the device
+        volatile: bool { default: "false", guide: "durability.md#the-cache-is-kept" }
+    }
+
+    /// The tier in memory, above all others.
+    MemoryConfig {
+        /// Size of the memory tier, all its costs included; it keeps what is read, in pages of
+        /// 4KiB
+        memory: Option<Bytes> { example: "8GiB", guide: "tuning.md#memory" }
+        /// When writes reach the tiers below memory; back answers writes from memory and holds up
+        /// to a quarter of it unflushed
+        memory_write: Option<MemoryWrite> { default: "through", example: "back" }
+        /// The admission of the memory tier, as admit is that of the cache
+        memory_admit: Option<Admissions> {
+            default: "always", example: "second-access", guide: "tuning.md#admission"
+        }
+        /// Freezing of the hottest pages in memory, as far as that pays
+        memory_freeze: Option<Freeze> { default: "off", example: "adaptive" }
+        /// Times of list operations on this machine, a file as for floe model, for the advice in
+        /// floe status
+        service: Option<PathBuf> {
+            default: "the paper's times", example: "times.json", guide: "tuning.md#advice"
+        }
+    }
+
+    /// The work of a server.
+    ServingConfig {
+        /// The directory in which Floe records the state of persistent caches, to refuse old copies
+        /// of them
+        state_dir: Option<PathBuf> {
+            value: "DIR", default: "$STATE_DIRECTORY, /var/lib/floe, or ~/.local/state/floe",
+            guide: "durability.md#old-copies"
+        }
+        /// The largest share of hits to read from the volume instead of the cache device, as far as
+        /// that is faster
+        shed: Option<Percent> {
+            value: "MOST", default: "none; 50% without a value on the command line",
+            bare: Some("50%"), replayed: true, guide: "tuning.md#load-shedding"
+        }
+        /// Threads that serve, each with its own shards
+        threads: Option<u64> {
+            default: "the number of cores, or fewer where shards would be too small",
+            example: "4", unit: "threads", range: Some((1, 64)), guide: "tuning.md#threads"
+        }
+        /// Serve only when no other server has the volumes, which must be images of Ceph, and take
+        /// them over from one that is dead
+        standby: bool { default: "false", guide: "failover.md" }
+        /// The time after which a standby takes over from a server that does not renew its lease
+        lease: Option<Interval> { default: "5s", example: "10s", guide: "failover.md" }
+        /// The address at which a standby exports its half of the mirror that the pair has as its
+        /// cache
+        half_listen: Option<ListenAddress> {
+            example: "nbd://10.0.0.2:10811", guide: "failover.md#write-back"
+        }
+        /// The longest time that written data stays in the cache or memory only, with a write mode
+        /// or memory-write that keeps writes
+        flush_interval: Option<Interval> { default: "5s", example: "1min", replayed: true }
+        /// The longest time that a server that is to end waits for another machine, such as a
+        /// cluster's, to answer an operation
+        stop_timeout: Option<Interval> { default: "1min", example: "10s" }
+    }
+
+    /// The addresses for clients, and the limits on clients.
+    ListenConfig {
+        /// An address for clients; may be repeated
+        listen: Vec<ListenAddress> {
+            default: "nbd://127.0.0.1:10809", example: "nbd+unix:///?socket=/run/floe.sock"
+        }
+        /// The most clients at a time; the server disconnects further ones
+        max_connections: u64 = 1024 {
+            default: "1024", example: "100", unit: "clients", range: Some((1, 65536))
+        }
+        /// Encryption: on allows clients to encrypt, require demands it
+        tls: Option<TlsMode> { default: "off", example: "require", guide: "configure.md#encrypt" }
+        /// The directory with ca-cert.pem, server-cert.pem and server-key.pem
+        tls_certificates: Option<PathBuf> {
+            value: "DIR", example: "/etc/floe/tls", guide: "configure.md#encrypt"
+        }
+        /// Serve only clients with a certificate that ca-cert.pem has signed; tls = on demands
+        /// encryption then, too
+        tls_verify_peer: bool { default: "false", guide: "configure.md#encrypt" }
+        /// The name by which NVMe hosts know this server; one is made where none is given
+        nqn: Option<Nqn> { example: "nqn.2026-11.com.example:cache", guide: "nvme.md#names" }
+        /// The name of an NVMe host that may connect, and no other; may be repeated
+        nvme_hosts: Vec<Nqn> {
+            default: "anyone", example: "nqn.2014-08.org.nvmexpress:uuid:…",
+            guide: "nvme.md#who-may-connect"
+        }
+        /// A file with the secrets by which NVMe hosts prove their names; other users must not be
+        /// able to read it
+        nvme_secrets_file: Option<PathBuf> {
+            example: "/etc/floe/nvme-secrets", guide: "nvme.md#who-may-connect"
+        }
+        /// Allow unencrypted addresses that other machines can reach, and with tls-verify-peer
+        /// those of protocols without certificates
+        insecure: bool { default: "false" }
+    }
+
+    /// The admin interface.
+    AdminConfig {
+        /// An address of the admin interface: unix:PATH in place of the default socket, or
+        /// HOST:PORT beside it, which is read-only; none for no socket; may be repeated
+        admin: Vec<AdminChoice> {
+            default: "unix:/run/floe/admin.sock or unix:$XDG_RUNTIME_DIR/floe/admin.sock",
+            example: "127.0.0.1:10810", guide: "administer.md#who-may-administer"
+        }
+        /// The group that may use the admin socket too, by name or number
+        admin_group: Option<Group> { default: "only the server's user", example: "disk" }
+        /// A file with the token that allows changes over TCP; other users must not be able to read
+        /// it
+        admin_token_file: Option<PathBuf> { example: "/etc/floe/token" }
+        /// Let browsers change tiers and volumes on the live page, each time after a confirmation
+        admin_write: bool { default: "false", guide: "live.md#change-the-server" }
+        /// A host name, beside localhost, by which clients may call the admin interface over TCP;
+        /// may be repeated
+        admin_hosts: Vec<String> { example: "cache.example.com" }
+        /// A directory in which volumes and tiers may be that are added later; may be repeated
+        admin_paths: Option<Vec<PathBuf>> {
+            value: "DIR", example: "/srv",
+            default: "anywhere for the server's user, otherwise beside the files served"
+        }
+    }
+
+    /// A volume.
+    VolumeConfig {
+        /// The name for clients
+        name: Option<String> { option: "volume", example: "pictures" }
+        /// The slow device; it may end in ,medium=NAME[,interference=off], and a file in
+        /// ,write-cache=volatile, both for tests
+        backing: Option<Spec> { example: "file:/dev/vdb", replayed: true }
+        /// Refuse clients' writes to the volume
+        read_only: bool { default: "false" }
+        /// Make a block device of this machine of the volume, instead of offering it to clients
+        attach: Option<Attach> { example: "ublk", guide: "attach.md", is_option: false }
+        /// Offer an attached volume to clients too, though it can be written on this machine
+        share: bool { default: "false", guide: "attach.md#clients-beside-it", is_option: false }
+        /// A text for clients that list the volumes
+        description: Option<String> { value: "TEXT", example: "until 2024", is_option: false }
+    }
+}
+
+/// The settings of a server, as one tree.
+#[derive(Debug, Clone, Default)]
+pub struct ServerConfig {
+    /// The first tier, where it is described among the settings of the whole server.
+    pub first: TierConfig,
+    /// The tier in memory.
+    pub memory: MemoryConfig,
+    /// The work of the server.
+    pub serving: ServingConfig,
+    /// Addresses and limits.
+    pub listen: ListenConfig,
+    /// The admin interface.
+    pub admin: AdminConfig,
+    /// The tiers with a description of their own, from the top.
+    pub tier: Vec<TierConfig>,
+    /// The volumes, of which the first is the clients' default.
+    pub volume: Vec<VolumeConfig>,
+    /// The file of these settings.
+    pub origin: Origin,
+}
+
+impl ServerConfig {
+    /// Returns the settings of the whole server, those of the first tier among them.
+    pub fn settings() -> impl Iterator<Item = &'static Setting> {
+        let tables = [
+            TierConfig::SETTINGS,
+            MemoryConfig::SETTINGS,
+            ServingConfig::SETTINGS,
+            ListenConfig::SETTINGS,
+            AdminConfig::SETTINGS,
+        ];
+        tables.into_iter().flatten()
+    }
+
+    /// Returns the tiers, from the top.
+    pub fn tiers(&self) -> impl DoubleEndedIterator<Item = &TierConfig> {
+        self.first.cache.iter().map(|_| &self.first).chain(&self.tier)
+    }
+
+    /// Returns the first number that is out of its range: the setting, and the problem.
+    fn out_of_range(&self) -> Option<(String, String)> {
+        let Self { memory, serving, listen, admin, .. } = self;
+        let first = memory.out_of_range().or_else(|| serving.out_of_range());
+        first.or_else(|| listen.out_of_range()).or_else(|| admin.out_of_range())
+    }
+}
+
+impl TierConfig {
+    /// Returns the settings of a tier.
+    pub fn settings() -> impl Iterator<Item = &'static Setting> {
+        Self::SETTINGS.iter()
+    }
+}
+
+impl VolumeConfig {
+    /// Returns the settings of a volume.
+    pub fn settings() -> impl Iterator<Item = &'static Setting> {
+        Self::SETTINGS.iter()
+    }
+}
+
+/// A table as it stands in a file.
+trait FileTable: Default {
+    /// The names of its settings, and of the tables in it.
+    fn names() -> Vec<String>;
+
+    /// Reads the value of one of them.
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error>;
+}
+
+impl FileTable for ServerConfig {
+    fn names() -> Vec<String> {
+        let tables = ["tier", "volume"].map(str::to_owned);
+        Self::settings().map(Setting::name).chain(tables).collect()
+    }
+
+    fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
+        match name {
+            "tier" => self.tier = map.next_value_seed(Tables("tier", PhantomData))?,
+            "volume" => self.volume = map.next_value_seed(Tables("volume", PhantomData))?,
+            _ => {
+                let _ = self.first.take(name, map)?
+                    || self.memory.take(name, map)?
+                    || self.serving.take(name, map)?
+                    || self.listen.take(name, map)?
+                    || self.admin.take(name, map)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes a table readable that is a list of settings.
+macro_rules! file_tables {
+    ($($table:ty),*) => { $(
+        impl FileTable for $table {
+            fn names() -> Vec<String> {
+                Self::SETTINGS.iter().map(Setting::name).collect()
+            }
+
+            fn read<'de, A: MapAccess<'de>>(
+                &mut self,
+                name: &str,
+                map: &mut A,
+            ) -> Result<(), A::Error> {
+                self.take(name, map).map(drop)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $table {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from.deserialize_map(Settings(PhantomData))
+            }
+        }
+
+        impl Serialize for $table {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                let mut map = to.serialize_map(None)?;
+                self.give(&mut map)?;
+                map.end()
+            }
+        }
+    )* };
+}
+file_tables!(TierConfig, VolumeConfig);
+
+impl<'de> Deserialize<'de> for ServerConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Settings(PhantomData))
+    }
+}
+
+impl Serialize for ServerConfig {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self { first, memory, serving, listen, admin, tier, volume, origin: _ } = self;
+        let mut map = to.serialize_map(None)?;
+        first.give(&mut map)?;
+        memory.give(&mut map)?;
+        serving.give(&mut map)?;
+        listen.give(&mut map)?;
+        admin.give(&mut map)?;
+        // Tables come last in TOML.
+        if !tier.is_empty() {
+            map.serialize_entry("tier", tier)?;
+        }
+        map.serialize_entry("volume", volume)?;
+        map.end()
+    }
+}
+
+/// Reads a list of tables with this name.
+struct Tables<T>(&'static str, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Tables<T> {
+    type Value = Vec<T>;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Vec<T>, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Tables<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "tables [[{}]]", self.0)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, _: A) -> Result<Vec<T>, A::Error> {
+        let name = self.0;
+        Err(A::Error::custom(format!(
+            "there may be several {name}s: write [[{name}]] in place of [{name}]"
+        )))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Vec<T>, A::Error> {
+        let mut tables = Vec::new();
+        while let Some(table) = list.next_element()? {
+            tables.push(table);
+        }
+        Ok(tables)
+    }
+}
+
+/// Reads a table of settings.
+struct Settings<T>(PhantomData<T>);
+
+impl<'de, T: FileTable> Visitor<'de> for Settings<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a table of settings")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
+        let names = T::names();
+        let mut table = T::default();
+        while let Some(name) = map.next_key_seed(Name(&names))? {
+            table.read(&name, &mut map)?;
+        }
+        Ok(table)
+    }
+}
+
+impl ServerConfig {
+    /// Reads and validates the settings in a file.
+    ///
+    /// # Errors
+    /// A line with the file, and with the line and the setting where there is one.
+    pub fn from_file(file: &Path) -> Result<Self, String> {
+        let refuse = |problem: String| format!("{}: {problem}", file.display());
+        let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let intact = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = 1 + intact.iter().filter(|byte| **byte == b'\n').count();
+            refuse(format!("line {line}: this is not UTF-8, and no text with settings"))
+        })?;
+        let config = Self::from_text(&text).map_err(refuse)?;
+        Ok(Self { origin: Origin::new(file, &text), ..config })
+    }
+
+    /// Reads and validates the text of a file.
+    ///
+    /// # Errors
+    /// The problem, after its line and the setting.
+    pub fn from_text(text: &str) -> Result<Self, String> {
+        let at = |line: Option<usize>, problem: String| match line {
+            Some(line) => format!("line {line}: {problem}"),
+            None => problem,
+        };
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let start = error.span().map(|span| span.start);
+            let setting = start.and_then(|start| setting_at(text, start));
+            let setting = setting.map(|setting| format!("{setting}: ")).unwrap_or_default();
+            let line = start.map(|start| line_at(text, start));
+            at(line, format!("{setting}{}", error.message()))
+        })?;
+        config.validated().map_err(|wrong| at(wrong.place.line(text), wrong.to_string()))
+    }
+
+    /// Returns the settings as the text of a file.
+    pub fn to_text(&self) -> String {
+        toml::to_string(self).expect("settings are tables of texts, numbers and flags")
+    }
+}
+
+impl ServerConfig {
+    /// Returns the line for a setting that turned out to be unusable: its file and line, its name,
+    /// and the problem.
+    pub fn unusable(&self, setting: &str, problem: impl Display) -> String {
+        let place = Place { table: None, setting: setting.to_owned() };
+        format!("{}{setting}: {problem}", self.origin.before(&place))
+    }
+
+    /// Returns the line for a volume's backing device, by the number of the volume, as
+    /// [`ServerConfig::unusable`].
+    pub fn unusable_backing(&self, volume: usize, problem: impl Display) -> String {
+        let place = Place { table: Some(TableRef::Volume(volume)), setting: "backing".to_owned() };
+        format!("{}backing: {problem}", self.origin.before(&place))
+    }
+
+    /// Returns the file and the line of the device of a tier, by its number from the top, to stand
+    /// before a problem; empty for settings of a command line.
+    pub(crate) fn before_cache(&self, tier: usize) -> String {
+        let table = match (self.first.cache.is_some(), tier) {
+            (true, 0) => None,
+            (has_first, tier) => Some(TableRef::Tier(tier - usize::from(has_first))),
+        };
+        self.origin.before(&Place { table, setting: "cache".to_owned() })
+    }
+
+    /// Returns the line for a setting that turned out to be wrong.
+    pub fn wrong(&self, wrong: &Wrong) -> String {
+        format!("{}{wrong}", self.origin.before(&wrong.place))
+    }
+}

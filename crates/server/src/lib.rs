@@ -1,43 +1,62 @@
 //! The server: NBD and NVMe over TCP for data, HTTP for operators.
 //!
-//! `session` is one client, whose protocol [`floe_nbd`] or [`floe_nvme`] speaks; `threads` move
-//! bytes between sockets, sessions and the block cache: [`Server`]. [`admin`] is the HTTP side.
-//! [`nbd_client`] and [`nvme_client`] connect to a server.
+//! [`Server`] runs an acceptor, a control thread and workers (`acceptor`, `control`, `worker`), which
+//! move bytes between sockets, sessions and the block cache. `session` is one client, whose protocol
+//! [`floe_nbd`] or [`floe_nvme`] speaks. [`admin`] is the HTTP side. [`nbd_client`] and
+//! [`nvme_client`] connect to a server.
 
-mod address;
+mod acceptor;
 pub mod admin;
 pub mod config;
+mod control;
+
+pub use acceptor::admin::take_upgrade_client;
+pub use listener::{ListenAddress, ListenAddressError, ListenError, NvmeAddress};
+pub use nvme_access::{NvmeAccess, NvmeSecretsError};
+pub use server::{Attached, Bound, Ended, Server};
+pub use session::HandOff;
+pub use setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
+pub use socket_file::SocketError;
+pub use standby::{Away, Desk};
+pub use tier::Tier;
+pub use tier::open::{CacheDevices, NamedDevices, PreparedTiers, TierError};
+pub use volume::{DeviceSource, Reach, Volume};
+
 #[cfg(any(test, fuzzing))]
+#[path = "../tests/fuzz/mod.rs"]
 pub mod fuzz;
 pub mod kept;
 pub mod limits;
 mod listener;
 mod live;
+mod messages;
 mod metrics;
-pub mod nbd_client;
 pub mod notify;
 mod nvme_access;
 pub mod nvme_client;
+mod offer;
 pub mod pair;
-mod private_file;
 mod protocol;
 mod sampler;
+mod server;
 mod session;
+mod setup;
+mod slots;
 mod socket_file;
+mod standby;
 pub mod status;
-mod threads;
+mod tier;
 pub mod tls;
 pub mod ublk;
-pub mod upgrade_client;
 mod volume;
+mod warnings;
+mod worker;
 
-pub use address::{ListenAddress, ListenAddressError, NvmeAddress};
-pub use listener::ListenError;
-pub use nvme_access::{NvmeAccess, NvmeSecretsError};
-pub use session::HandOff;
-pub use socket_file::SocketError;
-pub use threads::{
-    AdminSetup, Attached, Away, Bound, CacheDevices, Desk, Ended, NamedDevices, NvmeSetup,
-    PreparedTiers, ServeError, Server, ServerSetup, Tier, TierError,
-};
-pub use volume::{DeviceSource, Reach, Volume};
+/// A blocking NBD client over TCP or a Unix socket.
+pub mod nbd_client {
+    pub use floe_device::NbdSocket as Socket;
+    pub use floe_nbd::client::{ClientError, Cookie, Info, Options, Reply, RequestError};
+
+    /// A connection to one export over a socket.
+    pub type Client = floe_nbd::client::Client<Socket>;
+}

@@ -10,18 +10,15 @@
 //! <https://prometheus.io/docs/practices/naming/>. Client libraries keep counters of their own,
 //! shared by all threads; here each thread counts for itself, and what is written is their sum.
 
-mod cache;
-mod memory;
-mod page;
-mod process;
+use std::fmt::{Display, Write};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use std::time::Duration;
+use floe_block::{CounterType, Counts, Declaration, Stats};
+use floe_device::MirrorWatch;
+use rustix::process::{Resource, getrlimit};
 
 use crate::pair::{PairStatus, Role};
-use crate::status::{Latencies, Operation, Report, Snapshot, VolumeFacts};
-use cache::{admission, cache, devices, shedding, tiers};
-use memory::memory;
-use page::{Kind, Page};
+use crate::status::{Latencies, MemoryFacts, Operation, Report, Snapshot, TierFacts, VolumeFacts};
 
 /// The content type of [`render`]'s text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -59,7 +56,7 @@ pub(crate) fn render(report: &Report) -> String {
     devices(&mut page, report);
     threads(&mut page, report);
     report.facts.pair.iter().for_each(|status| pair(&mut page, status));
-    process::write(&mut page, report.facts.started);
+    write(&mut page, report.facts.started);
     page.text()
 }
 
@@ -217,3 +214,424 @@ fn threads(page: &mut Page, report: &Report) {
 mod packaged;
 #[cfg(test)]
 mod tests;
+
+/// Writes the metrics of the tier in memory, where there is one.
+fn memory(page: &mut Page, report: &Report) {
+    let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
+    page.family("floe_memory_write_mode_info", Kind::Gauge, "The write mode of memory; always 1.");
+    page.sample("floe_memory_write_mode_info", &[("mode", &write.to_string())], 1);
+    page.gauge("floe_memory_size_bytes", "Bytes the tier in memory may take.", usage.size_bytes);
+    page.gauge("floe_memory_page_bytes", "Bytes of pages in memory.", usage.page_bytes);
+    page.counter(
+        "floe_memory_pages_evicted_total",
+        "Pages that left memory to make room for others.",
+        usage.evictions,
+    );
+    if let Some(admission) = &usage.admission {
+        let name = "floe_memory_admission_info";
+        page.family(name, Kind::Gauge, "The admission of memory; always 1.");
+        page.sample(name, &[("admission", &admission.name)], 1);
+        let name = "floe_memory_offered_pages_total";
+        page.family(
+            name,
+            Kind::Counter,
+            "Pages read or written and not in memory, by whether they came in.",
+        );
+        page.sample(name, &[("result", "admitted")], admission.admitted);
+        page.sample(name, &[("result", "bypassed")], admission.bypassed);
+    }
+    let Some(freezing) = freezing else { return };
+    page.family("floe_memory_freezing_phase_info", Kind::Gauge, "The phase of freezing; always 1.");
+    page.sample("floe_memory_freezing_phase_info", &[("phase", freezing.phase.name())], 1);
+    page.gauge(
+        "floe_memory_frozen_ratio",
+        "The share of pages that is to be frozen.",
+        freezing.ratio,
+    );
+    let share = freezing.frozen_share.unwrap_or_default();
+    page.gauge("floe_memory_frozen_share", "The share of hits that frozen pages had last.", share);
+    page.counter("floe_memory_freezings_total", "Times pages were frozen.", freezing.constructed);
+    page.counter(
+        "floe_memory_freezings_given_up_total",
+        "Times freezing did not pay.",
+        freezing.given_up,
+    );
+}
+
+/// The declaration of a whole whose fields have their own.
+const WHOLE: &Declaration = &Declaration::internal("");
+
+/// The type of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+impl Kind {
+    fn of(declared: CounterType) -> Self {
+        match declared {
+            CounterType::Counter => Self::Counter,
+            CounterType::Gauge => Self::Gauge,
+        }
+    }
+}
+
+/// A page of metrics that grows family by family.
+#[derive(Debug, Default)]
+struct Page {
+    text: String,
+}
+
+impl Page {
+    /// Begins a family; its samples follow.
+    fn family(&mut self, name: &str, kind: Kind, help: &str) {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+        };
+        self.put(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
+    }
+
+    /// A sample of the family begun last.
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        self.put(format_args!("{name}"));
+        for (at, (label, value)) in labels.iter().enumerate() {
+            let before = if at == 0 { '{' } else { ',' };
+            self.put(format_args!("{before}{label}=\"{}\"", escaped(value)));
+        }
+        self.put(format_args!("{} {value}\n", if labels.is_empty() { "" } else { "}" }));
+    }
+
+    /// A family of one sample that goes up and down.
+    fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, Kind::Gauge, help);
+        self.sample(name, &[], value);
+    }
+
+    /// A family of one sample that only grows.
+    fn counter(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, Kind::Counter, help);
+        self.sample(name, &[], value);
+    }
+
+    /// The declared metrics of counters, each a family of one sample, but for those of settings
+    /// that are not given.
+    fn declared(&mut self, counts: &impl Counts, settings: &[&str]) {
+        counts.each(WHOLE, &mut |field, value| {
+            let is_there = field.with.is_empty() || settings.contains(&field.with);
+            if is_there && !field.metric.is_empty() {
+                self.family(field.metric, Kind::of(field.kind), field.meaning());
+                self.sample(field.metric, &[], value);
+            }
+        });
+    }
+
+    /// The declared metrics of counters that there are several of, each a family with a sample for
+    /// each of them.
+    fn declared_by<T: Counts + Default>(&mut self, all: &[(Vec<(&str, &str)>, T)]) {
+        T::default().each(WHOLE, &mut |field, _| {
+            if field.metric.is_empty() {
+                return;
+            }
+            self.family(field.metric, Kind::of(field.kind), field.meaning());
+            for (labels, counts) in all {
+                counts.each(WHOLE, &mut |other, value| {
+                    if other.metric == field.metric {
+                        self.sample(field.metric, labels, value);
+                    }
+                });
+            }
+        });
+    }
+
+    fn text(self) -> String {
+        self.text
+    }
+
+    fn put(&mut self, text: std::fmt::Arguments<'_>) {
+        self.text.write_fmt(text).expect("writing to a string succeeds");
+    }
+}
+
+/// A label's value, which may be any text, as it stands between quotes.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// Writes the metrics that the system offers.
+fn write(page: &mut Page, started: SystemTime) {
+    if let Ok(started) = started.duration_since(UNIX_EPOCH) {
+        let help = "Start of the server in seconds since 1970.";
+        page.gauge("process_start_time_seconds", help, started.as_secs_f64());
+    }
+    if let Some(seconds) = cpu_seconds() {
+        page.counter(
+            "process_cpu_seconds_total",
+            "Processor time spent, user and system.",
+            seconds,
+        );
+    }
+    if let Some(bytes) = resident_bytes() {
+        page.gauge("process_resident_memory_bytes", "Resident memory.", bytes);
+    }
+    if let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") {
+        // The count includes the descriptor that reads the folder.
+        page.gauge(
+            "process_open_fds",
+            "Open file descriptors.",
+            descriptors.count().saturating_sub(1),
+        );
+    }
+    if let Some(most) = getrlimit(Resource::Nofile).current {
+        page.gauge("process_max_fds", "Most file descriptors that may be open.", most);
+    }
+}
+
+fn cpu_seconds() -> Option<f64> {
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name of the program, in parentheses, may hold anything.
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut ticks = fields.split(' ').skip(11);
+    let mut next = || ticks.next()?.parse::<u64>().ok();
+    Some((next()? + next()?) as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+fn resident_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').nth(1)?.parse().ok()?;
+    Some(pages * rustix::param::page_size() as u64)
+}
+
+fn cache(page: &mut Page, report: &Report) {
+    let stats = &report.sum.stats;
+    let (requests, counters) = (&stats.requests, &stats.counters);
+    let name = "floe_cache_requests_total";
+    page.family(
+        name,
+        Kind::Counter,
+        "Reads and writes by whether all of their blocks were cached.",
+    );
+    for (operation, hits, all) in [
+        ("read", requests.read_hits, requests.reads),
+        ("write", requests.write_hits, requests.writes),
+    ] {
+        page.sample(name, &[("operation", operation), ("result", "hit")], hits);
+        page.sample(name, &[("operation", operation), ("result", "miss")], all - hits);
+    }
+    page.gauge("floe_cache_size_bytes", "Bytes the cache may hold.", report.facts.top().size_bytes);
+    page.gauge(
+        "floe_cache_metadata_bytes",
+        "Memory for blocks, groups and bits.",
+        stats.metadata_bytes(),
+    );
+    let name = "floe_cache_blocks";
+    page.family(name, Kind::Gauge, "Blocks in the cache, by their size in bytes.");
+    for (block_bytes, blocks) in &stats.blocks {
+        page.sample(name, &[("block_bytes", &block_bytes.to_string())], *blocks);
+    }
+    let name = "floe_cache_blocks_allocated_total";
+    page.family(name, Kind::Counter, "Blocks made, by their size in bytes.");
+    for ((block_bytes, _), blocks) in stats.blocks.iter().zip(counters.blocks_allocated) {
+        page.sample(name, &[("block_bytes", &block_bytes.to_string())], blocks);
+    }
+    page.gauge(
+        "floe_cache_journal_lost",
+        "1 when the journal of some tier cannot be written: nothing is cached there any more.",
+        u64::from(report.facts.journal_lost()),
+    );
+    page.gauge(
+        "floe_cache_kept",
+        "1 for a cache that outlives the server.",
+        u64::from(report.facts.top().session.is_some()),
+    );
+    page.gauge(
+        "floe_degraded",
+        "1 when the cache device of some tier, or a part of it, has failed and been given up, or a \
+         mirror lacks a half.",
+        u64::from(report.is_degraded()),
+    );
+}
+
+/// Writes the admission's metrics, for a server whose cache does not admit everything.
+fn admission(page: &mut Page, report: &Report) {
+    let Some(admission) = &report.facts.top().admission else { return };
+    let counters = &report.sum.stats.counters;
+    page.family(
+        "floe_cache_admission_info",
+        Kind::Gauge,
+        "The admission, which decides what comes into the cache; always 1.",
+    );
+    page.sample("floe_cache_admission_info", &[("admission", admission)], 1);
+    let name = "floe_cache_offered_blocks_total";
+    page.family(
+        name,
+        Kind::Counter,
+        "Smallest blocks read or written and not cached, by whether they came in.",
+    );
+    let bypassed = counters.offered_blocks - counters.admitted_blocks;
+    page.sample(name, &[("result", "admitted")], counters.admitted_blocks);
+    page.sample(name, &[("result", "bypassed")], bypassed);
+}
+
+/// Writes the metrics of load shedding, where it is enabled.
+fn shedding(page: &mut Page, report: &Report) {
+    let Some(facts) = &report.facts.shedding else { return };
+    let help = "The share of hits on the cache device that was decided to be read from the \
+                backing devices.";
+    page.gauge("floe_cache_shed_share", help, facts.share);
+    page.gauge(
+        "floe_cache_shed_share_now",
+        "The share of hits that is shed at this moment, trials included.",
+        facts.share_now,
+    );
+}
+
+/// Each tier of the cache, by its number from the top.
+fn tiers(page: &mut Page, report: &Report) {
+    let each = || {
+        report
+            .sum
+            .tiers()
+            .enumerate()
+            .map(|(number, (stats, errors))| (number.to_string(), stats, errors))
+    };
+    let name = "floe_tier_requests_total";
+    page.family(
+        name,
+        Kind::Counter,
+        "Reads and writes a tier was asked for, by whether all was cached.",
+    );
+    for (tier, Stats { requests, .. }, _) in each() {
+        for (operation, hits, all) in [
+            ("read", requests.read_hits, requests.reads),
+            ("write", requests.write_hits, requests.writes),
+        ] {
+            for (result, value) in [("hit", hits), ("miss", all - hits)] {
+                page.sample(
+                    name,
+                    &[("tier", &tier), ("operation", operation), ("result", result)],
+                    value,
+                );
+            }
+        }
+    }
+    let name = "floe_tier_bytes_total";
+    page.family(
+        name,
+        Kind::Counter,
+        "Bytes a tier moved from and to its own device, and what is below it.",
+    );
+    for (tier, Stats { counters, .. }, _) in each() {
+        for (device, direction, bytes) in [
+            ("cache", "read", counters.cache_read_bytes),
+            ("cache", "write", counters.cache_write_bytes),
+            ("below", "read", counters.backing_read_bytes),
+            ("below", "write", counters.backing_write_bytes),
+        ] {
+            page.sample(
+                name,
+                &[("tier", &tier), ("device", device), ("direction", direction)],
+                bytes,
+            );
+        }
+    }
+    let mut gauge = |name, kind, help, value: &dyn Fn(&Stats, u64) -> u64| {
+        page.family(name, kind, help);
+        for (tier, stats, errors) in each() {
+            page.sample(name, &[("tier", &tier)], value(stats, errors));
+        }
+    };
+    gauge("floe_tier_valid_bytes", Kind::Gauge, "Bytes of valid data in a tier.", &|stats, _| {
+        stats.valid_bytes
+    });
+    gauge(
+        "floe_tier_dirty_bytes",
+        Kind::Gauge,
+        "Bytes in a tier that what is below it does not have yet.",
+        &|stats, _| stats.dirty_bytes,
+    );
+    gauge(
+        "floe_tier_degraded",
+        Kind::Gauge,
+        "1 when the device of a tier, or a part of it, has been given up.",
+        &|stats, _| u64::from(stats.degraded_shards > 0),
+    );
+    gauge(
+        "floe_tier_device_errors_total",
+        Kind::Counter,
+        "Failed operations of a tier's device.",
+        &|_, errors| errors,
+    );
+    let name = "floe_tier_size_bytes";
+    page.family(name, Kind::Gauge, "Bytes a tier may hold.");
+    for (number, facts) in report.facts.tiers.iter().enumerate() {
+        page.sample(name, &[("tier", &number.to_string())], facts.size_bytes);
+    }
+    mirrors(page, report);
+}
+
+/// The halves of tiers that are mirrors.
+fn mirrors(page: &mut Page, report: &Report) {
+    let status = |facts: &TierFacts| facts.mirror.as_ref().and_then(MirrorWatch::status);
+    let tiers = report.facts.tiers.iter().enumerate();
+    let mirrors: Vec<_> =
+        tiers.filter_map(|(at, it)| Some((at.to_string(), status(it)?))).collect();
+    if mirrors.is_empty() {
+        return;
+    }
+    let name = "floe_mirror_half_in_sync";
+    page.family(name, Kind::Gauge, "1 for a half of a mirror that is in sync, 0 for another one.");
+    for (tier, mirror) in &mirrors {
+        for (half, status) in mirror.halves.iter().enumerate() {
+            let labels = [("tier", tier.as_str()), ("half", &half.to_string())];
+            page.sample(name, &labels, u64::from(status.state == "in-sync"));
+        }
+    }
+    let name = "floe_mirror_mended_bytes_total";
+    page.family(
+        name,
+        Kind::Counter,
+        "Bytes of a half that were not what was stored, and were written anew from another half.",
+    );
+    for (tier, mirror) in &mirrors {
+        for (half, status) in mirror.halves.iter().enumerate() {
+            let labels = [("tier", tier.as_str()), ("half", &half.to_string())];
+            page.sample(name, &labels, status.mended_bytes);
+        }
+    }
+    let name = "floe_mirror_resync_bytes";
+    page.family(name, Kind::Gauge, "Bytes that are still to be copied between halves of a mirror.");
+    for (tier, mirror) in &mirrors {
+        page.sample(name, &[("tier", tier)], mirror.resync_bytes);
+    }
+    let name = "floe_mirror_generation";
+    page.family(
+        name,
+        Kind::Gauge,
+        "The generation of a mirror, which a change of its halves raises.",
+    );
+    for (tier, mirror) in &mirrors {
+        page.sample(name, &[("tier", tier)], mirror.generation);
+    }
+}
+
+fn devices(page: &mut Page, report: &Report) {
+    let (counters, lowest) = (&report.sum.stats.counters, &report.sum.lowest().counters);
+    let name = "floe_device_bytes_total";
+    page.family(name, Kind::Counter, "Bytes read from and written to devices.");
+    for (device, direction, bytes) in [
+        ("backing", "read", lowest.backing_read_bytes),
+        ("backing", "write", lowest.backing_write_bytes),
+        ("cache", "read", counters.cache_read_bytes),
+        ("cache", "write", counters.cache_write_bytes),
+    ] {
+        page.sample(name, &[("device", device), ("direction", direction)], bytes);
+    }
+    let name = "floe_device_errors_total";
+    page.family(name, Kind::Counter, "Failed operations of devices.");
+    page.sample(name, &[("device", "backing")], report.sum.backing_errors);
+    page.sample(name, &[("device", "cache")], report.sum.cache_errors);
+}

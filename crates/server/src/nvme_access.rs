@@ -12,7 +12,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use floe_nvme::target::access::{AccessRules, HostSecrets};
 use floe_nvme::target::subsystem::check_nqn;
 
-use crate::private_file;
+use crate::socket_file::read_private;
 
 /// More is no file of secrets.
 const MOST_BYTES: u64 = 16 << 20;
@@ -56,7 +56,7 @@ impl NvmeAccess {
             rules = rules.only(self.hosts.iter().cloned());
         }
         if let Some(file) = &self.file {
-            let secrets = private_file::read(file, MOST_BYTES).and_then(|text| secrets_in(&text));
+            let secrets = read_private(file, MOST_BYTES).and_then(|text| secrets_in(&text));
             let refuse = |problem| NvmeSecretsError { file: file.clone(), problem };
             rules = rules.with_secrets(secrets.map_err(refuse)?, random);
         }

@@ -16,34 +16,32 @@
 //! under way and no request of it is in flight. It returns all that it took from the budget.
 
 mod budget;
-mod ending;
-mod error;
-mod line;
-mod passed;
 mod receiving;
-mod sending;
-mod using;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, SECTOR_BYTES};
+use floe_block::{Fault, Kind, MOST_MAPPED_BYTES, SECTOR_BYTES, VolumeId};
 use floe_device::{Buffer, Pool, Slice};
 use floe_nbd::export::Exports;
 use floe_nvme::target::Calculation;
 
-use crate::limits::{Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, RECEIVE_IDLE_BYTES, SLOW_TIME};
-use crate::protocol::{Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, Reply, Request};
+use crate::limits::{
+    Limits, MOST_ANSWER_BYTES, MOST_REQUESTS, PIECE_BYTES, RECEIVE_IDLE_BYTES, SEND_TLS_BYTES,
+    SLOW_TIME,
+};
+use crate::protocol::{
+    Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, Reply, Request, slice_of,
+};
+use crate::status::Snapshot;
 use crate::tls::{Channel, TlsConfig};
-pub(crate) use budget::Budget;
-pub(crate) use error::{Overdue, SessionError};
-use line::{Line, Turn};
-pub use passed::HandOff;
-pub(crate) use passed::Passed;
 use receiving::{Filling, Incoming};
+
+pub(crate) use budget::Budget;
 
 /// The action that the session wants from the server next.
 #[derive(Debug)]
@@ -362,3 +360,351 @@ fn bytes_of(request: &Request) -> usize {
 
 #[cfg(test)]
 mod tests;
+
+impl Session {
+    /// Takes no further requests; complete ones are still answered.
+    pub(crate) fn end(&mut self) {
+        self.end.ended = true;
+        self.payloads.filling = None;
+        while let Some(incoming) = self.payloads.incoming.pop() {
+            self.serving -= 1;
+            self.give_back(bytes_of(&incoming.request));
+        }
+        self.line.behind.clear();
+        match self.line.turn.take() {
+            Some(Turn::Waiting(_)) => self.common.budget.leave(self.key),
+            Some(Turn::Come(request)) => self.give_back(bytes_of(&request)),
+            Some(Turn::SetAside(_)) | None => {}
+        }
+    }
+
+    /// Stops sending anything to the client.
+    pub(crate) fn break_off(&mut self) {
+        self.drop_replies();
+        self.end.silent = true;
+        self.output.clear.clear();
+    }
+
+    fn drop_replies(&mut self) {
+        self.end();
+        self.end.broken = true;
+        let bytes = self.output.outbox.clear();
+        self.give_back(bytes);
+    }
+
+    /// Returns the action with which the client is late, if any. The caller then calls
+    /// [`Session::break_off`].
+    pub(crate) fn overdue(&self, now: Instant) -> Option<Overdue> {
+        if self.is_in_handshake() {
+            return (now >= self.begun + self.common.limits.handshake_time)
+                .then_some(Overdue::Handshake);
+        }
+        if self.protocol.has_parent() == Some(false) {
+            return Some(Overdue::Orphaned);
+        }
+        if self.protocol.longest_silence().is_some_and(|most| now >= self.input.heard + most) {
+            return Some(Overdue::Silent);
+        }
+        let giving = self.payloads.incoming.iter().filter_map(|incoming| incoming.since);
+        let taking = self.output.sending.then_some(self.output.since);
+        let since = giving.chain(taking).min();
+        let late = since.is_some_and(|since| now >= since + self.common.limits.stall_time);
+        (late && self.common.budget.is_in_the_way(self.key)).then_some(Overdue::Stalled)
+    }
+
+    /// The client has not chosen an export yet.
+    pub(crate) fn is_in_handshake(&self) -> bool {
+        !self.protocol.is_established() && !self.end.silent
+    }
+
+    /// The client can be late while no other waits for its memory.
+    pub(crate) fn is_watched(&self) -> bool {
+        let is_bound =
+            || self.protocol.longest_silence().is_some() || self.protocol.has_parent().is_some();
+        self.is_in_handshake() || !self.end.ended && is_bound()
+    }
+
+    /// No request is in flight, no reply is pending and no send is under way.
+    pub(crate) fn is_quiet(&self) -> bool {
+        let to_say =
+            self.channel.as_ref().is_some_and(|channel| channel.wants_send() && !self.end.silent);
+        !self.output.sending
+            && self.serving == 0
+            && self.output.outbox.is_empty()
+            && self.output.clear.is_empty()
+            && !to_say
+    }
+
+    /// The session only waits for a receive with no purpose: the caller shuts the socket down.
+    pub(crate) fn is_done_listening(&self) -> bool {
+        self.end.ended && self.input.receiving && self.is_quiet()
+    }
+
+    /// All replies have been sent and nothing is under way.
+    pub(crate) fn is_over(&self) -> bool {
+        self.end.ended && !self.input.receiving && self.is_quiet()
+    }
+}
+
+/// A request on its way to the server.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    /// In line at the budget.
+    Waiting(Request),
+    /// Not in line, until the client has taken the send under way.
+    SetAside(Request),
+    Come(Request),
+}
+
+/// Requests that wait for their turn at the budget.
+#[derive(Debug, Default)]
+struct Line {
+    turn: Option<Turn>,
+    /// Requests behind the one in `turn`.
+    behind: VecDeque<Request>,
+}
+
+impl Session {
+    /// Takes out the request whose memory is there.
+    fn take_request(&mut self, now: Instant) -> Option<Want> {
+        let Some(Turn::Come(request)) = self.line.turn else { return None };
+        let next = self.line.behind.pop_front();
+        self.line.turn = next.map(|next| self.take_turn(next, now));
+        self.serving += 1;
+        Some(Want::Serve(request))
+    }
+
+    /// The request passes those that wait for memory. A write does whose payload is in front of the
+    /// payload of earlier writes, because only that may free the memory. So does a request that
+    /// needs none, because nothing else bounds how many wait.
+    fn goes_first(&self, request: &Request) -> bool {
+        let is_write = matches!(request.kind, Kind::Write { .. });
+        request.payload_follows && !self.payloads.incoming.is_empty()
+            || self.line.turn.is_some() && !is_write && bytes_of(request) == 0
+    }
+
+    /// Takes the memory of a request, or has it wait.
+    fn take_turn(&self, request: Request, now: Instant) -> Turn {
+        match self.common.budget.take_own(self.key, bytes_of(&request)) {
+            true => Turn::Come(request),
+            false if self.output.is_slow(now) => Turn::SetAside(request),
+            false => self.line_up(request),
+        }
+    }
+
+    /// Asks the budget for the memory of a request.
+    fn line_up(&self, request: Request) -> Turn {
+        let at_once = self.common.budget.take(self.key, bytes_of(&request));
+        if at_once { Turn::Come(request) } else { Turn::Waiting(request) }
+    }
+
+    /// Removes a client from the line if it takes its replies slowly.
+    pub(crate) fn leave_the_line_if_slow(&mut self, now: Instant) {
+        if let Some(Turn::Waiting(request)) = self.line.turn
+            && self.output.is_slow(now)
+        {
+            self.common.budget.leave(self.key);
+            self.line.turn = Some(Turn::SetAside(request));
+        }
+    }
+
+    /// The session's turn at the budget has come.
+    pub(crate) fn turn_has_come(&mut self) {
+        let Some(Turn::Waiting(request)) = self.line.turn else {
+            unreachable!("only who waits has a turn")
+        };
+        self.line.turn = Some(Turn::Come(request));
+    }
+}
+
+impl Session {
+    /// Returns the next send, if bytes are pending and no send is under way.
+    pub(crate) fn next_send(&mut self, now: Instant) -> Option<Vec<Slice>> {
+        if self.output.sending || self.end.silent {
+            return None;
+        }
+        let slices = if !self.output.clear.is_empty() {
+            vec![slice_of(&std::mem::take(&mut self.output.clear), &self.common.pool)]
+        } else if self.channel.is_some() {
+            self.encrypt()?
+        } else if self.output.outbox.is_empty() {
+            return None;
+        } else {
+            self.output.outbox.gather(&self.common.pool, PIECE_BYTES)
+        };
+        self.output.sending = true;
+        self.output.since = now;
+        Some(slices)
+    }
+
+    /// Returns the next send, encrypted.
+    fn encrypt(&mut self) -> Option<Vec<Slice>> {
+        let channel = self.channel.as_mut()?;
+        if !self.output.outbox.is_empty() {
+            for slice in self.output.outbox.gather(&self.common.pool, SEND_TLS_BYTES) {
+                channel.write(&slice.to_vec());
+            }
+        } else if self.end.ended
+            && self.serving == 0
+            && !std::mem::replace(&mut self.end.closed, true)
+        {
+            channel.close();
+        }
+        if !channel.wants_send() {
+            return None;
+        }
+        let mut encrypted = Vec::new();
+        channel.take(&mut encrypted);
+        Some(vec![slice_of(&encrypted, &self.common.pool)])
+    }
+
+    /// Keeps an empty list for the next send.
+    pub(crate) fn keep(&mut self, list: Vec<Slice>) {
+        self.output.outbox.keep(list);
+    }
+
+    /// The send under way has ended.
+    pub(crate) fn sent(&mut self, now: Instant) {
+        self.output.sending = false;
+        self.output.since = now; // the next send may begin at once
+        let bytes = self.output.outbox.left();
+        self.give_back(bytes);
+        if let Some(Turn::SetAside(request)) = self.line.turn {
+            self.line.turn = Some(self.line_up(request)); // it was slow, and has moved
+        }
+    }
+}
+
+impl Session {
+    /// Returns the volume the client has chosen; `None` while the handshake lasts.
+    pub(crate) fn volume(&self) -> Option<VolumeId> {
+        self.protocol.volume()
+    }
+
+    /// Counts the client by its protocol, and by the volumes it uses.
+    pub(crate) fn count(&self, snapshot: &mut Snapshot) {
+        snapshot.connected(self.protocol.name(), self.protocol.volumes_in_use());
+    }
+
+    /// Returns whether the client has chosen the volume, or waits with a request to it.
+    pub(crate) fn uses(&self, volume: VolumeId) -> bool {
+        let turn = self.line.turn.iter().map(|turn| match turn {
+            Turn::Waiting(request) | Turn::SetAside(request) | Turn::Come(request) => request,
+        });
+        let incoming =
+            self.payloads.incoming.iter().chain(&self.payloads.filled).map(|write| &write.request);
+        let mut waiting = turn.chain(&self.line.behind).chain(incoming);
+        self.volume() == Some(volume) || waiting.any(|request| request.volume == volume)
+    }
+}
+
+/// An error that ends a session.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SessionError {
+    /// The client broke the protocol.
+    #[error(transparent)]
+    Protocol(#[from] Broken),
+    /// The client broke the protocol, and its last reply says so.
+    #[error(transparent)]
+    Told(Broken),
+    /// The client broke TLS, or its certificate is not valid.
+    #[error("TLS failed: {0}")]
+    Tls(std::io::Error),
+}
+
+impl SessionError {
+    /// Returns whether the client has broken nothing, but cannot be trusted.
+    pub(crate) fn is_distrust(&self) -> bool {
+        match self {
+            Self::Protocol(error) | Self::Told(error) => error.is::<NotWelcome>(),
+            Self::Tls(_) => true,
+        }
+    }
+}
+
+/// The action with which a client is late.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Overdue {
+    #[error("no export chosen in time")]
+    Handshake,
+    #[error("the connection that it belongs to has ended")]
+    Orphaned,
+    #[error("it has sent nothing for longer than it promised")]
+    Silent,
+    /// The client takes no replies, or sends no more of a write.
+    #[error("it neither takes nor gives, and others wait for the memory")]
+    Stalled,
+}
+
+/// A connection between two sessions.
+#[derive(Debug)]
+pub(crate) struct Passed {
+    socket: OwnedFd,
+    protocol: Box<dyn Protocol>,
+}
+
+/// The connections that a server leaves to the next one of this process.
+#[derive(Debug, Clone, Default)]
+pub struct HandOff(Arc<Mutex<Vec<Passed>>>);
+
+impl HandOff {
+    pub(crate) fn put(&self, passed: Passed) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(passed);
+    }
+
+    /// Takes all of them.
+    pub(crate) fn take(&self) -> Vec<Passed> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Session {
+    /// Has the session leave, so that its connection can be handed on. Returns whether it can.
+    pub(crate) fn leave(&mut self) -> bool {
+        self.end.leaving = self.channel.is_none() && !self.is_in_handshake() && !self.end.ended;
+        self.end.leaving
+    }
+
+    /// Returns whether the session leaves.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.end.leaving && !self.end.ended
+    }
+
+    /// The receive under way was cancelled before anything came.
+    pub(crate) fn receive_cancelled(&mut self) {
+        self.input.receiving = false;
+    }
+}
+
+impl Passed {
+    /// Returns whether the session leaves and nothing of it is under way.
+    pub(crate) fn can_be_of(session: &Session) -> bool {
+        session.is_leaving()
+            && !session.input.receiving
+            && session.is_quiet()
+            && session.payloads.filling.is_none()
+            && session.input.used == session.input.bytes.len()
+    }
+
+    /// Takes a session apart; `None` when the system is out of descriptors.
+    pub(crate) fn of(session: Session) -> Option<Self> {
+        debug_assert!(Self::can_be_of(&session));
+        // The cancellation of a receive may still hold the socket.
+        let socket = session.socket.try_clone().ok()?;
+        Some(Self { socket, protocol: session.protocol })
+    }
+
+    /// Makes a session of the connection. Its client is told of these exports.
+    pub(crate) fn adopted(
+        self,
+        key: u32,
+        exports: &Arc<Exports>,
+        common: &Common,
+        now: Instant,
+    ) -> Session {
+        let outbox = Outbox::default();
+        let mut session = Session::of(key, self.socket, self.protocol, outbox, common, now);
+        session.exports_changed(exports);
+        session
+    }
+}

@@ -6,19 +6,19 @@
 //! can connect. Two servers that begin at once take turns, by a lock on the folder, so that neither
 //! takes the other's fresh socket for a stale one.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
+use std::io::Read;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, lchown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 
+use floe_device::patiently;
 use rustix::fs::{FlockOperation, Mode, fchmod, flock};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
-
-use floe_device::patiently;
 
 /// Connections that wait to be accepted; the system may allow fewer.
 pub(crate) const BACKLOG: i32 = 1024;
@@ -205,6 +205,26 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
         Err(Errno::ACCESS) if !is_ours => Err(SocketError::Foreign { path, owner }),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Reads a text of at most `most` bytes; one byte more is read of a longer one. An error is the
+/// problem, without the file's name.
+pub(crate) fn read_private(path: &Path, most: u64) -> Result<String, String> {
+    let failed = |error: io::Error| error.to_string();
+    // A pipe would be waited for.
+    let file =
+        OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(failed)?;
+    let data = file.metadata().map_err(failed)?;
+    if !data.is_file() {
+        return Err("it is no regular file".to_owned());
+    }
+    let mode = data.permissions().mode() & 0o777;
+    if mode & 0o007 != 0 {
+        return Err(format!("other users can use it (mode {mode:o}); chmod 600 it"));
+    }
+    let mut text = String::new();
+    file.take(most + 1).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
 }
 
 #[cfg(test)]

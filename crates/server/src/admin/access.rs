@@ -11,13 +11,16 @@
 //! whatever the address.
 
 use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::{fmt, io};
 
+use floe_device::Spec;
 use httparse::Header;
+use subtle::ConstantTimeEq;
 
-use super::page_key::{HEADER, PageKey, PageWrite};
-use super::paths::AllowedPaths;
-use super::reply::{Reply, Trouble};
-use super::token::Token;
+use super::command::{HEADER, PageKey, PageWrite, Reply, Trouble};
+use crate::socket_file::read_private;
 
 /// Rights of the clients of one address.
 #[derive(Debug, Clone, Default)]
@@ -194,6 +197,171 @@ pub(super) fn values<'a>(
         .map(|header| header.value)
 }
 
+/// Fewer characters could be guessed.
+const LEAST_BYTES: usize = 16;
+
+/// More is no token.
+const MOST_BYTES: u64 = 4096;
+
+/// The token in a file. Clones share it, also when it is read again.
+#[derive(Clone)]
+pub struct Token(Arc<Kept>);
+
+struct Kept {
+    file: PathBuf,
+    secret: RwLock<String>,
+}
+
+/// Why a file holds no token.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", file.display())]
+pub struct TokenError {
+    file: PathBuf,
+    problem: String,
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Token").field(&self.0.file).finish()
+    }
+}
+
+impl Token {
+    /// Reads the token in a file that other users cannot read.
+    ///
+    /// # Errors
+    /// When it cannot be read, others can read it, or what it holds is no secret.
+    pub fn read(file: &Path) -> Result<Self, TokenError> {
+        let secret = RwLock::new(secret_in(file)?);
+        Ok(Self(Arc::new(Kept { file: file.to_owned(), secret })))
+    }
+
+    /// Reads the file again, for all clones.
+    ///
+    /// # Errors
+    /// As of [`Token::read`]; the token stays what it was.
+    pub fn reload(&self) -> Result<(), TokenError> {
+        let secret = secret_in(&self.0.file)?;
+        *self.0.secret.write().unwrap_or_else(PoisonError::into_inner) = secret;
+        Ok(())
+    }
+
+    /// Compares with the token; takes as long wherever a wrong one of its length differs.
+    pub(crate) fn is(&self, given: &[u8]) -> bool {
+        let secret = self.0.secret.read().unwrap_or_else(PoisonError::into_inner);
+        secret.as_bytes().ct_eq(given).into()
+    }
+
+    /// The token, to be sent to a server.
+    pub(crate) fn secret(&self) -> String {
+        self.0.secret.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn secret_in(path: &Path) -> Result<String, TokenError> {
+    let refuse = |problem: String| TokenError { file: path.to_owned(), problem };
+    let text = read_private(path, MOST_BYTES).map_err(refuse)?;
+    let secret = text.trim();
+    let is_plain = secret.bytes().all(|byte| byte.is_ascii_graphic());
+    if text.len() as u64 > MOST_BYTES || secret.len() < LEAST_BYTES || !is_plain {
+        let problem = format!(
+            "it holds no token, which is {LEAST_BYTES} visible characters or more; make one with \
+             openssl rand -hex 32"
+        );
+        return Err(refuse(problem));
+    }
+    Ok(secret.to_owned())
+}
+
+/// Files and devices that admin clients may have opened.
+#[derive(Debug, Clone, Default)]
+pub enum AllowedPaths {
+    /// All that the server can open.
+    #[default]
+    All,
+    /// Paths in these folders, or below.
+    Within(Arc<[PathBuf]>),
+}
+
+/// A path that an admin client may not have opened.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PathRefused {
+    /// The path is in none of the folders.
+    #[error(
+        "{} is in none of the folders that admin-paths allows{}",
+        path.display(), leads(path, place)
+    )]
+    Outside {
+        /// The path.
+        path: PathBuf,
+        /// The place it leads to.
+        place: PathBuf,
+    },
+    /// An image of Ceph or an export is in no folder.
+    #[error("{device} is in none of the folders that admin-paths allows, but on a network")]
+    Remote {
+        /// The device.
+        device: String,
+    },
+    /// The path cannot be resolved.
+    #[error("{}: {problem}", path.display())]
+    Unknown {
+        /// The path.
+        path: PathBuf,
+        /// Why.
+        problem: String,
+    },
+}
+
+fn leads(path: &Path, place: &Path) -> String {
+    if path == place { String::new() } else { format!(": it leads to {}", place.display()) }
+}
+
+impl AllowedPaths {
+    /// Allows a device to be opened, or its files to be made.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_device(&self, device: &Spec) -> Result<(), PathRefused> {
+        if matches!(self, Self::Within(_)) && device.is_remote() {
+            return Err(PathRefused::Remote { device: device.to_string() });
+        }
+        device.paths().iter().try_for_each(|path| self.check(path))
+    }
+
+    /// Allows a device at this path to be opened, or made there if nothing is.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, path: &Path) -> Result<(), PathRefused> {
+        let Self::Within(folders) = self else { return Ok(()) };
+        let place = resolved(path).map_err(|error| PathRefused::Unknown {
+            path: path.to_owned(),
+            problem: error.to_string(),
+        })?;
+        let is_inside =
+            |folder: &PathBuf| folder.canonicalize().is_ok_and(|it| place.starts_with(it));
+        if folders.iter().any(is_inside) {
+            return Ok(());
+        }
+        Err(PathRefused::Outside { path: path.to_owned(), place })
+    }
+}
+
+/// The path without links and `..`. Its last part may be missing.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    match path.canonicalize() {
+        Err(error)
+            if error.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() =>
+        {
+            let Some(name) = path.file_name() else { return Err(error) }; // it ends in `..`
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            Ok(folder.unwrap_or(Path::new(".")).canonicalize()?.join(name))
+        }
+        found_or_not => found_or_not, // a link that leads to nothing would have it made there
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -331,6 +499,120 @@ mod tests {
             judge(&access, &[("Origin", "http://localhost")]),
             None,
             "nobody said whom it asks"
+        );
+    }
+}
+
+#[cfg(test)]
+mod token_tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn write(path: &Path, text: &str, mode: u32) {
+        std::fs::write(path, text).unwrap();
+        std::fs::set_permissions(path, PermissionsExt::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_token_is_itself_and_nothing_else_until_it_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        write(&path, "0123456789abcdef\n", 0o600);
+        let token = Token::read(&path).unwrap();
+        assert!(token.is(b"0123456789abcdef"));
+        for wrong in ["", "0123456789abcdeF", "0123456789abcde", "0123456789abcdef\n"] {
+            assert!(!token.is(wrong.as_bytes()), "{wrong:?}");
+        }
+        write(&path, "another 0123456789", 0o600);
+        assert!(token.reload().is_err() && token.is(b"0123456789abcdef"));
+        write(&path, "fedcba9876543210", 0o600);
+        token.reload().unwrap();
+        assert!(token.is(b"fedcba9876543210") && !token.is(b"0123456789abcdef"));
+        assert!(!format!("{token:?}").contains("fedcba"));
+    }
+
+    #[test]
+    fn a_file_that_keeps_no_secret_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("token");
+        let problem = |text: &str, mode| {
+            write(&path, text, mode);
+            Token::read(&path).unwrap_err().to_string()
+        };
+        assert!(problem("0123456789abcdef", 0o604).contains("other users can use it (mode 604)"));
+        for text in ["", "short", "0123456789 abcdef", &"a".repeat(5000)] {
+            assert!(problem(text, 0o600).contains("holds no token"), "{text}");
+        }
+        let pipe = folder.path().join("pipe");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &pipe,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert!(Token::read(&pipe).unwrap_err().to_string().contains("no regular file"));
+        assert!(Token::read(folder.path()).unwrap_err().to_string().contains("no regular file"));
+        assert!(
+            Token::read(Path::new("/no/token")).unwrap_err().to_string().contains("No such file")
+        );
+    }
+}
+
+#[cfg(test)]
+mod paths_tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn only_what_lies_in_the_folders_is_allowed_wherever_links_lead() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::create_dir_all(path("in/deep")).unwrap();
+        std::fs::create_dir(path("inside")).unwrap();
+        std::fs::write(path("out"), "").unwrap();
+        std::fs::write(path("in/there"), "").unwrap();
+        symlink(path("out"), path("in/leads-out")).unwrap();
+        symlink(path("not-yet"), path("in/leads-to-nothing")).unwrap();
+        symlink(folder.path(), path("in/up")).unwrap();
+        symlink(path("in"), path("leads-in")).unwrap();
+        let allowed = AllowedPaths::Within([path("leads-in"), path("missing")].into());
+        for good in [
+            "in/there",
+            "in/new",
+            "in/deep/new",
+            "leads-in/there",
+            "inside/../in/new",
+            "in/up/in/there",
+        ] {
+            assert_eq!(allowed.check(&path(good)), Ok(()), "{good}");
+        }
+        for bad in [
+            "out",
+            "new",
+            "inside/new",
+            "in/leads-out",
+            "in/../out",
+            "in/up/out",
+            "in/up/new",
+            "missing",
+        ] {
+            let refused = allowed.check(&path(bad));
+            assert!(matches!(refused, Err(PathRefused::Outside { .. })), "{bad}: {refused:?}");
+        }
+        for unknown in ["in/leads-to-nothing", "in/no/new", "in/.."] {
+            let refused = allowed.check(&path(unknown));
+            assert!(refused.is_err(), "{unknown}");
+        }
+        assert!(AllowedPaths::Within([].into()).check(&path("in/there")).is_err());
+        assert_eq!(AllowedPaths::All.check(&path("out")), Ok(()));
+        let line = allowed.check(&path("in/leads-out")).unwrap_err().to_string();
+        assert!(
+            line.contains("admin-paths") && line.ends_with(&path("out").display().to_string()),
+            "{line}"
         );
     }
 }

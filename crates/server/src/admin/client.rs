@@ -10,10 +10,9 @@ use std::time::{Duration, Instant};
 use floe_nbd::uri;
 use serde::Deserialize;
 
-use super::{AdminAddress, AnaState, NewTier, NewVolume, Resize, SetAccess, Token};
+use super::{AdminAddress, AnaState, NewTier, NewVolume, REPLACING, Resize, SetAccess, Token};
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
-use crate::upgrade_client::REPLACING;
 
 /// The time that a new program may take to serve, and between looks.
 const BEGINNING: Duration = Duration::from_secs(60);

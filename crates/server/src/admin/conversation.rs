@@ -6,8 +6,7 @@ use std::sync::Arc;
 use httparse::Status as Parsed;
 
 use super::access::{Access, Trust, values};
-use super::command::Command;
-use super::reply::{Reply, Trouble};
+use super::command::{Command, Reply, Trouble};
 
 /// Longest request head that is read; Floe's clients send a few dozen bytes.
 const HEAD_MAX_BYTES: usize = 8 << 10;

@@ -1,5 +1,17 @@
 //! The form in which settings are declared, and the declaration's data.
 
+use std::fmt::{self, Display, Formatter};
+use std::marker::PhantomData;
+use std::str::FromStr;
+
+use floe_policy::registry::nearest;
+use serde::de::value::{MapAccessDeserializer, SeqDeserializer, StrDeserializer};
+use serde::de::{
+    Deserialize, DeserializeOwned, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess,
+    Visitor,
+};
+use serde::forward_to_deserialize_any;
+
 /// A setting as it is declared: the source of help, manual pages and the reference.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
@@ -190,3 +202,232 @@ macro_rules! settings {
     (@initial $initial:literal) => { $initial };
 }
 pub(super) use settings;
+
+/// A setting and its values; a flag has none.
+pub type Given = (String, Vec<String>);
+
+/// Reads a table of settings that are given by name.
+///
+/// # Errors
+/// The first error, after the setting's name.
+pub fn read_given<T: DeserializeOwned>(given: Vec<Given>) -> Result<T, String> {
+    let map = Named { rest: given.into_iter(), next: None };
+    T::deserialize(MapAccessDeserializer::new(map)).map_err(|GivenError(problem)| problem)
+}
+
+#[derive(Debug)]
+struct GivenError(String);
+
+impl Display for GivenError {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for GivenError {}
+
+impl Error for GivenError {
+    fn custom<T: Display>(problem: T) -> Self {
+        Self(problem.to_string())
+    }
+}
+
+struct Named {
+    rest: std::vec::IntoIter<Given>,
+    next: Option<Given>,
+}
+
+impl<'de> MapAccess<'de> for Named {
+    type Error = GivenError;
+
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, GivenError> {
+        self.next = self.rest.next();
+        let Some((name, _)) = &self.next else { return Ok(None) };
+        seed.deserialize(StrDeserializer::new(name)).map(Some)
+    }
+
+    fn next_value_seed<V: DeserializeSeed<'de>>(
+        &mut self,
+        seed: V,
+    ) -> Result<V::Value, GivenError> {
+        let (name, values) = self.next.take().expect("a key was read");
+        let value = seed.deserialize(Texts(values));
+        value.map_err(|GivenError(problem)| GivenError(format!("{name}: {problem}")))
+    }
+}
+
+/// The values of a setting.
+struct Texts(Vec<String>);
+
+impl<'de> Deserializer<'de> for Texts {
+    type Error = GivenError;
+
+    fn deserialize_any<V: Visitor<'de>>(mut self, visitor: V) -> Result<V::Value, GivenError> {
+        match self.0.len() {
+            1 => visitor.visit_string(self.0.remove(0)),
+            _ => visitor.visit_seq(SeqDeserializer::new(self.0.into_iter())),
+        }
+    }
+
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, GivenError> {
+        match self.0.first() {
+            None => visitor.visit_bool(true),
+            Some(value) => Err(GivenError(format!("it has no value, such as {value:?}"))),
+        }
+    }
+
+    fn deserialize_u64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, GivenError> {
+        let text = self.0.first().map_or("", String::as_str);
+        match text.parse() {
+            Ok(number) => visitor.visit_u64(number),
+            Err(_) => Err(GivenError(format!("`{text}` is not a whole number"))),
+        }
+    }
+
+    forward_to_deserialize_any! {
+        i8 i16 i32 i64 i128 u8 u16 u32 u128 f32 f64 char str string bytes byte_buf option unit
+        unit_struct newtype_struct seq tuple tuple_struct map struct enum identifier ignored_any
+    }
+}
+
+/// Reads the name of a setting, which must be one of these.
+pub(super) struct Name<'a>(pub(super) &'a [String]);
+
+impl<'de> DeserializeSeed<'de> for Name<'_> {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<String, D::Error> {
+        let name = String::deserialize(from)?;
+        if self.0.contains(&name) {
+            return Ok(name);
+        }
+        let hint = nearest(&name, self.0.iter().map(String::as_str))
+            .map(|near| format!("did you mean `{near}`? "));
+        let names: Vec<_> = self.0.iter().map(|name| format!("`{name}`")).collect();
+        let (hint, names) = (hint.unwrap_or_default(), names.join(", "));
+        Err(D::Error::custom(format!("unknown setting `{name}`; {hint}There are {names}")))
+    }
+}
+
+/// Reads a whole number.
+pub(super) struct Number;
+
+impl Number {
+    fn instead<E: Error>(found: impl Display) -> E {
+        E::custom(format!("{found} is not a whole number, such as 4"))
+    }
+}
+
+impl Visitor<'_> for Number {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("a whole number, such as 4")
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
+        number.try_into().map_err(|_| Self::instead(number))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<u64, E> {
+        Err(Self::instead(number))
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<u64, E> {
+        match text.parse::<u64>() {
+            Ok(number) => Err(E::custom(format!(
+                "\"{text}\" is text: write the number {number} without quotation marks"
+            ))),
+            Err(_) => Err(Self::instead(format!("\"{text}\""))),
+        }
+    }
+}
+
+/// Reads true or false.
+pub(super) struct Flag;
+
+impl Visitor<'_> for Flag {
+    type Value = bool;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("true or false, without quotation marks")
+    }
+
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<bool, E> {
+        Ok(flag)
+    }
+}
+
+/// Reads a value with a text form. Where a number stands instead, it says what to write.
+pub(super) struct Text<T>(PhantomData<T>);
+
+impl<T: FromStr> Text<T> {
+    pub(super) fn new() -> Self {
+        Self(PhantomData)
+    }
+
+    fn instead<E: Error>(number: impl Display) -> E {
+        let texts = ["", "s", "%"].map(|unit| format!("{number}{unit}"));
+        match texts.iter().find(|text| text.parse::<T>().is_ok()) {
+            Some(text) => E::custom(format!("{number} is a number: write \"{text}\"")),
+            None => E::custom(format!("{number} is a number, not text in quotation marks")),
+        }
+    }
+}
+
+impl<'de, T: FromStr<Err: Display>> Visitor<'de> for Text<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("text in quotation marks")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<T, E> {
+        Err(Self::instead(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<T, E> {
+        Err(Self::instead(number))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<T, E> {
+        Err(Self::instead(number))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<T, A::Error> {
+        let mut parts: Vec<String> = Vec::new();
+        while let Ok(Some(part)) = list.next_element() {
+            parts.push(part);
+        }
+        let joined = parts.join(",");
+        Err(A::Error::custom(match joined.parse::<T>() {
+            Ok(_) => format!("it is one text, not a list: write \"{joined}\""),
+            Err(_) => "it is one text in quotation marks, not a list".to_owned(),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod names_tests {
+    use crate::config::ServerConfig;
+
+    #[test]
+    fn a_misspelt_setting_is_told_from_an_unknown_one() {
+        let unknown = |text: &str| toml::from_str::<ServerConfig>(text).unwrap_err().to_string();
+        assert!(unknown("cach = 1").contains("did you mean `cache`?"));
+        assert!(unknown("max-conections = 1").contains("did you mean `max-connections`?"));
+        assert!(unknown("max_connections = 1").contains("did you mean `max-connections`?"));
+        assert!(!unknown("colour = 1").contains("did you mean"));
+    }
+}

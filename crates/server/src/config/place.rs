@@ -1,10 +1,14 @@
 //! Finds the place of a setting in a file.
 
+use std::fmt::{self, Display, Formatter};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use toml::de::{DeTable, DeValue};
 
 /// A table that there may be several of, by its number from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Table {
+pub(super) enum TableRef {
     /// A `[[tier]]`.
     Tier(usize),
     /// A `[[volume]]`.
@@ -14,7 +18,7 @@ pub(super) enum Table {
 /// A setting of the whole server, or of one table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) table: Option<Table>,
+    pub(super) table: Option<TableRef>,
     pub(super) setting: String,
 }
 
@@ -29,8 +33,8 @@ impl Place {
         };
         let (tables, index) = match self.table {
             None => return Some(line_at(text, key(file.get_ref())?)),
-            Some(Table::Tier(index)) => ("tier", index),
-            Some(Table::Volume(index)) => ("volume", index),
+            Some(TableRef::Tier(index)) => ("tier", index),
+            Some(TableRef::Volume(index)) => ("volume", index),
         };
         let table = file.get_ref().get(tables)?.get_ref().get(index)?;
         let start = table.get_ref().as_table().and_then(key).unwrap_or(table.span().start);
@@ -76,6 +80,72 @@ pub(super) fn line_at(text: &str, byte: usize) -> usize {
     1 + text[..byte].matches('\n').count()
 }
 
+/// The file that settings were read from; none for those of a command line.
+#[derive(Debug, Clone, Default)]
+pub struct Origin(Option<Arc<(PathBuf, String)>>);
+
+impl Origin {
+    pub(super) fn new(file: &Path, text: &str) -> Self {
+        Self(Some(Arc::new((file.to_owned(), text.to_owned()))))
+    }
+
+    /// Names the file and the line of a place, as far as there are any, before a problem.
+    pub(super) fn before(&self, place: &Place) -> String {
+        let Some(origin) = &self.0 else { return String::new() };
+        let (file, text) = (origin.0.display(), &origin.1);
+        match place.line(text) {
+            Some(line) => format!("{file}: line {line}: "),
+            None => format!("{file}: "),
+        }
+    }
+}
+
+/// A setting that cannot be used, with its place in a file.
+#[derive(Debug)]
+pub struct Wrong {
+    pub(super) place: Place,
+    problem: String,
+}
+
+impl Wrong {
+    /// Makes the error of a setting in this table, or of the whole server.
+    pub(super) fn new(
+        table: Option<TableRef>,
+        setting: impl Into<String>,
+        problem: impl Into<String>,
+    ) -> Self {
+        Self { place: Place { table, setting: setting.into() }, problem: problem.into() }
+    }
+
+    /// Returns the name of the setting.
+    pub(super) fn setting(&self) -> &str {
+        &self.place.setting
+    }
+
+    /// Makes the error of the same setting with another problem.
+    pub(super) fn saying(&self, problem: String) -> Self {
+        Self { place: self.place.clone(), problem }
+    }
+}
+
+impl Display for Wrong {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.problem)
+    }
+}
+
+impl std::error::Error for Wrong {}
+
+/// Makes the error of a setting of the whole server.
+pub(super) fn wrong(setting: &str, problem: impl Into<String>) -> Wrong {
+    Wrong::new(None, setting, problem)
+}
+
+/// Returns the value of a setting of the whole server, or the error with the setting's name.
+pub(crate) fn named<T>(setting: &str, value: Result<T, impl Display>) -> Result<T, Wrong> {
+    value.map_err(|error| wrong(setting, format!("{setting}: {error}")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,10 +167,14 @@ mod tests {
         let line =
             |table, setting: &str| Place { table, setting: str::to_owned(setting) }.line(text);
         assert_eq!(line(None, "cache"), Some(1));
-        assert_eq!(line(Some(Table::Volume(0)), "name"), Some(4));
-        assert_eq!(line(Some(Table::Volume(1)), "backing"), Some(8));
-        assert_eq!(line(Some(Table::Volume(1)), "name"), Some(6), "the table it is missing from");
-        assert_eq!(line(Some(Table::Tier(0)), "write"), Some(10));
+        assert_eq!(line(Some(TableRef::Volume(0)), "name"), Some(4));
+        assert_eq!(line(Some(TableRef::Volume(1)), "backing"), Some(8));
+        assert_eq!(
+            line(Some(TableRef::Volume(1)), "name"),
+            Some(6),
+            "the table it is missing from"
+        );
+        assert_eq!(line(Some(TableRef::Tier(0)), "write"), Some(10));
         assert_eq!(line(None, "write"), None);
     }
 }

@@ -2,21 +2,20 @@
 //! from its settings.
 
 use std::fmt::Display;
+use std::path::Path;
 
 use floe_block::{
-    Admissions, BlockSizes, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode, format_size,
+    Admissions, BlockSizes, Calibrated, Config, Evict, Gate, Memory, SECTOR_BYTES, WriteMode,
+    format_size,
 };
-use floe_device::{Spec, SpecError};
+use floe_device::{MemoryLimit, Spec, SpecError};
 use floe_policy::admission::Admission;
+use serde::Deserialize;
 
-use super::calibration;
-use super::declare::{Kind, Setting};
-use super::given::read_given;
-use super::memory::too_much_memory;
-use super::place::Table as Place;
-use super::tree::{Table, TierConfig};
+use super::declare::{Kind, Setting, read_given};
+use super::place::{TableRef, Wrong};
 use super::value::{Bytes, Percent};
-use super::wrong::Wrong;
+use super::{Table, TierConfig};
 use crate::admin::AllowedPaths;
 
 /// Groups a thread needs to be started by default; smaller shards choose their victims badly.
@@ -255,7 +254,7 @@ impl Where {
     pub(super) fn wrong(self, setting: &str, problem: impl Display) -> Wrong {
         let (table, problem) = match self {
             Self::Table(index) => {
-                (Some(Place::Tier(index)), format!("tier {}: {problem}", index + 1))
+                (Some(TableRef::Tier(index)), format!("tier {}: {problem}", index + 1))
             }
             Self::Server | Self::Alone => (None, problem.to_string()),
         };
@@ -306,11 +305,41 @@ impl Where {
                 "calibration is for an admission that it tells something, such as admit = obp";
             return Err(self.wrong("calibration", problem));
         }
-        let found = calibration::read(file);
+        let found = read_calibration(file);
         let found =
             found.map_err(|error| self.wrong("calibration", format!("calibration: {error}")))?;
         Ok(admit.calibrated(&found))
     }
+}
+
+/// The result, as far as it is read here.
+#[derive(Deserialize)]
+struct Calibration {
+    write_cost: f64,
+    target: f64,
+    target_bytes: f64,
+}
+
+/// Reads the parameters of admissions from a file that `floe calibrate` wrote.
+fn read_calibration(file: &Path) -> Result<Calibrated, String> {
+    let text = std::fs::read_to_string(file)
+        .map_err(|error| format!("cannot read {}: {error}", file.display()))?;
+    let found: Calibration = serde_json::from_str(&text).map_err(|error| {
+        format!("{} is not what floe calibrate writes: {error}", file.display())
+    })?;
+    let Calibration { write_cost, target, target_bytes } = found;
+    let is_share = |share: f64| (0.0..=1.0).contains(&share);
+    if write_cost >= 0.0 && is_share(target) && is_share(target_bytes) {
+        Ok(Calibrated { write_cost, target, target_bytes })
+    } else {
+        Err(format!("{}: a target is from 0 to 1, and a write cost not below 0", file.display()))
+    }
+}
+
+/// Says that so many bytes of memory are more than there are, if they are.
+pub(super) fn too_much_memory(bytes: u64) -> Option<String> {
+    let limit = MemoryLimit::here().filter(|limit| bytes > limit.bytes)?;
+    Some(format!("more than {limit} ({})", format_size(limit.bytes >> 20 << 20)))
 }
 
 #[cfg(test)]

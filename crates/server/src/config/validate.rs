@@ -1,8 +1,6 @@
 //! The validation of all settings in one pass: numbers are checked against each other, and defaults
 //! that depend on other settings are filled in. No device is opened.
 
-mod standby;
-
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,18 +13,15 @@ use floe_device::Spec;
 use floe_model::{Policy, Service, Setting as Load};
 use floe_policy::admission::{RegisteredAdmission, SmallBypass};
 
-use super::attach::Attach;
-use super::memory::too_much_memory;
-use super::place::Table as Place;
-use super::tier::{Where, always};
-use super::tree::{
+use super::place::{TableRef, Wrong, named, wrong};
+use super::tier::{Where, always, too_much_memory};
+use super::value::{Attach, Bytes, Freeze, Interval};
+use super::{
     AdminConfig, ListenConfig, MemoryConfig, ServerConfig, ServingConfig, Table, TierConfig,
     VolumeConfig,
 };
-use super::value::{Bytes, Freeze, Interval};
-use super::wrong::{Wrong, named, wrong};
-use crate::address::ListenAddress;
 use crate::admin::{AdminAddress, AdminChoice};
+use crate::listener::ListenAddress;
 use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
 use crate::volume::Reach;
@@ -81,7 +76,7 @@ impl ServerConfig {
         }
         for (index, volume) in self.volume.iter().enumerate() {
             let of_volume = |setting: &str, problem: String| {
-                Err(Wrong::new(Some(Place::Volume(index)), setting, problem))
+                Err(Wrong::new(Some(TableRef::Volume(index)), setting, problem))
             };
             let Some(name) = volume.name.as_ref().filter(|name| !name.is_empty()) else {
                 let problem = "name is missing: say what clients call this volume";
@@ -203,7 +198,7 @@ impl ServerConfig {
         }
         for (index, tier) in self.tier.iter().enumerate() {
             let file = tier.calibration.iter().map(|file| {
-                (Wrong::new(Some(Place::Tier(index)), "calibration", ""), file.clone())
+                (Wrong::new(Some(TableRef::Tier(index)), "calibration", ""), file.clone())
             });
             files.extend(file);
         }
@@ -521,3 +516,87 @@ fn is_tcp(choice: &AdminChoice) -> bool {
 
 #[cfg(test)]
 mod tests;
+
+/// The default of `lease`, and its least: a renewal takes a part of a second.
+const LEASE: Interval = Interval(Duration::from_secs(5));
+const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
+impl ServerConfig {
+    /// A standby takes over what the other server has left in the images and on the mirror of both,
+    /// and nothing else.
+    fn validate_standby(&self) -> Result<(), Wrong> {
+        let lease = self.serving.lease.map(|Interval(lease)| lease);
+        if lease.is_some_and(|lease| !self.serving.standby || lease < SHORTEST_LEASE) {
+            return Err(wrong("lease", "lease is for standby, and 1s at least"));
+        }
+        self.validate_half()?;
+        if !self.serving.standby {
+            return Ok(());
+        }
+        let own = || self.tiers().filter(|tier| !is_shared(tier));
+        let other = self.volume.iter().find(|it| !it.backing().is_image() || it.read_only);
+        let problem = if let Some(volume) = other {
+            let name = volume.name();
+            format!("standby is for images of Ceph (rbd:) that are written; {name:?} is none")
+        } else if self.volume.iter().any(|volume| volume.reach().is_local()) {
+            "standby is for volumes that clients reach; this one is attached".to_owned()
+        } else if let Some(tier) = own().find(|tier| tier.is_kept()) {
+            let cache = tier.cache();
+            format!(
+                "cache {cache} outlives the server, and would be old when it takes over; give \
+                 volatile, or a mirror of a disk here and one of the other server"
+            )
+        } else if own().any(|tier| tier.mode().keeps_writes())
+            || self.memory.memory_write == Some(MemoryWrite::Back)
+        {
+            "write-back would leave writes behind that the other server cannot have; give write = \
+             through (and memory-write = through), or a mirror of a disk here and one of the other \
+             server as the cache"
+                .to_owned()
+        } else if self.tiers().any(is_shared) && self.serving.half_listen.is_none() {
+            "the other server needs the half that is here while this one stands by; give \
+             half-listen"
+                .to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(wrong("standby", problem))
+    }
+
+    fn validate_half(&self) -> Result<(), Wrong> {
+        let problem = match &self.serving.half_listen {
+            None => return Ok(()),
+            Some(ListenAddress::NvmeTcp(_)) => "half-listen: a half is exported over NBD",
+            Some(_) if !self.serving.standby => "half-listen is for standby",
+            Some(_) => match self.tiers().filter(|tier| is_shared(tier)).count() {
+                1 => return Ok(()),
+                0 => {
+                    "half-listen is for a cache on a mirror of a disk here and one of the other \
+                      server"
+                }
+                _ => "half-listen is for one mirror; here are several",
+            },
+        };
+        Err(wrong("half-listen", problem))
+    }
+
+    /// Returns the half of the pair's mirror that is on this machine, and the address at which it
+    /// is exported.
+    pub fn exported_half(&self) -> Option<(&Spec, &ListenAddress)> {
+        let half =
+            self.tiers().filter(|tier| is_shared(tier)).find_map(|it| it.cache().local_half());
+        half.zip(self.serving.half_listen.as_ref())
+    }
+}
+
+/// Returns whether both servers of a pair have the tier: it is on a mirror of both, and is kept.
+fn is_shared(tier: &TierConfig) -> bool {
+    tier.is_kept() && tier.cache().local_half().is_some()
+}
+
+impl ServingConfig {
+    /// Returns the lease of a server of a pair.
+    pub fn lease(&self) -> Duration {
+        self.lease.unwrap_or(LEASE).0
+    }
+}

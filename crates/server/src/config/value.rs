@@ -7,18 +7,14 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use floe_block::{Admissions, BlockSizes, Evict, MemoryWrite, WriteMode, format_size};
-use floe_device::Spec;
-use floe_device::parse_bytes;
+use floe_device::{Spec, parse_bytes};
+use floe_nvme::target::subsystem::{NqnError, check_nqn};
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-use super::attach::Attach;
-use super::declare::{Form, Kind};
-use super::nqn::Nqn;
-use super::plain::{Flag, Number};
-use super::text::Text;
-use crate::address::ListenAddress;
+use super::declare::{Flag, Form, Kind, Number, Text};
 use crate::admin::AdminChoice;
+use crate::listener::ListenAddress;
 use crate::tls::TlsMode;
 
 /// The type of a setting.
@@ -395,6 +391,56 @@ impl FromStr for Group {
             },
         };
         Ok(Self { name: name.to_owned(), number })
+    }
+}
+
+/// The way by which a volume becomes a block device of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attach {
+    /// The kernel's ublk driver.
+    Ublk,
+}
+
+impl Display for Attach {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("ublk")
+    }
+}
+
+impl FromStr for Attach {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        match name {
+            "ublk" => Ok(Self::Ublk),
+            _ => Err(format!("there is no way `{name}` to attach a volume; there is ublk")),
+        }
+    }
+}
+
+/// An NVMe qualified name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nqn(String);
+
+impl Nqn {
+    /// Returns the name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Display for Nqn {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for Nqn {
+    type Err = NqnError;
+
+    fn from_str(text: &str) -> Result<Self, NqnError> {
+        check_nqn(text)?;
+        Ok(Self(text.to_owned()))
     }
 }
 

@@ -6,7 +6,7 @@ use floe_block::{KeptCache, Report, Rotten, Sectors, VolumeId, WrongCopy, scan, 
 
 use super::disk::Disk;
 use super::keeper::Keeper;
-use super::start_error::StartError;
+use super::refusal::StartError;
 use crate::volume::DeviceSource;
 
 /// The findings of a check of a cache device.

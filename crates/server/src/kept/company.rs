@@ -14,16 +14,16 @@
 //! old. The number is announced in all tiers before any of them takes it, so that a crash in
 //! between is not mistaken for that.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use floe_block::{Companion, KeptCache, StoreError, Superblock};
 
+use super::content::Consent;
 use super::disk::Disk;
-use super::options::Consent;
-use super::peered::Peered;
-use super::refusal::{Difference, Refusal};
-use super::start_error::StartError;
-use crate::volume::DeviceSource;
+use super::refusal::{Difference, Refusal, StartError};
+use super::state_dir::{Noted, StateDir};
+use crate::volume::{DeviceSource, Volume};
 
 /// Identifies the persistent tiers, given from the top with their names. Returns for each tier what
 /// its peers know of it.
@@ -151,4 +151,114 @@ fn identify(source: &Arc<dyn DeviceSource>) -> Result<Option<Superblock>, StartE
         Err(error @ StoreError::Io { .. }) => Err(error.into()),
         found => Ok(found.unwrap_or(None)),
     }
+}
+
+/// Facts about a tier from the superblocks of its peers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Peered {
+    /// The possible difference between its content and that of its peers.
+    pub differs: Option<Difference>,
+    /// Requests went past it in its last session, and its device refused to record that; true when
+    /// nothing in it is valid any more, false when its dirty data is.
+    pub passed: Option<bool>,
+}
+
+/// Caches that these volumes were served with, and are to be served without.
+#[derive(Debug, Default)]
+pub(crate) struct Missing {
+    state: Option<StateDir>,
+    list: Vec<(Noted, PathBuf)>,
+}
+
+impl Missing {
+    /// Returns whether one of them may hold dirty data.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.list.iter().any(|(noted, _)| noted.dirty)
+    }
+
+    /// Notes that the volumes are served without them, and says so in the log.
+    pub(crate) fn go_on(self) {
+        let Some(state) = self.state else { return };
+        for (noted, file) in self.list {
+            let volumes = noted.without.join(", ");
+            let (cache, file_name) = (&noted.device, file.display());
+            match noted.dirty {
+                true => tracing::warn!(
+                    %cache, %volumes, note = %file_name,
+                    "goes on without a cache that may hold what nothing else has, as \
+                     --discard-dirty or --accept-backing says"
+                ),
+                false => tracing::warn!(
+                    %cache, %volumes, note = %file_name,
+                    "goes on without the cache that was served last: nothing is lost, for it held \
+                     nothing that the volumes lack"
+                ),
+            }
+            state.write(&file, &noted);
+        }
+    }
+}
+
+/// Finds the caches of these volumes that are not among `tiers`, the devices of persistent ones.
+///
+/// # Errors
+/// When one may hold dirty data and the user has not agreed to lose it, or a device fails. Nothing
+/// has been changed.
+pub(crate) fn missing(
+    state: Option<&StateDir>,
+    volumes: &[Volume],
+    tiers: &[Arc<dyn DeviceSource>],
+    consent: Consent,
+) -> Result<Missing, StartError> {
+    let Some(state) = state else { return Ok(Missing::default()) };
+    let (mut there, mut companions) = (Vec::new(), Vec::new());
+    for tier in tiers {
+        match Disk::open(tier)?.with_io(KeptCache::identify) {
+            Ok(Some(superblock)) => {
+                there.push(superblock.id);
+                companions.extend(superblock.companions.into_iter().map(|it| it.id));
+            }
+            Ok(None) => {}
+            Err(error @ StoreError::Io { .. }) => return Err(error.into()),
+            // It may be any of them. Opening it says more.
+            Err(_) => return Ok(Missing::default()),
+        }
+    }
+    // A tier that another one names is looked for by `company`.
+    let accepted = |id: &_| consent.discard_dirty || companions.contains(id);
+    without(state, volumes, &there, accepted).map_err(StartError::from)
+}
+
+/// Finds the caches of these volumes that are not among those with the ids `there`.
+///
+/// # Errors
+/// When one may hold dirty data and is not `accepted`.
+pub(crate) fn without(
+    state: &StateDir,
+    volumes: &[Volume],
+    there: &[[u8; 16]],
+    accepted: impl Fn(&[u8; 16]) -> bool,
+) -> Result<Missing, Refusal> {
+    let mut list = Vec::new();
+    for (id, mut noted, file) in state.all() {
+        if there.contains(&id) {
+            continue;
+        }
+        let is_news = |volume: &&Volume| noted.has(volume) && !noted.without.contains(&volume.name);
+        let names: Vec<String> =
+            volumes.iter().filter(is_news).map(|volume| volume.name.clone()).collect();
+        let Some(first) = names.first() else { continue };
+        if noted.dirty && !accepted(&id) {
+            return Err(Refusal::MissingCache {
+                volume: first.clone(),
+                cache: noted.device,
+                session: noted.session,
+                dirty_bytes: noted.dirty_bytes,
+                witness: file.display().to_string(),
+            });
+        }
+        noted.without.extend(names);
+        list.push((noted, file));
+    }
+    Ok(Missing { state: Some(state.clone()), list })
 }

@@ -24,8 +24,7 @@ use std::time::{Duration, Instant};
 use floe_block::SECTOR_BYTES;
 use floe_device::{Action, Completion, Device, Extent, Identity, OpenError, Operation, Pool, Ring};
 
-use super::keeper::SampleWriter;
-use super::parts::Parts;
+use super::keeper::{Parts, SampleWriter};
 use crate::volume::{DeviceSource, Volume};
 
 /// Interval at which a device checks whether its delayed writes may go on.

@@ -1,50 +1,429 @@
 //! Persistent caches: opens them for serving, and checks, repairs or empties them without a server.
 //!
-//! A cache belongs to the volumes it was used with. [`start()`] compares its superblock with the
+//! A cache belongs to the volumes it was used with. [`examine`] compares its superblock with the
 //! given volumes (`suit`). It makes a new cache, opens the old one, or refuses with a reason and
 //! without a change. Steps that would or could lose data need the user's [`Consent`]. While a
 //! server runs, its `Keeper` records the volumes in the superblock, and at the end the clean
 //! shutdown.
 
-mod bytes;
 mod check;
 mod company;
 mod content;
 mod disk;
 mod guard;
 mod keeper;
-mod marker;
-mod missing;
-mod noted;
-mod options;
-mod parts;
-mod passing;
-mod peered;
-mod random;
 mod refusal;
-mod start;
-mod start_error;
 mod state_dir;
 mod suit;
-mod volatile_mark;
 mod write_back;
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use floe_block::{
+    Begun, BlockSizes, Calibrated, Config, KeptCache, Layout, NewCache, Samples, Volume as Known,
+    VolumeId, scan, write_superblock,
+};
+use floe_device::Identity;
+
+use self::content::{Found, look};
+use self::keeper::random_id;
+use self::refusal::Bytes;
+use self::state_dir::Judged;
+use self::suit::{Candidate, known, sampled, suit};
+use crate::status::OpenedStatus;
+use crate::volume::{DeviceSource, Volume};
+
 pub use check::{Checked, check, repair};
-pub use company::company;
-pub use content::{Holds, holds, refuse_kept};
+pub use company::{Peered, company};
+pub use content::{Consent, Holds, claim, holds, refuse_kept, volatile_data_start};
 pub use disk::{Disk, DiskError};
-pub(crate) use guard::guarded;
-pub(crate) use keeper::Keeper;
-pub(crate) use missing::{missing, without};
-pub use options::{Consent, Wishes};
-pub use parts::Parts;
-pub use passing::{claim, volatile_data_start};
-pub(crate) use passing::{may_claim, try_volatile};
-pub use peered::Peered;
-pub(crate) use random::random_stack;
-pub use refusal::{Difference, Given, Refusal};
-pub(crate) use start::{Ready, examine};
-pub use start::{note_calibration, start};
-pub use start_error::StartError;
+pub use keeper::Parts;
+pub use refusal::{Difference, Given, Refusal, StartError};
 pub use state_dir::StateDir;
 pub use write_back::{Target, WrittenBack, write_back};
+
+pub(crate) use company::{missing, without};
+pub(crate) use content::{may_claim, try_volatile};
+pub(crate) use guard::guarded;
+pub(crate) use keeper::{Keeper, random_stack};
+
+/// A cache that can begin a session, and on whose device nothing was changed yet.
+pub(crate) struct Ready {
+    source: Arc<dyn DeviceSource>,
+    cache: Disk,
+    found: Examined,
+    /// The cache that a new one replaces.
+    replaces: Option<[u8; 16]>,
+    /// The names of the volumes' devices.
+    backings: BTreeMap<String, String>,
+    wishes: Wishes,
+    took: Duration,
+}
+
+/// The cache to begin a session with.
+enum Examined {
+    Kept(Box<KeptCache>, Vec<Known>),
+    New(NewCache),
+}
+
+/// Examines the cache on a device for a session of these volumes, and changes nothing. `progress`
+/// receives the bytes read so far and their total.
+///
+/// # Errors
+/// When the user has to decide something first, or something fails.
+pub(crate) fn examine(
+    source: &Arc<dyn DeviceSource>,
+    volumes: &[Volume],
+    wishes: &Wishes,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Ready, StartError> {
+    let begun_at = Instant::now();
+    let mut cache = Disk::open(source)?;
+    let mut candidates = candidates(volumes)?;
+    let found = cache.with_io(|io| look(io, progress))?;
+    let (found, before) = noted(found, wishes.state.as_ref(), wishes.peered.passed);
+    let id = match &found {
+        Found::Cache(kept) => Some(kept.superblock().id),
+        _ => cache.with_io(KeptCache::identify).ok().flatten().map(|superblock| superblock.id),
+    };
+    let (found, replaces) = match replacement(found, &mut cache, wishes)? {
+        Some(mut kept) => {
+            let old = old_copy(&kept, before.judged, wishes.consent)?;
+            let apart = old.or(wishes.peered.differs);
+            let without = &before.without;
+            let (lowest, consent) = (wishes.lowest, wishes.consent);
+            let volumes = suit(&mut kept, &mut candidates, apart, without, lowest, consent)?;
+            let parts = wishes.threads.min(kept.superblock().layout.shards() as usize);
+            kept.try_parts(&wishes.config, parts)?;
+            (Examined::Kept(Box::new(kept), volumes), None)
+        }
+        None => {
+            let layout = Layout::new(
+                wishes.sizes.as_ref().unwrap_or(&wishes.config.sizes),
+                wishes.config.cache_bytes,
+                wishes.new_shards,
+            )?;
+            let ids = (0..).map(VolumeId).zip(&mut candidates);
+            let volume = |(id, candidate): (VolumeId, &mut Candidate<'_>)| match wishes.joins {
+                true => known(id, candidate.volume), // clients may be writing to it
+                false => sampled(id, candidate, &Samples::default()),
+            };
+            let volumes = ids.map(volume).collect();
+            (Examined::New(NewCache { id: random_id()?, layout, volumes }), id)
+        }
+    };
+    let backing = |volume: &Volume| (volume.name.clone(), volume.backing.name());
+    Ok(Ready {
+        source: Arc::clone(source),
+        cache,
+        found,
+        replaces,
+        backings: volumes.iter().map(backing).collect(),
+        wishes: wishes.clone(),
+        took: begun_at.elapsed(),
+    })
+}
+
+impl Ready {
+    /// Makes the cache, if it is a new one, and begins the session.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub(crate) fn begin(self) -> Result<Parts, StartError> {
+        let Self { source, mut cache, found, replaces, backings, wishes, took } = self;
+        let (kept, volumes) = match found {
+            Examined::Kept(kept, volumes) => (*kept, volumes),
+            Examined::New(new) => {
+                let volumes = new.volumes.clone();
+                let kept = cache.with_io(|io| KeptCache::create(io, new))?;
+                if let (Some(state), Some(id)) = (&wishes.state, replaces) {
+                    state.forget(&id);
+                }
+                let layout = &kept.superblock().layout;
+                tracing::info!(
+                    bytes = layout.end_bytes(),
+                    data_bytes = layout.data_bytes(),
+                    shards = layout.shards(),
+                    block_sizes = %layout.sizes(),
+                    "cache made"
+                );
+                (kept, volumes)
+            }
+        };
+        begin(&source, cache, kept, volumes, backings, &wishes, took)
+    }
+}
+
+/// The note on a cache.
+struct Before {
+    judged: Judged,
+    /// Volumes that were served without it since.
+    without: Vec<String>,
+}
+
+/// Compares a cache with its note. Applies a note that requests went past the cache, in the state
+/// directory or in a peer tier: its device did not take that record, and the note is as good.
+fn noted(found: Found, state: Option<&StateDir>, by_peers: Option<bool>) -> (Found, Before) {
+    let mut before = Before { judged: Judged::Current, without: Vec::new() };
+    let mut kept = match found {
+        Found::Cache(kept) => kept,
+        other => return (other, before),
+    };
+    let superblock = kept.superblock();
+    if let Some(state) = state {
+        before.judged = state.judge(superblock);
+        before.without = state.read(&superblock.id).map_or(Vec::new(), |(it, _)| it.without);
+    }
+    let by_state = match &before.judged {
+        Judged::Passed { retired, file } => Some((*retired, file.display().to_string())),
+        _ => None,
+    };
+    let by_peers = by_peers.map(|retired| (retired, "the superblock of another tier".to_owned()));
+    // That it was ended is noted last.
+    let Some((retired, witness)) = by_state.into_iter().chain(by_peers).max_by_key(|it| it.0)
+    else {
+        return (Found::Cache(kept), before);
+    };
+    tracing::warn!(
+        session = superblock.session,
+        witness,
+        retired,
+        "the cache device had refused to record that requests went past the cache; the note of it \
+         counts"
+    );
+    if matches!(before.judged, Judged::Unclear { .. }) {
+        before.judged = Judged::Current; // a peer knows
+    }
+    if retired {
+        return (Found::Retired, before);
+    }
+    kept.pass_by();
+    (Found::Cache(kept), before)
+}
+
+/// Opens the backing devices and flushes them: recovery relies on data written to them earlier,
+/// which must not be lost later.
+fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, StartError> {
+    let candidate = |volume: &'_ Volume| -> Result<_, StartError> {
+        let mut disk = Disk::open(&volume.backing)?;
+        if !volume.read_only {
+            let failed = |source| StartError::Backing {
+                volume: volume.name.clone(),
+                doing: "flushing",
+                source,
+            };
+            disk.flush().map_err(failed)?;
+        }
+        Ok(disk)
+    };
+    volumes.iter().map(|volume| Ok(Candidate { volume, disk: candidate(volume)? })).collect()
+}
+
+/// Returns the cache to open; `None` when a new one is to be made.
+fn replacement(
+    found: Found,
+    cache: &mut Disk,
+    wishes: &Wishes,
+) -> Result<Option<KeptCache>, StartError> {
+    let consent = wishes.consent;
+    let (dirty_bytes, exact) = match found {
+        Found::Nothing => return Ok(None),
+        Found::Retired => {
+            tracing::warn!(
+                "the cache was ended when its journal could not be written; a new one is made in \
+                 its place"
+            );
+            return Ok(None);
+        }
+        Found::Foreign if consent.initialise => (0, true),
+        Found::Foreign => return Err(Refusal::Foreign.into()),
+        Found::Cache(kept) if consent.initialise => (all_dirty_bytes(&kept), true),
+        // A cache that was detached from a running server holds nothing.
+        Found::Cache(kept) if kept.superblock().volumes.is_empty() => return Ok(None),
+        Found::Cache(_) if wishes.joins => return Err(Refusal::Joins.into()),
+        Found::Cache(kept) => {
+            check_layout(&kept, wishes)?;
+            return Ok(Some(*kept));
+        }
+        Found::Unreadable(error) if !consent.initialise => {
+            return Err(Refusal::Unreadable(error).into());
+        }
+        Found::Unreadable(_) => {
+            let report = cache.with_io(|io| scan(io, &mut |_, _| {}))?;
+            (report.shards.iter().map(|shard| shard.dirty_bytes).sum(), false)
+        }
+    };
+    if (dirty_bytes > 0 || !exact) && !consent.discard_dirty {
+        return Err(Refusal::WouldLose { dirty_bytes, exact }.into());
+    }
+    if dirty_bytes > 0 {
+        tracing::warn!(
+            "{} that only the old cache had are discarded, as --discard-dirty says",
+            Bytes(dirty_bytes)
+        );
+    }
+    Ok(None)
+}
+
+/// Refuses an old copy of the cache, and one of which nothing tells whether its dirty data was
+/// written back. Returns [`Difference::Old`] if the user accepts it.
+fn old_copy(
+    kept: &KeptCache,
+    judged: Judged,
+    consent: Consent,
+) -> Result<Option<Difference>, Refusal> {
+    let (noted, file, is_old) = match judged {
+        Judged::Current | Judged::Passed { .. } => return Ok(None),
+        Judged::Old { noted, file } => (noted.session, file, true),
+        Judged::Unclear { noted, file } => (noted.session, file, false),
+    };
+    let session = kept.superblock().session;
+    let witness = file.display().to_string();
+    if !consent.accept_backing {
+        let dirty_bytes = all_dirty_bytes(kept);
+        return Err(match is_old {
+            true => Refusal::OldCache { session, noted, witness, dirty_bytes },
+            false => Refusal::Unclear { noted, witness, dirty_bytes },
+        });
+    }
+    tracing::warn!(session, noted, witness, "goes on with an old copy of the cache");
+    Ok(Some(Difference::Old))
+}
+
+fn all_dirty_bytes(kept: &KeptCache) -> u64 {
+    kept.superblock().volumes.iter().map(|volume| kept.dirty_bytes(volume.id)).sum()
+}
+
+/// Compares the cache's layout with the options.
+fn check_layout(kept: &KeptCache, wishes: &Wishes) -> Result<(), Refusal> {
+    let layout = &kept.superblock().layout;
+    if let Some(asked) = &wishes.sizes
+        && asked != layout.sizes()
+    {
+        let (has, asked) = (layout.sizes().to_string(), asked.to_string());
+        return Err(Refusal::Layout { setting: "block-sizes", has, asked });
+    }
+    if let Some(asked) = wishes.shards
+        && asked != layout.shards()
+    {
+        let (has, asked) = (layout.shards().to_string(), asked.to_string());
+        return Err(Refusal::Layout { setting: "shards", has, asked });
+    }
+    let threads = wishes.threads;
+    if threads as u64 > layout.shards() && !wishes.fewer_threads {
+        return Err(Refusal::Threads { shards: layout.shards(), threads });
+    }
+    Ok(())
+}
+
+/// Begins a session on the cache and builds its parts.
+fn begin(
+    source: &Arc<dyn DeviceSource>,
+    mut cache: Disk,
+    kept: KeptCache,
+    volumes: Vec<Known>,
+    backings: BTreeMap<String, String>,
+    wishes: &Wishes,
+    took: Duration,
+) -> Result<Parts, StartError> {
+    let sum = |bytes: &dyn Fn(VolumeId) -> u64| {
+        volumes.iter().map(|volume| bytes(volume.id)).sum::<u64>()
+    };
+    let (valid_bytes, dirty_bytes) =
+        (sum(&|id| kept.valid_bytes(id)), sum(&|id| kept.dirty_bytes(id)));
+    let (clean, shards) = (kept.superblock().clean, kept.superblock().layout.shards());
+    let (mut config, threads) = (wishes.config.clone(), wishes.threads.min(shards as usize));
+    if let Some(calibrated) = &kept.superblock().calibrated {
+        let gate = &mut config.gate;
+        gate.admission = gate.admission.calibrated(calibrated);
+        if !gate.admission.is_always() {
+            tracing::info!(admit = %gate.admission, "admission as calibrated");
+        }
+    }
+    for volume in volumes.iter().filter(|volume| volume.identity == Identity::default()) {
+        tracing::info!(
+            volume = volume.name,
+            "nothing identifies its device but some of its content: after a crash another one in \
+             its place may go unnoticed"
+        );
+    }
+    let ids = volumes.iter().map(|volume| volume.id).collect();
+    let Begun { superblock, parts } =
+        cache.with_io(|io| kept.begin(io, volumes, &config, threads))?;
+    let ended = if superblock.session == 1 {
+        "new"
+    } else if clean {
+        "clean"
+    } else {
+        "unclean"
+    };
+    tracing::info!(
+        session = superblock.session,
+        ended,
+        valid_bytes,
+        dirty_bytes,
+        ?took,
+        "cache opened"
+    );
+    if superblock.void {
+        tracing::warn!(
+            "the cache had been passed by; what the backing devices have too was forgotten"
+        );
+    }
+    let keeper = Keeper::new(Arc::clone(source), superblock, wishes.state.clone());
+    keeper.note_begin(backings, dirty_bytes > 0, config.mode.keeps_writes());
+    let parts = parts.into_iter().map(|(cache, journal)| (cache, Some(journal))).collect();
+    Ok(Parts {
+        parts,
+        ids,
+        keeper: Some(keeper),
+        data_start: 0,
+        most_dirty_bytes: None,
+        opened: Some(OpenedStatus { ended: ended.to_owned(), dirty_bytes, valid_bytes }),
+    })
+}
+
+/// Stores calibration results in the cache on a device, for later servers. Nothing else of it
+/// changes.
+///
+/// # Errors
+/// When there is no cache, it cannot be read, or the device fails.
+pub fn note_calibration(
+    source: &Arc<dyn DeviceSource>,
+    calibrated: Calibrated,
+) -> Result<(), StartError> {
+    let mut disk = Disk::open(source)?;
+    let kept = disk.with_io(|io| KeptCache::open(io, &mut |_, _| {}))?.ok_or(Refusal::NoCache)?;
+    let mut superblock = kept.superblock().clone();
+    superblock.calibrated = Some(calibrated);
+    Ok(disk.with_io(|io| write_superblock(io, &mut superblock))?)
+}
+
+/// The options for opening a cache.
+#[derive(Debug, Clone)]
+pub struct Wishes {
+    /// The block sizes; `None` accepts those of an existing cache.
+    pub sizes: Option<BlockSizes>,
+    /// The number of shards; `None` accepts that of an existing cache.
+    pub shards: Option<u64>,
+    /// The number of shards of a new cache.
+    pub new_shards: u64,
+    /// The configuration in which it is served, with the device bytes that a new cache may take.
+    pub config: Config,
+    /// The number of threads that share it.
+    pub threads: usize,
+    /// Use fewer threads if the cache has fewer shards.
+    pub fewer_threads: bool,
+    /// The facts about the tier that its peers have, from [`company()`](company()).
+    pub peered: Peered,
+    /// The cache joins a running server: its content of the volumes may be old by now.
+    pub joins: bool,
+    /// No persistent tier is below it.
+    pub lowest: bool,
+    /// The state directory, by which an old copy of the cache is detected.
+    pub state: Option<StateDir>,
+    /// The user's permissions.
+    pub consent: Consent,
+}

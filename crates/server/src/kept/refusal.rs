@@ -4,9 +4,9 @@
 use std::fmt;
 use std::sync::Arc;
 
-use floe_block::StoreError;
+use floe_block::{BeginError, LayoutError, StoreError, format_size};
 
-use super::bytes::{AtLeast, Bytes};
+use super::disk::DiskError;
 use crate::volume::{DeviceSource, Volume};
 
 /// A reason not to use the content of a cache device.
@@ -422,5 +422,99 @@ fn way_out(error: &StoreError) -> &'static str {
              dirty data; --initialise makes a new one in its place and loses that"
         }
         _ => "`floe check` says more, and --initialise makes a new one in its place",
+    }
+}
+
+/// An error that keeps a persistent cache from serving.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The content of the device needs a decision by the user.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A device could not be opened.
+    #[error(transparent)]
+    Disk(#[from] DiskError),
+    /// The cache device failed while the cache was read or written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no room for a new cache.
+    #[error("{0}")]
+    Layout(#[from] LayoutError),
+    /// The cache cannot begin a session with these settings.
+    #[error(transparent)]
+    Begin(#[from] BeginError),
+    /// A backing device failed.
+    #[error("backing device of volume {volume}: {doing}: {source}")]
+    Backing {
+        /// The volume's name.
+        volume: String,
+        /// The operation that failed.
+        doing: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// Dirty data could not be written to its volume.
+    #[error(
+        "writing back to volume {volume} failed: {fault}; {} are left in the cache",
+        Bytes(*left_bytes)
+    )]
+    WriteBack {
+        /// The volume's name.
+        volume: String,
+        /// The fault of the device.
+        fault: floe_block::Fault,
+        /// Dirty bytes that remain in the cache.
+        left_bytes: u64,
+    },
+    /// The cache device does not return what was written to it.
+    #[error("what was written to it is not there")]
+    Forgets,
+    /// The ring does not wait.
+    #[error("waiting for I/O failed: {0}")]
+    Wait(std::io::Error),
+    /// The system has no random numbers.
+    #[error("cannot read /dev/urandom: {0}")]
+    Random(std::io::Error),
+}
+
+impl StartError {
+    /// Returns whether a retry may succeed, without a decision by the user.
+    pub fn is_failure(&self) -> bool {
+        match self {
+            Self::Store(error) | Self::Begin(BeginError::Store(error)) => {
+                matches!(error, StoreError::Io { .. })
+            }
+            Self::Backing { .. } | Self::WriteBack { .. } | Self::Wait(_) | Self::Random(_) => true,
+            Self::Forgets | Self::Disk(DiskError::Ring(_)) => true,
+            Self::Refused(_) | Self::Layout(_) | Self::Begin(_) | Self::Disk(_) => false,
+        }
+    }
+}
+
+/// Formats bytes, followed by a larger unit where that is exact.
+pub(super) struct Bytes(pub(super) u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match format_size(self.0) {
+            text if text == self.0.to_string() => write!(f, "{text} bytes"),
+            text => write!(f, "{} bytes ({text})", self.0),
+        }
+    }
+}
+
+/// Formats a number of bytes that may be too small.
+pub(super) struct AtLeast {
+    pub(super) bytes: u64,
+    pub(super) exact: bool,
+}
+
+impl fmt::Display for AtLeast {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.exact, self.bytes) {
+            (true, bytes) => write!(f, "{}", Bytes(bytes)),
+            (false, 0) => f.write_str("an unknown number of bytes"),
+            (false, bytes) => write!(f, "at least {}", Bytes(bytes)),
+        }
     }
 }

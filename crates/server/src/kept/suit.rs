@@ -1,14 +1,17 @@
 //! Matches a cache with the volumes to be served, and decides about its content of other volumes.
 
-use floe_block::{KeptCache, MOST_VOLUMES, Samples, StoreError, Volume as Known, VolumeId};
+use std::io;
+use std::ops::Range;
+
+use floe_block::{
+    KeptCache, MOST_VOLUMES, SECTOR_BYTES, Samples, StoreError, Volume as Known, VolumeId,
+    sample_sum, sampled_sectors, sector_sum,
+};
 use floe_device::Likeness;
 
-use super::bytes::Bytes;
+use super::content::Consent;
 use super::disk::Disk;
-use super::marker;
-use super::options::Consent;
-use super::refusal::{Difference, Given, Refusal};
-use super::start_error::StartError;
+use super::refusal::{Bytes, Difference, Given, Refusal, StartError};
 use crate::volume::Volume;
 
 /// A volume to be served, with its device.
@@ -26,7 +29,7 @@ pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
 /// Returns a volume's entry with samples of its device's content. Samples in `right` are taken from
 /// there, and unreadable ones stay unknown.
 pub(super) fn sampled(id: VolumeId, candidate: &mut Candidate<'_>, right: &Samples) -> Known {
-    let samples = marker::samples_like(right, &mut candidate.disk).unwrap_or_default();
+    let samples = samples_like(right, &mut candidate.disk).unwrap_or_default();
     Known { samples, ..known(id, candidate.volume) }
 }
 
@@ -163,9 +166,8 @@ fn other_content(
     disk: &mut Disk,
 ) -> Result<Option<Difference>, StartError> {
     let clean = lowest && !kept.superblock().void;
-    let is_like =
-        marker::is_like(kept, old, clean, disk).map_err(|source| unread(volume, source))?;
-    Ok((!is_like).then_some(Difference::Content))
+    let is_same = is_like(kept, old, clean, disk).map_err(|source| unread(volume, source))?;
+    Ok((!is_same).then_some(Difference::Content))
 }
 
 fn unread(volume: &Volume, source: std::io::Error) -> StartError {
@@ -188,9 +190,8 @@ fn whose(
     for other in others.filter(|other| other.bytes == bytes) {
         // Its data may be on another device than it was.
         let is_it = other.identity.compare(&identity) == Likeness::Same
-            || marker::is_told_by_content(kept, other)
-                && marker::is_like(kept, other, true, disk)
-                    .map_err(|source| unread(volume, source))?;
+            || is_told_by_content(kept, other)
+                && is_like(kept, other, true, disk).map_err(|source| unread(volume, source))?;
         if is_it {
             return Ok(Some(other.name.clone()));
         }
@@ -248,4 +249,77 @@ pub(super) fn lost(volume: &str, dirty_bytes: u64) {
             Bytes(dirty_bytes)
         );
     }
+}
+
+const FIRST_BYTES: u64 = 128 << 10;
+const LAST_BYTES: u64 = 64 << 10;
+
+/// Number of clean sectors of a volume that are compared.
+const MOST_CLEAN_SECTORS: usize = 32;
+
+/// Returns the marker of the device's content; never 0, which means unknown.
+pub(super) fn marker_of(disk: &mut Disk) -> io::Result<u64> {
+    let ends = disk.ends(FIRST_BYTES, LAST_BYTES)?;
+    Ok(crc_fast::crc64_nvme(&ends.concat()).max(1))
+}
+
+/// Reads the samples of the device's content.
+pub(super) fn samples(disk: &mut Disk) -> io::Result<Samples> {
+    let of_bytes = disk.device.size_bytes();
+    let sum = |sector| Ok(sample_sum(&disk.read(bytes_of(sector, of_bytes))?));
+    let sums = sampled_sectors(of_bytes).into_iter().map(sum).collect::<io::Result<_>>()?;
+    Ok(Samples { of_bytes, sums })
+}
+
+/// Reads the samples of the device's content, but takes those in `known` from there.
+pub(super) fn samples_like(known: &Samples, disk: &mut Disk) -> io::Result<Samples> {
+    let of_bytes = disk.device.size_bytes();
+    if known.of_bytes != of_bytes {
+        return samples(disk);
+    }
+    let mut sum = |(at, sector): (usize, u64)| match known.sums.get(at) {
+        Some(sum) if *sum != 0 => Ok(*sum),
+        _ => Ok(sample_sum(&disk.read(bytes_of(sector, of_bytes))?)),
+    };
+    let sectors = sampled_sectors(of_bytes).into_iter().enumerate();
+    Ok(Samples { of_bytes, sums: sectors.map(&mut sum).collect::<io::Result<_>>()? })
+}
+
+/// Compares a device's content with a known volume's samples and marker. With `clean`, it also
+/// compares the clean sectors of the cache.
+pub(super) fn is_like(
+    kept: &KeptCache,
+    known: &Known,
+    clean: bool,
+    disk: &mut Disk,
+) -> io::Result<bool> {
+    let bytes = known.bytes.min(disk.device.size_bytes());
+    for (sector, sum) in known.samples.known() {
+        if sector * SECTOR_BYTES < bytes && sample_sum(&disk.read(bytes_of(sector, bytes))?) != sum
+        {
+            return Ok(false);
+        }
+    }
+    if kept.superblock().clean && known.marker != 0 && marker_of(disk)? != known.marker {
+        return Ok(false);
+    }
+    let clean = if clean { kept.clean_sums(known.id, MOST_CLEAN_SECTORS) } else { Vec::new() };
+    for (sector, sum) in clean {
+        let range = bytes_of(sector, u64::MAX);
+        // An unreadable sector is no difference: clients get the error.
+        if range.end <= bytes && disk.read(range).is_ok_and(|found| sector_sum(&found) != sum) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Returns whether the volume has samples or clean sectors that tell it from most disks.
+pub(super) fn is_told_by_content(kept: &KeptCache, known: &Known) -> bool {
+    known.samples.known().next().is_some() || !kept.clean_sums(known.id, 1).is_empty()
+}
+
+fn bytes_of(sector: u64, of_bytes: u64) -> Range<u64> {
+    let start = sector * SECTOR_BYTES;
+    start..(start + SECTOR_BYTES).min(of_bytes)
 }

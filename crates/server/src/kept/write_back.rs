@@ -19,16 +19,13 @@ use floe_block::{
 };
 
 use super::company::{Order, from_the_lowest};
-use super::content::{Found, look};
+use super::content::{Consent, Found, look};
 use super::disk::Disk;
-use super::keeper::Keeper;
-use super::options::Consent;
-use super::random::random_stack;
-use super::refusal::{Difference, Given, Refusal};
-use super::start::{candidates, noted, old_copy};
-use super::start_error::StartError;
+use super::keeper::{Keeper, random_stack};
+use super::refusal::{Difference, Given, Refusal, StartError};
 use super::state_dir::StateDir;
 use super::suit::{difference, known};
+use super::{candidates, noted, old_copy};
 use crate::volume::{DeviceSource, Reach, Volume};
 
 /// Interval of progress reports, and of polls of devices that imitate a medium.

@@ -16,7 +16,7 @@ use floe_device::{
     Ring,
 };
 
-use super::turn::Turn;
+use super::Turn;
 use crate::volume::DeviceSource;
 
 /// A mirror of which one half is on this machine.

@@ -8,9 +8,8 @@ use std::time::Duration;
 
 use floe_device::{RbdError, RbdName, RbdWatch};
 
-use super::own::OwnNote;
-use super::record::{KEY, LeaseRecord, STANDBY, StandbyRecord};
-use super::turn::{Role, Turn, now};
+use super::lease::{KEY, LeaseRecord, STANDBY, StandbyRecord};
+use super::{OwnNote, Role, Turn, now};
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_millis(200);

@@ -17,10 +17,9 @@ use floe_nvme::target::request::{Failure, Request as NvmeRequest, RequestKind};
 use floe_nvme::target::subsystem::{Subsystem, number_of};
 use floe_nvme::target::{Calculation, Digest};
 
-use super::parts::in_parts;
 use super::{
     Answer, Broken, Event, NotWelcome, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply,
-    Request,
+    Request, in_parts,
 };
 use crate::tls::TlsConfig;
 

@@ -3,13 +3,15 @@
 //! A thread keeps a [`Tally`] that no other touches; on request it hands in a [`Snapshot`]. The
 //! server's counts are the sum of its threads' snapshots.
 
+use std::fmt;
 use std::ops::AddAssign;
 use std::time::Duration;
 
 use floe_block::{Kind, Stats, Traffic, VolumeId, counters};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
 
-use super::spread::Spread;
-use super::{ByProtocol, Latencies};
+use super::Latency;
 use crate::protocol::ProtocolName;
 use crate::sampler::Touches;
 
@@ -336,6 +338,197 @@ impl AddAssign<&Snapshot> for Snapshot {
     }
 }
 
+/// Numbers of clients, by their protocol.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ByProtocol {
+    /// Clients that speak NBD.
+    pub nbd: u64,
+    /// Clients that speak NVMe over TCP.
+    pub nvme_tcp: u64,
+}
+
+impl ByProtocol {
+    /// Counts one client more.
+    pub(crate) fn count(&mut self, protocol: ProtocolName) {
+        match protocol {
+            ProtocolName::Nbd => self.nbd += 1,
+            ProtocolName::NvmeTcp => self.nvme_tcp += 1,
+        }
+    }
+
+    /// Returns the number of clients of all protocols.
+    pub fn total(&self) -> u64 {
+        self.nbd + self.nvme_tcp
+    }
+}
+
+impl AddAssign<&Self> for ByProtocol {
+    fn add_assign(&mut self, other: &Self) {
+        self.nbd += other.nbd;
+        self.nvme_tcp += other.nvme_tcp;
+    }
+}
+
+/// The protocols that clients speak, each with the number of clients; `0` without clients.
+impl fmt::Display for ByProtocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let counts = [(self.nbd, "nbd"), (self.nvme_tcp, "nvme-tcp")];
+        let present = counts.iter().filter(|(count, _)| *count > 0);
+        let texts: Vec<String> = present.map(|(count, name)| format!("{count} {name}")).collect();
+        f.write_str(if texts.is_empty() { "0" } else { "" })?;
+        f.write_str(&texts.join(", "))
+    }
+}
+
+/// Longest latency kept apart, in nanoseconds: a minute.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Latencies of requests, from the arrival of the whole request to its reply being queued.
+#[derive(Debug, Clone)]
+pub(crate) struct Latencies {
+    histogram: Histogram<u64>,
+    sum: Duration,
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        let histogram =
+            Histogram::new_with_bounds(1, LONGEST_NS, 2).expect("the bounds are in order");
+        Self { histogram, sum: Duration::ZERO }
+    }
+}
+
+impl Latencies {
+    /// Adds a latency.
+    pub(super) fn record(&mut self, latency: Duration) {
+        self.histogram.saturating_record(latency.as_nanos() as u64);
+        self.sum += latency;
+    }
+
+    pub(crate) fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    pub(crate) fn sum(&self) -> Duration {
+        self.sum
+    }
+
+    /// Number of requests that took so long or less, to the two digits that are kept apart.
+    pub(crate) fn within(&self, latency: Duration) -> u64 {
+        self.histogram.count_between(0, latency.as_nanos() as u64)
+    }
+
+    /// Those recorded after an earlier state of the same.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let mut after = self.clone();
+        // It fails where something was forgotten in between: the whole is what is known then.
+        if after.histogram.subtract(&before.histogram).is_ok() {
+            after.sum = after.sum.saturating_sub(before.sum);
+        }
+        after
+    }
+
+    pub(crate) fn summary(&self) -> Latency {
+        let us = |quantile| self.histogram.value_at_quantile(quantile) as f64 / 1000.0;
+        let mean_us = self.sum.as_secs_f64() * 1e6 / self.count().max(1) as f64;
+        Latency { mean_us, p50_us: us(0.5), p99_us: us(0.99), p999_us: us(0.999) }
+    }
+}
+
+impl AddAssign<&Self> for Latencies {
+    fn add_assign(&mut self, other: &Self) {
+        self.histogram += &other.histogram;
+        self.sum += other.sum;
+    }
+}
+
+/// Nanoseconds of the first buckets.
+const UNIT_BITS: u32 = 6;
+
+/// Buckets in a factor of two.
+const PARTS_BITS: u32 = 3;
+
+/// Buckets up to a minute; the last has everything longer.
+const BUCKETS: usize = 224;
+
+/// Percentiles in microseconds; 0 without requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Percentiles {
+    pub(crate) p50_us: f64,
+    pub(crate) p99_us: f64,
+    pub(crate) p999_us: f64,
+}
+
+/// Numbers of latencies of each size.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Spread {
+    /// By bucket; empty without requests.
+    counts: Vec<u32>,
+}
+
+impl Spread {
+    /// Adds a latency.
+    #[inline]
+    pub(crate) fn record(&mut self, latency: Duration) {
+        if self.counts.is_empty() {
+            self.counts.resize(BUCKETS, 0);
+        }
+        let count = &mut self.counts[bucket(latency.as_nanos() as u64)];
+        *count = count.wrapping_add(1); // differences are what counts
+    }
+
+    /// Returns those added after an earlier state of the same, or in it alone.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let then = before.counts.iter().chain(std::iter::repeat(&0));
+        let counts = self.counts.iter().zip(then).map(|(now, then)| now.wrapping_sub(*then));
+        Self { counts: counts.collect() }
+    }
+
+    /// Returns the percentiles.
+    pub(crate) fn percentiles(&self) -> Percentiles {
+        let all: u64 = self.counts.iter().map(|&count| u64::from(count)).sum();
+        let at = |share: f64| {
+            let mut left = (share * all as f64).ceil() as u64;
+            let reached = |&count: &u32| {
+                left = left.saturating_sub(u64::from(count));
+                left == 0
+            };
+            self.counts.iter().position(reached).map_or(0.0, middle_us)
+        };
+        if all == 0 {
+            return Percentiles::default();
+        }
+        Percentiles { p50_us: at(0.5), p99_us: at(0.99), p999_us: at(0.999) }
+    }
+}
+
+impl AddAssign<&Self> for Spread {
+    fn add_assign(&mut self, other: &Self) {
+        self.counts.resize(self.counts.len().max(other.counts.len()), 0);
+        for (sum, part) in self.counts.iter_mut().zip(&other.counts) {
+            *sum = sum.wrapping_add(*part);
+        }
+    }
+}
+
+fn bucket(ns: u64) -> usize {
+    let units = ns >> UNIT_BITS;
+    if units < 1 << PARTS_BITS {
+        return units as usize;
+    }
+    let power = units.ilog2();
+    let part = (units >> (power - PARTS_BITS)) & ((1 << PARTS_BITS) - 1);
+    ((((power - PARTS_BITS + 1) << PARTS_BITS) as u64 + part) as usize).min(BUCKETS - 1)
+}
+
+/// Returns the middle of a bucket, in microseconds.
+fn middle_us(bucket: usize) -> f64 {
+    let (row, part) = (bucket as u32 >> PARTS_BITS, bucket as u64 & ((1 << PARTS_BITS) - 1));
+    let power = row.saturating_sub(1);
+    let first = if row == 0 { part } else { ((1 << PARTS_BITS) + part) << power };
+    (first as f64 + f64::from(1u32 << power) / 2.0) * f64::from(1u32 << UNIT_BITS) / 1000.0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -378,5 +571,68 @@ mod tests {
             [0, 1, 2, 3].map(|it| sum.users(VolumeId(it))),
             [clients(1, 1), clients(0, 0), clients(0, 2), clients(0, 0)]
         );
+    }
+}
+
+#[cfg(test)]
+mod by_protocol_tests {
+    use super::*;
+
+    #[test]
+    fn protocols_without_clients_are_not_named() {
+        for (nbd, nvme_tcp, shown) in
+            [(0, 0, "0"), (2, 0, "2 nbd"), (0, 1, "1 nvme-tcp"), (1, 3, "1 nbd, 3 nvme-tcp")]
+        {
+            assert_eq!(ByProtocol { nbd, nvme_tcp }.to_string(), shown);
+        }
+    }
+}
+
+#[cfg(test)]
+mod latencies_tests {
+    use super::*;
+
+    #[test]
+    fn latencies_are_counted_up_to_a_bound() {
+        let mut latencies = Latencies::default();
+        [9, 10, 11, 5000].into_iter().for_each(|us| latencies.record(Duration::from_micros(us)));
+        assert_eq!(latencies.within(Duration::from_micros(10)), 2);
+        assert_eq!(latencies.within(Duration::from_secs(10)), 4);
+        assert_eq!(latencies.sum(), Duration::from_micros(5030));
+    }
+}
+
+#[cfg(test)]
+mod spread_tests {
+    use super::*;
+
+    #[test]
+    fn a_latency_is_found_again_to_six_percent() {
+        for us in [1, 3, 17, 99, 1000, 7777, 123_456, 5_000_000, 55_000_000u64] {
+            let mut spread = Spread::default();
+            spread.record(Duration::from_micros(us));
+            let found = spread.percentiles().p50_us / us as f64;
+            assert!((0.94..=1.07).contains(&found), "{us} µs: {found}");
+        }
+        let mut long = Spread::default();
+        long.record(Duration::from_secs(10_000));
+        assert!(long.percentiles().p99_us > 5e7);
+    }
+
+    #[test]
+    fn percentiles_are_of_those_since() {
+        let mut spread = Spread::default();
+        (0..1000).for_each(|_| spread.record(Duration::from_millis(100)));
+        let before = spread.clone();
+        (0..980).for_each(|_| spread.record(Duration::from_micros(100)));
+        (0..20).for_each(|_| spread.record(Duration::from_millis(3)));
+        let Percentiles { p50_us, p99_us, p999_us } = spread.since(&before).percentiles();
+        assert!((94.0..107.0).contains(&p50_us) && (2800.0..3200.0).contains(&p99_us));
+        assert_eq!(p999_us, p99_us);
+        assert_eq!(spread.since(&spread).percentiles(), Percentiles::default());
+        assert_eq!(Spread::default().percentiles(), Percentiles::default());
+        let mut sum = before.since(&Spread::default());
+        sum += &spread.since(&before);
+        assert_eq!(sum, spread);
     }
 }

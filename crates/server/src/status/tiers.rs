@@ -1,12 +1,14 @@
 //! The tiers of a cache in the status, from the top.
 
-use floe_block::{Stats, WriteMode};
+use std::fmt;
+
+use floe_block::{
+    AdmissionStats, FreezeStats, SECTOR_BYTES, SheddingDecision, Stats, WriteMode, format_size,
+};
 use floe_device::{MirrorStatus, MirrorWatch};
 use serde::{Deserialize, Serialize};
 
-use super::admission::AdmissionStatus;
-use super::mirror::MirrorTierStatus;
-use super::opened::OpenedStatus;
+use super::{MemoryFacts, Snapshot, VolumeFacts, ratio};
 
 /// A tier of the cache. The first tier gets the clients' requests. Every other tier gets those of
 /// the tier above: reads of its misses, its writes, and the ranges it zeroes or discards.
@@ -150,5 +152,373 @@ impl TierFacts {
                 .map(|admission| AdmissionStatus::of(admission, stats)),
             mirror: self.mirror.as_ref().and_then(MirrorWatch::status).map(MirrorTierStatus::of),
         }
+    }
+}
+
+/// Counts of the cache's admission, in smallest blocks.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdmissionStatus {
+    /// The admission, as for `--admit`.
+    pub admission: String,
+    /// Blocks read or written that were not cached.
+    pub offered_blocks: u64,
+    /// Blocks admitted.
+    pub admitted_blocks: u64,
+    /// Blocks rejected.
+    pub bypassed_blocks: u64,
+    /// Blocks of any size that were not made because nothing was to be evicted for them.
+    pub stores_withheld: u64,
+    /// Writes that dropped clean copies and went below only, because newer data of cached blocks
+    /// was declined.
+    #[serde(default)]
+    pub declined_overwrites: u64,
+    /// Blocks ordered to be fetched.
+    pub ordered_blocks: u64,
+    /// Smallest blocks that came to hold data.
+    #[serde(default)]
+    pub inserted_blocks: u64,
+    /// Of smallest blocks, those whose data was dropped because it was outdated.
+    #[serde(default)]
+    pub removed_blocks: u64,
+    /// Of smallest blocks, those whose data was evicted.
+    #[serde(default)]
+    pub evicted_blocks: u64,
+    /// Memory the admission holds.
+    pub admission_bytes: u64,
+}
+
+impl AdmissionStatus {
+    pub(super) fn of(admission: &str, stats: &Stats) -> Self {
+        let counted = &stats.counters;
+        Self {
+            admission: admission.to_owned(),
+            offered_blocks: counted.offered_blocks,
+            admitted_blocks: counted.admitted_blocks,
+            bypassed_blocks: counted.offered_blocks - counted.admitted_blocks,
+            stores_withheld: counted.stores_withheld,
+            declined_overwrites: counted.declined_overwrites,
+            ordered_blocks: counted.ordered_blocks,
+            inserted_blocks: counted.inserted_blocks,
+            removed_blocks: counted.removed_blocks,
+            evicted_blocks: counted.evicted_blocks,
+            admission_bytes: stats.admission_bytes,
+        }
+    }
+}
+
+/// Counts of the admission to memory, in pages.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryAdmissionStatus {
+    /// The admission, as for `--memory-admit`.
+    pub admission: String,
+    /// Pages read or written that were not in memory. A read that joins one under way offers none.
+    pub offered_pages: u64,
+    /// Pages admitted.
+    pub admitted_pages: u64,
+    /// Pages rejected.
+    pub bypassed_pages: u64,
+}
+
+impl MemoryAdmissionStatus {
+    pub(super) fn of(stats: &AdmissionStats) -> Self {
+        Self {
+            admission: stats.name.clone(),
+            offered_pages: stats.offered,
+            admitted_pages: stats.admitted,
+            bypassed_pages: stats.bypassed,
+        }
+    }
+}
+
+/// Places that a line names at most.
+const MOST_NAMED: usize = 4;
+
+/// The amount of lost data, and its places.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostStatus {
+    /// Bytes that read as errors until they are written anew.
+    pub bytes: u64,
+    /// Lost places; the list may be incomplete.
+    pub places: Vec<LostPlace>,
+}
+
+/// A lost run of a volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostPlace {
+    /// The volume.
+    pub volume: String,
+    /// Its first byte in the volume.
+    pub offset: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+}
+
+impl LostStatus {
+    pub(crate) fn of(snapshots: &[Snapshot], volumes: &[VolumeFacts]) -> Self {
+        let mut lost = Self::default();
+        for (tier, (stats, _)) in snapshots.iter().flat_map(|snapshot| snapshot.tiers().enumerate())
+        {
+            lost.bytes += stats.lost_bytes;
+            for (id, run) in &stats.lost_runs {
+                let of = volumes.iter().find(|facts| facts.ids.get(tier) == Some(id));
+                lost.places.push(LostPlace {
+                    volume: of
+                        .map_or_else(|| "one that is gone".to_owned(), |facts| facts.name.clone()),
+                    offset: run.start * SECTOR_BYTES,
+                    bytes: (run.end - run.start) * SECTOR_BYTES,
+                });
+            }
+        }
+        lost
+    }
+}
+
+impl fmt::Display for LostStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of dirty data are lost, for the cache device has something else in their place: ",
+            format_size(self.bytes)
+        )?;
+        let mut named = 0;
+        for (at, LostPlace { volume, offset, bytes }) in
+            self.places.iter().take(MOST_NAMED).enumerate()
+        {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{} at {offset} of {volume}", format_size(*bytes))?;
+            named += bytes;
+        }
+        if named < self.bytes {
+            write!(f, " and more")?;
+        }
+        write!(f, "; they read as errors until they are written anew")
+    }
+}
+
+/// A persistent cache as this server found it when it opened it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OpenedStatus {
+    /// The end of the session before: `clean`, or `unclean` after a crash, a kill or a loss of
+    /// power; `new` where there was none.
+    pub ended: String,
+    /// Bytes of dirty data that were recovered: the backing devices did not have them.
+    pub dirty_bytes: u64,
+    /// Bytes of valid data that were recovered, clean and dirty.
+    pub valid_bytes: u64,
+}
+
+impl OpenedStatus {
+    /// Adds up what was found in all tiers; `None` without a persistent one. An unclean end of one
+    /// tier counts for all.
+    pub(super) fn sum<'a>(tiers: impl Iterator<Item = &'a Self>) -> Option<Self> {
+        let rank = |ended: &str| ["new", "clean", "unclean"].iter().position(|it| *it == ended);
+        tiers.cloned().reduce(|sum, tier| Self {
+            ended: if rank(&tier.ended) > rank(&sum.ended) { tier.ended } else { sum.ended },
+            dirty_bytes: sum.dirty_bytes + tier.dirty_bytes,
+            valid_bytes: sum.valid_bytes + tier.valid_bytes,
+        })
+    }
+}
+
+/// A mirror that is the device of a tier.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MirrorTierStatus {
+    /// A half is missing or is being brought up to date.
+    pub degraded: bool,
+    /// The number of its generation, which grows at each start and when a half leaves or is back.
+    pub generation: u64,
+    /// Bytes that are still to be copied between halves.
+    pub resync_bytes: u64,
+    /// Another server has the mirror: nothing of it is served.
+    pub fenced: bool,
+    /// The error of the witness, while changes of the halves wait for it.
+    pub witness_error: Option<String>,
+    /// Its halves, by their numbers.
+    pub halves: Vec<MirrorHalfStatus>,
+}
+
+/// A half of a mirror.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MirrorHalfStatus {
+    /// Its device.
+    pub name: String,
+    /// `in-sync`, `resync` or `out`.
+    pub state: String,
+    /// The reason why it is out.
+    pub error: Option<String>,
+    /// Bytes of it that were not what was stored, and were written anew from another half.
+    #[serde(default)]
+    pub mended_bytes: u64,
+}
+
+impl MirrorTierStatus {
+    pub(super) fn of(status: MirrorStatus) -> Self {
+        let degraded = status.is_degraded();
+        let MirrorStatus { generation, halves, resync_bytes, fenced, witness_error, .. } = status;
+        let halves = halves.into_iter().map(|half| MirrorHalfStatus {
+            name: half.name,
+            state: half.state.to_owned(),
+            error: half.error,
+            mended_bytes: half.mended_bytes,
+        });
+        let halves = halves.collect();
+        Self { degraded, generation, resync_bytes, fenced, witness_error, halves }
+    }
+}
+
+/// The share of the cache device's hits that is read from the backing devices. Shares are of 1.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SheddingStatus {
+    /// The largest share allowed.
+    pub most: f64,
+    /// The share that was decided on.
+    pub share: f64,
+    /// The share at this moment: another one while that is tried.
+    pub share_now: f64,
+    /// Bytes of hits that were read from the backing devices.
+    pub shed_bytes: u64,
+    /// The last decisions, newest last.
+    pub decisions: Vec<SheddingDecisionStatus>,
+}
+
+/// A decision on the share to shed.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SheddingDecisionStatus {
+    /// Time of the decision, in seconds since the start.
+    pub seconds: f64,
+    /// The share from then on.
+    pub share: f64,
+    /// The reason, in words and numbers.
+    pub reason: String,
+}
+
+/// The state of the shed controller.
+#[derive(Debug, Clone)]
+pub(crate) struct SheddingFacts {
+    pub(crate) most: f64,
+    pub(crate) share: f64,
+    pub(crate) share_now: f64,
+    pub(crate) decisions: Vec<SheddingDecision>,
+}
+
+impl SheddingStatus {
+    pub(super) fn of(facts: &SheddingFacts, shed_bytes: u64) -> Self {
+        let decision = |decision: &SheddingDecision| SheddingDecisionStatus {
+            seconds: decision.at.as_secs_f64(),
+            share: decision.share,
+            reason: decision.reason.clone(),
+        };
+        Self {
+            most: facts.most,
+            share: facts.share,
+            share_now: facts.share_now,
+            shed_bytes,
+            decisions: facts.decisions.iter().map(decision).collect(),
+        }
+    }
+}
+
+/// The tier in memory.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct MemoryStatus {
+    /// Bytes it may take, everything included.
+    pub size_bytes: u64,
+    /// `through` or `back`.
+    pub write_mode: String,
+    /// Bytes of pages in it.
+    pub page_bytes: u64,
+    /// Bytes that only it has.
+    pub dirty_bytes: u64,
+    /// Reads answered from it. They are hits of the cache, too.
+    pub read_hits: u64,
+    /// Their share of all reads, 0 when there were none.
+    pub read_hit_ratio: f64,
+    /// Bytes of these reads.
+    pub read_bytes: u64,
+    /// Pages that left to make room for others.
+    pub pages_evicted: u64,
+    /// Pages offered to it and admitted; `None` where everything is.
+    pub admission: Option<MemoryAdmissionStatus>,
+    /// The state of freezing, if the hottest pages are to be frozen.
+    pub freezing: Option<FreezingStatus>,
+}
+
+/// The state of freezing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct FreezingStatus {
+    /// The phase: `warming-up`, `measuring`, `learning`, `trying-all`, `proving`,
+    /// `constructing`, `frozen` or `waiting`.
+    pub phase: String,
+    /// The share of pages that is to be frozen, as was learned last.
+    pub ratio: f64,
+    /// The share of hits that frozen pages had in the last frozen phase; 0 before the first.
+    pub frozen_share: f64,
+    /// Latency of a hit on a frozen page, 0 before the first is measured; a page is one lookup of
+    /// some.
+    pub frozen_ns: f64,
+    /// Of a hit on another page.
+    pub dynamic_ns: f64,
+    /// Of a miss, until the page is there.
+    pub miss_ns: f64,
+    /// Times pages were frozen.
+    pub constructed: u64,
+    /// Times freezing did not pay.
+    pub given_up: u64,
+    /// Why the last decision was as it was, in words.
+    pub reason: String,
+}
+
+impl MemoryStatus {
+    pub(super) fn of(facts: &MemoryFacts, stats: &Stats) -> Self {
+        let MemoryFacts { write, usage, freezing } = facts;
+        Self {
+            size_bytes: usage.size_bytes,
+            write_mode: write.to_string(),
+            page_bytes: usage.page_bytes,
+            dirty_bytes: stats.held_bytes,
+            read_hits: stats.memory_hits,
+            read_hit_ratio: ratio(stats.memory_hits, stats.requests.reads),
+            read_bytes: stats.memory_hit_bytes,
+            pages_evicted: usage.evictions,
+            admission: usage.admission.as_ref().map(MemoryAdmissionStatus::of),
+            freezing: freezing.as_ref().map(FreezingStatus::of),
+        }
+    }
+}
+
+impl FreezingStatus {
+    fn of(stats: &FreezeStats) -> Self {
+        Self {
+            phase: stats.phase.to_string(),
+            ratio: stats.ratio,
+            frozen_share: stats.frozen_share.unwrap_or_default(),
+            frozen_ns: stats.frozen_ns.unwrap_or_default(),
+            dynamic_ns: stats.dynamic_ns.unwrap_or_default(),
+            miss_ns: stats.miss_ns.unwrap_or_default(),
+            constructed: stats.constructed,
+            given_up: stats.given_up,
+            reason: stats
+                .decisions
+                .last()
+                .map_or_else(String::new, |decision| decision.reason.clone()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod opened_tests {
+    use super::*;
+
+    #[test]
+    fn one_tier_that_ended_uncleanly_makes_the_whole_unclean() {
+        let tier = |ended: &str, dirty_bytes| OpenedStatus {
+            ended: ended.to_owned(),
+            dirty_bytes,
+            valid_bytes: 100,
+        };
+        let tiers = [tier("new", 0), tier("unclean", 7), tier("clean", 5)];
+        let sum = OpenedStatus::sum(tiers.iter()).expect("three tiers");
+        assert_eq!(sum, OpenedStatus { valid_bytes: 300, ..tier("unclean", 12) });
+        assert_eq!(OpenedStatus::sum([].iter()), None);
     }
 }

@@ -5,8 +5,10 @@
 //! the next server of the volume finds the device by that label and takes it over.
 
 use std::fs::OpenOptions;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,10 @@ use floe_block::{SECTOR_BYTES, VolumeId};
 use floe_ublk::{
     Character, Control, DeviceInfo, NewDevice, Parameters, State, UblkError, block_path,
 };
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+
+use super::Names;
 
 /// The most requests of a queue, and the largest read or write: 64 MiB of data for each queue.
 const DEPTH: u16 = 128;
@@ -27,9 +32,6 @@ const MOST_DISCARD_BYTES: u32 = 1 << 30;
 /// The time that the kernel may take to notice the end of an earlier server, and between looks.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
-
-use super::ending::Ending;
-use super::names::Names;
 
 /// A volume that is to be a local block device.
 #[derive(Debug, Clone)]
@@ -302,6 +304,62 @@ fn label(volume: &str, backing: &str) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, text.as_bytes()) | 1
 }
 
+/// The descriptor that becomes readable when the server is to end.
+#[derive(Debug)]
+pub(crate) struct Ending(Rc<OwnedFd>);
+
+impl Ending {
+    pub(crate) fn new(signal: &Rc<OwnedFd>) -> Self {
+        Self(Rc::clone(signal))
+    }
+
+    /// Waits that long, or until the server is to end, and returns whether it is.
+    pub(crate) fn comes_within(&self, time: Duration) -> bool {
+        let time = Timespec::try_from(time).expect("waits are short");
+        let mut signal = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
+        // A wait that a signal has cut short is followed by another.
+        poll(&mut signal, Some(&time)).is_ok_and(|ready| ready > 0)
+    }
+}
+
+/// The state of a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// A server has it.
+    Served,
+    /// Its server has ended, and its requests wait for another one.
+    Waiting,
+}
+
+/// Checks that the kernel has a driver that serves Floe.
+///
+/// # Errors
+/// When it has none, or this process may not use it.
+pub fn check_driver() -> Result<(), UblkError> {
+    Control::open().map(drop)
+}
+
+/// Looks for a device.
+///
+/// # Errors
+/// When there is none, or no driver.
+pub fn find(device: u32) -> Result<Found, UblkError> {
+    let info = Control::open()?.info(device)?;
+    Ok(if info.state == State::Live { Found::Served } else { Found::Waiting })
+}
+
+/// Stops and deletes a device that waits for a server. Requests that wait fail.
+///
+/// # Errors
+/// When the kernel refuses.
+pub fn delete(device: u32) -> Result<(), UblkError> {
+    let mut control = Control::open()?;
+    control.stop(device)?;
+    control.delete(device)?;
+    Names::of_system().forget(device);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,5 +375,23 @@ mod tests {
         assert_ne!(of("floe", &file), of("other", &file));
         assert_ne!(of("floe", &file), of("floe", folder.path()));
         assert_ne!(of("floe", &file), 0);
+    }
+}
+
+#[cfg(test)]
+mod ending_tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn the_order_is_seen_again_and_again_and_left_to_others() {
+        let (mut order, signal) = UnixStream::pair().expect("a pair");
+        let ending = Ending::new(&Rc::new(signal.into()));
+        assert!(!ending.comes_within(Duration::from_millis(1)));
+        order.write_all(&[0]).expect("room for a byte");
+        assert!(ending.comes_within(Duration::from_secs(60)));
+        assert!(ending.comes_within(Duration::ZERO));
     }
 }

@@ -1,0 +1,779 @@
+//! The acceptor: a thread of its own, mostly asleep, to which clients come first.
+//!
+//! It accepts connections and gives each to the worker with the fewest, speaks with admin clients,
+//! and takes signals. It answers questions after health, status and metrics by itself, and gives
+//! jobs to the control thread. No request of a client passes here, and nothing here blocks.
+
+pub(crate) mod admin;
+pub(crate) mod entrance;
+pub(crate) mod questions;
+pub(crate) mod reporting;
+
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use floe_block::Kind;
+use floe_device::{Pool, Ring, SocketCompletion, SocketOutcome, Sockets};
+use rustix::net::{Shutdown, shutdown};
+
+use crate::acceptor::admin::{AdminListener, AdminSession, Encryption, Undecipherable};
+use crate::acceptor::entrance::{AcceptorToken, Entrance};
+use crate::acceptor::questions::{Purpose, Question, Questions};
+use crate::acceptor::reporting::Reporting;
+use crate::admin::{Command, Conversation, Heard, Reply, Trouble};
+use crate::control::board::{Board, Dirty};
+use crate::listener::Listener;
+use crate::messages::{
+    Asker, Command as Ask, Done, Event, Job, Mailbox, Message, Notice, Operation, Problem, Ticket,
+    snapshots,
+};
+use crate::metrics;
+use crate::offer::{absent, present};
+use crate::setup::{ServeError, ServerSetup};
+use crate::slots::Slots;
+use crate::status::Report;
+use crate::worker::handle::Workers;
+
+/// The pause before accepting again after the system refused (out of descriptors, say).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The progress of the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Serving,
+    /// The control thread ends the server.
+    Ending,
+    /// Clients that asked for the end get this reply.
+    Telling(Reply),
+}
+
+/// A change of the volumes or tiers under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Change {
+    Volume,
+    Tier,
+}
+
+impl Change {
+    /// The answer to a client that wants another change.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Volume => {
+                "another volume is being added, removed or resized; try again when that is done"
+            }
+            Self::Tier => "a tier is being added or removed; try again when that is done",
+        }
+    }
+}
+
+/// The acceptor's ring, its memory and sockets on it, and the descriptor that signals come by.
+pub(crate) struct Io {
+    pub(crate) ring: Ring,
+    pub(crate) pool: Pool,
+    pub(crate) sockets: Sockets,
+    pub(crate) signal: Rc<OwnedFd>,
+}
+
+/// The thread to which clients come first.
+pub(crate) struct Acceptor {
+    pub(crate) config: Arc<ServerSetup>,
+    pub(crate) io: Io,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) admin_listeners: Vec<AdminListener>,
+    pub(crate) admin_sessions: Slots<AdminSession>,
+    pub(crate) inbox: Arc<Mailbox<Notice>>,
+    pub(crate) workers: Workers,
+    pub(crate) control: Sender<Event>,
+    pub(crate) board: Arc<Board>,
+    pub(crate) questions: Questions,
+    pub(crate) reporting: Reporting,
+    pub(crate) entrance: Entrance,
+    pub(crate) phase: Phase,
+    /// The program is to be replaced when the server has ended.
+    pub(crate) replaced: bool,
+    /// A change of the volumes or tiers under way, and the client that asked for it.
+    pub(crate) change: Option<(u32, Change)>,
+}
+
+impl Acceptor {
+    /// Takes clients until the control thread has ended the server, and tells those that asked for
+    /// the end. Returns whether the program is to be replaced.
+    ///
+    /// # Errors
+    /// When the ring fails, or another thread cannot go on.
+    pub(crate) fn run(mut self) -> Result<bool, ServeError> {
+        for index in 0..self.listeners.len() as u32 {
+            self.accept(AcceptorToken::Accept(index));
+        }
+        for index in 0..self.admin_listeners.len() as u32 {
+            self.accept(AcceptorToken::AcceptAdmin(index));
+        }
+        for passed in self.config.nvme.hand_off.take() {
+            self.to_idlest(Message::Adopt(passed));
+        }
+        let signal = Rc::clone(&self.io.signal);
+        self.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
+        let wake_up = self.inbox.wake_up().descriptor().map_err(ServeError::Wake)?;
+        self.io.sockets.readable(AcceptorToken::WakeUp.encode(), &wake_up);
+        let mut arrived = Vec::new();
+        while !(matches!(self.phase, Phase::Telling(_)) && self.admin_sessions.is_empty()) {
+            self.io.sockets.poll(&mut arrived);
+            let notices = self.inbox.take();
+            let busy = !arrived.is_empty() || !notices.is_empty();
+            arrived.drain(..).for_each(|completion| self.take_in(completion, &wake_up));
+            for notice in notices {
+                self.take_notice(notice)?;
+            }
+            self.accept_what_was_refused();
+            self.hang_up_on_late_admins();
+            self.give_up_questions();
+            self.sample_when_due();
+            self.entrance.warnings.tell(Instant::now());
+            if !busy {
+                self.wait()?;
+            }
+        }
+        Ok(self.replaced)
+    }
+
+    fn wait(&mut self) -> Result<(), ServeError> {
+        let again = self.entrance.accept_again.as_ref().map(|(due, _)| *due);
+        let due = again
+            .into_iter()
+            .chain(self.io.sockets.next_due())
+            .chain(self.admin_due())
+            .chain(self.entrance.warnings.due())
+            .chain(self.reporting.feed.due())
+            .chain(self.questions.due(self.config.limits.reply_time))
+            .min();
+        let wake_up = self.inbox.wake_up();
+        let waited = wake_up.wait(&self.io.ring, due, || self.inbox.is_empty());
+        waited.map(drop).map_err(ServeError::Wait)
+    }
+
+    fn take_in(&mut self, completion: SocketCompletion, wake_up: &Rc<OwnedFd>) {
+        let token = AcceptorToken::decode(completion.token);
+        match (token, completion.result) {
+            (AcceptorToken::Signal, result) => self.signalled(&result),
+            (AcceptorToken::WakeUp, _) => {
+                self.inbox.wake_up().heard();
+                self.io.sockets.readable(AcceptorToken::WakeUp.encode(), wake_up);
+            }
+            (AcceptorToken::Accept(_) | AcceptorToken::AcceptAdmin(_), result) => {
+                self.accepted(token, result)
+            }
+            (AcceptorToken::ReceiveAdmin(index), result) => self.heard_admin(index, result),
+            (AcceptorToken::SendAdmin(index), result) => self.sent_to_admin(index, &result),
+        }
+    }
+
+    fn take_notice(&mut self, notice: Notice) -> Result<(), ServeError> {
+        match notice {
+            Notice::Replied(reply) => {
+                if let Some(question) = self.questions.replied(reply) {
+                    self.answer(question);
+                }
+            }
+            Notice::JobDone { admin, reply } => self.job_done(admin, &reply),
+            Notice::Replace { admin } => {
+                let session = &mut self.admin_sessions[admin];
+                (session.stopping, session.upgrading) = (true, true);
+                self.replaced = self.phase == Phase::Serving;
+                self.end();
+            }
+            Notice::Ended(reply) => {
+                self.phase = Phase::Telling(reply);
+                self.tell_stopped();
+            }
+            Notice::Died(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    /// Answers questions to workers that hang.
+    fn give_up_questions(&mut self) {
+        let patience = self.config.limits.reply_time;
+        for (purpose, problem) in self.questions.give_up(&self.workers, patience) {
+            self.answer_failed(purpose, problem);
+        }
+    }
+
+    fn accept(&mut self, token: AcceptorToken) {
+        let listener = match token {
+            AcceptorToken::Accept(index) => &self.listeners[index as usize].socket,
+            AcceptorToken::AcceptAdmin(index) => &self.admin_listeners[index as usize].socket,
+            _ => unreachable!("nothing else accepts"),
+        };
+        self.io.sockets.accept(token.encode(), &Rc::clone(listener));
+    }
+
+    fn accept_what_was_refused(&mut self) {
+        let again = self.entrance.accept_again.take_if(|(due, _)| *due <= Instant::now());
+        if let Some((_, tokens)) = again {
+            tokens.into_iter().for_each(|token| self.accept(token));
+        }
+    }
+
+    fn accepted(&mut self, token: AcceptorToken, result: std::io::Result<SocketOutcome>) {
+        // While the server ends it can still be asked how far it is.
+        let welcome = match &self.phase {
+            Phase::Serving => true,
+            Phase::Ending => matches!(token, AcceptorToken::AcceptAdmin(_)),
+            Phase::Telling(_) => false,
+        };
+        if !welcome {
+            return;
+        }
+        match (token, result) {
+            (AcceptorToken::AcceptAdmin(listener), Ok(SocketOutcome::Accepted(socket))) => {
+                self.greet_admin(listener, socket)
+            }
+            (AcceptorToken::Accept(listener), Ok(SocketOutcome::Accepted(socket))) => {
+                self.entrance.accepted();
+                self.welcome(listener, socket);
+            }
+            (_, Ok(_)) => {}
+            (_, Err(error)) => {
+                let now = Instant::now();
+                self.entrance.not_accepted(&error, now);
+                let due = now + ACCEPT_PAUSE;
+                self.entrance.accept_again.get_or_insert((due, Vec::new())).1.push(token);
+                return;
+            }
+        }
+        self.accept(token);
+    }
+
+    /// Gives a client to the worker that has the fewest.
+    fn welcome(&mut self, listener: u32, socket: OwnedFd) {
+        let connections = self.workers.connections();
+        if connections >= self.config.limits.connections {
+            return self.entrance.sent_away(connections); // closes it
+        }
+        self.entrance.has_room();
+        let protocol = Arc::clone(&self.listeners[listener as usize].protocol);
+        self.to_idlest(Message::Serve(socket, protocol));
+    }
+
+    /// Gives the worker with the fewest clients one more.
+    fn to_idlest(&self, client: Message) {
+        let idlest = self.workers.idlest();
+        idlest.connections.fetch_add(1, Ordering::Relaxed); // roughly is good enough
+        idlest.mailbox.post(client);
+    }
+
+    fn signalled(&mut self, result: &std::io::Result<SocketOutcome>) {
+        // Read before it is acted on: a signal that comes meanwhile is one more.
+        let mut bytes = [0; 16];
+        if result.is_ok()
+            && rustix::io::read(&self.io.signal, &mut bytes).is_ok_and(|bytes| bytes > 0)
+        {
+            let signal = Rc::clone(&self.io.signal);
+            self.io.sockets.readable(AcceptorToken::Signal.encode(), &signal);
+        } // else nobody is left to signal, and that would be readable for ever
+        self.replaced = false; // it is to end for good
+        if self.phase == Phase::Serving {
+            self.end();
+        } else {
+            self.ask_snapshots(Purpose::LogDirty);
+        }
+    }
+
+    /// True if another server would take over if this one ended.
+    pub(crate) fn has_standby(&self) -> bool {
+        self.config.turn.as_ref().is_some_and(|turn| turn.status().standby.is_some())
+    }
+
+    /// Stops workers from taking requests, and makes the control thread end the server. Clients
+    /// that ask for the end later are told, too.
+    pub(crate) fn end(&mut self) {
+        match self.phase {
+            Phase::Serving => {
+                self.phase = Phase::Ending;
+                // At once, also while a job is under way: no request is taken after the next
+                // status.
+                self.workers.tell_all(|| Message::End);
+                self.send_to_control(Event::End { replaced: self.replaced });
+            }
+            Phase::Ending => {}
+            Phase::Telling(_) => self.tell_stopped(),
+        }
+    }
+
+    pub(crate) fn send_to_control(&self, event: Event) {
+        let _ = self.control.send(event); // it has said so if it could not go on
+    }
+}
+
+/// Bytes received at once.
+const RECEIVE_BYTES: usize = 4096;
+
+/// Most connections over Unix sockets, and as many over TCP, so that neither keep the others out.
+/// Beyond that the oldest without a request under way is disconnected. Each has
+/// [`admin_time`](crate::limits::Limits::admin_time) and no longer.
+const MOST_CONNECTIONS: usize = 32;
+
+/// Admin sessions whose requests may wait for workers. The rest is reserved for requests that are
+/// answered at once, such as health checks.
+const MOST_WAITING: usize = 24;
+
+const NO_STANDBY: &str = "no standby has been seen lately that could take over; start one with \
+                          standby = true, or end this server by floe stop";
+
+const LACKS_HALF: &str = "the halves of the mirror are not in sync, so that the standby could not \
+                          serve from its own; see floe status";
+
+impl Acceptor {
+    pub(crate) fn greet_admin(&mut self, listener: u32, socket: OwnedFd) {
+        let access = Arc::clone(&self.admin_listeners[listener as usize].access);
+        let (is_remote, required) = (access.network.is_some(), access.encrypted_only());
+        let encryption = match is_remote {
+            true => Encryption::Undecided { tls: self.config.tls.clone(), required },
+            false => Encryption::None,
+        };
+        self.make_room_for_admin(is_remote);
+        let now = Instant::now();
+        let session = AdminSession {
+            socket: Rc::new(socket),
+            buffer: self.io.pool.allocate(RECEIVE_BYTES),
+            encryption,
+            conversation: Conversation::new(access),
+            listening: false,
+            sending: false,
+            outgoing: Vec::new(),
+            is_over: false,
+            watching: false,
+            stopping: false,
+            upgrading: false,
+            until: Some(now + self.config.limits.admin_time),
+            since: now,
+            is_remote,
+            is_dropped: false,
+        };
+        let index = self.admin_sessions.insert(session);
+        self.listen_to_admin(index);
+    }
+
+    /// Hangs up on the oldest client that has asked for nothing, or else takes no answer, if there
+    /// are as many as may be.
+    fn make_room_for_admin(&mut self, is_remote: bool) {
+        let there = |session: &AdminSession| session.is_remote == is_remote && !session.is_dropped;
+        let indices = self.admin_sessions.indices();
+        let alike: Vec<u32> =
+            indices.into_iter().filter(|&index| there(&self.admin_sessions[index])).collect();
+        if alike.len() < MOST_CONNECTIONS {
+            return;
+        }
+        let idle = alike.into_iter().filter(|&index| self.admin_sessions[index].is_idle());
+        let oldest = idle.min_by_key(|&index| {
+            let session = &self.admin_sessions[index];
+            (!session.listening, session.since)
+        });
+        if let Some(oldest) = oldest {
+            let session = &mut self.admin_sessions[oldest];
+            session.is_dropped = true;
+            let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
+        }
+    }
+
+    /// Returns whether one more request of such clients may wait for workers.
+    fn may_wait(&self, is_remote: bool) -> bool {
+        let sessions =
+            self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
+        let waiting = |session: &&AdminSession| {
+            session.is_remote == is_remote && !session.is_dropped && session.is_waiting()
+        };
+        sessions.filter(waiting).count() < MOST_WAITING
+    }
+
+    /// Returns the time at which the next admin client is late.
+    pub(crate) fn admin_due(&self) -> Option<Instant> {
+        let indices = self.admin_sessions.indices().into_iter();
+        indices.filter_map(|index| self.admin_sessions[index].until).min()
+    }
+
+    /// Disconnects late admin clients: the operations under way on their sockets end.
+    pub(crate) fn hang_up_on_late_admins(&mut self) {
+        let now = Instant::now();
+        for index in self.admin_sessions.indices() {
+            let session = &mut self.admin_sessions[index];
+            if session.until.take_if(|until| *until <= now).is_some() {
+                session.is_dropped = true;
+                let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
+            }
+        }
+    }
+
+    pub(crate) fn listen_to_admin(&mut self, index: u32) {
+        let session = &mut self.admin_sessions[index];
+        session.listening = true;
+        let (socket, into) = (Rc::clone(&session.socket), session.buffer.whole());
+        self.io.sockets.receive(AcceptorToken::ReceiveAdmin(index).encode(), &socket, into, false);
+    }
+
+    pub(crate) fn heard_admin(&mut self, index: u32, result: std::io::Result<SocketOutcome>) {
+        let session = &mut self.admin_sessions[index];
+        session.listening = false;
+        let received = match result {
+            Ok(SocketOutcome::Received(bytes)) if bytes > 0 => {
+                session.buffer.slice(0..bytes).to_vec()
+            }
+            _ => return self.leave_admin(index),
+        };
+        if session.watching {
+            return self.leave_admin(index); // it has nothing more to say
+        }
+        let text = session.encryption.decrypt(received);
+        session.outgoing.extend(session.encryption.take());
+        let heard = match text {
+            Ok(text) => session.conversation.hear(&text),
+            Err(Undecipherable::InTheClear) => {
+                let problem = "this address takes TLS only, as other machines can reach it or \
+                               clients must show certificates; ask by https";
+                Heard::Refusal(Reply::trouble(Trouble::Forbidden, problem))
+            }
+            Err(Undecipherable::Broken(error)) => {
+                tracing::debug!(%error, "admin client broke TLS");
+                return self.leave_admin(index); // an alert that says why is sent
+            }
+        };
+        match heard {
+            Heard::More => {
+                self.send_to_admin(index);
+                self.listen_to_admin(index);
+            }
+            Heard::Refusal(refusal) => self.tell_admin(index, &refusal),
+            Heard::Command(command) => {
+                let is_remote = self.admin_sessions[index].is_remote;
+                // The end is what may help if all others hang.
+                let is_urgent = matches!(command, Command::Health | Command::Stop);
+                if !is_urgent && !self.may_wait(is_remote) {
+                    let problem = "too many requests are under way; try again when some are done";
+                    return self.tell_admin(index, &Reply::trouble(Trouble::Busy, problem));
+                }
+                self.admin_sessions[index].until = None;
+                self.obey(index, command);
+            }
+        }
+    }
+
+    /// Something was sent: the rest is next, or the end of a connection that is over.
+    pub(crate) fn sent_to_admin(&mut self, index: u32, result: &std::io::Result<SocketOutcome>) {
+        let session = &mut self.admin_sessions[index];
+        session.sending = false;
+        if result.is_err() {
+            session.outgoing.clear();
+            let _ = shutdown(&session.socket, Shutdown::Both); // ends a receive that is under way
+        }
+        if session.watching && session.outgoing.is_empty() {
+            session.until = None; // until the next event
+        }
+        self.send_to_admin(index);
+    }
+
+    /// Ends a connection once all is sent.
+    fn leave_admin(&mut self, index: u32) {
+        self.admin_sessions[index].is_over = true;
+        self.send_to_admin(index);
+    }
+
+    /// Sends what is to be sent, one thing after the other. With nothing left a connection that is
+    /// over goes.
+    fn send_to_admin(&mut self, index: u32) {
+        let session = &mut self.admin_sessions[index];
+        if session.sending {
+            return;
+        }
+        if session.outgoing.is_empty() {
+            if session.is_over {
+                // The state of TLS cannot be handed on.
+                let is_kept = session.upgrading && matches!(session.encryption, Encryption::None);
+                if let (true, Ok(socket)) = (is_kept, session.socket.try_clone()) {
+                    admin::keep_upgrade_client(socket);
+                }
+                self.admin_sessions.remove(index);
+            }
+            return;
+        }
+        let bytes = std::mem::take(&mut session.outgoing);
+        let buffer = self.io.pool.allocate(bytes.len()).slice(0..bytes.len());
+        buffer.copy_from(&bytes);
+        session.sending = true;
+        let socket = Rc::clone(&session.socket);
+        self.io.sockets.send(AcceptorToken::SendAdmin(index).encode(), &socket, vec![buffer]);
+    }
+
+    fn obey(&mut self, index: u32, command: Command) {
+        let begun = match command {
+            Command::Health if self.phase != Phase::Serving => {
+                Err(Reply::trouble(Trouble::Ending, "ending"))
+            }
+            Command::Health => Err(self.health()),
+            Command::Page => {
+                let access = self.admin_sessions[index].conversation.access();
+                Err(Reply::Page(access.page_write()))
+            }
+            Command::Events => self.watch(index),
+            Command::Status => return self.ask_snapshots(Purpose::Status { admin: index }),
+            Command::Metrics => return self.ask_snapshots(Purpose::Metrics { admin: index }),
+            Command::ListVolumes => return self.ask_snapshots(Purpose::Volumes { admin: index }),
+            Command::ListTiers => return self.ask_snapshots(Purpose::Tiers { admin: index }),
+            Command::Flush => self.flush(index),
+            Command::HandOver if !self.has_standby() => {
+                Err(Reply::trouble(Trouble::Conflict, NO_STANDBY))
+            }
+            Command::HandOver if self.board.state().lacks_half() => {
+                Err(Reply::trouble(Trouble::Conflict, LACKS_HALF))
+            }
+            Command::Stop | Command::HandOver => {
+                self.admin_sessions[index].stopping = true;
+                self.end();
+                Ok(())
+            }
+            Command::TakeOver => {
+                Err(Reply::trouble(Trouble::Conflict, "this server serves already"))
+            }
+            Command::Upgrade => self.begin_job(index, Operation::Upgrade),
+            Command::RestoreCache => self.begin_job(index, Operation::Restore),
+            Command::AddVolume(addition) => {
+                let paths = self.admin_sessions[index].paths();
+                self.begin_job(index, Operation::AddVolume { addition, paths })
+            }
+            Command::RemoveVolume { name, force } => {
+                self.begin_job(index, Operation::RemoveVolume { name, force })
+            }
+            Command::ResizeVolume { name, size_bytes } => {
+                self.begin_job(index, Operation::ResizeVolume { name, size_bytes })
+            }
+            Command::SetAccess { name, state } => {
+                self.begin_job(index, Operation::SetAccess { name, state })
+            }
+            Command::AddTier(wanted) => {
+                let paths = self.admin_sessions[index].paths();
+                self.begin_job(index, Operation::AttachTier { wanted, paths })
+            }
+            Command::RemoveTier { number } => {
+                self.begin_job(index, Operation::DetachTier { number })
+            }
+        };
+        if let Err(reply) = begun {
+            self.tell_admin(index, &reply);
+        }
+    }
+
+    /// The reply of `/healthz`: a worker that hangs, or what the board says. Each call gives the
+    /// workers a message to take, so that a later one notices if it was not taken.
+    fn health(&self) -> Reply {
+        let (now, patience) = (Instant::now(), self.config.limits.reply_time);
+        let silent = (0..self.workers.len()).find_map(|worker| {
+            let seconds = self.workers.silence(worker, now, patience)?.as_secs();
+            Some(Problem::Silent { worker, seconds })
+        });
+        match silent {
+            Some(problem) => Reply::trouble(Trouble::Refusing, problem.to_string()),
+            None => self.board.state().health(),
+        }
+    }
+
+    /// Asks all workers for their counters.
+    pub(crate) fn ask_snapshots(&mut self, purpose: Purpose) {
+        let sampling = self.reporting.feed.sampling();
+        let command = || match purpose {
+            Purpose::Sample => Ask::Sample(sampling),
+            _ => Ask::Snapshot,
+        };
+        let number = self.questions.insert(purpose, 0..self.workers.len());
+        let ticket = Ticket { asker: Asker::Acceptor, number };
+        self.workers.tell_all(|| Message::Ask { ticket, command: command() });
+    }
+
+    /// Asks for a flush of each volume. Any worker can do it; they take turns.
+    fn flush(&mut self, admin: u32) -> Result<(), Reply> {
+        let state = self.board.state();
+        if state.volumes.is_empty() {
+            return Err(Reply::Done("flushed"));
+        }
+        let worker = |at: usize| at % self.workers.len();
+        let workers = (0..state.volumes.len()).map(worker);
+        let number = self.questions.insert(Purpose::Flushed { admin }, workers);
+        let ticket = Ticket { asker: Asker::Acceptor, number };
+        for (at, offered) in state.volumes.iter().enumerate() {
+            let command = Ask::Flush(offered.id, Kind::Drain);
+            self.workers.post(worker(at), Message::Ask { ticket, command });
+        }
+        Ok(())
+    }
+
+    /// All workers have answered a question.
+    pub(crate) fn answer(&mut self, question: Question) {
+        let Question { purpose, replies } = question;
+        match replies.finish() {
+            Ok(replies) => self.answer_with(purpose, replies),
+            Err(problem) => self.answer_failed(purpose, problem),
+        }
+    }
+
+    fn answer_with(&mut self, purpose: Purpose, replies: Vec<Done>) {
+        let (admin, reply) = match purpose {
+            Purpose::Flushed { admin } => (admin, Reply::Done("flushed")),
+            Purpose::Status { admin } => (admin, Reply::json(&self.report(replies).status())),
+            Purpose::Metrics { admin } => {
+                (admin, Reply::Metrics(metrics::render(&self.report(replies))))
+            }
+            Purpose::Volumes { admin } => {
+                (admin, Reply::json(&self.report(replies).status().volumes))
+            }
+            Purpose::Tiers { admin } => (admin, Reply::json(&self.report(replies).status().tiers)),
+            Purpose::Sample => return self.take_sample(replies),
+            Purpose::LogDirty => return Dirty::of(&snapshots(replies)).log(),
+        };
+        self.tell_admin(admin, &reply);
+    }
+
+    /// A question could not be answered.
+    pub(crate) fn answer_failed(&mut self, purpose: Purpose, problem: Problem) {
+        if !matches!(purpose, Purpose::Sample) {
+            tracing::error!(%problem, "a question of an admin client is not answered");
+        }
+        match purpose {
+            Purpose::Status { admin }
+            | Purpose::Metrics { admin }
+            | Purpose::Volumes { admin }
+            | Purpose::Tiers { admin }
+            | Purpose::Flushed { admin } => self.tell_admin(admin, &problem.into_reply()),
+            Purpose::Sample => self.reporting.feed.give_up(),
+            Purpose::LogDirty => {}
+        }
+    }
+
+    fn report(&mut self, replies: Vec<Done>) -> Report {
+        let (config, state) = (&self.config, self.board.state());
+        self.reporting.report(config, &state, &self.entrance.tally, snapshots(replies))
+    }
+
+    /// Sends the server's last result to all clients that asked for the end, and disconnects
+    /// clients that have sent no request.
+    pub(crate) fn tell_stopped(&mut self) {
+        let Phase::Telling(reply) = self.phase.clone() else { return };
+        for index in self.admin_sessions.indices() {
+            let session = &mut self.admin_sessions[index];
+            if std::mem::take(&mut session.stopping) {
+                session.upgrading &= self.replaced && matches!(reply, Reply::Done(_));
+                let is_kept =
+                    session.upgrading && !matches!(session.encryption, Encryption::Tls(_));
+                let word = Reply::Done(crate::admin::REPLACING);
+                self.tell_admin(index, if is_kept { &word } else { &reply });
+            } else if session.listening {
+                let _ = shutdown(&session.socket, Shutdown::Both); // ends the receive
+            }
+        }
+    }
+
+    /// Sends something that more will follow.
+    pub(crate) fn say_to_admin(&mut self, index: u32, text: &str) {
+        let session = &mut self.admin_sessions[index];
+        let bytes = session.encryption.encrypt(text.as_bytes());
+        session.outgoing.extend(bytes);
+        session.until = Some(Instant::now() + self.config.limits.admin_time);
+        self.send_to_admin(index);
+    }
+
+    /// Answers, which ends the connection.
+    pub(crate) fn tell_admin(&mut self, index: u32, reply: &Reply) {
+        let session = &mut self.admin_sessions[index];
+        let answer = session.encryption.encrypt_last(reply.encode());
+        session.outgoing.extend(answer);
+        session.until = Some(Instant::now() + self.config.limits.admin_time);
+        self.leave_admin(index);
+    }
+}
+
+impl Acceptor {
+    /// Gives a job to the control thread. Volumes and tiers change one at a time: another change is
+    /// refused until that is done.
+    pub(crate) fn begin_job(&mut self, admin: u32, operation: Operation) -> Result<(), Reply> {
+        if self.phase != Phase::Serving {
+            return Err(Problem::Ending.into_reply());
+        }
+        let change = match &operation {
+            Operation::Restore | Operation::Upgrade => None,
+            Operation::AttachTier { .. } | Operation::DetachTier { .. } => Some(Change::Tier),
+            _ => Some(Change::Volume),
+        };
+        if let (Some(_), Some((_, under_way))) = (change, self.change) {
+            let state = self.board.state();
+            match &operation {
+                Operation::AddVolume { addition, .. } => absent(&state.volumes, &addition.name)?,
+                Operation::RemoveVolume { name, .. }
+                | Operation::ResizeVolume { name, .. }
+                | Operation::SetAccess { name, .. } => present(&state.volumes, name).map(drop)?,
+                _ => {}
+            }
+            return Err(Reply::trouble(Trouble::Conflict, under_way.text()));
+        }
+        if let Some(change) = change {
+            self.change = Some((admin, change));
+        }
+        self.send_to_control(Event::Job(Job { admin: Some(admin), operation }));
+        Ok(())
+    }
+
+    /// The control thread has done a job, or could not.
+    pub(crate) fn job_done(&mut self, admin: u32, reply: &Reply) {
+        self.change.take_if(|(by, _)| *by == admin);
+        self.tell_admin(admin, reply);
+    }
+}
+
+/// Most watching clients over Unix sockets, and as many over TCP: a part of all connections, so
+/// that they keep no other client out.
+const MOST_WATCHING: usize = 8;
+
+impl Acceptor {
+    /// Asks for a sample once it is due.
+    pub(crate) fn sample_when_due(&mut self) {
+        let (feed, now) = (&mut self.reporting.feed, Instant::now());
+        if !feed.begin(now) {
+            return;
+        }
+        self.ask_snapshots(Purpose::Sample);
+    }
+
+    /// Takes a sample in and tells those that watch.
+    pub(crate) fn take_sample(&mut self, replies: Vec<Done>) {
+        let (config, state) = (&self.config, self.board.state());
+        let counts = snapshots(replies);
+        let mut report = self.reporting.sample(config, &state, &self.entrance.tally, counts);
+        let Some(update) = self.reporting.feed.take(&mut report) else { return };
+        for index in self.admin_sessions.indices() {
+            // A client that has not taken the last event misses this one.
+            if self.admin_sessions[index].is_ready_to_watch() {
+                self.say_to_admin(index, &update);
+            }
+        }
+    }
+
+    /// Begins a stream of events.
+    ///
+    /// # Errors
+    /// Too many clients watch already.
+    pub(crate) fn watch(&mut self, index: u32) -> Result<(), Reply> {
+        let sessions =
+            self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
+        let is_remote = self.admin_sessions[index].is_remote;
+        let alike = sessions.filter(|session| session.watching && session.is_remote == is_remote);
+        if alike.count() >= MOST_WATCHING {
+            let problem = format!("{MOST_WATCHING} clients watch already; close a page");
+            return Err(Reply::trouble(Trouble::Busy, problem));
+        }
+        self.admin_sessions[index].watching = true;
+        let beginning = self.reporting.feed.beginning();
+        self.say_to_admin(index, &beginning);
+        self.listen_to_admin(index); // it ends when the client leaves
+        Ok(())
+    }
+}

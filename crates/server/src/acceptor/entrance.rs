@@ -1,0 +1,86 @@
+//! The acceptor's memory of clients that it took or sent away.
+
+use std::time::Instant;
+
+use crate::status::Tally;
+use crate::warnings::{Complaint, Warnings};
+
+/// The acceptor's memory of clients that it took or sent away.
+#[derive(Default)]
+pub(crate) struct Entrance {
+    /// Sockets to accept from again, and when.
+    pub(crate) accept_again: Option<(Instant, Vec<AcceptorToken>)>,
+    /// The last attempt to accept a client failed; the first of a row is worth a line in the log.
+    refusing: bool,
+    /// The last client was sent away for want of room; the first of a row is worth a line in the
+    /// log.
+    crowded: bool,
+    pub(crate) warnings: Warnings,
+    pub(crate) tally: Tally,
+}
+
+impl Entrance {
+    /// A client was accepted.
+    pub(crate) fn accepted(&mut self) {
+        self.refusing = false;
+    }
+
+    /// The system refused to accept a client.
+    pub(crate) fn not_accepted(&mut self, error: &std::io::Error, now: Instant) {
+        let is_first = !std::mem::replace(&mut self.refusing, true);
+        if is_first && self.warnings.count(Complaint::NotAccepted, now) {
+            tracing::warn!(%error, "{}", Complaint::NotAccepted.text());
+        }
+    }
+
+    /// A client goes to a worker.
+    pub(crate) fn has_room(&mut self) {
+        self.crowded = false;
+    }
+
+    /// A client is sent away, for there are so many already.
+    pub(crate) fn sent_away(&mut self, connections: usize) {
+        let is_first = !std::mem::replace(&mut self.crowded, true);
+        if is_first && self.warnings.count(Complaint::TooMany, Instant::now()) {
+            tracing::warn!(connections, "{}", Complaint::TooMany.text());
+        }
+        self.tally.clients.connections_refused += 1;
+    }
+}
+
+/// The use of one of the acceptor's socket operations.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum AcceptorToken {
+    Accept(u32),
+    AcceptAdmin(u32),
+    ReceiveAdmin(u32),
+    SendAdmin(u32),
+    Signal,
+    WakeUp,
+}
+
+impl AcceptorToken {
+    pub(crate) fn encode(self) -> u64 {
+        let (kind, index) = match self {
+            Self::Accept(index) => (0u64, index),
+            Self::AcceptAdmin(index) => (1, index),
+            Self::ReceiveAdmin(index) => (2, index),
+            Self::SendAdmin(index) => (3, index),
+            Self::Signal => (4, 0),
+            Self::WakeUp => (5, 0),
+        };
+        kind << 32 | u64::from(index)
+    }
+
+    pub(crate) fn decode(token: u64) -> Self {
+        let index = token as u32;
+        match token >> 32 {
+            0 => Self::Accept(index),
+            1 => Self::AcceptAdmin(index),
+            2 => Self::ReceiveAdmin(index),
+            3 => Self::SendAdmin(index),
+            4 => Self::Signal,
+            _ => Self::WakeUp,
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Questions of the acceptor to the workers: one round of replies, then an answer to a client.
+//!
+//! They change neither volumes nor tiers, so they need not wait for the control thread: counters,
+//! for the status, and flushes.
+
+use std::time::{Duration, Instant};
+
+use crate::messages::{Problem, Replies, WorkerReply};
+use crate::worker::handle::Workers;
+
+/// A question that some workers have not answered.
+#[derive(Debug)]
+pub(crate) struct Question {
+    pub(crate) purpose: Purpose,
+    pub(crate) replies: Replies,
+}
+
+/// The use of the replies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Purpose {
+    Status {
+        admin: u32,
+    },
+    Metrics {
+        admin: u32,
+    },
+    Volumes {
+        admin: u32,
+    },
+    Tiers {
+        admin: u32,
+    },
+    Flushed {
+        admin: u32,
+    },
+    /// A point of the live page's history.
+    Sample,
+    /// A line in the log that says how much is still dirty.
+    LogDirty,
+}
+
+/// Questions under way, by number.
+#[derive(Debug, Default)]
+pub(crate) struct Questions {
+    asked: Vec<(u32, Question)>,
+    last_number: u32,
+    /// Time of the next check for workers that do not answer.
+    look: Option<Instant>,
+}
+
+impl Questions {
+    /// Sends a question to these workers, which reply under its number.
+    pub(crate) fn insert(&mut self, purpose: Purpose, workers: impl Iterator<Item = usize>) -> u32 {
+        self.last_number = self.last_number.wrapping_add(1);
+        let question = Question { purpose, replies: Replies::of(workers) };
+        self.asked.push((self.last_number, question));
+        self.last_number
+    }
+
+    /// Takes a reply in. Returns the question if that was the last one.
+    pub(crate) fn replied(&mut self, reply: WorkerReply) -> Option<Question> {
+        let number = reply.number;
+        // Later replies to an abandoned question are dropped.
+        let at = self.asked.iter().position(|(asked, _)| *asked == number)?;
+        let replies = &mut self.asked[at].1.replies;
+        replies.take(reply);
+        replies.missing().is_empty().then(|| self.asked.swap_remove(at).1)
+    }
+
+    /// Returns the time of the next check for workers that do not answer, if any question is under
+    /// way.
+    pub(crate) fn due(&mut self, patience: Duration) -> Option<Instant> {
+        match self.asked.is_empty() {
+            true => self.look = None,
+            false => drop(self.look.get_or_insert_with(|| Instant::now() + patience / 4)),
+        }
+        self.look
+    }
+
+    /// Abandons all questions once a worker has taken no message for as long as `patience`.
+    pub(crate) fn give_up(
+        &mut self,
+        workers: &Workers,
+        patience: Duration,
+    ) -> Vec<(Purpose, Problem)> {
+        let now = Instant::now();
+        if self.look.take_if(|look| *look <= now).is_none() {
+            return Vec::new();
+        }
+        // Any of them: a worker that answers may wait for another one's shards.
+        let silent = (0..workers.len()).find_map(|worker| {
+            let silence = workers.silence(worker, now, patience)?;
+            Some(Problem::Silent { worker, seconds: silence.as_secs() })
+        });
+        let Some(problem) = silent else { return Vec::new() };
+        let given_up = std::mem::take(&mut self.asked).into_iter();
+        given_up.map(|(_, question)| (question.purpose, problem.clone())).collect()
+    }
+}

@@ -1,0 +1,175 @@
+//! Reports on the whole server, from what the workers handed in and the control thread published.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::control::board::State;
+use crate::live::{EVENTS_HEAD, History, Sample, Update, WhatIf, event};
+use crate::offer::facts;
+use crate::sampler::Sampling;
+use crate::setup::ServerSetup;
+use crate::status::{Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Status, Tally};
+use crate::worker::shedding::Valve;
+
+/// The other facts of a report, beside counters and volumes.
+pub(crate) struct Reporting {
+    begun: Instant,
+    started: SystemTime,
+    /// The times that advice in the status goes by.
+    service: ServiceTimes,
+    lately: Lately,
+    /// The same for the live page, which asks more often.
+    live_lately: Lately,
+    /// The history of the live page.
+    pub(crate) feed: Feed,
+    /// The shed controller, if anything may be shed.
+    valve: Option<Arc<Valve>>,
+}
+
+impl Reporting {
+    pub(crate) fn new(config: &ServerSetup, threads: usize, valve: Option<Arc<Valve>>) -> Self {
+        Self {
+            begun: Instant::now(),
+            started: SystemTime::now(),
+            service: ServiceTimes::of(config.service.as_ref()),
+            lately: Lately::default(),
+            live_lately: Lately::default(),
+            feed: Feed::new(config.limits.sample_interval, threads),
+            valve,
+        }
+    }
+
+    /// A report of these counters; `tally` has those of the acceptor.
+    pub(crate) fn report(
+        &mut self,
+        config: &ServerSetup,
+        state: &State,
+        tally: &Tally,
+        snapshots: Vec<Snapshot>,
+    ) -> Report {
+        let mut report = self.without_advice(config, state, tally, snapshots);
+        report.advise(&mut self.lately, processor_time());
+        report
+    }
+
+    /// The same for the live page.
+    pub(crate) fn sample(
+        &mut self,
+        config: &ServerSetup,
+        state: &State,
+        tally: &Tally,
+        snapshots: Vec<Snapshot>,
+    ) -> Report {
+        let mut report = self.without_advice(config, state, tally, snapshots);
+        report.advise(&mut self.live_lately, processor_time());
+        report
+    }
+
+    fn without_advice(
+        &self,
+        config: &ServerSetup,
+        state: &State,
+        tally: &Tally,
+        snapshots: Vec<Snapshot>,
+    ) -> Report {
+        let facts = Facts {
+            volumes: facts(&state.volumes),
+            tiers: state.tiers.clone(),
+            started: self.started,
+            uptime: self.begun.elapsed(),
+            memory: config.memory.as_ref().map(|tier| MemoryFacts {
+                write: tier.write(),
+                usage: tier.usage(),
+                freezing: tier.freezing(),
+            }),
+            shedding: self.valve.as_ref().map(|valve| valve.facts()),
+            service: self.service.clone(),
+            log_lines_dropped: (config.log_lines_dropped)(),
+            pair: config.turn.as_ref().map(|turn| turn.status()),
+        };
+        let mut report = Report::new(facts, snapshots);
+        report.sum.tally += tally;
+        report
+    }
+}
+
+/// The processor time that the program has spent.
+fn processor_time() -> Duration {
+    let processor = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(processor.tv_sec as u64, processor.tv_nsec as u32)
+}
+
+/// The history of the live page, and the time of its next sample.
+pub(crate) struct Feed {
+    history: History,
+    what_if: WhatIf,
+    /// As of the last sample.
+    status: Option<Status>,
+    interval: Duration,
+    due: Instant,
+    /// A sample is under way.
+    is_asked: bool,
+}
+
+impl Feed {
+    /// Nothing yet of so many threads; the first sample is due.
+    pub(crate) fn new(interval: Duration, threads: usize) -> Self {
+        Self {
+            history: History::default(),
+            what_if: WhatIf::new(threads),
+            status: None,
+            interval,
+            due: Instant::now(),
+            is_asked: false,
+        }
+    }
+
+    /// Returns the time of the next sample; `None` while one is under way.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        (!self.is_asked).then_some(self.due)
+    }
+
+    /// Begins a sample if one is due.
+    pub(crate) fn begin(&mut self, now: Instant) -> bool {
+        let begins = self.due().is_some_and(|due| due <= now);
+        if begins {
+            self.is_asked = true;
+            // A late sample delays those after it: no burst follows a pause.
+            self.due = now + self.interval;
+        }
+        begins
+    }
+
+    /// Ends a sample. Returns the event that tells of it; none of the first.
+    pub(crate) fn take(&mut self, report: &mut Report) -> Option<String> {
+        self.is_asked = false;
+        let smallest = report.sum.stats.blocks.first();
+        self.what_if.count_blocks_of(smallest.map_or(4096, |(block_bytes, _)| *block_bytes));
+        let touches = report.threads.iter_mut().map(|thread| std::mem::take(&mut thread.touches));
+        self.what_if.take(touches.collect(), report.sum.tally.found, report.facts.uptime);
+        let status = self.status.insert(report.status());
+        let point = self.history.add(Sample::of(report))?;
+        let what_if = self.what_if.outlook(report.facts.top().size_bytes);
+        let model = report.model_curve();
+        Some(event("update", &Update { point, status, what_if, model }))
+    }
+
+    /// The part of blocks that workers are to sample.
+    pub(crate) fn sampling(&self) -> Sampling {
+        self.what_if.sampling()
+    }
+
+    /// A sample has failed.
+    pub(crate) fn give_up(&mut self) {
+        self.is_asked = false;
+    }
+
+    /// The start of a stream: everything so far.
+    pub(crate) fn beginning(&self) -> String {
+        let history = event("history", self.history.points());
+        let status = self.status.as_ref().map(|status| event("status", status));
+        format!("{EVENTS_HEAD}{history}{}", status.unwrap_or_default())
+    }
+}

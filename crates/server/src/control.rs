@@ -1,0 +1,573 @@
+//! The control thread: runs admin operations one after the other, each as straight code in its own
+//! function, and acts on the workers' events of failing tiers.
+//!
+//! An operation broadcasts a command to the workers and waits for their replies; its undo stands
+//! beside each step. Workers never wait for the control thread. The control thread stops waiting
+//! for a worker that takes no messages for
+//! [`Limits::reply_time`](crate::limits::Limits::reply_time), and the operation fails with the
+//! worker's number. Meanwhile the acceptor answers health, status and metrics from the `board`.
+
+pub(crate) mod board;
+mod shutdown;
+mod tiers;
+mod volumes;
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::thread::Builder;
+use std::time::{Duration, Instant};
+
+use floe_block::{Kind, SECTOR_BYTES, VolumeId};
+
+use self::shutdown::Closing;
+use self::tiers::restore;
+use crate::admin::Reply;
+use crate::control::board::Board;
+use crate::kept::{Keeper, StartError};
+use crate::messages::{
+    Asker, Command, Done, Event, Job, Mailbox, Message, Notice, Operation, Problem, Replies,
+    Ticket, TierEvent, WorkerReply, snapshots,
+};
+use crate::offer::{Offer, Offered};
+use crate::setup::{ServeError, ServerSetup};
+use crate::status::Snapshot;
+use crate::tier::{KnownTier, TierKey, link};
+use crate::ublk::LocalDevices;
+use crate::worker::handle::Workers;
+
+/// Runs jobs until the server is to end, then ends it.
+///
+/// # Errors
+/// When the last flush leaves dirty data behind, or a thread does not answer.
+pub(crate) fn run(mut control: Control) -> Result<Closing, ServeError> {
+    control.offer.all().iter().for_each(|offered| self::volumes::watch(&control, &offered.volume));
+    loop {
+        if control.end.is_due {
+            for job in std::mem::take(&mut control.jobs) {
+                control.answer(job.admin, Problem::Ending.into_reply());
+            }
+            return shutdown::shutdown(control);
+        }
+        match control.jobs.pop_front() {
+            Some(Job { admin: Some(admin), operation: Operation::Upgrade }) => {
+                match self::shutdown::make_ready(&mut control) {
+                    Ok(()) => control.acceptor.post(Notice::Replace { admin }),
+                    Err(refusal) => control.answer(Some(admin), refusal),
+                }
+            }
+            Some(Job { admin, operation }) => {
+                let reply = carry_out(&mut control, operation).unwrap_or_else(|refusal| refusal);
+                control.answer(admin, reply);
+            }
+            None => drop(control.next(None)),
+        }
+    }
+}
+
+fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply> {
+    match operation {
+        Operation::Upgrade => unreachable!("it is answered by the end of the server"),
+        Operation::Restore => self::tiers::restore(control),
+        Operation::AddVolume { addition, paths } => volumes::add_volume(control, *addition, paths),
+        Operation::RemoveVolume { name, force } => {
+            self::volumes::remove_volume(control, &name, force)
+        }
+        Operation::ResizeVolume { name, size_bytes } => {
+            self::volumes::resize_volume(control, &name, size_bytes)
+        }
+        Operation::FollowDevice { name } => {
+            self::volumes::follow_device(control, &name);
+            Ok(Reply::Done("looked at"))
+        }
+        Operation::SetAccess { name, state } => self::volumes::set_access(control, &name, state),
+        Operation::AttachTier { wanted, paths } => tiers::attach_tier(control, wanted, paths),
+        Operation::DetachTier { number } => self::tiers::detach_tier(control, number),
+    }
+}
+
+/// Number of checks for silent workers within the time that one may be silent.
+const LOOKS: u32 = 4;
+
+/// The control thread's state. Operations are functions of it, one file each.
+pub(crate) struct Control {
+    pub(crate) config: Arc<ServerSetup>,
+    pub(crate) workers: Workers,
+    pub(crate) offer: Offer,
+    /// The local block devices.
+    pub(crate) local: LocalDevices,
+    /// The tiers, from the top.
+    pub(crate) tiers: Vec<KnownTier>,
+    /// The random number of the tiers served together.
+    pub(crate) stack: u32,
+    /// The number of tiers ever attached.
+    pub(crate) keys_given: u32,
+    pub(crate) board: Arc<Board>,
+    pub(crate) inbox: Inbox,
+    pub(crate) acceptor: Arc<Mailbox<Notice>>,
+    /// Jobs that wait for the one under way.
+    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) end: End,
+    /// The number of the last command.
+    pub(crate) last_number: u32,
+    /// Time of the next attempt to write a tier's state to its superblock.
+    pub(crate) note_again: Option<Instant>,
+}
+
+/// The end of the server, as far as it is decided.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct End {
+    /// The server is to end.
+    pub(crate) is_due: bool,
+    /// The program is to be replaced then: local devices stay for the next one.
+    pub(crate) replaces: bool,
+    /// The server has failed: nothing is waited for.
+    pub(crate) is_abandoned: bool,
+}
+
+/// The control thread's events, and the way to send it more.
+pub(crate) struct Inbox {
+    pub(crate) events: Receiver<Event>,
+    pub(crate) sender: Sender<Event>,
+}
+
+/// The bound of a wait for replies. The wait for a worker that takes no messages ends in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Until all have come.
+    Long,
+    /// Until all have come, or the server is to end.
+    UntilEnd,
+    /// At most so long, because requests of clients wait meanwhile.
+    AtMost(Duration),
+}
+
+/// An event that concerns the job under way.
+pub(crate) enum Next {
+    Replied(WorkerReply),
+    /// Work is done, a job has come, or the end is due.
+    Woken,
+    /// The bound of the wait has passed.
+    Due,
+}
+
+impl Control {
+    /// Takes events until one concerns the job under way; those of tiers are acted on here.
+    pub(crate) fn next(&mut self, due: Option<Instant>) -> Next {
+        loop {
+            self.note_when_due();
+            self.publish();
+            let until = due.into_iter().chain(self.note_again).min();
+            let event = match until {
+                None => self.inbox.events.recv().map_err(|_| RecvTimeoutError::Disconnected),
+                Some(until) => {
+                    let time = until.saturating_duration_since(Instant::now());
+                    self.inbox.events.recv_timeout(time)
+                }
+            };
+            match event {
+                Ok(Event::Replied(reply)) => return Next::Replied(reply),
+                Ok(Event::Tier(tier, event)) => self.tier_event(tier, event),
+                Ok(Event::WorkDone) => return Next::Woken,
+                Ok(Event::Job(job)) => {
+                    self.jobs.push_back(job);
+                    return Next::Woken;
+                }
+                Ok(Event::DeviceChanged { volume: name }) => {
+                    let operation = Operation::FollowDevice { name };
+                    self.jobs.push_back(Job { admin: None, operation });
+                    return Next::Woken;
+                }
+                Ok(Event::End { replaced }) => {
+                    (self.end.is_due, self.end.replaces) = (true, replaced);
+                    return Next::Woken;
+                }
+                Ok(Event::Abandon) => {
+                    (self.end.is_due, self.end.is_abandoned) = (true, true);
+                    return Next::Woken;
+                }
+                Err(RecvTimeoutError::Timeout) if due.is_some_and(|due| due <= Instant::now()) => {
+                    return Next::Due;
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is held here"),
+            }
+        }
+    }
+
+    /// Makes these workers carry out a command, and waits for all replies.
+    ///
+    /// # Errors
+    /// The first problem that a worker reports, once all have replied; or the reason for which the
+    /// wait ends early. Later replies are dropped.
+    pub(crate) fn ask(
+        &mut self,
+        wait: Wait,
+        commands: Vec<(usize, Command)>,
+    ) -> Result<Vec<Done>, Problem> {
+        self.last_number = self.last_number.wrapping_add(1);
+        let ticket = Ticket { asker: Asker::Control, number: self.last_number };
+        let mut replies = Replies::of(commands.iter().map(|(worker, _)| *worker));
+        for (worker, command) in commands {
+            self.workers.post(worker, Message::Ask { ticket, command });
+        }
+        let (begun, patience) = (Instant::now(), self.config.limits.reply_time);
+        let (mut look, mut warn) = (begun + patience / LOOKS, begun + patience);
+        while !replies.missing().is_empty() {
+            if self.end.is_abandoned || self.end.is_due && wait == Wait::UntilEnd {
+                return Err(Problem::Ending);
+            }
+            match self.next(Some(look)) {
+                Next::Replied(reply) if reply.number == ticket.number => replies.take(reply),
+                Next::Replied(_) | Next::Woken => {} // a reply that was given up
+                Next::Due => {
+                    let now = Instant::now();
+                    look = now + patience / LOOKS;
+                    // Any of them: a worker that replies may wait for another one's shards.
+                    for worker in 0..self.workers.len() {
+                        if let Some(silence) = self.workers.silence(worker, now, patience) {
+                            let seconds = silence.as_secs();
+                            tracing::error!(thread = worker, seconds, "a thread does not answer");
+                            return Err(Problem::Silent { worker, seconds });
+                        }
+                    }
+                    if let Wait::AtMost(time) = wait
+                        && begun + time <= now
+                    {
+                        return Err(Problem::Late { seconds: time.as_secs() });
+                    }
+                    if warn <= now {
+                        let seconds = (now - begun).as_secs();
+                        let threads = replies.missing();
+                        tracing::warn!(?threads, seconds, "threads are still at work on a command");
+                        warn = now + (now - begun); // less and less often
+                    }
+                }
+            }
+        }
+        replies.finish()
+    }
+
+    /// Makes all workers carry out a command, and waits for all replies.
+    ///
+    /// # Errors
+    /// As [`Control::ask`].
+    pub(crate) fn ask_all(
+        &mut self,
+        wait: Wait,
+        command: impl Fn() -> Command,
+    ) -> Result<Vec<Done>, Problem> {
+        let commands = (0..self.workers.len()).map(|worker| (worker, command())).collect();
+        self.ask(wait, commands)
+    }
+
+    /// Returns the counters of all workers.
+    pub(crate) fn snapshots(&mut self, wait: Wait) -> Result<Vec<Snapshot>, Problem> {
+        self.ask_all(wait, || Command::Snapshot).map(snapshots)
+    }
+
+    /// Flushes, or drains, each of these volumes. Any worker can do it; they take turns.
+    pub(crate) fn flush(
+        &mut self,
+        wait: Wait,
+        volumes: Vec<VolumeId>,
+        kind: Kind,
+    ) -> Result<(), Problem> {
+        let workers = (0..self.workers.len()).cycle();
+        let commands = volumes.into_iter().map(|volume| Command::Flush(volume, kind));
+        self.ask(wait, workers.zip(commands).collect()).map(drop)
+    }
+
+    /// Publishes the volumes and tiers as they are now.
+    pub(crate) fn publish(&self) {
+        self.board.publish(&self.offer, &self.tiers);
+    }
+
+    /// Sends the result of a job to its admin client.
+    pub(crate) fn answer(&self, admin: Option<u32>, reply: Reply) {
+        self.publish();
+        if let Some(admin) = admin {
+            self.acceptor.post(Notice::JobDone { admin, reply });
+        }
+    }
+
+    /// Changes the volume of this number, and tells all workers the new offer.
+    pub(crate) fn change_volume(
+        &mut self,
+        id: VolumeId,
+        change: impl Fn(&mut Offered),
+    ) -> Result<(), floe_nbd::export::ExportsError> {
+        self.offer.change(|volumes| {
+            volumes.iter_mut().filter(|offered| offered.id == id).for_each(change);
+        })?;
+        self.announce();
+        Ok(())
+    }
+
+    /// Changes the numbers of all volumes in the tiers.
+    pub(crate) fn renumber(&mut self, change: impl FnMut(&mut Offered)) {
+        let changed = self.offer.change(|volumes| volumes.iter_mut().for_each(change));
+        changed.expect("what is offered stays the same");
+    }
+
+    /// Tells all workers the present offer.
+    pub(crate) fn announce(&self) {
+        self.workers.tell_all(|| Message::Offer(Arc::clone(self.offer.exports())));
+    }
+
+    /// Returns whether some tier is persistent.
+    pub(crate) fn is_persistent(&self) -> bool {
+        self.tiers.iter().any(|tier| tier.keeper.is_some())
+    }
+
+    /// Returns the position of a tier, from the top; `None` once it is detached.
+    pub(crate) fn at(&self, key: TierKey) -> Option<usize> {
+        self.tiers.iter().position(|tier| tier.key == key)
+    }
+
+    /// Changes the volumes in the superblocks of all persistent tiers, by each tier's id of the
+    /// volume. Returns the first failure.
+    pub(crate) fn write_down(
+        &mut self,
+        ids: &[VolumeId],
+        change: impl Fn(&mut Keeper, VolumeId) -> Result<(), StartError>,
+    ) -> Result<(), String> {
+        // A tier with a lost journal is not used again, so its superblock can stay.
+        let used = self.tiers.iter_mut().zip(ids).filter(|(tier, _)| !tier.failing.journal_lost);
+        let keepers = used.filter_map(|(tier, id)| Some((tier.keeper.as_mut()?, *id)));
+        let failed = keepers.filter_map(|(keeper, id)| change(keeper, id).err());
+        let first = failed.map(|error| error.to_string()).reduce(|first, _| first);
+        first.map_or(Ok(()), Err)
+    }
+}
+
+/// The pause before a note is tried again.
+const NOTE_AGAIN: Duration = Duration::from_secs(10);
+
+/// Places with lost data that the log names, of each tier.
+const MOST_LOST_LINES: u32 = 32;
+
+impl Control {
+    /// Handles a worker's event of a tier; events of a detached one are ignored.
+    fn tier_event(&mut self, key: TierKey, event: TierEvent) {
+        let Some(tier) = self.at(key) else { return };
+        match event {
+            TierEvent::Degraded => self.degrade(tier),
+            TierEvent::JournalLost => self.lose_journal(tier),
+            TierEvent::Emptied { worker } => self.tier_emptied(worker, tier),
+            TierEvent::Blocked => self.block_tier(tier),
+            TierEvent::Refusing { worker, refusing } => self.tier_refuses(worker, tier, refusing),
+            TierEvent::DataLost { volume, run } => self.lose_data(tier, volume, &run),
+        }
+    }
+
+    /// Stops all workers from using a cache device that one has found failing.
+    fn degrade(&mut self, tier: usize) {
+        let key = self.tiers[tier].key;
+        if !std::mem::replace(&mut self.tiers[tier].failing.degraded, true) {
+            tracing::error!(
+                tier,
+                "the cache device is failing and is not used any more; `floe restore` tries it \
+                 again"
+            );
+        }
+        self.workers.tell_all(|| Message::Degrade { tier: key });
+        self.note(tier);
+    }
+
+    /// Bypasses a cache whose journal a worker could not write, and writes its dirty data back.
+    fn lose_journal(&mut self, tier: usize) {
+        let key = self.tiers[tier].key;
+        if std::mem::replace(&mut self.tiers[tier].failing.journal_lost, true) {
+            return;
+        }
+        tracing::error!(
+            tier,
+            "the journal of the cache cannot be written: nothing is cached any more, and what is \
+             dirty is written back"
+        );
+        self.tiers[tier].failing.degraded = true;
+        self.note(tier);
+        self.workers.tell_all(|| Message::Bypass { tier: key, stuck: false });
+    }
+
+    /// Refuses requests for dirty data of a tier without a journal that could not be written back.
+    fn block_tier(&mut self, tier: usize) {
+        let key = self.tiers[tier].key;
+        let failing = &mut self.tiers[tier].failing;
+        if failing.retired || std::mem::replace(&mut failing.stuck, true) {
+            return;
+        }
+        tracing::error!(
+            tier,
+            "dirty data of the cache cannot be written back: requests for it are refused, others \
+             are served past the cache; it is tried again every --flush-interval"
+        );
+        self.workers.tell_all(|| Message::Bypass { tier: key, stuck: true });
+    }
+
+    /// The part of one worker is clean. After the last part the tier is retired.
+    fn tier_emptied(&mut self, worker: usize, tier: usize) {
+        let key = self.tiers[tier].key;
+        let workers = self.workers.len();
+        let failing = &mut self.tiers[tier].failing;
+        failing.emptied.insert(worker);
+        if failing.emptied.len() < workers || std::mem::replace(&mut failing.retired, true) {
+            return;
+        }
+        failing.stuck = false;
+        self.note(tier);
+        match self.tiers[tier].failing.unnoted {
+            false => tracing::warn!(
+                tier,
+                "the cache was ended: the volumes have all that was in it, and the next start \
+                 finds it empty"
+            ),
+            true => tracing::error!(
+                tier,
+                "the cache was ended, but its device cannot be told: the volumes have all that \
+                 was in it; without the state folder's note do not start floe with it again but \
+                 with --initialise"
+            ),
+        }
+        self.workers.tell_all(|| Message::Retire { tier: key });
+    }
+
+    /// A worker begins to refuse requests, or no longer does.
+    fn tier_refuses(&mut self, worker: usize, tier: usize, refusing: bool) {
+        let of = &mut self.tiers[tier].failing.refusing;
+        let changed = if refusing { of.insert(worker) } else { of.remove(&worker) };
+        if changed && refusing && of.len() == 1 {
+            tracing::error!(tier, "requests for some dirty data of the cache are refused");
+        } else if changed && of.is_empty() {
+            tracing::info!(tier, "no requests are refused any more");
+        }
+    }
+
+    /// A tier has found that the only copy of a run of a volume is gone.
+    fn lose_data(&mut self, tier: usize, volume: VolumeId, run: &Range<u64>) {
+        let known = &mut self.tiers[tier];
+        known.lost_places += 1;
+        if known.lost_places > MOST_LOST_LINES {
+            return;
+        }
+        let offered =
+            self.offer.all().iter().find(|offered| offered.ids.get(tier) == Some(&volume));
+        let name = offered.map_or("one that is gone", |offered| offered.volume.name.as_str());
+        tracing::error!(
+            tier,
+            volume = name,
+            offset = run.start * SECTOR_BYTES,
+            bytes = (run.end - run.start) * SECTOR_BYTES,
+            "dirty data is lost, for the cache device has something else in its place: it reads \
+             as an error until it is written anew"
+        );
+        if self.tiers[tier].lost_places == MOST_LOST_LINES {
+            tracing::error!(
+                tier,
+                "of further places with lost data nothing is said here; `floe status` counts them"
+            );
+        }
+    }
+
+    /// Records in the superblock how much of a tier's data may be old, if that is still possible.
+    fn note(&mut self, tier: usize) {
+        let written = self.tiers[tier].note();
+        let failing = &mut self.tiers[tier].failing;
+        let was_unnoted = std::mem::replace(&mut failing.unnoted, written.is_err());
+        match written {
+            Err(error) if !was_unnoted => {
+                tracing::error!(
+                    tier,
+                    %error,
+                    "the superblock of the cache could not be written; it is tried again"
+                );
+            }
+            Ok(()) if was_unnoted => {
+                tracing::info!(
+                    tier,
+                    "the superblock of the cache says by now that it is not to be used"
+                );
+            }
+            _ => {}
+        }
+        // The peer tiers know of it, too: they may be there where the state directory is not.
+        if let Err(error) = link(self.stack, self.tiers.iter_mut()) {
+            tracing::error!(tier, %error, "the superblock of a peer tier could not be written");
+        }
+        let unnoted = self.tiers.iter().any(|tier| tier.failing.unnoted);
+        self.note_again = unnoted.then(|| Instant::now() + NOTE_AGAIN);
+    }
+
+    /// Retries failed notes that are due.
+    fn note_when_due(&mut self) {
+        if self.note_again.take_if(|due| *due <= Instant::now()).is_some() {
+            self.note_unnoted();
+        }
+    }
+
+    /// Retries failed notes.
+    fn note_unnoted(&mut self) {
+        let unnoted = |tier: &usize| self.tiers[*tier].failing.unnoted;
+        let unnoted: Vec<usize> = (0..self.tiers.len()).filter(unnoted).collect();
+        unnoted.into_iter().for_each(|tier| self.note(tier));
+    }
+}
+
+/// Runs the work on an extra thread, and waits for it.
+///
+/// # Errors
+/// When the server is to end first, the work panics, or there is no thread for it.
+fn beside<T: Send + 'static>(
+    control: &mut Control,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    wait_for(control, work, |control| control.end.is_due)
+}
+
+/// Runs work of the end of the server on an extra thread, and waits for it.
+///
+/// # Errors
+/// When the server is abandoned first, the work panics, or there is no thread for it.
+fn beside_the_end<T: Send + 'static>(
+    control: &mut Control,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Problem> {
+    wait_for(control, work, |control| control.end.is_abandoned)
+}
+
+fn wait_for<T: Send + 'static>(
+    control: &mut Control,
+    work: impl FnOnce() -> T + Send + 'static,
+    is_over: impl Fn(&Control) -> bool,
+) -> Result<T, Problem> {
+    let (result, results) = mpsc::channel();
+    let sender = control.inbox.sender.clone();
+    let run = move || {
+        let done = catch_unwind(AssertUnwindSafe(work));
+        // The receiver is gone when the server ends.
+        let _ = result.send(done);
+        let _ = sender.send(Event::WorkDone);
+    };
+    let thread = Builder::new().name("floe-open".to_owned()).spawn(run);
+    thread.map_err(|error| Problem::Other(format!("cannot start a thread: {error}")))?;
+    loop {
+        match results.try_recv() {
+            Ok(Ok(done)) => return Ok(done),
+            Ok(Err(_)) => return Err(Problem::Other("the work on a device panicked".to_owned())),
+            Err(TryRecvError::Disconnected) => unreachable!("it sends a result first"),
+            Err(TryRecvError::Empty) if is_over(control) => return Err(Problem::Ending),
+            Err(TryRecvError::Empty) => {}
+        }
+        let restores = |job: &Job| matches!(job.operation, Operation::Restore);
+        if let Some(at) = control.jobs.iter().position(restores) {
+            let job = control.jobs.remove(at).expect("it has just been there");
+            let reply = restore(control).unwrap_or_else(|refusal| refusal);
+            control.answer(job.admin, reply);
+        } else {
+            control.next(None);
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! The board: the state of volumes and tiers that the control thread publishes, so that status,
+//! metrics and health are answered while it works.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::admin::{Reply, Trouble};
+use crate::offer::{Offer, Offered};
+use crate::status::{Snapshot, TierFacts};
+use crate::tier::KnownTier;
+
+/// All clients are served, and the server needs attention.
+const DEGRADED: Reply = Reply::Done("degraded");
+
+/// The state that was published last.
+#[derive(Debug)]
+pub(crate) struct Board(Mutex<Arc<State>>);
+
+/// The volumes and tiers at a moment.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Also those that are leaving.
+    pub(crate) volumes: Vec<Offered>,
+    pub(crate) tiers: Vec<TierFacts>,
+    /// The reply of `/healthz`, as far as the control thread knows.
+    health: Reply,
+}
+
+impl Board {
+    pub(crate) fn new(offer: &Offer, tiers: &[KnownTier]) -> Self {
+        Self(Mutex::new(Arc::new(State::of(offer, tiers))))
+    }
+
+    pub(crate) fn publish(&self, offer: &Offer, tiers: &[KnownTier]) {
+        let state = Arc::new(State::of(offer, tiers));
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
+    }
+
+    pub(crate) fn state(&self) -> Arc<State> {
+        Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    fn of(offer: &Offer, tiers: &[KnownTier]) -> Self {
+        Self {
+            volumes: offer.all().to_vec(),
+            tiers: tiers.iter().map(KnownTier::facts).collect(),
+            health: health(tiers),
+        }
+    }
+
+    /// Returns the reply of `/healthz`.
+    pub(crate) fn health(&self) -> Reply {
+        match &self.health {
+            Reply::Done(_) if self.lacks_half() => DEGRADED,
+            known => known.clone(),
+        }
+    }
+
+    /// Returns whether a mirror is degraded. Mirrors are asked for their halves now: they change
+    /// without the control thread.
+    pub(crate) fn lacks_half(&self) -> bool {
+        self.tiers.iter().any(TierFacts::lacks_half)
+    }
+}
+
+fn health(tiers: &[KnownTier]) -> Reply {
+    let mut failing = tiers.iter().enumerate();
+    if let Some((at, tier)) = failing.find(|(_, tier)| !tier.failing.refusing.is_empty()) {
+        let problem = format!(
+            "requests are refused: tier {at} ({}) has dirty data that cannot be read or replaced; \
+             floe status says how much",
+            tier.name
+        );
+        return Reply::trouble(Trouble::Refusing, problem);
+    }
+    let is_degraded = tiers.iter().any(|tier| tier.failing.degraded);
+    if is_degraded { DEGRADED } else { Reply::Done("ok") }
+}
+
+/// Bytes that only some tier of the cache has, from the top, and that only memory has.
+#[derive(Debug, Default)]
+pub(crate) struct Dirty {
+    pub(crate) tiers: Vec<u64>,
+    pub(crate) held_bytes: u64,
+}
+
+impl Dirty {
+    pub(crate) fn of(snapshots: &[Snapshot]) -> Self {
+        let mut dirty = Self::default();
+        for snapshot in snapshots {
+            for (at, (stats, _)) in snapshot.tiers().enumerate() {
+                dirty.tiers.resize(dirty.tiers.len().max(at + 1), 0);
+                dirty.tiers[at] += stats.dirty_bytes;
+                dirty.held_bytes += stats.held_bytes;
+            }
+        }
+        dirty
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.tiers.iter().sum()
+    }
+
+    /// Logs what `kill -9` would lose.
+    pub(crate) fn log(&self) {
+        let (dirty_bytes, held_bytes) = (self.bytes(), self.held_bytes);
+        match dirty_bytes + held_bytes {
+            0 => tracing::warn!("still ending, with nothing that kill -9 would lose"),
+            _ => tracing::warn!(
+                dirty_bytes,
+                held_bytes,
+                "still flushing; kill -9 would lose what is dirty"
+            ),
+        }
+    }
+}

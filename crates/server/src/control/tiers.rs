@@ -1,0 +1,285 @@
+//! Attaches a tier to the running server.
+//!
+//! The first tier stays the first: it numbers the volumes for clients, and memory and shedding are
+//! made for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use floe_block::{Exchange, Kind, VolumeId};
+
+use super::{Control, Wait, beside};
+use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
+use crate::kept::Consent;
+use crate::messages::{Command, Message, Problem, TierCommand};
+use crate::tier::open::TierOrder;
+use crate::tier::{TierKey, in_threads, link};
+
+/// The longest that requests of clients wait at the I/O gate for those below it. Attaching or
+/// detaching a tier fails after that.
+pub(crate) const GATE_TIME: Duration = Duration::from_secs(60);
+
+/// Opens the device of a tier, attaches it below another one while nothing is under way there, and
+/// records it in the peer tiers before it has any data.
+pub(crate) fn attach_tier(
+    control: &mut Control,
+    wanted: NewTier,
+    paths: AllowedPaths,
+) -> Result<Reply, Reply> {
+    let at = wanted.at.unwrap_or(control.tiers.len());
+    check_place(at, control.tiers.len())?;
+    let tier = {
+        let NewTier { tier: spec, initialise, discard_dirty, .. } = wanted;
+        let memory = control.config.memory.as_ref().map_or(0, |memory| memory.usage().size_bytes);
+        let above_bytes =
+            control.tiers[..at].iter().map(|tier| tier.cache_bytes).sum::<u64>() + memory;
+        let volumes = control.offer.all().iter().map(|offered| offered.volume.clone()).collect();
+        let consent = Consent { initialise, discard_dirty, ..Consent::default() };
+        let threads = control.workers.len();
+        let (state, devices) = (control.config.state.clone(), Arc::clone(&control.config.devices));
+        let order =
+            TierOrder { spec, consent, threads, above_bytes, paths, volumes, state, devices };
+        let made = beside(control, move || order.make()).map_err(Problem::into_reply)?;
+        made.map_err(|error| {
+            let trouble = if error.is_failure { Trouble::Failed } else { Trouble::Conflict };
+            Reply::trouble(trouble, error.to_string())
+        })?
+    };
+    let above = control.tiers[at - 1].key;
+    let key = TierKey(control.keys_given);
+    control.keys_given += 1;
+    let new_ids: Vec<VolumeId> =
+        (0..control.offer.all().len()).map(|volume| tier.cache.id(volume)).collect();
+    let (known, parts) = in_threads(tier, key, Exchange::between(&control.workers.wake_ups()));
+
+    // Every worker opens the device.
+    let open = parts.into_iter().enumerate();
+    let open = open.map(|(worker, part)| (worker, Command::OpenTier(Box::new(part)))).collect();
+    if let Err(problem) = control.ask(Wait::UntilEnd, open) {
+        return Err(dismiss(control, above, problem));
+    }
+
+    // Nothing is under way at its place.
+    let quiesce = || Command::Tier(TierCommand::Quiesce { above });
+    if let Err(problem) = control.ask_all(Wait::AtMost(GATE_TIME), quiesce) {
+        return Err(dismiss(control, above, problem));
+    }
+
+    // The peer tiers record it before it may hold dirty data. From here on its device may be found
+    // failing.
+    let ids: Arc<[(VolumeId, VolumeId)]> = {
+        let volumes = control.offer.all().iter().zip(&new_ids);
+        volumes.map(|(offered, new)| (offered.ids[at - 1], *new)).collect()
+    };
+    control.tiers.insert(at, known);
+    if let Err(error) = link(control.stack, control.tiers.iter_mut()) {
+        // Undo: remove it from the peer tiers' records.
+        let known = control.tiers.remove(at);
+        if let Err(error) = link(control.stack, control.tiers.iter_mut()) {
+            tracing::error!(
+                name = %known.name,
+                %error,
+                "at the next start a cache may ask for a tier that was not attached"
+            );
+        }
+        let problem = format!("the superblock of a cache could not be written: {error}");
+        return Err(dismiss(control, above, Problem::Other(problem)));
+    }
+    let mut new_ids = new_ids.into_iter();
+    control.renumber(|offered| {
+        offered.ids.insert(at, new_ids.next().expect("it has numbered all volumes"));
+    });
+
+    // It is put in, and there is no way back but to detach it: also a worker that is late will.
+    let put_in = || Command::Tier(TierCommand::PutIn { above, ids: Arc::clone(&ids) });
+    let put_in = control.ask_all(Wait::Long, put_in);
+    let (name, bytes) = (&control.tiers[at].name, control.tiers[at].cache_bytes);
+    tracing::info!(tier = at, %name, bytes, "tier added");
+    match put_in {
+        Ok(_) => Ok(Reply::Done("added")),
+        Err(problem) => {
+            Err(Reply::trouble(Trouble::Failed, format!("the tier is added, but {problem}")))
+        }
+    }
+}
+
+/// Undoes all steps before a tier is put in: workers close its device and open the I/O gate.
+fn dismiss(control: &mut Control, above: TierKey, problem: Problem) -> Reply {
+    // The first problem is what counts.
+    let _ = control.ask_all(Wait::Long, || Command::Tier(TierCommand::Dismiss { above }));
+    Reply::trouble(Trouble::Failed, problem.to_string())
+}
+
+fn check_place(at: usize, tiers: usize) -> Result<(), Reply> {
+    if at == 0 {
+        return Err(conflict(
+            "a tier comes below the first one, which clients, memory and shedding depend on: say 1 \
+             or more",
+        ));
+    }
+    if at > tiers {
+        return Err(conflict(match tiers {
+            1 => format!("a tier cannot be number {at}: below the only one it is number 1"),
+            _ => format!(
+                "a tier cannot be number {at}: with {tiers} tiers, one more is number 1 to {tiers}"
+            ),
+        }));
+    }
+    Ok(())
+}
+
+fn conflict(problem: impl Into<String>) -> Reply {
+    Reply::trouble(Trouble::Conflict, problem)
+}
+
+/// Cleans a tier, for the most part while clients go on, and detaches it while nothing is under way
+/// there. A tier that cannot be cleaned stays.
+pub(crate) fn detach_tier(control: &mut Control, number: usize) -> Result<Reply, Reply> {
+    if number == 0 {
+        let problem = "the first tier stays: clients, memory and shedding depend on it";
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
+    let Some(tier) = control.tiers.get(number) else {
+        let last = control.tiers.len() - 1;
+        let problem = format!("there is no tier {number}: the last one is number {last}");
+        return Err(Reply::trouble(Trouble::NotFound, problem));
+    };
+    let (tier, above) = (tier.key, control.tiers[number - 1].key);
+    if let Err(problem) = clean(control, number, tier, above) {
+        return Err(keep(control, number, above, &problem));
+    }
+
+    // It leaves nothing on its device, for its data will be old: then it is taken out.
+    let vacated = vacate(control, number);
+    let taken_out = control.ask_all(Wait::Long, || {
+        Command::Tier(TierCommand::TakeOut { above }) // also a worker that is late will
+    });
+    let gone = control.tiers.remove(number);
+    control.renumber(|offered| {
+        offered.ids.remove(number);
+    });
+    tracing::info!(tier = number, name = %gone.name, "tier removed");
+    let taken_out = taken_out.map_err(|problem| format!("the tier is removed, but {problem}"));
+    match vacated.and(taken_out.map(drop)) {
+        Ok(()) => Ok(Reply::Done("removed")),
+        Err(problem) => Err(Reply::trouble(Trouble::Failed, problem)),
+    }
+}
+
+/// Cleans a tier. In the end the I/O gate above it is shut, and nothing is under way in it.
+fn clean(
+    control: &mut Control,
+    number: usize,
+    tier: TierKey,
+    above: TierKey,
+) -> Result<(), Problem> {
+    let limit = || Command::Tier(TierCommand::LimitDirty { tier, bytes: 0 });
+    control.ask_all(Wait::UntilEnd, limit)?;
+    empty(control, Wait::UntilEnd, number, above)?;
+    let gate = Wait::AtMost(GATE_TIME);
+    control.ask_all(gate, || Command::Tier(TierCommand::Quiesce { above }))?;
+    empty(control, gate, number, above)?;
+    control.ask_all(gate, || Command::Tier(TierCommand::Rest { above })).map(drop)
+}
+
+/// Makes a worker clean a tier's dirty data of all volumes, by their numbers in the tier above it.
+/// Any worker can do it, as for a flush.
+fn empty(control: &mut Control, wait: Wait, number: usize, above: TierKey) -> Result<(), Problem> {
+    let ids = control.offer.all().iter().map(|offered| offered.ids[number - 1]);
+    let volumes: Vec<VolumeId> = ids.collect();
+    let empty = |volume| Command::Tier(TierCommand::Empty { above, volume });
+    let workers = (0..control.workers.len()).cycle();
+    control.ask(wait, workers.zip(volumes.into_iter().map(empty)).collect()).map(drop)
+}
+
+/// Undoes all steps before a tier is taken out: it may be dirty again, and workers open the I/O
+/// gate.
+fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem) -> Reply {
+    let bytes = control.tiers[number].most_dirty_bytes.unwrap_or(u64::MAX);
+    // The first problem is what counts.
+    let _ = control.ask_all(Wait::Long, || Command::Tier(TierCommand::Keep { above, bytes }));
+    Reply::trouble(
+        Trouble::Failed,
+        format!("tier {number} stays, since it could not bring down what only it has: {problem}"),
+    )
+}
+
+/// Empties the device of a detached persistent tier: later writes bypass it and make its content
+/// old.
+fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
+    let Some(keeper) = control.tiers[number].keeper.take() else { return Ok(()) };
+    keeper.note_clean();
+    // The peer tiers forget it before its device may be reused.
+    let linked = link(control.stack, control.tiers.iter_mut());
+    // A tier whose device has failed may still accept its superblock.
+    let given_up = control.tiers.iter().filter(|tier| tier.failing.degraded);
+    let peers = given_up.filter_map(|tier| tier.keeper.as_ref());
+    let forgotten = peers.map(|peer| peer.forget_companion(&keeper)).fold(Ok(()), Result::and);
+    let unlinked = linked.and(forgotten).map_err(|error| {
+        format!(
+            "the tier is removed, but others could not be told so, and will ask for it at the next \
+             start: {error}"
+        )
+    });
+    let vacated = keeper.vacate().map_err(|error| {
+        format!(
+            "the tier is removed, but its device could not be told so: {error}; do not serve it \
+             again without --initialise"
+        )
+    });
+    unlinked.and(vacated)
+}
+
+/// Tests the failed cache devices, makes all workers use them again, and tests by a flush that
+/// persistent ones accept writes.
+pub(crate) fn restore(control: &mut Control) -> Result<Reply, Reply> {
+    let refuse = |at: usize, problem: &dyn std::fmt::Display| {
+        Err(Reply::trouble(Trouble::Failed, format!("tier {at} is not restored: {problem}")))
+    };
+    control.note_unnoted();
+    for at in 0..control.tiers.len() {
+        if !control.tiers[at].failing.degraded {
+            continue;
+        }
+        if let Err(error) = control.tiers[at].try_device() {
+            return refuse(at, &format!("its cache device still fails: {error}"));
+        }
+        let failing = &control.tiers[at].failing;
+        if failing.retired {
+            let problem = "its cache was ended when its journal could not be written; start floe \
+                           again to use the device again";
+            return refuse(at, &problem);
+        }
+        if failing.journal_lost {
+            let (tier, stuck) = (control.tiers[at].key, failing.stuck);
+            control.workers.tell_all(|| Message::Bypass { tier, stuck });
+            let problem = "its journal could not be written, and what is dirty in it is being \
+                           written back; start floe again after that";
+            return refuse(at, &problem);
+        }
+    }
+
+    // They are used again, unless a worker says otherwise from here on.
+    control.tiers.iter_mut().for_each(|tier| tier.failing.degraded = false);
+    let failed = |problem: String| Reply::trouble(Trouble::Failed, problem);
+    let restored = control.ask_all(Wait::Long, || Command::Restore);
+    restored.map_err(|problem| failed(problem.to_string()))?;
+    tracing::info!("the cache device is used again");
+    // Data that could not be read is read to be written back: only that shows that it can be.
+    let refuses = control.tiers.iter().any(|tier| !tier.failing.refusing.is_empty());
+    let kind = if refuses { Kind::Drain } else { Kind::Flush };
+    let flushed = match control.is_persistent() || refuses {
+        true => control.flush(Wait::UntilEnd, control.offer.ids(), kind),
+        false => control.snapshots(Wait::UntilEnd).map(drop),
+    };
+    if let Some(at) = control.tiers.iter().position(|tier| tier.failing.degraded) {
+        return refuse(at, &"its cache device fails again");
+    }
+    flushed.map_err(|problem| {
+        failed(format!("the cache device is used again, but a flush failed: {problem}"))
+    })?;
+    for tier in 0..control.tiers.len() {
+        control.note(tier);
+    }
+    Ok(Reply::Done("restored"))
+}

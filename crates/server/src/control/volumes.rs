@@ -1,0 +1,262 @@
+//! Adds a volume to the running server.
+
+use std::sync::Arc;
+
+use floe_block::{Kind, VolumeId};
+use floe_device::Role;
+
+use super::{Control, Wait, beside};
+use crate::admin::{Addition, AllowedPaths, AnaState, Reply, Trouble};
+use crate::kept::{Keeper, without};
+use crate::messages::{Command, Done, Event, Problem};
+use crate::offer::{Offered, absent, present};
+use crate::status::ByProtocol;
+use crate::volume::{Reach, Volume};
+
+/// Opens the device, adds the volume in all workers, writes it down, and offers it.
+pub(crate) fn add_volume(
+    control: &mut Control,
+    addition: Addition,
+    paths: AllowedPaths,
+) -> Result<Reply, Reply> {
+    absent(control.offer.all(), &addition.name)?;
+    let prepared = beside(control, move || prepare(addition, &paths));
+    let volume = prepared.map_err(Problem::into_reply)?.map_err(|problem| match problem {
+        Problem::Path(_) => problem.into_reply(),
+        _ => Reply::trouble(Trouble::Input, problem.to_string()),
+    })?;
+    let offerable = control.offer.check(&volume);
+    offerable.map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
+
+    let ids: Vec<_> =
+        control.tiers.iter().filter_map(|tier| Some(tier.keeper.as_ref()?.id())).collect();
+    if let Some(state) = &control.config.state {
+        let missing = without(state, std::slice::from_ref(&volume), &ids, |_| false);
+        let missing =
+            missing.map_err(|refusal| Reply::trouble(Trouble::Conflict, refusal.to_string()))?;
+        missing.go_on();
+    }
+
+    // Every worker opens the device.
+    let name = volume.name.clone();
+    let open = || Command::OpenVolume { name: name.clone(), source: Arc::clone(&volume.backing) };
+    if let Err(problem) = control.ask_all(Wait::UntilEnd, open) {
+        // Undo: those that have it open close it. The first problem is what counts.
+        let _ = control.ask_all(Wait::Long, || Command::CloseVolume { name: name.clone() });
+        return Err(problem.into_reply());
+    }
+
+    // They add it, and number it alike.
+    let added = control.ask_all(Wait::Long, || Command::AddVolume { name: name.clone() });
+    let ids = match added.map_err(Problem::into_reply)?.pop() {
+        Some(Done::Numbered(ids)) => ids,
+        other => unreachable!("workers number the volume they add, not {other:?}"),
+    };
+
+    // The volume's own drain makes durable, in every tier, that nothing is left of another one of
+    // its number. Then the tiers know of it.
+    if control.is_persistent() {
+        let drained = control.flush(Wait::UntilEnd, vec![ids[0]], Kind::Drain);
+        let known = match drained {
+            Ok(()) => control.write_down(&ids, |keeper, id| keeper.add(id, &volume)),
+            Err(problem) => Err(problem.to_string()),
+        };
+        if let Err(problem) = known {
+            // Undo: the workers forget it again.
+            for tier in 0..control.tiers.len() {
+                if let Err(second) = forget(control, tier, ids[0]) {
+                    return Err(Reply::trouble(
+                        Trouble::Failed,
+                        format!(
+                            "the volume is not served any more, but tier {tier} still has it: \
+                             {second}"
+                        ),
+                    ));
+                }
+            }
+            return Err(Reply::trouble(Trouble::Failed, problem));
+        }
+    }
+
+    watch(control, &volume);
+    let bytes = volume.backing.size_bytes();
+    let offered = Offered { id: ids[0], ids, volume, bytes, leaving: false };
+    let offer = control.offer.change(|volumes| volumes.push(offered));
+    offer.map_err(|error| Reply::trouble(Trouble::Failed, error.to_string()))?;
+    control.announce();
+    tracing::info!(volume = %name, bytes, "volume added");
+    Ok(Reply::Done("added"))
+}
+
+/// Makes the device ready, if the client may name it.
+fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> {
+    let Addition { name, backing, read_only, description } = addition;
+    paths.check_device(&backing)?;
+    let source = backing.prepare(Role::Backing { read_only });
+    let source = source.map_err(|error| Problem::Other(error.to_string()))?;
+    paths.check_device(&backing)?; // a link may have been changed meanwhile
+    let backing = Arc::new(source);
+    Ok(Volume { name, description, backing, read_only, reach: Reach::Clients })
+}
+
+/// Sends the clients of a volume away, flushes it, and forgets it. A volume that cannot be flushed
+/// stays. Once it has begun to go the server ends after it.
+pub(crate) fn remove_volume(
+    control: &mut Control,
+    name: &str,
+    force: bool,
+) -> Result<Reply, Reply> {
+    let offered = present(control.offer.all(), name)?;
+    if offered.volume.reach.is_local() {
+        let problem = format!("volume {name:?} is attached to this machine, and stays as it is");
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
+    let (id, ids) = (offered.id, offered.ids.clone());
+    let snapshots = control.snapshots(Wait::UntilEnd).map_err(Problem::into_reply)?;
+    let mut clients = ByProtocol::default();
+    snapshots.iter().for_each(|thread| clients += &thread.users(id));
+    if clients.total() > 0 && !force {
+        let uses = if clients.total() == 1 { "client uses" } else { "clients use" };
+        let problem = format!(
+            "{} {uses} volume {name:?} ({clients}); --force (?force) takes it from them",
+            clients.total()
+        );
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
+    if clients.total() > 0 {
+        tracing::warn!(volume = %name, %clients, "taking the volume from clients by force");
+    }
+
+    // Clients do not see it any more, and those that use it are sent away; workers break off with
+    // clients that hang.
+    set_leaving(control, id, true);
+    let cleaned = control
+        .ask_all(Wait::Long, || Command::RetireVolume(id))
+        .and_then(|_| control.flush(Wait::Long, vec![id], Kind::Drain))
+        .and_then(|()| forget(control, 0, id));
+    if let Err(problem) = cleaned {
+        // Undo: it is offered again.
+        set_leaving(control, id, false);
+        let problem = format!("the volume stays, since it could not be flushed: {problem}");
+        return Err(Reply::trouble(Trouble::Failed, problem));
+    }
+
+    // One tier after the other: a worker that still has it in one may ask any other for what is in
+    // the tier below.
+    for tier in 1..control.tiers.len() {
+        forget(control, tier, id).map_err(|problem| {
+            let problem = format!(
+                "the volume is not served any more, but tier {tier} still has it: {problem}"
+            );
+            Reply::trouble(Trouble::Failed, problem)
+        })?;
+    }
+    let removed = control.offer.change(|volumes| volumes.retain(|offered| offered.id != id));
+    removed.expect("a part of what can be offered can be");
+    tracing::info!(volume = %name, "volume removed");
+    match control.write_down(&ids, Keeper::remove) {
+        Ok(()) => Ok(Reply::Done("removed")),
+        Err(problem) => {
+            Err(Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}")))
+        }
+    }
+}
+
+/// Makes all workers forget a volume in one tier.
+pub(crate) fn forget(control: &mut Control, tier: usize, volume: VolumeId) -> Result<(), Problem> {
+    control.ask_all(Wait::Long, || Command::RemoveVolume { tier, volume }).map(drop)
+}
+
+fn set_leaving(control: &mut Control, id: VolumeId, leaving: bool) {
+    let changed = control.change_volume(id, |offered| offered.leaving = leaving);
+    changed.expect("a part of what can be offered can be");
+    control.publish();
+}
+
+/// Has the control thread told when the volume's device may have another size.
+pub(crate) fn watch(control: &Control, volume: &Volume) {
+    let (sender, name) = (control.inbox.sender.clone(), volume.name.clone());
+    let notify = move || {
+        let _ = sender.send(Event::DeviceChanged { volume: name.clone() }); // unless it has ended
+    };
+    volume.backing.on_change(Box::new(notify));
+}
+
+/// Lets a volume grow with its device, if it was as large as that. Others were given their size.
+pub(crate) fn follow_device(control: &mut Control, name: &str) {
+    let Ok(offered) = present(control.offer.all(), name) else { return };
+    let (before, backing) = (offered.bytes, Arc::clone(&offered.volume.backing));
+    if offered.volume.reach.is_local() || backing.size_bytes() != before {
+        return;
+    }
+    match beside(control, move || backing.refresh()) {
+        Ok(Ok(bytes)) if bytes > before => match resize_volume(control, name, None) {
+            Ok(_) => {}
+            Err(problem) => tracing::warn!(volume = name, ?problem, "volume not resized"),
+        },
+        Ok(Ok(bytes)) if bytes < before => {
+            tracing::error!(volume = name, bytes, before, "the backing device has shrunk");
+        }
+        Ok(Ok(_)) | Err(_) => {} // another change, or the end
+        Ok(Err(error)) => tracing::warn!(volume = name, %error, "backing device not measured"),
+    }
+}
+
+/// Lets a volume have the size its device has by now, or `wanted`: in the workers first, then for
+/// clients.
+pub(crate) fn resize_volume(
+    control: &mut Control,
+    name: &str,
+    wanted: Option<u64>,
+) -> Result<Reply, Reply> {
+    let offered = present(control.offer.all(), name)?;
+    if offered.volume.reach.is_local() {
+        let problem = format!("volume {name:?} is attached to this machine, and stays as it is");
+        return Err(Reply::trouble(Trouble::Conflict, problem));
+    }
+    let (id, ids, before) = (offered.id, offered.ids.clone(), offered.bytes);
+    let backing = Arc::clone(&offered.volume.backing);
+    let refuse = |problem: String| Reply::trouble(Trouble::Conflict, problem);
+    let measured = beside(control, move || backing.refresh()).map_err(Problem::into_reply)?;
+    let there = measured.map_err(|error| refuse(error.to_string()))?;
+    let bytes = wanted.unwrap_or(there);
+    if bytes > there {
+        return Err(refuse(format!(
+            "the backing device has {there} bytes, not {bytes}: enlarge it first"
+        )));
+    }
+    if !bytes.is_multiple_of(512) {
+        return Err(refuse(format!("{bytes} bytes are no size: it has to be a multiple of 512")));
+    }
+    if bytes < before {
+        return Err(refuse(format!(
+            "volume {name:?} has {before} bytes: it can grow, but not shrink to {bytes}"
+        )));
+    }
+    // There is no undo: a volume that has grown in some workers reads as its device does, and its
+    // clients see the new size only in the end.
+    let grown = control.ask_all(Wait::Long, || Command::ResizeVolume(id, bytes));
+    grown.map_err(Problem::into_reply)?;
+    let failed = |problem: String| Reply::trouble(Trouble::Failed, problem);
+    control.write_down(&ids, |keeper, id| keeper.resize(id, there)).map_err(failed)?;
+    let offer = control.change_volume(id, |offered| offered.bytes = bytes);
+    offer.map_err(|error| failed(error.to_string()))?;
+    tracing::info!(volume = name, bytes, "volume resized");
+    Ok(Reply::Done("resized"))
+}
+
+/// Sets the access to a volume. Once this returns, no connection begins a request that the state
+/// forbids; requests that it had begun before may still be under way.
+pub(crate) fn set_access(
+    control: &mut Control,
+    name: &str,
+    state: AnaState,
+) -> Result<Reply, Reply> {
+    present(control.offer.all(), name)?;
+    control.config.nvme.paths.set_access(name, state.into());
+    control.announce();
+    // Workers take messages in order, so all have taken the offer when they answer.
+    control.snapshots(Wait::UntilEnd).map_err(Problem::into_reply)?;
+    tracing::info!(volume = name, %state, "access of NVMe hosts set");
+    Ok(Reply::Done("set"))
+}

@@ -1,0 +1,136 @@
+//! The paths of NVMe hosts to a server that stands by.
+//!
+//! A host of a pair connects to both servers. They have the same subsystem and the same volumes, so
+//! that the host sees one disk with two paths. The standby says that its volumes are inaccessible
+//! there (ANA), and the host uses the other path. When the standby takes over it hands the
+//! connections to the server that it becomes. That server tells the hosts, by an asynchronous
+//! event, that the access has changed. They find the volumes optimized, and go on by the same
+//! connections.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use floe_device::{Completion, Device, OpenError, Operation, Pool, Ring};
+use floe_nvme::target::paths::AccessState;
+use floe_nvme::target::subsystem::Subsystem;
+
+use crate::limits::Limits;
+use crate::listener::{ListenAddress, Listener};
+use crate::server::{Bound, Server};
+use crate::setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
+use crate::tier::Tier;
+use crate::volume::{DeviceSource, Reach, Volume};
+
+/// The time for hosts to take their last replies: clients of the volumes wait for the takeover.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// The NVMe addresses of a server that stands by.
+#[derive(Debug, Clone)]
+pub struct Away {
+    config: ServerSetup,
+    sockets: Vec<(Arc<OwnedFd>, ListenAddress)>,
+    subsystem: Arc<Subsystem>,
+}
+
+impl Away {
+    /// The NVMe addresses of a server; `None` if it has none.
+    ///
+    /// # Errors
+    /// When the system is short of something.
+    pub fn of(bound: &Bound) -> Result<Option<Self>, ServeError> {
+        let nvme = bound.listeners.iter().filter(|it| it.nvme_address().is_some());
+        let copy = |it: &Listener| {
+            let socket = it.socket.try_clone().map_err(ServeError::Standby)?;
+            Ok((Arc::new(socket), it.address.clone()))
+        };
+        let sockets = nvme.map(copy).collect::<Result<Vec<_>, ServeError>>()?;
+        let (config, subsystem) = (bound.config.clone(), Arc::clone(&bound.subsystem));
+        Ok((!sockets.is_empty()).then_some(Self { config, sockets, subsystem }))
+    }
+
+    /// Ends it: hosts will be told that they can use these volumes here.
+    pub fn end<'a>(&self, volumes: impl Iterator<Item = &'a str>) {
+        volumes.for_each(|name| self.config.nvme.paths.set_access(name, AccessState::Optimized));
+    }
+
+    /// A server that tells of these volumes, by their names and sizes in bytes, and serves none.
+    ///
+    /// # Errors
+    /// When the system is out of something.
+    ///
+    /// # Panics
+    /// Without a tier.
+    pub fn serve(
+        &self,
+        tiers: Vec<Tier>,
+        volumes: Vec<(String, u64)>,
+        signal: OwnedFd,
+    ) -> Result<Server, ServeError> {
+        let listener = |(socket, address): &(Arc<OwnedFd>, ListenAddress)| {
+            let socket = Rc::new(socket.try_clone().map_err(ServeError::Standby)?);
+            Ok(Listener::copy(socket, address.clone(), &self.subsystem))
+        };
+        let listeners = self.sockets.iter().map(listener).collect::<Result<_, ServeError>>()?;
+        let limits = Limits { farewell_time: FAREWELL, ..self.config.limits };
+        let nvme = NvmeSetup { hands_off: true, ..self.config.nvme.clone() };
+        let admin = AdminSetup::default();
+        let config = ServerSetup { limits, admin, nvme, turn: None, ..self.config.clone() };
+        for (name, _) in &volumes {
+            config.nvme.paths.set_access(name, AccessState::Inaccessible);
+        }
+        let volume = |(name, bytes)| Volume {
+            name,
+            description: String::new(),
+            backing: Arc::new(Elsewhere(bytes)),
+            read_only: false,
+            reach: Reach::Clients,
+        };
+        let volumes = volumes.into_iter().map(volume).collect();
+        Bound::of(config, listeners, &self.subsystem).serve(tiers, volumes, signal)
+    }
+}
+
+/// A volume that the other server has. No host comes as far as to its device.
+#[derive(Debug)]
+struct Elsewhere(u64);
+
+impl DeviceSource for Elsewhere {
+    fn size_bytes(&self) -> u64 {
+        self.0
+    }
+
+    fn refresh(&self) -> io::Result<u64> {
+        Ok(self.0)
+    }
+
+    fn open(&self, _: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
+        Ok(Box::new(Refusing { bytes: self.0, refused: Vec::new() }))
+    }
+}
+
+/// A device that refuses everything.
+struct Refusing {
+    bytes: u64,
+    refused: Vec<u64>,
+}
+
+impl Device for Refusing {
+    fn size_bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        self.refused.push(operation.token);
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        let refused = |token| {
+            let error = io::Error::other("the other server of the pair has the volume");
+            Completion { token, result: Err(error) }
+        };
+        done.extend(self.refused.drain(..).map(refused));
+    }
+}

@@ -1,0 +1,466 @@
+//! Opens the tiers of the cache: persistent ones from their devices, others anew. A tier that is
+//! added to a running server is made in the same way as those of the start.
+
+use std::cell::RefCell;
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use floe_block::{BlockCache, Config, Layout, Memory, MemoryTier};
+use floe_device::{FolderWitness, MirrorStatus, OpenError, Role, Witness};
+
+use crate::admin::AllowedPaths;
+use crate::config::{ServerConfig, TierConfig};
+use crate::kept::{
+    Consent, Parts, Peered, Ready, StartError, StateDir, Wishes, claim, company, examine,
+    may_claim, missing, volatile_data_start,
+};
+use crate::tier::Tier;
+use crate::volume::{DeviceSource, Volume};
+
+/// A large new cache gets shards for so many threads: later servers may have more threads than the
+/// one that made it.
+const THREADS_SOME_DAY: usize = 8;
+
+/// Least groups of a useful shard, and the groups of a shard that is large enough for the cache to
+/// have shards in reserve.
+const GROUPS_A_SHARD: u64 = 16;
+const GROUPS_A_LARGE_SHARD: u64 = 64;
+
+/// The tiers of a cache, from the top, checked as far as possible without opening devices.
+#[derive(Debug)]
+pub struct PreparedTiers {
+    /// Each with its file and line, for errors.
+    tiers: Vec<(TierConfig, How, String)>,
+    consent: Consent,
+    state: Option<StateDir>,
+}
+
+#[derive(Debug)]
+enum How {
+    Kept(Box<Wishes>),
+    Volatile {
+        caches: Vec<BlockCache>,
+        /// The byte of a file or disk at which the data begins.
+        data_start: u64,
+        consent: Consent,
+    },
+}
+
+impl PreparedTiers {
+    /// Checks the tiers of validated settings. `memory` is the tier above them.
+    ///
+    /// # Errors
+    /// When a tier cannot be made so, or `consent` fits none.
+    pub fn new(
+        config: &ServerConfig,
+        memory: Option<&MemoryTier>,
+        consent: Consent,
+        state: Option<StateDir>,
+    ) -> Result<Self, TierError> {
+        let is_state = |path: &&PathBuf| state.as_ref().is_some_and(|state| state.has(path));
+        for (at, tier) in config.tiers().enumerate() {
+            if let Some(path) = tier.cache().paths().iter().find(is_state) {
+                let problem = format!(
+                    "cache: {} has the state of a cache; give a file of its own",
+                    path.display()
+                );
+                return Err(TierError::usage(problem).at(&config.before_cache(at)));
+            }
+        }
+        let needed = Consent { initialise: false, ..consent } != Consent::default();
+        let is_for = |tier: &TierConfig| tier.is_kept() || !needed && !tier.cache().is_memory();
+        // Without a persistent tier --discard-dirty may still be about one that is missing.
+        let may_miss =
+            state.is_some() && consent == Consent { discard_dirty: true, ..Consent::default() };
+        if consent != Consent::default() && !may_miss && !config.tiers().any(is_for) {
+            return Err(TierError::usage(FOR_KEPT));
+        }
+        let above = memory.map_or(Memory::None, MemoryTier::config);
+        // Memory is above the first tier only; the tier above a lower one holds data for it, too.
+        let memories = std::iter::once(above).chain(std::iter::repeat(Memory::None));
+        let mut above_bytes = memory.map_or(0, |memory| memory.usage().size_bytes);
+        let (tiers, threads): (Vec<_>, _) = (config.tiers().collect(), config.threads());
+        let before = |at| config.before_cache(at);
+        let several = tiers.len() > 1;
+        // With several tiers all need shards for the same number of threads.
+        let fewer_threads = config.serving.threads.is_none() && !several;
+        let lowest = tiers.iter().rposition(|tier| tier.is_kept());
+        let tier = |(at, (tier, memory)): (usize, (TierConfig, Memory))| {
+            let config = tier.config(memory, above_bytes);
+            above_bytes += tier.cache_bytes();
+            let mut how = How::new(&tier, config, threads, fewer_threads, consent)
+                .map_err(|error| in_tier(error, &tier, several).at(&before(at)))?;
+            if let How::Kept(wishes) = &mut how {
+                (wishes.lowest, wishes.state) = (lowest == Some(at), state.clone());
+            }
+            Ok((tier, how, before(at)))
+        };
+        let tiers = tiers
+            .into_iter()
+            .cloned()
+            .zip(memories)
+            .enumerate()
+            .map(tier)
+            .collect::<Result<_, TierError>>()?;
+        Ok(Self { tiers, consent, state })
+    }
+
+    /// Opens the tiers on their devices, which `devices` opens. `progress` receives the bytes of a
+    /// journal read so far and their total.
+    ///
+    /// # Errors
+    /// When a tier cannot be opened. A refusal changes nothing, on the device of any tier.
+    pub fn open(
+        self,
+        volumes: &[Volume],
+        devices: &dyn CacheDevices,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Vec<Tier>, TierError> {
+        let Self { tiers, consent, state } = self;
+        let witness = witness(volumes, state.as_ref());
+        let several = tiers.len() > 1;
+        if let Some(state) = state.as_ref().filter(|_| tiers.iter().any(|it| it.0.is_kept())) {
+            state.try_out().map_err(|refusal| refused(refusal.into()))?;
+        }
+        // A cache that is missing is found before a file is made in its place.
+        let mut sources: Vec<_> = tiers.iter().map(|_| None).collect();
+        let prepare = |which: &dyn Fn(&TierConfig) -> bool, sources: &mut [Option<_>]| {
+            for ((plan, _, before), source) in tiers.iter().zip(sources) {
+                if which(plan) {
+                    let device = device(plan, devices, witness.as_ref());
+                    *source =
+                        Some(device.map_err(|error| in_tier(error, plan, several).at(before))?);
+                }
+            }
+            Ok::<_, TierError>(())
+        };
+        prepare(&is_made, &mut sources)?;
+        let kept = tiers.iter().zip(&sources).filter(|((plan, ..), _)| plan.is_kept());
+        let kept: Vec<_> = kept.filter_map(|(_, source)| source.clone()).collect();
+        let missing = missing(state.as_ref(), volumes, &kept, consent).map_err(refused)?;
+        let discards = consent.discard_dirty || consent.accept_backing;
+        if discards && !missing.is_dirty() && !tiers.iter().any(|(plan, ..)| plan.is_kept()) {
+            return Err(TierError::usage(FOR_KEPT));
+        }
+        prepare(&|plan| !is_made(plan), &mut sources)?;
+        let sources = sources.into_iter().map(|source| source.expect("all are open"));
+        let mut tiers: Vec<_> = tiers
+            .into_iter()
+            .zip(sources)
+            .map(|((plan, how, _), source)| (plan, how, source))
+            .collect();
+        let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
+        let sources =
+            kept.iter().map(|(plan, _, source)| (plan.cache().to_string(), Arc::clone(source)));
+        let peered = company(&sources.collect::<Vec<_>>(), consent)
+            .map_err(|(at, error)| in_tier(refused(error), &kept[at].0, several))?;
+        for ((_, how, _), peered) in kept.iter_mut().zip(peered) {
+            if let How::Kept(wishes) = how {
+                wishes.peered = peered;
+            }
+        }
+        let examine = |(plan, how, source): (TierConfig, How, _)| {
+            let examined = how.examine(&source, volumes, progress);
+            let examined = examined.map_err(|error| in_tier(error, &plan, several))?;
+            Ok((plan, examined, source))
+        };
+        let tiers = tiers.into_iter().map(examine).collect::<Result<Vec<_>, TierError>>()?;
+        missing.go_on();
+        let begin = |(plan, examined, source): (TierConfig, Examined, _)| {
+            examined.begin(&plan, source).map_err(|error| in_tier(error, &plan, several))
+        };
+        tiers.into_iter().map(begin).collect()
+    }
+}
+
+/// The complaint about permissions that no cache needs.
+const FOR_KEPT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a \
+                        cache that is kept";
+
+/// Returns whether the device of a tier has been made: a file with a length, a disk, or anything on
+/// a network. A mirror has been made where one of its halves has, a stripe where all are there.
+fn is_made(plan: &TierConfig) -> bool {
+    let cache = plan.cache();
+    let is_made = |path: &std::path::PathBuf| {
+        std::fs::metadata(path).is_ok_and(|data| !data.is_file() || data.len() > 0)
+    };
+    let mut paths = cache.paths().iter();
+    match cache.is_mirror() {
+        true => cache.is_remote() || paths.any(is_made),
+        false => !cache.is_memory() && paths.all(is_made),
+    }
+}
+
+/// A tier that was examined, with nothing changed.
+enum Examined {
+    Kept(Box<Ready>),
+    Volatile { caches: Vec<BlockCache>, data_start: u64, consent: Consent },
+}
+
+impl Examined {
+    /// Begins the session of a tier.
+    fn begin(self, plan: &TierConfig, source: Arc<dyn DeviceSource>) -> Result<Tier, TierError> {
+        let mut cache = match self {
+            Self::Kept(ready) => ready.begin().map_err(refused)?,
+            Self::Volatile { caches, data_start, consent } => {
+                if data_start > 0 {
+                    claim(&source, consent).map_err(refused)?;
+                }
+                Parts::volatile(caches).with_data_at(data_start)
+            }
+        };
+        let cache_bytes = cache.used_bytes(plan.cache_bytes());
+        if let Some(most) = plan.most_dirty_of(cache_bytes) {
+            cache.limit_dirty(most);
+        }
+        Ok(Tier { name: plan.name(), cache, source, cache_bytes })
+    }
+}
+
+impl How {
+    fn new(
+        tier: &TierConfig,
+        config: Config,
+        threads: usize,
+        fewer_threads: bool,
+        consent: Consent,
+    ) -> Result<Self, TierError> {
+        if !tier.is_kept() {
+            let on_disk = !tier.cache().is_memory();
+            let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
+            let config =
+                Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
+            let caches = BlockCache::parts(config, threads).map_err(TierError::usage)?;
+            return Ok(Self::Volatile { caches, data_start, consent });
+        }
+        let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
+        if tier.cache().paths().iter().any(|path| !path.exists()) {
+            let layout = Layout::new(&config.sizes, config.cache_bytes, new_shards)
+                .map_err(TierError::usage)?;
+            let config = Config {
+                cache_bytes: layout.data_bytes(),
+                shards: Some(new_shards),
+                ..config.clone()
+            };
+            BlockCache::parts(config, threads).map_err(TierError::usage)?;
+        }
+        Ok(Self::Kept(Box::new(Wishes {
+            sizes: tier.block_sizes.clone(),
+            shards: tier.shards,
+            config,
+            threads,
+            new_shards,
+            fewer_threads,
+            peered: Peered { differs: None, passed: None },
+            joins: false,
+            lowest: false,
+            state: None,
+            consent,
+        })))
+    }
+
+    /// Examines the device of a tier, and changes nothing.
+    fn examine(
+        self,
+        source: &Arc<dyn DeviceSource>,
+        volumes: &[Volume],
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Examined, TierError> {
+        Ok(match self {
+            Self::Kept(wishes) => {
+                let ready = examine(source, volumes, &wishes, progress).map_err(refused)?;
+                Examined::Kept(Box::new(ready))
+            }
+            Self::Volatile { caches, data_start, consent } => {
+                if data_start > 0 {
+                    may_claim(source, consent).map_err(refused)?;
+                }
+                Examined::Volatile { caches, data_start, consent }
+            }
+        })
+    }
+}
+
+/// A tier that is to be made for a running server.
+#[derive(Debug)]
+pub(crate) struct TierOrder {
+    /// Its device and settings, as users write them.
+    pub(crate) spec: String,
+    /// The user's permissions to lose or overwrite data on its device.
+    pub(crate) consent: Consent,
+    /// Number of worker threads: it needs as many parts.
+    pub(crate) threads: usize,
+    /// Bytes that the tiers above it hold.
+    pub(crate) above_bytes: u64,
+    /// The limit on files and devices that it may name.
+    pub(crate) paths: AllowedPaths,
+    /// The volumes. The tier numbers them in this order, or returns its own numbers.
+    pub(crate) volumes: Vec<Volume>,
+    /// The state directory of the persistent tiers.
+    pub(crate) state: Option<StateDir>,
+    pub(crate) devices: Arc<dyn CacheDevices>,
+}
+
+impl TierOrder {
+    /// Opens the tier's device and makes its parts, empty. It may take long.
+    ///
+    /// # Errors
+    /// The reason for which there can be no such tier.
+    pub(crate) fn make(self) -> Result<Tier, TierError> {
+        let Self { spec, consent, threads, above_bytes, paths, volumes, state, devices } = self;
+        let make = || {
+            let tier = TierConfig::of(&spec, &paths).map_err(TierError::usage)?;
+            let config = tier.config(Memory::None, above_bytes);
+            let mut how = How::new(&tier, config, threads, false, consent)?;
+            if let How::Kept(wishes) = &mut how {
+                (wishes.joins, wishes.state) = (true, state.clone());
+            }
+            let witness = witness(&volumes, state.as_ref());
+            let source = device(&tier, &*devices, witness.as_ref())?;
+            how.examine(&source, &volumes, &mut |_, _| {})?.begin(&tier, source)
+        };
+        make().map_err(|error: TierError| error.about(&format!("tier {spec}")))
+    }
+}
+
+/// Opens cache devices.
+pub trait CacheDevices: Debug + Send + Sync {
+    /// Prepares the device of a tier, which is made if necessary. The witness is for a mirror that
+    /// names none.
+    ///
+    /// # Errors
+    /// When it cannot be opened or made.
+    fn prepare(
+        &self,
+        tier: &TierConfig,
+        witness: Option<&Arc<dyn Witness>>,
+    ) -> Result<Arc<dyn DeviceSource>, OpenError>;
+}
+
+/// The devices that the settings name.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct NamedDevices;
+
+impl CacheDevices for NamedDevices {
+    fn prepare(
+        &self,
+        tier: &TierConfig,
+        witness: Option<&Arc<dyn Witness>>,
+    ) -> Result<Arc<dyn DeviceSource>, OpenError> {
+        let role = Role::Cache { size: tier.cache_bytes() };
+        Ok(Arc::new(tier.cache().prepare_witnessed(role, witness)?))
+    }
+}
+
+/// The reason for which a tier cannot be made, in a line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct TierError {
+    problem: String,
+    /// The cause is a failure, so that a retry may succeed, and not a wrong setting.
+    pub is_failure: bool,
+}
+
+impl TierError {
+    fn usage(problem: impl ToString) -> Self {
+        Self { problem: problem.to_string(), is_failure: false }
+    }
+
+    /// Puts the file and line in front of it.
+    fn at(self, before: &str) -> Self {
+        Self { problem: format!("{before}{}", self.problem), ..self }
+    }
+
+    /// Puts the subject in front of the error's line.
+    fn about(self, what: &str) -> Self {
+        Self { problem: format!("{what}: {}", self.problem), ..self }
+    }
+}
+
+/// Opens a tier's device.
+fn device(
+    tier: &TierConfig,
+    devices: &dyn CacheDevices,
+    witness: Option<&Arc<dyn Witness>>,
+) -> Result<Arc<dyn DeviceSource>, TierError> {
+    let source = devices.prepare(tier, witness);
+    let source = source.map_err(|error| TierError::usage(format!("cache: {error}")))?;
+    source.mirror().iter().for_each(|mirror| mirror.on_change(log_changes()));
+    Ok(source)
+}
+
+/// Returns the witness of mirrors that name none: an image among the volumes, or else the state
+/// directory.
+fn witness(volumes: &[Volume], state: Option<&StateDir>) -> Option<Arc<dyn Witness>> {
+    let images = volumes.iter().filter(|volume| !volume.read_only);
+    let folder = || state.map(|state| Arc::new(FolderWitness::new(state.path())) as _);
+    images.filter_map(|volume| volume.backing.witness()).next().or_else(folder)
+}
+
+/// Adds the tier to the error, where there are several tiers.
+fn in_tier(error: TierError, tier: &TierConfig, several: bool) -> TierError {
+    if several { error.about(&format!("tier {}", tier.cache())) } else { error }
+}
+
+/// Returns the number of shards of a new cache: several for each of its threads, and more where
+/// that leaves them large.
+fn new_shards(config: &Config, threads: usize) -> u64 {
+    let groups_a_shard = |shards| {
+        let layout = Layout::new(&config.sizes, config.cache_bytes, shards);
+        layout.map_or(0, |layout| layout.shard_sectors() / config.sizes.largest())
+    };
+    let most = |parts, groups| {
+        let mut shards = config.natural_shards(parts);
+        while shards > threads as u64 && groups_a_shard(shards) < groups {
+            shards = (shards / 2).max(threads as u64);
+        }
+        shards
+    };
+    most(threads, GROUPS_A_SHARD).max(most(THREADS_SOME_DAY.max(threads), GROUPS_A_LARGE_SHARD))
+}
+
+fn refused(error: StartError) -> TierError {
+    TierError { problem: error.to_string(), is_failure: error.is_failure() }
+}
+
+/// Returns a function that logs the difference between the states it is called with.
+fn log_changes() -> impl Fn(&MirrorStatus) + Send + 'static {
+    let last: RefCell<Option<MirrorStatus>> = RefCell::default();
+    move |status| {
+        let before = last.replace(Some(status.clone()));
+        for (at, half) in status.halves.iter().enumerate() {
+            let was = before.as_ref().map_or("in-sync", |before| before.halves[at].state);
+            let (name, generation) = (&half.name, status.generation);
+            let error = half.error.as_deref().unwrap_or_default();
+            let mended = before.as_ref().map_or(0, |before| before.halves[at].mended_bytes);
+            if half.mended_bytes > mended {
+                let bytes = half.mended_bytes - mended;
+                tracing::warn!(
+                    half = %name, bytes, all_bytes = half.mended_bytes,
+                    "a half did not have what was stored, and got it from another one"
+                );
+            }
+            match half.state {
+                state if state == was => {}
+                "in-sync" => tracing::info!(half = %name, generation, "a half is in sync again"),
+                "resync" => {
+                    let bytes = status.resync_bytes;
+                    tracing::info!(half = %name, bytes, "a half is back and is brought up to date");
+                }
+                _ => tracing::error!(
+                    half = %name, generation, %error,
+                    "a half has left the mirror, which goes on without it"
+                ),
+            }
+        }
+        let was_fenced = before.as_ref().is_some_and(|before| before.fenced);
+        if status.fenced && !was_fenced {
+            tracing::error!("another server has the mirror: nothing of it is served");
+        }
+        let knew = before.as_ref().is_some_and(|before| before.witness_error.is_some());
+        if let Some(error) = status.witness_error.as_ref().filter(|_| !knew) {
+            tracing::error!(%error, "the witness of the mirror does not take its generation");
+        }
+    }
+}

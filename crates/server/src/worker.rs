@@ -1,0 +1,744 @@
+//! One of the threads that serve: its clients, its part of the cache, its devices, and the ring
+//! they all share.
+//!
+//! Each turn of the loop takes in what has arrived (bytes, completions, messages of other parts,
+//! commands), lets the cache advance, hands answers to sessions, and sends what they have to say.
+//! Then the thread waits in its one ring, until a completion or a wake-up. State machines decide
+//! (`Session`, [`Driver`]); this file, `clients`, `worker_commands` and `worker_tiers` move their
+//! results.
+
+mod calculators;
+mod clients;
+pub(crate) mod handle;
+mod sessions;
+pub(crate) mod shedding;
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::time::Instant;
+
+use floe_block::{BlockCache, Driver, Fault, Request, Sectors, Tier, VolumeError, VolumeId};
+use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
+use floe_nbd::export::Exports;
+
+use crate::messages::{
+    Command, Done, Event, Mailbox, Message, Problem, Ticket, TierCommand, TierEvent,
+};
+use crate::offer::Offered;
+use crate::sampler::Sampler;
+use crate::session::{Budget, Common, Session};
+use crate::setup::{ServeError, ServerSetup};
+use crate::status::{Snapshot, Tally};
+use crate::tier::{TierKey, TierPart};
+use crate::worker::clients::{Locals, LookedFor, Origin, Origins};
+use crate::worker::handle::WorkerOutbox;
+use crate::worker::sessions::{ClientToken, Sessions};
+use crate::worker::shedding::{Shedding, Valve};
+
+/// Submissions a ring takes at a time.
+pub(crate) const RING_ENTRIES: u32 = 512;
+
+/// The makings of a worker, before it has a thread.
+pub(crate) struct Beginning {
+    pub(crate) number: usize,
+    pub(crate) config: Arc<ServerSetup>,
+    /// The parts of the tiers, from the top.
+    pub(crate) tiers: Vec<TierPart>,
+    pub(crate) seed: Seed,
+    pub(crate) volumes: Vec<Offered>,
+    pub(crate) exports: Arc<Exports>,
+    pub(crate) mailbox: Arc<Mailbox<Message>>,
+    pub(crate) outbox: WorkerOutbox,
+    pub(crate) connections: Arc<AtomicUsize>,
+    /// The shed controller, if anything may be shed.
+    pub(crate) valve: Option<Arc<Valve>>,
+}
+
+/// Messages to and from a worker.
+pub(crate) struct Post {
+    pub(crate) mailbox: Arc<Mailbox<Message>>,
+    pub(crate) outbox: WorkerOutbox,
+    wake_up: Rc<OwnedFd>,
+}
+
+/// The requests of a worker's clients.
+#[derive(Default)]
+pub(crate) struct Requests {
+    pub(crate) origins: Origins,
+    /// Empty between clients.
+    pub(crate) looked_for: LookedFor,
+    /// For the live page's miss-ratio curve.
+    pub(crate) sampler: Sampler,
+}
+
+/// A thread that serves.
+pub(crate) struct Worker {
+    pub(crate) config: Arc<ServerSetup>,
+    pub(crate) ring: Ring,
+    pub(crate) sockets: Sockets,
+    pub(crate) driver: Driver,
+    /// Shared by all sessions.
+    pub(crate) common: Common,
+    pub(crate) sessions: Sessions,
+    pub(crate) locals: Locals,
+    pub(crate) requests: Requests,
+    pub(crate) tally: Tally,
+    pub(crate) post: Post,
+    pub(crate) commands: Commands,
+    pub(crate) watches: TierWatches,
+    shedding: Shedding,
+    clean_at: Instant,
+    stopped: bool,
+}
+
+impl Worker {
+    /// Opens all devices on this thread's ring.
+    ///
+    /// # Errors
+    /// When a device cannot be opened.
+    pub(crate) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
+        let Beginning { number, config, tiers, seed, volumes, .. } = beginning;
+        let Beginning { exports, mailbox, outbox, connections, valve, .. } = beginning;
+        if volumes.iter().any(|it| it.volume.reach.is_local())
+            && let Err(error) = floe_ublk::ready_thread()
+        {
+            tracing::warn!(
+                %error, thread = number,
+                "the thread is no real-time thread: it is less safe when memory is short"
+            );
+        }
+        let ring = Ring::new(RING_ENTRIES)?;
+        let pool = seed.pool();
+        if let Err(error) = ring.register_pool(&pool) {
+            tracing::info!(
+                %error,
+                "buffers are not registered with the kernel; I/O costs a little more"
+            );
+        }
+        let watches = TierWatches::new(tiers.iter().map(|tier| tier.key));
+        let mut below: Option<Driver> = None;
+        for (at, tier) in tiers.into_iter().enumerate().rev() {
+            let memory = if at == 0 { config.memory.clone() } else { None };
+            let tier = tier.open(&ring, &pool)?.with_memory(memory);
+            below = Some(match below {
+                Some(below) => Driver::on(tier, below),
+                None => Driver::new(tier),
+            });
+        }
+        let mut driver = below.expect("there is a tier");
+        let exchange = driver.top().exchange().expect("a worker has an end of the queues");
+        let wake_up = exchange.bell().descriptor().map_err(ServeError::Wake)?;
+        for Offered { ids, volume, .. } in &volumes {
+            driver.add_volume_in(ids, &volume.name, volume.backing.open(&ring, &pool)?);
+        }
+        let budget = Rc::new(Budget::new(config.limits.budget_bytes, config.limits.connections));
+        let common = Common { pool, budget, tls: config.tls.clone(), limits: config.limits };
+        Ok(Self {
+            clean_at: Instant::now() + config.flush_interval,
+            config,
+            sockets: Sockets::new(&ring),
+            ring,
+            driver,
+            common,
+            sessions: Sessions::new(exports, connections),
+            locals: Locals::default(),
+            requests: Requests::default(),
+            tally: Tally::default(),
+            post: Post { mailbox, outbox, wake_up },
+            commands: Commands::default(),
+            watches,
+            shedding: Shedding::new(valve),
+            stopped: false,
+        })
+    }
+
+    /// Serves until the server ends.
+    ///
+    /// # Errors
+    /// When the ring fails.
+    pub(crate) fn run(mut self) -> Result<(), ServeError> {
+        self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.post.wake_up));
+        let (mut arrived, mut answers) = (Vec::new(), Vec::new());
+        while !self.stopped {
+            self.sockets.poll(&mut arrived);
+            self.post.mailbox.take().into_iter().for_each(|message| self.take_message(message));
+            arrived.drain(..).for_each(|completion| self.take_in(completion));
+            self.take_local();
+            self.pump_touched();
+            self.driver.advance();
+            self.driver.take_answers(&mut answers);
+            if let Some(turn) = &self.config.turn {
+                turn.check();
+            }
+            answers.drain(..).for_each(|answer| self.hand_out(answer));
+            self.pump_touched();
+            self.watch_the_clock();
+            // All arrivals are processed. Requests admitted after the cache advanced have not begun
+            // yet, nor those for which there was no memory before.
+            if !self.stopped && !self.driver.has_orders() && !self.locals.has_ready() {
+                self.wait()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until something arrives or is due.
+    fn wait(&mut self) -> Result<(), ServeError> {
+        let due = self.next_due();
+        let exchange = self.driver.top().exchange().expect("a worker has an end of the queues");
+        let there_is_nothing = || !self.driver.has_mail() && self.post.mailbox.is_empty();
+        exchange.bell().wait(&self.ring, due, there_is_nothing).map(drop).map_err(ServeError::Wait)
+    }
+
+    /// Acts on the end of a socket operation.
+    fn take_in(&mut self, completion: SocketCompletion) {
+        match ClientToken::decode(completion.token) {
+            ClientToken::Receive(index) => self.received(index, completion.result),
+            ClientToken::Send(index) => self.sent(index, completion.result),
+            ClientToken::WakeUp => {
+                let exchange =
+                    self.driver.top().exchange().expect("a worker has an end of the queues");
+                exchange.bell().heard();
+                self.sockets.readable(ClientToken::WakeUp.encode(), &Rc::clone(&self.post.wake_up));
+            }
+        }
+    }
+
+    fn take_message(&mut self, message: Message) {
+        match message {
+            Message::Serve(socket, protocol) => self.welcome(socket, &*protocol),
+            Message::ServeQueue(order) => self.serve_queue(order),
+            Message::FailQueues(volume) => self.locals.fail(volume),
+            Message::Offer(exports) => self.sessions.offer(exports),
+            Message::Ask { ticket, command } => self.begin_command(ticket, command),
+            Message::Degrade { tier } => {
+                if let Some(watch) = self.watches.of(tier) {
+                    watch.degraded = true; // the control thread knows
+                    self.tier(tier).degrade();
+                }
+            }
+            Message::Bypass { tier, stuck } => {
+                if let Some(watch) = self.watches.of(tier) {
+                    (watch.degraded, watch.journal_lost) = (true, true);
+                    self.tier(tier).bypass(stuck);
+                }
+            }
+            Message::Retire { tier } => {
+                if self.watches.of(tier).is_some() {
+                    self.tier(tier).retire();
+                }
+            }
+            Message::Adopt(passed) => {
+                self.sessions.adopt(passed, &self.common);
+                self.tally.clients.connections_taken += 1;
+            }
+            Message::Touch(index) => self.sessions.touch(index),
+            Message::End => self.sessions.end(self.config.nvme.hands_off, &mut self.sockets),
+            Message::Probe => {}
+            Message::Stop => self.stopped = true,
+        }
+    }
+
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let mut snapshot = Snapshot {
+            tally: self.tally.clone(),
+            stats: self.driver.top().stats(),
+            cache_errors: self.driver.top().device_errors(),
+            backing_errors: self.driver.backing_errors(),
+            below: self
+                .driver
+                .tiers()
+                .skip(1)
+                .map(|tier| (tier.stats(), tier.device_errors()))
+                .collect(),
+            spun: self.driver.spun(),
+            traffic: self.driver.traffic(),
+            ..Snapshot::default()
+        };
+        self.sessions.count(&mut snapshot);
+        snapshot
+    }
+
+    /// Does what is due by time, or because something has ended.
+    fn watch_the_clock(&mut self) {
+        self.watches.report(self.post.outbox.worker, &mut self.driver, &self.post.outbox);
+        if !self.commands.awaited.is_empty() {
+            self.look_after_commands();
+        }
+        let now = Instant::now();
+        let served = || self.tally.served();
+        if let Some(share) = self.shedding.turn(self.post.outbox.worker, served, now) {
+            self.driver.top_mut().shed(share);
+        }
+        if now >= self.clean_at && !self.commands.is_resting() {
+            self.clean_at = now + self.config.flush_interval;
+            self.driver.clean();
+        }
+        if self.sessions.is_watch_due(now) {
+            self.look_for_late_clients(now);
+        }
+        self.sessions.tell_warnings(now);
+    }
+
+    /// Returns the time of the next look at the clock; `None` when only I/O can bring news.
+    fn next_due(&self) -> Option<Instant> {
+        let clean =
+            (self.driver.is_unclean() && !self.commands.is_resting()).then_some(self.clean_at);
+        let dues = [
+            clean,
+            self.sessions.due(),
+            self.commands.due(),
+            self.driver.next_due(),
+            self.sockets.next_due(),
+        ];
+        dues.into_iter().flatten().min()
+    }
+}
+
+impl Worker {
+    /// Carries out a command, or begins to.
+    pub(crate) fn begin_command(&mut self, ticket: Ticket, command: Command) {
+        let until = Some(Instant::now() + self.config.limits.farewell_time);
+        let awaited = match command {
+            Command::Flush(volume, kind) => {
+                let flush = Request { volume, kind, offset: 0, len: 0 };
+                return self.submit_for(Origin::Command(ticket), flush, None);
+            }
+            Command::ResizeVolume(volume, bytes) => Awaited::Grown { volume, bytes },
+            Command::RetireVolume(volume) => Awaited::Unused { volume, until },
+            Command::RemoveVolume { tier, volume } => Awaited::Idle { tier, volume },
+            Command::Tier(command) => match self.step_with_tier(ticket.number, command) {
+                Ok(()) => return self.post.outbox.reply(ticket, Ok(Done::Nothing)),
+                Err(awaited) => Awaited::Tier(awaited),
+            },
+            Command::Rest => {
+                self.commands.resting = true;
+                Awaited::Rest
+            }
+            Command::NoteRest => Awaited::Noted { begun: false },
+            Command::End => {
+                self.driver.set_timeout(self.config.limits.stop_timeout);
+                self.sessions.end(self.config.nvme.hands_off, &mut self.sockets);
+                self.locals.end();
+                Awaited::Quiet { until }
+            }
+            command => {
+                let result = self.carry_out(command);
+                return self.post.outbox.reply(ticket, result);
+            }
+        };
+        self.commands.wait_for(ticket, awaited);
+    }
+
+    /// Carries out a command that is done at once.
+    fn carry_out(&mut self, command: Command) -> Result<Done, Problem> {
+        match command {
+            Command::Sample(sampling) => {
+                let touches = self.requests.sampler.take(sampling);
+                let snapshot = Snapshot { touches, ..self.snapshot() };
+                return Ok(Done::Snapshot(Box::new(snapshot)));
+            }
+            Command::Snapshot => return Ok(Done::Snapshot(Box::new(self.snapshot()))),
+            Command::OpenVolume { name, source } => {
+                let device = source.open(&self.ring, &self.common.pool);
+                let device = device.map_err(|error| Problem::Other(error.to_string()))?;
+                self.commands.opened.insert(name, device);
+            }
+            Command::CloseVolume { name } => {
+                self.commands.opened.remove(&name); // where it could not be opened there is none
+            }
+            Command::AddVolume { name } => {
+                let device = self
+                    .commands
+                    .opened
+                    .remove(&name)
+                    .expect("a volume is added after its device is open");
+                let volume = self.driver.add_volume(&name, device);
+                self.tally.forget(volume);
+                return Ok(Done::Numbered(self.driver.volume_ids(volume)));
+            }
+            Command::Restore => self.watches.restored(&mut self.driver),
+            Command::OpenTier(tier) => self.open_newcomer(*tier)?,
+            _ => unreachable!("the end of other commands is awaited"),
+        }
+        Ok(Done::Nothing)
+    }
+
+    /// Replies to commands that have come to their end, and breaks off with clients that keep them
+    /// from it.
+    pub(crate) fn look_after_commands(&mut self) {
+        let now = Instant::now();
+        for (ticket, awaited) in std::mem::take(&mut self.commands.awaited) {
+            let result = match awaited {
+                Awaited::Quiet { until } => self
+                    .clients_are_gone(now, until, |it| it.is_quiet() && !it.is_leaving())
+                    .filter(|()| self.locals.is_quiet())
+                    .map(|()| Ok(Done::Nothing)),
+                Awaited::Unused { volume, until } => {
+                    let unused = |session: &Session| !session.uses(volume);
+                    self.clients_are_gone(now, until, unused).map(|()| Ok(Done::Nothing))
+                }
+                Awaited::Idle { tier, volume } => {
+                    match self.driver.remove_volume(tier, volume, false) {
+                        Ok(()) => Some(Ok(Done::Nothing)),
+                        Err(VolumeError::Busy) => None,
+                        Err(error) => Some(Err(Problem::Other(error.to_string()))),
+                    }
+                }
+                Awaited::Grown { volume, bytes } => {
+                    match self.driver.resize_volume(volume, bytes) {
+                        Ok(()) => Some(Ok(Done::Nothing)),
+                        Err(error) if is_busy(&error) => None,
+                        Err(error) => Some(Err(Problem::Other(error.to_string()))),
+                    }
+                }
+                Awaited::Rest | Awaited::Noted { begun: true } => {
+                    self.driver.is_idle().then_some(Ok(Done::Nothing))
+                }
+                Awaited::Noted { begun: false } if self.driver.is_idle() => {
+                    self.driver.note_rest();
+                    if !self.driver.is_idle() {
+                        self.commands.wait_for(ticket, Awaited::Noted { begun: true });
+                        continue;
+                    }
+                    Some(Ok(Done::Nothing)) // there was nothing to note
+                }
+                Awaited::Noted { begun: false } => None,
+                Awaited::Tier(awaited) => self.tier_step_ended(ticket.number, awaited),
+            };
+            match result {
+                Some(result) => self.post.outbox.reply(ticket, result),
+                None => self.commands.wait_for(ticket, awaited.after(now)),
+            }
+        }
+    }
+
+    /// `Some` when `is_gone` holds for all sessions. Those that take too long are broken off with.
+    fn clients_are_gone(
+        &mut self,
+        now: Instant,
+        until: Option<Instant>,
+        is_gone: impl Fn(&Session) -> bool,
+    ) -> Option<()> {
+        let indices = self.sessions.indices();
+        let left: Vec<u32> =
+            indices.into_iter().filter(|&index| !is_gone(&self.sessions[index])).collect();
+        if left.is_empty() {
+            return Some(());
+        }
+        if until.is_some_and(|until| until <= now) {
+            left.into_iter().for_each(|index| self.break_off(index));
+            self.pump_touched();
+        }
+        None
+    }
+}
+
+/// Returns whether a volume cannot be changed just now, but soon.
+fn is_busy(error: &io::Error) -> bool {
+    error.get_ref().and_then(|error| error.downcast_ref()) == Some(&VolumeError::Busy)
+}
+
+impl Worker {
+    /// Opens the device of a tier to attach.
+    pub(crate) fn open_newcomer(&mut self, tier: TierPart) -> Result<(), Problem> {
+        let key = tier.key;
+        let opened = tier.open(&self.ring, &self.common.pool);
+        let tier = opened.map_err(|error| Problem::Other(error.to_string()))?;
+        self.commands.tier_change.newcomer = Some((key, tier));
+        Ok(())
+    }
+
+    /// Takes a step with a tier, or returns the condition for its end.
+    pub(crate) fn step_with_tier(
+        &mut self,
+        number: u32,
+        command: TierCommand,
+    ) -> Result<(), TierAwaited> {
+        match command {
+            TierCommand::LimitDirty { tier, bytes } => self.tier(tier).limit_dirty(bytes),
+            TierCommand::Empty { above, volume } => {
+                let at = self.place(above);
+                self.driver.drain_below(at, volume, number);
+                return Err(TierAwaited::Emptied { above });
+            }
+            TierCommand::Quiesce { above } => {
+                self.commands.tier_change.is_shut = true;
+                self.tier(above).io_gate_mut().shut();
+                return Err(TierAwaited::Quiet { above });
+            }
+            TierCommand::Rest { above } => return Err(TierAwaited::Rest { above }),
+            TierCommand::PutIn { above, ids } => {
+                let newcomer = self.commands.tier_change.newcomer.take();
+                let (key, newcomer) = newcomer.expect("a tier is put in after its device is open");
+                let at = self.place(above);
+                self.driver.put_below(at, newcomer, &ids);
+                self.watches.insert(at + 1, key);
+                self.open_gate(above);
+            }
+            TierCommand::TakeOut { above } => {
+                let at = self.place(above);
+                drop(self.driver.take_below(at));
+                self.watches.remove(at + 1);
+                self.open_gate(above);
+            }
+            TierCommand::Dismiss { above } => {
+                // where its device could not be opened there is none
+                self.commands.tier_change.newcomer = None;
+                self.open_gate(above);
+            }
+            TierCommand::Keep { above, bytes } => {
+                self.tier_below(above).limit_dirty(bytes);
+                self.open_gate(above);
+            }
+        }
+        Ok(())
+    }
+
+    /// The result of a step, once it has ended.
+    pub(crate) fn tier_step_ended(
+        &mut self,
+        number: u32,
+        awaited: TierAwaited,
+    ) -> Option<Result<Done, Problem>> {
+        match awaited {
+            TierAwaited::Quiet { above } => {
+                self.tier(above).io_gate().is_quiet().then_some(Ok(Done::Nothing))
+            }
+            TierAwaited::Emptied { above } => {
+                let mut emptied = std::mem::take(&mut self.commands.tier_change.emptied);
+                self.tier(above).io_gate_mut().take_drained(&mut emptied);
+                let at = emptied.iter().position(|(of, _)| *of == number);
+                let ended = at.map(|at| emptied.swap_remove(at).1);
+                self.commands.tier_change.emptied = emptied;
+                ended.map(|result| result.map(|()| Done::Nothing).map_err(Problem::Fault))
+            }
+            TierAwaited::Rest { above } => {
+                let below = self.tier_below(above);
+                match (below.is_at_rest(), below.cache().condition().has_dirty_data()) {
+                    (false, _) => None,
+                    (true, false) => Some(Ok(Done::Nothing)),
+                    (true, true) => Some(Err(Problem::Other("some of it is dirty again".into()))),
+                }
+            }
+        }
+    }
+
+    /// Returns the position of an attached tier, from the top.
+    fn place(&self, key: TierKey) -> usize {
+        self.watches.position(key).expect("the tier is there")
+    }
+
+    /// Returns an attached tier.
+    pub(crate) fn tier(&mut self, key: TierKey) -> &mut Tier {
+        let at = self.place(key);
+        self.driver.tier_mut(at).expect("workers have all tiers")
+    }
+
+    /// Returns the tier below an attached one, from where it may be detached.
+    fn tier_below(&mut self, above: TierKey) -> &mut Tier {
+        let at = self.place(above) + 1;
+        self.driver.tier_mut(at).expect("it stays until it is taken out")
+    }
+
+    /// Opens the gate after a tier was attached or detached, or after a cancelled change. The end
+    /// of an abandoned step is no longer awaited.
+    fn open_gate(&mut self, above: TierKey) {
+        self.commands.tier_change.is_shut = false;
+        self.commands.tier_change.emptied.clear();
+        self.commands.awaited.retain(|(_, awaited)| !matches!(awaited, Awaited::Tier(_)));
+        self.tier(above).io_gate_mut().open();
+    }
+}
+
+/// The commands that a worker has begun, and what they have left for later ones.
+#[derive(Default)]
+pub(crate) struct Commands {
+    pub(crate) awaited: Vec<(Ticket, Awaited)>,
+    pub(crate) tier_change: TierChange,
+    /// Devices of volumes to come.
+    pub(crate) opened: HashMap<String, Box<dyn Device>>,
+    /// The worker begins no work of its own any more, such as cleaning.
+    pub(crate) resting: bool,
+}
+
+impl Commands {
+    /// Replies to a command when this has come.
+    pub(crate) fn wait_for(&mut self, ticket: Ticket, awaited: Awaited) {
+        self.awaited.push((ticket, awaited));
+    }
+
+    /// Returns whether the worker begins no work of its own: at the end, and while the I/O gate is
+    /// shut.
+    pub(crate) fn is_resting(&self) -> bool {
+        self.resting || self.tier_change.is_shut
+    }
+
+    /// Returns the time at which clients are broken off with.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        let due = |(_, awaited): &(Ticket, Awaited)| match awaited {
+            Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,
+            _ => None,
+        };
+        self.awaited.iter().filter_map(due).min()
+    }
+}
+
+/// The condition for the reply to a command.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Awaited {
+    /// All clients have their answers. At this time the worker disconnects clients that do not take
+    /// them; `None` when that is done.
+    Quiet { until: Option<Instant> },
+    /// No client uses the volume. At this time the worker disconnects those that still do.
+    Unused { volume: VolumeId, until: Option<Instant> },
+    /// Nothing is under way for the volume in a tier: it can be removed there.
+    Idle { tier: usize, volume: VolumeId },
+    /// The sector that a volume's old end cuts is not in use: it can grow.
+    Grown { volume: VolumeId, bytes: u64 },
+    /// Nothing is under way at all.
+    Rest,
+    /// Nothing is under way at all, and the checksums of dirty data are noted, once that has
+    /// `begun`.
+    Noted { begun: bool },
+    /// A step of attaching or detaching a tier.
+    Tier(TierAwaited),
+}
+
+impl Awaited {
+    /// The rest to await after a look at this time: clients that were broken off with end by
+    /// themselves.
+    pub(crate) fn after(self, now: Instant) -> Self {
+        let left = |until: Option<Instant>| until.filter(|until| *until > now);
+        match self {
+            Self::Quiet { until } => Self::Quiet { until: left(until) },
+            Self::Unused { volume, until } => Self::Unused { volume, until: left(until) },
+            _ => self,
+        }
+    }
+}
+
+/// The condition for the end of a step of attaching or detaching a tier.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TierAwaited {
+    /// Nothing is under way below this tier.
+    Quiet { above: TierKey },
+    /// The tier below this one has written back all its dirty data of a volume.
+    Emptied { above: TierKey },
+    /// Nothing is under way in the tier below this one.
+    Rest { above: TierKey },
+}
+
+/// A tier that a worker attaches or detaches.
+#[derive(Default)]
+pub(crate) struct TierChange {
+    /// The one to attach, its device open.
+    pub(crate) newcomer: Option<(TierKey, Tier)>,
+    /// The I/O gate is shut, and something may be held back.
+    pub(crate) is_shut: bool,
+    /// Drains of the one to detach that have ended, by ticket.
+    pub(crate) emptied: Vec<(u32, Result<(), Fault>)>,
+}
+
+/// A tier of a worker, and what the control thread knows of it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TierWatch {
+    key: TierKey,
+    pub(crate) degraded: bool,
+    pub(crate) journal_lost: bool,
+    /// A tier without a journal has no dirty data any more, or some that could not be written back.
+    emptied: bool,
+    blocked: bool,
+    /// Some requests are refused.
+    refusing: bool,
+}
+
+impl TierWatch {
+    pub(crate) fn new(key: TierKey) -> Self {
+        let (degraded, journal_lost, emptied, blocked) = (false, false, false, false);
+        Self { key, degraded, journal_lost, emptied, blocked, refusing: false }
+    }
+
+    /// The changes of a tier's cache in this worker; they count as reported.
+    pub(crate) fn events(&mut self, worker: usize, cache: &BlockCache) -> Vec<TierEvent> {
+        let condition = cache.condition();
+        let mut events = Vec::new();
+        let mut first = |is: bool, reported: &mut bool, event: TierEvent| {
+            if is && !std::mem::replace(reported, is) {
+                events.push(event);
+            }
+        };
+        first(condition.is_degraded(), &mut self.degraded, TierEvent::Degraded);
+        if condition.has_lost_journal() {
+            first(true, &mut self.journal_lost, TierEvent::JournalLost);
+            let emptied = condition.is_bypassed() && !self.emptied && condition.is_emptied();
+            first(emptied, &mut self.emptied, TierEvent::Emptied { worker });
+            let blocked = condition.is_blocked();
+            first(blocked, &mut self.blocked, TierEvent::Blocked);
+            self.blocked = blocked;
+        }
+        // A device that fails now and then is never degraded, and refuses what cannot be read.
+        let refusing = condition.is_refusing();
+        if refusing != std::mem::replace(&mut self.refusing, refusing) {
+            events.push(TierEvent::Refusing { worker, refusing });
+        }
+        events
+    }
+}
+
+/// The watches over all tiers of a worker, from the top.
+pub(crate) struct TierWatches {
+    list: Vec<TierWatch>,
+    /// Empty but for its memory.
+    newly_lost: Vec<(VolumeId, Sectors)>,
+}
+
+impl TierWatches {
+    pub(crate) fn new(keys: impl Iterator<Item = TierKey>) -> Self {
+        Self { list: keys.map(TierWatch::new).collect(), newly_lost: Vec::new() }
+    }
+
+    /// Returns the position of a tier, from the top; `None` when it is not there any more.
+    pub(crate) fn position(&self, key: TierKey) -> Option<usize> {
+        self.list.iter().position(|watch| watch.key == key)
+    }
+
+    /// Returns the watch over a tier, unless that is not there any more.
+    pub(crate) fn of(&mut self, key: TierKey) -> Option<&mut TierWatch> {
+        self.list.iter_mut().find(|watch| watch.key == key)
+    }
+
+    pub(crate) fn insert(&mut self, at: usize, key: TierKey) {
+        self.list.insert(at, TierWatch::new(key));
+    }
+
+    pub(crate) fn remove(&mut self, at: usize) {
+        self.list.remove(at);
+    }
+
+    /// The cache devices of all tiers are used again.
+    pub(crate) fn restored(&mut self, driver: &mut Driver) {
+        for (tier, watch) in self.list.iter_mut().enumerate() {
+            watch.degraded = false;
+            driver.tier_mut(tier).expect("workers have all tiers").restore();
+        }
+    }
+
+    /// Reports changes of the tiers to the control thread.
+    pub(crate) fn report(&mut self, worker: usize, driver: &mut Driver, outbox: &WorkerOutbox) {
+        for (tier, watch) in self.list.iter_mut().enumerate() {
+            let tier = driver.tier_mut(tier).expect("workers have all tiers");
+            tier.take_newly_lost(&mut self.newly_lost);
+            for event in watch.events(worker, tier.cache()) {
+                outbox.send(Event::Tier(watch.key, event));
+            }
+            for (volume, run) in self.newly_lost.drain(..) {
+                outbox.send(Event::Tier(watch.key, TierEvent::DataLost { volume, run }));
+            }
+        }
+    }
+}

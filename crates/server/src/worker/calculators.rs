@@ -1,0 +1,85 @@
+//! The thread that computes powers for hosts that prove their names.
+//!
+//! A power of the largest group takes a processor for tens of milliseconds, and a client that knows
+//! a host's name can ask for one. So no thread that serves computes any. One thread of the process
+//! does, with less right to a processor than those. It takes the cheapest calculation first: hosts
+//! that offer the usual groups do not wait for the ones that offer large groups only.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
+use std::thread::Builder;
+
+use floe_nvme::target::Calculation;
+
+use crate::messages::{Mailbox, Message};
+
+/// The niceness of the thread.
+const NICE: i32 = 10;
+
+/// A calculation, and the session that waits for it.
+struct Order {
+    calculation: Calculation,
+    mailbox: Arc<Mailbox<Message>>,
+    session: u32,
+}
+
+#[derive(Default)]
+struct Orders {
+    /// By their cost, and then in their order.
+    queue: Mutex<Queue>,
+    come: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    orders: BTreeMap<(usize, u64), Order>,
+    taken: u64,
+}
+
+static ORDERS: LazyLock<Option<Arc<Orders>>> = LazyLock::new(|| {
+    let orders = Arc::new(Orders::default());
+    let own = Arc::clone(&orders);
+    let run = move || {
+        let _ = rustix::process::nice(NICE); // without it the thread is as important as others
+        loop {
+            let Order { calculation, mailbox, session } = own.next();
+            calculation.run();
+            mailbox.post(Message::Touch(session));
+        }
+    };
+    let thread = Builder::new().name("floe-powers".to_owned()).spawn(run);
+    thread.is_ok().then_some(orders)
+});
+
+impl Orders {
+    fn put(&self, order: Order) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = queue.taken;
+        queue.taken += 1;
+        queue.orders.insert((order.calculation.cost(), number), order);
+        self.come.notify_one();
+    }
+
+    fn next(&self) -> Order {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match queue.orders.pop_first() {
+                Some((_, order)) => return order,
+                None => queue = self.come.wait(queue).unwrap_or_else(PoisonError::into_inner),
+            }
+        }
+    }
+}
+
+/// Has a calculation done, and the session touched that waits for it. The session may have ended,
+/// and another one have its number: to be touched harms none.
+pub(crate) fn calculate(calculation: Calculation, mailbox: &Arc<Mailbox<Message>>, session: u32) {
+    let order = Order { calculation, mailbox: Arc::clone(mailbox), session };
+    match &*ORDERS {
+        Some(orders) => orders.put(order),
+        None => {
+            order.calculation.run(); // the system has no thread left
+            order.mailbox.post(Message::Touch(session));
+        }
+    }
+}

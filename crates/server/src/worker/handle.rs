@@ -1,0 +1,212 @@
+//! The threads that serve: started together, and waited for at the end.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, mpsc};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use floe_block::Bell;
+
+use crate::messages::{Asker, Done, Event, Mailbox, Message, Notice, Problem, Ticket, WorkerReply};
+use crate::setup::ServeError;
+use crate::worker::{Beginning, Worker};
+
+/// Between looks at a thread that is to end.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// The running workers. Dropping it ends them, whatever they do, and waits until they have; one
+/// that hangs is reported and left behind.
+pub(crate) struct Team {
+    threads: Vec<JoinHandle<()>>,
+    workers: Workers,
+    /// The time a thread has to end.
+    patience: Duration,
+}
+
+impl Team {
+    /// Starts a thread for each, and waits until all have opened their devices.
+    ///
+    /// # Errors
+    /// When one of them cannot begin; the others are ended.
+    pub(crate) fn begin(
+        beginnings: Vec<Beginning>,
+        workers: Workers,
+        patience: Duration,
+    ) -> Result<Self, ServeError> {
+        let threads = workers.len();
+        let mut team = Self { threads: Vec::new(), workers, patience };
+        let (ready, begun) = mpsc::channel();
+        for beginning in beginnings {
+            let ready = ready.clone();
+            let builder = Builder::new().name(format!("floe-{}", beginning.number));
+            let thread =
+                builder.spawn(move || serve(beginning, &ready)).map_err(ServeError::Thread)?;
+            team.threads.push(thread);
+        }
+        drop(ready);
+        for number in 0..threads {
+            // One that says nothing has panicked, and the panic has been reported.
+            begun.recv().unwrap_or(Err(ServeError::Panicked(number)))?;
+        }
+        Ok(team)
+    }
+
+    /// Ends the workers, and waits until they have ended.
+    ///
+    /// # Errors
+    /// When one of them hangs.
+    pub(crate) fn end(mut self) -> Result<(), ServeError> {
+        self.stop()
+    }
+
+    fn stop(&mut self) -> Result<(), ServeError> {
+        self.workers.tell_all(|| Message::Stop);
+        let until = Instant::now() + self.patience;
+        let mut ended = Ok(());
+        for (number, thread) in self.threads.drain(..).enumerate() {
+            while !thread.is_finished() && Instant::now() < until {
+                std::thread::sleep(LOOK_AGAIN);
+            }
+            if thread.is_finished() {
+                let _ = thread.join(); // a panic has been told
+            } else {
+                tracing::error!(thread = number, "a thread hangs, and is left behind");
+                ended = Err(ServeError::Hangs(number));
+            }
+        }
+        ended
+    }
+}
+
+fn serve(beginning: Beginning, ready: &mpsc::Sender<Result<(), ServeError>>) {
+    let outbox = beginning.outbox.clone();
+    let mut watch = Watch { outbox, ready, over: false };
+    // The receiver is gone when another worker could not begin.
+    let ended = match Worker::begin(beginning) {
+        Ok(worker) => {
+            let _ = ready.send(Ok(()));
+            worker.run()
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+            Ok(())
+        }
+    };
+    watch.over = true;
+    if let Err(error) = ended {
+        watch.outbox.died(error);
+    }
+}
+
+/// Reports a worker's thread that unwinds to the acceptor, or to the thread that waits for workers
+/// to begin.
+struct Watch<'a> {
+    outbox: WorkerOutbox,
+    ready: &'a mpsc::Sender<Result<(), ServeError>>,
+    over: bool,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if !self.over {
+            // The receiver is gone once all workers have begun.
+            let _ = self.ready.send(Err(ServeError::Panicked(self.outbox.worker)));
+            self.outbox.died(ServeError::Panicked(self.outbox.worker));
+        }
+    }
+}
+
+impl Drop for Team {
+    fn drop(&mut self) {
+        let _ = self.stop(); // it is in the log
+    }
+}
+
+/// A worker as other threads know it.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerHandle {
+    pub(crate) mailbox: Arc<Mailbox<Message>>,
+    /// Clients it has, those on their way to it included.
+    pub(crate) connections: Arc<AtomicUsize>,
+}
+
+/// All workers, by number.
+#[derive(Debug, Clone)]
+pub(crate) struct Workers(pub(crate) Vec<WorkerHandle>);
+
+impl Workers {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn post(&self, worker: usize, message: Message) {
+        self.0[worker].mailbox.post(message);
+    }
+
+    /// Posts such a message to each worker.
+    pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
+        self.0.iter().for_each(|worker| worker.mailbox.post(message()));
+    }
+
+    pub(crate) fn wake_ups(&self) -> Vec<Arc<Bell>> {
+        self.0.iter().map(|worker| Arc::clone(worker.mailbox.wake_up())).collect()
+    }
+
+    /// Clients of all workers, roughly.
+    pub(crate) fn connections(&self) -> usize {
+        self.0.iter().map(WorkerHandle::count).sum()
+    }
+
+    /// The worker with the fewest clients.
+    pub(crate) fn idlest(&self) -> &WorkerHandle {
+        self.0.iter().min_by_key(|worker| worker.count()).expect("there are workers")
+    }
+
+    /// The time in which a worker has not taken a message, if that is `limit` or longer. A worker
+    /// that has taken all is given one more, so that a later look finds out whether it still does.
+    pub(crate) fn silence(&self, worker: usize, now: Instant, limit: Duration) -> Option<Duration> {
+        let mailbox = &self.0[worker].mailbox;
+        match mailbox.waiting_since() {
+            Some(since) => {
+                Some(now.saturating_duration_since(since)).filter(|silent| *silent >= limit)
+            }
+            None => {
+                mailbox.post(Message::Probe);
+                None
+            }
+        }
+    }
+}
+
+impl WorkerHandle {
+    fn count(&self) -> usize {
+        self.connections.load(Ordering::Relaxed) // roughly is good enough
+    }
+}
+
+/// Sends a worker's replies and events.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerOutbox {
+    pub(crate) worker: usize,
+    pub(crate) control: Sender<Event>,
+    pub(crate) acceptor: Arc<Mailbox<Notice>>,
+}
+
+impl WorkerOutbox {
+    pub(crate) fn reply(&self, ticket: Ticket, result: Result<Done, Problem>) {
+        let reply = WorkerReply { worker: self.worker, number: ticket.number, result };
+        match ticket.asker {
+            Asker::Control => self.send(Event::Replied(reply)),
+            Asker::Acceptor => self.acceptor.post(Notice::Replied(reply)),
+        }
+    }
+
+    pub(crate) fn send(&self, event: Event) {
+        let _ = self.control.send(event); // the control thread may have ended
+    }
+
+    pub(crate) fn died(&self, error: ServeError) {
+        self.acceptor.post(Notice::Died(error));
+    }
+}

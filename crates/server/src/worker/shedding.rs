@@ -1,0 +1,148 @@
+//! Load shedding: from the counts of all workers the shed controller decides the share of the cache
+//! device's hits that each worker sheds.
+//!
+//! In every turn each worker stores the number and total time of its reads and writes in a cache
+//! line of its own. The first worker after a decision is due takes it; none waits for another.
+//! Without requests no worker runs, and there is nothing to decide.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use floe_block::{Shedder, shedding_options};
+
+use crate::status::SheddingFacts;
+
+/// A worker's requests since the start.
+#[derive(Debug, Default)]
+#[repr(align(128))] // no line of it is another worker's, nor fetched along with one
+struct Served {
+    requests: AtomicU64,
+    time_ns: AtomicU64,
+}
+
+/// The share to shed, and the controller that decides it.
+#[derive(Debug)]
+pub(crate) struct Valve {
+    most: f64,
+    begun: Instant,
+    /// The bits of the share.
+    share: AtomicU64,
+    /// Time of the next decision, in nanoseconds since the start.
+    due_ns: AtomicU64,
+    served: Box<[Served]>,
+    shedder: Mutex<Shedder>,
+}
+
+// All orderings are relaxed: no other memory depends on these numbers, and a short delay is
+// harmless.
+impl Valve {
+    /// Makes a controller for `workers` workers that sheds at most the share `most`.
+    pub(crate) fn new(most: f64, workers: usize, begun: Instant) -> Self {
+        Self {
+            most,
+            begun,
+            share: AtomicU64::new(0),
+            due_ns: AtomicU64::new(0),
+            served: (0..workers).map(|_| Served::default()).collect(),
+            shedder: Mutex::new(Shedder::new(shedding_options(most))),
+        }
+    }
+
+    /// Runs a worker's turn: stores its number of answered requests and their total time. Returns
+    /// the share that it is to shed.
+    pub(crate) fn turn(
+        &self,
+        worker: usize,
+        (requests, time): (u64, Duration),
+        now: Instant,
+    ) -> f64 {
+        let served = &self.served[worker];
+        served.requests.store(requests, Ordering::Relaxed);
+        served.time_ns.store(time.as_nanos() as u64, Ordering::Relaxed);
+        let since = now.saturating_duration_since(self.begun);
+        if since.as_nanos() as u64 >= self.due_ns.load(Ordering::Relaxed)
+            && let Ok(mut shedder) = self.shedder.try_lock()
+            && since >= shedder.due()
+        {
+            let sum = |of: fn(&Served) -> &AtomicU64| -> u64 {
+                self.served.iter().map(|served| of(served).load(Ordering::Relaxed)).sum()
+            };
+            let time = Duration::from_nanos(sum(|served| &served.time_ns));
+            let share = shedder.step(since, sum(|served| &served.requests), time);
+            self.share.store(share.to_bits(), Ordering::Relaxed);
+            self.due_ns.store(shedder.due().as_nanos() as u64, Ordering::Relaxed);
+        }
+        f64::from_bits(self.share.load(Ordering::Relaxed))
+    }
+
+    /// Returns the controller's state for the status.
+    pub(crate) fn facts(&self) -> SheddingFacts {
+        // whole at any time
+        let shedder = self.shedder.lock().unwrap_or_else(PoisonError::into_inner);
+        SheddingFacts {
+            most: self.most,
+            share: shedder.share(),
+            share_now: shedder.share_now(),
+            decisions: shedder.decisions().iter().cloned().collect(),
+        }
+    }
+}
+
+/// A worker's part in load shedding.
+pub(crate) struct Shedding {
+    /// The shed controller, if anything may be shed.
+    valve: Option<Arc<Valve>>,
+    /// The share that is being shed.
+    share: f64,
+}
+
+impl Shedding {
+    pub(crate) fn new(valve: Option<Arc<Valve>>) -> Self {
+        Self { valve, share: 0.0 }
+    }
+
+    /// Reports the served requests. Returns the share to shed, if that has changed.
+    pub(crate) fn turn(
+        &mut self,
+        worker: usize,
+        served: impl FnOnce() -> (u64, Duration),
+        now: Instant,
+    ) -> Option<f64> {
+        let share = self.valve.as_ref()?.turn(worker, served(), now);
+        (share != std::mem::replace(&mut self.share, share)).then_some(share)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_both_of_two_workers_have_served_decides_what_each_sheds() {
+        let begun = Instant::now();
+        let valve = Valve::new(0.25, 2, begun);
+        let (mut now, mut served) = (begun, [(0, Duration::ZERO); 2]);
+        // Requests of the first worker become slower the more is shed, those of the second faster
+        // by more.
+        for _ in 0..2000 {
+            now += Duration::from_millis(10);
+            let shares = [0, 1].map(|worker| valve.turn(worker, served[worker], now));
+            for (worker, change) in [0.5, -1.0].into_iter().enumerate() {
+                served[worker].0 += 100;
+                served[worker].1 += Duration::from_secs_f64(0.1 * (1.0 + change * shares[worker]));
+            }
+        }
+        let facts = valve.facts();
+        assert_eq!((facts.most, facts.share), (0.25, 0.25), "{facts:?}");
+        assert!(facts.decisions.iter().any(|decision| decision.share == 0.25));
+    }
+
+    #[test]
+    fn a_worker_whose_turn_it_is_while_another_decides_goes_on_as_before() {
+        let begun = Instant::now();
+        let valve = Valve::new(0.5, 2, begun);
+        let _decides = valve.shedder.lock().unwrap();
+        assert_eq!(valve.turn(1, (1, Duration::from_secs(1)), begun + Duration::from_secs(1)), 0.0);
+    }
+}
