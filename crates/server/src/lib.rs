@@ -1,9 +1,9 @@
 //! The server: NBD and NVMe over TCP for data, HTTP for operators.
 //!
-//! [`Server`] runs an acceptor, a control thread and workers (`acceptor`, `control`, `worker`), which
-//! move bytes between sockets, sessions and the block cache. `session` is one client, whose protocol
-//! [`floe_nbd`] or [`floe_nvme`] speaks. [`admin`] is the HTTP side. [`nbd_client`] and
-//! [`nvme_client`] connect to a server.
+//! A [`Server`] runs an acceptor, a control thread and workers, which move bytes between sockets,
+//! sessions and the block cache. `session` is one client, whose protocol [`floe_nbd`] or
+//! [`floe_nvme`] speaks. [`admin`] is the HTTP side. [`nbd_client`] and [`nvme_client`] connect to a
+//! server.
 
 mod acceptor;
 pub mod admin;
