@@ -2,8 +2,8 @@
 //!
 //! A [`Server`] runs an acceptor, a control thread and workers, which move bytes between sockets,
 //! sessions and the block cache. `session` is one client, whose protocol [`floe_nbd`] or
-//! [`floe_nvme`] speaks. [`admin`] is the HTTP side. [`nbd_client`] and [`nvme_client`] connect to a
-//! server.
+//! [`floe_nvme`] speaks. [`admin`] is the HTTP side. [`nbd_client`] and [`nvme_client`] are clients
+//! of a server.
 
 mod acceptor;
 pub mod admin;
