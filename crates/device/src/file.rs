@@ -5,7 +5,7 @@
 //! continued until the whole range is done. Zeroing and discarding are `fallocate`, with written
 //! zeros as the fallback unless that would be too slow.
 //!
-//! Invariants: an operation's slice is held in `flights` from submission to its last completion, so
+//! Invariants: an operation's slice is held in `queue` from submission to its last completion, so
 //! the kernel never writes to memory that was given back. Dropping the device submits what is
 //! queued and waits for it: disk I/O ends by itself, and closing a ring would not wait for the
 //! disk. Should waiting fail, the slices are leaked instead.
@@ -23,6 +23,7 @@ use rustix::io::Errno;
 
 use crate::buffer::{Pool, SECTOR_BYTES, Slice};
 use crate::device::{Action, Completion, Device, Extent, Operation, check_inside, clip};
+use crate::queue::{Queue, check_resize};
 use crate::ring::{Event, Owner, Ring};
 
 pub use open::{FileOptions, FileSource, OpenError};
@@ -42,10 +43,7 @@ pub struct FileDevice {
     pool: Pool,
     source: FileSource,
     size: u64,
-    flights: Vec<Option<Flight>>,
-    free: Vec<usize>,
-    /// Finished without the kernel: refused, or nothing to do.
-    early: Vec<Completion>,
+    queue: Queue<FileOperation>,
     events: Vec<Event>,
 }
 
@@ -72,9 +70,7 @@ impl FileDevice {
             pool: pool.clone(),
             source: source.clone(),
             size: source.size_bytes(),
-            flights: Vec::new(),
-            free: Vec::new(),
-            early: Vec::new(),
+            queue: Queue::default(),
             events: Vec::new(),
         }
     }
@@ -87,7 +83,7 @@ impl FileDevice {
 
     /// Operations the kernel has not finished.
     pub fn in_flight(&self) -> usize {
-        self.flights.len() - self.free.len()
+        self.queue.len()
     }
 
     /// A slice the kernel accepts in place of `slice`: itself, or an aligned one as long.
@@ -122,46 +118,30 @@ impl FileDevice {
             Action::Discard { .. } => Work::Discard,
         };
         if left == 0 && !matches!(work, Work::Flush) {
-            self.early.push(Completion { token, result: Ok(()) });
+            self.queue.end(token, Ok(()));
             return Ok(());
         }
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.flights.push(None);
-            self.flights.len() - 1
-        });
-        self.flights[slot] = Some(Flight { token, offset, left, work });
-        self.launch(slot).inspect_err(|_| self.land(slot))
+        let slot = self.queue.insert(FileOperation { token, offset, left, work });
+        self.push(slot).inspect_err(|_| drop(self.queue.remove(slot)))
     }
 
-    /// Gives the part of a flight that is still to do to the ring.
-    fn launch(&mut self, slot: usize) -> io::Result<()> {
-        let flight = self.flights[slot].as_ref().expect("launched flights exist");
-        let fd = types::Fd(self.source.fd());
-        let entry = flight.entry(fd, &self.ring);
-        // SAFETY: the slices the entry points into stay in `flights`, and the file open, until its
+    /// Gives the part of an operation that is still to do to the ring.
+    fn push(&mut self, slot: usize) -> io::Result<()> {
+        let entry = self.queue[slot].entry(types::Fd(self.source.fd()), &self.ring);
+        // SAFETY: the slices the entry points into stay in `queue`, and the file open, until its
         // completion was taken; `drop` sees to that too.
         unsafe { self.ring.push(self.owner, slot as u64, entry) }
     }
 
-    /// Forgets a flight that no longer concerns the kernel.
-    fn land(&mut self, slot: usize) {
-        self.flights[slot] = None;
-        self.free.push(slot);
-    }
-
-    /// The result of a flight: `None` while more of it is to do.
-    fn finished(&mut self, slot: usize, result: i32) -> Option<io::Result<()>> {
-        let flight = self.flights[slot].as_mut().expect("a completion belongs to a flight");
-        match flight.advance(result, &self.pool) {
+    /// Takes in a result of the kernel. Returns that of the operation, or `None` while more of it
+    /// is to do.
+    fn advance(&mut self, slot: usize, result: i32) -> Option<io::Result<()>> {
+        match self.queue[slot].advance(result, &self.pool) {
             Progress::Done(Err(error)) if self.source.is_block_device() => {
-                let flight = self.flights[slot].as_ref().expect("a completion belongs to a flight");
-                Some(Err(flight.unless_past(error, self.source.size_now())))
+                Some(Err(self.queue[slot].unless_past(error, self.source.size_now())))
             }
             Progress::Done(result) => Some(result),
-            Progress::More => match self.launch(slot) {
-                Ok(()) => None,
-                Err(error) => Some(Err(error)),
-            },
+            Progress::More => self.push(slot).err().map(Err),
         }
     }
 }
@@ -174,19 +154,18 @@ impl Device for FileDevice {
     fn submit(&mut self, operation: Operation) {
         let token = operation.token;
         if let Err(error) = self.begin(operation) {
-            self.early.push(Completion { token, result: Err(error) });
+            self.queue.end(token, Err(error));
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.early);
+        self.queue.take_ended(done);
         let mut events = std::mem::take(&mut self.events);
         self.ring.take(self.owner, &mut events);
         for (slot, result, _) in events.drain(..) {
             let slot = slot as usize;
-            if let Some(result) = self.finished(slot, result) {
-                let token = self.flights[slot].as_ref().expect("finished flights exist").token;
-                self.land(slot);
+            if let Some(result) = self.advance(slot, result) {
+                let token = self.queue.remove(slot).token;
                 done.push(Completion { token, result });
             }
         }
@@ -194,11 +173,7 @@ impl Device for FileDevice {
     }
 
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
-        let there = self.source.size_bytes();
-        if bytes == 0 || bytes > there || !bytes.is_multiple_of(512) {
-            let message = format!("{bytes} bytes cannot be its size: the file has {there}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
+        check_resize("file", bytes, self.source.size_bytes())?;
         self.size = bytes;
         Ok(())
     }
@@ -209,7 +184,7 @@ impl Device for FileDevice {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        (!self.early.is_empty()).then(Instant::now)
+        self.queue.next_due()
     }
 }
 
@@ -218,12 +193,11 @@ impl Drop for FileDevice {
         let mut events = Vec::new();
         while self.in_flight() > 0 {
             if self.ring.wait(None).is_err() {
-                std::mem::forget(std::mem::take(&mut self.flights));
-                return;
+                return self.queue.leak();
             }
             self.ring.take(self.owner, &mut events);
             for (slot, _, _) in events.drain(..) {
-                self.land(slot as usize);
+                self.queue.remove(slot as usize);
             }
         }
         self.ring.retire(self.owner);
@@ -237,7 +211,7 @@ const ZEROS_BYTES: u64 = 256 << 10;
 
 /// An operation the kernel has not finished.
 #[derive(Debug)]
-struct Flight {
+struct FileOperation {
     token: u64,
     /// Where the part still to do begins.
     offset: u64,
@@ -284,7 +258,7 @@ enum Progress {
     More,
 }
 
-impl Flight {
+impl FileOperation {
     fn entry(&self, fd: types::Fd, ring: &Ring) -> squeue::Entry {
         let (offset, left) = (self.offset, self.left);
         let len = left.min(TRANSFER_BYTES_MAX) as u32;
@@ -402,11 +376,11 @@ fn find(file: &File, range: Range<u64>, extents: &mut Vec<Extent>) {
 }
 
 #[cfg(test)]
-mod flight_tests {
+mod tests {
     use super::*;
 
-    fn flight(left: u64, work: Work) -> Flight {
-        Flight { token: 1, offset: 8192, left, work }
+    fn flight(left: u64, work: Work) -> FileOperation {
+        FileOperation { token: 1, offset: 8192, left, work }
     }
 
     fn more(progress: Progress) -> bool {

@@ -15,8 +15,6 @@ mod socket;
 mod work;
 
 use std::io;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
@@ -30,9 +28,8 @@ use self::work::{Answer, Job, JobAction};
 use crate::buffer::Slice;
 use crate::device::{Action, Completion, Device, Operation, clip};
 use crate::identity::{Fact, FactKind, Identity};
-use crate::mailbox::Mailbox;
+use crate::queue::{Inbox, Mailbox, Queue, check_resize};
 use crate::ring::Ring;
-use crate::socket::{SocketCompletion, Sockets};
 
 use crate::buffer::Pool;
 use crate::file::OpenError;
@@ -159,22 +156,14 @@ pub struct NbdDevice {
     size: u64,
     /// Operations fail that the server has not answered for so long.
     timeout: Option<Duration>,
-    mailbox: Arc<Mailbox<Answer>>,
-    /// Waits for the mailbox's bell.
-    sockets: Sockets,
-    bell: Rc<OwnedFd>,
-    listens: bool,
-    flights: Vec<Option<Flight>>,
-    free: Vec<usize>,
-    /// Finished without the hub: refused, or nothing to do.
-    early: Vec<Completion>,
+    inbox: Inbox<Answer>,
+    queue: Queue<NbdOperation>,
     answers: Vec<Answer>,
-    woken: Vec<SocketCompletion>,
 }
 
 /// An operation that the hub is at.
 #[derive(Debug)]
-struct Flight {
+struct NbdOperation {
     token: u64,
     /// The bytes to read into or write from, which the hub has borrowed.
     _slice: Option<Slice>,
@@ -186,26 +175,19 @@ impl NbdDevice {
     /// # Errors
     /// When the system has no eventfd left.
     pub fn new(ring: &Ring, source: &NbdSource) -> io::Result<NbdDevice> {
-        let mailbox = Arc::new(Mailbox::new()?);
         Ok(NbdDevice {
             source: source.clone(),
             size: source.size_bytes(),
             timeout: source.name().timeout,
-            bell: Rc::new(mailbox.descriptor()?),
-            mailbox,
-            sockets: Sockets::new(ring),
-            listens: false,
-            flights: Vec::new(),
-            free: Vec::new(),
-            early: Vec::new(),
+            inbox: Inbox::new(ring)?,
+            queue: Queue::default(),
             answers: Vec::new(),
-            woken: Vec::new(),
         })
     }
 
     /// Operations the hub has not finished.
     pub fn in_flight(&self) -> usize {
-        self.flights.len() - self.free.len()
+        self.queue.len()
     }
 
     fn begin(&mut self, operation: Operation) -> io::Result<()> {
@@ -224,7 +206,7 @@ impl NbdDevice {
             _ => None,
         };
         if bytes == 0 && !matches!(action, Action::Flush) {
-            self.early.push(Completion { token, result: Ok(()) });
+            self.queue.end(token, Ok(()));
             return Ok(());
         }
         let lend = || slice.as_ref().expect("it has one").lend();
@@ -235,23 +217,12 @@ impl NbdDevice {
             Action::Discard { .. } => JobAction::Discard,
             Action::Flush => JobAction::Flush,
         };
-        let slot = self.free.pop().unwrap_or(self.flights.len());
-        if slot == self.flights.len() {
-            self.flights.push(None);
-        }
-        self.flights[slot] = Some(Flight { token, _slice: slice });
+        self.inbox.listen()?;
+        let slot = self.queue.insert(NbdOperation { token, _slice: slice });
         let due = self.timeout.map(|timeout| Instant::now() + timeout);
-        let to = Arc::clone(&self.mailbox);
+        let to = Arc::clone(&self.inbox.mailbox);
         self.source.tell(Event::Job(Job { to, slot, offset, bytes, action, due }));
-        self.listen();
         Ok(())
-    }
-
-    /// Has the ring wait for the bell.
-    fn listen(&mut self) {
-        if !std::mem::replace(&mut self.listens, true) {
-            self.sockets.readable(0, &self.bell);
-        }
     }
 }
 
@@ -263,34 +234,20 @@ impl Device for NbdDevice {
     fn submit(&mut self, operation: Operation) {
         let token = operation.token;
         if let Err(error) = self.begin(operation) {
-            self.early.push(Completion { token, result: Err(error) });
+            self.queue.end(token, Err(error));
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.early);
-        self.sockets.poll(&mut self.woken);
-        if self.woken.drain(..).count() == 0 {
-            return;
-        }
-        self.listens = false;
-        self.mailbox.answer(&mut self.answers);
+        self.queue.take_ended(done);
+        self.inbox.collect(&mut self.answers, self.queue.len());
         for (slot, result) in self.answers.drain(..) {
-            let flight = self.flights[slot].take().expect("an answer belongs to a flight");
-            self.free.push(slot);
-            done.push(Completion { token: flight.token, result });
-        }
-        if self.in_flight() > 0 {
-            self.listen();
+            done.push(Completion { token: self.queue.remove(slot).token, result });
         }
     }
 
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
-        let there = self.source.size_bytes();
-        if bytes == 0 || bytes > there || !bytes.is_multiple_of(512) {
-            let message = format!("{bytes} bytes cannot be its size: the export has {there}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
+        check_resize("export", bytes, self.source.size_bytes())?;
         self.size = bytes;
         Ok(())
     }
@@ -303,8 +260,7 @@ impl Device for NbdDevice {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let early = (!self.early.is_empty()).then(Instant::now);
-        self.sockets.next_due().into_iter().chain(early).min()
+        self.queue.next_due().or_else(|| self.inbox.next_due(self.queue.len()))
     }
 }
 

@@ -4,8 +4,7 @@
 //! has, with the first error if there was one. A flush goes to every member. Nothing is redundant:
 //! a member that fails takes its share of the bytes with it.
 //!
-//! Invariants: a flight's `left` is the number of parts whose completion has not come, so a slot is
-//! used again only when no member can still name it; members get aligned ranges, since chunks and
+//! Invariants: a slot is used again only when no member can still name it; members get aligned ranges, since chunks and
 //! the stripe's size are whole sectors.
 
 use std::ops::Range;
@@ -18,6 +17,7 @@ use crate::device::{Action, Completion, Device, Extent, Operation, check_inside,
 use crate::file::{FileSpec, OpenError};
 use crate::identity::Identity;
 use crate::nbd::{NbdName, is_export};
+use crate::queue::Queue;
 use crate::rbd::RbdName;
 use crate::ring::Ring;
 use crate::source::{Imitation, PreparedDevice, Source};
@@ -37,17 +37,15 @@ pub struct StripeDevice<D> {
     members: Vec<D>,
     layout: Layout,
     size: u64,
-    flights: Vec<Flight>,
-    free: Vec<usize>,
-    /// Ended without any member: refused, or nothing to do.
-    early: Vec<Completion>,
+    queue: Queue<StripeOperation>,
     finished: Vec<Completion>,
     extents: Vec<Extent>,
 }
 
 #[derive(Debug)]
-struct Flight {
+struct StripeOperation {
     token: u64,
+    /// Parts whose completion has not come.
     left: usize,
     result: io::Result<()>,
 }
@@ -66,9 +64,7 @@ impl<D: Device> StripeDevice<D> {
             members,
             layout,
             size: layout.capacity(smallest),
-            flights: Vec::new(),
-            free: Vec::new(),
-            early: Vec::new(),
+            queue: Queue::default(),
             finished: Vec::new(),
             extents: Vec::new(),
         }
@@ -83,23 +79,8 @@ impl<D: Device> StripeDevice<D> {
         StripeDevice { size, ..self }
     }
 
-    /// A slot for an operation in no parts yet.
-    fn take_off(&mut self, token: u64) -> usize {
-        let flight = Flight { token, left: 0, result: Ok(()) };
-        match self.free.pop() {
-            Some(slot) => {
-                self.flights[slot] = flight;
-                slot
-            }
-            None => {
-                self.flights.push(flight);
-                self.flights.len() - 1
-            }
-        }
-    }
-
     fn start(&mut self, slot: usize, member: usize, offset: u64, action: Action) {
-        self.flights[slot].left += 1;
+        self.queue[slot].left += 1;
         self.members[member].submit(Operation { token: slot as u64, offset, action });
     }
 
@@ -108,10 +89,10 @@ impl<D: Device> StripeDevice<D> {
         let len = clip(&operation, self.size)?;
         let (layout, range) = (self.layout, offset..offset.saturating_add(len));
         if len == 0 && !matches!(operation.action, Action::Flush) {
-            self.early.push(Completion { token, result: Ok(()) });
+            self.queue.end(token, Ok(()));
             return Ok(());
         }
-        let slot = self.take_off(token);
+        let slot = self.queue.insert(StripeOperation { token, left: 0, result: Ok(()) });
         match operation.action {
             Action::Read(into) => {
                 let mut done = 0;
@@ -158,25 +139,24 @@ impl<D: Device> Device for StripeDevice<D> {
     fn submit(&mut self, operation: Operation) {
         let token = operation.token;
         if let Err(error) = self.begin(operation) {
-            self.early.push(Completion { token, result: Err(error) });
+            self.queue.end(token, Err(error));
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.early);
+        self.queue.take_ended(done);
         for member in &mut self.members {
             member.poll(&mut self.finished);
         }
         for Completion { token: slot, result } in self.finished.drain(..) {
-            let flight = &mut self.flights[slot as usize];
-            flight.left -= 1;
-            if flight.result.is_ok() {
-                flight.result = result;
+            let operation = &mut self.queue[slot as usize];
+            operation.left -= 1;
+            if operation.result.is_ok() {
+                operation.result = result;
             }
-            if flight.left == 0 {
-                let result = std::mem::replace(&mut flight.result, Ok(()));
-                done.push(Completion { token: flight.token, result });
-                self.free.push(slot as usize);
+            if operation.left == 0 {
+                let StripeOperation { token, result, .. } = self.queue.remove(slot as usize);
+                done.push(Completion { token, result });
             }
         }
     }
@@ -226,8 +206,7 @@ impl<D: Device> Device for StripeDevice<D> {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let early = (!self.early.is_empty()).then(Instant::now);
-        self.members.iter().filter_map(D::next_due).chain(early).min()
+        self.members.iter().filter_map(D::next_due).chain(self.queue.next_due()).min()
     }
 }
 

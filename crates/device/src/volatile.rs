@@ -13,7 +13,7 @@
 //! write covered is in the inner device; an older version of a sector never overtakes a newer one,
 //! since one thread writes them all out.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -26,6 +26,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::buffer::{Pool, SECTOR_BYTES, Slice};
 use crate::device::{Action, Completion, Device, Extent, Operation, clip};
+use crate::queue::Queue;
 use crate::ring::Ring;
 
 /// Unflushed bytes from which on a write waits until some have been written out.
@@ -39,12 +40,8 @@ const LOOK: Duration = Duration::from_micros(50);
 pub struct VolatileDevice<D> {
     inner: D,
     disk: VolatileDisk,
-    /// Reads that the inner device is at, by the token it knows them by, with what the cache had of
-    /// them.
-    reads: HashMap<u64, Read>,
-    next_read: u64,
-    /// Ended here.
-    done: Vec<Completion>,
+    /// Reads that the inner device is at, with what the cache had of them.
+    reads: Queue<Read>,
     /// Ended by the disk, of `asked` that it has not ended yet.
     answers: (Sender<Completion>, Receiver<Completion>),
     asked: usize,
@@ -64,9 +61,7 @@ impl<D: Device> VolatileDevice<D> {
         VolatileDevice {
             inner,
             disk,
-            reads: HashMap::new(),
-            next_read: 0,
-            done: Vec::new(),
+            reads: Queue::default(),
             answers: channel(),
             asked: 0,
             finished: Vec::new(),
@@ -85,13 +80,12 @@ impl<D: Device> VolatileDevice<D> {
         let len = clip(&Operation { token, offset, action: action.clone() }, self.size_bytes())?;
         match action {
             Action::Flush => self.ask(token, What::Flush),
-            _ if len == 0 => self.done.push(Completion { token, result: Ok(()) }),
+            _ if len == 0 => self.reads.end(token, Ok(())),
             Action::Read(into) => {
                 let newer = self.disk.cache().overlapping(offset, len);
-                let inside = self.next_read;
-                self.next_read += 1;
-                self.reads.insert(inside, Read { token, into: into.clone(), newer });
-                self.inner.submit(Operation { token: inside, offset, action: Action::Read(into) });
+                let slot = self.reads.insert(Read { token, into: into.clone(), newer });
+                let action = Action::Read(into);
+                self.inner.submit(Operation { token: slot as u64, offset, action });
             }
             Action::Write { from, durable } => {
                 let mut cache = self.disk.cache();
@@ -101,7 +95,7 @@ impl<D: Device> VolatileDevice<D> {
                 match (durable, is_full) {
                     (true, _) => self.ask(token, What::Store { offset, len }),
                     (false, true) => self.ask(token, What::MakeRoom),
-                    (false, false) => self.done.push(Completion { token, result: Ok(()) }),
+                    (false, false) => self.reads.end(token, Ok(())),
                 }
             }
             Action::Zero { .. } | Action::Discard { .. } => {
@@ -125,16 +119,15 @@ impl<D: Device> Device for VolatileDevice<D> {
     fn submit(&mut self, operation: Operation) {
         let token = operation.token;
         if let Err(error) = self.begin(operation) {
-            self.done.push(Completion { token, result: Err(error) });
+            self.reads.end(token, Err(error));
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.done);
+        self.reads.take_ended(done);
         self.inner.poll(&mut self.finished);
         for Completion { token, result } in self.finished.drain(..) {
-            let read =
-                self.reads.remove(&token).expect("the inner device answers what it was asked");
+            let read = self.reads.remove(token as usize);
             read.newer.iter().for_each(|dirty| dirty.patch(&read.into));
             done.push(Completion { token: read.token, result });
         }
@@ -168,11 +161,8 @@ impl<D: Device> Device for VolatileDevice<D> {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        if !self.done.is_empty() {
-            return Some(Instant::now());
-        }
         let look = (self.asked > 0).then(|| Instant::now() + LOOK);
-        look.into_iter().chain(self.inner.next_due()).min()
+        [self.reads.next_due(), look, self.inner.next_due()].into_iter().flatten().min()
     }
 }
 

@@ -20,6 +20,7 @@ use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::identity::{Identity, identify};
 use crate::place::{BelowKind, Place, Sysfs};
+use crate::queue::check_measured;
 use crate::system::{MemoryLimit, OWNER_ONLY, patiently};
 
 /// Options for opening a [`FileDevice`](crate::FileDevice).
@@ -207,10 +208,7 @@ impl FileSource {
     /// When the size cannot be found out or is not a positive multiple of 512; the old one is kept.
     pub fn refresh(&self) -> io::Result<u64> {
         let mut size = self.size_now()?;
-        if size == 0 || !size.is_multiple_of(512) {
-            let message = format!("{size} bytes are not a positive multiple of 512");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-        }
+        check_measured(size)?;
         if self.is_direct() && !direct_works(&self.0.file, size) {
             size -= size % SECTOR_BYTES; // an odd end that only the page cache could read
         }

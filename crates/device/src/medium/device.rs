@@ -23,6 +23,7 @@ use hdrhistogram::Histogram;
 
 use super::model::{Direction, Medium, Model, Timing};
 use crate::device::{Completion, Device, Extent, Operation};
+use crate::queue::Queue;
 
 /// Latencies from here on are slept in full.
 const SLEEP_NS: u64 = 50_000;
@@ -44,8 +45,7 @@ const ERROR_NS_MAX: u64 = 10_000_000_000;
 pub struct MediumDevice<D> {
     inner: D,
     medium: SharedMedium,
-    operations: Vec<Held>,
-    free: Vec<usize>,
+    operations: Queue<Held>,
     /// Finished inside, by due time.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
     finished: Vec<Completion>,
@@ -93,8 +93,7 @@ impl<D: Device> MediumDevice<D> {
         MediumDevice {
             inner,
             medium,
-            operations: Vec::new(),
-            free: Vec::new(),
+            operations: Queue::default(),
             waiting: BinaryHeap::new(),
             finished: Vec::new(),
             lateness: Histogram::new_with_bounds(1, ERROR_NS_MAX, 2)
@@ -154,14 +153,13 @@ impl<D: Device> MediumDevice<D> {
     fn release(&mut self, done: &mut Vec<Completion>) -> Option<(u64, bool)> {
         while let Some(&Reverse((due_ns, slot))) = self.waiting.peek() {
             let now_ns = self.medium.now_ns();
-            let held = &mut self.operations[slot];
+            let held = &self.operations[slot];
             if due_ns > now_ns {
                 return Some((due_ns - now_ns, held.short));
             }
             self.lateness.saturating_record(now_ns - due_ns);
-            let result = std::mem::replace(&mut held.result, Ok(()));
-            done.push(Completion { token: held.token, result });
-            self.free.push(slot);
+            let Held { token, result, .. } = self.operations.remove(slot);
+            done.push(Completion { token, result });
             self.waiting.pop();
         }
         None
@@ -178,12 +176,7 @@ impl<D: Device> Device for MediumDevice<D> {
         let (now_ns, due_ns) = self.medium.start(direction, bytes);
         let short = self.medium().timing == Timing::Latency && due_ns - now_ns < SLEEP_NS;
         let held = Held { token: operation.token, due_ns, short, result: Ok(()) };
-        let slot = self.free.pop().unwrap_or(self.operations.len());
-        if slot == self.operations.len() {
-            self.operations.push(held);
-        } else {
-            self.operations[slot] = held;
-        }
+        let slot = self.operations.insert(held);
         self.inner.submit(Operation { token: slot as u64, ..operation });
     }
 

@@ -1,14 +1,12 @@
 //! One thread's device of a mirror.
 //!
 //! An operation asks the state machine before it goes to the halves, and again before it is
-//! answered. Where it must wait, the mailbox's bell wakes the thread when something has changed.
+//! answered. Where it must wait, the mailbox wakes the thread when something has changed.
 
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-use io_uring::{opcode, types};
 
 use super::layout::HEAD_BYTES;
 use super::shared::{Core, Opened, no_answer};
@@ -16,10 +14,10 @@ use super::state::{Begin, Span};
 use super::threads::Running;
 use crate::buffer::Pool;
 use crate::device::{Action, Completion, Device, Halves, Judge, Operation, clip};
-use crate::mailbox::Mailbox;
-use crate::ring::{Event, Owner, Ring};
+use crate::queue::{Inbox, Queue};
+use crate::ring::Ring;
 
-/// The time between two looks where the ring had no room for the bell.
+/// The time between two looks where the ring had no room to poll the mailbox.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A device of one thread.
@@ -27,23 +25,18 @@ pub struct MirrorDevice {
     /// `None` until the half is used.
     halves: Vec<Option<Opened>>,
     running: Arc<Running>,
-    mailbox: Arc<Mailbox<()>>,
+    inbox: Inbox<()>,
     pool: Pool,
     ring: Ring,
-    owner: Owner,
-    listens: bool,
-    flights: Vec<Option<Flight>>,
-    free: Vec<usize>,
-    /// Flights that wait for the state to change.
+    queue: Queue<MirrorOperation>,
+    /// Operations that wait for the state to change.
     waiting: Vec<usize>,
-    parts: Vec<Option<Part>>,
-    early: Vec<Completion>,
+    parts: Queue<Part>,
     done: Vec<Completion>,
-    events: Vec<Event>,
 }
 
 /// An operation of the mirror.
-struct Flight {
+struct MirrorOperation {
     operation: Operation,
     span: Option<Span>,
     /// It reads this half, and no other.
@@ -56,16 +49,22 @@ struct Flight {
 #[derive(Clone, Copy)]
 enum Stage {
     Held,
-    Running { left: usize, sent: Halves, missed: Halves },
-    Settling(Halves),
+    Running {
+        left: usize,
+        sent: Halves,
+        missed: Halves,
+    },
+    /// Acknowledged once it is certain that these halves have left.
+    Confirming(Halves),
 }
 
 /// An operation of a half.
+#[derive(Clone, Copy)]
 struct Part {
     half: usize,
     begun: Instant,
     /// `None` once it was given up.
-    flight: Option<usize>,
+    operation: Option<usize>,
 }
 
 impl MirrorDevice {
@@ -74,23 +73,18 @@ impl MirrorDevice {
         pool: &Pool,
         running: &Arc<Running>,
     ) -> io::Result<MirrorDevice> {
-        let mailbox = Arc::new(Mailbox::new()?);
-        running.shared.lock().add_handle(Arc::clone(&mailbox));
+        let inbox = Inbox::new(ring)?;
+        running.shared.lock().add_handle(Arc::clone(&inbox.mailbox));
         Ok(MirrorDevice {
             halves: running.shared.places.iter().map(|_| None).collect(),
             running: Arc::clone(running),
-            mailbox,
+            inbox,
             pool: pool.clone(),
-            owner: ring.owner(),
             ring: ring.clone(),
-            listens: false,
-            flights: Vec::new(),
-            free: Vec::new(),
+            queue: Queue::default(),
             waiting: Vec::new(),
-            parts: Vec::new(),
-            early: Vec::new(),
+            parts: Queue::default(),
             done: Vec::new(),
-            events: Vec::new(),
         })
     }
 
@@ -103,72 +97,68 @@ impl MirrorDevice {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "zeros would be written"));
         }
         if len == 0 && !is_flush {
-            self.early.push(Completion { token: operation.token, result: Ok(()) });
+            self.queue.end(operation.token, Ok(()));
             return Ok(());
         }
         let span = (!is_flush).then(|| shape.span(operation.offset, len));
         let refusals = self.running.shared.lock().state.refusals();
-        let flight = Flight { operation, span, copy, stage: Stage::Held, refusals };
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.flights.push(None);
-            self.flights.len() - 1
-        });
-        self.flights[slot] = Some(flight);
+        let stage = Stage::Held;
+        let slot = self.queue.insert(MirrorOperation { operation, span, copy, stage, refusals });
         self.proceed(slot);
         Ok(())
     }
 
     fn submit_to(&mut self, operation: Operation, copy: Option<usize>) {
         let token = operation.token;
-        self.listen();
+        let _ = self.inbox.listen(); // else the clock looks
         if let Err(error) = self.begin(operation, copy) {
-            self.early.push(Completion { token, result: Err(error) });
+            self.queue.end(token, Err(error));
         }
     }
 
-    /// Takes a flight as far as the state allows.
+    /// Takes an operation as far as the state allows.
     fn proceed(&mut self, slot: usize) {
         let running = Arc::clone(&self.running);
         let mut core = running.shared.lock();
-        let flight = self.flights[slot].as_mut().expect("a flight that waits");
+        let waiting = &self.queue[slot];
         let state = &mut core.state;
-        let refused = state.refusals() != flight.refusals;
-        match flight.stage {
+        let refused = state.refusals() != waiting.refusals;
+        match waiting.stage {
             Stage::Held => {
-                let begin = match (&flight.operation.action, flight.span.clone(), flight.copy) {
+                let begin = match (&waiting.operation.action, waiting.span.clone(), waiting.copy) {
                     (_, Some(span), Some(half)) => state.begin_read_copy(half, span),
                     (Action::Read(_), Some(span), None) => Some(state.begin_read(span)),
                     (_, Some(span), None) => Some(state.begin_write(span)),
                     (_, None, _) => Some(state.begin_flush()),
                 };
                 let Some(begin) = begin else {
-                    return self.land(slot, Err(io::ErrorKind::NotConnected.into()));
+                    return self.end(slot, Err(io::ErrorKind::NotConnected.into()));
                 };
                 match begin {
-                    Begin::Go(halves) => self.launch(&mut core, slot, halves),
+                    Begin::Go(halves) => self.start(&mut core, slot, halves),
                     Begin::Hold if !refused => {
                         running.shared.wake_lanes();
                         self.waiting.push(slot);
                     }
-                    Begin::Hold => self.land(slot, Err(refusal(&core))),
-                    Begin::Fenced => self.land(slot, Err(fenced())),
+                    Begin::Hold => self.end(slot, Err(refusal(&core))),
+                    Begin::Fenced => self.end(slot, Err(fenced())),
                 }
             }
-            Stage::Settling(_) if state.is_fenced() => self.land(slot, Err(fenced())),
-            Stage::Settling(missed) if state.is_settled(missed) => self.land(slot, Ok(())),
-            Stage::Settling(_) if refused => self.land(slot, Err(refusal(&core))),
-            Stage::Settling(_) => self.waiting.push(slot),
-            Stage::Running { .. } => unreachable!("a flight that runs does not wait"),
+            Stage::Confirming(_) if state.is_fenced() => self.end(slot, Err(fenced())),
+            Stage::Confirming(missed) if state.is_settled(missed) => self.end(slot, Ok(())),
+            Stage::Confirming(_) if refused => self.end(slot, Err(refusal(&core))),
+            Stage::Confirming(_) => self.waiting.push(slot),
+            Stage::Running { .. } => unreachable!("an operation that runs does not wait"),
         }
     }
 
-    /// Starts a flight on halves.
-    fn launch(&mut self, core: &mut Core, slot: usize, halves: Halves) {
-        let flight = self.flights[slot].as_mut().expect("a flight that starts");
+    /// Starts an operation on halves.
+    fn start(&mut self, core: &mut Core, slot: usize, halves: Halves) {
+        let started = &mut self.queue[slot];
         let none = Halves::NONE;
-        flight.stage = Stage::Running { left: halves.len(), sent: halves, missed: none };
-        let Operation { offset, action, .. } = flight.operation.clone();
-        let offset = if flight.span.is_some() { offset + HEAD_BYTES } else { 0 };
+        started.stage = Stage::Running { left: halves.len(), sent: halves, missed: none };
+        let Operation { offset, action, .. } = started.operation.clone();
+        let offset = if started.span.is_some() { offset + HEAD_BYTES } else { 0 };
         // Halves would differ after a discard.
         let action = match action {
             Action::Discard { len } => Action::Zero { len, may_unmap: true, fast: false },
@@ -190,15 +180,8 @@ impl MirrorDevice {
                 }
             }
             let opened = self.halves[half].as_mut().expect("it was opened");
-            let part = Part { half, begun: Instant::now(), flight: Some(slot) };
-            let token = match self.parts.iter().position(Option::is_none) {
-                Some(at) => at,
-                None => {
-                    self.parts.push(None);
-                    self.parts.len() - 1
-                }
-            };
-            self.parts[token] = Some(part);
+            let part = Part { half, begun: Instant::now(), operation: Some(slot) };
+            let token = self.parts.insert(part);
             opened.busy += 1;
             let action = action.clone();
             opened.device.submit(Operation { token: token as u64, offset, action });
@@ -208,11 +191,11 @@ impl MirrorDevice {
         }
     }
 
-    /// A flight has ended on a half.
+    /// An operation has ended on a half.
     fn ended(&mut self, core: &mut Core, slot: usize, half: usize, result: io::Result<()>) {
-        let flight = self.flights[slot].as_mut().expect("a flight that runs");
-        let Stage::Running { left, sent, missed } = &mut flight.stage else {
-            unreachable!("a flight that ends on a half runs")
+        let running = &mut self.queue[slot];
+        let Stage::Running { left, sent, missed } = &mut running.stage else {
+            unreachable!("an operation that ends on a half runs")
         };
         *left -= 1;
         if let Err(error) = &result {
@@ -222,22 +205,22 @@ impl MirrorDevice {
         if *left > 0 {
             return;
         }
-        let (sent, missed, span) = (*sent, *missed, flight.span.clone());
-        let is_of_copy = flight.copy.is_some();
-        let is_read = matches!(flight.operation.action, Action::Read(_));
+        let (sent, missed, span) = (*sent, *missed, running.span.clone());
+        let is_of_copy = running.copy.is_some();
+        let is_read = matches!(running.operation.action, Action::Read(_));
         let done = match span {
             Some(span) if is_read => {
                 if missed.is_empty() {
-                    return self.land(slot, result);
+                    return self.end(slot, result);
                 }
                 let goes_on = core.state.read_failed(half, span);
                 if is_of_copy {
                     self.running.shared.wake(core);
                 }
                 if is_of_copy || !goes_on {
-                    return self.land(slot, result);
+                    return self.end(slot, result);
                 }
-                flight.stage = Stage::Held;
+                running.stage = Stage::Held;
                 true
             }
             Some(span) => core.state.end_write(span, sent, missed),
@@ -250,22 +233,21 @@ impl MirrorDevice {
         }
         match done {
             true if is_read => self.waiting.push(slot),
-            true if core.state.is_settled(missed) => self.land(slot, Ok(())),
+            true if core.state.is_settled(missed) => self.end(slot, Ok(())),
             true => {
-                flight.stage = Stage::Settling(missed);
+                running.stage = Stage::Confirming(missed);
                 self.waiting.push(slot);
             }
             false => {
                 let error = || io::Error::other("no half in sync has it");
-                self.land(slot, Err(result.err().unwrap_or_else(error)));
+                self.end(slot, Err(result.err().unwrap_or_else(error)));
             }
         }
     }
 
-    fn land(&mut self, slot: usize, result: io::Result<()>) {
-        let flight = self.flights[slot].take().expect("a flight that ends");
-        self.early.push(Completion { token: flight.operation.token, result });
-        self.free.push(slot);
+    fn end(&mut self, slot: usize, result: io::Result<()>) {
+        let token = self.queue.remove(slot).operation.token;
+        self.queue.end(token, result);
     }
 
     /// Takes what the halves have finished, and gives up what takes too long.
@@ -276,22 +258,21 @@ impl MirrorDevice {
             opened.device.poll(&mut self.done);
             opened.busy -= self.done.len();
             for Completion { token, result } in std::mem::take(&mut self.done) {
-                let part = self.parts[token as usize].take().expect("a part that runs");
-                if let Some(slot) = part.flight {
+                let part = self.parts.remove(token as usize);
+                if let Some(slot) = part.operation {
                     self.ended(&mut running.shared.lock(), slot, half, result);
                 }
             }
         }
         let timeout = running.shared.pace.timeout;
-        for at in 0..self.parts.len() {
-            let Some(Part { half, begun, flight: Some(slot) }) = self.parts[at] else { continue };
-            if begun.elapsed() <= timeout {
-                continue;
-            }
+        let is_late = |(_, part): &(usize, &Part)| part.begun.elapsed() > timeout;
+        let late = self.parts.iter().filter(is_late).map(|(at, part)| (at, *part));
+        for (at, Part { half, operation, .. }) in late.collect::<Vec<_>>() {
+            let Some(slot) = operation else { continue };
             let mut core = running.shared.lock();
             let error = no_answer(timeout);
             if running.shared.fail(&mut core, half, &error) {
-                self.parts[at].as_mut().expect("it runs").flight = None;
+                self.parts[at].operation = None;
                 self.ended(&mut core, slot, half, Err(error));
             }
         }
@@ -307,16 +288,6 @@ impl MirrorDevice {
                 running.shared.wake_lanes();
             }
         }
-    }
-
-    /// Has the ring poll the bell.
-    fn listen(&mut self) {
-        if self.listens {
-            return;
-        }
-        let entry = opcode::PollAdd::new(types::Fd(self.mailbox.bell()), libc::POLLIN as u32);
-        // SAFETY: the mailbox lives until the poll has ended: `drop` rings its bell and waits.
-        self.listens = unsafe { self.ring.push(self.owner, 0, entry.build()) }.is_ok();
     }
 }
 
@@ -370,37 +341,31 @@ impl Device for MirrorDevice {
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        self.ring.take(self.owner, &mut self.events);
-        let is_rung = !self.events.is_empty() || !self.listens;
-        if !self.events.is_empty() {
-            self.events.clear();
-            self.listens = false;
-            self.mailbox.silence();
-        }
-        self.listen();
+        let is_woken = !self.inbox.listens() || self.inbox.was_woken();
+        let _ = self.inbox.listen(); // else the clock looks
         let waiting = self.waiting.len();
         self.collect();
-        if is_rung {
+        if is_woken {
             self.release();
         }
-        if is_rung || self.waiting.len() > waiting {
+        if is_woken || self.waiting.len() > waiting {
             for slot in std::mem::take(&mut self.waiting) {
                 self.proceed(slot);
             }
         }
-        done.append(&mut self.early);
+        self.queue.take_ended(done);
     }
 
     fn next_due(&self) -> Option<Instant> {
-        if !self.early.is_empty() {
-            return Some(Instant::now());
+        if let Some(now) = self.queue.next_due() {
+            return Some(now);
         }
         let timeout = self.running.shared.pace.timeout;
-        let begun = self.parts.iter().flatten().filter(|part| part.flight.is_some());
-        let late = begun.map(|part| part.begun + timeout).min();
+        let begun = self.parts.iter().filter(|(_, part)| part.operation.is_some());
+        let late = begun.map(|(_, part)| part.begun + timeout).min();
         // The last half is waited for, however long it takes.
         let late = late.map(|due| due.max(Instant::now() + LOOK_AGAIN));
-        let looks = (!self.listens).then(|| Instant::now() + LOOK_AGAIN);
+        let looks = (!self.inbox.listens()).then(|| Instant::now() + LOOK_AGAIN);
         let devices = self.halves.iter().flatten().filter_map(|opened| opened.device.next_due());
         devices.chain(late).chain(looks).min()
     }
@@ -423,24 +388,13 @@ impl Drop for MirrorDevice {
             }
         }
         // Writes that were under way have ended for the state too.
-        for flight in std::mem::take(&mut self.flights).into_iter().flatten() {
-            let Stage::Running { sent, .. } = flight.stage else { continue };
-            let is_read = matches!(flight.operation.action, Action::Read(_));
-            if let Some(span) = flight.span.filter(|_| !is_read) {
+        for running in self.queue.drain() {
+            let Stage::Running { sent, .. } = running.stage else { continue };
+            let is_read = matches!(running.operation.action, Action::Read(_));
+            if let Some(span) = running.span.filter(|_| !is_read) {
                 self.running.shared.lock().state.end_write(span, sent, Halves::NONE);
             }
         }
-        self.running.shared.lock().remove_handle(&self.mailbox);
-        self.mailbox.ring();
-        while self.listens {
-            if self.ring.wait(None).is_err() {
-                // The kernel may look at the bell still.
-                std::mem::forget(Arc::clone(&self.mailbox));
-                return;
-            }
-            self.ring.take(self.owner, &mut self.events);
-            self.listens &= self.events.is_empty();
-        }
-        self.ring.retire(self.owner);
+        self.running.shared.lock().remove_handle(&self.inbox.mailbox);
     }
 }

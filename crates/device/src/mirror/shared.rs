@@ -16,7 +16,7 @@ use super::state::State;
 use super::witness::{Generation, Witness};
 use crate::buffer::Pool;
 use crate::device::{Action, Device, Halves, Judge, Operation};
-use crate::mailbox::Mailbox;
+use crate::queue::Mailbox;
 use crate::ring::Ring;
 
 /// The times and the rate by which a mirror works.
@@ -228,7 +228,7 @@ impl Shared {
     /// Wakes the lanes and all handles: something has changed for those that wait.
     pub(super) fn wake(&self, core: &mut Core) {
         core.forget_sources();
-        core.handles.iter().for_each(|handle| handle.ring());
+        core.handles.iter().for_each(|handle| handle.wake());
         self.changed.notify_all();
     }
 

@@ -8,7 +8,7 @@
 //! slices of the last connection.
 
 use super::work::Job;
-use crate::mailbox::Mailbox;
+use crate::queue::Mailbox;
 use floe_nbd::uri::Uri;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

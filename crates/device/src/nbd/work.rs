@@ -18,7 +18,7 @@ use floe_nbd::error::ErrorCode;
 use floe_nbd::wire::{REQUEST_BYTES, command, command_flag, transmission_flag};
 
 use crate::buffer::{Lent, Pool, SECTOR_BYTES, Slice};
-use crate::mailbox::Mailbox;
+use crate::queue::{Mailbox, Queue};
 
 /// Requests under way at a time.
 const MOST_SENT: usize = 128;
@@ -51,8 +51,7 @@ struct Sent {
 pub(super) struct Work {
     pool: Pool,
     info: Info,
-    operations: Vec<Option<Running>>,
-    free: Vec<usize>,
+    operations: Queue<Running>,
     waiting: VecDeque<Request>,
     ledger: Ledger,
     /// By the places of their cookies.
@@ -73,8 +72,7 @@ impl Work {
         Self {
             pool: Pool::new(0),
             info,
-            operations: Vec::new(),
-            free: Vec::new(),
+            operations: Queue::default(),
             waiting: VecDeque::new(),
             ledger: Ledger::default(),
             sent: Vec::new(),
@@ -94,7 +92,7 @@ impl Work {
 
     /// True if an operation has not ended.
     pub(super) fn is_wanted(&self) -> bool {
-        self.operations.len() > self.free.len()
+        self.operations.len() > 0
     }
 
     /// The number of requests under way.
@@ -104,12 +102,12 @@ impl Work {
 
     /// When the first operation fails without an answer.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.operations.iter().flatten().filter_map(|running| running.due).min()
+        self.operations.iter().filter_map(|(_, running)| running.due).min()
     }
 
     /// Has operations fail that are not answered by `due`.
     pub(super) fn bound(&mut self, due: Instant) {
-        for running in self.operations.iter_mut().flatten() {
+        for running in self.operations.iter_mut() {
             running.due = Some(running.due.map_or(due, |own| own.min(due)));
         }
     }
@@ -117,12 +115,9 @@ impl Work {
     /// Takes an operation.
     pub(super) fn begin(&mut self, job: Job) {
         let Job { to, slot, offset, bytes, action, due } = job;
-        let place = self.free.pop().unwrap_or(self.operations.len());
-        if place == self.operations.len() {
-            self.operations.push(None);
-        }
-        let error = None;
-        let mut running = Running { to, slot, due, left: 0, error, then_flush: false };
+        let running = Running { to, slot, due, left: 0, error: None, then_flush: false };
+        let place = self.operations.insert(running);
+        let (mut error, mut then_flush) = (None, false);
         let has = |flag| self.info.has(flag);
         let request = |command, flags| Request {
             command,
@@ -143,7 +138,7 @@ impl Work {
             }
             JobAction::Write { from, durable } => {
                 let by_flag = durable && has(transmission_flag::SEND_FUA);
-                running.then_flush = durable && !by_flag && can_flush;
+                then_flush = durable && !by_flag && can_flush;
                 let flags = if by_flag { command_flag::FUA } else { 0 };
                 let data = Some(from.attach().whole());
                 parts = self.cut(Request { data, ..request(command::WRITE, flags) }, bytes);
@@ -151,7 +146,7 @@ impl Work {
             JobAction::Zero { fast: true, .. }
                 if !can_zero || !has(transmission_flag::SEND_FAST_ZERO) =>
             {
-                running.error = Some(cannot());
+                error = Some(cannot());
             }
             JobAction::Zero { may_unmap, fast } if can_zero => {
                 let keep = if may_unmap { 0 } else { command_flag::NO_HOLE };
@@ -162,13 +157,13 @@ impl Work {
             JobAction::Discard if has(transmission_flag::SEND_TRIM) => {
                 parts = self.cut(request(command::TRIM, 0), bytes);
             }
-            JobAction::Flush if self.lost.is_some() => running.error = self.lost.take(),
+            JobAction::Flush if self.lost.is_some() => error = self.lost.take(),
             JobAction::Flush if can_flush => parts.push(Request::flush(Purpose::Operation(place))),
             // Discarding is advice, and without flushes nothing is volatile.
             JobAction::Discard | JobAction::Flush => {}
         }
-        running.left = parts.len();
-        self.operations[place] = Some(running);
+        let running = &mut self.operations[place];
+        (running.left, running.error, running.then_flush) = (parts.len(), error, then_flush);
         self.waiting.extend(parts);
         self.end_if_done(place);
     }
@@ -275,7 +270,7 @@ impl Work {
             return false;
         };
         drop(request);
-        let running = self.operations[place].as_mut().expect("it waits for its requests");
+        let running = &mut self.operations[place];
         running.left -= 1;
         running.error = running.error.take().or(result.map_err(error_of).err());
         self.end_if_done(place);
@@ -284,7 +279,7 @@ impl Work {
 
     /// Ends an operation that has no request left.
     fn end_if_done(&mut self, place: usize) {
-        let running = self.operations[place].as_mut().expect("an operation that runs");
+        let running = &mut self.operations[place];
         if running.left > 0 {
             return;
         }
@@ -293,8 +288,7 @@ impl Work {
             self.waiting.push_back(Request::flush(Purpose::Operation(place)));
             return;
         }
-        let running = self.operations[place].take().expect("an operation that runs");
-        self.free.push(place);
+        let running = self.operations.remove(place);
         running.to.leave((running.slot, running.error.map_or(Ok(()), Err)));
     }
 
@@ -305,7 +299,7 @@ impl Work {
         let mut is_told = false;
         for request in self.waiting.iter().filter(|request| request.command == command::FLUSH) {
             let Purpose::Operation(place) = request.purpose else { continue };
-            let running = self.operations[place].as_mut().expect("it waits for its requests");
+            let running = &mut self.operations[place];
             running.error.get_or_insert_with(copy);
             is_told = true;
         }
@@ -340,13 +334,11 @@ impl Work {
             Some(now) => running.due.is_some_and(|due| due <= now),
             None => true,
         };
-        for place in 0..self.operations.len() {
-            if self.operations[place].as_ref().is_some_and(is_due) {
-                self.waiting.retain(|request| request.purpose != Purpose::Operation(place));
-                let running = self.operations[place].take().expect("it is due");
-                self.free.push(place);
-                running.to.leave((running.slot, Err(error())));
-            }
+        let due = self.operations.iter().filter(|(_, running)| is_due(running));
+        for place in due.map(|(place, _)| place).collect::<Vec<_>>() {
+            self.waiting.retain(|request| request.purpose != Purpose::Operation(place));
+            let running = self.operations.remove(place);
+            running.to.leave((running.slot, Err(error())));
         }
     }
 }

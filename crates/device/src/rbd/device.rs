@@ -1,7 +1,7 @@
 //! One thread's device of an image.
 //!
-//! The library reads into and writes from the operation's own slice, which is held in `flights`
-//! until the library has called back. The ring polls the mailbox's bell. Dropping the device waits
+//! The library reads into and writes from the operation's own slice, which is held in `queue`
+//! until the library has called back. Dropping the device waits
 //! for what the library is at; where the cluster does not answer, or has let an operation time out,
 //! the slices are leaked, since the library may use them still.
 //!
@@ -15,14 +15,12 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use io_uring::{opcode, types};
-
 use super::image::RbdSource;
 use super::library::{Handle, library};
 use crate::buffer::Slice;
 use crate::device::{Action, Completion, Device, Operation, clip};
-use crate::mailbox::Mailbox;
-use crate::ring::{Event, Owner, Ring};
+use crate::queue::{Inbox, Mailbox, Queue, check_resize};
+use crate::ring::Ring;
 
 /// The longest wait for operations in flight when the device is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -38,25 +36,18 @@ pub struct RbdDevice {
     /// Operations fail that the cluster has not answered for so long.
     timeout: Option<Duration>,
     ring: Ring,
-    owner: Owner,
-    mailbox: Arc<Mailbox<Answer>>,
-    flights: Vec<Option<Flight>>,
-    free: Vec<usize>,
+    inbox: Inbox<Answer>,
+    queue: Queue<RbdOperation>,
     /// When operations time out, the first one first: their numbers and slots.
     deadlines: VecDeque<(Instant, u64, usize)>,
     /// Operations so far.
     count: u64,
-    /// The ring polls the bell.
-    listens: bool,
-    /// Finished without the library: refused, or nothing to do.
-    early: Vec<Completion>,
     results: Vec<Answer>,
-    events: Vec<Event>,
 }
 
 /// An operation that the library is at.
 #[derive(Debug)]
-struct Flight {
+struct RbdOperation {
     /// Its number among all.
     number: u64,
     /// `None` once it has timed out.
@@ -100,28 +91,23 @@ impl RbdDevice {
             source: source.clone(),
             size: source.size_bytes(),
             timeout: source.name().timeout,
-            mailbox: Arc::new(Mailbox::new()?),
-            owner: ring.owner(),
+            inbox: Inbox::new(ring)?,
             ring: ring.clone(),
-            flights: Vec::new(),
-            free: Vec::new(),
+            queue: Queue::default(),
             deadlines: VecDeque::new(),
             count: 0,
-            listens: false,
-            early: Vec::new(),
             results: Vec::new(),
-            events: Vec::new(),
         })
     }
 
     /// Operations the library has not finished.
     pub fn in_flight(&self) -> usize {
-        self.flights.len() - self.free.len()
+        self.queue.len()
     }
 
     /// True if an operation has neither ended nor timed out.
     fn is_awaited(&self) -> bool {
-        self.flights.iter().flatten().any(|flight| flight.token.is_some())
+        self.queue.iter().any(|(_, operation)| operation.token.is_some())
     }
 
     fn begin(&mut self, operation: Operation) -> io::Result<()> {
@@ -135,14 +121,10 @@ impl RbdDevice {
             if let Action::Read(into) = action {
                 into.fill_zero();
             }
-            self.early.push(Completion { token, result: Ok(()) });
+            self.queue.end(token, Ok(()));
             return Ok(());
         }
-        self.listen()?;
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.flights.push(None);
-            self.flights.len() - 1
-        });
+        self.inbox.listen()?;
         let slice = match &action {
             Action::Read(into) => {
                 into.slice(left as usize..into.len()).fill_zero();
@@ -154,25 +136,26 @@ impl RbdDevice {
         let expected = matches!(action, Action::Read(_)).then_some(left);
         let number = self.count;
         self.count += 1;
-        self.flights[slot] = Some(Flight { number, token: Some(token), expected, _slice: slice });
-        self.launch(slot, offset, left, &action).inspect_err(|_| self.land(slot))?;
+        let token = Some(token);
+        let slot = self.queue.insert(RbdOperation { number, token, expected, _slice: slice });
+        let begun = self.start(slot, offset, left, &action);
+        begun.inspect_err(|_| drop(self.queue.remove(slot)))?;
         if let Some(timeout) = self.timeout {
             self.deadlines.push_back((Instant::now() + timeout, number, slot));
         }
         Ok(())
     }
 
-    /// Gives an operation, whose slice is in its flight, to the library.
-    fn launch(&self, slot: usize, offset: u64, bytes: u64, action: &Action) -> io::Result<()> {
+    /// Gives an operation, whose slice is in the queue, to the library.
+    fn start(&self, slot: usize, offset: u64, bytes: u64, action: &Action) -> io::Result<()> {
         const THICK: i32 = 1; // RBD_WRITE_ZEROES_FLAG_THICK_PROVISION
         let (library, image) = (self.source.functions(), self.source.handle());
-        let back = Box::new(Return { mailbox: Arc::clone(&self.mailbox), slot });
+        let back = Box::new(Return { mailbox: Arc::clone(&self.inbox.mailbox), slot });
         let back = Box::into_raw(back);
         let mut completion = std::ptr::null_mut();
         let length = bytes as usize;
         // SAFETY: the image is open while `source` is; the slice has `length` bytes and stays in
-        // `flights` until the library has called back, or is leaked; `ended` gets its argument
-        // once.
+        // `queue` until the library has called back, or is leaked; `ended` gets its argument once.
         let result = unsafe {
             let made = (library.rbd_aio_create_completion)(back.cast(), ended, &mut completion);
             if made < 0 {
@@ -207,29 +190,11 @@ impl RbdDevice {
         if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
     }
 
-    /// Has the ring poll the bell.
-    fn listen(&mut self) -> io::Result<()> {
-        if self.listens {
-            return Ok(());
-        }
-        let entry = opcode::PollAdd::new(types::Fd(self.mailbox.bell()), libc::POLLIN as u32);
-        // SAFETY: the mailbox lives until the poll has ended: `drop` rings its bell and waits.
-        unsafe { self.ring.push(self.owner, 0, entry.build()) }?;
-        self.listens = true;
-        Ok(())
-    }
-
-    /// Forgets a flight that no longer concerns the library.
-    fn land(&mut self, slot: usize) {
-        self.flights[slot] = None;
-        self.free.push(slot);
-    }
-
     /// Fails what has waited for too long, and forgets the deadlines of what has ended.
     fn expire(&mut self, done: &mut Vec<Completion>) {
         while let Some(&(due, number, slot)) = self.deadlines.front() {
-            let flight = self.flights[slot].as_mut().filter(|flight| flight.number == number);
-            if let Some(flight) = flight {
+            let operation = self.queue.get_mut(slot).filter(|it| it.number == number);
+            if let Some(operation) = operation {
                 if due > Instant::now() {
                     break;
                 }
@@ -237,23 +202,11 @@ impl RbdDevice {
                 let message =
                     format!("image {} has not answered for {timeout:?}", self.source.name());
                 let result = Err(io::Error::new(io::ErrorKind::TimedOut, message));
-                let token = flight.token.take().expect("it has not timed out before");
+                let token = operation.token.take().expect("it has not timed out before");
                 done.push(Completion { token, result });
             }
             self.deadlines.pop_front();
         }
-    }
-
-    /// Takes the results that have been left.
-    fn collect(&mut self) -> io::Result<()> {
-        self.ring.take(self.owner, &mut self.events);
-        if self.events.is_empty() {
-            return Ok(());
-        }
-        self.events.clear();
-        self.listens = false;
-        self.mailbox.answer(&mut self.results);
-        if self.in_flight() > self.results.len() { self.listen() } else { Ok(()) }
     }
 }
 
@@ -265,21 +218,16 @@ impl Device for RbdDevice {
     fn submit(&mut self, operation: Operation) {
         let token = operation.token;
         if let Err(error) = self.begin(operation) {
-            self.early.push(Completion { token, result: Err(error) });
+            self.queue.end(token, Err(error));
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        done.append(&mut self.early);
-        if self.collect().is_err() {
-            // The ring is out of room for a moment: the results are fetched by the clock.
-            self.mailbox.take(&mut self.results);
-        }
-        let mut results = std::mem::take(&mut self.results);
-        for (slot, result) in results.drain(..) {
-            let flight = self.flights[slot].take().expect("a result belongs to a flight");
-            self.free.push(slot);
-            let result = match (result, flight.expected) {
+        self.queue.take_ended(done);
+        self.inbox.collect(&mut self.results, self.queue.len());
+        for (slot, result) in self.results.drain(..) {
+            let operation = self.queue.remove(slot);
+            let result = match (result, operation.expected) {
                 (error, _) if error < 0 => Err(io::Error::from_raw_os_error(-error as i32)),
                 (read, Some(expected)) if read as u64 != expected => {
                     let message = format!("the image gave {read} of {expected} bytes");
@@ -287,18 +235,13 @@ impl Device for RbdDevice {
                 }
                 _ => Ok(()),
             };
-            done.extend(flight.token.map(|token| Completion { token, result }));
+            done.extend(operation.token.map(|token| Completion { token, result }));
         }
-        self.results = results;
         self.expire(done);
     }
 
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
-        let there = self.source.size_bytes();
-        if bytes == 0 || bytes > there || !bytes.is_multiple_of(512) {
-            let message = format!("{bytes} bytes cannot be its size: the image has {there}");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
+        check_resize("image", bytes, self.source.size_bytes())?;
         self.size = bytes;
         Ok(())
     }
@@ -310,22 +253,17 @@ impl Device for RbdDevice {
         // Earlier deadlines stay; they are those of the first operations.
         self.deadlines.retain(|(sooner, _, _)| *sooner < due);
         let kept = self.deadlines.back().map(|(_, number, _)| *number);
-        for (slot, flight) in self.flights.iter().enumerate() {
-            let Some(flight) = flight else { continue };
-            if flight.token.is_some() && kept.is_none_or(|kept| kept < flight.number) {
-                self.deadlines.push_back((due, flight.number, slot));
+        for (slot, operation) in self.queue.iter() {
+            if operation.token.is_some() && kept.is_none_or(|kept| kept < operation.number) {
+                self.deadlines.push_back((due, operation.number, slot));
             }
         }
     }
 
     fn next_due(&self) -> Option<Instant> {
-        const AGAIN: Duration = Duration::from_millis(1);
-        if !self.early.is_empty() {
-            return Some(Instant::now());
-        }
-        let again = (self.in_flight() > 0 && !self.listens).then(|| Instant::now() + AGAIN);
+        let look = self.inbox.next_due(self.queue.len());
         let timeout = self.deadlines.front().map(|(due, _, _)| *due);
-        again.into_iter().chain(timeout).min()
+        self.queue.next_due().into_iter().chain(look).chain(timeout).min()
     }
 }
 
@@ -335,24 +273,13 @@ impl Drop for RbdDevice {
         let mut done = Vec::new();
         while self.is_awaited() && begun.elapsed() < PATIENCE {
             self.poll(&mut done);
-            let wait = Duration::from_millis(if self.listens { 100 } else { 1 });
+            let wait = Duration::from_millis(if self.inbox.listens() { 100 } else { 1 });
             if self.is_awaited() && self.ring.wait(Some(wait)).is_err() {
                 break;
             }
         }
         if self.in_flight() > 0 {
-            std::mem::forget(std::mem::take(&mut self.flights));
+            self.queue.leak();
         }
-        self.mailbox.ring();
-        while self.listens {
-            if self.ring.wait(Some(PATIENCE)).is_err() {
-                // The kernel may look at the bell still.
-                std::mem::forget(Arc::clone(&self.mailbox));
-                return;
-            }
-            self.ring.take(self.owner, &mut self.events);
-            self.listens &= self.events.is_empty();
-        }
-        self.ring.retire(self.owner);
     }
 }

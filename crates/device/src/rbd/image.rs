@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::library::{Functions, Handle, News, OpenImage, library};
 use super::name::{RbdError, RbdName};
 use crate::identity::Identity;
+use crate::queue::check_measured;
 
 /// The time for an image to open. A dead server's lock lasts half a minute, and so does the search
 /// for a cluster.
@@ -134,10 +135,7 @@ impl RbdSource {
     /// kept.
     pub fn refresh(&self) -> io::Result<u64> {
         let size = self.0.open.handles.size(self.functions())?;
-        if size == 0 || !size.is_multiple_of(512) {
-            let message = format!("{size} bytes are not a positive multiple of 512");
-            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
-        }
+        check_measured(size)?;
         self.0.size.store(size, Ordering::Relaxed);
         Ok(size)
     }
