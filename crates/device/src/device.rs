@@ -310,7 +310,7 @@ pub trait Judge: fmt::Debug + Send + Sync {
 ///
 /// # Errors
 /// `InvalidInput` naming the range, when it is not aligned or reaches outside.
-pub(crate) fn clip(operation: &Operation, size: u64) -> io::Result<u64> {
+pub fn clip(operation: &Operation, size: u64) -> io::Result<u64> {
     let (what, len) = match &operation.action {
         Action::Read(into) => ("read", into.len() as u64),
         Action::Write { from, .. } => ("write", from.len() as u64),

@@ -1,354 +1,192 @@
-//! A device that fails on purpose, for tests.
+//! Faults by a file that a test changes while the device is used, also by another process:
+//! `file:PATH,faults=FILE`.
 //!
-//! [`FaultDevice`] wraps a device and behaves like a disk with a volatile write cache: a write is
-//! answered once it is in that cache (held here, in memory), a flush moves the cache's content to
-//! the inner device, a durable write moves its own. So the inner device always holds what would
-//! survive, and a *power cut* is forgetting the cache. On top of that a [`FaultPlan`] fails,
-//! delays, tears or drops chosen operations. [`Faults`] is the test's handle: it counts, injects
-//! and cuts the power.
+//! Each line of the file is a rule, `OPERATION ERROR [START-END]`: what fails, with which error,
+//! and of which bytes.
 //!
-//! After a cut every operation, also those in flight, fails with EIO until [`Faults::power_on`]. A
-//! flush that was in progress may have stored some of its writes, as on a real disk. Discarded
-//! ranges read as zeros.
+//! ```text
+//! write ENOSPC            every write, zeroing and discard: the file system is full
+//! all EIO 0-65536         everything that touches the first 64 KiB
+//! read EIO 1048576-       every read from 1 MiB on
+//! write EROFS             a file system that is read-only by now
+//! power-cut               everything, with EIO; with write-cache=volatile, what was not flushed
+//!                         is lost
+//! ```
 //!
-//! Invariants: without faults it answers exactly as the inner device would; a read sees every write
-//! completed before it was submitted; what a completed flush covered is in the inner device; what
-//! was written after the last flush, and not durably, is not (unless a cut is told to keep some of
-//! it).
+//! The operations are `read`, `write`, `flush` and `all`; a flush has no range, and only a rule
+//! without one is about it. Without the file, or with an empty one, nothing fails. It is read for
+//! each operation, so a rule holds for whatever is submitted after it was written. A rule that
+//! makes no sense fails every operation, and the error says which line it is.
 
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::rc::Rc;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
+use crate::device::{Action, Completion, Device, Extent, Operation};
+use crate::volatile::VolatileDisk;
 
-use crate::buffer::{Pool, SECTOR_BYTES, Slice};
-use crate::device::{Action, Completion, Device, Operation, clip};
-use crate::volatile::{Dirty, UNIT_BYTES, WriteCache};
-
-pub use script::Script;
-
-pub(crate) use script::ScriptedDevice;
-
-mod script;
-
-/// A device that fails on purpose.
-#[derive(Debug)]
-pub struct FaultDevice<D> {
-    inner: D,
-    shared: Rc<RefCell<Shared>>,
-    pool: Pool,
-    cache: WriteCache,
-    settling: Settling,
-    /// The operations of the inner device, by inner token.
-    inside: HashMap<u64, Inside>,
-    next_inside: u64,
-    /// Answers for the next poll, and how many polls later than that.
-    done: Vec<(u32, Completion)>,
-    delayed: Vec<(u32, Completion)>,
-    finished: Vec<Completion>,
-    /// Counts power cuts: an answer belongs to the life its operation was submitted in.
-    life: u64,
-}
-
-#[derive(Debug)]
-enum Inside {
-    Read { token: u64, into: Slice, newer: Vec<Dirty>, delay: u32, life: u64 },
-    Settle(Step),
-}
-
-/// The test's handle on a [`FaultDevice`]. Clones share it.
+/// The file of rules of a device. Clones are the same.
 #[derive(Debug, Clone)]
-pub struct Faults(Rc<RefCell<Shared>>);
+pub struct Script(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
-    plan: FaultPlan,
-    counts: Counts,
-    off: bool,
-    /// A cut that was asked for and not carried out yet; with a seed, some writes survive.
-    cut: Option<Option<u64>>,
-    settled: bool,
+    path: PathBuf,
+    /// The power is off.
+    off: AtomicBool,
 }
 
-/// Operations submitted so far and what was done to them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Reads.
-    pub reads: u64,
-    /// Writes.
-    pub writes: u64,
-    /// Zeroings and discards.
-    pub zeros: u64,
-    /// Flushes.
-    pub flushes: u64,
-    /// Operations a fault was injected into.
-    pub faults: u64,
-    /// Power cuts.
-    pub power_cuts: u64,
+#[derive(Debug, PartialEq, Eq)]
+enum Rule {
+    Fails { reads: bool, writes: bool, flushes: bool, errno: i32, bytes: Option<Range<u64>> },
+    PowerCut,
 }
 
-impl Faults {
-    /// The counts of all events so far.
-    pub fn counts(&self) -> Counts {
-        self.0.borrow().counts
-    }
-
-    /// Does `fault` to the next operation of that kind.
-    pub fn inject(&self, kind: Kind, fault: Fault) {
-        let mut shared = self.0.borrow_mut();
-        let nth = shared.counts.of(kind);
-        shared.plan.set(kind, nth, fault);
-    }
-
-    /// Cuts the power: all that was not flushed is lost.
-    pub fn power_cut(&self) {
-        self.cut(None);
-    }
-
-    /// Cuts the power while the disk was writing its cache out in some order of its own: of the
-    /// unflushed 512-byte units, each survives with probability one half, drawn from `seed`.
-    pub fn power_cut_keeping(&self, seed: u64) {
-        self.cut(Some(seed));
-    }
-
-    /// Power comes back: new operations work again.
-    pub fn power_on(&self) {
-        self.0.borrow_mut().off = false;
-    }
-
-    /// True once the power is cut.
-    pub fn is_off(&self) -> bool {
-        self.0.borrow().off
-    }
-
-    /// True if nothing is on its way to the inner device. After a cut, poll until this is true
-    /// before looking there.
-    pub fn is_settled(&self) -> bool {
-        let shared = self.0.borrow();
-        shared.settled && shared.cut.is_none()
-    }
-
-    fn cut(&self, keep: Option<u64>) {
-        let mut shared = self.0.borrow_mut();
-        shared.cut = Some(keep);
-        shared.off = true;
-        shared.counts.power_cuts += 1;
-    }
-}
-
-impl Counts {
-    fn of(&mut self, kind: Kind) -> u64 {
-        *self.slot(kind)
-    }
-
-    fn slot(&mut self, kind: Kind) -> &mut u64 {
-        match kind {
-            Kind::Read => &mut self.reads,
-            Kind::Write => &mut self.writes,
-            Kind::Zero => &mut self.zeros,
-            Kind::Flush => &mut self.flushes,
-        }
-    }
-}
-
-impl<D: Device> FaultDevice<D> {
-    /// Wraps `inner`, to fail as `plan` says; the handle is for the test.
-    pub fn new(inner: D, plan: FaultPlan) -> (FaultDevice<D>, Faults) {
-        let shared =
-            Shared { plan, counts: Counts::default(), off: false, cut: None, settled: true };
-        let shared = Rc::new(RefCell::new(shared));
-        let device = FaultDevice {
-            inner,
-            shared: Rc::clone(&shared),
-            pool: Pool::new(0),
-            cache: WriteCache::default(),
-            settling: Settling::default(),
-            inside: HashMap::new(),
-            next_inside: 0,
-            delayed: Vec::new(),
-            done: Vec::new(),
-            finished: Vec::new(),
-            life: 0,
+impl Rule {
+    fn parse(line: &str) -> Option<Rule> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let (operation, error, range) = match words[..] {
+            ["power-cut"] => return Some(Rule::PowerCut),
+            [operation, error] => (operation, error, None),
+            [operation, error, range] => (operation, error, Some(range)),
+            _ => return None,
         };
-        (device, Faults(shared))
-    }
-
-    /// The device within: what would survive a power cut now.
-    pub fn inner(&self) -> &D {
-        &self.inner
-    }
-
-    fn answer(&mut self, token: u64, result: io::Result<()>, delay: u32) {
-        self.done.push((delay, Completion { token, result }));
-    }
-
-    /// Starts an operation of the inner device.
-    fn start_inside(&mut self, offset: u64, action: Action, what: Inside) {
-        let token = self.next_inside;
-        self.next_inside += 1;
-        self.inside.insert(token, what);
-        self.inner.submit(Operation { token, offset, action });
-    }
-
-    fn begin(&mut self, operation: Operation, len: u64) {
-        let Operation { token, offset, action } = operation;
-        let kind = match &action {
-            Action::Read(_) => Kind::Read,
-            Action::Write { .. } => Kind::Write,
-            Action::Zero { .. } | Action::Discard { .. } => Kind::Zero,
-            Action::Flush => Kind::Flush,
+        let (reads, writes, flushes) = match operation {
+            "read" => (true, false, false),
+            "write" => (false, true, false),
+            "flush" => (false, false, true),
+            "all" => (true, true, true),
+            _ => return None,
         };
-        let fault = {
-            let mut shared = self.shared.borrow_mut();
-            let nth = shared.counts.of(kind);
-            *shared.counts.slot(kind) += 1;
-            let fault = shared.plan.decide(kind, nth, len / UNIT_BYTES as u64);
-            shared.counts.faults += u64::from(fault.is_some());
-            fault
+        let errno = match error {
+            "EIO" => libc::EIO,
+            "ENOSPC" => libc::ENOSPC,
+            "EDQUOT" => libc::EDQUOT,
+            "EROFS" => libc::EROFS,
+            _ => return None,
         };
-        let delay = match fault {
-            Some(Fault::Fail) => return self.answer(token, Err(broken()), 0),
-            Some(Fault::Drop) => return self.answer(token, Ok(()), 0),
-            Some(Fault::Tear { units, then }) => {
-                if let Action::Write { from, .. } = &action {
-                    let stored = len.min(units.saturating_mul(UNIT_BYTES as u64)) as usize;
-                    self.cache.write(offset, &from.slice(0..stored));
-                    if then == AfterTear::PowerCut {
-                        // What the torn write reached is on the medium; all else in the cache is
-                        // lost.
-                        let torn = self.cache.take_range(offset, stored as u64);
-                        Faults(Rc::clone(&self.shared)).power_cut();
-                        self.lose_power(torn);
-                    }
-                }
-                return self.answer(token, Err(broken()), 0);
+        let bytes = match range {
+            None => None,
+            Some(range) => {
+                let (start, end) = range.split_once('-')?;
+                let end = if end.is_empty() { u64::MAX } else { end.parse().ok()? };
+                Some(start.parse().ok()?..end)
             }
-            Some(Fault::Delay { polls }) => polls,
-            None => 0,
         };
-        match action {
-            Action::Read(into) => {
-                let newer = self.cache.overlapping(offset, len);
-                let what =
-                    Inside::Read { token, into: into.clone(), newer, delay, life: self.life };
-                self.start_inside(offset, Action::Read(into), what);
-            }
-            Action::Write { from, durable } => {
-                self.cache.write(offset, &from.slice(0..len as usize));
-                if durable {
-                    let what = self.cache.overlapping(offset, len);
-                    self.settling.push(Job { token: Some(token), what, flush: true, delay });
-                } else {
-                    self.answer(token, Ok(()), delay);
-                }
-            }
-            Action::Zero { .. } | Action::Discard { .. } => {
-                self.cache.zero(offset, len);
-                self.answer(token, Ok(()), delay);
-            }
-            Action::Flush => {
-                let what = self.cache.all();
-                self.settling.push(Job { token: Some(token), what, flush: true, delay });
-            }
-        }
-        self.settle();
+        Some(Rule::Fails { reads, writes, flushes, errno, bytes })
     }
 
-    /// Gives the inner device what the job at hand wants done next.
-    fn settle(&mut self) {
-        loop {
-            while let Some((offset, action, step)) = self.settling.next(&self.pool) {
-                self.start_inside(offset, action, Inside::Settle(step));
-            }
-            let Some((job, result)) = self.settling.take_finished() else { break };
-            if result.is_ok() {
-                self.cache.clean(&job.what);
-            }
-            if let Some(token) = job.token {
-                self.answer(token, result, job.delay);
-            }
-        }
-        self.shared.borrow_mut().settled = self.settling.is_idle();
+    fn error(&self, operation: &Operation) -> Option<i32> {
+        let Rule::Fails { reads, writes, flushes, errno, bytes } = self else {
+            return Some(libc::EIO);
+        };
+        let (is_meant, len) = match &operation.action {
+            Action::Read(into) => (*reads, into.len() as u64),
+            Action::Write { from, .. } => (*writes, from.len() as u64),
+            Action::Zero { len, .. } | Action::Discard { len } => (*writes, *len),
+            Action::Flush => return (*flushes && bytes.is_none()).then_some(*errno),
+        };
+        let touches = |bytes: &Range<u64>| {
+            bytes.start < operation.offset.saturating_add(len) && operation.offset < bytes.end
+        };
+        (is_meant && bytes.as_ref().is_none_or(touches)).then_some(*errno)
+    }
+}
+
+impl Script {
+    /// The rules in this file, which need not exist.
+    pub fn new(path: impl Into<PathBuf>) -> Script {
+        Script(Arc::new(Shared { path: path.into(), off: AtomicBool::new(false) }))
     }
 
-    /// Forgets the cache, except that `survivors` reach the medium, and fails whatever was under
-    /// way.
-    fn lose_power(&mut self, survivors: Vec<Dirty>) {
-        self.shared.borrow_mut().cut = None;
-        self.life += 1;
-        self.cache.clear();
-        for token in self.settling.abandon() {
-            self.answer(token, Err(broken()), 0);
-        }
-        self.done.append(&mut self.delayed);
-        for (delay, completion) in &mut self.done {
-            (*delay, completion.result) = (0, Err(broken()));
-        }
-        if !survivors.is_empty() {
-            self.settling.push(Job { token: None, what: survivors, flush: false, delay: 0 });
-        }
-        self.settle();
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.0.path
     }
 
-    /// Carries out a cut the test asked for.
-    fn obey(&mut self) {
-        let cut = self.shared.borrow().cut;
-        if let Some(keep) = cut {
-            let survivors = keep.map_or_else(Vec::new, |seed| self.cache.survivors(seed));
-            self.lose_power(survivors);
+    fn rules(&self) -> io::Result<Vec<Rule>> {
+        let text = match std::fs::read_to_string(&self.0.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            text => text?,
+        };
+        let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+        let rule = |(number, line): (usize, &str)| {
+            let nonsense = || {
+                let path = self.0.path.display();
+                let message = format!(
+                    "{path}, line {}: {line:?} is no fault; write OPERATION ERROR [START-END], \
+                     such as write ENOSPC",
+                    number + 1
+                );
+                io::Error::new(io::ErrorKind::InvalidInput, message)
+            };
+            Rule::parse(line).ok_or_else(nonsense)
+        };
+        lines.map(rule).collect()
+    }
+
+    /// Decides whether an operation is carried out or fails. A power cut takes the writes that the
+    /// disk has not flushed.
+    fn judge(&self, operation: &Operation, disk: Option<&VolatileDisk>) -> io::Result<()> {
+        let rules = self.rules()?;
+        let off = rules.contains(&Rule::PowerCut);
+        // Relaxed: the disk's own lock orders what is lost and what is written.
+        if off && !self.0.off.swap(true, Ordering::Relaxed) {
+            disk.inspect(|disk| disk.lose_unflushed());
+        } else if !off {
+            self.0.off.store(false, Ordering::Relaxed); // the next one is another
+        }
+        match rules.iter().find_map(|rule| rule.error(operation)) {
+            Some(errno) => Err(io::Error::from_raw_os_error(errno)),
+            None => Ok(()),
         }
     }
 }
 
-impl<D: Device> Device for FaultDevice<D> {
+/// A device whose operations fail as a [`Script`] says.
+#[derive(Debug)]
+pub(crate) struct ScriptedDevice<D> {
+    inner: D,
+    script: Script,
+    /// The disk that loses its unflushed writes with the power.
+    disk: Option<VolatileDisk>,
+    failed: Vec<Completion>,
+}
+
+impl<D: Device> ScriptedDevice<D> {
+    pub(crate) fn new(inner: D, script: Script, disk: Option<VolatileDisk>) -> ScriptedDevice<D> {
+        ScriptedDevice { inner, script, disk, failed: Vec::new() }
+    }
+}
+
+impl<D: Device> Device for ScriptedDevice<D> {
     fn size_bytes(&self) -> u64 {
         self.inner.size_bytes()
     }
 
     fn submit(&mut self, operation: Operation) {
-        self.obey();
-        let token = operation.token;
-        match clip(&operation, self.size_bytes()) {
-            Err(error) => self.answer(token, Err(error), 0),
-            Ok(_) if self.shared.borrow().off => self.answer(token, Err(broken()), 0),
-            Ok(len) => self.begin(operation, len),
+        match self.script.judge(&operation, self.disk.as_ref()) {
+            Ok(()) => self.inner.submit(operation),
+            Err(error) => {
+                self.failed.push(Completion { token: operation.token, result: Err(error) })
+            }
         }
     }
 
     fn poll(&mut self, done: &mut Vec<Completion>) {
-        self.obey();
-        self.delayed.iter_mut().for_each(|(polls, _)| *polls -= 1);
-        done.extend(
-            self.delayed.extract_if(.., |(polls, _)| *polls == 0).map(|(_, completion)| completion),
-        );
-        self.inner.poll(&mut self.finished);
-        for Completion { token, result } in std::mem::take(&mut self.finished) {
-            match self.inside.remove(&token).expect("the inner device answers what it was asked") {
-                Inside::Read { token, life, .. } if life != self.life => {
-                    self.answer(token, Err(broken()), 0);
-                }
-                Inside::Read { token, into, newer, delay, .. } => {
-                    newer.iter().for_each(|dirty| dirty.patch(&into));
-                    self.answer(token, result, delay);
-                }
-                Inside::Settle(step) => self.settling.finished(step, result),
-            }
-        }
-        self.settle();
-        for (delay, completion) in self.done.drain(..) {
-            match delay {
-                0 => done.push(completion),
-                polls => self.delayed.push((polls, completion)),
-            }
-        }
+        done.append(&mut self.failed);
+        self.inner.poll(done);
     }
 
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
         self.inner.set_size(bytes)
+    }
+
+    fn allocation(&mut self, range: Range<u64>, extents: &mut Vec<Extent>) {
+        self.inner.allocation(range, extents);
     }
 
     fn set_timeout(&mut self, timeout: Duration) {
@@ -360,340 +198,65 @@ impl<D: Device> Device for FaultDevice<D> {
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let busy =
-            !self.done.is_empty() || !self.delayed.is_empty() || self.shared.borrow().cut.is_some();
-        if busy { Some(Instant::now()) } else { self.inner.next_due() }
-    }
-}
-
-fn broken() -> io::Error {
-    io::Error::from_raw_os_error(libc::EIO)
-}
-
-/// The longest delay a seeded plan draws, in polls.
-const DELAY_POLLS_MAX: u32 = 8;
-
-/// Kinds of operations, as plans count them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// Reads.
-    Read,
-    /// Writes, durable or not.
-    Write,
-    /// Zeroings and discards.
-    Zero,
-    /// Flushes.
-    Flush,
-}
-
-/// A fault, applied to one operation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// Fail with EIO, without effect.
-    Fail,
-    /// Take effect, but complete only after `polls` further polls.
-    Delay {
-        /// The number of polls by which it is later than usual.
-        polls: u32,
-    },
-    /// Store only the first units of a write, then fail. Any other operation just fails.
-    Tear {
-        /// The number of units of 512 bytes that are stored.
-        units: u64,
-        /// The consequence of the tear.
-        then: AfterTear,
-    },
-    /// Report success without effect: a write is lost, a read leaves its slice as it was, a flush
-    /// keeps nothing.
-    Drop,
-}
-
-/// The consequence of a torn write.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AfterTear {
-    /// The write fails with EIO.
-    Error,
-    /// The power fails: the torn part is on the medium, everything else unflushed is lost.
-    PowerCut,
-}
-
-/// Probabilities of faults, each between 0 and 1, for every operation.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Rates {
-    /// Of failing.
-    pub fail: f64,
-    /// Of completing late, and so out of order.
-    pub delay: f64,
-    /// Of being torn (writes only).
-    pub tear: f64,
-    /// Of being lost without a word (writes only).
-    pub drop: f64,
-}
-
-/// A list of the operations that fail, with their faults.
-#[derive(Debug, Clone, Default)]
-pub struct FaultPlan {
-    named: HashMap<(Kind, u64), Fault>,
-    seeded: Option<(SmallRng, Rates)>,
-}
-
-impl FaultPlan {
-    /// Nothing fails by itself.
-    pub fn none() -> FaultPlan {
-        FaultPlan::default()
-    }
-
-    /// Faults drawn from a seed.
-    pub fn seeded(seed: u64, rates: Rates) -> FaultPlan {
-        FaultPlan { named: HashMap::new(), seeded: Some((SmallRng::seed_from_u64(seed), rates)) }
-    }
-
-    /// Also does `fault` to the `nth` operation of its kind, counted from zero.
-    pub fn on(mut self, kind: Kind, nth: u64, fault: Fault) -> FaultPlan {
-        self.set(kind, nth, fault);
-        self
-    }
-
-    fn set(&mut self, kind: Kind, nth: u64, fault: Fault) {
-        self.named.insert((kind, nth), fault);
-    }
-
-    /// Chooses the fault of this operation of `units` units. Draws the same amount of randomness
-    /// for every operation, so that one more read does not change the fate of a later write beyond
-    /// shifting it.
-    fn decide(&mut self, kind: Kind, nth: u64, units: u64) -> Option<Fault> {
-        let drawn = self.seeded.as_mut().and_then(|(random, rates)| {
-            let (which, how): (f64, f64) = (random.random(), random.random());
-            draw(kind, units, which, how, rates)
-        });
-        self.named.remove(&(kind, nth)).or(drawn)
-    }
-}
-
-fn draw(kind: Kind, units: u64, which: f64, how: f64, rates: &Rates) -> Option<Fault> {
-    let write = kind == Kind::Write;
-    let faults = [
-        (rates.fail, Fault::Fail),
-        (rates.delay, Fault::Delay { polls: 1 + (how * f64::from(DELAY_POLLS_MAX)) as u32 }),
-        (
-            if write { rates.tear } else { 0.0 },
-            Fault::Tear { units: (how * units as f64) as u64, then: AfterTear::Error },
-        ),
-        (if write { rates.drop } else { 0.0 }, Fault::Drop),
-    ];
-    let mut reach = 0.0;
-    faults.into_iter().find_map(|(rate, fault)| {
-        reach += rate;
-        (which < reach).then_some(fault)
-    })
-}
-
-/// Sectors that shall reach the medium, and who waits for it.
-#[derive(Debug)]
-struct Job {
-    token: Option<u64>,
-    what: Vec<Dirty>,
-    flush: bool,
-    delay: u32,
-}
-
-/// A job's present operation on the inner device.
-#[derive(Debug)]
-enum Step {
-    Fetch { dirty: Dirty, into: Slice },
-    Store,
-    Flush,
-}
-
-#[derive(Debug, Default)]
-struct Settling {
-    queue: VecDeque<Job>,
-    current: Option<Current>,
-}
-
-#[derive(Debug)]
-struct Current {
-    job: Job,
-    /// Sectors of the job already begun.
-    begun: usize,
-    /// Fetched and patched, to be stored.
-    fetched: Vec<(u64, Slice)>,
-    /// Steps the inner device has not finished.
-    open: usize,
-    flushed: bool,
-    result: io::Result<()>,
-}
-
-impl Settling {
-    fn push(&mut self, job: Job) {
-        self.queue.push_back(job);
-    }
-
-    fn is_idle(&self) -> bool {
-        self.queue.is_empty() && self.current.is_none()
-    }
-
-    /// The next thing to ask of the inner device, if anything can be asked now.
-    fn next(&mut self, pool: &Pool) -> Option<(u64, Action, Step)> {
-        if self.current.is_none() {
-            let job = self.queue.pop_front()?;
-            let fetched = Vec::new();
-            self.current =
-                Some(Current { job, begun: 0, fetched, open: 0, flushed: false, result: Ok(()) });
-        }
-        let current = self.current.as_mut()?;
-        let step = current.step(pool)?;
-        current.open += 1;
-        Some(step)
-    }
-
-    fn finished(&mut self, step: Step, result: io::Result<()>) {
-        let current = self.current.as_mut().expect("a step belongs to the current job");
-        current.open -= 1;
-        match (step, result) {
-            (Step::Fetch { .. }, Ok(())) if current.result.is_err() => {}
-            (Step::Fetch { dirty, into }, Ok(())) => {
-                dirty.patch(&into);
-                current.fetched.push((dirty.offset, into));
-            }
-            (_, Err(error)) => current.result = Err(error),
-            (Step::Store | Step::Flush, Ok(())) => {}
-        }
-    }
-
-    /// The current job, once nothing is left to do for it.
-    fn take_finished(&mut self) -> Option<(Job, io::Result<()>)> {
-        let current = self.current.take_if(|current| current.is_finished())?;
-        Some((current.job, current.result))
-    }
-
-    /// Drops the jobs nobody began, and lets the current one run out unanswered. Returns who
-    /// waited.
-    fn abandon(&mut self) -> Vec<u64> {
-        let mut waiting: Vec<u64> = self.queue.drain(..).filter_map(|job| job.token).collect();
-        if let Some(current) = &mut self.current {
-            waiting.extend(current.job.token.take());
-            // The power is gone: nothing more is begun.
-            current.begun = current.job.what.len();
-            current.fetched.clear();
-            current.result = Err(io::ErrorKind::BrokenPipe.into());
-        }
-        waiting
-    }
-}
-
-impl Current {
-    fn step(&mut self, pool: &Pool) -> Option<(u64, Action, Step)> {
-        if let Some((offset, from)) = self.fetched.pop() {
-            return Some((offset, Action::Write { from, durable: false }, Step::Store));
-        }
-        if let Some(dirty) = self.job.what.get(self.begun) {
-            self.begun += 1;
-            let slice = pool.allocate(SECTOR_BYTES as usize).whole();
-            let dirty = dirty.alone();
-            if dirty.is_whole() {
-                dirty.patch(&slice);
-                let store = Action::Write { from: slice, durable: false };
-                return Some((dirty.offset, store, Step::Store));
-            }
-            let fetch = Action::Read(slice.clone());
-            return Some((dirty.offset, fetch, Step::Fetch { dirty, into: slice }));
-        }
-        if self.open == 0 && self.job.flush && !self.flushed && self.result.is_ok() {
-            self.flushed = true;
-            return Some((0, Action::Flush, Step::Flush));
-        }
-        None
-    }
-
-    fn is_finished(&self) -> bool {
-        let all_begun = self.begun == self.job.what.len() && self.fetched.is_empty();
-        let flushed = !self.job.flush || self.flushed || self.result.is_err();
-        self.open == 0 && all_begun && flushed
+        let soon = (!self.failed.is_empty()).then(Instant::now);
+        [soon, self.inner.next_due()].into_iter().flatten().min()
     }
 }
 
 #[cfg(test)]
-mod plan_tests {
+mod tests {
     use super::*;
-
-    fn fates(seed: u64) -> Vec<Option<Fault>> {
-        let rates = Rates { fail: 0.1, delay: 0.1, tear: 0.1, drop: 0.1 };
-        let mut plan = FaultPlan::seeded(seed, rates);
-        (0..1000).map(|nth| plan.decide(Kind::Write, nth, 64)).collect()
-    }
+    use crate::buffer::SECTOR_BYTES;
+    use crate::{MemoryDevice, Pool};
 
     #[test]
-    fn a_seed_always_gives_the_same_faults_and_another_seed_others() {
-        assert_eq!(fates(7), fates(7));
-        assert_ne!(fates(7), fates(8));
-    }
-
-    #[test]
-    fn faults_come_as_often_as_their_rates_say() {
-        let fates = fates(1);
-        let count =
-            |is: fn(&Fault) -> bool| fates.iter().flatten().filter(|fault| is(fault)).count();
-        for found in [
-            count(|fault| *fault == Fault::Fail),
-            count(|fault| matches!(fault, Fault::Delay { polls: 1..=8 })),
-            count(|fault| matches!(fault, Fault::Tear { units: 0..64, .. })),
-            count(|fault| *fault == Fault::Drop),
+    fn a_script_fails_what_it_names_from_when_it_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("faults");
+        let mut device = ScriptedDevice::new(MemoryDevice::new(1 << 20), Script::new(&path), None);
+        let pool = Pool::new(0);
+        let sector = pool.allocate(SECTOR_BYTES as usize).whole();
+        let mut outcome = |rules: Option<&str>, offset: u64, action: Action| {
+            match rules {
+                Some(rules) => std::fs::write(&path, rules).unwrap(),
+                None => drop(std::fs::remove_file(&path)),
+            }
+            device.submit(Operation { token: 7, offset, action });
+            let mut done = Vec::new();
+            device.poll(&mut done);
+            let [Completion { token: 7, result }] = &done[..] else { panic!("{done:?}") };
+            result.as_ref().err().map(|error| (error.raw_os_error(), error.to_string()))
+        };
+        let errno = |found: Option<(Option<i32>, String)>| found.and_then(|(errno, _)| errno);
+        let write = || Action::Write { from: sector.clone(), durable: true };
+        let read = || Action::Read(sector.clone());
+        assert_eq!(outcome(None, 0, write()), None);
+        assert_eq!(errno(outcome(Some("write ENOSPC\n"), 0, write())), Some(libc::ENOSPC));
+        assert_eq!(outcome(Some("write ENOSPC\n"), 0, read()), None);
+        assert_eq!(errno(outcome(Some("all EROFS"), 0, Action::Flush)), Some(libc::EROFS));
+        assert_eq!(
+            errno(outcome(Some("write EIO"), 0, Action::Discard { len: 4096 })),
+            Some(libc::EIO)
+        );
+        let part = "flush EIO\n\nread EIO 8192-16384\nread ENOSPC 65536-\n";
+        assert_eq!(outcome(Some(part), 4096, read()), None);
+        assert_eq!(errno(outcome(Some(part), 8192, read())), Some(libc::EIO));
+        assert_eq!(outcome(Some(part), 16384, read()), None);
+        assert_eq!(errno(outcome(Some(part), 128 << 10, read())), Some(libc::ENOSPC));
+        assert_eq!(errno(outcome(Some(part), 0, Action::Flush)), Some(libc::EIO));
+        assert_eq!(outcome(Some("all EIO 0-4096"), 0, Action::Flush), None);
+        assert_eq!(errno(outcome(Some("power-cut"), 0, Action::Flush)), Some(libc::EIO));
+        for rule in [
+            "write",
+            "write EPERM",
+            "writes EIO",
+            "write EIO 1",
+            "write EIO 1-x",
+            "write EIO 1-2 3",
         ] {
-            assert!((60..140).contains(&found), "{found} of about 100");
+            let (_, said) = outcome(Some(&format!("\n{rule}")), 0, read()).unwrap();
+            assert!(said.contains("line 2") && said.contains(rule), "{said}");
         }
-    }
-
-    #[test]
-    fn a_named_operation_fails_once() {
-        let mut plan = FaultPlan::none().on(Kind::Flush, 1, Fault::Fail);
-        assert_eq!(plan.decide(Kind::Flush, 0, 0), None);
-        assert_eq!(plan.decide(Kind::Write, 1, 8), None);
-        assert_eq!(plan.decide(Kind::Flush, 1, 0), Some(Fault::Fail));
-        assert_eq!(plan.decide(Kind::Flush, 2, 0), None);
-    }
-}
-
-#[cfg(test)]
-mod settle_tests {
-    use super::super::volatile::WriteCache;
-    use super::*;
-
-    #[test]
-    fn a_job_flushes_once_all_it_stored_has_arrived_and_the_next_waits_for_it() {
-        let pool = Pool::new(0);
-        let mut cache = WriteCache::default();
-        cache.write(0, &pool.allocate(2 * SECTOR_BYTES as usize).whole());
-        let mut settling = Settling::default();
-        for token in [1, 2] {
-            settling.push(Job { token: Some(token), what: cache.all(), flush: true, delay: 0 });
-        }
-        for token in [1, 2] {
-            let stores = [settling.next(&pool), settling.next(&pool)];
-            assert!(stores.iter().all(|step| matches!(step, Some((_, _, Step::Store)))));
-            assert!(settling.next(&pool).is_none(), "nothing to do until the stores are done");
-            settling.finished(Step::Store, Ok(()));
-            assert!(settling.next(&pool).is_none(), "one store is still under way");
-            settling.finished(Step::Store, Ok(()));
-            assert!(settling.take_finished().is_none(), "not flushed yet");
-            assert!(matches!(settling.next(&pool), Some((_, Action::Flush, Step::Flush))));
-            assert!(settling.take_finished().is_none(), "the flush is under way");
-            settling.finished(Step::Flush, Ok(()));
-            assert_eq!(settling.take_finished().and_then(|(job, _)| job.token), Some(token));
-        }
-        assert!(settling.is_idle());
-    }
-
-    #[test]
-    fn a_job_whose_store_failed_fails_without_a_flush() {
-        let pool = Pool::new(0);
-        let mut cache = WriteCache::default();
-        cache.zero(0, SECTOR_BYTES);
-        let mut settling = Settling::default();
-        settling.push(Job { token: Some(1), what: cache.all(), flush: true, delay: 0 });
-        assert!(settling.next(&pool).is_some());
-        settling.finished(Step::Store, Err(io::ErrorKind::Other.into()));
-        assert!(settling.next(&pool).is_none());
-        assert!(settling.take_finished().is_some_and(|(_, result)| result.is_err()));
+        assert_eq!(outcome(None, 0, Action::Flush), None);
     }
 }

@@ -16,7 +16,7 @@
 
 mod buffer;
 mod device;
-pub mod fault;
+mod fault;
 mod file;
 mod identity;
 pub mod medium;
@@ -35,8 +35,8 @@ mod system;
 mod volatile;
 
 pub use buffer::{Buffer, Lent, Pool, PoolStats, SECTOR_BYTES, Seed, Slice};
-pub use device::{Action, Completion, Damage, Device, Extent, Halves, Judge, Operation};
-pub use fault::{FaultDevice, FaultPlan, Faults};
+pub use device::{Action, Completion, Damage, Device, Extent, Halves, Judge, Operation, clip};
+pub use fault::Script;
 pub use file::{FileDevice, FileOptions, FileSource, OpenError};
 pub use identity::{Fact, FactKind, Identity, Likeness};
 pub use io_uring;
@@ -57,4 +57,4 @@ pub use stripe::{CHUNK_BYTES, StripeDevice};
 pub use system::{
     MemoryLimit, create_private, create_private_folder, end_process, kernel_release, patiently,
 };
-pub use volatile::{Habit, VolatileDevice, VolatileDisk};
+pub use volatile::{Dirty, Habit, UNIT_BYTES, VolatileDevice, VolatileDisk, WriteCache};

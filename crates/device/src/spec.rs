@@ -5,7 +5,7 @@
 //! `medium=` imitates a kind of storage ([`Medium`](crate::Medium)), with `interference=off` one
 //! whose reads are not slowed by writes. `iops=N` and `bandwidth=SIZE` limit its operations and
 //! bytes a second in each direction. `faults=FILE` injects the faults that a file lists, for tests
-//! ([`crate::fault::Script`]); no help mentions it. `write-cache=volatile` makes files lose what
+//! ([`crate::Script`]); no help mentions it. `write-cache=volatile` makes files lose what
 //! was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
 //!
 //! The form of the command line and of configuration files. A comma ends the path and separates

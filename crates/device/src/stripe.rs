@@ -4,8 +4,8 @@
 //! has, with the first error if there was one. A flush goes to every member. Nothing is redundant:
 //! a member that fails takes its share of the bytes with it.
 //!
-//! Invariants: a slot is used again only when no member can still name it; members get aligned ranges, since chunks and
-//! the stripe's size are whole sectors.
+//! Invariants: a slot is used again only when no member can still name it. Members get aligned
+//! ranges, since chunks and the stripe's size are whole sectors.
 
 use std::ops::Range;
 use std::path::PathBuf;

@@ -459,12 +459,13 @@ impl Waiter {
 }
 
 /// The unit that a disk stores whole or not at all.
-pub(crate) const UNIT_BYTES: usize = 512;
+pub const UNIT_BYTES: usize = 512;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
+/// The sectors in a volatile write cache that are not on the medium.
 #[derive(Debug, Default)]
-pub(crate) struct WriteCache {
+pub struct WriteCache {
     sectors: BTreeMap<u64, Arc<Sector>>,
 }
 
@@ -477,9 +478,9 @@ struct Sector {
 
 /// A sector of the cache as it was at some moment.
 #[derive(Debug, Clone)]
-pub(crate) struct Dirty {
+pub struct Dirty {
     /// Where on the device.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Where in the range that was asked for.
     position: usize,
     sector: Arc<Sector>,
@@ -487,12 +488,12 @@ pub(crate) struct Dirty {
 
 impl Dirty {
     /// True if the medium's content of the sector is not needed.
-    pub(crate) fn is_whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.sector.written == u8::MAX
     }
 
     /// Puts the written units over an older copy of the range asked for.
-    pub(crate) fn patch(&self, range: &Slice) {
+    pub fn patch(&self, range: &Slice) {
         for unit in (0..8).filter(|unit| self.sector.written >> unit & 1 == 1) {
             let from = unit * UNIT_BYTES;
             let to = self.position + from;
@@ -506,14 +507,14 @@ impl Dirty {
     }
 
     /// The same sector, as a range of its own.
-    pub(crate) fn alone(&self) -> Dirty {
+    pub fn alone(&self) -> Dirty {
         Dirty { position: 0, ..self.clone() }
     }
 }
 
 impl WriteCache {
     /// Stores whole units at `offset`, which is a sector's start.
-    pub(crate) fn write(&mut self, offset: u64, from: &Slice) {
+    pub fn write(&mut self, offset: u64, from: &Slice) {
         for at in (0..from.len()).step_by(SECTOR) {
             let part = from.slice(at..from.len().min(at + SECTOR));
             let key = offset + at as u64;
@@ -528,7 +529,7 @@ impl WriteCache {
     }
 
     /// Makes a range zero.
-    pub(crate) fn zero(&mut self, offset: u64, len: u64) {
+    pub fn zero(&mut self, offset: u64, len: u64) {
         let zeros = Arc::new(Sector { bytes: [0; SECTOR], written: u8::MAX });
         for at in (0..len).step_by(SECTOR) {
             self.sectors.insert(offset + at, Arc::clone(&zeros));
@@ -536,7 +537,7 @@ impl WriteCache {
     }
 
     /// The sectors that overlap a range.
-    pub(crate) fn overlapping(&self, offset: u64, len: u64) -> Vec<Dirty> {
+    pub fn overlapping(&self, offset: u64, len: u64) -> Vec<Dirty> {
         let found = self.sectors.range(offset..offset + len);
         let dirty = |(&at, sector): (&u64, &Arc<Sector>)| Dirty {
             offset: at,
@@ -547,12 +548,12 @@ impl WriteCache {
     }
 
     /// All sectors.
-    pub(crate) fn all(&self) -> Vec<Dirty> {
+    pub fn all(&self) -> Vec<Dirty> {
         self.overlapping(0, u64::MAX)
     }
 
     /// Sectors of a range as `overlapping`, but with only those units that lie in it.
-    pub(crate) fn take_range(&self, offset: u64, len: u64) -> Vec<Dirty> {
+    pub fn take_range(&self, offset: u64, len: u64) -> Vec<Dirty> {
         let mut found = self.overlapping(offset, len);
         for dirty in &mut found {
             let inside = (len as usize - dirty.position).min(SECTOR);
@@ -563,7 +564,7 @@ impl WriteCache {
     }
 
     /// The sectors that reached the medium by chance: of each written unit, a coin decides.
-    pub(crate) fn survivors(&self, seed: u64) -> Vec<Dirty> {
+    pub fn survivors(&self, seed: u64) -> Vec<Dirty> {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut found = self.all();
         for dirty in &mut found {
@@ -574,7 +575,7 @@ impl WriteCache {
     }
 
     /// Forgets sectors that are on the medium now, unless they were written again since.
-    pub(crate) fn clean(&mut self, stored: &[Dirty]) {
+    pub fn clean(&mut self, stored: &[Dirty]) {
         for dirty in stored {
             if self.sectors.get(&dirty.offset).is_some_and(|now| Arc::ptr_eq(now, &dirty.sector)) {
                 self.sectors.remove(&dirty.offset);
@@ -583,16 +584,17 @@ impl WriteCache {
     }
 
     /// Bytes it holds, in whole sectors.
-    pub(crate) fn bytes(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.sectors.len() as u64 * SECTOR_BYTES
     }
 
     /// Forgets the sectors that begin at or after `size`.
-    pub(crate) fn truncate(&mut self, size: u64) {
+    pub fn truncate(&mut self, size: u64) {
         self.sectors.split_off(&size);
     }
 
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all sectors.
+    pub fn clear(&mut self) {
         self.sectors.clear();
     }
 }

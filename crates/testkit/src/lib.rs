@@ -9,6 +9,8 @@ mod ceph;
 mod certificates;
 #[cfg(feature = "devices")]
 mod devices;
+#[cfg(feature = "devices")]
+pub mod faults;
 mod hash;
 mod processor;
 mod programs;

@@ -7,12 +7,11 @@ use floe_block::{
     Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, LEAST_MEMORY_BYTES, Memory,
     MemoryOptions, MemoryTier, MemoryWrite, Request, RequestId, Tier, VolumeId, WriteMode,
 };
-use floe_device::fault::Rates;
 use floe_device::medium::Medium;
 use floe_device::{
-    Buffer, Device, FaultDevice, FaultPlan, FileDevice, FileOptions, MediumDevice, MemoryDevice,
-    Pool, Ring,
+    Buffer, Device, FileDevice, FileOptions, MediumDevice, MemoryDevice, Pool, Ring,
 };
+use floe_testkit::faults::{FaultDevice, FaultPlan, Rates};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 

@@ -5,8 +5,8 @@ use floe_block::{
     Begun, BlockCache, BlockSizes, Config, Driver, Evict, Gate, Io, KeptCache, Kind, Layout,
     Memory, NewCache, Request, Tier, Volume, VolumeId, WriteMode,
 };
-use floe_device::fault::{Faults, Rates};
-use floe_device::{FaultDevice, FaultPlan, MemoryDevice, Pool};
+use floe_device::{MemoryDevice, Pool};
+use floe_testkit::faults::{FaultDevice, FaultPlan, Faults, Rates};
 
 const SECTOR: u64 = 4096;
 const VOLUME: u64 = 64 * SECTOR;

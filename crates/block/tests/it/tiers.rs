@@ -7,8 +7,8 @@ use floe_block::{
     Answer, BlockCache, Config, Driver, Evict, Fault, Gate, Kind, Memory, Request, RequestId,
     VolumeError, VolumeId, WriteMode,
 };
-use floe_device::fault::Rates;
-use floe_device::{Buffer, Device, FaultDevice, FaultPlan, MemoryDevice, Pool};
+use floe_device::{Buffer, Device, MemoryDevice, Pool};
+use floe_testkit::faults::{FaultDevice, FaultPlan, Rates};
 use rand::rngs::SmallRng;
 use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};

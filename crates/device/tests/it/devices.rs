@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::common::{SECTOR, finish, thread};
-use floe_device::fault::FaultPlan;
 use floe_device::{
-    Action, Device, FaultDevice, FileDevice, FileOptions, Habit, Medium, MediumDevice,
-    MemoryDevice, Operation, Pool, Ring, VolatileDevice, VolatileDisk,
+    Action, Device, FileDevice, FileOptions, Habit, Medium, MediumDevice, MemoryDevice, Operation,
+    Pool, Ring, VolatileDevice, VolatileDisk,
 };
+use floe_testkit::faults::{FaultDevice, FaultPlan};
 use proptest::prelude::*;
 
 /// A size that ends inside a sector.

@@ -1,10 +1,11 @@
 //! The effect of a fault device on operations, and the data that survives a power cut.
 
 use crate::common::{self, SECTOR, finish, thread};
-use floe_device::fault::{AfterTear, Fault, FaultPlan, Kind, Rates};
 use floe_device::{
-    Action, Completion, Device, FaultDevice, Faults, FileDevice, FileOptions, MemoryDevice,
-    Operation, Pool, Ring,
+    Action, Completion, Device, FileDevice, FileOptions, MemoryDevice, Operation, Pool, Ring,
+};
+use floe_testkit::faults::{
+    AfterTear, Fault, FaultDevice, FaultPlan, Faults, OperationKind, Rates,
 };
 use proptest::prelude::*;
 
@@ -56,11 +57,10 @@ fn torn(units: usize, byte: u8, rest: u8) -> Vec<u8> {
 
 #[test]
 fn the_operations_named_in_the_plan_fail_and_no_others() {
-    let plan = FaultPlan::none().on(Kind::Write, 1, Fault::Fail).on(Kind::Read, 0, Fault::Fail).on(
-        Kind::Flush,
-        1,
-        Fault::Fail,
-    );
+    let plan = FaultPlan::none()
+        .on(OperationKind::Write, 1, Fault::Fail)
+        .on(OperationKind::Read, 0, Fault::Fail)
+        .on(OperationKind::Flush, 1, Fault::Fail);
     let mut bench = Bench::new(plan);
     assert_eq!([1, 2, 3].map(|byte| bench.write(0, byte, false)), [true, false, true]);
     assert_eq!(bench.read(0), None);
@@ -97,7 +97,8 @@ fn a_durable_write_does_not_carry_its_neighbours_along() {
 
 #[test]
 fn operations_in_flight_at_a_power_cut_fail() {
-    let mut bench = Bench::new(FaultPlan::none().on(Kind::Write, 0, Fault::Delay { polls: 5 }));
+    let mut bench =
+        Bench::new(FaultPlan::none().on(OperationKind::Write, 0, Fault::Delay { polls: 5 }));
     let from = common::slice(&bench.pool, &[1; SECTOR]);
     bench.device.submit(Operation {
         token: 1,
@@ -131,7 +132,7 @@ fn a_zeroing_is_lost_like_a_write() {
 #[test]
 fn a_torn_write_stores_its_first_units() {
     let tear = Fault::Tear { units: 3, then: AfterTear::Error };
-    let mut bench = Bench::new(FaultPlan::none().on(Kind::Write, 1, tear));
+    let mut bench = Bench::new(FaultPlan::none().on(OperationKind::Write, 1, tear));
     assert!(bench.write(0, 1, true));
     assert!(!bench.write(0, 2, false));
     assert_eq!(bench.read(0), Some(torn(3, 2, 1)));
@@ -143,7 +144,7 @@ fn a_torn_write_stores_its_first_units() {
 #[test]
 fn a_write_torn_by_the_power_cut_leaves_its_part_on_the_medium() {
     let tear = Fault::Tear { units: 3, then: AfterTear::PowerCut };
-    let mut bench = Bench::new(FaultPlan::none().on(Kind::Write, 2, tear));
+    let mut bench = Bench::new(FaultPlan::none().on(OperationKind::Write, 2, tear));
     assert!(bench.write(0, 1, true) && bench.write(1, 9, false));
     assert!(!bench.write(0, 2, false));
     assert!(bench.faults.is_off() && !bench.write(0, 3, false));
@@ -155,14 +156,15 @@ fn a_write_torn_by_the_power_cut_leaves_its_part_on_the_medium() {
 
 #[test]
 fn a_dropped_write_succeeds_and_leaves_the_old_bytes() {
-    let mut bench = Bench::new(FaultPlan::none().on(Kind::Write, 1, Fault::Drop));
+    let mut bench = Bench::new(FaultPlan::none().on(OperationKind::Write, 1, Fault::Drop));
     assert!(bench.write(0, 1, false) && bench.write(0, 2, false) && bench.flush());
     assert_eq!(bench.read(0), Some(vec![1; SECTOR]));
 }
 
 #[test]
 fn a_delayed_operation_is_overtaken() {
-    let mut bench = Bench::new(FaultPlan::none().on(Kind::Write, 0, Fault::Delay { polls: 2 }));
+    let mut bench =
+        Bench::new(FaultPlan::none().on(OperationKind::Write, 0, Fault::Delay { polls: 2 }));
     for token in [1, 2] {
         let from = common::slice(&bench.pool, &[token as u8; SECTOR]);
         let action = Action::Write { from, durable: false };

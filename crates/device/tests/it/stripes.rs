@@ -1,8 +1,8 @@
 //! Stripes against a vector of bytes, also while their members fail.
 
 use crate::common::{SECTOR, finish, thread};
-use floe_device::fault::{FaultPlan, Kind, Rates};
-use floe_device::{Action, Device, FaultDevice, MemoryDevice, Operation, StripeDevice};
+use floe_device::{Action, Device, MemoryDevice, Operation, StripeDevice};
+use floe_testkit::faults::{FaultDevice, FaultPlan, OperationKind, Rates};
 use proptest::prelude::*;
 
 const MEMBERS: usize = 3;
@@ -121,7 +121,7 @@ fn many_operations_at_once_end_once_each_with_their_own_result() {
     for round in 0..50u64 {
         // Of the chunks read, only those on the failing member fail.
         let failing = (round % MEMBERS as u64) as usize;
-        faults[failing].inject(Kind::Read, floe_device::fault::Fault::Fail);
+        faults[failing].inject(OperationKind::Read, floe_testkit::faults::Fault::Fail);
         let chunks = 3 * MEMBERS as u64;
         for token in 0..chunks {
             let into = crate::common::slice(&pool, &[0xEE; CHUNK as usize]);
@@ -147,7 +147,7 @@ fn a_flush_reaches_every_member_and_fails_with_any() {
             .unzip();
         let mut device = StripeDevice::new(members, CHUNK);
         crate::common::run(&ring, &mut device, 0, Action::Flush).unwrap();
-        faults[failing].inject(Kind::Flush, floe_device::fault::Fault::Fail);
+        faults[failing].inject(OperationKind::Flush, floe_testkit::faults::Fault::Fail);
         assert!(crate::common::run(&ring, &mut device, 0, Action::Flush).is_err());
         assert!(faults.iter().all(|faults| faults.counts().flushes == 2));
     }

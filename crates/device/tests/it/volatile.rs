@@ -4,11 +4,11 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::common::{SECTOR, finish, thread};
-use floe_device::fault::{Fault, FaultPlan, Kind};
 use floe_device::{
-    Action, Device, FaultDevice, Habit, MemoryDevice, Operation, Pool, Ring, Role, Spec,
-    VolatileDevice, VolatileDisk,
+    Action, Device, Habit, MemoryDevice, Operation, Pool, Ring, Role, Spec, VolatileDevice,
+    VolatileDisk,
 };
+use floe_testkit::faults::{Fault, FaultDevice, FaultPlan, OperationKind};
 use proptest::prelude::*;
 
 const SECTORS: u64 = 8;
@@ -113,7 +113,7 @@ fn what_could_not_be_written_out_is_an_error_for_who_flushes_and_is_still_there(
     let medium = MemoryDevice::new(SIZE);
     let within = medium.clone();
     let disk = VolatileDisk::start(Habit::Lazy, move |_, _| {
-        FaultDevice::new(within, FaultPlan::none().on(Kind::Write, 0, Fault::Fail)).0
+        FaultDevice::new(within, FaultPlan::none().on(OperationKind::Write, 0, Fault::Fail)).0
     });
     let mut device = VolatileDevice::new(medium.clone(), disk.unwrap());
     let stored = || {

@@ -21,13 +21,13 @@ use floe_nbd::wire::command;
 
 use crate::rig::{Gate, MEMORIES, Rig, Setup, VOLUME, drained, header, simple_reply};
 use floe_block::WriteMode;
-use floe_device::fault::{Fault, Kind};
+use floe_device::MediumDevice;
 use floe_device::medium::Medium;
-use floe_device::{FaultDevice, FaultPlan, MediumDevice};
 use floe_server::ServeError;
 use floe_server::admin::client as admin;
 use floe_server::nbd_client::{Client, ClientError};
 use floe_server::status::Status;
+use floe_testkit::faults::{Fault, FaultDevice, FaultPlan, OperationKind};
 use floe_testkit::{PATIENCE, Random, patiently, pattern};
 
 const MODES: [WriteMode; 4] =
@@ -376,8 +376,8 @@ fn garbage_on_the_admin_address_is_refused() {
 #[test]
 fn a_failing_last_flush_says_how_much_is_dirty() {
     let rig = Rig::on(WriteMode::Back, |memory| {
-        let plan =
-            (0..100).fold(FaultPlan::none(), |plan, nth| plan.on(Kind::Write, nth, Fault::Fail));
+        let plan = (0..100)
+            .fold(FaultPlan::none(), |plan, nth| plan.on(OperationKind::Write, nth, Fault::Fail));
         Box::new(FaultDevice::new(memory, plan).0)
     });
     rig.client().write(0, &[4; 40_960], false).unwrap();
@@ -392,9 +392,9 @@ fn a_failing_last_flush_says_how_much_is_dirty() {
 fn a_failed_operation_reaches_the_client_as_eio_and_the_connection_goes_on() {
     let rig = Rig::on(WriteMode::Through, |memory| {
         let plan = FaultPlan::none()
-            .on(Kind::Read, 0, Fault::Fail)
-            .on(Kind::Write, 1, Fault::Fail)
-            .on(Kind::Flush, 0, Fault::Fail);
+            .on(OperationKind::Read, 0, Fault::Fail)
+            .on(OperationKind::Write, 1, Fault::Fail)
+            .on(OperationKind::Flush, 0, Fault::Fail);
         Box::new(FaultDevice::new(memory, plan).0)
     });
     let mut client = rig.client();

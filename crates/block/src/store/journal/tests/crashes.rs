@@ -4,10 +4,9 @@
 //! known to be durable. When nothing was lost, everything must be exactly as before. The recovered
 //! state is binding from then on: the next crash may not change it.
 
+use floe_testkit::faults::{AfterTear, Fault, OperationKind};
 use rand::Rng;
 use rand::rngs::SmallRng;
-
-use floe_device::fault::{AfterTear, Fault, Kind};
 
 use super::model::{Model, Sectors, random, random_change};
 use super::*;
@@ -51,7 +50,7 @@ impl Shard {
         let whole = self.journal.commit(&mut pages);
         let batch = self.moments.len() - 1;
         if random.random_range(0..20) == 0 {
-            disk.faults.inject(Kind::Write, Fault::Fail);
+            disk.faults.inject(OperationKind::Write, Fault::Fail);
         }
         if self.dying {
             disk.store_some(&pages, random);
@@ -141,7 +140,7 @@ fn reopen(disk: &mut Disk, random: &mut SmallRng) -> Shard {
         let mut opened = disk.open().expect("the cache opens").expect("there is a cache");
         if crash {
             let (units, then) = (random.random_range(0..12), AfterTear::PowerCut);
-            disk.faults.inject(Kind::Write, Fault::Tear { units, then });
+            disk.faults.inject(OperationKind::Write, Fault::Tear { units, then });
         }
         let begun = disk.io(|io| {
             opened.mends.iter().try_for_each(|mend| io.mend(mend))?;

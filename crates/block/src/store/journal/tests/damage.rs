@@ -2,11 +2,11 @@
 //! salvage of a damaged journal is the whole map, or less of it where more than a page of a batch
 //! is lost, and never another map.
 
+use floe_testkit::faults::{Fault, OperationKind};
 use rand::Rng;
 use rand::rngs::SmallRng;
 
 use super::model::{Model, random, random_change};
-use floe_device::fault::{Fault, Kind};
 
 use super::*;
 
@@ -369,7 +369,7 @@ fn one_copy_of_the_superblock_may_be_unreadable() {
     let failing = |reads: &[u64]| {
         let plan = reads
             .iter()
-            .fold(FaultPlan::none(), |plan, nth| plan.on(Kind::Read, *nth, Fault::Fail));
+            .fold(FaultPlan::none(), |plan, nth| plan.on(OperationKind::Read, *nth, Fault::Fail));
         let mut disk = Disk::of(whole.memory.clone());
         (disk.device, disk.faults) = FaultDevice::new(disk.memory.clone(), plan);
         disk

@@ -2,10 +2,9 @@
 
 use rand::Rng;
 
-use floe_device::fault::{AfterTear, Fault, Kind};
-
 use super::model::random;
 use super::*;
+use floe_testkit::faults::{AfterTear, Fault, OperationKind};
 
 #[derive(Debug, Clone, Copy)]
 enum Before {
@@ -56,7 +55,7 @@ fn a_crash_while_a_cache_is_made_leaves_the_old_one_or_the_new_one_or_none() {
                     Fault::Tear { units: random.random_range(0..12), then: AfterTear::PowerCut };
                 let (device, faults) = FaultDevice::new(
                     disk.memory.clone(),
-                    FaultPlan::none().on(Kind::Write, nth, tear),
+                    FaultPlan::none().on(OperationKind::Write, nth, tear),
                 );
                 (disk.device, disk.faults) = (device, faults);
                 let made = disk.io(|io| create(io, new_cache(2, layout(4, 2))));
@@ -177,14 +176,18 @@ fn a_device_that_shrank_is_refused() {
 #[test]
 fn a_device_that_fails_is_named_with_the_place() {
     let mut disk = before(Before::Cache);
-    let plan = FaultPlan::none().on(Kind::Read, 0, Fault::Fail).on(Kind::Read, 1, Fault::Fail);
+    let plan = FaultPlan::none().on(OperationKind::Read, 0, Fault::Fail).on(
+        OperationKind::Read,
+        1,
+        Fault::Fail,
+    );
     (disk.device, disk.faults) = FaultDevice::new(disk.memory.clone(), plan);
     let error = disk.open().unwrap_err().to_string();
     assert!(
         error.starts_with("reading 32768 bytes at offset 0 of the cache device failed"),
         "{error}"
     );
-    disk.faults.inject(Kind::Flush, Fault::Fail);
+    disk.faults.inject(OperationKind::Flush, Fault::Fail);
     assert!(disk.open().unwrap_err().to_string().starts_with("flushing"));
     assert!(disk.open().unwrap().is_some());
 }

@@ -11,8 +11,8 @@ use std::io;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use floe_device::fault::{FaultDevice, FaultPlan, Faults};
 use floe_device::{Action, Completion, Device, MemoryDevice, Operation, Pool};
+use floe_testkit::faults::{FaultDevice, FaultPlan, Faults};
 
 use super::*;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, VolumeId};
