@@ -10,8 +10,7 @@ use floe_server::admin::{AdminAddress, Token};
 use floe_server::ublk::{self, Found};
 use floe_server::{Attached, Server};
 
-use crate::OrFail;
-use crate::error::CliError;
+use crate::error::{CliError, OrFail};
 
 /// The folder in which each attached device has a link to its server's admin socket.
 const LINKS: &str = "/run/floe";

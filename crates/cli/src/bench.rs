@@ -1,19 +1,583 @@
-//! `floe bench`: caches under load.
+//! `floe bench memory`: measures the cache in memory under a closed loop of clients.
 
-pub(crate) mod memory;
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 
-use clap::Subcommand;
+use clap::{Args, Subcommand, ValueEnum};
+use floe_lab::bench::{
+    BenchResult, Cache, Competitor, Curve, Decided, Found, Frozen, Identity, Lifetime, Load,
+    Looped, MeasureStep, Measured, Park, PassOrder, Plan, Ratio, SAMPLED, capacity_for, decided,
+    measure_from,
+};
+use floe_lab::report::{Report, Section, Timeline, png, timeline_section};
+use floe_lab::simulate::stream::{Builder, Keep, Stream};
+use indicatif::ProgressBar;
 
-use crate::error::CliError;
+use self::plan::Capacity;
+use crate::error::{CliError, OrFail};
+use crate::numbers::{Counts, Numbers};
+use crate::output;
+use crate::trace::{PROGRESS_EVERY, TraceArguments};
+use floe_lab::sizes::Sizes;
+use floe_server::config::Bytes;
+use plan::Configuration;
 
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Measure the cache in memory: throughput and latencies, and what a miss costs
-    Memory(Box<memory::Arguments>),
+mod plan;
+
+/// Size of the blocks into which block traces are cut.
+const BLOCK_BYTES: u64 = 4096;
+
+/// The default plan for measurements of caches under load.
+const PLAN: Plan = Plan { repetitions: 5, seconds: 1.0, warm_up_seconds_max: 60.0, in_step: true };
+
+/// Most repetitions, and the longest one.
+const REPETITIONS_MAX: usize = 10_000;
+const SECONDS_MAX: f64 = 3600.0;
+
+const LISTS: &str = "`floe policies` lists all policies, `floe admissions` all admissions.";
+
+const EXAMPLES: &str = "\
+Examples:
+  floe bench memory
+  floe bench memory --policy s3-fifo,lru --capacity 1%,10%,50% --threads 1,2
+  floe bench memory --policy lru --hit-ratio 0.5..=0.95:0.05,0.99 --mpl 72 --disk-us 5,100,500 \
+                        --json
+  floe bench memory --policy s3-fifo --vs policy=lru,shards=1 --vs shards=1 --repetitions 30
+  floe bench memory --keys 100000 --capacity 200000 --value 4KiB --writes 0.05
+  floe bench memory zipf:keys=1000000,theta=0.8,requests=10000000 --capacity 10%
+  floe bench memory P3.lis.zst --policy arc --capacity 10% --seconds 5
+  floe bench memory --policy lru --vs admit=duel --vs policy=w-tinylfu
+  floe bench memory --policy lru --disk-us 5 --vs frozen=adaptive --seconds 0.2 --repetitions 30
+  floe bench memory drift:keys=1000000,every=10000,shift=100,requests=20000000 --frozen adaptive \
+                        --repetitions 1 --seconds 60 --png drift
+  floe bench memory --keys 20000 --calibrate --service-out this-machine.json";
+
+const NOTES: &str = "\
+Clients in a closed loop share the threads and ask for one key after the other. A hit continues at
+once. A miss parks its client until the emulated disk answers, while its thread runs others. The
+load starts again at its end. Caches at the same point of the lists run in turn, after each is warm,
+and are compared pair by pair with the first. A cache is built anew for each hash seed, and so an
+interval covers the seed, too, unless --hash-seeds is 1. Each turn, all begin at the same place of
+the load; who is behind plays on until there, uncounted. Waiting for the disk is precise, and so
+takes processor time where all clients of a thread are parked (idle). A cache that freezes is warm
+when it has tried to freeze.
+
+--calibrate measures the operations of caches of one shard, without a disk: lookups, and list
+operations under their lock, by one thread and by several. It writes the file that floe model reads
+with --service.";
+
+/// The distribution of the emulated disk's times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiskTimes {
+    /// Always the same
+    Fixed,
+    /// Exponentially distributed
+    Exponential,
 }
 
-pub(crate) fn run(command: &Command) -> Result<(), CliError> {
+#[derive(Debug, Subcommand)]
+pub(crate) enum BenchCommand {
+    /// Measure the cache in memory: throughput and latencies, and what a miss costs
+    Memory(Box<Arguments>),
+}
+
+pub(crate) fn run(command: &BenchCommand) -> Result<(), CliError> {
     match command {
-        Command::Memory(arguments) => memory::run(arguments),
+        BenchCommand::Memory(arguments) => run_memory(arguments),
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = format!("{NOTES}\n\n{LISTS}\n\n{EXAMPLES}"))]
+pub(crate) struct Arguments {
+    /// The keys: a trace, compressed or not, or a generator; without one, keys by Zipf's law
+    trace: Option<String>,
+    /// Number of keys, without a trace
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, conflicts_with = "trace",
+          value_parser = clap::value_parser!(u64).range(1..1 << 31))]
+    keys: u64,
+    /// Exponent of Zipf's law, without a trace
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.99, conflicts_with = "trace")]
+    theta: f64,
+    /// After a first pass draw chunks of the trace at random, which suits independent requests;
+    /// without a trace it is so
+    #[arg(long)]
+    shuffle: bool,
+    /// Share of operations, at random, that write [default: those that write in the trace]
+    #[arg(long, value_name = "SHARE")]
+    writes: Option<f64>,
+    /// Size of a value; 8 or 64 bytes lie in the entry, others in a box of their own
+    #[arg(long, value_name = "SIZE", default_value = "64")]
+    value: Bytes,
+    /// Entries (1000) or shares of the keys (10%)
+    #[arg(long, value_name = "LIST", default_value = "10%", conflicts_with = "hit_ratio")]
+    capacity: Sizes,
+    /// Find, by simulation, the capacity that hits this often
+    #[arg(long, value_name = "LIST")]
+    hit_ratio: Option<Numbers>,
+    /// Policies, such as s3-fifo,slru:segments=4; the others are compared with the first [default:
+    /// qd-clock]. A policy is chosen at run time, as by name in the library, unless the program was
+    /// built with the feature compiled-policies
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    policy: Option<Vec<String>>,
+    /// The admission, such as obp:target=0.2 or second-access+obp; off admits everything
+    #[arg(long, value_name = "ADMISSION", default_value = "off", conflicts_with = "hit_ratio")]
+    admit: String,
+    /// Independent parts of each cache [default: the cache's own choice]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    shards: Option<u32>,
+    /// Freezing of the hottest entries: off, adaptive, or always this share of them (0.3)
+    #[arg(long, value_name = "HOW", default_value = "off")]
+    frozen: Frozen,
+    /// The lifetime of a frozen part: drift (the cheapest), constructions (20x), or seconds (1.5)
+    #[arg(long, value_name = "WHEN", default_value = "drift")]
+    lifetime: Lifetime,
+    /// Threads [default: as many as cores]
+    #[arg(long, value_name = "LIST")]
+    threads: Option<Counts>,
+    /// Clients on all threads together, and so the most requests in flight [default: one a thread]
+    #[arg(long, value_name = "LIST")]
+    mpl: Option<Counts>,
+    /// Time the emulated disk takes for a miss, any number at once; with 0 a miss goes on at once
+    #[arg(long, value_name = "LIST", default_value = "0")]
+    disk_us: Numbers,
+    /// The distribution of the disk's times
+    #[arg(long, value_name = "HOW", default_value = "fixed")]
+    disk_times: DiskTimes,
+    /// Another cache to compare with the first, by its differences, such as policy=lru,shards=1;
+    /// may be repeated
+    #[arg(long, value_name = "NAME=VALUE,…")]
+    vs: Vec<String>,
+    /// The number of runs of each cache [default: 5, or 21 with --calibrate]
+    #[arg(long, value_name = "N")]
+    repetitions: Option<usize>,
+    /// Seeds of the hash function: so many times caches are built and warmed up anew, and the
+    /// repetitions are divided among them [default: one a repetition; 1 where a cache freezes, or
+    /// with --png]
+    #[arg(long, value_name = "N")]
+    hash_seeds: Option<usize>,
+    /// The length of each run [default: 1, or 0.05 with --calibrate]
+    #[arg(long, value_name = "SECONDS")]
+    seconds: Option<f64>,
+    /// Longest time to warm each cache up for
+    #[arg(long, value_name = "SECONDS", default_value_t = PLAN.warm_up_seconds_max)]
+    warm_up: f64,
+    /// Write charts of throughput and frozen share over time, with the phases of freezing:
+    /// STEM-throughput.png, …
+    #[arg(long, value_name = "STEM")]
+    png: Option<PathBuf>,
+    /// Measure service times of policies, for floe model, instead of caches at work
+    #[arg(long, conflicts_with_all = [
+        "trace", "shuffle", "writes", "admit", "capacity", "hit_ratio", "shards", "frozen",
+        "lifetime", "mpl", "disk_us", "disk_times", "vs", "png", "hash_seeds",
+    ])]
+    calibrate: bool,
+    /// The file for them, as JSON
+    #[arg(long, value_name = "FILE", requires = "calibrate")]
+    service_out: Option<PathBuf>,
+    #[command(flatten)]
+    open: TraceArguments,
+    /// One JSON object per cache instead of a table
+    #[arg(long)]
+    json: bool,
+}
+
+fn run_memory(arguments: &Arguments) -> Result<(), CliError> {
+    if arguments.calibrate {
+        return self::plan::run(arguments);
+    }
+    let plan = plan(arguments, &PLAN)?;
+    let points = plan::points(arguments)?;
+    let stream = read(arguments, REQUESTS_MIN)?;
+    let order = if arguments.shuffle || arguments.trace.is_none() {
+        PassOrder::Drawn
+    } else {
+        PassOrder::AsIs
+    };
+    let load = Load::new(&stream, arguments.writes, order).or_usage()?;
+    let mut capacities = Capacities::new(&stream, order);
+    let seeds = hash_seeds(arguments, &points, plan.repetitions)?;
+    let runs: usize = points.iter().map(|caches| caches.len() * (plan.repetitions + seeds)).sum();
+    let bar = output::progress(runs as u64, "measuring");
+    let (mut outcomes, mut decisions, mut sections) = (Vec::new(), Vec::new(), Vec::new());
+    for caches in &points {
+        let mut identities = Vec::new();
+        let mut measured: Vec<Measured> = Vec::new();
+        for seed in 0..seeds {
+            // Repetitions are divided among the seeds, each of which has caches of its own.
+            let [first, end] = [seed, seed + 1].map(|it| plan.repetitions * it / seeds);
+            let part = Plan { repetitions: end - first, ..plan };
+            let point = build(caches, &load, &mut capacities, &bar)?;
+            identities = point.identities;
+            let progress = |step| show(&bar, step, &identities);
+            let found = measure_from(&load, &point.competitors, &part, first, progress);
+            if measured.is_empty() {
+                measured = found;
+            } else {
+                measured.iter_mut().zip(found).for_each(|(sum, later)| sum.join(later));
+            }
+        }
+        bar.inc(1);
+        let at_point = describe(&identities, &measured)?;
+        if arguments.json {
+            at_point.iter().try_for_each(output::json_line).or_failure()?;
+        }
+        let decided: Vec<Decided> = identities
+            .iter()
+            .zip(&measured)
+            .flat_map(|(identity, found)| decided(identity, found))
+            .collect();
+        if arguments.json {
+            decided.iter().try_for_each(output::json_line).or_failure()?;
+        }
+        decisions.extend(decided);
+        if arguments.png.is_some() {
+            sections.push(section(&identities, &measured));
+        }
+        outcomes.extend(at_point);
+    }
+    bar.finish_and_clear();
+    if !arguments.json {
+        print(&outcomes, seeds);
+        print_decisions(&decisions);
+    }
+    if let Some(stem) = &arguments.png {
+        write(sections, stem)?;
+    }
+    Ok(())
+}
+
+/// Returns the plan of the measurement, with `default` for missing settings.
+fn plan(arguments: &Arguments, default: &Plan) -> Result<Plan, CliError> {
+    let &Arguments { repetitions, seconds, warm_up, writes, .. } = arguments;
+    let (repetitions, seconds) =
+        (repetitions.unwrap_or(default.repetitions), seconds.unwrap_or(default.seconds));
+    if !(1..=REPETITIONS_MAX).contains(&repetitions) {
+        return Err(CliError::usage(format!(
+            "--repetitions {repetitions} is not 1 to {REPETITIONS_MAX}"
+        )));
+    }
+    for (option, seconds) in [("--seconds", seconds), ("--warm-up", warm_up)] {
+        if !(seconds > 0.0 && seconds <= SECONDS_MAX) {
+            return Err(CliError::usage(format!(
+                "{option} {seconds} is not above 0 and up to {SECONDS_MAX}"
+            )));
+        }
+    }
+    if let Some(writes) = writes.filter(|writes| !(0.0..=1.0).contains(writes)) {
+        return Err(CliError::usage(format!("--writes {writes} is not a share from 0 to 1")));
+    }
+    Ok(Plan { repetitions, seconds, warm_up_seconds_max: warm_up, ..*default })
+}
+
+/// Returns the number of hash seeds: as told, or one for each repetition. Caches that freeze learn
+/// for long, and a chart shows the course of one cache: then one.
+fn hash_seeds(
+    arguments: &Arguments,
+    points: &[Vec<Configuration>],
+    repetitions: usize,
+) -> Result<usize, CliError> {
+    let freezes = |cache: &Configuration| cache.freezing.options().is_some();
+    let is_one = arguments.png.is_some() || points.iter().flatten().any(freezes);
+    let seeds = arguments.hash_seeds.unwrap_or(if is_one { 1 } else { repetitions });
+    if !(1..=repetitions).contains(&seeds) {
+        return Err(CliError::usage(format!(
+            "--hash-seeds {seeds} is not 1 to {repetitions}, the number of repetitions"
+        )));
+    }
+    Ok(seeds)
+}
+
+/// Least number of requests by Zipf's law.
+const REQUESTS_MIN: u64 = 1_000_000;
+
+/// Reads the trace; without one, ten times as many requests as keys, and at least `requests_min`.
+fn read(arguments: &Arguments, requests_min: u64) -> Result<Stream, CliError> {
+    let zipf = |keys: u64| {
+        format!(
+            "zipf:keys={keys},theta={},requests={}",
+            arguments.theta,
+            (10 * keys).max(requests_min)
+        )
+    };
+    let source = arguments.trace.clone().unwrap_or_else(|| zipf(arguments.keys));
+    let mut trace = arguments.open.open(&source, false)?;
+    let keep = Keep { rate: 1.0, sizes: false, next_use: false };
+    let mut builder = Builder::new(trace.kind(), keep, BLOCK_BYTES);
+    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
+    let progress = trace.progress();
+    for (request, count) in trace.by_ref().zip(0u64..) {
+        builder.add(&request.or_usage()?).or_usage()?;
+        if count.is_multiple_of(PROGRESS_EVERY) {
+            bar.set_position(progress.bytes_read());
+        }
+    }
+    bar.finish_and_clear();
+    if trace.skipped() > 0 {
+        eprintln!("floe: {source}: {} bad record(s) passed over", trace.skipped());
+    }
+    builder.finish().or_usage()
+}
+
+/// The caches of a point, with their identities.
+struct Point {
+    identities: Vec<Identity>,
+    competitors: Vec<Box<dyn Competitor>>,
+}
+
+fn build(
+    caches: &[Configuration],
+    load: &Load,
+    capacities: &mut Capacities<'_>,
+    bar: &ProgressBar,
+) -> Result<Point, CliError> {
+    let mut point = Point { identities: Vec::new(), competitors: Vec::new() };
+    for cache in caches {
+        let capacity = capacities.of(cache, bar)?;
+        let Configuration { policy, admission, shards, value_bytes, freezing, .. } = cache;
+        let parts = Cache {
+            policy,
+            admission: admission.as_ref(),
+            shards: *shards,
+            capacity,
+            value_bytes: *value_bytes,
+            freezing: *freezing,
+        };
+        let (competitor, shards) = parts.build(cache.setup()).or_usage()?;
+        point.competitors.push(competitor);
+        point.identities.push(Identity {
+            policy: match admission {
+                Some(admission) => format!("{policy} with {admission}"),
+                None => policy.to_string(),
+            },
+            shards,
+            capacity,
+            value_bytes: *value_bytes,
+            keys: load.keys(),
+            freezing: *freezing,
+            setup: cache.setup(),
+        });
+    }
+    Ok(point)
+}
+
+fn show(bar: &ProgressBar, step: MeasureStep, identities: &[Identity]) {
+    let name = |at: usize| {
+        let Identity { policy, capacity, setup, .. } = &identities[at % identities.len()];
+        format!("{policy} {capacity} ×{} mpl {}", setup.threads, setup.mpl)
+    };
+    match step {
+        MeasureStep::WarmingUp(at) => bar.set_message(format!("warming up {}", name(at))),
+        MeasureStep::PlayingOn => return bar.set_message("playing on to the same place"),
+        MeasureStep::Run(..) => bar.set_message(name(0)),
+    }
+    bar.inc(1);
+}
+
+fn describe(identities: &[Identity], measured: &[Measured]) -> Result<Vec<BenchResult>, CliError> {
+    let mut outcomes = Vec::new();
+    for (at, (identity, found)) in identities.iter().zip(measured).enumerate() {
+        if found.repetitions.iter().any(|repetition| repetition.ops_per_second == 0.0) {
+            let problem =
+                "nothing was done in one of the runs; a larger --seconds leaves time for it";
+            return Err(CliError::failure(format!("{}: {problem}", identity.policy)));
+        }
+        if !found.warmed.settled {
+            let seconds = found.warmed.seconds;
+            eprintln!(
+                "floe: {} was not warm after {seconds:.1} s; it was measured all the same",
+                identity.policy
+            );
+        }
+        outcomes.push(BenchResult::new(identity, found, (at > 0).then(|| &measured[0])));
+    }
+    Ok(outcomes)
+}
+
+/// Difference to the requested hit ratio that is worth a message.
+const FAR: f64 = 0.01;
+
+/// Capacities of caches on a load.
+struct Capacities<'a> {
+    looped: Option<Looped>,
+    stream: &'a Stream,
+    order: PassOrder,
+    /// The curve of each policy.
+    known: HashMap<String, Curve>,
+}
+
+impl<'a> Capacities<'a> {
+    fn new(stream: &'a Stream, order: PassOrder) -> Self {
+        Self { looped: None, stream, order, known: HashMap::new() }
+    }
+
+    /// Returns the number of entries for a cache.
+    fn of(&mut self, cache: &Configuration, bar: &ProgressBar) -> Result<u64, CliError> {
+        let capacity = match cache.capacity {
+            Capacity::Size(size) => size.of(self.stream.distinct as u64),
+            Capacity::HitRatio(ratio) => self.find(cache, ratio, bar),
+        };
+        if capacity == 0 {
+            let keys = self.stream.distinct;
+            return Err(CliError::usage(format!(
+                "--capacity: a share of {keys} keys leaves room for nothing"
+            )));
+        }
+        Ok(capacity)
+    }
+
+    fn find(&mut self, cache: &Configuration, ratio: f64, bar: &ProgressBar) -> u64 {
+        let looped = self.looped.get_or_insert_with(|| Looped::new(self.stream, self.order));
+        let known = self.known.entry(cache.policy.to_string()).or_default();
+        bar.set_message(format!("{} for {ratio}", cache.policy));
+        let Found { capacity, hit_ratio } = capacity_for(ratio, &cache.policy, looped, known);
+        if (hit_ratio - ratio).abs() > FAR {
+            let policy = &cache.policy;
+            let nearest = format!("the nearest is {hit_ratio:.4}, with {capacity} entries");
+            bar.suspend(|| eprintln!("floe: {policy} does not hit {ratio}; {nearest}"));
+        }
+        capacity
+    }
+}
+
+/// Makes the section of a point, with a timeline for each of its caches.
+fn section(identities: &[Identity], measured: &[Measured]) -> Section {
+    let timeline = |(identity, measured): (&Identity, &Measured)| Timeline {
+        name: format!("{}, frozen {}", identity.policy, identity.freezing.frozen),
+        samples: measured.watch.samples.clone(),
+    };
+    let timelines: Vec<Timeline> = identities.iter().zip(measured).map(timeline).collect();
+    let heading = identities.first().map_or_else(String::new, |identity| {
+        let disk_us = identity.setup.disk.mean_ns as f64 / 1e3;
+        format!(
+            "{} entries, {} threads, {disk_us} us a miss",
+            identity.capacity, identity.setup.threads
+        )
+    });
+    timeline_section(&heading, &timelines)
+}
+
+/// Writes the charts of all points beside the stem.
+fn write(sections: Vec<Section>, stem: &Path) -> Result<(), CliError> {
+    let report = Report { sections, ..Report::default() };
+    png::write_all(&report, stem).or_failure()?;
+    Ok(())
+}
+
+const COLUMNS: [&str; 16] = [
+    "policy",
+    "shards",
+    "capacity",
+    "threads",
+    "mpl",
+    "disk",
+    "hit ratio",
+    "frozen",
+    "M ops/s",
+    "interval",
+    "to the first",
+    "CPU an op",
+    "a hit",
+    "a miss",
+    "parked",
+    "idle",
+];
+
+/// Prints a table with a line for each cache, and an explanation.
+fn print(outcomes: &[BenchResult], hash_seeds: usize) {
+    let mut table = output::table(&COLUMNS, 1);
+    for outcome in outcomes {
+        let millions = |count: f64| format!("{:.3}", count / 1e6);
+        let ratio = |Ratio { ratio, ratio_low, ratio_high, .. }| {
+            format!("{ratio:.3} ({ratio_low:.3}–{ratio_high:.3})")
+        };
+        let parked = |Park { park_us_mean, park_us_p99, .. }| {
+            format!("{park_us_mean:.1}, {park_us_p99:.1} µs")
+        };
+        table.add_row([
+            outcome.policy.clone(),
+            outcome.shards.to_string(),
+            outcome.capacity.to_string(),
+            outcome.threads.to_string(),
+            outcome.mpl.to_string(),
+            if outcome.disk_us > 0.0 {
+                output::microseconds(outcome.disk_us)
+            } else {
+                "–".to_owned()
+            },
+            format!("{:.4}", outcome.hit_ratio),
+            frozen(outcome),
+            millions(outcome.ops_per_second),
+            format!(
+                "{}–{}",
+                millions(outcome.ops_per_second_low),
+                millions(outcome.ops_per_second_high)
+            ),
+            outcome.ratio.map_or_else(|| "–".to_owned(), ratio),
+            format!("{:.1} ns", outcome.cpu_ns_per_op),
+            pair(
+                outcome.hit_ns_p50.map(|ns| ns as f64),
+                outcome.hit_ns_p99.map(|ns| ns as f64),
+                0,
+                "ns",
+            ),
+            pair(outcome.miss_us_p50, outcome.miss_us_p99, 2, "µs"),
+            outcome.park.map_or_else(|| "–".to_owned(), parked),
+            output::percent(outcome.idle_share),
+        ]);
+    }
+    output::print_table(&table);
+    if let Some(outcome) = outcomes.first() {
+        eprintln!(
+            "Frozen: how; of the entries, and of the hits. Hits and misses: latencies p50, p99 of \
+             1 in {SAMPLED} operations, less the {} ns that reading the clock takes; parked: \
+             mean, p99. Intervals hold the median of {} run(s) on {hash_seeds} hash seed(s) with \
+             {:.1} %.",
+            outcome.clock_ns,
+            outcome.repetitions,
+            100.0 * outcome.confidence
+        );
+    }
+}
+
+/// Formats the share of frozen entries, and the share of hits on them.
+fn frozen(outcome: &BenchResult) -> String {
+    if !outcome.frozen {
+        return "–".to_owned();
+    }
+    let [ratio, share] = [outcome.frozen_ratio, outcome.frozen_share].map(output::percent);
+    format!("{}: {ratio}, {share}", outcome.freezing)
+}
+
+/// Prints the controllers' decisions with their reasons, if there were any.
+fn print_decisions(decisions: &[Decided]) {
+    if decisions.is_empty() {
+        return;
+    }
+    let mut table = output::table(&["policy", "s", "phase", "frozen, other, miss", "why"], 1);
+    for column in [2, 4] {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(comfy_table::CellAlignment::Left);
+        }
+    }
+    for decided in decisions {
+        let ns = |ns: Option<f64>| ns.map_or_else(|| "–".to_owned(), |ns| format!("{ns:.0}"));
+        let known = &decided.known;
+        table.add_row([
+            decided.policy.clone(),
+            format!("{:.2}", decided.at_seconds),
+            decided.phase.to_owned(),
+            format!("{}, {}, {} ns", ns(known.frozen_ns), ns(known.dynamic_ns), ns(known.miss_ns)),
+            decided.reason.clone(),
+        ]);
+    }
+    output::print_table(&table);
+}
+
+/// Formats two latencies, if there were any.
+fn pair(half: Option<f64>, most: Option<f64>, digits: usize, unit: &str) -> String {
+    match (half, most) {
+        (Some(half), Some(most)) => format!("{half:.digits$}, {most:.digits$} {unit}"),
+        _ => "–".to_owned(),
     }
 }

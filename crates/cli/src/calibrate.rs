@@ -12,17 +12,17 @@ use floe_lab::interference::{
     Backing, Calibration, Circumstances, Derived, MeasureError, Plan, Point, TestBed, TestBedError,
     measure, noise,
 };
-use floe_lab::report::{interference, png};
+use floe_lab::report::{calibration_report, png};
 use floe_server::kept::{Holds, holds, note_calibration};
 use serde::Serialize;
 
 use crate::check::{self, cache};
-use crate::error::CliError;
-use crate::list::Numbers;
+use crate::error::{CliError, OrFail};
+use crate::numbers::Numbers;
+use crate::output;
 use crate::output::{bytes, microseconds, percent};
-use crate::size::{Bytes, Percent};
-use crate::state_dir::state_dir;
-use crate::{OrFail, output};
+use crate::settings::state_dir;
+use floe_server::config::{Bytes, Percent};
 
 /// Longest round, and most of them.
 const SECONDS_MAX: f64 = 60.0;
@@ -173,7 +173,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         note_calibration(&source, calibration.calibrated()).map_err(check::refused)?;
     }
     if let Some(stem) = &arguments.png {
-        png::write_all(&interference::report(&calibration), stem).or_failure()?;
+        png::write_all(&calibration_report(&calibration), stem).or_failure()?;
     }
     if arguments.json { print_json(&calibration).or_failure() } else { print(&calibration) }
 }

@@ -42,3 +42,21 @@ impl From<AdminError> for CliError {
         }
     }
 }
+
+/// Makes one line of a failure in any part of the program.
+pub(crate) trait OrFail<T> {
+    /// The command line, a file or a packet was wrong: exit code 2.
+    fn or_usage(self) -> Result<T, CliError>;
+    /// Something failed while running: exit code 1.
+    fn or_failure(self) -> Result<T, CliError>;
+}
+
+impl<T, E: std::fmt::Display> OrFail<T> for Result<T, E> {
+    fn or_usage(self) -> Result<T, CliError> {
+        self.map_err(|error| CliError::usage(error.to_string()))
+    }
+
+    fn or_failure(self) -> Result<T, CliError> {
+        self.map_err(|error| CliError::failure(error.to_string()))
+    }
+}

@@ -6,33 +6,24 @@ mod admin;
 mod advise;
 mod attach;
 mod bench;
-mod beside;
 mod calibrate;
 mod check;
-mod csv;
 mod demo;
-mod descriptors;
 mod error;
-mod export_dirty;
-mod half;
-mod list;
 mod log;
 mod man;
 mod model;
+mod numbers;
 mod output;
 mod pair;
 mod registered;
 mod replay;
-mod report;
 mod serve;
 mod settings;
 mod simulate;
-mod size;
-mod state_dir;
 mod status;
 mod tier;
 mod trace;
-mod upgrade;
 mod volume;
 mod warmup;
 
@@ -40,14 +31,17 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use error::CliError;
+use clap::error::{ContextKind, ContextValue};
+
+use error::{CliError, USAGE};
+use settings::refused_by_replay;
 
 /// A cache for storage that is nearly as fast as memory.
 #[derive(Debug, Parser)]
 #[command(name = "floe", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: FloeCommand,
 }
 
 const EXAMPLES: &str = "\
@@ -71,7 +65,7 @@ Examples:
   floe trace info *.vscsi";
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum FloeCommand {
     /// Serve a volume through a cache, over NBD
     Serve(Box<serve::Arguments>),
     /// Make a block device of this machine of a volume, through a cache
@@ -86,14 +80,14 @@ enum Command {
     Restore(admin::RestoreArguments),
     /// List and change the volumes of a running server
     #[command(subcommand)]
-    Volume(volume::Command),
+    Volume(volume::VolumeCommand),
     /// List, attach and detach the tiers of a running server
     #[command(subcommand)]
-    Tier(tier::Command),
+    Tier(tier::TierCommand),
     /// Shut down a running server after making all written data durable
     Stop(admin::StopArguments),
     /// Replace the program of a running server, whose attached devices stay in use
-    Upgrade(upgrade::UpgradeArguments),
+    Upgrade(admin::UpgradeArguments),
     /// End the active server of a pair, so that the standby takes over
     Handover(pair::HandoverArguments),
     /// Have a standby take over from the active server of its pair
@@ -101,7 +95,7 @@ enum Command {
     /// Check a cache that no server uses, and repair it
     Check(check::Arguments),
     /// Write a cache's dirty data to its volumes, without a server
-    ExportDirty(export_dirty::Arguments),
+    ExportDirty(check::ExportDirtyArguments),
     /// Compare eviction policies or block sizes on a trace
     Simulate(Box<simulate::Arguments>),
     /// List the eviction policies that --policy and --evict take
@@ -114,14 +108,14 @@ enum Command {
     Advise(Box<advise::Arguments>),
     /// Measure caches under load
     #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(bench::BenchCommand),
     /// Measure the slowdown of a device's reads by writes, for admission
     Calibrate(Box<calibrate::Arguments>),
     /// Compute throughput from the hit ratio, and the hit ratio past which it falls
     Model(Box<model::Arguments>),
     /// Inspect and convert traces
     #[command(subcommand)]
-    Trace(trace::Command),
+    Trace(trace::TraceCommand),
     /// Compare a slow volume without and with a cache, in one self-contained run
     Demo(demo::Arguments),
     /// Write the manual pages
@@ -143,60 +137,74 @@ pub fn run() -> ExitCode {
     let parsed = command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches));
     let cli = match parsed {
         Ok(cli) => cli,
-        Err(refusal) => return report::explain(&refusal),
+        Err(refusal) => return explain(&refusal),
     };
     let result = match cli.command {
-        Command::Serve(arguments) => serve::told(serve::run(*arguments)),
-        Command::Attach(arguments) => serve::told(serve::attach(*arguments)),
-        Command::Detach(arguments) => attach::detach(&arguments),
-        Command::Status(arguments) => status::run(&arguments),
-        Command::Flush(arguments) => admin::flush(&arguments),
-        Command::Restore(arguments) => admin::restore(&arguments),
-        Command::Volume(command) => volume::run(&command),
-        Command::Tier(command) => tier::run(&command),
-        Command::Stop(arguments) => admin::stop(&arguments),
-        Command::Upgrade(arguments) => upgrade::run(&arguments),
-        Command::Handover(arguments) => pair::hand_over(&arguments),
-        Command::Takeover(arguments) => pair::take_over(&arguments),
-        Command::Check(arguments) => check::run(&arguments),
-        Command::ExportDirty(arguments) => export_dirty::run(&arguments),
-        Command::Simulate(arguments) => simulate::run(&arguments),
-        Command::Policies(arguments) => registered::policies(&arguments),
-        Command::Admissions(arguments) => registered::admissions(&arguments),
-        Command::Replay(arguments) => replay::run(*arguments),
-        Command::Advise(arguments) => advise::run(&arguments),
-        Command::Bench(command) => bench::run(&command),
-        Command::Calibrate(arguments) => calibrate::run(&arguments),
-        Command::Model(arguments) => model::run(&arguments),
-        Command::Trace(command) => trace::run(&command),
-        Command::Demo(arguments) => demo::run(&arguments),
-        Command::Man(arguments) => man::run(&arguments, command()),
-        Command::Completions(arguments) => man::completions(&arguments, command()),
+        FloeCommand::Serve(arguments) => serve::told(serve::run(*arguments)),
+        FloeCommand::Attach(arguments) => serve::told(serve::attach(*arguments)),
+        FloeCommand::Detach(arguments) => attach::detach(&arguments),
+        FloeCommand::Status(arguments) => status::run(&arguments),
+        FloeCommand::Flush(arguments) => admin::flush(&arguments),
+        FloeCommand::Restore(arguments) => admin::restore(&arguments),
+        FloeCommand::Volume(command) => volume::run(&command),
+        FloeCommand::Tier(command) => tier::run(&command),
+        FloeCommand::Stop(arguments) => admin::stop(&arguments),
+        FloeCommand::Upgrade(arguments) => admin::upgrade(&arguments),
+        FloeCommand::Handover(arguments) => pair::hand_over(&arguments),
+        FloeCommand::Takeover(arguments) => pair::take_over(&arguments),
+        FloeCommand::Check(arguments) => check::run(&arguments),
+        FloeCommand::ExportDirty(arguments) => check::export_dirty(&arguments),
+        FloeCommand::Simulate(arguments) => simulate::run(&arguments),
+        FloeCommand::Policies(arguments) => registered::policies(&arguments),
+        FloeCommand::Admissions(arguments) => registered::admissions(&arguments),
+        FloeCommand::Replay(arguments) => replay::run(*arguments),
+        FloeCommand::Advise(arguments) => advise::run(&arguments),
+        FloeCommand::Bench(command) => bench::run(&command),
+        FloeCommand::Calibrate(arguments) => calibrate::run(&arguments),
+        FloeCommand::Model(arguments) => model::run(&arguments),
+        FloeCommand::Trace(command) => trace::run(&command),
+        FloeCommand::Demo(arguments) => demo::run(&arguments),
+        FloeCommand::Man(arguments) => man::run(&arguments, command()),
+        FloeCommand::Completions(arguments) => man::completions(&arguments, command()),
     };
     match result {
         Ok(()) => {
             log::end();
             ExitCode::SUCCESS
         }
-        Err(error) => report::report(&error),
+        Err(error) => log::report(&error),
     }
 }
 
-/// Makes one line of a failure in any part of the program.
-trait OrFail<T> {
-    /// The command line, a file or a packet was wrong: exit code 2.
-    fn or_usage(self) -> Result<T, CliError>;
-    /// Something failed while running: exit code 1.
-    fn or_failure(self) -> Result<T, CliError>;
+/// Prints help where it was asked for, and otherwise the first line of what clap has to say.
+fn explain(refusal: &clap::Error) -> ExitCode {
+    if !refusal.use_stderr() {
+        let _ = refusal.print(); // a reader who has seen enough and closed the pipe is no error
+        return ExitCode::SUCCESS;
+    }
+    let text = refusal.render().to_string();
+    if refusal.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        eprint!("{text}");
+        return ExitCode::from(USAGE);
+    }
+    if let Some(line) = refused_by_replay(refusal) {
+        return log::report(&CliError::usage(line));
+    }
+    // clap lists what is missing on lines of their own.
+    let lines = text.lines().take_while(|line| !line.trim().is_empty()).map(str::trim);
+    let line = lines.collect::<Vec<_>>().join(" ");
+    let hint = meant(refusal).map(|meant| format!("; did you mean `{meant}`?")).unwrap_or_default();
+    log::report(&CliError::usage(format!("{}{hint}", line.trim_start_matches("error: "))))
 }
 
-impl<T, E: std::fmt::Display> OrFail<T> for Result<T, E> {
-    fn or_usage(self) -> Result<T, CliError> {
-        self.map_err(|error| CliError::usage(error.to_string()))
-    }
-
-    fn or_failure(self) -> Result<T, CliError> {
-        self.map_err(|error| CliError::failure(error.to_string()))
+/// The word that looks like the one clap does not know.
+fn meant(refusal: &clap::Error) -> Option<&str> {
+    let suggested =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    match suggested.into_iter().find_map(|kind| refusal.get(kind))? {
+        ContextValue::String(one) => Some(one),
+        ContextValue::Strings(some) => some.first().map(String::as_str),
+        _ => None,
     }
 }
 

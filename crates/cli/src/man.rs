@@ -9,8 +9,7 @@ use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::OrFail;
-use crate::error::CliError;
+use crate::error::{CliError, OrFail};
 
 const MAN_EXAMPLES: &str = "\
 Examples:

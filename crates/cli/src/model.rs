@@ -1,28 +1,27 @@
 //! `floe model`: computes throughput over hit ratios, from queueing networks.
 
-mod counted;
-mod print;
-
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use floe_lab::model::{Curve, Demand, Line};
-use floe_lab::report::models::{Solved, report};
-use floe_lab::report::{html, png};
+use floe_lab::classes::{self, Conditions, Point, Verdict};
+use floe_lab::model::{Answer, Curve, Demand, Identity, Line, Star};
+use floe_lab::report::{Solved, html, model_report, png};
+use floe_lab::simulate::operations::{Candidate, Operations};
+use floe_lab::simulate::stream::{Keep, Stream};
 use floe_model::events::{Distribution, Distributions, Effort};
 use floe_model::policies::POLICIES;
-use floe_model::{Policy, Service, Setting};
+use floe_model::{Load, Locks, Policy, Service, Setting};
 use floe_server::config::read_times;
 use indicatif::ProgressBar;
 
-use crate::bench::memory::DiskTimes;
-use crate::error::CliError;
-use crate::list::{Counts, Numbers};
-use crate::simulate::on_all_cores;
-use crate::size::Sizes;
+use crate::bench::DiskTimes;
+use crate::error::{CliError, OrFail};
+use crate::numbers::{Counts, Numbers};
+use crate::output;
+use crate::simulate::{on_all_cores, read_stream};
 use crate::trace::TraceArguments;
-use crate::{OrFail, output};
+use floe_lab::sizes::{CacheSize, Sizes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -125,7 +124,7 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if let Some(trace) = &arguments.trace {
-        return counted::run(arguments, trace);
+        return run_counted(arguments, trace);
     }
     if arguments.open.is_told() {
         return Err(CliError::usage(
@@ -166,7 +165,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
                 .and_then(|()| output::json_line(&star))
                 .or_failure()?;
         } else {
-            bar.suspend(|| print::curve(&lines, &star));
+            bar.suspend(|| print_curve(&lines, &star));
         }
         shown.push((lines, star));
     }
@@ -180,7 +179,7 @@ fn draw(arguments: &Arguments, solved: &Solved) -> Result<(), CliError> {
         return Ok(());
     }
     let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
-    let report = report(&command, solved);
+    let report = model_report(&command, solved);
     if let Some(file) = &arguments.report {
         std::fs::write(file, html(&report)).map_err(|error| {
             CliError::failure(format!("cannot write {}: {error}", file.display()))
@@ -269,4 +268,207 @@ fn curves(arguments: &Arguments) -> Result<Vec<Curve>, CliError> {
         }
     }
     Ok(curves)
+}
+
+/// Sizes that cover most hit ratios.
+const SIZES: &str =
+    "0.1%,0.3%,1%,2%,4%,7%,10%,15%,20%,30%,40%,50%,60%,70%,80%,90%,95%,98%,99%,100%";
+
+fn run_counted(arguments: &Arguments, trace: &str) -> Result<(), CliError> {
+    let candidates: Vec<Candidate> = arguments
+        .policy
+        .iter()
+        .map(|policy| policy.parse().or_usage())
+        .collect::<Result<_, _>>()?;
+    let conditions = conditions(arguments)?;
+    let opened = arguments.open.open(trace, false)?;
+    let stream = read_stream(trace, opened, Keep { rate: 1.0, sizes: false, next_use: false })?;
+    let sizes = sizes(arguments, stream.footprint)?;
+    for (candidate, runs) in candidates.iter().zip(count(&candidates, &stream, &sizes)) {
+        for conditions in &conditions {
+            let point = |(size, operations): &(u64, Operations)| {
+                conditions.point(trace, candidate, *size, operations)
+            };
+            let mut points: Vec<Point> =
+                runs.iter().map(|run| point(run).or_usage()).collect::<Result<_, _>>()?;
+            let Some(verdict) = Verdict::of(candidate.name(), &mut points) else { continue };
+            if arguments.json {
+                points.iter().try_for_each(output::json_line).or_failure()?;
+                output::json_line(&verdict).or_failure()?;
+            } else {
+                counted(&points, &verdict);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Returns every combination of load and locking.
+fn conditions(arguments: &Arguments) -> Result<Vec<Conditions>, CliError> {
+    let service = Arc::new(
+        arguments
+            .service
+            .as_ref()
+            .map_or_else(|| Ok(Service::paper()), |file| read_times(file))
+            .or_usage()?,
+    );
+    let cores = arguments
+        .cores
+        .as_ref()
+        .map_or(vec![None], |cores| cores.0.iter().map(|&count| Some(count as u32)).collect());
+    let mut all = Vec::new();
+    for locks in [Locks::Operation, Locks::List] {
+        for &disk_us in &arguments.disk_us.0 {
+            for &mpl in &arguments.mpl.0 {
+                for &cores in &cores {
+                    let load = Load { mpl: mpl as u32, cores };
+                    all.push(Conditions { service: service.clone(), load, disk_us, locks });
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Returns the distinct sizes in entries.
+fn sizes(arguments: &Arguments, footprint: u64) -> Result<Vec<u64>, CliError> {
+    let usual = || SIZES.parse::<Sizes>().expect("the usual sizes are sizes");
+    let Sizes(given) = arguments.size.clone().unwrap_or_else(usual);
+    if given.iter().any(|size| matches!(size, CacheSize::Bytes(_))) {
+        return Err(CliError::usage(
+            "--size counts entries here: a number, or a share such as 10%",
+        ));
+    }
+    let mut sizes: Vec<u64> = given.iter().map(|size| size.of(footprint).max(1)).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    Ok(sizes)
+}
+
+/// Counts each candidate's operations at each size.
+fn count(candidates: &[Candidate], stream: &Stream, sizes: &[u64]) -> Vec<Vec<(u64, Operations)>> {
+    let runs: Vec<(&Candidate, u64)> = candidates
+        .iter()
+        .flat_map(|candidate| sizes.iter().map(move |&size| (candidate, size)))
+        .collect();
+    let bar = output::progress(runs.len() as u64, "counting");
+    let counted = on_all_cores(&runs, |&(candidate, size)| {
+        let operations = candidate.count(stream, size);
+        bar.inc(1);
+        (size, operations)
+    });
+    bar.finish_and_clear();
+    counted.chunks(sizes.len()).map(<[_]>::to_vec).collect()
+}
+
+/// Prints a table for a curve, and its conclusion.
+fn print_curve(lines: &[Line], star: &Star) {
+    output::say!("{}", heading(&star.identity));
+    let (rate, time) = (|mrps: f64| format!("{mrps:.4}"), |us: f64| format!("{us:.2}"));
+    let columns: &[&str] = match lines.first().map(|line| &line.answer) {
+        Some(Answer::Open { .. }) => &["hit ratio", "saturation M/s", "response µs", "limits"],
+        Some(Answer::Closed { sim_mrps: Some(_), .. }) => {
+            &["hit ratio", "bound M/s", "mva M/s", "sim M/s", "± 95 %", "limits"]
+        }
+        _ => &["hit ratio", "bound M/s", "mva M/s", "limits"],
+    };
+    let mut table = output::table(columns, 0);
+    for line in lines {
+        let mut cells = vec![line.hit_ratio.to_string()];
+        match line.answer {
+            Answer::Closed { bound_mrps, mva_mrps, sim_mrps, sim_ci95 } => {
+                cells.extend([rate(bound_mrps), rate(mva_mrps)]);
+                cells.extend([sim_mrps, sim_ci95].into_iter().flatten().map(rate));
+            }
+            Answer::Open { saturation_mrps, response_us } => {
+                cells.push(saturation_mrps.map_or("none".to_owned(), rate));
+                cells.push(response_us.map_or("piles up".to_owned(), time));
+            }
+        }
+        cells.push(line.bottleneck.unwrap_or("nothing").to_owned());
+        table.add_row(cells);
+    }
+    output::print_table(&table);
+    output::say!("{}\n", verdict(star));
+}
+
+fn heading(identity: &Identity) -> String {
+    let Identity { policy, q, frozen, written, mpl, arrival_mrps, cores, disk_us } = identity;
+    let option = |name: &str, value: Option<f64>| {
+        value.map_or(String::new(), |value| format!(" · {name} {value}"))
+    };
+    let q =
+        if matches!(*policy, "prob-lru" | "relaxed-lru") { option("q", *q) } else { String::new() };
+    let mpl = mpl.map_or(String::new(), |mpl| format!(" · MPL {mpl}"));
+    let arrivals = arrival_mrps.map_or(String::new(), |mrps| format!(" · {mrps} M/s arrive"));
+    let cores =
+        cores.map_or(String::new(), |cores| format!(" · {cores} cores, so mva is approximate"));
+    let shares = option("frozen", *frozen) + &option("written", *written);
+    format!("{policy}{q}{shares}{mpl}{arrivals}{cores} · disk {disk_us} µs")
+}
+
+/// Returns the conclusion in one line.
+fn verdict(star: &Star) -> String {
+    let Star { p_star, peak_mrps, all_hits_mrps, classification, bottleneck, .. } = star;
+    let rate =
+        |mrps: &Option<f64>| mrps.map_or("any rate".to_owned(), |mrps| format!("{mrps:.4} M/s"));
+    let limit =
+        bottleneck.map_or("nothing is waited for".to_owned(), |name| format!("bottleneck {name}"));
+    let (peak, hits) = (rate(peak_mrps), rate(all_hits_mrps));
+    if *p_star < 1.0 {
+        format!("p* {p_star:.3}: {peak} there, {hits} with hits only; {classification}, {limit}")
+    } else {
+        format!("p* 1: it never falls, {hits} with hits only; {classification}, {limit}")
+    }
+}
+
+/// Prints the operations counted of a policy over a trace, and the resulting curve.
+fn counted(points: &[Point], verdict: &Verdict) {
+    let classes::Identity { policy, mpl, cores, disk_us, locks, .. } = &verdict.identity;
+    let cores = cores.map_or(String::new(), |cores| format!(" · {cores} cores (mva approximate)"));
+    let locks = match locks {
+        Locks::Operation => "a lock for each operation",
+        Locks::List => "one lock",
+    };
+    output::say!("{policy} · {locks} · MPL {mpl}{cores} · disk {disk_us} µs");
+    let columns = [
+        "size",
+        "hit ratio",
+        "mva M/s",
+        "list operations a hit",
+        "hits that lock",
+        "longest",
+        "its µs a request",
+    ];
+    let mut table = output::table(&columns, 0);
+    for point in points {
+        table.add_row([
+            point.size.to_string(),
+            format!("{:.4}", point.hit_ratio),
+            format!("{:.4}", point.mva_mrps),
+            format!("{:.3}", point.operations_per_hit),
+            output::percent(point.hits_locking),
+            point.bottleneck.clone().unwrap_or_else(|| "–".into()),
+            format!("{:.3}", point.bottleneck_us),
+        ]);
+    }
+    output::print_table(&table);
+    let paper = verdict.paper.map_or(String::new(), |paper| {
+        let agrees = if paper == verdict.classification { "as" } else { "not as" };
+        format!(", {agrees} the paper says")
+    });
+    let limit = verdict
+        .bottleneck
+        .as_deref()
+        .map_or(String::new(), |station| format!("; {station} limits it"));
+    let Verdict { p_star, fall, lowest_at, classification, .. } = verdict;
+    if *p_star < 1.0 {
+        output::say!(
+            "p* {p_star:.3}: throughput then falls by {}, furthest at {lowest_at:.3}; \
+             {classification}{paper}{limit}\n",
+            output::percent(*fall)
+        );
+    } else {
+        output::say!("throughput never falls; {classification}{paper}{limit}\n");
+    }
 }

@@ -1,21 +1,28 @@
 //! `floe handover` and `takeover`: commands to the servers of a pair, and the state of one.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::time::Duration;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use clap::Args;
-use floe_device::{OpenError, RbdError, RbdWatch};
+use floe_block::WriteMode;
+use floe_device::{MirrorRefusal, OpenError, RbdError, RbdWatch, Witness};
 use floe_server::admin::client;
-use floe_server::config::{ServerConfig, VolumeConfig};
+use floe_server::config::{ServerConfig, TierConfig, VolumeConfig};
 use floe_server::kept::Consent;
-use floe_server::pair::{Lease, PairStatus, Role, Turn, Waited};
-use floe_server::{Away, Bound, NamedDevices, PreparedTiers, Volume, notify};
+use floe_server::limits::Limits;
+use floe_server::pair::{LastHalf, Lease, PairStatus, Role, Turn, Waited};
+use floe_server::{
+    AdminSetup, Away, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeSetup,
+    PreparedTiers, ServerSetup, Volume, notify,
+};
 
 use crate::admin::Server;
-use crate::beside::Beside;
-use crate::error::CliError;
-use crate::{OrFail, half, output};
+use crate::error::{CliError, OrFail};
+use crate::output;
 
 const HANDOVER_EXAMPLES: &str = "\
 Examples:
@@ -60,12 +67,12 @@ pub(crate) fn wait(
 ) -> Result<Option<(Vec<Volume>, Lease)>, CliError> {
     let names = config.volume.iter().filter_map(|volume| volume.backing().image().cloned());
     let names: Vec<_> = names.collect();
-    drop(half::export(config)?); // an error in its settings is told now
+    drop(export(config)?); // an error in its settings is told now
     let away = Away::of(bound).or_failure()?;
     notify::ready(); // it does what it is for
     loop {
         let paths = away.clone().map(|away| paths(away, config));
-        let mut beside: Vec<_> = half::export(config)?.into_iter().chain(paths).collect();
+        let mut beside: Vec<_> = export(config)?.into_iter().chain(paths).collect();
         let mut keep = || beside.iter_mut().for_each(Beside::keep);
         let waited = bound.stand_by(turn, &names, signals, &mut keep).or_usage()?;
         drop(beside); // the other server, which is fenced, writes nothing to the half from here on
@@ -98,7 +105,7 @@ fn paths(away: Away, config: &ServerConfig) -> Beside {
             Ok((volume.name().to_owned(), watch.size_bytes().or_failure()?))
         };
         let sizes = volumes.iter().map(size).collect::<Result<Vec<_>, CliError>>()?;
-        let mut config = half::without_cache();
+        let mut config = without_cache();
         config.volume = volumes.clone();
         let config = config.validated().or_usage()?;
         let tiers = PreparedTiers::new(&config, None, Consent::default(), None).or_usage()?;
@@ -124,5 +131,220 @@ pub(crate) fn print(pair: &PairStatus) {
         (Some(standby), _) => output::say!(" {standby} stands by"),
         (None, Role::Active) => output::say!(" no standby has been seen lately"),
         (None, Role::Standby) => {}
+    }
+}
+
+/// The time after which a server that failed is begun again.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// Serves until the descriptor is readable.
+type Serve = dyn Fn(OwnedFd) -> Result<(), CliError> + Send + Sync;
+
+/// The server; it ends when this is dropped.
+pub(crate) struct Beside {
+    what: &'static str,
+    serve: Arc<Serve>,
+    running: Option<(UnixStream, JoinHandle<()>)>,
+    begun: Option<Instant>,
+}
+
+impl Beside {
+    /// Names it for the log, and begins nothing yet.
+    pub(crate) fn new(
+        what: &'static str,
+        serve: impl Fn(OwnedFd) -> Result<(), CliError> + Send + Sync + 'static,
+    ) -> Self {
+        Self { what, serve: Arc::new(serve), running: None, begun: None }
+    }
+
+    /// Begins it unless it is there. One that failed is logged, and begun anew later.
+    pub(crate) fn keep(&mut self) {
+        let is_running = self.running.as_ref().is_some_and(|(_, thread)| !thread.is_finished());
+        if is_running || self.begun.is_some_and(|begun| begun.elapsed() < AGAIN) {
+            return;
+        }
+        self.begun = Some(Instant::now());
+        let (what, serve) = (self.what, Arc::clone(&self.serve));
+        let begin = || {
+            let (end, signal) = UnixStream::pair()?;
+            let run = move || {
+                if let Err(error) = serve(signal.into()) {
+                    tracing::error!(what, error = error.line(), "it failed; trying again");
+                }
+            };
+            Ok::<_, std::io::Error>((end, Builder::new().name("floe-beside".into()).spawn(run)?))
+        };
+        match begin() {
+            Ok(running) => self.running = Some(running),
+            Err(error) => tracing::error!(what, %error, "it cannot be begun; trying again"),
+        }
+    }
+}
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let Some((end, thread)) = self.running.take() else { return };
+        drop(end);
+        let _ = thread.join(); // a panic of it has been printed
+    }
+}
+
+/// The name of the export. It is the only one, so that any other name fails.
+const NAME: &str = "half";
+
+/// The time for the active server to take its last replies. It has been fenced, or has ended.
+const FAREWELL: Duration = Duration::from_millis(200);
+
+/// The time between two looks for a half without which the mirror does not open.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Returns the export of the half, where there is one.
+///
+/// # Errors
+/// When it could not be begun for its address.
+pub(crate) fn export(config: &ServerConfig) -> Result<Option<Beside>, CliError> {
+    let Some((half, address)) = config.exported_half() else { return Ok(None) };
+    let mut export = without_cache();
+    export.listen.listen = vec![address.clone()];
+    export.listen.insecure = config.listen.insecure;
+    let (name, backing) = (Some(NAME.to_owned()), Some(half.clone()));
+    export.volume = vec![VolumeConfig { name, backing, ..VolumeConfig::default() }];
+    drop(bind(&export)?);
+    Ok(Some(Beside::new("the export of the half of the mirror", move |signal| {
+        let server = exporter(&export.clone().validated().or_usage()?, signal)?;
+        for uri in server.uris() {
+            tracing::info!(%uri, "the half of the mirror is exported to the active server");
+        }
+        server.run().map(drop).or_failure()
+    })))
+}
+
+/// The settings of a server beside this one, which caches nothing.
+pub(crate) fn without_cache() -> ServerConfig {
+    let mut config = ServerConfig::default();
+    config.first.cache = Some("memory:1MiB".parse().expect("it is a device"));
+    config.first.write = Some(WriteMode::Pass);
+    config.serving.threads = Some(1);
+    config
+}
+
+/// A server without a cache.
+fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<floe_server::Server, CliError> {
+    let tiers = PreparedTiers::new(config, None, Consent::default(), None).or_usage()?;
+    let half = config.volume[0].backing();
+    let backing = half.prepare(floe_device::Role::Backing { read_only: false }).or_usage()?;
+    let volume = Volume {
+        name: NAME.to_owned(),
+        description: String::new(),
+        backing: Arc::new(backing),
+        read_only: false,
+        reach: config.volume[0].reach(),
+    };
+    let tiers = tiers.open(&[], &NamedDevices, &mut |_, _| {}).or_failure()?;
+    bind(config)?.serve(tiers, vec![volume], signal).or_failure()
+}
+
+/// Binds the address of the export.
+fn bind(config: &ServerConfig) -> Result<Bound, CliError> {
+    Bound::bind(ServerSetup {
+        listen: config.listen.listen.clone(),
+        nvme: NvmeSetup::default(),
+        admin: AdminSetup::default(),
+        insecure: config.listen.insecure,
+        tls: None,
+        limits: Limits { farewell_time: FAREWELL, ..Limits::default() },
+        flush_interval: config.serving.flush_interval(),
+        memory: None,
+        shed_most: None,
+        service: None,
+        state: None,
+        devices: Arc::new(NamedDevices),
+        check_program: || Ok(()),
+        turn: None,
+        log_lines_dropped: || 0,
+    })
+    .or_usage()
+}
+
+/// Opens cache devices. A mirror of a pair that lacks a half waits for it: the other server exports
+/// it as soon as it stands by.
+#[derive(Debug)]
+pub(crate) struct HalfAwaited<'a> {
+    /// The pair's turn, and the thread that answers meanwhile.
+    waiting: Option<(&'a Arc<Turn>, Mutex<Desk>)>,
+    /// The server was told to end.
+    ended: AtomicBool,
+}
+
+impl<'a> HalfAwaited<'a> {
+    /// `signals` becomes readable when the server is to end.
+    pub(crate) fn new(
+        turn: Option<&'a Arc<Turn>>,
+        bound: &Bound,
+        config: &ServerConfig,
+        signals: &OwnedFd,
+    ) -> Result<Self, CliError> {
+        let turn = turn.filter(|_| config.exported_half().is_some());
+        let wait = |turn: &'a Arc<Turn>| {
+            let desk = bound.attend(turn, signals).or_failure()?;
+            Ok::<_, CliError>((turn, Mutex::new(desk)))
+        };
+        let waiting = turn.map(wait).transpose()?;
+        Ok(Self { waiting, ended: AtomicBool::new(false) })
+    }
+
+    /// Returns whether the server was told to end while it waited.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Relaxed)
+    }
+}
+
+impl CacheDevices for HalfAwaited<'_> {
+    fn prepare(
+        &self,
+        tier: &TierConfig,
+        witness: Option<&Arc<dyn Witness>>,
+    ) -> Result<Arc<dyn DeviceSource>, OpenError> {
+        let mut told = None;
+        loop {
+            let opened = NamedDevices.prepare(tier, witness);
+            let Some((turn, desk)) = &self.waiting else { return opened };
+            let refusal = match (&opened, tier.cache().local_half()) {
+                (Err(OpenError::Mirror(refusal)), _) => refusal,
+                (Ok(mirror), Some(half)) => {
+                    turn.lacks(None);
+                    let (mirror, turn) = (Arc::clone(mirror), Arc::clone(turn));
+                    return Ok(Arc::new(LastHalf::new(mirror, half.to_string(), turn)));
+                }
+                _ => return opened,
+            };
+            if !may_pass(refusal) {
+                return opened;
+            }
+            let reason = refusal.to_string();
+            if told.as_ref() != Some(&reason) {
+                tracing::warn!(reason, "waiting for a half of the mirror; serving nothing yet");
+                turn.lacks(Some(reason.clone()));
+                told = Some(reason);
+            }
+            if desk.lock().unwrap_or_else(PoisonError::into_inner).has_ended(LOOK) {
+                self.ended.store(true, Ordering::Relaxed);
+                return opened;
+            }
+        }
+    }
+}
+
+/// Returns whether the mirror opens as soon as another half is there.
+fn may_pass(refusal: &MirrorRefusal) -> bool {
+    match refusal {
+        MirrorRefusal::Stale { .. }
+        | MirrorRefusal::NoWitness { .. }
+        | MirrorRefusal::NotMade { .. } => true,
+        MirrorRefusal::Making { .. }
+        | MirrorRefusal::OtherMirror { .. }
+        | MirrorRefusal::Foreign { .. }
+        | MirrorRefusal::OtherShape { .. }
+        | MirrorRefusal::Twice { .. } => false,
     }
 }

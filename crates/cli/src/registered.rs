@@ -5,8 +5,8 @@ use floe_policy::admission::ADMISSIONS;
 use floe_policy::{HitKind, POLICIES, PolicyInfo};
 use serde::Serialize;
 
-use crate::error::CliError;
-use crate::{OrFail, output};
+use crate::error::{CliError, OrFail};
+use crate::output;
 
 /// Columns of a terminal that lists fit into.
 const WIDTH: usize = 80;

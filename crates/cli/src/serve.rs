@@ -1,37 +1,37 @@
 //! `floe serve`: binds addresses, opens devices, and runs the server.
 
-mod consent;
-mod opening;
-mod signals;
-
-use std::io::Write;
+use std::io::{IsTerminal, Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::RecvTimeoutError;
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use floe_device::{OpenError, Role, Spec};
+use floe_server::admin::Token;
 use floe_server::config::{Bytes, Interval, Percent, ServerConfig, TierConfig, VolumeConfig};
 use floe_server::kept::{Consent, StateDir};
 use floe_server::limits::Limits;
-use floe_server::notify;
 use floe_server::pair::{Lease, Turn};
-use floe_server::tls::TlsMode;
+use floe_server::tls::{TlsConfig, TlsMode};
 use floe_server::{
     AdminSetup, Bound, Ended, NamedDevices, NvmeAccess, NvmeSetup, PreparedTiers, ServeError,
-    Server, ServerSetup, TierError, Volume,
+    Server, ServerSetup, TierError, Volume, notify,
 };
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+use signal_hook::flag;
+use signal_hook::low_level::{pipe, raise};
 
-use crate::descriptors;
-use crate::error::CliError;
-use crate::half::HalfAwaited;
+use crate::error::{CliError, OrFail};
 use crate::log::{self, Format};
-use crate::settings::Source;
-use crate::state_dir::state_dir;
-use crate::{OrFail, attach, output, pair, upgrade};
-use opening::Opening;
-pub(crate) use signals::Reloadable;
+use crate::pair::HalfAwaited;
+use crate::settings::{Source, state_dir};
+use crate::{admin, attach, output, pair};
 
 /// Operations that take longer show progress.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -96,7 +96,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     print_config: bool,
     #[command(flatten)]
-    consent: consent::Allowed,
+    consent: Allowed,
     /// The format of log events on standard error
     #[arg(long, value_name = "FORMAT", value_enum, default_value_t)]
     log_format: Format,
@@ -121,23 +121,23 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
 
 /// Tells the client that has asked for this program why it has ended, if it has not served.
 pub(crate) fn told(result: Result<(), CliError>) -> Result<(), CliError> {
-    result.inspect_err(|error| upgrade::tell_client(Err(error)))
+    result.inspect_err(|error| admin::tell_client(Err(error)))
 }
 
 fn serve(
     mut config: ServerConfig,
     print_config: bool,
-    consent: consent::Allowed,
+    consent: Allowed,
     log_format: Format,
 ) -> Result<(), CliError> {
     if print_config {
         return std::io::stdout().write_all(config.to_text().as_bytes()).or_failure();
     }
-    upgrade::note_program();
+    admin::note_program();
     log::begin(log_format)?;
     let devices = config.tiers().count() + config.volume.len();
     let asked = config.listen.max_connections as usize;
-    let room = descriptors::make_room(asked, config.threads(), devices)?;
+    let room = make_room(asked, config.threads(), devices)?;
     if room < asked {
         config.listen.max_connections = room as u64;
         tracing::warn!(asked, room, "the limit of open files leaves room for fewer clients");
@@ -148,7 +148,7 @@ fn serve(
             tracing::warn!(%refused, "the server is less safe when memory is short");
         }
     }
-    let (ended, reloading) = signals::catch()?;
+    let (ended, reloading) = catch()?;
     let state = state_dir(config.serving.state_dir.as_deref());
     let Some(prepared) = prepare(&config, consent.into(), state, ended)? else { return Ok(()) };
     let Prepared { mut server, reloadable, lease } = prepared;
@@ -164,7 +164,7 @@ fn serve(
         Ok(attached) => attached,
         Err(error) => {
             // With an end in good order go the devices that were made before.
-            signals::end_in_good_order().or_failure()?;
+            end_in_good_order().or_failure()?;
             if let Err(error) = server.run() {
                 tracing::error!(%error, "the end of the server failed");
             }
@@ -179,13 +179,13 @@ fn serve(
     let admin: Vec<_> = server.admin_addresses().map(ToString::to_string).collect();
     tracing::info!(admin = %admin.join(","), "serving");
     notify::ready();
-    upgrade::tell_client(Ok(()));
+    admin::tell_client(Ok(()));
     let ended = server.run();
     drop(lease); // with it the last hold on the images, which the other server of a pair waits for
     attach::forget(&attached);
     match ended.or_failure()? {
         Ended::ForGood => Ok(()),
-        Ended::Replaced => Err(upgrade::replace()),
+        Ended::Replaced => Err(admin::replace()),
     }
 }
 
@@ -260,7 +260,7 @@ pub(crate) fn prepare(
         service: config.memory.times().map_err(|wrong| usage(config.wrong(&wrong)))?,
         state,
         devices: Arc::new(NamedDevices),
-        check_program: upgrade::check_program,
+        check_program: admin::check_program,
         turn: turn.clone(),
         log_lines_dropped: log::dropped_lines,
     });
@@ -388,6 +388,165 @@ fn opened(device: &Spec, role: Role) -> Result<floe_device::Source, OpenError> {
         drop(done);
         opened
     })
+}
+
+/// The user's permissions to lose or overwrite data. No file has them: they are for one start.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct Allowed {
+    /// Make a new cache, whatever the cache device holds
+    #[arg(long)]
+    initialise: bool,
+    /// Lose dirty data where the server would otherwise refuse to start; the log says how much
+    #[arg(long)]
+    discard_dirty: bool,
+    /// Use backing devices that differ from the cache's records, and forget the cached data of them
+    #[arg(long)]
+    accept_backing: bool,
+    /// With --accept-backing: write the cache's dirty data to these devices
+    #[arg(long, requires = "accept_backing", conflicts_with = "discard_dirty")]
+    keep_dirty: bool,
+}
+
+impl From<Allowed> for Consent {
+    fn from(allowed: Allowed) -> Self {
+        let Allowed { initialise, discard_dirty, accept_backing, keep_dirty } = allowed;
+        Self { initialise, discard_dirty, accept_backing, keep_dirty }
+    }
+}
+
+/// Ends the program when a signal comes, until this is dropped.
+struct Opening {
+    done: Option<UnixStream>,
+    listener: Option<JoinHandle<()>>,
+}
+
+impl Opening {
+    /// `signals` becomes readable when the server is to end.
+    fn begin(signals: &OwnedFd) -> Result<Self, CliError> {
+        let (done, finished) = UnixStream::pair().or_failure()?;
+        let signals = signals.try_clone().or_failure()?;
+        let listen = move || {
+            let mut both =
+                [PollFd::new(&signals, PollFlags::IN), PollFd::new(&finished, PollFlags::IN)];
+            while poll(&mut both, None).is_err() {} // interrupted
+            if both[1].revents().is_empty() {
+                tracing::info!("ended while devices were being opened: nothing was served");
+                log::end();
+                std::process::exit(0);
+            }
+        };
+        let listener = Builder::new().name("floe-opening".to_owned()).spawn(listen).or_failure()?;
+        Ok(Self { done: Some(done), listener: Some(listener) })
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        drop(self.done.take());
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join(); // a panic of it has been printed
+        }
+    }
+}
+
+/// Files that SIGHUP has the server read again.
+#[derive(Debug, Clone)]
+pub(crate) struct Reloadable {
+    tls: Option<TlsConfig>,
+    token: Option<Token>,
+    /// The secrets of NVMe hosts.
+    nvme: Option<NvmeAccess>,
+}
+
+/// Catches the signals from now on. The first of the results becomes readable when the server is to
+/// end, the other when it is to reload.
+fn catch() -> Result<(OwnedFd, UnixStream), CliError> {
+    let (end, ended) = UnixStream::pair().or_failure()?;
+    let (reload, reloading) = UnixStream::pair().or_failure()?;
+    for signal in [SIGTERM, SIGINT] {
+        pipe::register(signal, end.try_clone().or_failure()?).or_failure()?;
+    }
+    let hang_up = if std::io::stderr().is_terminal() { end } else { reload };
+    pipe::register(SIGHUP, hang_up).or_failure()?;
+    // A file that would grow beyond the process's limit is an error then, as on a full file system,
+    // instead of the end.
+    flag::register(SIGXFSZ, Arc::new(AtomicBool::new(false))).or_failure()?;
+    Ok((ended.into(), reloading))
+}
+
+/// Has the server of this program end, as if it were told to.
+fn end_in_good_order() -> std::io::Result<()> {
+    raise(SIGTERM)
+}
+
+impl Reloadable {
+    /// Reads again what can be, on a thread of its own, whenever something comes through the pipe.
+    fn whenever(self, mut reloading: UnixStream) -> Result<(), CliError> {
+        let wait = move || {
+            let mut signals = [0; 64]; // several that came at once are one
+            while reloading.read(&mut signals).is_ok_and(|bytes| bytes > 0) {
+                self.reload();
+            }
+        };
+        Builder::new().name("floe-reload".to_owned()).spawn(wait).map(drop).or_failure()
+    }
+
+    fn reload(&self) {
+        let tls = self.tls.as_ref().map(|tls| tls.reload().map_err(|error| error.to_string()));
+        let token =
+            self.token.as_ref().map(|token| token.reload().map_err(|error| error.to_string()));
+        let nvme =
+            self.nvme.as_ref().map(|access| access.reload().map_err(|error| error.to_string()));
+        if tls.is_none() && token.is_none() && nvme.is_none() {
+            tracing::info!(
+                "SIGHUP: there is nothing to read again: no certificates, token or secrets"
+            );
+        }
+        let files = [("TLS certificates", tls), ("admin token", token), ("NVMe secrets", nvme)];
+        for (what, read) in files {
+            match read {
+                None => {}
+                Some(Ok(())) => tracing::info!("SIGHUP: {what} read again"),
+                Some(Err(error)) => {
+                    tracing::error!(
+                        %error,
+                        "SIGHUP: {what} could not be read again and stay as they were"
+                    )
+                }
+            }
+        }
+    }
+}
+
+/// Kept for what is there once: standard streams, listeners, admin connections, volumes added
+/// later.
+const KEPT: usize = 128;
+
+/// Kept for each thread, beside its handles of the devices: its ring and what wakes it.
+const KEPT_A_THREAD: usize = 4;
+
+/// Raises the limit of descriptors for this many clients, as far as the system allows. Returns the
+/// number of clients there is room for.
+///
+/// # Errors
+/// When there is no room for a single client.
+pub(crate) fn make_room(clients: usize, threads: usize, devices: usize) -> Result<usize, CliError> {
+    let kept = KEPT + threads * (KEPT_A_THREAD + devices);
+    let limit = getrlimit(Resource::Nofile);
+    let wanted = (kept + clients) as u64;
+    let most = limit.maximum.unwrap_or(u64::MAX).min(wanted);
+    if limit.current.is_some_and(|current| current < most) {
+        // Where this is not allowed, there is less room.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: Some(most), maximum: limit.maximum });
+    }
+    let open = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    match usize::try_from(open).unwrap_or(usize::MAX).saturating_sub(kept).min(clients) {
+        0 => Err(CliError::usage(format!(
+            "{open} open files are too few: {kept} are kept and each client takes one; raise the \
+             limit with ulimit -n"
+        ))),
+        room => Ok(room),
+    }
 }
 
 #[cfg(test)]

@@ -1,26 +1,28 @@
 //! `floe simulate`: runs traces through the caches' own code, without devices.
 
-mod blocks;
-mod objects;
-mod series;
-mod summary;
-
 use std::path::PathBuf;
 
 use clap::Args;
-use floe_block::{BlockSizes, WriteMode};
-use floe_lab::report::{Report, html, png};
+use floe_block::{BlockSizes, Config, Evict, Gate, WriteMode};
+use floe_lab::report::{Report, blocks_report, html, png};
+use floe_lab::simulate::blocks::{BlockInterval, BlockSimulationResult, Setup, simulate};
+use floe_lab::simulate::objects::{SimulatedInterval, SimulationResult};
 use floe_policy::admission::registry::{Choice, choices};
 use floe_policy::admission::{Admission, Admissions};
+use floe_trace::Request;
+use serde::Serialize;
 
-use crate::OrFail;
-use crate::error::CliError;
-use crate::size::Sizes;
-use crate::trace::TraceArguments;
+use crate::error::{CliError, OrFail};
+use crate::output;
+use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
 use crate::warmup::{Interval, Warmup};
+use floe_lab::sizes::Sizes;
 
-pub(crate) use floe_lab::parallel::on_all_cores;
+pub(crate) use floe_lab::simulate::on_all_cores;
+
 pub(crate) use objects::read_stream;
+
+mod objects;
 
 const LISTS: &str = "`floe policies` lists all policies, `floe admissions` all admissions.";
 
@@ -131,7 +133,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if arguments.report.is_some() || arguments.png.is_some() {
         one_trace(arguments, "a report")?;
     }
-    if arguments.blocks.is_empty() { objects::run(arguments) } else { blocks::run(arguments) }
+    if arguments.blocks.is_empty() { objects::run(arguments) } else { run_blocks(arguments) }
 }
 
 /// Returns the trace where `whose` takes one only.
@@ -191,4 +193,258 @@ fn write_report(
         png::write_all(&report, stem).or_failure()?;
     }
     Ok(())
+}
+
+/// A line of CSV: an interval, and the run that it is of.
+#[derive(Serialize)]
+struct OfPolicy<'a> {
+    trace: &'a str,
+    policy: &'a str,
+    size: u64,
+    #[serde(flatten)]
+    interval: &'a SimulatedInterval,
+}
+
+/// A line of CSV with `--blocks`.
+#[derive(Serialize)]
+struct OfBlocks<'a> {
+    trace: &'a str,
+    blocks: &'a str,
+    policy: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    admission: Option<&'a str>,
+    size: u64,
+    #[serde(flatten)]
+    interval: &'a BlockInterval,
+}
+
+fn of_policies(outcomes: &[SimulationResult]) -> Vec<OfPolicy<'_>> {
+    let mut rows = Vec::new();
+    for SimulationResult { trace, policy, size, series, .. } in outcomes {
+        let row = |interval| OfPolicy { trace, policy, size: *size, interval };
+        rows.extend(series.iter().map(row));
+    }
+    rows
+}
+
+fn of_blocks(outcomes: &[BlockSimulationResult]) -> Vec<OfBlocks<'_>> {
+    let mut rows = Vec::new();
+    for outcome in outcomes {
+        let BlockSimulationResult { trace, blocks, policy, admission, size, series, .. } = outcome;
+        let admission = admission.as_ref().map(|asked| &asked.admission[..]);
+        let row = |interval| OfBlocks { trace, blocks, policy, admission, size: *size, interval };
+        rows.extend(series.iter().map(row));
+    }
+    rows
+}
+
+/// The sizes of the caches, each once, in their order.
+fn sizes(of: impl Iterator<Item = u64>) -> Vec<u64> {
+    let mut sizes: Vec<u64> = of.collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}
+
+/// The first cells of an interval: the requests before its end, and where known the time.
+fn when(after: u64, requests: u64, seconds: Option<f64>) -> Vec<String> {
+    let mut cells = vec![(after + requests).to_string()];
+    cells.extend(seconds.map(|seconds| {
+        humantime::format_duration(std::time::Duration::from_secs_f64(seconds)).to_string()
+    }));
+    cells
+}
+
+fn columns(timed: bool) -> Vec<&'static str> {
+    if timed { vec!["requests", "time"] } else { vec!["requests"] }
+}
+
+/// Prints for each size the miss ratios of all policies in each interval, if there are any.
+fn print_policies(outcomes: &[SimulationResult], show: impl Fn(u64) -> String) {
+    for size in sizes(outcomes.iter().map(|outcome| outcome.size)) {
+        let here: Vec<_> = outcomes.iter().filter(|outcome| outcome.size == size).collect();
+        let Some(first) = here.first().filter(|outcome| !outcome.series.is_empty()) else { return };
+        output::say!("\nmiss ratio over time, size {}", show(size));
+        let mut head = columns(first.series[0].seconds.is_some());
+        head.extend(here.iter().map(|outcome| &outcome.policy[..]));
+        let mut table = output::table(&head, 0);
+        for (at, it) in first.series.iter().enumerate() {
+            let mut row = when(it.after_requests, it.requests, it.seconds);
+            row.extend(here.iter().map(|of| format!("{:.4}", of.series[at].miss_ratio)));
+            table.add_row(row);
+        }
+        output::print_table(&table);
+    }
+}
+
+/// Prints the intervals of each run of the block cache, if there are any.
+fn print_blocks(outcomes: &[BlockSimulationResult]) {
+    for outcome in outcomes.iter().filter(|outcome| !outcome.series.is_empty()) {
+        let asked = outcome.admission.as_ref();
+        let with = asked.map_or(String::new(), |asked| format!(" with {}", asked.admission));
+        let (blocks, size, policy) =
+            (&outcome.blocks, output::bytes(outcome.size), &outcome.policy);
+        output::say!("\nover time, blocks {blocks}, size {size}, {policy}{with}");
+        let mut head = columns(outcome.series[0].seconds.is_some());
+        head.extend(["read hits", "write hits", "backing read", "backing written"]);
+        head.push("cache written");
+        let mut table = output::table(&head, 0);
+        let ratio = |hits: u64, all: u64| match all {
+            0 => "–".to_owned(),
+            all => output::percent(hits as f64 / all as f64),
+        };
+        for it in &outcome.series {
+            let mut row = when(it.after_requests, it.requests, it.seconds);
+            row.push(ratio(it.read_hits, it.read_requests));
+            row.push(ratio(it.write_hits, it.write_requests));
+            let moved = [it.backing_read_bytes, it.backing_write_bytes, it.cache_write_bytes];
+            row.extend(moved.map(output::bytes));
+            table.add_row(row);
+        }
+        output::print_table(&table);
+    }
+}
+
+fn run_blocks(arguments: &Arguments) -> Result<(), CliError> {
+    let policies: Vec<Evict> = match &arguments.policy[..] {
+        [] => vec![Evict::default()],
+        policies => {
+            policies.iter().map(|text| text.parse().or_usage()).collect::<Result<_, _>>()?
+        }
+    };
+    let admissions: Vec<Admissions> = match &arguments.admit[..] {
+        [] => vec![Admissions::default()],
+        _ => {
+            admissions(arguments, "bytes")?.iter().map(|choices| Admissions::new(choices)).collect()
+        }
+    };
+    let trace = one_trace(arguments, "--blocks")?;
+    let (requests, footprint_bytes) = load(arguments, trace)?;
+    let in_trace = |problem| CliError::usage(format!("{trace}: {problem}"));
+    let warmup = arguments.warmup.of(requests.len() as u64).map_err(in_trace)? as usize;
+    let counted = (requests.len() - warmup) as u64;
+    let interval = arguments.interval.map(|length| length.of(counted)).transpose();
+    let interval = interval.map_err(in_trace)?;
+    refuse_without_times(arguments, trace, requests.iter().any(|request| request.time_ns > 0))?;
+    let deciders: Vec<_> = policies
+        .iter()
+        .flat_map(|evict| admissions.iter().map(move |admission| (evict, admission)))
+        .collect();
+    let each = |size, sizes| deciders.iter().map(move |deciders| (size, sizes, deciders));
+    let setups: Vec<Setup> = arguments
+        .size
+        .0
+        .iter()
+        .flat_map(|size| arguments.blocks.iter().flat_map(move |sizes| each(size, sizes)))
+        .map(|(size, sizes, (evict, admission))| Setup {
+            cache: Config {
+                sizes: sizes.clone(),
+                cache_bytes: size.of(footprint_bytes),
+                mode: arguments.write,
+                gate: Gate::new(Admissions::clone(admission)),
+                shards: Some(arguments.shards),
+                evict: Evict::clone(evict),
+                ..Config::default()
+            },
+            warmup,
+            interval,
+            clean_every_ns: u64::try_from(arguments.flush_interval.as_nanos()).unwrap_or(u64::MAX),
+        })
+        .collect();
+    let bar = output::progress(setups.len() as u64, "simulating");
+    let outcomes = on_all_cores(&setups, |setup| {
+        let outcome = simulate(trace, &requests, setup);
+        bar.inc(1);
+        outcome
+    });
+    bar.finish_and_clear();
+    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
+    write_report(arguments, |command| blocks_report(command, trace, &outcomes))?;
+    if arguments.csv && interval.is_some() {
+        return output::csv(&of_blocks(&outcomes)).or_failure();
+    }
+    if arguments.csv {
+        return output::csv(&outcomes).or_failure();
+    }
+    if arguments.json {
+        return outcomes.iter().try_for_each(output::json_line).or_failure();
+    }
+    print_block_results(&outcomes);
+    print_blocks(&outcomes);
+    Ok(())
+}
+
+/// Reads the trace as disk I/O, and how many bytes it touches.
+fn load(arguments: &Arguments, path: &str) -> Result<(Vec<Request>, u64), CliError> {
+    let mut trace = arguments.open.open_disk(path, "--blocks")?;
+    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
+    let progress = trace.progress();
+    let mut stats = floe_trace::Stats::new(trace.kind());
+    let mut requests = Vec::new();
+    for request in trace.by_ref() {
+        let request = request.or_usage()?;
+        stats.add(&request);
+        requests.push(request);
+        if (requests.len() as u64).is_multiple_of(PROGRESS_EVERY) {
+            bar.set_position(progress.bytes_read());
+        }
+    }
+    bar.finish_and_clear();
+    tell_skipped(path, &trace);
+    let footprint_bytes = stats.info(path, trace.format().name()).footprint_bytes;
+    Ok((requests, footprint_bytes))
+}
+
+fn print_block_results(outcomes: &[BlockSimulationResult]) {
+    let mut columns = vec![
+        "blocks",
+        "size",
+        "read hits",
+        "write hits",
+        "backing read",
+        "backing written",
+        "cache read",
+        "cache written",
+        "metadata",
+        "mean block",
+        "mean missed",
+    ];
+    let is_asked = outcomes.iter().any(|outcome| outcome.admission.is_some());
+    let differ = outcomes.iter().any(|outcome| outcome.policy != Evict::default().to_string());
+    columns.extend(differ.then_some("policy"));
+    columns.extend(is_asked.then_some("admitted"));
+    columns.extend(is_asked.then_some("by"));
+    let mut table = output::table(&columns, 1);
+    let ratio = |hits: u64, all: u64| {
+        if all == 0 { "–".into() } else { output::percent(hits as f64 / all as f64) }
+    };
+    for outcome in outcomes {
+        let mut row = vec![
+            outcome.blocks.clone(),
+            output::bytes(outcome.size),
+            ratio(outcome.read_hits, outcome.read_requests),
+            ratio(outcome.write_hits, outcome.write_requests),
+            output::bytes(outcome.backing_read_bytes),
+            output::bytes(outcome.backing_write_bytes),
+            output::bytes(outcome.cache_read_bytes),
+            output::bytes(outcome.cache_write_bytes),
+            output::bytes(outcome.metadata_bytes),
+            output::bytes(outcome.mean_block_bytes as u64),
+            output::bytes(outcome.mean_missed_bytes as u64),
+        ];
+        if differ {
+            row.push(outcome.policy.clone());
+        }
+        if is_asked {
+            let (share, by) = match &outcome.admission {
+                Some(asked) => {
+                    (ratio(asked.admitted_blocks, asked.offered_blocks), asked.admission.clone())
+                }
+                None => (output::percent(1.0), "always".into()),
+            };
+            row.extend([share, by]);
+        }
+        table.add_row(row);
+    }
+    output::print_table(&table);
 }

@@ -8,8 +8,8 @@ use floe_server::status::{
 };
 
 use crate::admin::Server;
-use crate::error::CliError;
-use crate::{OrFail, output, pair, volume};
+use crate::error::{CliError, OrFail};
+use crate::{output, pair, volume};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -5,11 +5,11 @@ use floe_server::admin::{NewTier, client};
 use floe_server::status::TierStatus;
 
 use crate::admin::Server;
-use crate::error::CliError;
-use crate::{OrFail, output};
+use crate::error::{CliError, OrFail};
+use crate::output;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum TierCommand {
     /// List the tiers, from the top
     List(List),
     /// Attach a tier below the first, while clients are served
@@ -79,9 +79,9 @@ pub(crate) struct Remove {
     json: bool,
 }
 
-pub(crate) fn run(command: &Command) -> Result<(), CliError> {
+pub(crate) fn run(command: &TierCommand) -> Result<(), CliError> {
     match command {
-        Command::List(List { server, json }) => {
+        TierCommand::List(List { server, json }) => {
             let tiers = client::tiers(&server.endpoint()?)?;
             if *json {
                 return tiers.iter().try_for_each(output::json_line).or_failure();
@@ -89,7 +89,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             print(&tiers);
             Ok(())
         }
-        Command::Add(Add { tier, at, initialise, discard_dirty, server, json }) => {
+        TierCommand::Add(Add { tier, at, initialise, discard_dirty, server, json }) => {
             let new = NewTier {
                 tier: tier.clone(),
                 at: *at,
@@ -107,7 +107,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             );
             Ok(())
         }
-        Command::Remove(Remove { number, server, json }) => {
+        TierCommand::Remove(Remove { number, server, json }) => {
             client::remove_tier(&server.endpoint()?, *number)?;
             if *json {
                 return output::json_line(&serde_json::json!({ "removed": number })).or_failure();

@@ -1,28 +1,24 @@
 //! `floe trace`: inspects and converts traces.
 
-mod curve;
-mod sheet;
-
 use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
 use floe_trace::{
-    Columns, CompactOptions, Filter, Format, Info, Kind, LruCurve, OpenOptions, Reuse, ReuseStats,
-    Stats, Trace, convert, formats_table, generators, generators_table,
+    Columns, CompactOptions, Filter, Format, Info, Kind, LruCurve, LruPoint, OpenOptions, Reuse,
+    ReuseStats, Stats, Trace, convert, formats_table, generators, generators_table,
 };
 use serde::Serialize;
 
-use crate::error::CliError;
-use crate::report::report;
-use crate::size::Sizes;
-use crate::{OrFail, output};
-use curve::Curve;
-use sheet::Figures;
+use crate::error::{CliError, OrFail};
+use crate::log;
+use crate::output;
+use floe_lab::sizes::{CacheSize, Sizes};
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum TraceCommand {
     /// Print requests, footprint and time span of traces
     Info(InfoArguments),
     /// Write a trace in the compact form, which replays several times faster
@@ -222,11 +218,11 @@ struct Converted<'a> {
     seconds: f64,
 }
 
-pub(crate) fn run(command: &Command) -> Result<(), CliError> {
+pub(crate) fn run(command: &TraceCommand) -> Result<(), CliError> {
     match command {
-        Command::Info(arguments) => print_info(arguments),
-        Command::Convert(arguments) => write_compact(arguments),
-        Command::Formats(arguments) => print_formats(arguments),
+        TraceCommand::Info(arguments) => print_info(arguments),
+        TraceCommand::Convert(arguments) => write_compact(arguments),
+        TraceCommand::Formats(arguments) => print_formats(arguments),
     }
 }
 
@@ -252,11 +248,11 @@ fn print_info(arguments: &InfoArguments) -> Result<(), CliError> {
         traces.push(figures(line, &arguments.size));
     }
     if !traces.is_empty() {
-        output::say!("{}", sheet::tables(&traces).trim_end());
+        output::say!("{}", tables(&traces).trim_end());
     }
     let last = refused.pop();
     refused.iter().for_each(|error| {
-        report(error);
+        log::report(error);
     });
     last.map_or(Ok(()), Err)
 }
@@ -327,7 +323,7 @@ fn reuse_cells(reuse: &Reuse) -> [String; 7] {
 fn info(file: &str, arguments: &InfoArguments) -> Result<Line, CliError> {
     let mut trace = arguments.trace.open(file, arguments.as_blocks)?;
     let kind = trace.kind();
-    curve::check(&arguments.size, file, kind)?;
+    check(&arguments.size, file, kind)?;
     let bar = output::progress(trace.total_bytes().unwrap_or(0), file);
     let progress = trace.progress();
     let mut curve = LruCurve::new(kind);
@@ -379,5 +375,158 @@ fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
 pub(crate) fn tell_skipped(file: &str, trace: &Trace) {
     if trace.skipped() > 0 {
         eprintln!("floe: {file}: {} bad record(s) passed over", trace.skipped());
+    }
+}
+
+/// Bytes in a block of a trace of disk I/O.
+const BLOCK_BYTES: u64 = 4096;
+
+/// The miss ratios of LRU in JSON.
+#[derive(Serialize)]
+struct Curve {
+    /// Share of keys whose reuse was measured: 1 if all.
+    lru_sample: f64,
+    /// A point for each size, in the order of the sizes.
+    lru_miss_ratios: Vec<LruPoint>,
+    #[serde(skip)]
+    kind: Kind,
+    #[serde(skip)]
+    touches: u64,
+}
+
+/// Refuses sizes that a trace of this kind does not have.
+fn check(sizes: &Sizes, file: &str, kind: Kind) -> Result<(), CliError> {
+    let in_bytes = sizes.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)));
+    if in_bytes && kind != Kind::Block {
+        return Err(CliError::usage(format!(
+            "{file}: miss ratios by bytes are for disk I/O; give --size as a count or a share"
+        )));
+    }
+    Ok(())
+}
+
+impl Curve {
+    fn of(curve: &LruCurve, sizes: &Sizes, kind: Kind, info: &Info) -> Self {
+        let size = |size: &CacheSize| match size {
+            CacheSize::Bytes(bytes) => bytes / BLOCK_BYTES,
+            size => size.of(info.unique),
+        };
+        let points = sizes.0.iter().map(|wanted| curve.at(size(wanted).max(1)));
+        Self {
+            lru_sample: curve.sampled_share(),
+            lru_miss_ratios: points.collect(),
+            kind,
+            touches: curve.touches(),
+        }
+    }
+
+    /// Returns the names and values of a table's rows.
+    fn rows(&self, sizes: &Sizes) -> impl Iterator<Item = (String, String)> {
+        let row = |(size, point): (&CacheSize, &LruPoint)| {
+            let count = match self.kind {
+                Kind::Block => output::bytes(point.size * BLOCK_BYTES),
+                Kind::Object | Kind::Key => point.size.to_string(),
+            };
+            let error = match point.miss_ratio_ci95 {
+                0.0 => String::new(),
+                error => format!(" ± {error:.4}"),
+            };
+            let ratio = match self.touches {
+                0 => "–".to_owned(),
+                _ => format!("{count}: {:.4}{error}", point.miss_ratio),
+            };
+            (format!("LRU of {size}"), ratio)
+        };
+        sizes.0.iter().zip(&self.lru_miss_ratios).map(row)
+    }
+}
+
+/// Columns of a terminal.
+const WIDTH: usize = 80;
+
+/// Characters of a trace's name that are shown: its end, as the folders come first.
+const NAME: usize = 50;
+
+/// The figures of a trace.
+struct Figures {
+    trace: String,
+    /// Names and values; the same names in the same order for all traces.
+    rows: Vec<(String, String)>,
+}
+
+impl Figures {
+    /// The width of this trace's column, with the blanks around it.
+    fn width(&self) -> usize {
+        let values = self.rows.iter().map(|(_, value)| length(value));
+        2 + values.chain([length(&shown(&self.trace))]).max().unwrap_or(0)
+    }
+}
+
+/// Returns tables of all figures.
+fn tables(traces: &[Figures]) -> String {
+    let mut text = String::new();
+    let mut left = traces;
+    while let Some(first) = left.first() {
+        let names = first.rows.iter().map(|(name, _)| length(name));
+        let mut width = 2 + names.max().unwrap_or(0);
+        let fitting = left.iter().take_while(|trace| {
+            width += trace.width();
+            width <= WIDTH
+        });
+        let (together, rest) = left.split_at(fitting.count().max(1));
+        if !text.is_empty() {
+            text.push('\n');
+        }
+        let _ = writeln!(text, "{}", table(first, together));
+        left = rest;
+    }
+    text
+}
+
+fn table(first: &Figures, traces: &[Figures]) -> comfy_table::Table {
+    let shown: Vec<String> = traces.iter().map(|trace| shown(&trace.trace)).collect();
+    let columns: Vec<&str> =
+        ["trace"].into_iter().chain(shown.iter().map(String::as_str)).collect();
+    let mut table = output::table(&columns, 1);
+    for (at, (name, _)) in first.rows.iter().enumerate() {
+        let values = traces.iter().map(|trace| trace.rows[at].1.clone());
+        table.add_row([name.clone()].into_iter().chain(values));
+    }
+    table
+}
+
+fn length(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Returns the part of a name that is shown.
+fn shown(name: &str) -> String {
+    match length(name) {
+        length if length > NAME => {
+            "…".chars().chain(name.chars().skip(length + 1 - NAME)).collect()
+        }
+        _ => name.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod sheet_tests {
+    use super::*;
+
+    #[test]
+    fn tables_fit_80_columns_and_lose_no_figure() {
+        let trace = |name: &str, digits: usize| Figures {
+            trace: name.to_owned(),
+            rows: ["requests", "LRU of 10%"].map(|row| (row.to_owned(), "7".repeat(digits))).into(),
+        };
+        let long = format!("{}/name", "folder/".repeat(30));
+        let traces = [trace("a", 30), trace("b", 20), trace("c", 30), trace(&long, 3)];
+        let text = tables(&traces);
+        for line in text.lines() {
+            assert!(length(line) <= WIDTH, "{line}");
+        }
+        assert_eq!(text.matches("requests").count(), 3, "{text}");
+        assert_eq!(text.matches(&"7".repeat(30)).count(), 4, "{text}");
+        assert!(text.contains("/name"), "{text}");
     }
 }

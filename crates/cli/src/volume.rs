@@ -6,12 +6,12 @@ use floe_server::admin::{AnaState, NewVolume, Resize, client};
 use floe_server::status::VolumeStatus;
 
 use crate::admin::Server;
-use crate::error::CliError;
-use crate::size::Bytes;
-use crate::{OrFail, output};
+use crate::error::{CliError, OrFail};
+use crate::output;
+use floe_server::config::Bytes;
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum VolumeCommand {
     /// List the volumes
     List(List),
     /// Add a volume
@@ -151,9 +151,9 @@ impl From<State> for AnaState {
     }
 }
 
-pub(crate) fn run(command: &Command) -> Result<(), CliError> {
+pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
     match command {
-        Command::List(List { server, json }) => {
+        VolumeCommand::List(List { server, json }) => {
             let volumes = client::volumes(&server.endpoint()?)?;
             if *json {
                 return volumes.iter().try_for_each(output::json_line).or_failure();
@@ -161,7 +161,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             print(&volumes);
             Ok(())
         }
-        Command::Add(add) => {
+        VolumeCommand::Add(add) => {
             let volume = NewVolume {
                 name: add.name.clone(),
                 backing: add.backing.to_string(),
@@ -170,7 +170,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             };
             tell("added", "of", &client::add_volume(&add.server.endpoint()?, &volume)?, add.json)
         }
-        Command::Remove(Remove { name, force, server, json }) => {
+        VolumeCommand::Remove(Remove { name, force, server, json }) => {
             client::remove_volume(&server.endpoint()?, name, *force)?;
             if *json {
                 return output::json_line(&serde_json::json!({ "removed": name })).or_failure();
@@ -178,7 +178,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             output::say!("removed {name}");
             Ok(())
         }
-        Command::Ana(Ana { name, state, server, json }) => {
+        VolumeCommand::Ana(Ana { name, state, server, json }) => {
             let state = AnaState::from(*state);
             client::set_access(&server.endpoint()?, name, state)?;
             if *json {
@@ -188,7 +188,7 @@ pub(crate) fn run(command: &Command) -> Result<(), CliError> {
             output::say!("{name} is {state} for NVMe hosts");
             Ok(())
         }
-        Command::Resize(ResizeArguments { name, size, server, json }) => {
+        VolumeCommand::Resize(ResizeArguments { name, size, server, json }) => {
             let resize = Resize { size_bytes: size.map(|Bytes(bytes)| bytes) };
             tell(
                 "resized",

@@ -14,43 +14,27 @@
 
 mod cache;
 mod calibrate;
-mod capacity;
-mod clients;
-mod clock;
 mod competitor;
-mod freezing;
 mod load;
-mod look;
 mod measure;
-mod order;
 mod outcome;
-mod phases;
-mod plan;
-mod statistics;
 mod subject;
-mod tally;
 mod warm_up;
-mod watch;
 mod worker;
 
+pub use self::competitor::{Plan, Setup};
+pub use self::load::PassOrder;
+pub use self::measure::{Curve, Estimate, Found, Looped, PhaseTime, capacity_for, search};
+pub use self::subject::{Freezes, Freezing, Frozen, Lifetime, Subject};
+pub use self::warm_up::{Decision, Sample, Watch};
+pub use self::worker::{Clients, Looks, Parked, Tally};
 pub use cache::{Built, Cache};
 pub use calibrate::{
     Calibrate, CalibrateError, Calibration, Figure, POLICIES as CALIBRATED_POLICIES, calibrate,
 };
-pub use capacity::{Curve, Found, Looped, capacity_for, search};
-pub use clients::{Clients, Parked};
 pub use competitor::{CacheCompetitor, Competitor, Warmed};
-pub use freezing::{Freezing, Frozen, Lifetime};
 pub use load::{Feed, Load, LoadError, Operation, Place};
-pub use look::Looks;
 pub use measure::{MeasureStep, Measured, Repetition, measure, measure_from};
-pub use order::PassOrder;
 pub use outcome::{Admitted, BenchResult, Decided, Freeze, Identity, Park, Ratio, Write, decided};
-pub use phases::PhaseTime;
-pub use plan::{Plan, Setup};
-pub use statistics::Estimate;
-pub use subject::{Freezes, Subject};
-pub use tally::Tally;
 pub use warm_up::{Span, WarmUp, Window};
-pub use watch::{Decision, Sample, Watch};
 pub use worker::{Disk, SAMPLED};

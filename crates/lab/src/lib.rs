@@ -18,8 +18,6 @@ pub mod interval;
 pub mod load;
 #[cfg(feature = "full")]
 pub mod model;
-#[cfg(feature = "full")]
-pub mod parallel;
 pub mod replay;
 #[cfg(feature = "full")]
 pub mod report;

@@ -7,37 +7,22 @@
 //! as that code takes, and the same trace on the same plan gives the same outcome to the last
 //! digit, except for `processing_us` and `wall_seconds`, which are measured.
 
-mod clock;
-mod cost;
-mod endurance;
 mod engine;
-mod latencies;
-mod layout;
-mod meter;
 mod outcome;
-mod pace;
-mod series;
-mod shed;
-mod simulated;
 mod source;
 mod stage;
-mod tiers;
 mod verify;
 
-pub use clock::{Clock, VirtualClock};
-pub use cost::CostOutcome;
-pub use endurance::Endurance;
+pub use self::engine::Pace;
+pub use self::outcome::{
+    CostOutcome, Endurance, IntervalResult, Latencies, ShedDecision, ShedOutcome, TierOutcome,
+};
+pub use self::source::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};
+pub use self::stage::{Clock, SimulatedDevice, VirtualClock};
 pub use engine::{ReplayError, Setup, run};
-pub use latencies::Latencies;
-pub use layout::{Fit, LONGEST_REQUEST_BYTES, Layout, LayoutError};
 pub use outcome::{LatencyStep, ReplayResult};
-pub use pace::Pace;
-pub use series::IntervalResult;
-pub use shed::{ShedDecision, ShedOutcome};
-pub use simulated::SimulatedDevice;
 pub use source::{Feed, Survey};
 #[cfg(feature = "full")]
 pub(crate) use stage::simulated;
 pub use stage::{OpenTier, Plan, Stage, StageError, Tier, Volume};
-pub use tiers::TierOutcome;
 pub use verify::{Content, Mismatch};

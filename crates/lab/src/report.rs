@@ -1,39 +1,31 @@
 //! Reports: results as pages and pictures that a person understands at a glance.
 //!
 //! A report is data first: sections of charts and tables, built from results by one function a kind
-//! of result ([`outcomes`], [`blocks`], [`latencies`], [`advice`], [`models`], [`interference`]).
+//! of result: [`simulation_report`], [`replay_report`], [`model_report`] and others.
 //! Two writers then only draw: [`html()`], one page that needs no network, and [`png::write`], a
 //! picture for each chart. Both draw a chart with the same code, so page and picture say the same.
 //!
 //! Invariants: names come from users and reach the page only escaped; a page refers to nothing
 //! outside itself; the same report gives the same bytes.
 
-mod admissions;
-pub mod advice;
-mod axis;
-pub mod blocks;
-pub mod chart;
-mod chart_writer;
-mod dots;
-mod draw;
-mod html;
-pub mod interference;
-pub mod latencies;
-mod legend;
-mod lines;
-mod look;
-mod markup;
-pub mod models;
-pub mod outcomes;
-pub mod png;
-mod series;
-pub mod table;
-pub mod timeline;
+use std::fmt::Write as _;
 
-pub use axis::{Axis, Scale, Unit};
-pub use chart::{Band, Chart, Point, Series};
-pub use html::html;
-pub use table::Table;
+use plotters::prelude::*;
+
+use self::chart_writer::{ChartWriter, FINE, Letters, Tip, WIDTH, clean, colours, legend, steps};
+
+pub use blocks::{blocks_report, replay_report};
+pub use chart::{Axis, Band, Chart, Point, Scale, Series, Unit};
+pub use models::{Solved, advice_report, calibration_report, model_report};
+pub use outcomes::{Sizes, Timeline, simulation_report, timeline_section};
+
+mod blocks;
+mod chart;
+mod chart_writer;
+mod lines;
+mod models;
+mod outcomes;
+pub mod png;
 
 /// The contents of a page, from top to bottom.
 #[derive(Debug, Clone, Default)]
@@ -65,3 +57,231 @@ pub struct Section {
 
 #[cfg(test)]
 mod tests;
+
+/// A table.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    /// Its caption.
+    pub caption: String,
+    /// Headings.
+    pub columns: Vec<String>,
+    /// The number of columns at the left that hold text; the others hold numbers.
+    pub text_columns: usize,
+    /// The rows.
+    pub groups: Vec<Group>,
+}
+
+/// Rows under a heading of their own.
+#[derive(Debug, Clone, Default)]
+pub struct Group {
+    /// The heading; none when empty.
+    pub heading: String,
+    /// The rows, in order.
+    pub rows: Vec<Row>,
+}
+
+/// A row.
+#[derive(Debug, Clone, Default)]
+pub struct Row {
+    /// A text for each column.
+    pub cells: Vec<String>,
+    /// Its emphasis.
+    pub rank: Rank,
+}
+
+/// The emphasis of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Rank {
+    /// Not at all.
+    #[default]
+    Usual,
+    /// The best of its group.
+    Best,
+    /// A bound that nothing real reaches.
+    Bound,
+}
+
+impl Table {
+    /// Rows in all groups.
+    fn rows(&self) -> usize {
+        self.groups.iter().map(|group| group.rows.len()).sum()
+    }
+}
+
+/// Text that means only itself in the page.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in clean(text).chars() {
+        match c {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The elements of a drawing, without the one around them.
+fn inside(drawing: &str) -> &str {
+    let begin = drawing.find('>').map_or(0, |at| at + 1);
+    let end = drawing.rfind("</svg>").unwrap_or(drawing.len());
+    &drawing[begin..end]
+}
+
+/// Tables with more rows are folded.
+const ROWS_UNFOLDED: usize = 60;
+
+/// The page.
+pub fn html(report: &Report) -> String {
+    let title = escaped(&report.title);
+    let mut page = format!(
+        concat!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n",
+            "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n",
+            "<title>{title}</title>\n<style>\n{css}{dark}</style>\n</head>\n<body>\n",
+            "<h1>{title}</h1>\n",
+        ),
+        title = title,
+        css = include_str!("report/page.css"),
+        dark = dark_drawings(),
+    );
+    if !report.command.is_empty() {
+        page.push_str(&format!("<pre><code>{}</code></pre>\n", escaped(&report.command)));
+    }
+    if report.sections.len() > 1 {
+        page.push_str("<nav><p>");
+        for (at, section) in report.sections.iter().enumerate() {
+            page.push_str(&format!("<a href=\"#s{at}\">{}</a> ", escaped(&section.heading)));
+        }
+        page.push_str("</p></nav>\n");
+    }
+    for (at, section) in report.sections.iter().enumerate() {
+        page.push_str(&in_section(at, section));
+    }
+    page.push_str(&format!(
+        "<footer>floe {}</footer>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    ));
+    page
+}
+
+fn in_section(at: usize, section: &Section) -> String {
+    let mut out = format!("<section id=\"s{at}\">\n<h2>{}</h2>\n", escaped(&section.heading));
+    out.push_str(&format!("<p>{}</p>\n", escaped(&section.lead)));
+    if let Some((name, text)) = &section.file {
+        let lines: Vec<String> = text.trim_end().lines().map(escaped).collect();
+        let (name, text) = (escaped(name), lines.join("\n"));
+        out.push_str(&format!("<h3>{name}</h3>\n<pre><code>{text}\n</code></pre>\n"));
+    }
+    if let Some(summary) = &section.summary {
+        out.push_str(&in_table(summary));
+    }
+    for chart in &section.charts {
+        out.push_str(&format!(
+            "<h3>{}</h3>\n<p>{}</p>\n",
+            escaped(&chart.title),
+            escaped(&chart.note)
+        ));
+        out.push_str(&format!("<figure>{}</figure>\n", svg(chart, &section.heading)));
+        out.push_str(&legend(chart));
+    }
+    if let Some(figures) = &section.figures {
+        let open = if figures.rows() <= ROWS_UNFOLDED { " open=\"open\"" } else { "" };
+        let caption = escaped(&figures.caption);
+        let table = in_table(&Table { caption: String::new(), ..figures.clone() });
+        out.push_str(&format!("<details{open}><summary>{caption}</summary>\n{table}</details>\n"));
+    }
+    out.push_str("</section>\n");
+    out
+}
+
+fn in_table(table: &Table) -> String {
+    let mut out = "<div class=\"scroll\"><table>\n".to_owned();
+    if !table.caption.is_empty() {
+        out.push_str(&format!("<caption>{}</caption>\n", escaped(&table.caption)));
+    }
+    let class = |column: usize| if column < table.text_columns { " class=\"text\"" } else { "" };
+    let heading = |(at, text): (usize, &String)| {
+        format!("<th scope=\"col\"{}>{}</th>", class(at), escaped(text))
+    };
+    let headings: String = table.columns.iter().enumerate().map(heading).collect();
+    out.push_str(&format!("<thead><tr>{headings}</tr></thead>\n"));
+    for group in &table.groups {
+        out.push_str("<tbody>\n");
+        if !group.heading.is_empty() {
+            let (wide, heading) = (table.columns.len(), escaped(&group.heading));
+            out.push_str(&format!(
+                "<tr><th colspan=\"{wide}\" scope=\"rowgroup\">{heading}</th></tr>\n"
+            ));
+        }
+        for row in &group.rows {
+            let cell =
+                |(at, text): (usize, &String)| format!("<td{}>{}</td>", class(at), escaped(text));
+            let cells: String = row.cells.iter().enumerate().map(cell).collect();
+            out.push_str(&format!("<tr{}>{cells}</tr>\n", row_class(row.rank)));
+        }
+        out.push_str("</tbody>\n");
+    }
+    out.push_str("</table></div>\n");
+    out
+}
+
+fn row_class(rank: Rank) -> &'static str {
+    match rank {
+        Rank::Usual => "",
+        Rank::Best => " class=\"best\"",
+        Rank::Bound => " class=\"bound\"",
+    }
+}
+
+/// The drawing, as an element for a page.
+fn svg(chart: &Chart, about: &str) -> String {
+    let chart = chart.drawable();
+    let height = lines::height(&chart).ceil();
+    let size = (WIDTH as u32 * FINE, height as u32 * FINE);
+    let mut drawing = String::new();
+    let tips = {
+        let area = SVGBackend::with_string(&mut drawing, size).into_drawing_area();
+        let tips = lines::draw(&ChartWriter::new(&area, Letters::Browser), &chart, "");
+        // A string takes everything: no drawing into one fails.
+        area.present().and(tips).unwrap_or_default()
+    };
+    let label = escaped(&format!("{}, {about}", chart.title));
+    let mut out =
+        format!("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{label}\">", size.0, size.1);
+    out.push_str(inside(&drawing));
+    out.extend(tips.iter().map(tip));
+    out.push_str("</svg>");
+    out
+}
+
+/// An invisible area that says something when the pointer rests on it.
+fn tip(tip: &Tip) -> String {
+    let [left, top, width, height] = tip.area.map(steps);
+    let (class, round) = if tip.is_point { ("point", width / 2) } else { ("strip", 0) };
+    format!(
+        "<rect class=\"tip {class}\" x=\"{left}\" y=\"{top}\" width=\"{width}\" \
+         height=\"{height}\" rx=\"{round}\"><title>{}</title></rect>\n",
+        tip.text.lines().map(escaped).collect::<Vec<_>>().join("\n")
+    )
+}
+
+/// Rules that replace each colour of a drawing on dark ground.
+fn dark_drawings() -> String {
+    let mut rules = "@media screen and (prefers-color-scheme:dark){\n".to_owned();
+    for colour in colours() {
+        for attribute in ["fill", "stroke"] {
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                rules,
+                "svg [{attribute}=\"#{:06X}\"]{{{attribute}:#{:06X}}}",
+                colour.light, colour.dark
+            );
+        }
+    }
+    rules.push_str("}\n");
+    rules
+}

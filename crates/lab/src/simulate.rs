@@ -1,13 +1,130 @@
 //! Running caches over traces without devices.
 
-mod admitted;
+use floe_policy::admission;
+use floe_policy::registry::Choice;
+use floe_trace::Kind;
+
+use self::objects::Run;
+use self::stream::{Keep, Stream};
+use crate::sizes::{CacheSize, Sizes};
+
 pub mod blocks;
-mod changes;
-pub mod grid;
-pub mod intervals;
-mod latency;
 pub mod objects;
 pub mod operations;
-mod positions;
-mod sample;
+mod policy_loop;
 pub mod stream;
+
+/// Size of the blocks into which block traces are cut.
+pub const BLOCK_BYTES: u64 = 4096;
+
+/// The runs over one trace.
+#[derive(Debug, Clone)]
+pub struct Grid {
+    /// The policies.
+    pub policies: Vec<Choice>,
+    /// The admissions of each run, to compare; an empty one admits everything.
+    pub admissions: Vec<Vec<admission::registry::Choice>>,
+    /// The sizes.
+    pub sizes: Sizes,
+    /// Objects take their size.
+    pub in_bytes: bool,
+    /// Share of keys that is simulated, above 0 and at most 1.
+    pub rate: f64,
+}
+
+/// Why runs are not possible.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum GridError {
+    /// Bytes are to be counted of keys.
+    #[error("a trace of keys has no sizes; give the size as a count or a share")]
+    NoSizes,
+    /// A size is nothing.
+    #[error("a share of {footprint} leaves room for nothing ({policy})")]
+    NoRoom {
+        /// The objects or bytes that the trace touches.
+        footprint: u64,
+        /// The policy of the run.
+        policy: String,
+    },
+}
+
+/// A trace's part in the runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Reading {
+    /// The parts of the trace to keep.
+    pub keep: Keep,
+    /// Bytes in a unit of sizes: more than 1 where blocks are counted for them.
+    pub unit: u64,
+}
+
+impl Grid {
+    /// Returns whether sizes are bytes.
+    pub fn counts_bytes(&self) -> bool {
+        self.in_bytes || self.sizes.0.iter().any(|size| matches!(size, CacheSize::Bytes(_)))
+    }
+
+    /// Returns what to keep of a trace of a kind. Blocks are equal and need no sizes, except for an
+    /// admission with byte parameters.
+    ///
+    /// # Errors
+    /// When bytes are counted and the trace has no sizes.
+    pub fn reading(&self, kind: Kind) -> Result<Reading, GridError> {
+        let in_bytes = self.counts_bytes();
+        if in_bytes && kind == Kind::Key {
+            return Err(GridError::NoSizes);
+        }
+        let admits = self.admissions.iter().any(|admission| !admission.is_empty());
+        let sizes = in_bytes && (kind != Kind::Block || admits);
+        let next_use = self.policies.iter().any(|policy| policy.name() == "belady");
+        let unit = if in_bytes && !sizes { BLOCK_BYTES } else { 1 };
+        Ok(Reading { keep: Keep { rate: self.rate, sizes, next_use }, unit })
+    }
+
+    /// Returns the runs over a stream: by size, then by policy, then by admission.
+    ///
+    /// # Errors
+    /// When a size leaves room for nothing.
+    pub fn runs(&self, stream: &Stream, unit: u64) -> Result<Vec<Run>, GridError> {
+        let footprint = (stream.footprint as f64 / stream.rate) as u64;
+        let mut runs = Vec::new();
+        for size in &self.sizes.0 {
+            let size = size.of(footprint * unit) / unit;
+            for policy in &self.policies {
+                if size == 0 {
+                    return Err(GridError::NoRoom { footprint, policy: policy.to_string() });
+                }
+                let run =
+                    |admit: &Vec<_>| Run { policy: policy.clone(), size, admit: admit.clone() };
+                runs.extend(self.admissions.iter().map(run));
+            }
+        }
+        Ok(runs)
+    }
+}
+
+/// Maps a list on all cores, keeping its order.
+///
+/// # Panics
+/// When `work` does.
+pub fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(items.len());
+    let worker = || {
+        let mut done = Vec::new();
+        loop {
+            // Relaxed: the counter only hands out numbers; results travel by the join.
+            let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let Some(item) = items.get(at) else { return done };
+            done.push((at, work(item)));
+        }
+    };
+    let mut done: Vec<(usize, R)> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(worker)).collect();
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("a simulation does not panic"))
+            .collect()
+    });
+    done.sort_unstable_by_key(|(at, _)| *at);
+    done.into_iter().map(|(_, result)| result).collect()
+}

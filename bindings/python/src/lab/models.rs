@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use floe_lab::model::{Curve, Demand, Line, Star};
-use floe_lab::parallel::on_all_cores;
+use floe_lab::simulate::on_all_cores;
 use floe_model::events::{Distributions, Effort};
 use floe_model::policies::POLICIES;
 use floe_model::{Policy, Service, Setting};

@@ -3,7 +3,7 @@
 //! The simulator knows which keys are in the cache, and asks the policy for victims only. So a
 //! policy that is wrong is noticed, and cannot hold more than there is room for.
 
-use floe_lab::simulate::grid::Grid;
+use floe_lab::simulate::Grid;
 use floe_lab::sizes::Sizes;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use floe_lab::simulate::grid::BLOCK_BYTES;
+use floe_lab::simulate::BLOCK_BYTES;
 use floe_lab::simulate::stream::{Builder, Keep, Stream};
 use floe_trace::{Columns, Filter, Kind, Op, OpenOptions};
 use pyo3::prelude::*;

@@ -11,10 +11,8 @@ use floe_policy::Replacement;
 use floe_policy::admission::Admissions;
 use floe_policy::registry::Choice;
 
-use super::competitor::{CacheCompetitor, Competitor};
-use super::freezing::Freezing;
-use super::plan::Setup;
-use super::subject::{Freezes, Subject};
+use super::competitor::{CacheCompetitor, Competitor, Setup};
+use super::subject::{Freezes, Freezing, Subject};
 
 /// A cache to be built.
 #[derive(Debug, Clone, Copy)]

@@ -14,41 +14,35 @@
 //! A policy's time is that of a request beyond two others: that of FIFO, whose hits only look up,
 //! and that of parking without a cache. The further cost of a miss, since hits of other threads
 //! find changed lines of the index, is measured in one run of FIFO in which a part of the requests
-//! hits. Marks that hits write are priced in further runs of that kind (`marks.rs`). The division
+//! hits. Marks that hits write are priced in further runs of that kind. The division
 //! of a list operation into delink, head and tail is measured on the order alone, without lock and
 //! cache.
 //!
 //! Times of the list are those with which a closed network of the threads, each computing and
-//! visiting the list, has the throughputs that were measured together and apart (`contention.rs`).
+//! visiting the list, has the throughputs that were measured together and apart.
 //! Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", section 4.1.
 
 use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::Instant;
 
-use floe_model::Service;
-use floe_policy::registry::Choice;
+use floe_memory::BuildError;
+use floe_model::{ModelError, Operation, Service, Time};
+use floe_policy::registry::{Choice, ChoiceError, Visitor};
+use floe_policy::{Access, HitKind, Marks, Policy, Slot, mix};
 use serde::Serialize;
 
+use self::times::computing;
 use super::cache::{Cache, Filling};
-use super::competitor::{CacheCompetitor, Competitor};
-use super::freezing::Freezing;
-use super::load::Load;
-use super::measure::{MeasureStep, Measured, measure};
-use super::order::{CHUNK, PassOrder};
-use super::plan::{Plan, Setup};
-use super::subject::Subject;
+use super::competitor::{CacheCompetitor, Competitor, Plan, Setup};
+use super::load::{CHUNK, Load, LoadError, PassOrder};
+use super::measure::{Estimate, MeasureStep, Measured, measure};
+use super::subject::{Freezing, Subject};
 use super::worker::Disk;
+use crate::simulate::operations::Candidate;
 use crate::simulate::stream::{Builder, Keep, Stream, StreamError};
 
-mod contention;
-mod error;
-mod known;
-mod marks;
-mod orders;
 mod times;
-
-pub use error::CalibrateError;
-use known::{Hits, KNOWN, Known};
-use marks::Marking;
 
 /// A time below that, in microseconds, cannot be told from none; it stands in its place, as there
 /// is none that takes no time at all.
@@ -382,4 +376,261 @@ fn check(policy: &str, kind: RunKind, found: &Measured) -> Result<(), CalibrateE
         return Err(CalibrateError::Impure { policy: policy(), share, wanted });
     }
     Ok(())
+}
+
+/// Why nothing can be calibrated.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// The model has no such policy, or it is too different from the cache's.
+    #[error("{policy} cannot be calibrated for floe model; there are: {known}")]
+    Policy {
+        /// Its name.
+        policy: String,
+        /// The known names.
+        known: String,
+    },
+    /// Too few keys.
+    #[error("calibration takes a load of at least {KEYS_MIN} keys; this one has {keys}")]
+    Keys {
+        /// The number of distinct keys.
+        keys: usize,
+    },
+    /// A name that should be right is not.
+    #[error(transparent)]
+    Choice(#[from] ChoiceError),
+    /// No cache can be made.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// No circle of keys can be made.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
+    /// Nor a load of it.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A run did nothing.
+    #[error("{policy}: nothing was done in one of the runs; a larger --seconds leaves time for it")]
+    Nothing {
+        /// The policy.
+        policy: String,
+    },
+    /// The measured times make no model.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Requests that should all hit, or all miss, did not.
+    #[error("{policy}: {share:.4} of the requests hit where {wanted} should; more --keys may help")]
+    Impure {
+        /// The policy.
+        policy: String,
+        /// The share of requests that hit.
+        share: f64,
+        /// The share of requests that should have hit.
+        wanted: f64,
+    },
+}
+
+/// The work of a policy's hits beyond the lookup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hits {
+    /// Nothing.
+    Nothing,
+    /// They leave a mark.
+    Mark,
+    /// They change the list.
+    List,
+    /// Some change the list as LRU's do, some do not, and a coin says which. Measured with a coin
+    /// that always says no.
+    Coin,
+}
+
+/// A policy that both the model and the cache have.
+#[derive(Debug, Clone, Copy)]
+struct Known {
+    name: &'static str,
+    hits: Hits,
+    /// Hits that make an entry be passed by once.
+    touches: Option<u32>,
+    ghosts: bool,
+    /// The model's other name for it.
+    alias: Option<&'static str>,
+}
+
+/// Every such policy.
+const KNOWN: [Known; 7] = [
+    Known {
+        name: "lru",
+        hits: Hits::List,
+        touches: None,
+        ghosts: false,
+        alias: Some("single-lock-lru"),
+    },
+    Known { name: "fifo", hits: Hits::Nothing, touches: None, ghosts: false, alias: None },
+    Known { name: "prob-lru", hits: Hits::Coin, touches: None, ghosts: false, alias: None },
+    Known { name: "clock", hits: Hits::Mark, touches: Some(1), ghosts: false, alias: None },
+    Known { name: "sieve", hits: Hits::Mark, touches: Some(1), ghosts: false, alias: None },
+    Known { name: "slru", hits: Hits::List, touches: None, ghosts: false, alias: None },
+    Known { name: "s3-fifo", hits: Hits::Mark, touches: Some(2), ghosts: true, alias: None },
+];
+
+/// Slots of the order: enough that looks at the clock do not count, and few enough that its arrays
+/// fit into the first cache of a processor, as the ends of a list do that is in use.
+const SLOTS: u32 = 1024;
+
+/// Rounds over all slots that make a batch.
+const ROUNDS: u64 = 32;
+
+/// Times of changes in nanoseconds, one of each batch.
+#[derive(Debug, Clone, Default)]
+struct OrderTimes {
+    /// Of putting in.
+    insert: Vec<f64>,
+    /// Of choosing a victim.
+    evict: Vec<f64>,
+    /// Of a promotion, where hits owe one.
+    promote: Option<Vec<f64>>,
+    /// Of passing one by that was hit, where that happens.
+    step: Option<Vec<f64>>,
+}
+
+/// Measures so many batches. Entries hit `touches` times are passed by once.
+fn orders(choice: &Choice, touches: Option<u32>, batches: usize) -> OrderTimes {
+    floe_policy::with(choice, Batches { touches, batches })
+}
+
+struct Batches {
+    touches: Option<u32>,
+    batches: usize,
+}
+
+/// Returns the access that a slot is inserted with.
+fn access(round: u64, slot: u32) -> Access {
+    Access::new(mix(round << 32 | u64::from(slot)))
+}
+
+/// Time for each slot when something is done with all.
+fn each(mut what: impl FnMut(u32)) -> f64 {
+    let began = Instant::now();
+    (0..SLOTS).for_each(|slot| what(black_box(slot)));
+    began.elapsed().as_nanos() as f64 / f64::from(SLOTS)
+}
+
+/// The medians over the rounds of a batch of several times: a thread that is stopped now and then
+/// makes single rounds long.
+fn batch<const N: usize>(mut round: impl FnMut(u64) -> [f64; N]) -> [f64; N] {
+    let rounds: Vec<[f64; N]> = (0..ROUNDS).map(&mut round).collect();
+    std::array::from_fn(|at| Estimate::of(rounds.iter().map(|times| times[at])).median)
+}
+
+impl Visitor for Batches {
+    type Out = OrderTimes;
+
+    fn visit<P: Policy>(self, make: impl Fn() -> P + Send + Sync) -> OrderTimes {
+        let mut order = make();
+        order.reserve(SLOTS as usize);
+        order.set_capacity(u64::from(SLOTS));
+        let mut times = OrderTimes::default();
+        let promotes = <P::Marks as Marks>::KIND == HitKind::LruLike;
+        for number in 0..self.batches as u64 {
+            let first = number * ROUNDS;
+            let [nothing, insert, promote, evict] = batch(|round| {
+                let nothing = each(|slot| _ = black_box(access(first + round, slot)));
+                let insert = each(|slot| order.insert(Slot(slot), &access(first + round, slot)));
+                let promote = if promotes { each(|slot| order.promote(Slot(slot))) } else { 0.0 };
+                let evict = each(|_| _ = black_box(order.evict(None)));
+                [nothing, insert, promote, evict]
+            });
+            times.insert.push(insert - nothing);
+            times.evict.push(evict - nothing);
+            if promotes {
+                times.promote.get_or_insert_default().push(promote - nothing);
+            }
+            let Some(touches) = self.touches else { continue };
+            let [past] = batch(|round| {
+                for slot in (0..SLOTS).map(Slot) {
+                    order.insert(slot, &access(first + round, slot.0));
+                    (0..touches).for_each(|_| _ = order.marks().touch(slot));
+                }
+                [each(|_| _ = black_box(order.evict(None)))]
+            });
+            times.step.get_or_insert_default().push(past - evict);
+        }
+        times
+    }
+}
+
+/// Keys for each entry of the cache: by Zipf's law nine requests in ten hit.
+const KEYS_AN_ENTRY: usize = 2;
+
+/// Runs in which the same cache holds a part of the keys.
+struct Marking {
+    threads: usize,
+    fifo: Mixed,
+    runs: BTreeMap<String, Mixed>,
+    /// Of the hits of each policy, those that write their mark.
+    written: BTreeMap<String, f64>,
+}
+
+/// The known times of a policy.
+struct Around<'a> {
+    lookup_us: &'a [f64],
+    mark_us: f64,
+    fifo_visit: &'a Time,
+    visit: &'a Time,
+}
+
+impl Marking {
+    /// Runs and counts.
+    ///
+    /// # Errors
+    /// A run was not what it should be.
+    fn run(
+        what: &Calibrate<'_>,
+        choices: &[(Choice, Known)],
+        progress: &mut impl FnMut(MeasureStep),
+    ) -> Result<Self, CalibrateError> {
+        let entries = what.load.keys() / KEYS_AN_ENTRY;
+        let marking = choices.iter().filter(|(_, known)| known.hits == Hits::Mark);
+        let policies: Vec<&Choice> =
+            std::iter::once(&choices[1].0).chain(marking.map(|(choice, _)| choice)).collect();
+        let mut runs = what.mixed(&policies, entries, progress)?;
+        let fifo = runs.remove(0);
+        let names = || policies[1..].iter().map(ToString::to_string);
+        let mut written = BTreeMap::new();
+        for name in names() {
+            let candidate: Candidate = name.parse().expect("a policy of the bench can be counted");
+            written.insert(name, written_share(&candidate, what, entries));
+        }
+        Ok(Self { threads: what.threads, fifo, runs: names().zip(runs).collect(), written })
+    }
+
+    /// Returns the price of a mark that a hit of a policy writes, repetition by repetition.
+    ///
+    /// # Errors
+    /// A time is none.
+    fn price(&self, policy: &str, around: &Around<'_>) -> Result<Vec<f64>, ModelError> {
+        let (run, written) = (&self.runs[policy], self.written[policy]);
+        let computes = |run: &Mixed, visit: &Time, at: usize| {
+            let throughput_mrps = self.threads as f64 / run.us[at];
+            computing(visit, run.misses, self.threads as u32, throughput_mrps)
+        };
+        let mut prices = Vec::new();
+        for (at, lookup_us) in around.lookup_us.iter().enumerate() {
+            let fifo_us = computes(&self.fifo, around.fifo_visit, at)?;
+            let miss_us = (fifo_us - lookup_us) / self.fifo.misses;
+            let hits = 1.0 - run.misses;
+            let unwritten_us = lookup_us + hits * around.mark_us + run.misses * miss_us;
+            let beyond_us = computes(run, around.visit, at)? - unwritten_us;
+            prices.push((beyond_us / (hits * written).max(LEAST_US)).max(LEAST_US));
+        }
+        Ok(prices)
+    }
+}
+
+/// Returns the share of hits that write their mark.
+fn written_share(candidate: &Candidate, what: &Calibrate<'_>, entries: usize) -> f64 {
+    let counted = candidate.count(what.stream, entries as u64).counted;
+    let hits = counted.outcomes.iter().find(|outcome| !outcome.is_miss);
+    hits.map_or(0.0, |hits| {
+        let marks = hits.operations.get(&("", Operation::WrittenMark));
+        marks.copied().unwrap_or(0.0) / hits.requests as f64
+    })
 }

@@ -8,14 +8,34 @@ use std::time::{Duration, Instant};
 
 use floe_memory::AdmissionStats;
 
-use super::clock::Clock;
 use super::load::{Feed, Load, Place};
-use super::plan::{Plan, Setup};
 use super::subject::Subject;
-use super::tally::Tally;
-use super::warm_up::{Span, WarmUp, Window};
-use super::watch::{EVERY, Run, Watch};
-use super::worker::{Board, Disk, Job};
+use super::warm_up::{EVERY, Run, Span, WarmUp, Watch, Window};
+use super::worker::{Board, Clock, Disk, Job, Tally};
+
+/// The use of a cache.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Setup {
+    /// Threads of the operating system.
+    pub threads: usize,
+    /// Clients on all of them together; at least one each.
+    pub mpl: usize,
+    /// The disk that a miss waits for.
+    pub disk: Disk,
+}
+
+/// The number and the length of measurements.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Plan {
+    /// The number of runs of each cache.
+    pub repetitions: usize,
+    /// For how long each time, without the ramp.
+    pub seconds: f64,
+    /// Longest time to warm a cache up for.
+    pub warm_up_seconds_max: f64,
+    /// True if all begin each repetition at the same place of the load.
+    pub in_step: bool,
+}
 
 /// Share of a repetition's time that is spent on its ramp.
 const RAMP: f64 = 0.1;

@@ -8,16 +8,20 @@
 //! Parts of a trace differ by more than caches do. Caches *in step* begin each repetition at the
 //! same place of the load: who is behind plays on until there, uncounted.
 
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use floe_memory::AdmissionStats;
+use floe_policy::registry::Choice;
+use serde::Serialize;
 
-use super::clock::reading_ns;
-use super::competitor::{Competitor, Warmed};
-use super::load::Load;
-use super::plan::Plan;
-use super::tally::Tally;
-use super::watch::Watch;
+use super::competitor::{Competitor, Plan, Warmed};
+use super::load::{Load, PassOrder};
+use super::warm_up::{Sample, Watch};
+use super::worker::{Tally, reading_ns};
+use crate::simulate::objects::{Run, simulate};
+use crate::simulate::stream::Stream;
 
 /// So many times the length of a repetition is played on at most; then the rest is left out.
 const PLAY_ON: f64 = 4.0;
@@ -164,5 +168,429 @@ impl Repetition {
         let operations: u64 = tallies.iter().map(Tally::operations).sum();
         let cpu_ns: u64 = tallies.iter().map(|tally| tally.cpu_ns).sum();
         Self { ops_per_second, cpu_ns_per_op: cpu_ns as f64 / operations.max(1) as f64 }
+    }
+}
+
+/// Frozen entries whose hit ratio is that far below the mean were chosen for a load that has moved
+/// on.
+const FEWER_HITS: f64 = 0.02;
+
+/// The sum of a phase's parts of a measurement, warming up included.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PhaseTime {
+    /// The phase, and that there were fewer hits than usual while entries were frozen.
+    pub phase: String,
+    /// Time in it.
+    pub seconds: f64,
+    /// Operations in it.
+    pub operations: f64,
+    /// Operations a second in it.
+    pub ops_per_second: f64,
+    /// Share of its lookups that hit.
+    pub hit_ratio: f64,
+    /// Share of its hits on frozen entries.
+    pub frozen_share: f64,
+}
+
+impl PhaseTime {
+    /// Sums what was seen up by phase, in the order in which phases first came. A look at the cache
+    /// counts for the phase at its end.
+    pub fn of(samples: &[Sample]) -> Vec<PhaseTime> {
+        let mut all: Vec<PhaseTime> = Vec::new();
+        let done = |sample: &Sample| sample.ops_per_second * sample.span;
+        let operations: f64 = samples.iter().map(done).sum();
+        let hits: f64 = samples.iter().map(|sample| sample.hit_ratio * done(sample)).sum();
+        for sample in samples {
+            let Some(phase) = sample.phase else { continue };
+            let is_stale =
+                sample.frozen_ratio > 0.0 && sample.hit_ratio < hits / operations - FEWER_HITS;
+            let phase = format!("{phase}{}", if is_stale { ", fewer hits" } else { "" });
+            let known = all.iter().position(|known| known.phase == phase);
+            let at = known.unwrap_or_else(|| {
+                all.push(PhaseTime {
+                    phase: phase.clone(),
+                    seconds: 0.0,
+                    operations: 0.0,
+                    ops_per_second: 0.0,
+                    hit_ratio: 0.0,
+                    frozen_share: 0.0,
+                });
+                all.len() - 1
+            });
+            let sum = &mut all[at];
+            let operations = done(sample);
+            sum.seconds += sample.span;
+            sum.operations += operations;
+            sum.hit_ratio += sample.hit_ratio * operations;
+            sum.frozen_share += sample.frozen_share * sample.hit_ratio * operations;
+        }
+        for sum in &mut all {
+            let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
+            sum.frozen_share = share(sum.frozen_share, sum.hit_ratio);
+            sum.hit_ratio = share(sum.hit_ratio, sum.operations);
+            sum.ops_per_second = share(sum.operations, sum.seconds);
+        }
+        all
+    }
+}
+
+/// The confidence that an interval has to reach.
+const CONFIDENCE: f64 = 0.95;
+
+/// A median, and the interval that holds the true one.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// The median of the measurements.
+    pub median: f64,
+    /// Where the interval begins.
+    pub low: f64,
+    /// Where it ends.
+    pub high: f64,
+    /// The probability that it holds the true median: 0.95 or more, or less where the measurements
+    /// were too few for that.
+    pub confidence: f64,
+}
+
+impl Estimate {
+    /// Of some measurements, in any order.
+    ///
+    /// # Panics
+    /// Without any, or with one that is not a number.
+    pub fn of(measurements: impl IntoIterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = measurements.into_iter().collect();
+        assert!(
+            sorted.iter().all(|measurement| !measurement.is_nan()),
+            "a measurement is a number"
+        );
+        sorted.sort_unstable_by(f64::total_cmp);
+        let (count, middle) = (sorted.len(), sorted.len() / 2);
+        assert!(count > 0, "a median is one of measurements");
+        let median = if count % 2 == 1 {
+            sorted[middle]
+        } else {
+            (sorted[middle - 1] + sorted[middle]) / 2.0
+        };
+        let (cut, confidence) = cut(count);
+        Self { median, low: sorted[cut], high: sorted[count - 1 - cut], confidence }
+    }
+
+    /// Of the ratios of measurements to those made beside them.
+    ///
+    /// # Panics
+    /// Where there are none, or the two are not equally many.
+    pub fn of_ratios(measurements: &[f64], beside: &[f64]) -> Self {
+        assert_eq!(measurements.len(), beside.len(), "ratios are of pairs");
+        Self::of(measurements.iter().zip(beside).map(|(measurement, other)| measurement / other))
+    }
+}
+
+/// Returns the number of measurements to leave off at each end, and the probability that the rest
+/// surrounds the median.
+fn cut(count: usize) -> (usize, f64) {
+    // Each measurement is as likely below the median as above: the number of those below is
+    // binomial.
+    let halves = 0.5f64.powi(count.min(1000) as i32);
+    let (mut exactly, mut outside) = (halves, halves);
+    let confidence = |outside: f64| (1.0 - 2.0 * outside).max(0.0);
+    let mut best = (0, confidence(outside));
+    for below in 1..count.min(1000) / 2 {
+        exactly *= (count.min(1000) - below + 1) as f64 / below as f64;
+        outside += exactly;
+        if confidence(outside) < CONFIDENCE {
+            break;
+        }
+        best = (below, confidence(outside));
+    }
+    best
+}
+
+/// Hit ratios this close to the one asked for are it.
+const CLOSE: f64 = 0.0005;
+
+/// A capacity, and the hit ratio there.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Found {
+    /// Entries.
+    pub capacity: u64,
+    /// Share of lookups that hit once the cache is warm.
+    pub hit_ratio: f64,
+}
+
+/// The known hit ratios of a policy on a load, by capacity: searches add to it and begin from it.
+pub type Curve = BTreeMap<u64, f64>;
+
+/// Finds the capacity for a hit ratio of a policy on a looped load: the nearest that it tries. A
+/// simulation of a million keys takes a second or two, and a search a handful of them.
+pub fn capacity_for(hit_ratio: f64, policy: &Choice, load: &Looped, known: &mut Curve) -> Found {
+    search(hit_ratio, load.before.distinct as u64, known, |capacity| {
+        load.hit_ratio(policy, capacity)
+    })
+}
+
+/// A load that follows itself.
+#[derive(Debug)]
+pub struct Looped {
+    before: Stream,
+    all: Stream,
+}
+
+/// Passes before the one that counts: one to fill the cache, and one more to settle.
+const PASSES: u64 = 2;
+
+impl Looped {
+    /// Passes over a load.
+    pub fn new(stream: &Stream, order: PassOrder) -> Self {
+        let requests = stream.keys.len();
+        let mut places: Vec<usize> =
+            (0..PASSES).flat_map(|pass| order.places(pass, requests)).collect();
+        let before = stream.rearranged(places.iter().copied());
+        places.extend(order.places(PASSES, requests));
+        Self { before, all: stream.rearranged(places.iter().copied()) }
+    }
+
+    /// The share of hits of a policy in the third pass.
+    pub fn hit_ratio(&self, policy: &Choice, capacity: u64) -> f64 {
+        let run = Run { policy: policy.clone(), size: capacity, admit: Vec::new() };
+        let hits = |stream: &Stream| simulate("", stream, &run, None, &AtomicU64::new(0)).hits;
+        let (before, all) = std::thread::scope(|scope| {
+            let before = scope.spawn(|| hits(&self.before));
+            let all = hits(&self.all);
+            (before.join().expect("a simulation does not panic"), all)
+        });
+        (all - before) as f64 / (self.all.keys.len() - self.before.keys.len()) as f64
+    }
+}
+
+/// The capacity from 1 to `most` whose hit ratio is nearest to `target` among those that are known
+/// or tried.
+pub fn search(
+    target: f64,
+    most: u64,
+    known: &mut Curve,
+    mut hit_ratio: impl FnMut(u64) -> f64,
+) -> Found {
+    for end in [1, most.max(1)] {
+        known.entry(end).or_insert_with(|| hit_ratio(end));
+    }
+    let mut halve = false;
+    loop {
+        let found = |(&capacity, &hit_ratio)| Found { capacity, hit_ratio };
+        let distance = |found: &Found| (found.hit_ratio - target).abs();
+        let best = known.iter().map(found).min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        let best = best.expect("both ends are known");
+        let high = known.iter().map(found).find(|found| found.hit_ratio >= target);
+        let low = high.and_then(|high| known.range(..high.capacity).next_back().map(found));
+        let (Some(low), Some(high)) = (low, high) else { return best };
+        if distance(&best) <= CLOSE || high.capacity - low.capacity <= 1 {
+            return best;
+        }
+        // Hit ratios go about with the logarithm of the capacity. Every other step halves, and none
+        // comes near to either end, or a line that bends would creep along.
+        let share =
+            if halve { 0.5 } else { (target - low.hit_ratio) / (high.hit_ratio - low.hit_ratio) };
+        halve = !halve;
+        let (from, to) = ((low.capacity as f64).ln(), (high.capacity as f64).ln());
+        let middle = (from + share.clamp(0.05, 0.95) * (to - from)).exp() as u64;
+        let middle = middle.clamp(low.capacity + 1, high.capacity - 1);
+        known.insert(middle, hit_ratio(middle));
+    }
+}
+
+#[cfg(test)]
+mod phases_tests {
+    use floe_memory::Phase;
+
+    use super::*;
+
+    #[test]
+    fn phases_are_summed_up_by_their_operations() {
+        let sample = |phase, span, ops_per_second, hit_ratio, frozen_share| Sample {
+            seconds: 0.0,
+            span,
+            ops_per_second,
+            hit_ratio,
+            frozen_share,
+            frozen_ratio: frozen_share,
+            phase,
+        };
+        let samples = [
+            sample(None, 1.0, 7.0, 0.5, 0.0),
+            sample(Some(Phase::Measuring), 1.0, 100.0, 0.5, 0.0),
+            sample(Some(Phase::Frozen), 2.0, 200.0, 1.0, 0.5),
+            sample(Some(Phase::Measuring), 3.0, 100.0, 0.9, 0.0),
+            sample(Some(Phase::Frozen), 1.0, 50.0, 0.5, 0.5),
+        ];
+        let found = PhaseTime::of(&samples);
+        assert_eq!(found.iter().map(|of| of.seconds).collect::<Vec<_>>(), [4.0, 2.0, 1.0]);
+        assert_eq!(found[2].phase, "frozen, fewer hits");
+        assert!((found[0].hit_ratio - 0.8).abs() < 1e-9);
+        assert_eq!((found[1].ops_per_second, found[1].frozen_share), (200.0, 0.5));
+    }
+}
+
+#[cfg(test)]
+mod statistics_tests {
+    use super::*;
+
+    #[test]
+    fn intervals_are_those_of_the_tables() {
+        // Ranks from tables of the binomial distribution with p = 1/2.
+        for (count, low, high, confidence) in [
+            (1, 1.0, 1.0, 0.0),
+            (5, 1.0, 5.0, 0.9375),
+            (6, 1.0, 6.0, 0.96875),
+            (8, 1.0, 8.0, 0.9921875),
+            (9, 2.0, 8.0, 0.9609375),
+            (12, 3.0, 10.0, 0.961_425_781_25),
+            (30, 10.0, 21.0, 0.957_226_054_7),
+        ] {
+            let estimate = Estimate::of((1..=count).rev().map(f64::from));
+            assert_eq!((estimate.low, estimate.high), (low, high), "{count}");
+            assert!(
+                (estimate.confidence - confidence).abs() < 1e-9,
+                "{count}: {}",
+                estimate.confidence
+            );
+            assert_eq!(estimate.median, f64::from(count + 1) / 2.0);
+        }
+    }
+
+    #[test]
+    fn the_interval_holds_the_true_median_as_often_as_it_says() {
+        let mut state = 1u64;
+        let mut draw = || {
+            state += 1;
+            (floe_policy::mix(state) >> 11) as f64 / (1u64 << 53) as f64
+        };
+        let (mut held, runs) = (0, 20_000);
+        let mut confidence = 0.0;
+        for _ in 0..runs {
+            let estimate = Estimate::of((0..15).map(|_| draw().powi(3)));
+            confidence = estimate.confidence;
+            held += u32::from((estimate.low..=estimate.high).contains(&0.125));
+        }
+        let share = f64::from(held) / f64::from(runs);
+        assert!((share - confidence).abs() < 0.006, "{share} {confidence}"); // four standard errors
+    }
+
+    #[test]
+    fn ratios_are_of_pairs_and_not_of_medians() {
+        // A machine that slows down threefold between the pairs leaves their ratios alone.
+        let estimate = Estimate::of_ratios(&[2.0, 4.0, 6.0], &[1.0, 2.0, 3.0]);
+        assert_eq!((estimate.median, estimate.low, estimate.high), (2.0, 2.0, 2.0));
+    }
+
+    #[test]
+    fn thousands_of_measurements_are_no_trouble() {
+        let estimate = Estimate::of((0..5000).map(f64::from));
+        assert!(estimate.low < estimate.median && estimate.median < estimate.high);
+        assert!(estimate.confidence >= CONFIDENCE);
+    }
+}
+
+#[cfg(test)]
+mod capacity_tests {
+    use super::*;
+    use crate::simulate::stream::{Builder, Keep};
+    use floe_trace::{Kind, Op, Request};
+
+    fn looped(keys: impl Iterator<Item = u64>) -> Looped {
+        let mut builder =
+            Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        for key in keys {
+            builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }).unwrap();
+        }
+        Looped::new(&builder.finish().unwrap(), PassOrder::AsIs)
+    }
+
+    #[test]
+    fn a_capacity_is_found_in_few_steps() {
+        for target in [0.0001, 0.01, 0.3, 0.5, 0.77, 0.95, 0.9999] {
+            let mut steps = 0;
+            let found = search(target, 1_000_000, &mut Curve::new(), |capacity| {
+                steps += 1;
+                (capacity as f64 / 1e6).powf(0.3)
+            });
+            assert!(
+                (found.hit_ratio - target).abs() <= CLOSE || found.capacity < 3,
+                "{target}: {found:?}"
+            );
+            assert!(steps <= 30, "{target}: {steps} steps");
+        }
+    }
+
+    #[test]
+    fn what_is_known_is_not_tried_again() {
+        let (mut known, mut steps) = (Curve::new(), 0);
+        let mut steps_for = |target| {
+            let before = steps;
+            let found = search(target, 1_000_000, &mut known, |capacity| {
+                steps += 1;
+                (capacity as f64 / 1e6).powf(0.3)
+            });
+            assert!((found.hit_ratio - target).abs() <= CLOSE, "{target}: {found:?}");
+            steps - before
+        };
+        let first = steps_for(0.8);
+        assert_eq!(steps_for(0.8), 0);
+        assert!(steps_for(0.85) < first);
+    }
+
+    #[test]
+    fn what_cannot_be_had_gives_the_nearest_end() {
+        let hit_ratio = |capacity: u64| 0.2 + 0.5 * capacity as f64 / 100.0;
+        assert_eq!(search(0.1, 100, &mut Curve::new(), hit_ratio).capacity, 1);
+        assert_eq!(search(0.9, 100, &mut Curve::new(), hit_ratio).capacity, 100);
+        assert_eq!(
+            search(0.5, 1, &mut Curve::new(), |_| 0.7),
+            Found { capacity: 1, hit_ratio: 0.7 }
+        );
+    }
+
+    #[test]
+    fn a_step_leaves_the_nearer_side() {
+        let found =
+            search(0.4, 1000, &mut Curve::new(), |capacity| if capacity < 500 { 0.1 } else { 0.6 });
+        assert_eq!(found, Found { capacity: 500, hit_ratio: 0.6 });
+    }
+
+    #[test]
+    fn the_first_pass_over_a_load_does_not_count() {
+        let load = looped(0..100);
+        let policy: Choice = "lru".parse().unwrap();
+        assert_eq!(load.hit_ratio(&policy, 100), 1.0);
+        assert_eq!(load.hit_ratio(&policy, 99), 0.0);
+    }
+
+    #[test]
+    fn a_drawn_load_has_no_cliff_at_its_end() {
+        // All keys are as likely at any time, so half of them in the cache are half of the lookups
+        // hit; in the same order again and again LRU would hit nothing before it holds all.
+        let mut builder =
+            Builder::new(Kind::Key, Keep { rate: 1.0, sizes: false, next_use: false }, 4096);
+        for key in 0..1_000_000 {
+            builder.add(&Request { time_ns: 0, key, bytes: 1, volume: 0, op: Op::Read }).unwrap();
+        }
+        let load = Looped::new(&builder.finish().unwrap(), PassOrder::Drawn);
+        let hit_ratio = load.hit_ratio(&"lru".parse().unwrap(), 500_000);
+        // four standard errors of two thousand chunks
+        assert!((hit_ratio - 0.5).abs() < 0.05, "{hit_ratio}");
+    }
+
+    #[test]
+    fn every_policy_gets_the_hit_ratio_asked_for() {
+        let load = looped((0..50_000u64).map(|at| {
+            // About as popular as 1/rank.
+            let share = (floe_policy::mix(at) >> 11) as f64 / (1u64 << 53) as f64;
+            2000f64.powf(share) as u64
+        }));
+        for policy in ["fifo", "lru", "s3-fifo", "sieve", "arc", "w-tinylfu"] {
+            let policy: Choice = policy.parse().unwrap();
+            for target in [0.5, 0.9] {
+                let found = capacity_for(target, &policy, &load, &mut Curve::new());
+                assert!((found.hit_ratio - target).abs() < 0.01, "{policy}: {found:?}");
+                assert_eq!(found.hit_ratio, load.hit_ratio(&policy, found.capacity));
+            }
+        }
     }
 }

@@ -4,12 +4,10 @@ use floe_memory::{AdmissionStats, FreezeStats};
 use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::freezing::{Freezing, Frozen};
-use super::measure::{Measured, Repetition};
-use super::phases::PhaseTime;
-use super::plan::Setup;
-use super::statistics::Estimate;
-use super::watch::Decision;
+use super::competitor::Setup;
+use super::measure::{Estimate, Measured, PhaseTime, Repetition};
+use super::subject::{Freezing, Frozen};
+use super::warm_up::Decision;
 
 /// The cache that was measured.
 #[derive(Debug, Clone, PartialEq)]

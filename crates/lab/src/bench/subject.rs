@@ -1,4 +1,8 @@
-//! The subject of a measurement: a cache that can be looked up in, and filled after a miss.
+//! The interface of a measured cache, and the settings of freezing.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
 
 use floe_memory::{AdmissionStats, FreezeStats};
 
@@ -42,4 +46,156 @@ pub struct Freezes {
     pub frozen: u64,
     /// The statistics of the controller.
     pub stats: FreezeStats,
+}
+
+/// The part of a cache to freeze. Parses from `off`, `adaptive` or a share of the entries, and
+/// prints as that.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Frozen {
+    /// Nothing.
+    #[default]
+    Off,
+    /// The share that the cache finds best.
+    Adaptive,
+    /// Always this share of the entries.
+    Fixed(f64),
+    /// This share, found by the index of everything and not by one of their own: shows what the
+    /// frozen index is worth.
+    WithoutIndex(f64),
+}
+
+/// When what is frozen is chosen anew. Parses from `drift`, a number of constructions as `20x`, or
+/// seconds as `1.5`.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Lifetime {
+    /// When that is cheapest, by the measured drift.
+    #[default]
+    Drift,
+    /// After so many times what the construction took.
+    Constructions(f64),
+    /// After this time.
+    Fixed(Duration),
+}
+
+/// The settings of freezing.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Freezing {
+    /// The part to freeze.
+    pub frozen: Frozen,
+    /// For how long.
+    pub lifetime: Lifetime,
+}
+
+/// The shortest lifetime where it is a number of constructions: the cache itself would not go below
+/// a second.
+const SHORTEST: Duration = Duration::from_millis(1);
+/// Lifetimes of more seconds than that are mistakes.
+const LONGEST_SECONDS: f64 = 1e6;
+
+impl Freezing {
+    /// As the cache wants it; `None` if it is not to freeze.
+    pub fn options(&self) -> Option<floe_memory::Freezing> {
+        let options = match self.frozen {
+            Frozen::Off => return None,
+            Frozen::Adaptive => floe_memory::Freezing::adaptive(),
+            Frozen::Fixed(ratio) => floe_memory::Freezing::fixed(ratio),
+            Frozen::WithoutIndex(ratio) => floe_memory::Freezing::fixed(ratio).without_index(),
+        };
+        Some(match self.lifetime {
+            Lifetime::Drift => options,
+            Lifetime::Constructions(factor) => {
+                options.lifetime_factor(factor).lifetime_between(SHORTEST, Duration::from_secs(600))
+            }
+            Lifetime::Fixed(lifetime) => options.lifetime(lifetime),
+        })
+    }
+}
+
+impl FromStr for Frozen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share =
+            |text: &str| text.parse::<f64>().ok().filter(|share| (0.0..=1.0).contains(share));
+        match text {
+            "off" => Ok(Self::Off),
+            "adaptive" => Ok(Self::Adaptive),
+            _ => match text.strip_prefix("without-index:") {
+                Some(ratio) => share(ratio).map(Self::WithoutIndex),
+                None => share(text).map(Self::Fixed),
+            }
+            .ok_or_else(|| format!("`{text}` is not off, adaptive or a share from 0 to 1")),
+        }
+    }
+}
+
+impl fmt::Display for Frozen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.pad("off"),
+            Self::Adaptive => f.pad("adaptive"),
+            Self::Fixed(ratio) => write!(f, "{ratio}"),
+            Self::WithoutIndex(ratio) => write!(f, "without-index:{ratio}"),
+        }
+    }
+}
+
+impl FromStr for Lifetime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "drift" {
+            return Ok(Self::Drift);
+        }
+        let (number, is_factor) = match text.strip_suffix('x') {
+            Some(factor) => (factor, true),
+            None => (text, false),
+        };
+        let lifetime = number
+            .parse::<f64>()
+            .ok()
+            .filter(|lifetime| (1e-6..=LONGEST_SECONDS).contains(lifetime));
+        match lifetime {
+            Some(factor) if is_factor => Ok(Self::Constructions(factor)),
+            Some(seconds) => Ok(Self::Fixed(Duration::from_secs_f64(seconds))),
+            None => Err(format!(
+                "`{text}` is not drift, a number of constructions as 20x, or of seconds"
+            )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_freeze_prints_as_it_is_written() {
+        for text in ["off", "adaptive", "0", "0.3", "1", "without-index:0.5"] {
+            assert_eq!(text.parse::<Frozen>().unwrap().to_string(), text);
+        }
+        for text in ["", "on", "1.1", "-0.1", "nan", "without-index", "without-index:2", "30%"] {
+            assert!(text.parse::<Frozen>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn lifetimes_are_constructions_or_seconds() {
+        assert_eq!("drift".parse(), Ok(Lifetime::Drift));
+        assert_eq!("20x".parse(), Ok(Lifetime::Constructions(20.0)));
+        assert_eq!("0.25".parse(), Ok(Lifetime::Fixed(Duration::from_millis(250))));
+        for text in ["", "x", "0", "0x", "-1", "inf", "2s", "nan"] {
+            assert!(text.parse::<Lifetime>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn only_a_cache_that_is_to_freeze_does() {
+        assert_eq!(Freezing::default().options(), None);
+        let fixed =
+            Freezing { frozen: Frozen::Fixed(0.5), lifetime: Lifetime::Constructions(10.0) };
+        assert!(
+            fixed.options().is_some_and(|options| options != floe_memory::Freezing::fixed(0.5))
+        );
+    }
 }

@@ -5,21 +5,20 @@
 //! Where misses park their clients, the clock is read once a miss, when it begins, and else when
 //! [`Looks`] expects a client to be due.
 
+use std::collections::VecDeque;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::time::{Duration, Instant};
 
 use floe_policy::mix;
+use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use rustix::time::{ClockId, clock_gettime};
 
-use super::clients::{Clients, Parked};
-use super::clock::{Clock, thread_cpu_ns};
-use super::load::{Feed, Load, Operation};
-use super::look::Looks;
-use super::order::CHUNK;
+use super::load::{CHUNK, Feed, Load, Operation};
 use super::subject::Subject;
-use super::tally::Tally;
 
 /// One of so many operations is timed.
 pub const SAMPLED: usize = 100;
@@ -356,6 +355,274 @@ impl<S> Drop for Worker<'_, S> {
     }
 }
 
+/// A client that waits for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parked {
+    /// The key it waits for.
+    pub key: u64,
+    /// When it began to.
+    pub since_ns: u64,
+    /// When the disk will have answered.
+    pub due_ns: u64,
+    /// When its lookup began, if its miss is one whose latency is looked at.
+    pub began_ns: Option<u64>,
+}
+
+/// The clients of a thread.
+#[derive(Debug, Clone)]
+pub struct Clients {
+    ready: usize,
+    /// Those due first in front.
+    parked: VecDeque<Parked>,
+}
+
+impl Clients {
+    /// So many clients, all of which can go on.
+    pub fn new(count: usize) -> Self {
+        Self { ready: count, parked: VecDeque::with_capacity(count) }
+    }
+
+    /// Returns the number of clients that can go on.
+    pub fn ready(&self) -> usize {
+        self.ready
+    }
+
+    /// Returns the time of the disk's next answer, if any client waits for it.
+    pub fn next_due(&self) -> Option<u64> {
+        self.parked.front().map(|parked| parked.due_ns)
+    }
+
+    /// A client that could go on waits from now.
+    ///
+    /// # Panics
+    /// When none could.
+    pub fn park(&mut self, parked: Parked) {
+        self.ready = self.ready.checked_sub(1).expect("only a client that could go on can miss");
+        // Where the disk's times are equal, the newest client is due last and passes none.
+        let after =
+            self.parked.iter().rev().take_while(|other| other.due_ns > parked.due_ns).count();
+        self.parked.insert(self.parked.len() - after, parked);
+    }
+
+    /// A client whose disk has answered by now; it can go on.
+    pub fn wake(&mut self, now_ns: u64) -> Option<Parked> {
+        if self.next_due()? > now_ns {
+            return None;
+        }
+        self.ready += 1;
+        self.parked.pop_front()
+    }
+}
+
+/// A sleep may end so much too late; what is left is waited for by looking at the clock.
+const OVERSLEEP_NS: u64 = 100_000;
+
+/// Shorter sleeps are not worth the call.
+const NAP_NS: u64 = 50_000;
+
+/// The longest sleep, so that other waiting clients are checked now and then.
+const SLEEP_NS_MAX: u64 = 5_000_000;
+
+/// Readings from which the cost of one is taken.
+const READINGS: usize = 10_001;
+
+/// A clock.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Clock {
+    start: Instant,
+}
+
+impl Clock {
+    /// One that begins now.
+    pub(super) fn new() -> Self {
+        Self { start: Instant::now() }
+    }
+
+    /// Nanoseconds since it began.
+    #[inline]
+    pub(super) fn now(self) -> u64 {
+        self.start.elapsed().as_nanos() as u64
+    }
+
+    /// Waits for a moment, and returns the time it is then. It sleeps for a part of a long wait, at
+    /// most some milliseconds, and the caller waits again. A short wait is precise, by reading the
+    /// clock again and again. With `yielding` other threads get the processor between two reads.
+    pub(super) fn wait_towards(self, due_ns: u64, yielding: bool) -> u64 {
+        let mut now = self.now();
+        let left_ns = due_ns.saturating_sub(now);
+        if left_ns > OVERSLEEP_NS + NAP_NS {
+            std::thread::sleep(Duration::from_nanos((left_ns - OVERSLEEP_NS).min(SLEEP_NS_MAX)));
+            return self.now();
+        }
+        while now < due_ns {
+            if yielding {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+            now = self.now();
+        }
+        now
+    }
+}
+
+/// Returns the time that one reading of the clock adds to a time between two: the median of many.
+pub(super) fn reading_ns() -> u64 {
+    let clock = Clock::new();
+    let mut times: Vec<u64> = (0..READINGS)
+        .map(|_| {
+            let before = clock.now();
+            clock.now() - before
+        })
+        .collect();
+    *times.select_nth_unstable(READINGS / 2).1
+}
+
+/// Processor time that the calling thread has used.
+pub(super) fn thread_cpu_ns() -> u64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// Fewest lookups between two looks: what the clock costs is shared by so many.
+const FEWEST: u32 = 4;
+
+/// Most lookups between two looks, so that a thread is heard of now and then.
+const MOST: u32 = 1024;
+
+/// A lookup is taken for this long before any was timed.
+const FIRST_GUESS_NS: f64 = 50.0;
+
+/// The share of the estimate that each observation replaces.
+const WEIGHT: f64 = 1.0 / 16.0;
+
+/// An observation counts for at most this many times the estimate: a thread that was stopped for a
+/// while has not become slow.
+const SURPRISE: f64 = 4.0;
+
+/// Chooses when to look.
+#[derive(Debug, Clone)]
+pub struct Looks {
+    lookup_ns: f64,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Self { lookup_ns: FIRST_GUESS_NS }
+    }
+}
+
+impl Looks {
+    /// Returns the number of lookups before the next look at the clock, when a client is due at a
+    /// moment.
+    pub fn lookups(&self, now_ns: u64, due_ns: Option<u64>) -> u32 {
+        due_ns.map_or(MOST, |due| {
+            ((due.saturating_sub(now_ns)) as f64 / self.lookup_ns)
+                .clamp(f64::from(FEWEST), f64::from(MOST)) as u32
+        })
+    }
+
+    /// So many lookups took so long.
+    pub fn observe(&mut self, lookups: u32, took_ns: u64) {
+        if lookups > 0 {
+            let each = (took_ns as f64 / f64::from(lookups)).min(SURPRISE * self.lookup_ns);
+            self.lookup_ns = (self.lookup_ns + WEIGHT * (each - self.lookup_ns)).max(1.0);
+        }
+    }
+}
+
+/// Longest time kept apart, in nanoseconds: a minute.
+const LONGEST_NS: u64 = 60_000_000_000;
+
+/// Counts and times of a thread, or of several together.
+#[derive(Debug, Clone)]
+pub struct Tally {
+    /// Operations taken from the load. Those whose clients were still parked at the end are neither
+    /// hits nor misses.
+    pub taken: u64,
+    /// Lookups that hit.
+    pub hits: u64,
+    /// Lookups that missed, and whose entries were brought in.
+    pub misses: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Latency of sampled hits.
+    pub hit_ns: Histogram<u64>,
+    /// Latency of sampled misses, from before the lookup to after the fill.
+    pub miss_ns: Histogram<u64>,
+    /// Latency of sampled writes.
+    pub write_ns: Histogram<u64>,
+    /// The time that each parked client was parked.
+    pub park_ns: Histogram<u64>,
+    /// Time in which all clients of the thread were parked.
+    pub idle_ns: u64,
+    /// Time the thread ran.
+    pub wall_ns: u64,
+    /// Processor time it used, waiting precisely included.
+    pub cpu_ns: u64,
+}
+
+impl Default for Tally {
+    fn default() -> Self {
+        let histogram =
+            || Histogram::new_with_bounds(1, LONGEST_NS, 3).expect("the bounds are in order");
+        Self {
+            taken: 0,
+            hits: 0,
+            misses: 0,
+            writes: 0,
+            hit_ns: histogram(),
+            miss_ns: histogram(),
+            write_ns: histogram(),
+            park_ns: histogram(),
+            idle_ns: 0,
+            wall_ns: 0,
+            cpu_ns: 0,
+        }
+    }
+}
+
+impl Tally {
+    /// Operations done.
+    pub fn operations(&self) -> u64 {
+        self.hits + self.misses + self.writes
+    }
+
+    /// Share of lookups that hit; 0 without any.
+    pub fn hit_ratio(&self) -> f64 {
+        self.hits as f64 / (self.hits + self.misses).max(1) as f64
+    }
+
+    /// Adds another one's counts and times.
+    pub fn add(&mut self, other: &Tally) {
+        self.taken += other.taken;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.writes += other.writes;
+        self.idle_ns += other.idle_ns;
+        self.wall_ns += other.wall_ns;
+        self.cpu_ns += other.cpu_ns;
+        for (sum, more) in [
+            (&mut self.hit_ns, &other.hit_ns),
+            (&mut self.miss_ns, &other.miss_ns),
+            (&mut self.write_ns, &other.write_ns),
+            (&mut self.park_ns, &other.park_ns),
+        ] {
+            sum.add(more).expect("all histograms have the same bounds");
+        }
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        let Self { hit_ns, miss_ns, write_ns, park_ns, .. } = self;
+        for histogram in [hit_ns, miss_ns, write_ns, park_ns] {
+            histogram.reset();
+        }
+        (self.taken, self.hits, self.misses, self.writes) = (0, 0, 0, 0);
+        (self.idle_ns, self.wall_ns, self.cpu_ns) = (0, 0, 0);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -374,5 +641,121 @@ mod tests {
         let below_mean = drawn.iter().filter(|ns| **ns < 20_000).count() as f64 / DRAWS as f64;
         // a share's is smaller
         assert!((below_mean - (1.0 - (-1.0f64).exp())).abs() < error, "{below_mean}");
+    }
+}
+
+#[cfg(test)]
+mod clients_tests {
+    use super::*;
+
+    fn parked(key: u64, since_ns: u64, due_ns: u64) -> Parked {
+        Parked { key, since_ns, due_ns, began_ns: None }
+    }
+
+    #[test]
+    fn a_parked_client_goes_on_when_the_disk_has_answered_and_not_before() {
+        let mut clients = Clients::new(2);
+        clients.park(parked(7, 100, 5100));
+        assert_eq!((clients.ready(), clients.next_due()), (1, Some(5100)));
+        assert_eq!(clients.wake(5099), None);
+        assert_eq!(clients.wake(5100).map(|parked| parked.key), Some(7));
+        assert_eq!((clients.ready(), clients.next_due()), (2, None));
+    }
+
+    #[test]
+    fn clients_go_on_in_the_order_their_disks_answer() {
+        let mut clients = Clients::new(5);
+        let dues = [40, 10, 30, 10, 20];
+        for (key, due) in (0..).zip(dues) {
+            clients.park(parked(key, 0, due));
+        }
+        assert_eq!(clients.ready(), 0);
+        let order: Vec<u64> =
+            std::iter::from_fn(|| clients.wake(100)).map(|parked| parked.key).collect();
+        assert_eq!(order, [1, 3, 4, 2, 0]); // the two due at 10 in the order they came
+    }
+
+    #[test]
+    fn a_closed_loop_has_the_throughput_that_theory_says() {
+        // Four clients, every lookup misses and takes 1 µs, the disk 9: four operations every 10
+        // µs. Time is stepped.
+        let mut clients = Clients::new(4);
+        let (mut now, mut done) = (0, 0);
+        while now < 10_000_000 {
+            while clients.wake(now).is_some() {
+                done += 1;
+            }
+            if clients.ready() == 0 {
+                now = clients.next_due().expect("all are parked");
+                continue;
+            }
+            now += 1000;
+            clients.park(parked(0, now, now + 9000));
+        }
+        assert_eq!(done, 4 * (10_000_000 / 10_000 - 1)); // the last four are still parked
+    }
+
+    #[test]
+    #[should_panic(expected = "only a client that could go on")]
+    fn nobody_can_miss_when_all_are_parked() {
+        let mut clients = Clients::new(1);
+        clients.park(parked(0, 0, 1));
+        clients.park(parked(0, 0, 1));
+    }
+}
+
+#[cfg(test)]
+mod look_tests {
+    use super::*;
+
+    /// The looks it takes until something due is seen, and how late that is, when lookups take so
+    /// long.
+    fn until_seen(looks: &mut Looks, due_ns: u64, lookup_ns: u64) -> (u32, u64) {
+        let (mut now, mut count) = (0, 0);
+        while now < due_ns {
+            let lookups = looks.lookups(now, Some(due_ns));
+            let took = u64::from(lookups) * lookup_ns;
+            looks.observe(lookups, took);
+            now += took;
+            count += 1;
+        }
+        (count, now - due_ns)
+    }
+
+    #[test]
+    fn what_is_due_is_seen_within_a_few_lookups_and_a_few_looks() {
+        for lookup_ns in [5, 20, 50, 300] {
+            let mut looks = Looks::default();
+            for round in 0..200 {
+                let (count, late) = until_seen(&mut looks, 5_000, lookup_ns);
+                if round > 100 {
+                    assert!(
+                        late <= u64::from(FEWEST) * lookup_ns,
+                        "{lookup_ns} ns: {late} ns late"
+                    );
+                    assert!(
+                        count <= 3 + 5_000 / (lookup_ns as u32 * MOST),
+                        "{lookup_ns} ns: {count} looks"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_that_was_stopped_is_not_taken_for_slow() {
+        let mut looks = Looks::default();
+        (0..100).for_each(|_| looks.observe(100, 2_000));
+        looks.observe(4, 50_000_000);
+        (0..20).for_each(|_| looks.observe(100, 2_000));
+        let lookups = looks.lookups(0, Some(5_000));
+        assert!((200..=250).contains(&lookups), "{lookups}");
+    }
+
+    #[test]
+    fn a_thread_is_heard_of_even_when_nobody_waits() {
+        assert_eq!(Looks::default().lookups(0, None), MOST);
+        assert_eq!(Looks::default().lookups(0, Some(u64::MAX)), MOST);
+        assert_eq!(Looks::default().lookups(10, Some(5)), FEWEST);
     }
 }

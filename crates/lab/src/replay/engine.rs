@@ -8,17 +8,15 @@ use std::io;
 use std::iter::Peekable;
 use std::time::{Duration, Instant};
 
-use floe_block::{Answer, Driver, Fault, Kind, Request, RequestId, Stats, Tier};
+use floe_block::{
+    Answer, Driver, Fault, Kind, Request, RequestId, Shedder, Stats, Tier, shedding_options,
+};
 use floe_device::Slice;
 use floe_trace::{Error, Op};
 
-use super::clock::Clock;
-use super::layout::Layout;
-use super::outcome::{Measured, ReplayResult};
-use super::pace::{Pace, Pacer, Turn};
-use super::series::Series;
-use super::shed::Shed;
-use super::stage::Stage;
+use super::outcome::{Measured, ReplayResult, Series, ShedDecision, ShedOutcome};
+use super::source::Layout;
+use super::stage::{Clock, Stage};
 use super::verify::{self, Mismatch, Verifier};
 use crate::interval::Interval;
 
@@ -380,4 +378,154 @@ fn describe(request: &Request) -> String {
         _ => "a trim",
     };
     format!("{what} of {} bytes at {} of volume {}", request.len, request.offset, request.volume.0)
+}
+
+/// The pace of requests.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Pace {
+    /// So many at a time.
+    Closed {
+        /// Requests in flight.
+        in_flight: usize,
+    },
+    /// When the trace says.
+    Recorded {
+        /// The factor of the recorded speed.
+        speed: f64,
+        /// Most requests in flight.
+        in_flight: usize,
+    },
+}
+
+/// The answer to a request that wants to begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// At once; its latency counts from the moment given.
+    Now(Instant),
+    /// Not before this moment.
+    At(Instant),
+    /// When another has ended.
+    Full,
+}
+
+/// Paces one run.
+#[derive(Debug)]
+pub(super) struct Pacer {
+    pace: Pace,
+    /// The moment of time zero in the trace.
+    start: Instant,
+    /// Traces step back now and then; requests do not.
+    latest: Duration,
+    /// The moment the next request was said to wait for.
+    waited: bool,
+    late_most: Duration,
+}
+
+impl Pacer {
+    pub(super) fn new(pace: Pace, now: Instant) -> Self {
+        Self { pace, start: now, latest: Duration::ZERO, waited: false, late_most: Duration::ZERO }
+    }
+
+    /// Returns whether the next request, recorded at `time_ns`, may begin `now` with so many in
+    /// flight.
+    pub(super) fn turn(&mut self, time_ns: u64, now: Instant, under_way: usize) -> Turn {
+        let (speed, in_flight) = match self.pace {
+            Pace::Closed { in_flight } if under_way < in_flight => return Turn::Now(now),
+            Pace::Closed { .. } => return Turn::Full,
+            Pace::Recorded { speed, in_flight } => (speed, in_flight),
+        };
+        let recorded = Duration::from_nanos((time_ns as f64 / speed) as u64).max(self.latest);
+        let due = self.start + recorded;
+        if under_way >= in_flight {
+            self.waited = false;
+            return Turn::Full;
+        }
+        if now < due {
+            self.waited = true;
+            return Turn::At(due);
+        }
+        self.latest = recorded;
+        // A timer that fires late is no fault of the disk.
+        if std::mem::take(&mut self.waited) {
+            return Turn::Now(now);
+        }
+        self.late_most = self.late_most.max(now - due);
+        Turn::Now(due)
+    }
+
+    /// After a pause that is not the trace's, the request recorded at `time_ns` is due now at the
+    /// earliest.
+    pub(super) fn resume(&mut self, time_ns: u64, now: Instant) {
+        if let Pace::Recorded { speed, .. } = self.pace {
+            let recorded = Duration::from_nanos((time_ns as f64 / speed) as u64).max(self.latest);
+            self.start += now.saturating_duration_since(self.start + recorded);
+            self.late_most = Duration::ZERO;
+        }
+    }
+
+    /// Returns the longest delay of a request's begin.
+    pub(super) fn late_most(&self) -> Duration {
+        self.late_most
+    }
+}
+
+/// The shed controller and its measurements.
+#[derive(Debug)]
+pub(super) struct Shed {
+    shedder: Shedder,
+    begun: Instant,
+    requests: u64,
+    time: Duration,
+}
+
+impl Shed {
+    pub(super) fn new(most: f64, begun: Instant) -> Self {
+        let shedder = Shedder::new(shedding_options(most));
+        Self { shedder, begun, requests: 0, time: Duration::ZERO }
+    }
+
+    /// A request has ended.
+    pub(super) fn served(&mut self, latency: Duration) {
+        self.requests += 1;
+        self.time += latency;
+    }
+
+    /// Decides, if it is time.
+    pub(super) fn turn(&mut self, now: Instant, driver: &mut Driver) {
+        let now = now.saturating_duration_since(self.begun);
+        if now >= self.shedder.due() {
+            driver.top_mut().shed(self.shedder.step(now, self.requests, self.time));
+        }
+    }
+
+    /// Returns the results; the cache tells the bytes.
+    pub(super) fn into_outcome(self) -> ShedOutcome {
+        let decisions = self.shedder.decisions().iter().map(|decision| ShedDecision {
+            seconds: decision.at.as_secs_f64(),
+            share: decision.share,
+            reason: decision.reason.clone(),
+        });
+        ShedOutcome { share: self.shedder.share(), bytes: 0, decisions: decisions.collect() }
+    }
+}
+
+#[cfg(test)]
+mod pace_tests {
+    use super::*;
+
+    #[test]
+    fn recorded_requests_wait_for_their_time_and_count_from_it() {
+        let start = Instant::now();
+        let at = |ns| start + Duration::from_nanos(ns);
+        let mut pacer = Pacer::new(Pace::Recorded { speed: 2.0, in_flight: 2 }, start);
+        assert_eq!(pacer.turn(1000, at(0), 0), Turn::At(at(500)));
+        assert_eq!(pacer.turn(1000, at(510), 0), Turn::Now(at(510)));
+        assert_eq!(pacer.turn(2000, at(900), 2), Turn::Full);
+        assert_eq!(pacer.turn(2000, at(1300), 1), Turn::Now(at(1000)));
+        assert_eq!(pacer.turn(1500, at(1300), 1), Turn::Now(at(1000)), "a step back");
+        assert_eq!(pacer.late_most(), Duration::from_nanos(300));
+        pacer.resume(4000, at(5000));
+        assert_eq!(pacer.turn(4000, at(5000), 0), Turn::Now(at(5000)));
+        assert_eq!(pacer.turn(5000, at(5000), 0), Turn::At(at(5500)));
+    }
 }

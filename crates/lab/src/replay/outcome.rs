@@ -1,17 +1,14 @@
 //! Results of a replay: the fields of `floe replay`.
 
-use std::time::Duration;
+use std::fmt;
+use std::time::{Duration, Instant};
 
-use floe_block::{Config, Stats};
+use floe_block::{Config, Kind, Stats};
+use hdrhistogram::Histogram;
 use serde::Serialize;
 
-use super::cost::CostOutcome;
-use super::endurance::{Endurance, Recorded};
-use super::latencies::Latencies;
-use super::series::IntervalResult;
-use super::shed::ShedOutcome;
-use super::tiers::TierOutcome;
 use crate::admission::AdmissionOutcome;
+use crate::interval::Interval;
 
 /// One step of a histogram.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
@@ -293,5 +290,392 @@ impl ReplayResult {
         };
         self.read_histogram = steps(&self.read_latencies);
         self.write_histogram = steps(&self.write_latencies);
+    }
+}
+
+/// A tier, from the top. Its requests are the trace's in the first tier, and in each other what the
+/// one above asked for.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TierOutcome {
+    /// Its block sizes.
+    pub blocks: String,
+    /// Its size in bytes.
+    pub cache_bytes: u64,
+    /// When writes reached which device.
+    pub write: String,
+    /// The policy that decided what left.
+    pub evict: String,
+    /// Reads it was asked for.
+    pub reads: u64,
+    /// Reads that found all they wanted cached.
+    pub read_hits: u64,
+    /// Share of reads that hit.
+    pub read_hit_ratio: f64,
+    /// Writes it was asked for.
+    pub writes: u64,
+    /// Writes that found blocks for all they wrote.
+    pub write_hits: u64,
+    /// Bytes read from its device.
+    pub cache_read_bytes: u64,
+    /// Bytes written to its device.
+    pub cache_write_bytes: u64,
+    /// Bytes read from what it stands on: the tier below, or the backing devices.
+    pub below_read_bytes: u64,
+    /// Bytes written to that, those of the flush at the end too.
+    pub below_write_bytes: u64,
+    /// Smallest blocks fetched before they were asked for, because they came next in a stream.
+    pub prefetched_blocks: u64,
+    /// Their bytes.
+    pub prefetched_bytes: u64,
+    /// Those that were read before they left.
+    pub prefetched_used_blocks: u64,
+    /// Memory held for blocks, groups, and valid and dirty bits.
+    pub metadata_bytes: u64,
+    /// The offers to it and their fate, where an admission was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admission: Option<AdmissionOutcome>,
+}
+
+impl TierOutcome {
+    /// Of a tier that was made so and has counted this.
+    pub(super) fn new(config: &Config, stats: &Stats) -> Self {
+        let Stats { requests, counters, .. } = stats;
+        Self {
+            blocks: config.sizes.to_string(),
+            cache_bytes: config.cache_bytes,
+            write: config.mode.to_string(),
+            evict: config.evict.to_string(),
+            reads: requests.reads,
+            read_hits: requests.read_hits,
+            read_hit_ratio: requests.read_hits as f64 / requests.reads.max(1) as f64,
+            writes: requests.writes,
+            write_hits: requests.write_hits,
+            cache_read_bytes: counters.cache_read_bytes,
+            cache_write_bytes: counters.cache_write_bytes,
+            below_read_bytes: counters.backing_read_bytes,
+            below_write_bytes: counters.backing_write_bytes,
+            prefetched_blocks: counters.prefetched_blocks,
+            prefetched_bytes: counters.prefetched_bytes,
+            prefetched_used_blocks: counters.prefetched_used_blocks,
+            metadata_bytes: stats.block_metadata_bytes + stats.sector_metadata_bytes,
+            admission: AdmissionOutcome::of(&config.gate, stats),
+        }
+    }
+}
+
+/// One interval. Latencies are none without such requests; bytes are of the first tier's device,
+/// and of the backing devices below the last.
+#[derive(Debug, Clone, Serialize)]
+pub struct IntervalResult {
+    /// Requests that were counted before it.
+    pub after_requests: u64,
+    /// Its requests.
+    pub requests: u64,
+    /// Its end, by the replay's clock, since the first request that counted.
+    pub seconds: f64,
+    /// Requests a second; none where no time passed.
+    pub requests_per_second: Option<f64>,
+    /// Share of reads that found all they wanted cached; none without reads.
+    pub read_hit_ratio: Option<f64>,
+    /// Share of writes that found blocks for all they wrote; none without writes.
+    pub write_hit_ratio: Option<f64>,
+    /// Mean latency of reads.
+    pub read_us_mean: Option<f64>,
+    /// Median.
+    pub read_us_p50: Option<f64>,
+    /// 99th percentile.
+    pub read_us_p99: Option<f64>,
+    /// 99.9th percentile.
+    pub read_us_p999: Option<f64>,
+    /// Mean latency of writes.
+    pub write_us_mean: Option<f64>,
+    /// Median.
+    pub write_us_p50: Option<f64>,
+    /// 99th percentile.
+    pub write_us_p99: Option<f64>,
+    /// 99.9th percentile.
+    pub write_us_p999: Option<f64>,
+    /// Bytes read from the backing devices.
+    pub backing_read_bytes: u64,
+    /// Bytes written to the backing devices.
+    pub backing_write_bytes: u64,
+    /// Bytes read from the cache device.
+    pub cache_read_bytes: u64,
+    /// Bytes written to the cache device.
+    pub cache_write_bytes: u64,
+    /// Bytes at its end that the backing devices do not have.
+    pub dirty_bytes: u64,
+}
+
+/// The intervals of a replay so far.
+pub(super) struct Series {
+    every: Interval,
+    began: Instant,
+    /// Of the interval under way.
+    begins: Instant,
+    before: Vec<Stats>,
+    requests: u64,
+    reads: Latencies,
+    writes: Latencies,
+    counted: u64,
+    results: Vec<IntervalResult>,
+}
+
+impl Series {
+    /// Begins with the first interval; `stats` are the counters of each tier.
+    pub(super) fn new(every: Interval, now: Instant, stats: Vec<Stats>) -> Self {
+        Self {
+            every,
+            began: now,
+            begins: now,
+            before: stats,
+            requests: 0,
+            reads: Latencies::default(),
+            writes: Latencies::default(),
+            counted: 0,
+            results: Vec::new(),
+        }
+    }
+
+    /// Counts a request that is answered now. Returns whether the interval is full.
+    pub(super) fn note(&mut self, kind: Kind, latency: Duration, now: Instant) -> bool {
+        self.requests += 1;
+        match kind {
+            Kind::Read => self.reads.record(latency),
+            Kind::Write { .. } => self.writes.record(latency),
+            _ => {}
+        }
+        match self.every {
+            Interval::Requests(every) => self.requests >= every,
+            Interval::Time(every) => now - self.begins >= every,
+        }
+    }
+
+    /// Ends the interval under way.
+    pub(super) fn end(&mut self, now: Instant, stats: Vec<Stats>) {
+        let gained: Vec<Stats> =
+            self.before.iter().zip(&stats).map(|(before, after)| after.since(before)).collect();
+        let (Some(first), Some(lowest)) = (gained.first(), gained.last()) else { return };
+        let asked = &first.requests;
+        let share = |part: u64, whole: u64| (whole > 0).then(|| part as f64 / whole as f64);
+        let seconds = (now - self.begins).as_secs_f64();
+        let (reads, writes) = (&self.reads, &self.writes);
+        self.results.push(IntervalResult {
+            after_requests: self.counted,
+            requests: self.requests,
+            seconds: (now - self.began).as_secs_f64(),
+            requests_per_second: (seconds > 0.0).then(|| self.requests as f64 / seconds),
+            read_hit_ratio: share(asked.read_hits, asked.reads),
+            write_hit_ratio: share(asked.write_hits, asked.writes),
+            read_us_mean: reads.mean_us(),
+            read_us_p50: reads.quantile_us(0.5),
+            read_us_p99: reads.quantile_us(0.99),
+            read_us_p999: reads.quantile_us(0.999),
+            write_us_mean: writes.mean_us(),
+            write_us_p50: writes.quantile_us(0.5),
+            write_us_p99: writes.quantile_us(0.99),
+            write_us_p999: writes.quantile_us(0.999),
+            backing_read_bytes: lowest.counters.backing_read_bytes,
+            backing_write_bytes: lowest.counters.backing_write_bytes,
+            cache_read_bytes: first.counters.cache_read_bytes,
+            cache_write_bytes: first.counters.cache_write_bytes,
+            dirty_bytes: stats.iter().map(|tier| tier.dirty_bytes).sum(),
+        });
+        self.counted += self.requests;
+        (self.before, self.begins, self.requests) = (stats, now, 0);
+        (self.reads, self.writes) = (Latencies::default(), Latencies::default());
+    }
+
+    /// Returns all intervals, with the one under way if it has requests.
+    pub(super) fn finish(mut self, now: Instant, stats: Vec<Stats>) -> Vec<IntervalResult> {
+        if self.requests > 0 {
+            self.end(now, stats);
+        }
+        self.results
+    }
+}
+
+/// Latencies are kept apart up to an hour, to three digits.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+const DIGITS: u8 = 3;
+
+/// The first step of a histogram: a power of two of them is a microsecond.
+const FIRST_STEP_NS: u64 = 125;
+
+/// Latencies of one kind of request.
+#[derive(Clone)]
+pub struct Latencies(Histogram<u64>);
+
+impl fmt::Debug for Latencies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Latencies({:?})", self.steps())
+    }
+}
+
+impl Default for Latencies {
+    fn default() -> Self {
+        Self(Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("the bounds are in order"))
+    }
+}
+
+impl Latencies {
+    pub(super) fn record(&mut self, latency: Duration) {
+        self.0.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Returns the number of latencies.
+    pub fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Returns the mean; `None` without requests.
+    pub(super) fn mean_us(&self) -> Option<f64> {
+        (self.count() > 0).then(|| self.0.mean() / 1e3)
+    }
+
+    /// The latency that this share of requests do not exceed; `None` without requests.
+    pub fn quantile_us(&self, share: f64) -> Option<f64> {
+        (self.count() > 0).then(|| self.0.value_at_quantile(share) as f64 / 1e3)
+    }
+
+    /// Returns the counts in steps that double, from the first step that has any to the last: the
+    /// upper end in microseconds, and the count.
+    pub fn steps(&self) -> Vec<(f64, u64)> {
+        let steps: Vec<(f64, u64)> = self
+            .0
+            .iter_log(FIRST_STEP_NS, 2.0)
+            .map(|step| (step.value_iterated_to() as f64 / 1e3, step.count_since_last_iteration()))
+            .collect();
+        let first = steps.iter().position(|(_, count)| *count > 0).unwrap_or(steps.len());
+        let last = steps.iter().rposition(|(_, count)| *count > 0).map_or(first, |last| last + 1);
+        steps[first..last].to_vec()
+    }
+}
+
+/// The price of the cache.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct CostOutcome {
+    /// The price of a byte of each tier, from the top, in bytes of DRAM.
+    pub prices: Vec<f64>,
+    /// The price of all tiers, in GiB of DRAM.
+    pub gib: f64,
+    /// Requests a second for each of these; none where no time passed.
+    pub requests_per_second_per_gib: Option<f64>,
+}
+
+impl CostOutcome {
+    /// The cost of tiers of these sizes at these prices, from the top.
+    ///
+    /// # Panics
+    /// When there are not as many prices as tiers.
+    pub(super) fn of(sizes: &[u64], requests_per_second: Option<f64>, prices: Vec<f64>) -> Self {
+        assert_eq!(sizes.len(), prices.len(), "each tier has a price");
+        let bytes: f64 =
+            sizes.iter().zip(&prices).map(|(bytes, price)| *bytes as f64 * price).sum();
+        let gib = bytes / (1u64 << 30) as f64;
+        Self {
+            prices,
+            gib,
+            requests_per_second_per_gib: requests_per_second.map(|rate| rate / gib),
+        }
+    }
+}
+
+const SECONDS_PER_DAY: f64 = 86_400.0;
+const DAYS_PER_YEAR: f64 = 365.25;
+
+/// Writes to the first tier's device, at the pace of the trace.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Endurance {
+    /// The clock that tells the pace: `trace` for the times recorded in the trace, `replay` where
+    /// it has none.
+    pub clock: &'static str,
+    /// Bytes written in a day.
+    pub bytes_per_day: f64,
+    /// Times the device is written whole in a day, as data sheets give endurance.
+    pub drive_writes_per_day: f64,
+    /// Terabytes (10¹²) written in a year.
+    pub terabytes_per_year: f64,
+}
+
+impl Endurance {
+    /// Of so many bytes written to a device of this size while a trace was replayed; `None` where
+    /// no time passed.
+    pub(super) fn of(
+        written_bytes: u64,
+        device_bytes: u64,
+        recorded: &Recorded,
+        replayed_seconds: f64,
+    ) -> Option<Self> {
+        let (clock, seconds) = match recorded.seconds() {
+            Some(seconds) => ("trace", seconds),
+            None => ("replay", replayed_seconds),
+        };
+        let bytes_per_day = written_bytes as f64 / seconds * SECONDS_PER_DAY;
+        (seconds > 0.0).then(|| Self {
+            clock,
+            bytes_per_day,
+            drive_writes_per_day: bytes_per_day / device_bytes.max(1) as f64,
+            terabytes_per_year: bytes_per_day * DAYS_PER_YEAR / 1e12,
+        })
+    }
+}
+
+/// The first and the last of the recorded times of the requests that count.
+#[derive(Debug, Default)]
+pub(super) struct Recorded(Option<(u64, u64)>);
+
+impl Recorded {
+    pub(super) fn note(&mut self, time_ns: u64) {
+        let (first, last) = self.0.unwrap_or((time_ns, time_ns));
+        self.0 = Some((first.min(time_ns), last.max(time_ns)));
+    }
+
+    /// `None` in a trace without times.
+    fn seconds(&self) -> Option<f64> {
+        let span_ns = self.0.map_or(0, |(first, last)| last - first);
+        (span_ns > 0).then_some(span_ns as f64 / 1e9)
+    }
+}
+
+/// A share of hits that was decided to be shed.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ShedDecision {
+    /// When, since the start of the replay, by its clock.
+    pub seconds: f64,
+    /// The share from then on.
+    pub share: f64,
+    /// Why, in words and numbers.
+    pub reason: String,
+}
+
+/// The results of shedding.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ShedOutcome {
+    /// The share of hits that was shed in the end.
+    pub share: f64,
+    /// Bytes of hits that were read from the backing devices, without those of the warm-up.
+    pub bytes: u64,
+    /// The last decisions, newest last.
+    pub decisions: Vec<ShedDecision>,
+}
+
+#[cfg(test)]
+mod endurance_tests {
+    use super::*;
+
+    #[test]
+    fn a_device_written_twice_in_half_a_day_takes_four_drive_writes_a_day() {
+        let mut recorded = Recorded::default();
+        let written = |recorded: &Recorded| Endurance::of(2 << 30, 1 << 30, recorded, 3600.0);
+        assert_eq!(written(&recorded).unwrap().drive_writes_per_day, 48.0, "no times");
+        assert_eq!(Endurance::of(1, 1, &recorded, 0.0), None);
+        [43_200, 0, 10_000]
+            .into_iter()
+            .for_each(|second| recorded.note((second + 7) * 1_000_000_000));
+        let endurance = written(&recorded).unwrap();
+        assert_eq!((endurance.clock, endurance.drive_writes_per_day), ("trace", 4.0));
+        assert_eq!(endurance.bytes_per_day, (4u64 << 30) as f64);
+        assert!((endurance.terabytes_per_year - 1.5687).abs() < 1e-3, "{endurance:?}");
     }
 }

@@ -1,21 +1,23 @@
 //! The stage of a replay: a cache, its devices, and their clock.
 
-use std::time::Instant;
+use std::cell::Cell;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::io;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use floe_block::{BlockCache, Config, ConfigError, Driver, VolumeId};
-use floe_device::medium::Model;
+use floe_device::medium::{Direction, Model};
 use floe_device::{
-    Device, MEDIUM_SEED, MemoryDevice, OpenError, Pool, Ring, RingError, Role, SECTOR_BYTES, Spec,
-    StripeDevice,
+    Completion, Device, MEDIUM_SEED, MemoryDevice, OpenError, Operation, Pool, Ring, RingError,
+    Role, SECTOR_BYTES, Spec, StripeDevice,
 };
+
+use super::verify::Content;
 
 #[cfg(feature = "full")]
 use floe_server::config::{ServerConfig, TierConfig};
-
-use super::clock::{Clock, VirtualClock};
-use super::meter::{Meter, Metered};
-use super::simulated::SimulatedDevice;
-use super::verify::Content;
 
 /// Submissions the ring takes at a time.
 const RING_ENTRIES: u32 = 512;
@@ -279,4 +281,195 @@ pub(crate) fn simulated(
     let members = (0..members).map(|number| one(each, MEDIUM_SEED + number));
     let stripe = StripeDevice::new(members.collect::<Result<Vec<_>, StageError>>()?, chunk);
     Ok(Box::new(stripe.cut_to(size / SECTOR_BYTES * SECTOR_BYTES)))
+}
+
+/// A clock that stands still until it is set forward.
+#[derive(Debug, Clone)]
+pub struct VirtualClock {
+    epoch: Instant,
+    passed_ns: Rc<Cell<u64>>,
+}
+
+impl Default for VirtualClock {
+    fn default() -> Self {
+        Self { epoch: Instant::now(), passed_ns: Rc::default() }
+    }
+}
+
+impl VirtualClock {
+    /// Nanoseconds since it was made.
+    pub fn passed_ns(&self) -> u64 {
+        self.passed_ns.get()
+    }
+
+    /// The moment so many nanoseconds after it was made.
+    pub fn at(&self, passed_ns: u64) -> Instant {
+        self.epoch + Duration::from_nanos(passed_ns)
+    }
+
+    fn set(&self, moment: Instant) {
+        let passed = moment.saturating_duration_since(self.epoch).as_nanos() as u64;
+        self.passed_ns.set(self.passed_ns.get().max(passed));
+    }
+}
+
+/// The clock of a replay.
+#[derive(Debug)]
+pub enum Clock {
+    /// The machine's clock, and the ring that real devices answer through.
+    Real(Ring),
+    /// A clock of its own.
+    Virtual(VirtualClock),
+}
+
+impl Clock {
+    /// This moment.
+    pub fn now(&self) -> Instant {
+        match self {
+            Self::Real(_) => Instant::now(),
+            Self::Virtual(clock) => clock.at(clock.passed_ns()),
+        }
+    }
+
+    /// Waits until a device has something to say or the moment has come.
+    ///
+    /// # Errors
+    /// When the ring fails.
+    ///
+    /// # Panics
+    /// In virtual time when nothing is due: nothing would ever happen again.
+    pub(crate) fn wait_until(&self, due: Option<Instant>) -> io::Result<()> {
+        match self {
+            Self::Real(ring) => ring.wait_until(due).map(drop),
+            Self::Virtual(clock) => {
+                clock.set(due.expect("something under way is due at some time"));
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A device whose operations end by a [`VirtualClock`].
+#[derive(Debug)]
+pub struct SimulatedDevice {
+    clock: VirtualClock,
+    size_bytes: u64,
+    /// The model of operation times; without one, operations take no time.
+    model: Option<Model>,
+    /// The bytes, where they will be read.
+    content: Option<MemoryDevice>,
+    /// Operations under way by due time, then in order.
+    waiting: BinaryHeap<Reverse<(u64, u64, u64)>>,
+    submitted: u64,
+    finished: Vec<Completion>,
+}
+
+impl SimulatedDevice {
+    /// A device of `size_bytes`, as slow as `model` says; it holds bytes where `content` is given.
+    pub fn new(
+        clock: VirtualClock,
+        size_bytes: u64,
+        model: Option<Model>,
+        content: Option<MemoryDevice>,
+    ) -> Self {
+        let (waiting, finished) = (BinaryHeap::new(), Vec::new());
+        Self { clock, size_bytes, model, content, waiting, submitted: 0, finished }
+    }
+}
+
+impl Device for SimulatedDevice {
+    fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        let now_ns = self.clock.passed_ns();
+        let (direction, bytes) = Direction::of(&operation.action);
+        let due_ns =
+            self.model.as_mut().map_or(now_ns, |model| model.start(now_ns, direction, bytes));
+        self.waiting.push(Reverse((due_ns, self.submitted, operation.token)));
+        self.submitted += 1;
+        if let Some(content) = &mut self.content {
+            content.submit(operation);
+            content.poll(&mut self.finished);
+            // The cache asks for nothing outside of a device, and memory refuses nothing else.
+            self.finished
+                .drain(..)
+                .for_each(|done| done.result.expect("memory does what it is asked"));
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        while let Some(&Reverse((due_ns, _, token))) = self.waiting.peek() {
+            if due_ns > self.clock.passed_ns() {
+                return;
+            }
+            self.waiting.pop();
+            done.push(Completion { token, result: Ok(()) });
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.waiting.peek().map(|&Reverse((due_ns, ..))| self.clock.at(due_ns))
+    }
+}
+
+/// Time measured so far; clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Meter {
+    driver_ns: Rc<Cell<u64>>,
+    device_ns: Rc<Cell<u64>>,
+}
+
+impl Meter {
+    /// Does some of the driver's work on the clock.
+    pub(super) fn driver<T>(&self, work: impl FnOnce() -> T) -> T {
+        timed(&self.driver_ns, work)
+    }
+
+    /// Time in the driver and not in its devices.
+    pub(super) fn processing(&self) -> Duration {
+        Duration::from_nanos(self.driver_ns.get().saturating_sub(self.device_ns.get()))
+    }
+}
+
+fn timed<T>(sum_ns: &Cell<u64>, work: impl FnOnce() -> T) -> T {
+    let began = Instant::now();
+    let done = work();
+    sum_ns.set(sum_ns.get() + began.elapsed().as_nanos() as u64);
+    done
+}
+
+/// A device whose work is not the cache's.
+pub(super) struct Metered {
+    device: Box<dyn Device>,
+    meter: Meter,
+}
+
+impl Metered {
+    pub(super) fn new(device: Box<dyn Device>, meter: &Meter) -> Self {
+        Self { device, meter: meter.clone() }
+    }
+}
+
+impl Device for Metered {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        timed(&self.meter.device_ns, || self.device.submit(operation));
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        timed(&self.meter.device_ns, || self.device.poll(done));
+    }
+
+    fn spun(&self) -> Duration {
+        self.device.spun()
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.device.next_due()
+    }
 }

@@ -9,16 +9,12 @@
 //! Bytes never written are checked where the volume was known to be zero. Trimmed ranges are not
 //! checked at all.
 
-mod pattern;
-mod spans;
-
+use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
 use floe_device::{SECTOR_BYTES, Slice};
-
-use pattern::Pattern;
-use spans::{Candidates, Spans};
+use floe_policy::mix;
 
 /// A request under way, by the caller's name for it.
 pub(super) type Ticket = u64;
@@ -278,5 +274,268 @@ fn mismatch(volume: usize, address: u64, bytes: &[u8], candidates: &Candidates) 
         address: address + at as u64,
         wanted: candidates.iter().map(|version| version >> 1).collect(),
         found: bytes[at..].iter().take(8).copied().collect(),
+    }
+}
+
+/// The difference of the words at two neighbouring addresses; odd, so that no two addresses of a
+/// volume share a word.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
+const WORD_BYTES: u64 = 8;
+
+/// The bytes of a volume under a version.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pattern(u64);
+
+impl Pattern {
+    fn new(volume: usize, version: u64) -> Self {
+        Self(mix(mix(version) ^ volume as u64))
+    }
+
+    fn word(self, address: u64) -> [u8; 8] {
+        (address / WORD_BYTES).wrapping_mul(STEP).wrapping_add(self.0).to_le_bytes()
+    }
+
+    /// Stores the bytes of `address` and what follows.
+    fn fill(self, address: u64, bytes: &mut [u8]) {
+        let (head, words) = bytes.split_at_mut(Self::head(address, bytes.len()));
+        if !head.is_empty() {
+            let skew = (address % WORD_BYTES) as usize;
+            head.copy_from_slice(&self.word(address)[skew..skew + head.len()]);
+        }
+        let mut at = address + head.len() as u64;
+        let mut words = words.chunks_exact_mut(WORD_BYTES as usize);
+        for word in &mut words {
+            word.copy_from_slice(&self.word(at));
+            at += WORD_BYTES;
+        }
+        let tail = words.into_remainder();
+        tail.copy_from_slice(&self.word(at)[..tail.len()]);
+    }
+
+    /// Where the first byte is that should not be there.
+    fn mismatch(self, address: u64, bytes: &[u8]) -> Option<usize> {
+        let (head, words) = bytes.split_at(Self::head(address, bytes.len()));
+        let skew = (address % WORD_BYTES) as usize;
+        let mut at = address;
+        let whole = std::iter::once(head).filter(|head| !head.is_empty());
+        for part in whole.chain(words.chunks(WORD_BYTES as usize)) {
+            let skew = if at == address { skew } else { 0 };
+            let wanted = &self.word(at)[skew..skew + part.len()];
+            if part != wanted {
+                let inside = part.iter().zip(wanted).position(|(a, b)| a != b).unwrap_or(0);
+                return Some((at - address) as usize + inside);
+            }
+            at += part.len() as u64;
+        }
+        None
+    }
+
+    /// Bytes up to the first word that begins within the range.
+    fn head(address: u64, len: usize) -> usize {
+        ((WORD_BYTES - address % WORD_BYTES) % WORD_BYTES).min(len as u64) as usize
+    }
+}
+
+/// The versions a byte may have; nearly always one, which takes no memory of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Candidates {
+    first: u64,
+    others: Vec<u64>,
+}
+
+impl Candidates {
+    fn one(version: u64) -> Self {
+        Self { first: version, others: Vec::new() }
+    }
+
+    fn add(&mut self, version: u64) {
+        self.others.push(version);
+    }
+
+    fn iter(&self) -> impl Iterator<Item = u64> + '_ {
+        std::iter::once(self.first).chain(self.others.iter().copied())
+    }
+
+    fn is_one(&self) -> bool {
+        self.others.is_empty()
+    }
+
+    /// Keeps what `keep` says, which is at least one.
+    fn retain(&mut self, keep: impl Fn(u64) -> bool) {
+        self.others.retain(|&version| keep(version));
+        if !keep(self.first) {
+            self.first = self.others.remove(0);
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+struct Span {
+    end: u64,
+    candidates: Candidates,
+}
+
+/// The versions of a volume's bytes.
+#[derive(Debug)]
+struct Spans {
+    /// The version of all bytes outside of the spans.
+    initial: u64,
+    spans: BTreeMap<u64, Span>,
+}
+
+impl Spans {
+    fn new(initial: u64) -> Self {
+        Self { initial, spans: BTreeMap::new() }
+    }
+
+    /// The parts of a range with their candidates, in order and without gaps.
+    fn of(&self, range: &Range<u64>) -> Vec<(Range<u64>, Candidates)> {
+        let mut parts = Vec::new();
+        let mut at = range.start;
+        let before = self.spans.range(..range.start).next_back();
+        for (&start, span) in before.into_iter().chain(self.spans.range(range.clone())) {
+            let (start, end) = (start.max(range.start), span.end.min(range.end));
+            if start >= end {
+                continue;
+            }
+            if at < start {
+                parts.push((at..start, Candidates::one(self.initial)));
+            }
+            parts.push((start..end, span.candidates.clone()));
+            at = end;
+        }
+        if at < range.end {
+            parts.push((at..range.end, Candidates::one(self.initial)));
+        }
+        parts
+    }
+
+    /// A write of a range begins: from now on it may be seen.
+    fn may_become(&mut self, range: &Range<u64>, version: u64) {
+        self.cover(range);
+        for (_, span) in self.spans.range_mut(range.clone()) {
+            span.candidates.add(version);
+        }
+    }
+
+    /// A write of a range has been answered: what `keep` does not name is gone for good.
+    fn settle(&mut self, range: &Range<u64>, version: u64, keep: impl Fn(u64) -> bool) {
+        let mut settled = true;
+        for (_, span) in self.spans.range_mut(range.clone()) {
+            span.candidates.retain(&keep);
+            settled &= span.candidates.is_one();
+        }
+        if settled {
+            self.set(range, version);
+        }
+    }
+
+    /// A range is known to hold one version.
+    fn set(&mut self, range: &Range<u64>, version: u64) {
+        self.cover(range);
+        let starts: Vec<u64> = self.spans.range(range.clone()).map(|(&start, _)| start).collect();
+        starts.iter().for_each(|start| drop(self.spans.remove(start)));
+        self.spans
+            .insert(range.start, Span { end: range.end, candidates: Candidates::one(version) });
+    }
+
+    /// Makes spans of all of a range, none of which reaches beyond it.
+    fn cover(&mut self, range: &Range<u64>) {
+        self.split(range.start);
+        self.split(range.end);
+        for (part, candidates) in self.of(range) {
+            self.spans.entry(part.start).or_insert(Span { end: part.end, candidates });
+        }
+    }
+
+    fn split(&mut self, at: u64) {
+        let Some((_, span)) = self.spans.range_mut(..at).next_back() else { return };
+        if span.end > at {
+            let rest = Span { end: span.end, candidates: span.candidates.clone() };
+            span.end = at;
+            self.spans.insert(at, rest);
+        }
+    }
+}
+
+#[cfg(test)]
+mod pattern_tests {
+    use super::*;
+
+    #[test]
+    fn any_part_of_the_bytes_is_recognised_and_any_change_is_found() {
+        let pattern = Pattern::new(3, 7);
+        let mut whole = [0; 64];
+        pattern.fill(40, &mut whole);
+        for start in 0..20 {
+            for end in start..64 {
+                let mut part = vec![0; end - start];
+                pattern.fill(40 + start as u64, &mut part);
+                assert_eq!(part, whole[start..end]);
+                assert_eq!(pattern.mismatch(40 + start as u64, &part), None);
+                if let Some(byte) = part.last_mut() {
+                    *byte ^= 1;
+                    assert_eq!(pattern.mismatch(40 + start as u64, &part), Some(part.len() - 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn another_version_volume_or_address_has_other_bytes() {
+        let mut bytes = [0; 4096];
+        Pattern::new(0, 1).fill(8192, &mut bytes);
+        assert!(Pattern::new(0, 2).mismatch(8192, &bytes).is_some());
+        assert!(Pattern::new(1, 1).mismatch(8192, &bytes).is_some());
+        assert!(Pattern::new(0, 1).mismatch(4096, &bytes).is_some());
+    }
+}
+
+#[cfg(test)]
+mod spans_tests {
+    use super::*;
+
+    fn parts(spans: &Spans, range: Range<u64>) -> Vec<(Range<u64>, Vec<u64>)> {
+        spans
+            .of(&range)
+            .into_iter()
+            .map(|(part, candidates)| (part, candidates.iter().collect()))
+            .collect()
+    }
+
+    #[test]
+    fn overlapping_writes_leave_what_each_may_have_left() {
+        let mut spans = Spans::new(0);
+        spans.may_become(&(10..20), 2);
+        assert_eq!(parts(&spans, 5..15), [(5..10, vec![0]), (10..15, vec![0, 2])]);
+        spans.may_become(&(15..30), 4);
+        spans.settle(&(10..20), 2, |version| version >= 2);
+        assert_eq!(
+            parts(&spans, 0..40),
+            [
+                (0..10, vec![0]),
+                (10..15, vec![2]),
+                (15..20, vec![2, 4]),
+                (20..30, vec![0, 4]),
+                (30..40, vec![0])
+            ]
+        );
+        spans.settle(&(15..30), 4, |version| version >= 4);
+        assert_eq!(parts(&spans, 12..30), [(12..15, vec![2]), (15..30, vec![4])]);
+    }
+
+    #[test]
+    fn what_is_written_over_and_over_stays_one_span() {
+        let mut spans = Spans::new(0);
+        for version in 1..100 {
+            let range = version..version + 1;
+            spans.may_become(&range, version);
+            spans.settle(&range, version, |other| other == version);
+        }
+        spans.may_become(&(0..200), 100);
+        spans.settle(&(0..200), 100, |other| other == 100);
+        assert_eq!(spans.spans.len(), 1);
+        assert_eq!(parts(&spans, 3..7), [(3..7, vec![100])]);
     }
 }

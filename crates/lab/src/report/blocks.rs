@@ -1,9 +1,9 @@
 //! The block cache at several sizes as a report: what reads miss, what is written and what
 //! admissions let in, against size.
 
-use super::table::{Group, Rank, Row, Table};
-use super::{Axis, Chart, Point, Report, Scale, Section, Series, Unit};
+use super::{Axis, Chart, Group, Point, Rank, Report, Row, Scale, Section, Series, Table, Unit};
 use crate::admission::AdmissionOutcome;
+use crate::replay::{IntervalResult, Latencies, ReplayResult, TierOutcome};
 use crate::simulate::blocks::{BlockInterval, BlockSimulationResult};
 
 /// A chart's name, its title, how to read it, its unit, and what it shows of an outcome.
@@ -47,7 +47,7 @@ const VIEWS: [View; 4] = [
 ];
 
 /// A report with one section. Block sizes and admissions that were compared have a line each.
-pub fn report(command: &str, trace: &str, outcomes: &[BlockSimulationResult]) -> Report {
+pub fn blocks_report(command: &str, trace: &str, outcomes: &[BlockSimulationResult]) -> Report {
     let mut names: Vec<String> = Vec::new();
     for name in outcomes.iter().map(|outcome| name(outcome, outcomes)) {
         if !names.contains(&name) {
@@ -207,4 +207,301 @@ fn ratio(hits: u64, all: u64) -> String {
 
 fn bytes(bytes: u64) -> String {
     Unit::Bytes.value(bytes as f64)
+}
+
+/// The shares at which the lines have points: close where they bend, and with ever more nines.
+const SHARES: [f64; 23] = [
+    0.001, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.97, 0.98, 0.99,
+    0.995, 0.999, 0.9995, 0.9999, 0.99999, 0.999999,
+];
+
+/// A report with one section.
+pub fn replay_report(command: &str, outcome: &ReplayResult) -> Report {
+    let cache = match outcome.tiers.len() {
+        0 => {
+            let size = Unit::Bytes.value(outcome.cache_bytes as f64);
+            format!("blocks of {} · {size} of cache · write {}", outcome.blocks, outcome.write)
+        }
+        tiers => format!("{tiers} tiers of cache"),
+    };
+    let lead = format!(
+        "{} requests in {:.3} s of {} time · {cache}",
+        Unit::Count.value(outcome.requests as f64),
+        outcome.seconds,
+        outcome.time,
+    );
+    Report {
+        title: format!("{} replayed", outcome.trace),
+        command: command.to_owned(),
+        sections: vec![Section {
+            file: None,
+            heading: outcome.trace.clone(),
+            lead,
+            summary: Some(latencies(outcome)),
+            charts: std::iter::once(latency_chart(outcome))
+                .chain(interval_charts(outcome))
+                .chain(
+                    admissions(outcome).map(|(tier, admission)| admission_chart(tier, admission)),
+                )
+                .collect(),
+            figures: Some(replay_figures(outcome)),
+        }],
+    }
+}
+
+fn kinds(outcome: &ReplayResult) -> [(&'static str, &Latencies, u64, f64); 2] {
+    [
+        ("reads", &outcome.read_latencies, outcome.reads, outcome.read_hit_ratio),
+        ("writes", &outcome.write_latencies, outcome.writes, outcome.write_hit_ratio),
+    ]
+}
+
+fn latency_chart(outcome: &ReplayResult) -> Chart {
+    let series = |(look, (name, latencies, ..)): (usize, (&str, &Latencies, u64, f64))| Series {
+        name: name.to_owned(),
+        look: Some(look),
+        points: quantiles(latencies),
+    };
+    let series: Vec<Series> = kinds(outcome).into_iter().enumerate().map(series).collect();
+    let scale =
+        Scale::of(series.iter().flat_map(|series| series.points.iter().map(|point| point.x)));
+    Chart {
+        name: "latency".into(),
+        title: "Latency".into(),
+        note: "The share of requests answered within a time.".into(),
+        x: Axis { scale, ..Axis::new("answered within", Unit::Microseconds) },
+        y: Axis { scale: Scale::Nines, ..Axis::new("share of requests", Unit::Ratio) },
+        series,
+        bands: Vec::new(),
+    }
+}
+
+/// Returns the latencies that shares of the requests do not exceed, as far as there are requests
+/// beyond.
+pub(super) fn quantiles(latencies: &Latencies) -> Vec<Point> {
+    let beyond = |share: &&f64| (1.0 - **share) * latencies.count() as f64 >= 1.0;
+    let point = |share: &f64| {
+        let x = latencies.quantile_us(*share)?;
+        Some(Point { x, y: *share, error: None })
+    };
+    // A time of zero, as of a device without a latency, has no place on a logarithmic axis.
+    SHARES.iter().filter(beyond).filter_map(point).filter(|point| point.x > 0.0).collect()
+}
+
+fn latencies(outcome: &ReplayResult) -> Table {
+    // Of what the first tier misses, each other has its own hits.
+    let hits = if outcome.tiers.is_empty() { "hits" } else { "hits in tier 0" };
+    let columns = ["", "requests", hits, "median", "p99", "p99.9", "longest"];
+    let row = |(name, latencies, requests, hits): (&str, &Latencies, u64, f64)| {
+        let mut cells =
+            vec![name.to_owned(), Unit::Count.value(requests as f64), Unit::Ratio.value(hits)];
+        let at = |share| {
+            latencies.quantile_us(share).map_or("–".into(), |us| Unit::Microseconds.value(us))
+        };
+        cells.extend([0.5, 0.99, 0.999, 1.0].map(at));
+        Row { cells, ..Row::default() }
+    };
+    let rows =
+        kinds(outcome).into_iter().filter(|(_, _, requests, _)| *requests > 0).map(row).collect();
+    table("Latencies", &columns, rows)
+}
+
+fn replay_figures(outcome: &ReplayResult) -> Table {
+    let bytes = |bytes: f64| Unit::Bytes.value(bytes);
+    let us = |us: Option<f64>| us.map_or("–".into(), |us| Unit::Microseconds.value(us));
+    let per_second =
+        |rate: Option<f64>| rate.map_or("–".into(), |rate| Unit::PerSecond.value(rate));
+    let mut rows = vec![
+        ("mean read", us(outcome.read_us_mean)),
+        ("mean write", us(outcome.write_us_mean)),
+        ("throughput", per_second(outcome.requests_per_second)),
+        ("read from backing devices", bytes(outcome.backing_read_bytes as f64)),
+        ("written to backing devices", bytes(outcome.backing_write_bytes as f64)),
+        ("metadata", bytes(outcome.metadata_bytes as f64)),
+        ("processing of a request", us(Some(outcome.processing_us))),
+    ];
+    let several = !outcome.tiers.is_empty();
+    if !several {
+        rows.extend([
+            ("read from the cache device", bytes(outcome.cache_read_bytes as f64)),
+            ("written to the cache device", bytes(outcome.cache_write_bytes as f64)),
+            ("mean block", bytes(outcome.mean_block_bytes)),
+            ("mean missed request", bytes(outcome.mean_missed_bytes)),
+        ]);
+    }
+    if let Some(it) = outcome.endurance.as_ref().filter(|_| !several) {
+        rows.push(("written to the cache device a day", bytes(it.bytes_per_day)));
+        rows.push(("drive writes a day", format!("{:.2}", it.drive_writes_per_day)));
+    }
+    if let Some(cost) = &outcome.cost {
+        rows.push(("cost, in DRAM", format!("{:.3} GiB", cost.gib)));
+        let each = per_second(cost.requests_per_second_per_gib);
+        rows.push(("throughput for the cost of a GiB of DRAM", each));
+    }
+    let row = |(name, value): (&str, String)| Row {
+        cells: vec![name.to_owned(), value],
+        ..Row::default()
+    };
+    let mut figures = table("Figures", &["", "value"], rows.into_iter().map(row).collect());
+    figures.groups.extend(outcome.tiers.iter().enumerate().map(|(number, of)| tier(number, of)));
+    figures.groups.extend(admissions(outcome).map(|(tier, admission)| {
+        let about =
+            if several { format!("Admission of tier {tier}") } else { "Admission".to_owned() };
+        admission_rows(&about, admission)
+    }));
+    figures
+}
+
+/// Makes the rows of a tier's settings and work.
+fn tier(number: usize, tier: &TierOutcome) -> Group {
+    let bytes = |bytes: u64| Unit::Bytes.value(bytes as f64);
+    let rows = [
+        ("reads", Unit::Count.value(tier.reads as f64)),
+        ("hits", Unit::Ratio.value(tier.read_hit_ratio)),
+        ("writes", Unit::Count.value(tier.writes as f64)),
+        ("read from its device", bytes(tier.cache_read_bytes)),
+        ("written to its device", bytes(tier.cache_write_bytes)),
+        ("read from below", bytes(tier.below_read_bytes)),
+        ("written below", bytes(tier.below_write_bytes)),
+        ("metadata", bytes(tier.metadata_bytes)),
+    ];
+    let row = |(name, value): (&str, String)| Row {
+        cells: vec![name.to_owned(), value],
+        ..Row::default()
+    };
+    let (size, write, evict) = (bytes(tier.cache_bytes), &tier.write, &tier.evict);
+    let heading =
+        format!("Tier {number}: {size} in blocks of {}, write {write}, evict {evict}", tier.blocks);
+    Group { heading, rows: rows.map(row).into() }
+}
+
+/// The tiers with an admission, by their numbers from the top.
+fn admissions(outcome: &ReplayResult) -> impl Iterator<Item = (usize, &AdmissionOutcome)> {
+    let alone = outcome.admission.as_ref().filter(|_| outcome.tiers.is_empty());
+    let tiers = outcome.tiers.iter().map(|tier| tier.admission.as_ref()).enumerate();
+    alone
+        .map(|admission| (0, admission))
+        .into_iter()
+        .chain(tiers.filter_map(|(at, it)| Some((at, it?))))
+}
+
+fn table(caption: &str, columns: &[&str], rows: Vec<Row>) -> Table {
+    Table {
+        caption: caption.to_owned(),
+        columns: columns.iter().map(|&column| column.to_owned()).collect(),
+        text_columns: 1,
+        groups: vec![Group { heading: String::new(), rows }],
+    }
+}
+
+/// A quantity of an interval, and its name.
+type Quantity = (&'static str, fn(&IntervalResult) -> Option<f64>);
+
+const READS: [Quantity; 4] = [
+    ("p99.9", |it| it.read_us_p999),
+    ("p99", |it| it.read_us_p99),
+    ("median", |it| it.read_us_p50),
+    ("mean", |it| it.read_us_mean),
+];
+const WRITES: [Quantity; 4] = [
+    ("p99.9", |it| it.write_us_p999),
+    ("p99", |it| it.write_us_p99),
+    ("median", |it| it.write_us_p50),
+    ("mean", |it| it.write_us_mean),
+];
+const HITS: [Quantity; 2] =
+    [("reads", |it| it.read_hit_ratio), ("writes", |it| it.write_hit_ratio)];
+const PACE: [Quantity; 1] = [("requests", |it| it.requests_per_second)];
+
+/// Returns the charts of a replay with intervals; none without.
+fn interval_charts(outcome: &ReplayResult) -> impl Iterator<Item = Chart> {
+    let intervals = &outcome.series;
+    let of = |name: &str, title: &str, y: Axis, quantities: &[Quantity]| Chart {
+        name: name.to_owned(),
+        title: title.to_owned(),
+        note: format!("Each point is an interval, at its end: {} of them.", intervals.len()),
+        x: Axis::new("requests", Unit::Count),
+        y,
+        series: quantities
+            .iter()
+            .enumerate()
+            .map(|(at, it)| interval_line(at, it, intervals))
+            .collect(),
+        bands: Vec::new(),
+    };
+    let us = || Axis::new("latency", Unit::Microseconds);
+    let charts = [
+        of("hits-over-time", "Hits over time", Axis::new("hit ratio", Unit::Ratio), &HITS),
+        of("read-latency-over-time", "Reads over time", us(), &READS),
+        of("write-latency-over-time", "Writes over time", us(), &WRITES),
+        of("pace-over-time", "Requests over time", Axis::new("rate", Unit::PerSecond), &PACE),
+    ];
+    let told = |chart: &Chart| chart.series.iter().any(|series| !series.points.is_empty());
+    charts.into_iter().filter(told)
+}
+
+fn interval_line(at: usize, (name, value): &Quantity, intervals: &[IntervalResult]) -> Series {
+    let point = |interval: &IntervalResult| {
+        let x = (interval.after_requests + interval.requests) as f64;
+        Some(Point { x, y: value(interval)?, error: None })
+    };
+    let points = intervals.iter().filter_map(point).collect();
+    Series { name: (*name).to_owned(), look: Some(at), points }
+}
+
+/// The figures of an admission, under a heading that says whose it is.
+fn admission_rows(about: &str, admission: &AdmissionOutcome) -> Group {
+    let row =
+        |name: &str, value: String| Row { cells: vec![name.to_owned(), value], ..Row::default() };
+    let count = |blocks: u64| Unit::Count.value(blocks as f64);
+    let share = |blocks: u64| {
+        let of = blocks as f64 / admission.offered_blocks.max(1) as f64;
+        format!("{}, {}", count(blocks), Unit::Ratio.value(of))
+    };
+    let mut rows = vec![
+        row("smallest blocks offered", count(admission.offered_blocks)),
+        row("admitted", share(admission.admitted_blocks)),
+        row("bypassed", share(admission.bypassed_blocks)),
+    ];
+    let declined = admission.declined.iter();
+    rows.extend(declined.map(|it| row(&format!("declined by {}", it.by), share(it.blocks))));
+    if admission.ordered_blocks > 0 {
+        rows.push(row("fetched as ordered", count(admission.ordered_blocks)));
+    }
+    if admission.stores_withheld > 0 {
+        rows.push(row(
+            "blocks not made, as nothing was to leave",
+            count(admission.stores_withheld),
+        ));
+    }
+    rows.push(row("memory of the admission", Unit::Bytes.value(admission.admission_bytes as f64)));
+    Group { heading: format!("{about}: {}", admission.admission), rows }
+}
+
+/// Draws the fate of the offers, a row each; `tier` is its number from the top.
+fn admission_chart(tier: usize, admission: &AdmissionOutcome) -> Chart {
+    let one = |(look, (name, blocks)): (usize, (String, u64))| Series {
+        name,
+        look: Some(look),
+        points: vec![Point { x: tier as f64, y: blocks as f64, error: None }],
+    };
+    let fates = [("admitted", admission.admitted_blocks), ("bypassed", admission.bypassed_blocks)];
+    let fates = fates.map(|(name, blocks)| (name.to_owned(), blocks)).into_iter();
+    let declined =
+        admission.declined.iter().map(|it| (format!("declined by {}", it.by), it.blocks));
+    let several =
+        if admission.declined.is_empty() { "" } else { " What several declined counts for each." };
+    Chart {
+        name: format!("admission-{tier}"),
+        title: format!("Admission: {}", admission.admission),
+        note: format!(
+            "What became of the {} smallest blocks that were read or written and not \
+             cached.{several}",
+            Unit::Count.value(admission.offered_blocks as f64)
+        ),
+        x: Axis::new("tier", Unit::Count),
+        y: Axis::new("smallest blocks", Unit::Count),
+        series: fates.chain(declined).enumerate().map(one).collect(),
+        bands: Vec::new(),
+    }
 }

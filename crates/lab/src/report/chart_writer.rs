@@ -9,9 +9,10 @@ use std::sync::OnceLock;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{FontStyle, FontTransform, register_font};
+use plotters::style::{FontStyle, FontTransform, RGBColor, register_font};
 
-use super::look::{Colour, Look, Marker};
+use super::chart::Chart;
+use super::{escaped, inside};
 
 /// Steps of the drawing area for each unit.
 pub(super) const FINE: u32 = 4;
@@ -91,7 +92,7 @@ impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
 
     pub(super) fn heading(&self, text: &str) -> Drawn<DB, ()> {
         let text = shortened(text, 90);
-        self.letters(&text, (16.0, 24.0), HPos::Left, super::look::TEXT, 16.0, FontStyle::Bold)
+        self.letters(&text, (16.0, 24.0), HPos::Left, TEXT, 16.0, FontStyle::Bold)
     }
 
     fn letters(
@@ -142,7 +143,7 @@ impl<'a, DB: DrawingBackend> ChartWriter<'a, DB> {
             Marker::Disc => self.area.draw(&Circle::new(self.at(place), steps(radius), fill)),
             Marker::Ring => {
                 self.area.draw(&Circle::new(self.at(place), steps(radius), fill))?;
-                let ground = super::look::GROUND.rgb().filled();
+                let ground = GROUND.rgb().filled();
                 self.area.draw(&Circle::new(self.at(place), steps(radius * 0.55), ground))
             }
             Marker::Square => {
@@ -194,4 +195,148 @@ fn register_fonts() {
             assert!(known, "the embedded font is a font");
         }
     });
+}
+
+/// A colour on light ground and the one that stands for it on dark ground.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Colour {
+    /// On light ground.
+    pub(super) light: u32,
+    /// On dark ground.
+    pub(super) dark: u32,
+}
+
+/// Text.
+pub(super) const TEXT: Colour = Colour { light: 0x1F2328, dark: 0xE6EDF3 };
+/// Text beside ticks.
+pub(super) const FAINT: Colour = Colour { light: 0x59636E, dark: 0x9DA7B1 };
+/// Lines behind the data.
+pub(super) const GRID: Colour = Colour { light: 0xE3E6EA, dark: 0x2C333B };
+/// The axis itself.
+pub(super) const AXIS: Colour = Colour { light: 0x8C959F, dark: 0x6E7781 };
+/// The ground, also inside hollow markers.
+pub(super) const GROUND: Colour = Colour { light: 0xFFFFFF, dark: 0x0D1117 };
+/// A bound.
+const BOUND: Colour = Colour { light: 0x6B7280, dark: 0xA1A9B2 };
+
+const HUES: [Colour; 7] = [
+    Colour { light: 0x0072B2, dark: 0x58A6FF },
+    Colour { light: 0xD55E00, dark: 0xFF8B3D },
+    Colour { light: 0x009E73, dark: 0x2FC99B },
+    Colour { light: 0xB84D8F, dark: 0xEE8FC6 },
+    Colour { light: 0xB07D00, dark: 0xE9B933 },
+    Colour { light: 0x3B9BD9, dark: 0xA5DCFA },
+    Colour { light: 0x4B3B8F, dark: 0xB3A5F5 },
+];
+
+/// All colours that a drawing may hold.
+pub(super) fn colours() -> impl Iterator<Item = Colour> {
+    [TEXT, FAINT, GRID, AXIS, GROUND, BOUND].into_iter().chain(HUES)
+}
+
+impl Colour {
+    pub(super) fn rgb(self) -> RGBColor {
+        let [_, red, green, blue] = self.light.to_be_bytes();
+        RGBColor(red, green, blue)
+    }
+}
+
+/// The shape at each point of a series.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marker {
+    Disc,
+    Square,
+    Triangle,
+    Diamond,
+    Ring,
+}
+
+/// The look of a series.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Look {
+    pub(super) colour: Colour,
+    pub(super) marker: Marker,
+    /// Length of a dash and of the gap after it; none for a line that is whole.
+    pub(super) dash: Option<(f64, f64)>,
+}
+
+impl Look {
+    /// Of the stretches with this number, whose key is a square.
+    pub(super) fn of_band(number: Option<usize>) -> Self {
+        Self { marker: Marker::Square, ..Self::of(number) }
+    }
+
+    /// Of the series with this number; of a bound without.
+    pub(super) fn of(number: Option<usize>) -> Self {
+        let Some(number) = number else {
+            return Self { colour: BOUND, marker: Marker::Ring, dash: Some((5.0, 4.0)) };
+        };
+        let (marker, dash) = match number / HUES.len() % 4 {
+            0 => (Marker::Disc, None),
+            1 => (Marker::Square, Some((9.0, 4.0))),
+            2 => (Marker::Triangle, Some((3.0, 3.0))),
+            _ => (Marker::Diamond, Some((14.0, 4.0))),
+        };
+        Self { colour: HUES[number % HUES.len()], marker, dash }
+    }
+}
+
+/// Width of a key.
+const KEY: u32 = 12;
+
+/// The list; empty where each name stands at the beginning of its row.
+pub(super) fn legend(chart: &Chart) -> String {
+    let chart = chart.drawable();
+    if chart.is_single() {
+        return String::new();
+    }
+    let series = chart.series.iter().map(|series| (&series.name, Look::of(series.look)));
+    let mut entries: Vec<(&String, Look)> = series.collect();
+    for band in &chart.bands {
+        let entry = (&band.name, Look::of_band(band.look));
+        if !entries.contains(&entry) {
+            entries.push(entry);
+        }
+    }
+    let item = |(name, look): (&String, Look)| format!("<li>{}{}</li>", key(&look), escaped(name));
+    let items: String = entries.into_iter().map(item).collect();
+    format!("<ul class=\"legend\">{items}</ul>\n")
+}
+
+/// A marker, as an element for a page.
+fn key(look: &Look) -> String {
+    let side = KEY * FINE;
+    let middle = f64::from(KEY) / 2.0;
+    let mut drawing = String::new();
+    {
+        let area = SVGBackend::with_string(&mut drawing, (side, side)).into_drawing_area();
+        let drawn = ChartWriter::new(&area, Letters::Browser).marker(look, (middle, middle), 4.5);
+        // A string takes everything: no drawing into one fails.
+        area.present().and(drawn).unwrap_or_default();
+    }
+    format!(
+        "<svg class=\"key\" viewBox=\"0 0 {side} {side}\" aria-hidden=\"true\">{}</svg>",
+        inside(&drawing)
+    )
+}
+
+#[cfg(test)]
+mod look_tests {
+    use super::*;
+
+    #[test]
+    fn the_first_twenty_eight_series_look_different() {
+        let looks: Vec<Look> = (0..28).map(|number| Look::of(Some(number))).collect();
+        for (at, look) in looks.iter().enumerate() {
+            assert!(!looks[..at].contains(look));
+            assert_ne!(*look, Look::of(None));
+        }
+    }
+
+    #[test]
+    fn no_two_inks_share_a_light_colour() {
+        let mut lights: Vec<u32> = colours().map(|colour| colour.light).collect();
+        lights.sort_unstable();
+        assert!(lights.windows(2).all(|pair| pair[0] != pair[1]));
+    }
 }

@@ -1,12 +1,16 @@
-//! A chart with lines: each named at its right end, so that no legend has to be looked up.
+//! Draws charts on any drawing area of plotters: into the page as SVG, into pixels for a PNG.
+//!
+//! A chart with several places along x has lines, each named at its right end, so that no legend
+//! has to be looked up. With one place along x it has a row for each series, best first: a dot on a
+//! common axis and the number beside it.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
-use super::axis::{Scale, Tick, span};
-use super::chart::{Band, Chart, Point, Series};
-use super::chart_writer::{ChartWriter, Drawn, FINE, Tip, WIDTH, shortened, steps};
-use super::look::{AXIS, FAINT, GRID, Look, TEXT};
+use super::chart::{Band, Chart, Point, Scale, Series, Tick, span};
+use super::chart_writer::{
+    AXIS, ChartWriter, Drawn, FAINT, FINE, GRID, Look, TEXT, Tip, WIDTH, shortened, steps,
+};
 
 /// Least distance between names, one above the other.
 const NAME_STEP: f64 = 17.0;
@@ -23,7 +27,29 @@ const WIDEST_LETTER: f64 = 8.0;
 /// More points than that on a line are not marked one by one.
 const MARKED: usize = 24;
 
+/// Where `series` are many, a chart is higher than usual.
 pub(super) fn height(chart: &Chart) -> f64 {
+    if chart.is_single() { dots_height(chart) } else { lines_height(chart) }
+}
+
+/// Draws the chart, with `heading` above it if it is not empty.
+pub(super) fn draw<DB: DrawingBackend>(
+    writer: &ChartWriter<'_, DB>,
+    chart: &Chart,
+    heading: &str,
+) -> Drawn<DB, Vec<Tip>> {
+    let top = if heading.is_empty() { 0.0 } else { 34.0 };
+    if !heading.is_empty() {
+        writer.heading(heading)?;
+    }
+    if chart.series.is_empty() {
+        writer.text("nothing to draw", (WIDTH / 2.0, top + 60.0), HPos::Center, FAINT)?;
+        return Ok(Vec::new());
+    }
+    if chart.is_single() { draw_dots(writer, chart, top) } else { draw_lines(writer, chart, top) }
+}
+
+fn lines_height(chart: &Chart) -> f64 {
     let rows = band_rows(&chart.bands).len() as f64;
     NAME_STEP * rows + (ABOVE + BELOW + NAME_STEP * chart.series.len() as f64).max(380.0)
 }
@@ -69,7 +95,7 @@ impl Frame {
     }
 }
 
-pub(super) fn draw<DB: DrawingBackend>(
+fn draw_lines<DB: DrawingBackend>(
     writer: &ChartWriter<'_, DB>,
     chart: &Chart,
     top: f64,
@@ -85,7 +111,7 @@ pub(super) fn draw<DB: DrawingBackend>(
         left: 24.0 + widest(&mut y_ticks.iter().map(|tick| &tick.text)),
         right: WIDTH - 52.0 - widest(&mut names.iter()) * 1.04,
         top: top + ABOVE + NAME_STEP * rows.len() as f64,
-        bottom: top + height(chart) - BELOW,
+        bottom: top + lines_height(chart) - BELOW,
         x: span(chart.places().iter().map(|&x| chart.x.scale.place(x))),
         y: span(y_ticks.iter().map(|tick| chart.y.scale.place(tick.value))),
         scale: chart.y.scale,
@@ -277,7 +303,7 @@ fn tips(chart: &Chart, frame: &Frame) -> Vec<Tip> {
 }
 
 /// A value with its interval.
-pub(super) fn value(chart: &Chart, point: &Point) -> String {
+fn value(chart: &Chart, point: &Point) -> String {
     let value = chart.y.unit.value(point.y);
     match point.error {
         Some(error) => format!("{value} ± {}", chart.y.unit.value(error)),
@@ -318,6 +344,70 @@ fn spread(wanted: &[f64], step: f64, top: f64, bottom: f64) -> Vec<f64> {
         }
     }
     heights
+}
+
+const DOT_ROW: f64 = 24.0;
+const DOT_NAME_LETTERS: usize = 34;
+const ABOVE_DOTS: f64 = 40.0;
+const BELOW_DOTS: f64 = 26.0;
+
+fn dots_height(chart: &Chart) -> f64 {
+    ABOVE_DOTS + BELOW_DOTS + DOT_ROW * chart.series.len().max(1) as f64
+}
+
+fn draw_dots<DB: DrawingBackend>(
+    writer: &ChartWriter<'_, DB>,
+    chart: &Chart,
+    top: f64,
+) -> Drawn<DB, Vec<Tip>> {
+    let mut rows: Vec<(&Series, &Point)> =
+        chart.series.iter().filter_map(|series| Some((series, series.points.first()?))).collect();
+    rows.sort_by(|a, b| a.1.y.total_cmp(&b.1.y));
+    let names: Vec<String> =
+        rows.iter().map(|(series, _)| shortened(&series.name, DOT_NAME_LETTERS)).collect();
+    let values: Vec<String> = rows.iter().map(|(_, point)| value(chart, point)).collect();
+    let widest = |texts: &[String]| texts.iter().map(|text| writer.width(text)).fold(0.0, f64::max);
+    let left = 34.0 + widest(&names) * 1.04;
+    let right = WIDTH - 30.0 - widest(&values) * 1.04;
+    let ticks = chart.y.round_ticks(chart.heights());
+    let (low, high) = span(ticks.iter().map(|tick| tick.value));
+    let across = |y: f64| left + (y - low) / (high - low) * (right - left);
+    let (first, bottom) = (top + ABOVE_DOTS, top + dots_height(chart) - BELOW_DOTS);
+
+    let place = chart.places().first().map_or(String::new(), |&x| chart.x.unit.value(x));
+    let caption = format!("{}, {}: {place}", chart.y.caption_with(&ticks), chart.x.label);
+    writer.text(&caption, (16.0, first - 26.0), HPos::Left, TEXT)?;
+    for tick in &ticks {
+        let x = across(tick.value);
+        let color = if tick.value == 0.0 { AXIS } else { GRID };
+        writer.line((x, first), (x, bottom), color.rgb().to_rgba(), 1.0)?;
+        writer.text(&tick.text, (x, bottom + 14.0), HPos::Center, FAINT)?;
+    }
+    let mut tips = Vec::new();
+    for (at, (series, point)) in rows.iter().enumerate() {
+        let look = Look::of(series.look);
+        let (x, y) = (across(point.y), first + (at as f64 + 0.5) * DOT_ROW);
+        writer.text(&names[at], (left - 12.0, y), HPos::Right, TEXT)?;
+        if low <= 0.0 {
+            // A stem has a length, which says something only from zero.
+            writer.line((across(0.0), y), (x, y), look.colour.rgb().mix(0.5), 3.0)?;
+        } else {
+            writer.line((left, y), (right, y), GRID.rgb().to_rgba(), 1.0)?;
+        }
+        if point.error.is_some() {
+            writer.line(
+                (across(point.low()), y),
+                (across(point.high()), y),
+                look.colour.rgb().mix(0.35),
+                7.0,
+            )?;
+        }
+        writer.marker(&look, (x, y), 5.0)?;
+        writer.text(&values[at], (WIDTH - 16.0, y), HPos::Right, TEXT)?;
+        let area = [0.0, y - DOT_ROW / 2.0, WIDTH, DOT_ROW];
+        tips.push(Tip { area, is_point: false, text: format!("{}\n{}", series.name, values[at]) });
+    }
+    Ok(tips)
 }
 
 #[cfg(test)]

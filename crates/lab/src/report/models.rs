@@ -4,15 +4,20 @@
 //! With the policies, disks and MPL of "Can Increasing the Hit Ratio Hurt Cache Throughput?" these
 //! are its figures 3, 5, 7, 8, 10, 12 and 14.
 
-use super::table::{Group, Row, Table};
-use super::{Axis, Band, Chart, Point, Report, Section, Series, Unit};
+use super::blocks::quantiles;
+use super::{
+    Axis, Band, Chart, Group, Point, Rank, Report, Row, Scale, Section, Series, Table, Unit,
+};
+use crate::advise::{Advice, Trial};
+use crate::interference::Calibration;
 use crate::model::{Answer, Identity, Line, Star};
+use crate::replay::Latencies;
 
 /// Curves that were solved: the lines of each, and where it is highest.
 pub type Solved = [(Vec<Line>, Star)];
 
 /// A report with a section for each policy, after one with all of them if there are several.
-pub fn report(command: &str, solved: &Solved) -> Report {
+pub fn model_report(command: &str, solved: &Solved) -> Report {
     let mut policies: Vec<&str> = Vec::new();
     for (_, star) in solved {
         if !policies.contains(&star.identity.policy) {
@@ -258,4 +263,141 @@ fn figures(curves: &[&(Vec<Line>, Star)]) -> Table {
 fn table(caption: &str, columns: &[&str], text_columns: usize, groups: Vec<Group>) -> Table {
     let columns = columns.iter().map(|&column| column.to_owned()).collect();
     Table { caption: caption.to_owned(), columns, text_columns, groups }
+}
+
+/// A report with one section and one chart: a line for each size of operations.
+pub fn calibration_report(calibration: &Calibration) -> Report {
+    let line = |(at, size): (usize, &crate::interference::OfBlock)| Series {
+        name: format!("reads of {}", Unit::Bytes.value(size.block_bytes as f64)),
+        look: Some(at),
+        points: size
+            .points
+            .iter()
+            .map(|point| {
+                let (low, high) =
+                    (point.read_bytes_per_second_low, point.read_bytes_per_second_high);
+                let (x, y) = (point.write_share, point.read_bytes_per_second);
+                Point { x, y, error: Some((high - low) / 2.0) }
+            })
+            .collect(),
+    };
+    let chart = Chart {
+        name: "reads".into(),
+        title: "Reads beside writes".into(),
+        note: "Bytes read in a second, by the share of the operations that write.".into(),
+        x: Axis::new("share of writes", Unit::Ratio),
+        y: Axis::new("bytes read in a second", Unit::Bytes),
+        series: calibration.sizes.iter().enumerate().map(line).collect(),
+        bands: Vec::new(),
+    };
+    let section =
+        Section { heading: calibration.device.clone(), charts: vec![chart], ..Section::default() };
+    Report {
+        title: format!("{} under writes", calibration.device),
+        sections: vec![section],
+        ..Report::default()
+    }
+}
+
+/// A report with one section.
+pub fn advice_report(command: &str, advice: &Advice) -> Report {
+    let three = [("best", &advice.best), ("default", &advice.default), ("bare", &advice.bare)];
+    let charts = [
+        ("read-latency", "Reads", (|trial| &trial.result.read_latencies) as LatenciesOf),
+        ("write-latency", "Writes", |trial| &trial.result.write_latencies),
+    ];
+    Report {
+        title: format!("{}: a cache for it", advice.trace),
+        command: command.to_owned(),
+        sections: vec![Section {
+            heading: advice.trace.clone(),
+            lead: [&[advice.verdict.clone()][..], &advice.warnings].concat().join(" "),
+            file: advice.toml.as_ref().map(|toml| ("floe.toml".to_owned(), toml.clone())),
+            summary: Some(trials_summary(&three)),
+            charts: charts
+                .into_iter()
+                .filter(|(.., of)| of(&advice.bare).count() > 0)
+                .map(|(name, title, of)| quantile_chart(name, title, &three, of))
+                .collect(),
+            figures: Some(finalists(advice)),
+        }],
+    }
+}
+
+type LatenciesOf = fn(&Trial) -> &Latencies;
+
+fn quantile_chart(name: &str, title: &str, three: &[(&str, &Trial); 3], of: LatenciesOf) -> Chart {
+    let series = |(look, (name, trial)): (usize, &(&str, &Trial))| Series {
+        name: (*name).to_owned(),
+        look: Some(look),
+        points: quantiles(of(trial)),
+    };
+    let series: Vec<Series> = three.iter().enumerate().map(series).collect();
+    let scale =
+        Scale::of(series.iter().flat_map(|series| series.points.iter().map(|point| point.x)));
+    Chart {
+        name: name.into(),
+        title: title.into(),
+        note: "The share of requests answered within a time.".into(),
+        x: Axis { scale, ..Axis::new("answered within", Unit::Microseconds) },
+        y: Axis { scale: Scale::Nines, ..Axis::new("share of requests", Unit::Ratio) },
+        series,
+        bands: Vec::new(),
+    }
+}
+
+const TRIAL_COLUMNS: [&str; 9] = [
+    "",
+    "mean",
+    "read p50",
+    "read p99",
+    "read p99.9",
+    "write p99",
+    "requests",
+    "written a year",
+    "memory",
+];
+
+fn trials_summary(three: &[(&str, &Trial); 3]) -> Table {
+    let row = |(name, trial): &(&str, &Trial)| Row {
+        cells: trial_cells(name, trial),
+        rank: if *name == "best" { Rank::Best } else { Rank::Usual },
+    };
+    trials_table("Best, default and bare", three.iter().map(row).collect())
+}
+
+fn finalists(advice: &Advice) -> Table {
+    let row = |trial: &Trial| Row {
+        cells: trial_cells(&trial.candidate.to_string(), trial),
+        ..Row::default()
+    };
+    trials_table("Trials of the last round", advice.finalists.iter().map(row).collect())
+}
+
+fn trial_cells(name: &str, trial: &Trial) -> Vec<String> {
+    let us = |time: Option<f64>| time.map_or("–".into(), |us| Unit::Microseconds.value(us));
+    let result = &trial.result;
+    vec![
+        name.to_owned(),
+        us(Some(trial.mean_us)),
+        us(result.read_us_p50),
+        us(result.read_us_p99),
+        us(result.read_us_p999),
+        us(result.write_us_p99),
+        result.requests_per_second.map_or("–".into(), |rate| Unit::PerSecond.value(rate)),
+        match trial.has_pace() {
+            true => format!("{:.1} TB", trial.written_tb_per_year),
+            false => "–".to_owned(),
+        },
+        Unit::Bytes.value(result.metadata_bytes as f64),
+    ]
+}
+
+fn trials_table(caption: &str, rows: Vec<Row>) -> Table {
+    Table {
+        caption: caption.to_owned(),
+        columns: TRIAL_COLUMNS.map(str::to_owned).into(),
+        text_columns: 1,
+        groups: vec![Group { heading: String::new(), rows }],
+    }
 }

@@ -12,9 +12,8 @@ use thiserror::Error;
 
 use super::Report;
 use super::chart::Chart;
-use super::chart_writer::{ChartWriter, FINE, Letters, WIDTH};
-use super::draw;
-use super::look::GROUND;
+use super::chart_writer::{ChartWriter, FINE, GROUND, Letters, WIDTH};
+use super::lines::{draw, height};
 
 /// Pixels for each unit.
 const PIXELS: u32 = 2;
@@ -87,13 +86,13 @@ pub fn encode(chart: &Chart, about: &str) -> Result<Vec<u8>, Error> {
     let drawable = chart.drawable();
     let heading =
         if about.is_empty() { chart.title.clone() } else { format!("{} – {about}", chart.title) };
-    let size = (WIDTH as u32, (draw::height(&drawable) + 34.0).ceil() as u32);
+    let size = (WIDTH as u32, (height(&drawable) + 34.0).ceil() as u32);
     let fine = (size.0 * FINE, size.1 * FINE);
     let mut pixels = vec![0; fine.0 as usize * fine.1 as usize * 3];
     {
         let area = BitMapBackend::with_buffer(&mut pixels, fine).into_drawing_area();
         area.fill(&GROUND.rgb()).map_err(|e| failed(e.to_string()))?;
-        draw::draw(&ChartWriter::new(&area, Letters::Embedded), &drawable, &heading)
+        draw(&ChartWriter::new(&area, Letters::Embedded), &drawable, &heading)
             .map_err(|e| failed(e.to_string()))?;
         area.present().map_err(|e| failed(e.to_string()))?;
     }

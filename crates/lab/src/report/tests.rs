@@ -1,6 +1,6 @@
 //! Tests of the page and of the pictures.
 
-use super::outcomes::{Sizes, report};
+use super::outcomes::{Sizes, simulation_report};
 use super::{Chart, Report, Scale, html, png};
 use crate::simulate::objects::SimulationResult;
 
@@ -29,11 +29,11 @@ fn outcome(trace: &str, policy: &str, size: u64, miss_ratio: f64) -> SimulationR
 }
 
 fn page(outcomes: &[SimulationResult]) -> String {
-    html(&report("A title", "floe simulate t --policy lru", Sizes::Objects, outcomes))
+    html(&simulation_report("A title", "floe simulate t --policy lru", Sizes::Objects, outcomes))
 }
 
 fn of(outcomes: &[SimulationResult]) -> Report {
-    report("A title", "floe simulate", Sizes::Objects, outcomes)
+    simulation_report("A title", "floe simulate", Sizes::Objects, outcomes)
 }
 
 fn several() -> Vec<SimulationResult> {
@@ -127,7 +127,7 @@ fn hostile_names_are_only_text() {
     let name = "</title><script>alert(\"1\")</script>&\u{0}'";
     let outcomes =
         [outcome(name, name, 1, 0.5), outcome(name, "lru", 1, 0.4), outcome("b", name, 1, 0.5)];
-    let page = html(&report(name, name, Sizes::Objects, &outcomes));
+    let page = html(&simulation_report(name, name, Sizes::Objects, &outcomes));
     check_form(&page);
     assert!(!page.contains("<script"));
     assert!(!page.contains('\0'));

@@ -13,7 +13,7 @@ use floe_trace::Op;
 use serde::Serialize;
 use std::collections::HashMap;
 
-use super::intervals::{End, ends};
+use super::stream::{End, ends};
 use crate::admission::AdmissionOutcome;
 use crate::interval::Interval;
 

@@ -14,8 +14,6 @@ use floe_policy::mix;
 pub use floe_trace::NEVER;
 use floe_trace::{Kind, Numbering, Op, Request};
 
-use super::changes::Change;
-use super::intervals::{End, Ends, ends};
 use crate::interval::Interval;
 
 /// Scales a hash to the share of keys below it.
@@ -362,6 +360,83 @@ impl Stream {
     }
 }
 
+/// A change of an object between two requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Change {
+    /// The request before which it happens.
+    pub(super) at: u32,
+    pub(super) key: u32,
+    /// Its new size in bytes; `None` if it is deleted.
+    pub(super) size: Option<u64>,
+}
+
+/// The end of an interval.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct End {
+    /// The first request that is not in it.
+    pub(super) at: usize,
+    /// The trace's time.
+    pub(super) seconds: Option<f64>,
+}
+
+/// Finds the ends of intervals of a time in a trace's requests.
+#[derive(Debug, Clone)]
+pub(super) struct Ends {
+    every_ns: u64,
+    began_ns: Option<u64>,
+    /// Whole intervals since the trace's begin.
+    passed: u64,
+    pub(super) found: Vec<End>,
+}
+
+impl Ends {
+    pub(super) fn new(every: Duration) -> Self {
+        let every_ns = u64::try_from(every.as_nanos()).unwrap_or(u64::MAX).max(1);
+        Self { every_ns, began_ns: None, passed: 0, found: Vec::new() }
+    }
+
+    /// Takes in the time of a request that is the first after `at` others. One that goes back
+    /// belongs to the interval under way.
+    pub(super) fn note(&mut self, time_ns: u64, at: usize) {
+        let since = time_ns.saturating_sub(*self.began_ns.get_or_insert(time_ns));
+        let passed = since / self.every_ns;
+        if passed > self.passed {
+            self.end(at);
+            self.passed = passed;
+        }
+    }
+
+    /// Ends the interval under way before request `at`.
+    pub(super) fn end(&mut self, at: usize) {
+        let seconds = (self.passed + 1) as f64 * self.every_ns as f64 / 1e9;
+        self.found.push(End { at, seconds: Some(seconds) });
+    }
+}
+
+/// Returns the ends of a trace's intervals, of which the first `warmup` requests have none.
+pub(super) fn ends(
+    times_ns: impl ExactSizeIterator<Item = u64>,
+    warmup: usize,
+    interval: Interval,
+) -> Vec<End> {
+    let requests = times_ns.len();
+    match interval {
+        Interval::Requests(every) => {
+            let every = usize::try_from(every).unwrap_or(usize::MAX).max(1);
+            let whole = (requests - warmup).div_ceil(every);
+            let at = |number: usize| requests.min(warmup.saturating_add(number * every));
+            (1..=whole).map(|number| End { at: at(number), seconds: None }).collect()
+        }
+        Interval::Time(every) => {
+            let mut ends = Ends::new(every);
+            times_ns.enumerate().for_each(|(at, time_ns)| ends.note(time_ns, at));
+            ends.end(requests);
+            ends.found.retain(|end| end.at > warmup);
+            ends.found
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -424,5 +499,31 @@ mod tests {
             (0..4).map(|at| stream.writes(at)).collect::<Vec<_>>(),
             [true, true, true, false]
         );
+    }
+}
+
+#[cfg(test)]
+mod intervals_tests {
+    use super::*;
+
+    fn found(times_s: &[u64], warmup: usize, interval: Interval) -> Vec<(usize, Option<f64>)> {
+        let times_ns = times_s.iter().map(|second| second * 1_000_000_000);
+        ends(times_ns, warmup, interval).iter().map(|end| (end.at, end.seconds)).collect()
+    }
+
+    #[test]
+    fn intervals_of_requests_begin_after_warm_up_and_the_last_is_what_is_left() {
+        let of = |warmup| found(&[0; 10], warmup, Interval::Requests(4));
+        assert_eq!(of(0), [(4, None), (8, None), (10, None)]);
+        assert_eq!(of(2), [(6, None), (10, None)]);
+    }
+
+    #[test]
+    fn intervals_of_a_time_begin_with_the_trace_and_none_is_empty() {
+        let minute = Interval::Time(Duration::from_secs(60));
+        let times = [1000, 1059, 1060, 1061, 1030, 1400, 1401];
+        let expected = [(2, Some(60.0)), (5, Some(120.0)), (7, Some(420.0))];
+        assert_eq!(found(&times, 0, minute), expected);
+        assert_eq!(found(&times, 2, minute), expected[1..]);
     }
 }

@@ -9,15 +9,230 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use floe_policy::admission::{Admission, Admissions, Fetch, Orders, Room, Times, Traffic, Window};
-use floe_policy::owner::{DenseIndex, SlotOwner};
+use floe_policy::owner::{DenseIndex, SlotOwner, SlotWeights};
 use floe_policy::registry::Visitor;
-use floe_policy::{Access, Direction, Policy, Tick, mix};
+use floe_policy::streams::Streams;
+use floe_policy::{Access, Direction, Policy, Slot, Tick, mix};
+use serde::Serialize;
 
-use super::changes::{Change, Scale};
-use super::intervals::{Seen, SimulatedInterval, Watch};
-use super::latency::Latency;
-use super::positions::Positions;
-use super::stream::{NEVER, Stream};
+use super::stream::{Change, End, NEVER, Stream};
+
+/// The times of a hit, a miss and an insertion.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Latency {
+    /// A hit, in microseconds.
+    pub hit_us: f64,
+    /// A miss, in microseconds.
+    pub miss_us: f64,
+    /// Putting an object in on a miss, with the eviction that makes room, in microseconds. The
+    /// request waits for it. What a policy or an admission orders to be fetched is put in beside
+    /// the requests, and costs none of them.
+    pub insert_us: f64,
+}
+
+impl Latency {
+    /// Returns the mean time of a request, of which these shares miss and put something in.
+    pub(super) fn mean_us(&self, missed: f64, inserted: f64) -> f64 {
+        self.hit_us + missed * (self.miss_us - self.hit_us) + inserted * self.insert_us
+    }
+}
+
+/// The streams of a trace, and the key at each position where a policy fetches ahead. A position
+/// that several volumes have stands for the volume that used it first.
+pub(super) struct Positions<'a> {
+    streams: Option<Streams>,
+    numbers: &'a [u64],
+    fetches_from: u64,
+    keys: HashMap<u64, u32>,
+}
+
+impl<'a> Positions<'a> {
+    pub(super) fn of<P: Policy>(stream: &'a Stream, order: &P) -> Self {
+        let mut keys = HashMap::new();
+        let fetches_from = order.fetches_ahead();
+        if fetches_from.is_some() {
+            for (key, &number) in (0..).zip(&stream.numbers) {
+                keys.entry(number).or_insert(key);
+            }
+        }
+        Self {
+            streams: P::INFO.streams.then(Streams::default),
+            numbers: &stream.numbers,
+            fetches_from: fetches_from.unwrap_or(u64::MAX),
+            keys,
+        }
+    }
+
+    /// Follows streams for an admission, too.
+    pub(super) fn followed_if(mut self, wanted: bool) -> Self {
+        self.streams = self.streams.or_else(|| wanted.then(Streams::default));
+        self
+    }
+
+    /// Returns the length of the run of positions that a request ends; 0 where it is not followed.
+    #[inline]
+    pub(super) fn follow(&mut self, key: u32) -> u64 {
+        let Some(streams) = &mut self.streams else { return 0 };
+        let position = self.numbers[key as usize];
+        position + 1 - streams.follow(&(position..position + 1))
+    }
+
+    /// Returns the keys to be fetched after the last request. Keys that the trace never asks for
+    /// are unknown, and not fetched.
+    #[inline]
+    pub(super) fn ahead(&mut self) -> impl Iterator<Item = u32> + use<> {
+        let ahead = self.streams.as_mut().and_then(|streams| streams.ahead(self.fetches_from));
+        let keys =
+            ahead.into_iter().flatten().filter_map(|position| self.keys.get(&position).copied());
+        keys.collect::<Vec<u32>>().into_iter()
+    }
+}
+
+/// Sizes as policies learn them: in bytes, or where an object has 4 GiB or more, in such a power of
+/// two of bytes that the largest fits their 32 bits. What fits the cache is counted in bytes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale(u32);
+
+impl Scale {
+    /// The scale for objects of up to so many bytes.
+    pub(super) fn of(largest: u64) -> Self {
+        Self((u64::BITS - largest.leading_zeros()).saturating_sub(u32::BITS))
+    }
+
+    /// Returns a size as the policy learns it, which is at least 1.
+    #[inline]
+    pub(super) fn told(self, size: u64) -> u32 {
+        ((size >> self.0) as u32).max(1)
+    }
+
+    /// Returns a capacity as the policy learns it.
+    pub(super) fn room(self, capacity: u64) -> u64 {
+        capacity >> self.0
+    }
+
+    /// Tells a policy the capacity in its unit, where that is not bytes.
+    pub(super) fn set_capacity<P: Policy>(self, policy: &mut P, capacity: u64) {
+        if self.0 > 0 {
+            policy.set_capacity(self.room(capacity));
+        }
+    }
+
+    /// Deletes an object or gives it another size, if it is held.
+    #[cold]
+    pub(super) fn apply<P: Policy, W: SlotWeights>(
+        self,
+        change: &Change,
+        owner: &mut SlotOwner<P, DenseIndex, W>,
+        evicted: impl FnMut(Slot, u32, u64),
+    ) {
+        match (owner.find(change.key), change.size) {
+            (None, _) => {}
+            (Some(slot), None) => owner.remove(slot),
+            (Some(slot), Some(size)) => owner.reweigh(slot, size, self.told(size), evicted),
+        }
+    }
+}
+
+/// One interval of a simulation of policies.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct SimulatedInterval {
+    /// Requests that were counted before it.
+    pub after_requests: u64,
+    /// Its requests.
+    pub requests: u64,
+    /// Its end in the trace's time, since the trace's begin; only of intervals of a time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// The number of requests that found their object.
+    pub hits: u64,
+    /// The number of requests that did not.
+    pub misses: u64,
+    /// Share of requests that missed.
+    pub miss_ratio: f64,
+    /// Share of bytes that missed; the same as `miss_ratio` where objects have no sizes.
+    pub byte_miss_ratio: f64,
+    /// Objects put in, where an admission was asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inserted: Option<u64>,
+}
+
+/// Counts of a simulation since the end of warm-up.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Seen {
+    pub(super) hits: u64,
+    pub(super) bytes: u64,
+    pub(super) missed_bytes: u64,
+    pub(super) inserted: Option<u64>,
+}
+
+/// Watches a simulation's loop over a stream.
+#[derive(Debug)]
+pub(super) struct Watch<'a> {
+    /// The next request before which [`change`](Self::change) and [`turn`](Self::turn) are to be
+    /// called.
+    pub(super) next: usize,
+    warmup: usize,
+    /// Those to come.
+    ends: &'a [End],
+    changes: &'a [Change],
+    begun: usize,
+    before: Seen,
+    past: Vec<SimulatedInterval>,
+}
+
+impl<'a> Watch<'a> {
+    /// Watches from the first request on.
+    pub(super) fn new(warmup: usize, ends: &'a [End], changes: &'a [Change]) -> Self {
+        let (begun, before) = (warmup, Seen::default());
+        Self { next: 0, warmup, ends, changes, begun, before, past: Vec::new() }
+    }
+
+    /// Returns the next change of an object that happens before a request.
+    pub(super) fn change(&mut self, at: usize) -> Option<&'a Change> {
+        let (change, rest) = self.changes.split_first()?;
+        let is_due = change.at as usize == at;
+        self.changes = if is_due { rest } else { self.changes };
+        is_due.then_some(change)
+    }
+
+    /// Ends warm-up, or an interval. Returns whether counting begins anew.
+    #[cold]
+    pub(super) fn turn(&mut self, at: usize, seen: Seen) -> bool {
+        if self.ends.first().is_some_and(|end| end.at == at) {
+            self.end(seen);
+        }
+        let change = self.changes.first().map_or(usize::MAX, |change| change.at as usize);
+        let end = self.ends.first().map_or(usize::MAX, |end| end.at);
+        let warmed_up = if at < self.warmup { self.warmup } else { usize::MAX };
+        self.next = change.min(end).min(warmed_up);
+        at == self.warmup
+    }
+
+    fn end(&mut self, seen: Seen) {
+        let Some((end, rest)) = self.ends.split_first() else { return };
+        let before = std::mem::replace(&mut self.before, seen);
+        let requests = (end.at - self.begun) as u64;
+        let hits = seen.hits - before.hits;
+        let bytes = (seen.bytes - before.bytes).max(1) as f64;
+        self.past.push(SimulatedInterval {
+            after_requests: (self.begun - self.warmup) as u64,
+            requests,
+            seconds: end.seconds,
+            hits,
+            misses: requests - hits,
+            miss_ratio: (requests - hits) as f64 / requests.max(1) as f64,
+            byte_miss_ratio: (seen.missed_bytes - before.missed_bytes) as f64 / bytes,
+            inserted: seen.inserted.map(|now| now - before.inserted.unwrap_or_default()),
+        });
+        (self.begun, self.ends) = (end.at, rest);
+    }
+
+    /// Ends the last interval. Returns all.
+    pub(super) fn finish(mut self, seen: Seen) -> Vec<SimulatedInterval> {
+        self.end(seen);
+        self.past
+    }
+}
 
 /// Requests between two windows: divides the 200 between checks of FussyCache, so that these come
 /// when they are due.
