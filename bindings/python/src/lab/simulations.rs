@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use floe_lab::simulate::on_all_cores;
-use floe_lab::simulate::{Grid, Reading};
 use floe_lab::simulate::objects::{self, Latency, Run, SimulationResult};
+use floe_lab::simulate::on_all_cores;
 use floe_lab::simulate::stream::Stream;
+use floe_lab::simulate::{Grid, Reading};
 use floe_lab::sizes::Sizes;
 use floe_policy::admission::registry::choices;
 use pyo3::prelude::*;
