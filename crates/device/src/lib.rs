@@ -46,7 +46,7 @@ pub use mirror::{
     FolderWitness, Generation, HalfStatus, ImageWitness, KnownWitness, MirrorDevice, MirrorRefusal,
     MirrorStatus, MirrorWatch, NoWitness, RaiseError, Witness,
 };
-pub use nbd::{NbdDevice, NbdError, NbdName, NbdSocket, NbdSource};
+pub use nbd::{NbdError, NbdName, NbdSocket};
 pub use place::Place;
 pub use rbd::{RbdDevice, RbdError, RbdName, RbdSource, RbdWatch};
 pub use ring::{Event, Owner, RegisterError, Ring, RingError};

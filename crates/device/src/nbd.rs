@@ -46,10 +46,10 @@ const RING_ENTRIES: u32 = 8;
 /// The longest wait for the size of an export.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An export that is open, of which every thread can have a [`NbdDevice`](super::NbdDevice). Clones
+/// An export that is open, of which every thread can have a [`NbdDevice`]. Clones
 /// are the same one; the connection ends with the last clone and device.
 #[derive(Debug, Clone)]
-pub struct NbdSource(Arc<Opened>);
+pub(crate) struct NbdSource(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
@@ -64,7 +64,7 @@ impl NbdSource {
     /// # Errors
     /// Names the export: the server cannot be reached or does not grant it, it refuses writes, or
     /// its sizes make no device.
-    pub fn prepare(name: &NbdName, read_only: bool) -> Result<NbdSource, NbdError> {
+    pub(crate) fn prepare(name: &NbdName, read_only: bool) -> Result<NbdSource, NbdError> {
         let failed = |source| NbdError::System { export: name.to_string(), source };
         let first = connect(name, read_only)?;
         let shared = Arc::new(Shared {
@@ -77,42 +77,10 @@ impl NbdSource {
         Ok(NbdSource(Arc::new(Opened { shared, thread: Some(thread) })))
     }
 
-    /// Its size when it was opened or last refreshed.
-    pub fn size_bytes(&self) -> u64 {
-        self.0.shared.size_bytes()
-    }
-
-    /// Asks the server by a new connection how large the export is now. Devices opened from here on
-    /// have that size; open ones take it by [`Device::set_size`](crate::Device::set_size).
-    ///
-    /// # Errors
-    /// When the server cannot be reached, or the size makes no device; the old one is kept.
-    pub fn refresh(&self) -> io::Result<u64> {
-        let (to, answer) = channel();
-        self.tell(Event::Measure(to));
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the server has not answered");
-        let size = answer.recv_timeout(PATIENCE).map_err(late)??;
-        self.0.shared.size.store(size, Ordering::Relaxed);
-        Ok(size)
-    }
-
-    /// The server's address and the export's name: the protocol tells nothing better. Another disk
-    /// that the server offers by that name is not told apart.
-    pub fn identity(&self) -> Identity {
-        let uri = &self.name().uri;
-        let server = match &uri.address {
-            Address::Tcp { host, port } => format!("{host}:{port}"),
-            Address::Unix(path) => path.display().to_string(),
-        };
-        Identity::of([Fact::text(FactKind::Export, &format!("{server}/{}", uri.export))])
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &NbdName {
+    fn export(&self) -> &NbdName {
         &self.0.shared.name
     }
 
-    /// True if it is only read.
     fn is_read_only(&self) -> bool {
         self.0.shared.read_only
     }
@@ -151,7 +119,7 @@ fn start(shared: Arc<Shared>, first: Connected) -> io::Result<JoinHandle<()>> {
 
 /// A device of one thread.
 #[derive(Debug)]
-pub struct NbdDevice {
+struct NbdDevice {
     source: NbdSource,
     size: u64,
     /// Operations fail that the server has not answered for so long.
@@ -174,27 +142,22 @@ impl NbdDevice {
     ///
     /// # Errors
     /// When the system has no eventfd left.
-    pub fn new(ring: &Ring, source: &NbdSource) -> io::Result<NbdDevice> {
+    fn new(ring: &Ring, source: &NbdSource) -> io::Result<NbdDevice> {
         Ok(NbdDevice {
             source: source.clone(),
             size: source.size_bytes(),
-            timeout: source.name().timeout,
+            timeout: source.export().timeout,
             inbox: Inbox::new(ring)?,
             queue: Queue::default(),
             answers: Vec::new(),
         })
     }
 
-    /// Operations the hub has not finished.
-    pub fn in_flight(&self) -> usize {
-        self.queue.len()
-    }
-
     fn begin(&mut self, operation: Operation) -> io::Result<()> {
         let bytes = clip(&operation, self.size)?;
         let Operation { token, offset, action } = operation;
         if self.source.is_read_only() && !matches!(action, Action::Read(_) | Action::Flush) {
-            let message = format!("export {} was opened for reading only", self.source.name());
+            let message = format!("export {} was opened for reading only", self.source.export());
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
         }
         let slice = match &action {
@@ -327,24 +290,36 @@ impl DeviceSpec for NbdName {
 
 impl PreparedDevice for NbdSource {
     fn size_bytes(&self) -> u64 {
-        NbdSource::size_bytes(self)
+        self.0.shared.size_bytes()
     }
 
     fn name(&self) -> String {
-        NbdSource::name(self).to_string()
+        self.export().to_string()
     }
 
+    /// The server's address and the export's name: the protocol tells nothing better. Another disk
+    /// that the server offers by that name is not told apart.
     fn identity(&self) -> Identity {
-        NbdSource::identity(self)
+        let uri = &self.export().uri;
+        let server = match &uri.address {
+            Address::Tcp { host, port } => format!("{host}:{port}"),
+            Address::Unix(path) => path.display().to_string(),
+        };
+        Identity::of([Fact::text(FactKind::Export, &format!("{server}/{}", uri.export))])
     }
 
+    /// Asks the server for the size by a new connection.
     fn refresh(&self) -> io::Result<u64> {
-        NbdSource::refresh(self)
+        let (to, answer) = channel();
+        self.tell(Event::Measure(to));
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "the server has not answered");
+        let size = answer.recv_timeout(PATIENCE).map_err(late)??;
+        self.0.shared.size.store(size, Ordering::Relaxed);
+        Ok(size)
     }
 
     fn open(&self, ring: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {
-        let export = || NbdSource::name(self).to_string();
-        let device = NbdDevice::new(ring, self);
-        Ok(Box::new(device.map_err(|source| NbdError::System { export: export(), source })?))
+        let failed = |source| NbdError::System { export: self.export().to_string(), source };
+        Ok(Box::new(NbdDevice::new(ring, self).map_err(failed)?))
     }
 }

@@ -18,12 +18,14 @@ mod lock;
 mod name;
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::{fmt, io};
 
 use crate::buffer::Pool;
 use crate::device::Device;
 use crate::file::OpenError;
 use crate::identity::Identity;
+use crate::queue::check_measured;
 use crate::ring::Ring;
 use crate::source::{PreparedDevice, Source};
 use crate::spec::{DeviceSpec, Setting, SpecError, Wanted, size_of_present, write_timeout};
@@ -95,7 +97,7 @@ impl DeviceSpec for RbdName {
 
 impl PreparedDevice for RbdSource {
     fn size_bytes(&self) -> u64 {
-        RbdSource::size_bytes(self)
+        self.0.size.load(Ordering::Relaxed)
     }
 
     fn name(&self) -> String {
@@ -103,11 +105,14 @@ impl PreparedDevice for RbdSource {
     }
 
     fn identity(&self) -> Identity {
-        RbdSource::identity(self)
+        self.0.identity.clone()
     }
 
     fn refresh(&self) -> io::Result<u64> {
-        RbdSource::refresh(self)
+        let size = self.0.open.handles.size(self.functions())?;
+        check_measured(size)?;
+        self.0.size.store(size, Ordering::Relaxed);
+        Ok(size)
     }
 
     fn open(&self, ring: &Ring, _: &Pool) -> Result<Box<dyn Device>, OpenError> {

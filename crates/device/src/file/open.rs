@@ -18,9 +18,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustix::fs::{FlockOperation, SeekFrom, flock, seek};
 
 use crate::buffer::{Pool, SECTOR_BYTES};
-use crate::identity::{Identity, identify};
 use crate::place::{BelowKind, Place, Sysfs};
-use crate::queue::check_measured;
 use crate::system::{MemoryLimit, OWNER_ONLY, patiently};
 
 /// Options for opening a [`FileDevice`](crate::FileDevice).
@@ -155,16 +153,16 @@ pub enum OpenError {
 /// [`FileDevice`](crate::FileDevice). Clones are the same one; the lock ends with the last clone
 /// and device.
 #[derive(Debug, Clone)]
-pub struct FileSource(Arc<Opened>);
+pub struct FileSource(pub(super) Arc<Opened>);
 
 #[derive(Debug)]
-struct Opened {
-    file: File,
+pub(super) struct Opened {
+    pub(super) file: File,
     /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
-    size: AtomicU64,
+    pub(super) size: AtomicU64,
     direct: bool,
-    block_device: bool,
-    path: PathBuf,
+    pub(super) block_device: bool,
+    pub(super) path: PathBuf,
     _locks: Locks,
 }
 
@@ -199,44 +197,6 @@ impl FileSource {
     /// Its size when it was opened or last refreshed.
     pub fn size_bytes(&self) -> u64 {
         self.0.size.load(Ordering::Relaxed)
-    }
-
-    /// Looks how large it is now. Devices opened from here on have that size; open ones take it by
-    /// [`Device::set_size`](crate::Device::set_size).
-    ///
-    /// # Errors
-    /// When the size cannot be found out or is not a positive multiple of 512; the old one is kept.
-    pub fn refresh(&self) -> io::Result<u64> {
-        let mut size = self.size_now()?;
-        check_measured(size)?;
-        if self.is_direct() && !direct_works(&self.0.file, size) {
-            size -= size % SECTOR_BYTES; // an odd end that only the page cache could read
-        }
-        let before = self.0.size.load(Ordering::Relaxed);
-        if self.is_direct() && size > before && !before.is_multiple_of(SECTOR_BYTES) {
-            // Whoever let the file grow has changed the page of its old end in the page cache.
-            // Linux fails the next flush if a direct write finds that page there, not written yet.
-            self.0.file.sync_data()?;
-        }
-        self.0.size.store(size, Ordering::Relaxed);
-        Ok(size)
-    }
-
-    /// The facts that tell it from other files and block devices.
-    pub fn identity(&self) -> Identity {
-        identify(&self.0.file, self.0.block_device)
-    }
-
-    /// The path it was opened by.
-    pub fn path(&self) -> &Path {
-        &self.0.path
-    }
-
-    /// True if the path is a name which the kernel gives to disks in the order in which it finds
-    /// them.
-    pub fn has_kernel_name(&self) -> bool {
-        let is_link = || self.0.path.symlink_metadata().is_ok_and(|data| data.is_symlink());
-        self.0.block_device && self.0.path.parent() == Some(Path::new("/dev")) && !is_link()
     }
 
     pub(super) fn is_block_device(&self) -> bool {
@@ -367,7 +327,7 @@ fn check_size(path: &Path, size: u64) -> Result<(), OpenError> {
 }
 
 /// True if the file takes direct reads of its first sector and of the odd end of its last.
-fn direct_works(file: &File, size: u64) -> bool {
+pub(super) fn direct_works(file: &File, size: u64) -> bool {
     let pool = Pool::new(0);
     let tail = size % SECTOR_BYTES;
     let works = |offset: u64, len: u64| {

@@ -4,14 +4,16 @@ use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Seek, SeekFrom};
 use std::os::unix::fs::FileTypeExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::FileDevice;
-use super::open::{FileOptions, FileSource, OpenError};
-use crate::buffer::Pool;
+use super::open::{FileOptions, FileSource, OpenError, Opened, direct_works};
+use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::device::Device;
-use crate::identity::Identity;
+use crate::identity::{Identity, identify};
+use crate::queue::check_measured;
 use crate::ring::Ring;
 use crate::source::{PreparedDevice, Source};
 use crate::spec::{DeviceSpec, Exact, Setting, SpecError, Wanted};
@@ -101,82 +103,74 @@ impl DeviceSpec for FileSpec {
         let (create, read_only) = (size.is_some(), wanted.read_only());
         let file =
             FileSource::prepare(path, &FileOptions { size, create, direct: true, read_only })?;
-        if !self.volatile {
-            return Ok(Source::new(file, wanted.imitation, wanted.number));
-        }
-        let seed = RandomState::new().hash_one(path);
-        let (opened, habit) = (file.clone(), Habit::Restless { at_most: RESTLESS, seed });
-        let disk =
-            VolatileDisk::start(habit, move |ring, pool| FileDevice::new(ring, pool, &opened));
-        let disk = disk.map_err(|source| OpenError::System {
+        let start = || {
+            let seed = RandomState::new().hash_one(path);
+            let (opened, habit) = (file.clone(), Habit::Restless { at_most: RESTLESS, seed });
+            VolatileDisk::start(habit, move |ring, pool| FileDevice::new(ring, pool, &opened))
+        };
+        let disk = self.volatile.then(start).transpose().map_err(|source| OpenError::System {
             what: "imitate the write cache of",
             path: path.clone(),
             source,
         })?;
-        Ok(Source::new(VolatileFile { file, disk }, wanted.imitation, wanted.number))
+        Ok(Source::new(PreparedFile { file, disk }, wanted.imitation, wanted.number))
     }
 }
 
-impl PreparedDevice for FileSource {
-    fn size_bytes(&self) -> u64 {
-        FileSource::size_bytes(self)
-    }
-
-    fn name(&self) -> String {
-        self.path().display().to_string()
-    }
-
-    fn identity(&self) -> Identity {
-        FileSource::identity(self)
-    }
-
-    fn has_kernel_name(&self) -> bool {
-        FileSource::has_kernel_name(self)
-    }
-
-    fn refresh(&self) -> io::Result<u64> {
-        FileSource::refresh(self)
-    }
-
-    fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
-        Ok(Box::new(FileDevice::new(ring, pool, self)))
-    }
-}
-
-/// A file that imitates a disk with a volatile write cache.
+/// A file or block device that is open.
 #[derive(Debug)]
-struct VolatileFile {
+struct PreparedFile {
     file: FileSource,
-    disk: VolatileDisk,
+    /// The disk with a volatile write cache that it imitates.
+    disk: Option<VolatileDisk>,
 }
 
-impl PreparedDevice for VolatileFile {
+impl PreparedDevice for PreparedFile {
     fn size_bytes(&self) -> u64 {
         self.file.size_bytes()
     }
 
     fn name(&self) -> String {
-        PreparedDevice::name(&self.file)
+        self.file.0.path.display().to_string()
     }
 
     fn identity(&self) -> Identity {
-        self.file.identity()
+        identify(&self.file.0.file, self.file.0.block_device)
     }
 
     fn has_kernel_name(&self) -> bool {
-        self.file.has_kernel_name()
+        let Opened { path, block_device, .. } = &*self.file.0;
+        let is_link = || path.symlink_metadata().is_ok_and(|data| data.is_symlink());
+        *block_device && path.parent() == Some(Path::new("/dev")) && !is_link()
     }
 
     fn refresh(&self) -> io::Result<u64> {
-        self.file.refresh()
+        let Opened { file, size: last, .. } = &*self.file.0;
+        let mut size = self.file.size_now()?;
+        check_measured(size)?;
+        let is_direct = self.file.is_direct();
+        if is_direct && !direct_works(file, size) {
+            size -= size % SECTOR_BYTES; // an odd end that only the page cache could read
+        }
+        let before = last.load(Ordering::Relaxed);
+        if is_direct && size > before && !before.is_multiple_of(SECTOR_BYTES) {
+            // Whoever let the file grow has changed the page of its old end in the page cache.
+            // Linux fails the next flush if a direct write finds that page there, not written yet.
+            file.sync_data()?;
+        }
+        last.store(size, Ordering::Relaxed);
+        Ok(size)
     }
 
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
         let device = FileDevice::new(ring, pool, &self.file);
-        Ok(Box::new(VolatileDevice::new(device, self.disk.clone())))
+        Ok(match &self.disk {
+            Some(disk) => Box::new(VolatileDevice::new(device, disk.clone())),
+            None => Box::new(device),
+        })
     }
 
     fn volatile(&self) -> Option<VolatileDisk> {
-        Some(self.disk.clone())
+        self.disk.clone()
     }
 }

@@ -3,7 +3,6 @@
 use std::io;
 use std::sync::{Arc, Weak};
 
-use super::device::MirrorDevice;
 use super::layout::{HEAD_BYTES, Header, Label, Seen, Shape};
 use super::marks::Regions;
 use super::shared::{
@@ -12,14 +11,12 @@ use super::shared::{
 use super::state::{Plant, Start, State};
 use super::threads::Running;
 use super::witness::{Generation, Witness};
-use crate::buffer::{Pool, SECTOR_BYTES};
+use crate::buffer::SECTOR_BYTES;
 use crate::device::Halves;
-use crate::identity::Identity;
-use crate::ring::Ring;
 
 /// A mirror, made ready. Clones are the same mirror.
 #[derive(Debug, Clone)]
-pub(crate) struct MirrorSource(Arc<Running>);
+pub(crate) struct MirrorSource(pub(super) Arc<Running>);
 
 /// The state of a mirror, for others to look at; it does not keep the mirror open.
 #[derive(Debug, Clone)]
@@ -159,29 +156,12 @@ impl MirrorSource {
         header.or_else(rooms)
     }
 
-    pub(crate) fn size_bytes(&self) -> u64 {
-        self.0.shared.shape.bytes
-    }
-
-    pub(crate) fn identity(&self) -> Identity {
-        Identity::of_mirror(&self.0.shared.mirror)
-    }
-
     pub(crate) fn watch(&self) -> MirrorWatch {
         MirrorWatch(Arc::downgrade(&self.0))
     }
 
     pub(crate) fn status(&self) -> MirrorStatus {
         self.0.shared.status()
-    }
-
-    pub(crate) fn name(&self) -> String {
-        let names = self.0.shared.places.iter().map(|place| place.name());
-        format!("mirror:{}", names.collect::<Vec<_>>().join("+"))
-    }
-
-    pub(crate) fn open(&self, ring: &Ring, pool: &Pool) -> Result<MirrorDevice, MirrorRefusal> {
-        MirrorDevice::new(ring, pool, &self.0).map_err(MirrorRefusal::making)
     }
 }
 

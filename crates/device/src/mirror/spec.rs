@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
+use super::device::MirrorDevice;
 use super::shared::{HalfDevice, HalfPlace, Pace};
-use super::source::MirrorSource;
+use super::source::{MirrorRefusal, MirrorSource};
 use super::witness::{FolderWitness, NoWitness, Witness};
 use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::device::{Device, Halves};
@@ -171,15 +172,16 @@ impl DeviceSpec for MirrorSpec {
 
 impl PreparedDevice for MirrorSource {
     fn size_bytes(&self) -> u64 {
-        MirrorSource::size_bytes(self)
+        self.0.shared.shape.bytes
     }
 
     fn name(&self) -> String {
-        MirrorSource::name(self)
+        let names = self.0.shared.places.iter().map(|place| place.name());
+        format!("mirror:{}", names.collect::<Vec<_>>().join("+"))
     }
 
     fn identity(&self) -> Identity {
-        MirrorSource::identity(self)
+        Identity::of_mirror(&self.0.shared.mirror)
     }
 
     fn refresh(&self) -> io::Result<u64> {
@@ -187,7 +189,7 @@ impl PreparedDevice for MirrorSource {
     }
 
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
-        Ok(Box::new(MirrorSource::open(self, ring, pool)?))
+        Ok(Box::new(MirrorDevice::new(ring, pool, &self.0).map_err(MirrorRefusal::making)?))
     }
 
     fn mirror(&self) -> Option<&MirrorSource> {

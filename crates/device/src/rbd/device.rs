@@ -21,6 +21,7 @@ use crate::buffer::Slice;
 use crate::device::{Action, Completion, Device, Operation, clip};
 use crate::queue::{Inbox, Mailbox, Queue, check_resize};
 use crate::ring::Ring;
+use crate::source::PreparedDevice;
 
 /// The longest wait for operations in flight when the device is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -90,7 +91,7 @@ impl RbdDevice {
         Ok(RbdDevice {
             source: source.clone(),
             size: source.size_bytes(),
-            timeout: source.name().timeout,
+            timeout: RbdSource::name(source).timeout,
             inbox: Inbox::new(ring)?,
             ring: ring.clone(),
             queue: Queue::default(),
@@ -199,8 +200,10 @@ impl RbdDevice {
                     break;
                 }
                 let timeout = self.timeout.unwrap_or_default();
-                let message =
-                    format!("image {} has not answered for {timeout:?}", self.source.name());
+                let message = format!(
+                    "image {} has not answered for {timeout:?}",
+                    RbdSource::name(&self.source)
+                );
                 let result = Err(io::Error::new(io::ErrorKind::TimedOut, message));
                 let token = operation.token.take().expect("it has not timed out before");
                 done.push(Completion { token, result });

@@ -3,7 +3,7 @@
 use std::io;
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use std::time::Duration;
 use super::library::{Functions, Handle, News, OpenImage, library};
 use super::name::{RbdError, RbdName};
 use crate::identity::Identity;
-use crate::queue::check_measured;
 
 /// The time for an image to open. A dead server's lock lasts half a minute, and so does the search
 /// for a cluster.
@@ -20,15 +19,15 @@ const OPEN_MOST: Duration = Duration::from_secs(90);
 /// An image that is open, of which every thread can have a [`RbdDevice`](super::RbdDevice). Clones
 /// are the same one; the lock ends with the last clone and device.
 #[derive(Debug, Clone)]
-pub struct RbdSource(Arc<Image>);
+pub struct RbdSource(pub(super) Arc<Image>);
 
 #[derive(Debug)]
-struct Image {
-    open: OpenImage,
+pub(super) struct Image {
+    pub(super) open: OpenImage,
     name: RbdName,
-    identity: Identity,
+    pub(super) identity: Identity,
     /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
-    size: AtomicU64,
+    pub(super) size: AtomicU64,
     news: Arc<News>,
 }
 
@@ -122,34 +121,11 @@ impl RbdSource {
         Ok(RbdSource(Arc::new(image)))
     }
 
-    /// Its size when it was opened or last refreshed.
-    pub fn size_bytes(&self) -> u64 {
-        self.0.size.load(Ordering::Relaxed)
-    }
-
-    /// Asks how large it is now. Devices opened from here on have that size; open ones take it by
-    /// [`Device::set_size`](crate::Device::set_size).
-    ///
-    /// # Errors
-    /// When the library cannot say, or the size is not a positive multiple of 512; the old one is
-    /// kept.
-    pub fn refresh(&self) -> io::Result<u64> {
-        let size = self.0.open.handles.size(self.functions())?;
-        check_measured(size)?;
-        self.0.size.store(size, Ordering::Relaxed);
-        Ok(size)
-    }
-
     /// Has a function called when the image may have changed: its size, or its snapshots. A thread
     /// of the library calls it, perhaps once for several changes, or without one. It must not wait,
     /// nor ask the image anything. Images opened for reading only tell of nothing.
     pub fn on_change(&self, notify: impl Fn() + Send + Sync + 'static) {
         self.0.news.set(Box::new(notify));
-    }
-
-    /// The cluster, the pool and the image, by the numbers that Ceph never uses again.
-    pub fn identity(&self) -> Identity {
-        self.0.identity.clone()
     }
 
     /// Its name.
