@@ -198,7 +198,7 @@ impl Family {
     }
 }
 
-/// The memory below a buffer.
+/// The memory below a buffer, which is valid on every thread as long as this lives.
 enum Ground {
     Arena { _family: Arc<Family> },
     Heap { start: NonNull<u8>, layout: Layout },

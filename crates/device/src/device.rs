@@ -300,13 +300,19 @@ pub struct Damage {
 }
 
 /// Tells stored bytes from damaged ones. Any thread may ask.
+///
+/// A mirror knows no checksums. It asks before it copies bytes between halves, so that a damaged
+/// copy never replaces an intact one.
 pub trait Judge: fmt::Debug + Send + Sync {
     /// Returns the parts of `bytes` that are not what was stored from this offset on. Each part can
     /// be judged by itself.
     fn damage(&self, offset: u64, bytes: &[u8]) -> Vec<Damage>;
 }
 
-/// The bytes of the operation's range that exist on a device of `size` bytes.
+/// Returns how many bytes of an operation's range exist on a device of `size` bytes.
+///
+/// A device whose size is no multiple of a sector ends inside its last sector. A range may stop
+/// there or at the end of that sector.
 ///
 /// # Errors
 /// `InvalidInput` naming the range, when it is not aligned or reaches outside.

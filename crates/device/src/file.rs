@@ -209,7 +209,7 @@ const TRANSFER_BYTES_MAX: u64 = 1 << 30;
 /// Zeros written at a time where the file system cannot zero a range itself.
 const ZEROS_BYTES: u64 = 256 << 10;
 
-/// An operation the kernel has not finished.
+/// An operation that the kernel has not finished.
 #[derive(Debug)]
 struct FileOperation {
     token: u64,
@@ -347,6 +347,8 @@ const EXTENTS_MAX: usize = 64;
 
 /// Appends the extents of a range of `file`, as [`Device::allocation`](crate::Device::allocation)
 /// has it. They begin and end at whole sectors, or where the range does.
+///
+/// File systems may call a hole data, never data a hole. Block devices call everything data.
 fn find(file: &File, range: Range<u64>, extents: &mut Vec<Extent>) {
     let (mut at, end) = (range.start, range.end);
     for _ in 0..EXTENTS_MAX / 2 {

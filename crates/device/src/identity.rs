@@ -234,7 +234,8 @@ struct Places {
     udev: PathBuf,
 }
 
-/// Collects all facts about an open file or block device.
+/// Collects all facts about an open file or block device, from sysfs and udev's database. A loop
+/// device is the file behind it. A fact that cannot be found out is left out.
 pub(crate) fn identify(file: &File, is_block_device: bool) -> Identity {
     let places = Places { sysfs: "/sys".into(), udev: "/run/udev/data".into() };
     let Ok(data) = file.metadata() else { return Identity::default() };

@@ -5,7 +5,7 @@
 //! and its payload) and is continued until all is out. [`Sockets::readable`] waits for anything
 //! else that can be polled, such as the eventfd through which another thread wakes this one.
 //!
-//! Invariants: slices, message headers and descriptors are held in `flights` from submission to
+//! Invariants: slices, message headers and descriptors are held in `queue` from submission to
 //! completion, so neither memory nor a descriptor's number is reused under the kernel's hands.
 //! Sends on one socket go out in order only if the next is begun after the last completed. A socket
 //! never ends by itself, so dropping cancels what is in flight and then waits for it.
@@ -18,6 +18,7 @@ use std::time::Instant;
 use io_uring::{opcode, squeue, types};
 
 use crate::buffer::Slice;
+use crate::queue::Queue;
 use crate::ring::{Event, Owner, Ring};
 
 /// Slices one send gathers at a time; the rest follows.
@@ -28,12 +29,11 @@ const GATHER_MAX: usize = 64;
 pub struct Sockets {
     ring: Ring,
     owner: Owner,
-    flights: Vec<Option<Flight>>,
-    free: Vec<usize>,
+    queue: Queue<SocketOperation>,
     /// Records for the kernel, of sends that have ended.
     #[expect(
         clippy::vec_box,
-        reason = "a message moves from here into a flight without being copied"
+        reason = "a message moves from here into an operation without being copied"
     )]
     spare: Vec<Box<Message>>,
     /// Could not be begun.
@@ -64,7 +64,7 @@ pub enum SocketOutcome {
 }
 
 #[derive(Debug)]
-struct Flight {
+struct SocketOperation {
     token: u64,
     socket: Rc<OwnedFd>,
     work: Work,
@@ -82,7 +82,7 @@ enum Work {
         message: Box<Message>,
     },
     Readable,
-    /// The end of the flight in this slot.
+    /// Cancels the operation in this slot.
     Cancel {
         slot: usize,
     },
@@ -100,8 +100,7 @@ impl Sockets {
         Sockets {
             ring: ring.clone(),
             owner: ring.owner(),
-            flights: Vec::new(),
-            free: Vec::new(),
+            queue: Queue::default(),
             spare: Vec::new(),
             early: Vec::new(),
             events: Vec::new(),
@@ -134,19 +133,19 @@ impl Sockets {
     /// Ends the receives with this token. One that has not received anything yet ends with
     /// `ECANCELED`; nothing that has arrived is lost.
     pub fn cancel_receive(&mut self, token: u64) {
-        let is_meant =
-            |flight: &Flight| flight.token == token && matches!(flight.work, Work::Receive { .. });
-        for slot in 0..self.flights.len() {
-            if let Some(flight) = self.flights[slot].as_ref().filter(|it| is_meant(it)) {
-                let socket = Rc::clone(&flight.socket);
-                self.begin(token, &socket, Work::Cancel { slot });
-            }
+        let is_meant = |(_, it): &(usize, &SocketOperation)| {
+            it.token == token && matches!(it.work, Work::Receive { .. })
+        };
+        let meant = self.queue.iter().filter(is_meant);
+        let meant: Vec<_> = meant.map(|(slot, it)| (slot, Rc::clone(&it.socket))).collect();
+        for (slot, socket) in meant {
+            self.begin(token, &socket, Work::Cancel { slot });
         }
     }
 
     /// Operations not finished.
     pub fn in_flight(&self) -> usize {
-        self.flights.len() - self.free.len()
+        self.queue.len()
     }
 
     /// Appends what has finished since the last call.
@@ -156,16 +155,15 @@ impl Sockets {
         self.ring.take(self.owner, &mut events);
         for (slot, result, _) in events.drain(..) {
             let slot = slot as usize;
-            let flight = self.flights[slot].as_mut().expect("a completion belongs to a flight");
-            let outcome = match flight.advance(result) {
+            let outcome = match self.queue[slot].advance(result) {
                 Some(outcome) => outcome,
-                None => match self.launch(slot) {
+                None => match self.push(slot) {
                     Ok(()) => continue,
                     Err(error) => Err(error),
                 },
             };
-            let token = self.flights[slot].as_ref().expect("finished flights exist").token;
-            if self.land(slot) {
+            let token = self.queue[slot].token;
+            if self.end(slot) {
                 done.push(SocketCompletion { token, result: outcome });
             }
         }
@@ -178,48 +176,40 @@ impl Sockets {
     }
 
     fn begin(&mut self, token: u64, socket: &Rc<OwnedFd>, work: Work) {
-        let flight = Flight { token, socket: Rc::clone(socket), work };
-        let slot = self.free.pop().unwrap_or(self.flights.len());
-        if slot == self.flights.len() {
-            self.flights.push(Some(flight));
-        } else {
-            self.flights[slot] = Some(flight);
-        }
-        if let Err(error) = self.launch(slot)
-            && self.land(slot)
+        let slot = self.queue.insert(SocketOperation { token, socket: Rc::clone(socket), work });
+        if let Err(error) = self.push(slot)
+            && self.end(slot)
         {
             self.early.push(SocketCompletion { token, result: Err(error) });
         }
     }
 
-    fn launch(&mut self, slot: usize) -> io::Result<()> {
-        let flight = self.flights[slot].as_mut().expect("launched flights exist");
-        let entry = match flight.work {
+    fn push(&mut self, slot: usize) -> io::Result<()> {
+        let operation = &mut self.queue[slot];
+        let entry = match operation.work {
             Work::Cancel { slot } => {
                 let target = self.ring.user_data(self.owner, slot as u64);
                 opcode::AsyncCancel::new(target).build()
             }
-            _ => flight.entry(),
+            _ => operation.entry(),
         };
-        // SAFETY: slices, message and descriptor stay in `flights` until the completion was taken,
+        // SAFETY: slices, message and descriptor stay in `queue` until the completion was taken,
         // also in `drop`.
         unsafe { self.ring.push(self.owner, slot as u64, entry) }
     }
 
-    /// Ends a flight. Returns whether its end is reported.
-    fn land(&mut self, slot: usize) -> bool {
-        let work = self.flights[slot].take().map(|flight| flight.work);
-        self.free.push(slot);
-        match work {
-            Some(Work::Send { message, .. }) => self.spare.push(message),
-            Some(Work::Cancel { .. }) => return false,
+    /// Ends an operation. Returns whether its end is reported.
+    fn end(&mut self, slot: usize) -> bool {
+        match self.queue.remove(slot).work {
+            Work::Send { message, .. } => self.spare.push(message),
+            Work::Cancel { .. } => return false,
             _ => {}
         }
         true
     }
 }
 
-impl Flight {
+impl SocketOperation {
     fn entry(&mut self) -> squeue::Entry {
         let fd = types::Fd(self.socket.as_raw_fd());
         match &mut self.work {
@@ -237,7 +227,7 @@ impl Flight {
                 opcode::SendMsg::new(fd, &raw const message.header).flags(flags).build()
             }
             Work::Readable => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
-            Work::Cancel { .. } => unreachable!("a cancellation names a flight, not a socket"),
+            Work::Cancel { .. } => unreachable!("a cancellation names an operation, not a socket"),
         }
     }
 
@@ -309,8 +299,7 @@ impl std::fmt::Debug for Message {
 impl Drop for Sockets {
     fn drop(&mut self) {
         let canceller = self.ring.owner();
-        let running: Vec<usize> =
-            (0..self.flights.len()).filter(|&slot| self.flights[slot].is_some()).collect();
+        let running: Vec<usize> = self.queue.iter().map(|(slot, _)| slot).collect();
         for &slot in &running {
             let target = self.ring.user_data(self.owner, slot as u64);
             // SAFETY: a cancellation points to nothing.
@@ -321,20 +310,17 @@ impl Drop for Sockets {
         while self.in_flight() > 0 || cancelled < running.len() {
             if self.ring.wait(None).is_err() {
                 // Better to lose the memory than to free what the kernel may still write to.
-                std::mem::forget(std::mem::take(&mut self.flights));
-                return;
+                return self.queue.leak();
             }
             self.ring.take(canceller, &mut events);
             cancelled += events.drain(..).count();
             self.ring.take(self.owner, &mut events);
             for (slot, result, _) in events.drain(..) {
-                if let Some(Flight { work: Work::Accept, .. }) = &self.flights[slot as usize]
-                    && result >= 0
-                {
+                if matches!(self.queue[slot as usize].work, Work::Accept) && result >= 0 {
                     // SAFETY: a connection accepted too late; the descriptor is ours to close.
                     drop(unsafe { OwnedFd::from_raw_fd(result) });
                 }
-                self.land(slot as usize);
+                self.end(slot as usize);
             }
         }
         self.ring.retire(self.owner);

@@ -210,7 +210,8 @@ impl<D: Device> Device for StripeDevice<D> {
     }
 }
 
-/// The number of members and the size of a chunk.
+/// The layout of a stripe (RAID-0): its chunks lie on the members in turn. A range of the stripe is
+/// one contiguous range on every member that it touches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Layout {
     members: u64,

@@ -68,7 +68,8 @@ pub fn patiently<T, E>(
     }
 }
 
-/// A bound on the memory of this process.
+/// The most memory that this process can have: the machine's, or less by a limit of its cgroups or
+/// of the process itself. Reserving more succeeds, and using it ends the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemoryLimit {
     /// The bound.

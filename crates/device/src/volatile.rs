@@ -290,7 +290,8 @@ fn lock(cache: &Mutex<WriteCache>) -> MutexGuard<'_, WriteCache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state of the disk's thread.
+/// The disk's thread, which has a handle of the inner device for itself. It takes jobs in order,
+/// and gathers flushes and durable writes. It ends with the last handle of the disk.
 struct Writer<D> {
     inner: D,
     ring: Ring,
@@ -463,7 +464,11 @@ pub const UNIT_BYTES: usize = 512;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
 
-/// The sectors in a volatile write cache that are not on the medium.
+/// Sectors in a volatile write cache that are not on the medium.
+///
+/// Sectors are immutable and shared: a snapshot keeps the content of its moment while a newer write
+/// replaces the sector in the map. A sector knows which of its 512-byte units are written, since a
+/// torn write leaves the others to the medium.
 #[derive(Debug, Default)]
 pub struct WriteCache {
     sectors: BTreeMap<u64, Arc<Sector>>,

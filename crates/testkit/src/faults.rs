@@ -426,7 +426,11 @@ pub struct Rates {
     pub drop: f64,
 }
 
-/// A list of the operations that fail, with their faults.
+/// The operations that fail, with their faults: named ones ("the third write"), or drawn from a
+/// seed.
+///
+/// Operations count from zero, each kind by itself, in the order of submission. The same seed and
+/// the same operations give the same faults.
 #[derive(Debug, Clone, Default)]
 pub struct FaultPlan {
     named: HashMap<(OperationKind, u64), Fault>,
@@ -501,6 +505,9 @@ enum StoreStep {
     Flush,
 }
 
+/// Jobs that move cached sectors to the medium, one at a time: an older version of a sector never
+/// overtakes a newer one. It says which operation of the inner device is next, and is told how that
+/// ended.
 #[derive(Debug, Default)]
 struct Storing {
     queue: VecDeque<StoreJob>,

@@ -336,6 +336,15 @@ const TAKEN: u8 = u8::MAX;
 /// Blocks have fewer than 2^32 pages.
 pub(super) const ORDERS: usize = 32;
 
+/// The free pages of an arena, by a buddy allocator (Knowlton, "A fast storage allocator", CACM
+/// 1965).
+///
+/// A block of order `k` is `2^k` pages that start at a multiple of `2^k`; its buddy is the block
+/// whose number differs in that one bit. Allocation splits the smallest block that is large enough;
+/// freeing merges a block with its buddy while that is free too.
+///
+/// Invariants: `order_of[p]` is the order of a free block that starts at `p`, and `TAKEN` for every
+/// other page. Free blocks of one order are a doubly linked list. Two free buddies never coexist.
 #[derive(Debug)]
 pub(crate) struct Buddy {
     heads: [u32; ORDERS],
@@ -493,7 +502,10 @@ impl Home {
     }
 }
 
-/// Anonymous, page-aligned, zero-initialised memory, given back on drop.
+/// Anonymous memory from the kernel: page-aligned, zero until written, given back on drop.
+///
+/// Invariant: it stays mapped as long as the `Mapping` lives. All access is by raw copies, since
+/// the kernel may be writing there; no Rust reference into it exists.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,

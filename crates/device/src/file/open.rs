@@ -384,6 +384,10 @@ impl Drop for Locks {
 /// Locks an open file or block device for one writer, or for readers. Waits a little for another
 /// user to end.
 ///
+/// `flock` locks the file as a whole. A lock on a range of bytes, owned by the open file
+/// (`F_OFD_SETLK`), tells parts of a file apart: a loop device takes it on its bytes of the file
+/// below. A file below that cannot be opened is not locked.
+///
 /// # Errors
 /// One for which [`is_taken`] holds if the file is in use, or that of the system.
 pub(super) fn lock(file: &File, path: &Path, read_only: bool) -> io::Result<Locks> {

@@ -264,6 +264,15 @@ impl Model {
 }
 
 impl Path {
+    const fn new(
+        median_ns: f64,
+        p99_ns: f64,
+        bytes_per_second: f64,
+        operations_per_second: f64,
+    ) -> Path {
+        Path { median_ns, p99_ns, bytes_per_second, operations_per_second }
+    }
+
     fn sigma(&self) -> f64 {
         (self.p99_ns / self.median_ns).ln() / P99_DEVIATIONS
     }
@@ -297,18 +306,8 @@ const UNLIMITED: f64 = f64::INFINITY;
 const DRAM: Medium = Medium {
     name: "dram",
     description: "DRAM: 40 GB/s, little write interference",
-    read: Path {
-        median_ns: 100.0,
-        p99_ns: 150.0,
-        bytes_per_second: 40.0 * GB,
-        operations_per_second: UNLIMITED,
-    },
-    write: Path {
-        median_ns: 100.0,
-        p99_ns: 150.0,
-        bytes_per_second: 20.0 * GB,
-        operations_per_second: UNLIMITED,
-    },
+    read: Path::new(100.0, 150.0, 40.0 * GB, UNLIMITED),
+    write: Path::new(100.0, 150.0, 20.0 * GB, UNLIMITED),
     flush_ns: 0.0,
     servers: 64,
     half_duplex: false,
@@ -329,18 +328,8 @@ const PMEM: Medium = Medium {
     name: "pmem",
     description: "Optane persistent memory: 12 GB/s of reads, of which one writer takes 72 % and \
                   eight 93 %",
-    read: Path {
-        median_ns: 305.0,
-        p99_ns: 400.0,
-        bytes_per_second: 12.0 * GB,
-        operations_per_second: UNLIMITED,
-    },
-    write: Path {
-        median_ns: 94.0,
-        p99_ns: 150.0,
-        bytes_per_second: 2.3 * GB,
-        operations_per_second: UNLIMITED,
-    },
+    read: Path::new(305.0, 400.0, 12.0 * GB, UNLIMITED),
+    write: Path::new(94.0, 150.0, 2.3 * GB, UNLIMITED),
     flush_ns: 0.0,
     servers: 64,
     half_duplex: false,
@@ -360,18 +349,8 @@ const PMEM: Medium = Medium {
 const OPTANE: Medium = Medium {
     name: "optane",
     description: "Optane NVMe SSD (P4800X): 9 µs, 2.4 GB/s reads, 2.0 GB/s writes",
-    read: Path {
-        median_ns: 9.0 * US,
-        p99_ns: 10.0 * US,
-        bytes_per_second: 2.4 * GB,
-        operations_per_second: 585e3,
-    },
-    write: Path {
-        median_ns: 10.0 * US,
-        p99_ns: 13.0 * US,
-        bytes_per_second: 2.0 * GB,
-        operations_per_second: 500e3,
-    },
+    read: Path::new(9.0 * US, 10.0 * US, 2.4 * GB, 585e3),
+    write: Path::new(10.0 * US, 13.0 * US, 2.0 * GB, 500e3),
     flush_ns: 10.0 * US,
     servers: 5,
     half_duplex: false,
@@ -391,18 +370,8 @@ const OPTANE: Medium = Medium {
 const NVME: Medium = Medium {
     name: "nvme",
     description: "TLC NVMe SSD (P4500): 85 µs reads, 20 µs writes, 3.2 and 1.05 GB/s",
-    read: Path {
-        median_ns: 85.0 * US,
-        p99_ns: 110.0 * US,
-        bytes_per_second: 3.2 * GB,
-        operations_per_second: 490e3,
-    },
-    write: Path {
-        median_ns: 20.0 * US,
-        p99_ns: 60.0 * US,
-        bytes_per_second: 1.05 * GB,
-        operations_per_second: 38e3,
-    },
+    read: Path::new(85.0 * US, 110.0 * US, 3.2 * GB, 490e3),
+    write: Path::new(20.0 * US, 60.0 * US, 1.05 * GB, 38e3),
     flush_ns: 20.0 * US,
     servers: 42,
     half_duplex: false,
@@ -422,18 +391,8 @@ const NVME: Medium = Medium {
 const SATA_SSD: Medium = Medium {
     name: "sata-ssd",
     description: "SATA SSD: 250 µs reads, 500 MB/s",
-    read: Path {
-        median_ns: 250.0 * US,
-        p99_ns: 600.0 * US,
-        bytes_per_second: 500.0 * MB,
-        operations_per_second: 97e3,
-    },
-    write: Path {
-        median_ns: 60.0 * US,
-        p99_ns: 300.0 * US,
-        bytes_per_second: 500.0 * MB,
-        operations_per_second: 36e3,
-    },
+    read: Path::new(250.0 * US, 600.0 * US, 500.0 * MB, 97e3),
+    write: Path::new(60.0 * US, 300.0 * US, 500.0 * MB, 36e3),
     flush_ns: 500.0 * US,
     servers: 24,
     half_duplex: true,
@@ -452,18 +411,8 @@ const SATA_SSD: Medium = Medium {
 const HDD: Medium = Medium {
     name: "hdd",
     description: "7200 rpm disk: 8 ms, 150 MB/s, one at a time",
-    read: Path {
-        median_ns: 8.0 * MS,
-        p99_ns: 20.0 * MS,
-        bytes_per_second: 150.0 * MB,
-        operations_per_second: UNLIMITED,
-    },
-    write: Path {
-        median_ns: 8.0 * MS,
-        p99_ns: 20.0 * MS,
-        bytes_per_second: 150.0 * MB,
-        operations_per_second: UNLIMITED,
-    },
+    read: Path::new(8.0 * MS, 20.0 * MS, 150.0 * MB, UNLIMITED),
+    write: Path::new(8.0 * MS, 20.0 * MS, 150.0 * MB, UNLIMITED),
     flush_ns: 8.0 * MS,
     servers: 1,
     half_duplex: true,
@@ -479,18 +428,8 @@ const HDD: Medium = Medium {
 const CLOUD: Medium = Medium {
     name: "cloud",
     description: "network block storage (EBS gp3): 1 ms, 16,000 operations a second, 250 MiB/s",
-    read: Path {
-        median_ns: 1.0 * MS,
-        p99_ns: 3.0 * MS,
-        bytes_per_second: 250.0 * MIB,
-        operations_per_second: 16e3,
-    },
-    write: Path {
-        median_ns: 1.0 * MS,
-        p99_ns: 3.0 * MS,
-        bytes_per_second: 250.0 * MIB,
-        operations_per_second: 16e3,
-    },
+    read: Path::new(1.0 * MS, 3.0 * MS, 250.0 * MIB, 16e3),
+    write: Path::new(1.0 * MS, 3.0 * MS, 250.0 * MIB, 16e3),
     flush_ns: 0.5 * MS,
     servers: 64,
     half_duplex: true,

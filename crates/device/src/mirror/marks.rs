@@ -119,6 +119,7 @@ impl Regions {
     }
 }
 
+/// The regions in which halves may differ, in memory and in the headers.
 #[derive(Debug)]
 pub(super) struct Marks {
     /// The newest map.

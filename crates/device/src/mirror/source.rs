@@ -1,4 +1,4 @@
-//! A mirror that is open: its halves were found, and its threads run.
+//! Opening a mirror: its halves are looked at, and it is decided which of them serve.
 
 use std::io;
 use std::sync::{Arc, Weak};

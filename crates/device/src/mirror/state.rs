@@ -81,6 +81,7 @@ struct Numbers {
     known: [u64; Halves::MAX],
 }
 
+/// The halves of a mirror, its generation, and the jobs under way.
 #[derive(Debug)]
 pub(crate) struct State {
     all: Halves,

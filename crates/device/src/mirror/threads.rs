@@ -335,6 +335,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1);
 /// The time between two looks at operations that were given up.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
+/// A lane's devices, one for each half, whose operations it waits for.
 struct Hands<'a> {
     shared: &'a Shared,
     /// `None` until the half is used. Before the ring that they are on.

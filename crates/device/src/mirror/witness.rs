@@ -156,7 +156,10 @@ impl Witness for NoWitness {
     }
 }
 
-/// A generation of a mirror.
+/// A generation of a mirror: a number, and the halves in sync from its beginning on.
+///
+/// Two generations with one number and different sets come from two servers, or from one that
+/// crashed before the witness took the first. The witness takes only one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Generation {
     /// Its number; the first is 1.

@@ -525,6 +525,8 @@ pub(super) const FULL_BYTES: u64 = 64 << 20;
 /// Bytes that an entry takes up besides its data.
 const ENTRY_BYTES: u64 = 128;
 
+/// Copies of the writes that the server has answered and not flushed, in the order of their
+/// answers.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     entries: VecDeque<Request>,

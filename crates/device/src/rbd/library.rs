@@ -182,6 +182,10 @@ struct Key {
 }
 
 /// A connection to a cluster; it ends with the last clone of its `Arc`.
+///
+/// The first [`MOST`] images of one user and settings get one each; further ones share those with
+/// the fewest images. The cluster fences a connection, not an image. One that it refuses is
+/// retired: images opened later use another.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) cluster: Handle,
@@ -305,7 +309,7 @@ pub(super) struct OpenImage {
     connection: Option<Arc<Connection>>,
 }
 
-/// The handles, as the library knows them; null where nothing is open.
+/// The library's handles of a connection and an image; null where nothing is open.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Handles {
     pub(super) cluster: Handle,

@@ -250,6 +250,9 @@ impl Handles {
 }
 
 /// The longest note.
+///
+/// A note is an object `floe.KEY.ID` in the image's pool. Metadata of the image would be announced
+/// to every client that has it open, which waits five seconds for one that has died.
 const MOST: usize = 64 << 10;
 
 /// `LIBRADOS_OPERATION_FULL_FORCE`: also when the cluster is full.
