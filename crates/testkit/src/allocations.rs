@@ -11,7 +11,11 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
 
 thread_local! {
     static OF_THIS_THREAD: Cell<u64> = const { Cell::new(0) };
@@ -49,4 +53,10 @@ unsafe impl GlobalAlloc for Counting {
         // SAFETY: `memory` came from `System` with this layout.
         unsafe { System.dealloc(memory, layout) }
     }
+}
+
+/// The processor time that this thread has used.
+pub fn thread_time() -> Duration {
+    let used = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
 }

@@ -22,14 +22,13 @@ use std::io;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
-use rustix::io::Errno;
-
 use floe_device::{
     Action, Completion, Device, Dirty, Operation, Pool, SECTOR_BYTES, Slice, UNIT_BYTES,
     WriteCache, clip,
 };
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use rustix::io::Errno;
 
 /// A device that fails on purpose.
 #[derive(Debug)]
@@ -619,6 +618,47 @@ impl RunningJob {
         let all_begun = self.begun == self.job.what.len() && self.fetched.is_empty();
         let flushed = !self.job.flush || self.flushed || self.result.is_err();
         self.open == 0 && all_begun && flushed
+    }
+}
+
+/// A device of which a function sees each operation first. Where the function returns a result, the
+/// operation ends with it, and the device never sees it.
+pub struct Intercepted<D, F> {
+    device: D,
+    intercept: F,
+    ended: Vec<Completion>,
+}
+
+impl<D: Device, F: FnMut(&Operation) -> Option<io::Result<()>>> Intercepted<D, F> {
+    /// Puts `intercept` before a device.
+    pub fn new(device: D, intercept: F) -> Self {
+        Self { device, intercept, ended: Vec::new() }
+    }
+}
+
+impl<D: Device, F: FnMut(&Operation) -> Option<io::Result<()>>> Device for Intercepted<D, F> {
+    fn size_bytes(&self) -> u64 {
+        self.device.size_bytes()
+    }
+
+    fn set_size(&mut self, bytes: u64) -> io::Result<()> {
+        self.device.set_size(bytes)
+    }
+
+    fn submit(&mut self, operation: Operation) {
+        match (self.intercept)(&operation) {
+            Some(result) => self.ended.push(Completion { token: operation.token, result }),
+            None => self.device.submit(operation),
+        }
+    }
+
+    fn poll(&mut self, done: &mut Vec<Completion>) {
+        done.append(&mut self.ended);
+        self.device.poll(done);
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.device.next_due()
     }
 }
 

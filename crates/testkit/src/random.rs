@@ -1,5 +1,7 @@
 //! Random numbers and bytes, the same for the same seed.
 
+use std::hash::Hasher;
+
 /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
 #[derive(Debug, Clone)]
 pub struct Random(pub u64);
@@ -24,6 +26,24 @@ impl Random {
 pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
     let mut random = Random(seed);
     (0..len.div_ceil(8)).flat_map(|_| random.next().to_le_bytes()).take(len).collect()
+}
+
+/// Leaves the last number as it is. Panics where a key is not a number of 64 bits.
+#[derive(Debug, Clone, Default)]
+pub struct Identity(u64);
+
+impl Hasher for Identity {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers");
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
 }
 
 #[cfg(test)]
