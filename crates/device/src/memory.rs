@@ -153,7 +153,7 @@ pub(crate) struct MemorySpec {
 impl MemorySpec {
     pub(crate) fn parse(spec: &str, size: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {
         if size.is_empty() {
-            return Err(SpecError::NoSize { spec: spec.to_owned() });
+            return Err(SpecError::NoSize(spec.to_owned()));
         }
         Ok(Box::new(MemorySpec { size: parse_size(spec, size, SECTOR_BYTES)? }))
     }

@@ -240,7 +240,7 @@ impl NbdName {
             Ok(_) => "a device's connection does not speak TLS; put a tunnel before it".to_owned(),
             Err(error) => error.problem.to_string(),
         };
-        Err(SpecError::Export { spec: spec.to_owned(), problem })
+        Err(SpecError::Export(spec.to_owned(), problem))
     }
 }
 

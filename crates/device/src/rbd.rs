@@ -38,7 +38,7 @@ pub use name::{RbdError, RbdName};
 impl RbdName {
     pub(crate) fn parse_spec(spec: &str, text: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {
         let name = RbdName::parse(text);
-        let name = name.ok_or_else(|| SpecError::Image { spec: spec.to_owned() })?;
+        let name = name.ok_or_else(|| SpecError::Image(spec.to_owned()))?;
         Ok(Box::new(name))
     }
 }

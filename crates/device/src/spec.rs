@@ -169,7 +169,7 @@ impl Setting<'_> {
     pub(crate) fn time(&self) -> Result<Duration, SpecError> {
         match humantime::parse_duration(self.value) {
             Ok(time) if !time.is_zero() => Ok(time),
-            _ => Err(SpecError::Time { spec: self.spec.to_owned(), time: self.value.to_owned() }),
+            _ => Err(SpecError::Time(self.spec.to_owned(), self.value.to_owned())),
         }
     }
 }
@@ -376,7 +376,7 @@ pub(crate) fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecE
     let size = match parse_bytes(text) {
         Some(size) => size,
         None if too_large(text) => u64::MAX,
-        None => return Err(SpecError::Size { spec: spec.to_owned(), size: text.to_owned() }),
+        None => return Err(SpecError::Size(spec.to_owned(), text.to_owned())),
     };
     if size == 0 || size == u64::MAX || !size.is_multiple_of(unit) {
         return Err(SpecError::SizeUnit { spec: spec.to_owned(), size, unit });

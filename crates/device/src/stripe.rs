@@ -286,18 +286,17 @@ impl StripeSpec {
     pub(crate) fn parse(spec: &str, text: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {
         let texts = split_members(text);
         if texts.len() < 2 || texts.iter().any(|text| text.is_empty()) {
-            return Err(SpecError::FewPaths { spec: spec.to_owned() });
+            return Err(SpecError::FewPaths(spec.to_owned()));
         }
         for (at, path) in texts.iter().enumerate() {
             if texts[..at].contains(path) {
-                let (spec, path) = (spec.to_owned(), (*path).to_owned());
-                return Err(SpecError::SamePath { spec, path });
+                return Err(SpecError::SamePath(spec.to_owned(), (*path).to_owned()));
             }
         }
         let images = texts.iter().filter(|text| text.starts_with("rbd:")).count();
         let exports = texts.iter().filter(|text| is_export(text)).count();
         if [images, exports].iter().any(|count| ![0, texts.len()].contains(count)) {
-            return Err(SpecError::MixedMembers { spec: spec.to_owned() });
+            return Err(SpecError::MixedMembers(spec.to_owned()));
         }
         let parse = |text: &&str| match text.strip_prefix("rbd:") {
             Some(image) => RbdName::parse_spec(spec, image),
@@ -423,7 +422,7 @@ impl DeviceSpec for StripeSpec {
         if let Some(size) = wanted.size
             && !size.is_multiple_of(SECTOR_BYTES)
         {
-            return Err(OpenError::StripeUnit { size });
+            return Err(OpenError::StripeUnit(size));
         }
         let prepare = |(number, member): (u64, &Box<dyn DeviceSpec>)| {
             let is_made = member.paths().iter().any(|path| !path.exists());

@@ -112,11 +112,8 @@ pub enum OpenError {
         limit: MemoryLimit,
     },
     /// A stripe ends with a whole sector.
-    #[error("a stripe of {size} bytes is not a multiple of {SECTOR_BYTES}")]
-    StripeUnit {
-        /// Its size.
-        size: u64,
-    },
+    #[error("a stripe of {0} bytes is not a multiple of {SECTOR_BYTES}")]
+    StripeUnit(u64),
     /// The members of a stripe are too small for it.
     #[error(
         "the stripe has room for {room} bytes, not the {wanted} asked for; its smallest member \

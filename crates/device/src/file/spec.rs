@@ -34,7 +34,7 @@ pub(crate) struct FileSpec {
 impl FileSpec {
     pub(crate) fn parse(spec: &str, path: &str) -> Result<Box<dyn DeviceSpec>, SpecError> {
         if path.is_empty() {
-            return Err(SpecError::NoPath { spec: spec.to_owned() });
+            return Err(SpecError::NoPath(spec.to_owned()));
         }
         Ok(Box::new(FileSpec { path: path.into(), size: None, volatile: false }))
     }
@@ -63,8 +63,7 @@ impl DeviceSpec for FileSpec {
             ("size", _) => self.size = Some(setting.size(512)?),
             ("write-cache", "volatile") => self.volatile = true,
             ("write-cache", found) => {
-                let (spec, found) = (setting.spec.to_owned(), found.to_owned());
-                return Err(SpecError::WriteCache { spec, found });
+                return Err(SpecError::WriteCache(setting.spec.to_owned(), found.to_owned()));
             }
             _ => return Ok(false),
         }

@@ -90,9 +90,8 @@ impl MirrorSource {
         if found.iter().zip(places).all(may_be_new) {
             for (half, place) in found.iter_mut().zip(places).filter(|(_, it)| it.is_absent()) {
                 let source = place.open(Some(bytes + HEAD_BYTES));
-                let source = source.map_err(|error| MirrorRefusal::NotMade {
-                    name: half.name.clone(),
-                    why: error.to_string(),
+                let source = source.map_err(|error| {
+                    MirrorRefusal::NotMade(half.name.clone(), error.to_string())
                 })?;
                 let (source, seen) = (Some(source), Seen::Blank);
                 *half = Found { source, seen, fresh: true, name: half.name.clone(), slot: 0 };
@@ -193,7 +192,7 @@ fn make(
             let written = Waiting::open(source, pace.timeout).and_then(write);
             written.map_err(|error| {
                 let (name, why) = (found.name.clone(), error.to_string());
-                MirrorRefusal::NotMade { name, why }
+                MirrorRefusal::NotMade(name, why)
             })?;
             found.slot = 1 - found.slot;
         }
@@ -234,39 +233,22 @@ pub enum MirrorRefusal {
     },
     /// The witness is unknown and not all halves agree.
     #[error(
-        "no witness tells which half of the mirror is the newest, and {why}: bring back all \
+        "no witness tells which half of the mirror is the newest, and {0}: bring back all \
          halves, or the witness"
     )]
-    NoWitness {
-        /// The reason why the halves do not tell it.
-        why: String,
-    },
+    NoWitness(String),
     /// A new mirror needs all of its halves.
-    #[error("{name} is needed to make the mirror: {why}")]
-    NotMade {
-        /// The half.
-        name: String,
-        /// The obstacle.
-        why: String,
-    },
+    #[error("{0} is needed to make the mirror: {1}")]
+    NotMade(String, String),
     /// It cannot be made or run.
-    #[error("cannot open the mirror: {why}")]
-    Making {
-        /// The obstacle.
-        why: String,
-    },
+    #[error("cannot open the mirror: {0}")]
+    Making(String),
     /// Halves of two mirrors.
-    #[error("{name} is a half of another mirror; to use it, overwrite its first MiB with zeros")]
-    OtherMirror {
-        /// The half.
-        name: String,
-    },
+    #[error("{0} is a half of another mirror; to use it, overwrite its first MiB with zeros")]
+    OtherMirror(String),
     /// A half that holds something else, where others are halves of the mirror.
-    #[error("{name} holds data that is no half's; to use it, overwrite its first MiB with zeros")]
-    Foreign {
-        /// The half.
-        name: String,
-    },
+    #[error("{0} holds data that is no half's; to use it, overwrite its first MiB with zeros")]
+    Foreign(String),
     /// The halves are of another shape.
     #[error("{name} is of a mirror of {found}, not of {wanted}")]
     OtherShape {
@@ -291,7 +273,7 @@ pub enum MirrorRefusal {
 
 impl MirrorRefusal {
     pub(super) fn making(error: impl std::fmt::Display) -> MirrorRefusal {
-        MirrorRefusal::Making { why: error.to_string() }
+        MirrorRefusal::Making(error.to_string())
     }
 }
 
@@ -311,7 +293,7 @@ pub(crate) fn id(seen: &[Seen], names: &[String]) -> Result<Option<[u8; 16]>, Mi
         if let Seen::Header(label, _) = seen
             && *id.get_or_insert(label.mirror) != label.mirror
         {
-            return Err(MirrorRefusal::OtherMirror { name: name.clone() });
+            return Err(MirrorRefusal::OtherMirror(name.clone()));
         }
     }
     Ok(id)
@@ -340,7 +322,7 @@ impl Facts<'_> {
             return self.anew();
         }
         if let Some(place) = self.seen.iter().position(|seen| *seen == Seen::Foreign) {
-            return Err(MirrorRefusal::Foreign { name: self.names[place].clone() });
+            return Err(MirrorRefusal::Foreign(self.names[place].clone()));
         }
         let numbers = self.numbers(&found)?;
         let newest = match &self.witness {
@@ -388,7 +370,7 @@ impl Facts<'_> {
                 Seen::Foreign => "it holds data; overwrite its first MiB with zeros".to_owned(),
                 Seen::Missing(why) => why.clone(),
             };
-            return Err(MirrorRefusal::NotMade { name: name.clone(), why });
+            return Err(MirrorRefusal::NotMade(name.clone(), why));
         }
         Ok(Opening::New)
     }
@@ -419,7 +401,7 @@ impl Facts<'_> {
 
     /// Returns the generation on which all halves agree.
     fn agreed(&self, found: &[(usize, &Label, &Header)]) -> Result<Generation, MirrorRefusal> {
-        let refuse = |why: String| Err(MirrorRefusal::NoWitness { why });
+        let refuse = |why: String| Err(MirrorRefusal::NoWitness(why));
         for (seen, name) in self.seen.iter().zip(self.names) {
             match seen {
                 Seen::Header(..) => {}

@@ -90,8 +90,7 @@ impl DeviceSpec for MirrorSpec {
             "timeout" => self.timeout = Some(setting.time()?),
             "resync" => self.resync = Some(setting.size(1)?),
             "witness" if setting.value.is_empty() => {
-                let (spec, setting) = (setting.spec.to_owned(), setting.name.to_owned());
-                return Err(SpecError::Empty { spec, setting });
+                return Err(SpecError::Empty(setting.spec.to_owned(), setting.name.to_owned()));
             }
             "witness" => self.witness = Some(setting.value.into()),
             _ => return Ok(false),
@@ -102,10 +101,10 @@ impl DeviceSpec for MirrorSpec {
     fn finish(&mut self, spec: &str) -> Result<(), SpecError> {
         let count = self.texts.len();
         if !(2..=Halves::MAX).contains(&count) {
-            return Err(SpecError::HalfCount { spec: spec.to_owned(), count });
+            return Err(SpecError::HalfCount(spec.to_owned(), count));
         }
         for text in &self.texts {
-            let refuse = || SpecError::Half { spec: spec.to_owned(), half: text.clone() };
+            let refuse = || SpecError::Half(spec.to_owned(), text.clone());
             if text.is_empty() || text.starts_with("mirror:") {
                 return Err(refuse());
             }
@@ -114,7 +113,7 @@ impl DeviceSpec for MirrorSpec {
                 return Err(refuse());
             }
             if self.halves.iter().any(|other| other.overlaps(&half)) {
-                return Err(SpecError::SamePath { spec: spec.to_owned(), path: text.clone() });
+                return Err(SpecError::SamePath(spec.to_owned(), text.clone()));
             }
             self.halves.push(half);
         }

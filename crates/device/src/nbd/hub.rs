@@ -252,7 +252,7 @@ impl Hub {
             None
         };
         if let Some(change) = change {
-            let error = NbdError::Changed { export: self.name(), change }.to_string();
+            let error = NbdError::Changed(self.name(), change).to_string();
             let copy = || io::Error::new(io::ErrorKind::InvalidData, error.clone());
             self.work.fail(None, copy);
             return self.failed(error);
@@ -367,17 +367,17 @@ pub(super) fn connect(name: &NbdName, read_only: bool) -> Result<Connected, NbdE
     watch(&socket).map_err(|source| NbdError::System { export: export(), source })?;
     let (size, minimum) = (info.size_bytes, info.minimum_block_bytes);
     if info.read_only() && !read_only {
-        return Err(NbdError::ReadOnly { export: export() });
+        return Err(NbdError::ReadOnly(export()));
     }
     if size == 0 || !size.is_multiple_of(512) {
-        return Err(NbdError::OddSize { export: export(), size });
+        return Err(NbdError::OddSize(export(), size));
     }
     if !SECTOR_BYTES.is_multiple_of(minimum.into()) || !size.is_multiple_of(minimum.into()) {
-        return Err(NbdError::LargeBlocks { export: export(), minimum });
+        return Err(NbdError::LargeBlocks(export(), minimum));
     }
     if u64::from(info.maximum_block_bytes) < SECTOR_BYTES {
         let maximum = info.maximum_block_bytes;
-        return Err(NbdError::SmallRequests { export: export(), maximum });
+        return Err(NbdError::SmallRequests(export(), maximum));
     }
     Ok(Connected { socket, info })
 }
@@ -411,7 +411,7 @@ impl fmt::Display for NbdName {
     }
 }
 
-/// Why an export could not be opened.
+/// Why an export could not be opened. Each variant begins with its name.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
     /// The server could not be reached, or did not grant the export.
@@ -423,48 +423,23 @@ pub enum NbdError {
         source: ClientError,
     },
     /// It refuses writes.
-    #[error("export {export} is read-only; serve it read-only")]
-    ReadOnly {
-        /// The export.
-        export: String,
-    },
+    #[error("export {0} is read-only; serve it read-only")]
+    ReadOnly(String),
     /// Its size makes no device.
-    #[error("export {export} has {size} bytes, which is not a positive multiple of 512")]
-    OddSize {
-        /// The export.
-        export: String,
-        /// Its size.
-        size: u64,
-    },
+    #[error("export {0} has {1} bytes, which is not a positive multiple of 512")]
+    OddSize(String, u64),
     /// Its blocks are larger than sectors, or not of whole bytes of the device's end.
     #[error(
-        "export {export} takes requests in units of {minimum} bytes only; a device is read and \
+        "export {0} takes requests in units of {1} bytes only; a device is read and \
          written in units of {SECTOR_BYTES}"
     )]
-    LargeBlocks {
-        /// The export.
-        export: String,
-        /// Its least block size.
-        minimum: u32,
-    },
+    LargeBlocks(String, u32),
     /// Its requests are shorter than a sector.
-    #[error(
-        "export {export} takes requests of at most {maximum} bytes; a device needs {SECTOR_BYTES}"
-    )]
-    SmallRequests {
-        /// The export.
-        export: String,
-        /// Its longest request.
-        maximum: u32,
-    },
+    #[error("export {0} takes requests of at most {1} bytes; a device needs {SECTOR_BYTES}")]
+    SmallRequests(String, u32),
     /// After a lost connection, something else is there.
-    #[error("export {export} is not what it was: {change}")]
-    Changed {
-        /// The export.
-        export: String,
-        /// The difference.
-        change: String,
-    },
+    #[error("export {0} is not what it was: {1}")]
+    Changed(String, String),
     /// The system has no thread, ring or socket left for it.
     #[error("cannot serve the connection to export {export}: {source}")]
     System {

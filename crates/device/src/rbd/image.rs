@@ -64,9 +64,7 @@ impl RbdSource {
         })?;
         match opened.recv_timeout(most) {
             Ok(opened) => opened,
-            Err(RecvTimeoutError::Timeout) => {
-                Err(RbdError::Silent { image: name.to_string(), after: most })
-            }
+            Err(RecvTimeoutError::Timeout) => Err(RbdError::Silent(name.to_string(), most)),
             Err(RecvTimeoutError::Disconnected) => match thread.join() {
                 Err(panic) => resume_unwind(panic),
                 Ok(()) => unreachable!("it has sent something"),
@@ -95,7 +93,7 @@ impl RbdSource {
         more: &[(&'static str, &'static str)],
     ) -> Result<RbdSource, RbdError> {
         if name.snapshot.is_some() && !read_only {
-            return Err(RbdError::Snapshot { image: name.to_string() });
+            return Err(RbdError::Snapshot(name.to_string()));
         }
         let library = library()?;
         let mut open = OpenImage::new(library, name, read_only, more)?;
@@ -109,7 +107,7 @@ impl RbdSource {
             source,
         })?;
         if size == 0 || !size.is_multiple_of(512) {
-            return Err(RbdError::OddSize { image: name.to_string(), size });
+            return Err(RbdError::OddSize(name.to_string(), size));
         }
         let (news, size) = (Arc::new(News::default()), AtomicU64::new(size));
         open.handles.watch(library, &news).map_err(|source| RbdError::Image {

@@ -46,7 +46,7 @@ macro_rules! functions {
             $(
                 // SAFETY: running the initialisation of Ceph's libraries has no requirements.
                 let $library = unsafe { Library::new($file) }
-                    .map_err(|error| RbdError::NoLibrary { why: reason(&error) })?;
+                    .map_err(|error| RbdError::NoLibrary(reason(&error)))?;
             )*
             let functions = Functions {
                 $( $( $name: {
@@ -54,7 +54,7 @@ macro_rules! functions {
                     // SAFETY: the type is the one that the library's header declares.
                     let found = unsafe { $library.get(name) };
                     let too_old = |error| {
-                        RbdError::OldLibrary { library: $file, why: reason(&error) }
+                        RbdError::OldLibrary($file, reason(&error))
                     };
                     *found.map_err(too_old)?
                 }, )* )*

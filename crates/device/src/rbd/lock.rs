@@ -165,14 +165,14 @@ impl Handles {
         let image = || name.to_string();
         known.map_err(|source| RbdError::Image { what: "ask", image: image(), source })?;
         if features & FEATURE_EXCLUSIVE_LOCK == 0 {
-            return Err(RbdError::NoLock { image: image() });
+            return Err(RbdError::NoLock(image()));
         }
         // SAFETY: the image is open.
         match checked(unsafe { (library.rbd_lock_acquire)(self.image, LOCK_EXCLUSIVE) }) {
             Ok(_) => self.is_locked = true,
             // That is how it calls a lock that its owner does not give away.
             Err(error) if matches!(error.raw_os_error(), Some(libc::EROFS | libc::EBUSY)) => {
-                return Err(RbdError::Locked { image: image() });
+                return Err(RbdError::Locked(image()));
             }
             Err(source) => return Err(RbdError::Image { what: "lock", image: image(), source }),
         }

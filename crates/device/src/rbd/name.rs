@@ -69,21 +69,13 @@ impl fmt::Display for RbdName {
 pub enum RbdError {
     /// The library is not installed, or not to be loaded.
     #[error(
-        "cannot open an image of Ceph without its client library: {why}; install it (package \
+        "cannot open an image of Ceph without its client library: {0}; install it (package \
          librbd1 on Debian, librbd1 or ceph-common elsewhere)"
     )]
-    NoLibrary {
-        /// The linker's answer, which names the file.
-        why: String,
-    },
+    NoLibrary(String),
     /// The library lacks something.
-    #[error("{library} is too old: {why}; version 16 (Pacific) of Ceph or newer is needed")]
-    OldLibrary {
-        /// The file.
-        library: &'static str,
-        /// The linker's answer.
-        why: String,
-    },
+    #[error("{0} is too old: {1}; version 16 (Pacific) of Ceph or newer is needed")]
+    OldLibrary(&'static str, String),
     /// The cluster could not be reached.
     #[error("cannot {what} for image {image}: {source}{}", advice(source))]
     Cluster {
@@ -106,47 +98,28 @@ pub enum RbdError {
     },
     /// Nothing keeps a second server from writing to it.
     #[error(
-        "image {image} has no exclusive lock, so that a second server could write to it; run: rbd \
-         feature enable {image} exclusive-lock"
+        "image {0} has no exclusive lock, so that a second server could write to it; run: rbd \
+         feature enable {0} exclusive-lock"
     )]
-    NoLock {
-        /// The image.
-        image: String,
-    },
+    NoLock(String),
     /// Another client has the lock.
     #[error(
-        "image {image} is in use by another client, which holds its lock; end that one, or see who \
-         it is: rbd lock list {image}"
+        "image {0} is in use by another client, which holds its lock; end that one, or see who \
+         it is: rbd lock list {0}"
     )]
-    Locked {
-        /// The image.
-        image: String,
-    },
+    Locked(String),
     /// The cluster does not answer.
     #[error(
-        "image {image} is still not open after {after:?}: the cluster does not answer; see ceph \
+        "image {0} is still not open after {1:?}: the cluster does not answer; see ceph \
          status"
     )]
-    Silent {
-        /// The image.
-        image: String,
-        /// The time that was waited.
-        after: Duration,
-    },
+    Silent(String, Duration),
     /// A snapshot cannot be written.
-    #[error("image {image} is a snapshot, which is only read; serve it read-only")]
-    Snapshot {
-        /// The image.
-        image: String,
-    },
+    #[error("image {0} is a snapshot, which is only read; serve it read-only")]
+    Snapshot(String),
     /// Its size makes no device.
-    #[error("image {image} has {size} bytes, which is not a positive multiple of 512")]
-    OddSize {
-        /// The image.
-        image: String,
-        /// Its size.
-        size: u64,
-    },
+    #[error("image {0} has {1} bytes, which is not a positive multiple of 512")]
+    OddSize(String, u64),
     /// Text for the library has a zero byte.
     #[error("{text:?} has a zero byte in it")]
     ZeroByte {

@@ -3,92 +3,49 @@
 use crate::device::Halves;
 use crate::medium::Medium;
 
-/// An error in a device's text.
+/// An error in a device's text. Each variant begins with the whole text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
     /// No kind of device, nor the begin of a path.
     #[error(
-        "unknown kind of device in {spec:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
+        "unknown kind of device in {0:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
          mirror:HALF+HALF, rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths that begin with / \
          or ./"
     )]
-    Kind {
-        /// The text.
-        spec: String,
-    },
+    Kind(String),
     /// `file:` without a path.
-    #[error("{spec:?} names no path; write file:PATH")]
-    NoPath {
-        /// The text.
-        spec: String,
-    },
+    #[error("{0:?} names no path; write file:PATH")]
+    NoPath(String),
     /// `stripe:` without two paths, or with an empty one.
-    #[error("{spec:?} names fewer than two paths; write stripe:PATH+PATH")]
-    FewPaths {
-        /// The text.
-        spec: String,
-    },
+    #[error("{0:?} names fewer than two paths; write stripe:PATH+PATH")]
+    FewPaths(String),
     /// One path twice in a stripe.
-    #[error("{spec:?} names path {path:?} twice; name each path once")]
-    SamePath {
-        /// The text.
-        spec: String,
-        /// The path.
-        path: String,
-    },
+    #[error("{0:?} names path {1:?} twice; name each path once")]
+    SamePath(String, String),
     /// A stripe of paths, images and exports.
-    #[error("the members of {spec:?} are of several kinds; name paths, images or exports only")]
-    MixedMembers {
-        /// The text.
-        spec: String,
-    },
+    #[error("the members of {0:?} are of several kinds; name paths, images or exports only")]
+    MixedMembers(String),
     /// `mirror:` without two halves or with too many.
     #[error(
-        "{spec:?} names {count} halves; a mirror has 2 to {most}, as in mirror:HALF+HALF",
+        "{0:?} names {1} halves; a mirror has 2 to {most}, as in mirror:HALF+HALF",
         most = Halves::MAX
     )]
-    HalfCount {
-        /// The text.
-        spec: String,
-        /// The halves.
-        count: usize,
-    },
+    HalfCount(String, usize),
     /// A half that cannot be one.
-    #[error("{half:?} in {spec:?} cannot be a half; halves are files, disks and exports")]
-    Half {
-        /// The text.
-        spec: String,
-        /// The half.
-        half: String,
-    },
+    #[error("{1:?} in {0:?} cannot be a half; halves are files, disks and exports")]
+    Half(String, String),
     /// A setting without a value.
-    #[error("{setting:?} in {spec:?} has no value")]
-    Empty {
-        /// The text.
-        spec: String,
-        /// The setting.
-        setting: String,
-    },
+    #[error("{1:?} in {0:?} has no value")]
+    Empty(String, String),
     /// `rbd:` without a pool and an image.
-    #[error("{spec:?} names no image; write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE@SNAPSHOT")]
-    Image {
-        /// The text.
-        spec: String,
-    },
+    #[error("{0:?} names no image; write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE@SNAPSHOT")]
+    Image(String),
     /// An NBD URI that is none, or that this program cannot use.
-    #[error("{spec:?}: {problem}; write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")]
-    Export {
-        /// The text.
-        spec: String,
-        /// The reason.
-        problem: String,
-    },
+    #[error("{0:?}: {1}; write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")]
+    Export(String, String),
     /// `memory:` without a size.
-    #[error("{spec:?} gives no size; write memory:SIZE, such as memory:64MiB")]
-    NoSize {
-        /// The text.
-        spec: String,
-    },
+    #[error("{0:?} gives no size; write memory:SIZE, such as memory:64MiB")]
+    NoSize(String),
     /// A setting this kind of device does not have.
     #[error("unknown setting {setting:?} in {spec:?}; there are {known}")]
     Setting {
@@ -100,29 +57,14 @@ pub enum SpecError {
         known: &'static str,
     },
     /// The same setting twice.
-    #[error("{spec:?} gives the setting {setting:?} twice; give it once")]
-    Twice {
-        /// The text.
-        spec: String,
-        /// The setting.
-        setting: String,
-    },
+    #[error("{0:?} gives the setting {1:?} twice; give it once")]
+    Twice(String, String),
     /// A size that is no size.
-    #[error("{size:?} in {spec:?} is not a size; write 4096, 64KiB or 10GiB")]
-    Size {
-        /// The text.
-        spec: String,
-        /// The size.
-        size: String,
-    },
+    #[error("{1:?} in {0:?} is not a size; write 4096, 64KiB or 10GiB")]
+    Size(String, String),
     /// A time that is no time.
-    #[error("{time:?} in {spec:?} is not a time; write 500ms, 30s or 2m")]
-    Time {
-        /// The text.
-        spec: String,
-        /// The time.
-        time: String,
-    },
+    #[error("{1:?} in {0:?} is not a time; write 500ms, 30s or 2m")]
+    Time(String, String),
     /// A size a device cannot have.
     #[error("size {size} in {spec:?} is not a positive multiple of {unit} bytes")]
     SizeUnit {
@@ -134,35 +76,17 @@ pub enum SpecError {
         unit: u64,
     },
     /// A write cache of another kind.
-    #[error("unknown write-cache {found:?} in {spec:?}; there is volatile")]
-    WriteCache {
-        /// The text.
-        spec: String,
-        /// The kind.
-        found: String,
-    },
+    #[error("unknown write-cache {1:?} in {0:?}; there is volatile")]
+    WriteCache(String, String),
     /// Interference that is neither left alone nor switched off, or of no medium.
-    #[error("{found:?} in {spec:?} has no effect; write medium=NAME,interference=off")]
-    Interference {
-        /// The text.
-        spec: String,
-        /// The setting.
-        found: String,
-    },
+    #[error("{1:?} in {0:?} has no effect; write medium=NAME,interference=off")]
+    Interference(String, String),
     /// Limits of no medium.
-    #[error("iops and bandwidth in {spec:?} have no effect without medium=NAME")]
-    NoMedium {
-        /// The text.
-        spec: String,
-    },
+    #[error("iops and bandwidth in {0:?} have no effect without medium=NAME")]
+    NoMedium(String),
     /// A number of operations that is none.
-    #[error("{found:?} in {spec:?} is not a number of operations a second")]
-    Iops {
-        /// The text.
-        spec: String,
-        /// The number.
-        found: String,
-    },
+    #[error("{1:?} in {0:?} is not a number of operations a second")]
+    Iops(String, String),
     /// A medium nobody knows.
     #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
     Medium {

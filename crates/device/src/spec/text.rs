@@ -51,12 +51,12 @@ impl FromStr for Spec {
         let (kind, rest) = match text {
             _ if is_path(text) => ("file", text),
             _ if is_export(text) => ("nbd", text),
-            _ => text.split_once(':').ok_or_else(|| SpecError::Kind { spec: spec() })?,
+            _ => text.split_once(':').ok_or_else(|| SpecError::Kind(spec()))?,
         };
         let (_, parse) = DEVICES
             .iter()
             .find(|(name, _)| *name == kind)
-            .ok_or_else(|| SpecError::Kind { spec: spec() })?;
+            .ok_or_else(|| SpecError::Kind(spec()))?;
         let mut parts = rest.split(',');
         let mut device = parse(text, parts.next().unwrap_or_default())?;
         let mut imitated = ImitationText::default();
@@ -70,7 +70,7 @@ impl FromStr for Spec {
                 return Err(SpecError::Setting { spec: spec(), setting, known });
             }
             if seen.contains(&name) {
-                return Err(SpecError::Twice { spec: spec(), setting: name.to_owned() });
+                return Err(SpecError::Twice(spec(), name.to_owned()));
             }
             seen.push(name);
         }
@@ -104,7 +104,7 @@ impl<'a> ImitationText<'a> {
             "interference" => self.interference = Some((text, value)),
             "iops" => match value.parse() {
                 Ok(iops) if iops > 0 => self.iops = Some(iops),
-                _ => return Err(SpecError::Iops { spec: spec(), found: value.to_owned() }),
+                _ => return Err(SpecError::Iops(spec(), value.to_owned())),
             },
             "bandwidth" => self.bandwidth = Some(setting.size(1)?),
             _ => return Ok(false),
@@ -118,13 +118,13 @@ impl<'a> ImitationText<'a> {
             (_, None) => {}
             (Some(medium), Some((_, "off"))) => medium.interference = &[],
             (_, Some((setting, _))) => {
-                return Err(SpecError::Interference { spec: spec(), found: setting.to_owned() });
+                return Err(SpecError::Interference(spec(), setting.to_owned()));
             }
         }
         match &mut self.medium {
             Some(medium) => medium.limit(self.iops, self.bandwidth),
             None if self.iops.is_some() || self.bandwidth.is_some() => {
-                return Err(SpecError::NoMedium { spec: spec() });
+                return Err(SpecError::NoMedium(spec()));
             }
             None => {}
         }
