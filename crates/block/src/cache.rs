@@ -3,44 +3,37 @@
 //! Each region of a volume belongs to one shard, chosen by a hash that is part of the cache's
 //! format. A [`BlockCache`] is one *part* of a cache: the shards that one thread owns, and the
 //! requests that were submitted there. A cache with one part is a whole one. Sub-requests
-//! ([`crate::engine::join`]) for shards of other parts are sent there as [`Message`]s. A flush
+//! ([`crate::join`]) for shards of other parts are sent there as [`Message`]s. A flush
 //! first makes every part write its dirty data to the backing device, then flushes that device.
 //!
 //! Like the shards this is a state machine without I/O: [`BlockCache::submit`],
 //! [`BlockCache::completed`] and [`BlockCache::received`] are its input, [`Order`]s its output.
 
-mod bulk;
-mod commits;
-mod drains;
-mod fetch_size;
-mod ghost;
-mod messages;
-mod shards;
-mod state;
-mod streams;
-mod volumes;
+use std::collections::VecDeque;
+
+use floe_policy::admission::Times;
 
 use crate::config::{Config, ConfigError, MOST_SHARDS};
-use crate::engine::join::Join;
-use crate::engine::request::{Fault, Kind, Request, RequestId};
-use crate::engine::{Event, shard_of};
+use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{SECTOR_BYTES, VolumeId};
-use crate::order::{Bad, OpId, Order};
-use crate::part::{Message, PartId};
+use crate::join::{Fault, Join, Kind, PIECES_AT_ONCE, Request, RequestId, Settled};
+use crate::journal::commits::Drains;
+use crate::journal::commits::{Commits, RouterOp};
+use crate::mapping::Mapping;
+use crate::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
+use crate::order::{Bad, BufferId, DeviceId, OpId, Order};
 use crate::shard::Shard;
-use crate::stats::Requests;
-use crate::tiers::memory::{LEAST_HELD_SECTORS, Memory, MemoryTier};
-use crate::volumes::Volumes;
-use bulk::Bulk;
-pub(crate) use commits::JournalNews;
-use commits::{Commits, RouterOp};
-use drains::Drains;
-use shards::Shards;
-pub use state::Condition;
+use crate::stats::{MOST_LOST_RUNS, Requests, Stats};
+use crate::tasks::{Event, shard_of};
+use crate::volumes::{VolumeError, Volumes};
+use shards::{ROUTER, Shards};
 use streams::Followed;
 
-/// The shard number in the ids of the router's own operations.
-const ROUTER: u8 = u8::MAX;
+pub(crate) use crate::journal::commits::JournalNews;
+
+pub(crate) mod fetch_size;
+pub(crate) mod shards;
+mod streams;
 
 /// Most smallest blocks of a shard, which are numbered in 32 bits.
 const MOST_SHARD_BLOCKS: u64 = 1 << 31;
@@ -314,5 +307,426 @@ impl BlockCache {
         self.joins.iter().all(Option::is_none)
             && self.shards.iter().all(Shard::is_idle)
             && self.commits.is_idle()
+    }
+}
+
+impl BlockCache {
+    #[inline]
+    fn join(&mut self, id: RequestId) -> &mut Join {
+        self.joins[id.number()].as_mut().expect("the request is under way")
+    }
+
+    /// Submits sub-requests to shards, here or in other parts, until enough are under way. Long
+    /// requests take turns.
+    fn give_out(&mut self, id: RequestId, orders: &mut Vec<Order>) {
+        let region = self.config.sizes.largest();
+        let join = self.join(id);
+        if !Bulk::is_for(join.request.kind) {
+            while let Some(piece) = self.join(id).next_piece(id, region) {
+                self.shards.give(piece, orders);
+            }
+            return;
+        }
+        if !std::mem::replace(&mut join.queued, true) {
+            self.bulk.queue(id);
+        }
+        while let Some(id) = self.bulk.next() {
+            // The request may be over, and another one have its number.
+            let join = self.joins[id.number()].as_mut().filter(|join| join.queued);
+            let Some(join) = join else { continue };
+            match join.next_piece(id, region) {
+                Some(piece) => {
+                    self.bulk.submitted(id);
+                    self.shards.give(piece, orders);
+                }
+                None => join.queued = false, // it queues again when one of its own has finished
+            }
+        }
+    }
+
+    /// Handles the shards' events, and begins the commits that are wanted, until there are no more.
+    fn handle_events(&mut self, orders: &mut Vec<Order>) {
+        loop {
+            self.hear_shards(orders);
+            if self.commits.is_bypassed() {
+                self.drains.go_on_without_journal(&mut self.shards, &mut self.commits, orders);
+                self.hear_shards(orders);
+            }
+            if !self.config.kept {
+                return;
+            }
+            // a failed commit can cause the next
+            let Some(ended) = self.commits.begin(&mut self.shards, orders) else { return };
+            self.drains.go_on(ended, &self.shards, &mut self.commits);
+        }
+    }
+
+    /// Handles the events of shards and drains until there are none: handling one shard's events
+    /// may stir another.
+    fn hear_shards(&mut self, orders: &mut Vec<Order>) {
+        loop {
+            if let Some(shard) = self.shards.next_stirred() {
+                let spare = std::mem::take(&mut self.events);
+                let mut events = std::mem::replace(&mut shard.parts.events, spare);
+                self.hear(&mut events, orders);
+                self.events = events;
+            } else if let Some((request, result)) = self.drains.take_ended() {
+                self.tell(Message::Drained { request, result }, request, orders);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Handles a shard's events.
+    fn hear(&mut self, events: &mut Vec<Event>, orders: &mut Vec<Order>) {
+        let mut rest = events.drain(..).peekable();
+        while let Some(event) = rest.next() {
+            match event {
+                Event::Answered { request, result, hit } => {
+                    let finished = rest.next_if_eq(&Event::Finished { request }).is_some();
+                    let message = Message::Answered { request, result, hit, finished };
+                    self.tell(message, request, orders);
+                }
+                Event::Finished { request } => {
+                    self.tell(Message::Finished { request }, request, orders);
+                }
+                Event::WantsCommit => {
+                    self.commits.want();
+                }
+                Event::WantsSettlement(volume) => {
+                    self.commits.want_settlement(volume);
+                }
+                Event::Drained { drain, result } => {
+                    self.drains.drained(RequestId(drain), result, &self.shards, &mut self.commits);
+                }
+            }
+        }
+    }
+
+    /// Sends a message to the part that owns a request, which may be this one.
+    #[inline]
+    fn tell(&mut self, message: Message, request: RequestId, orders: &mut Vec<Order>) {
+        let to = request.part();
+        if to == self.shards.part {
+            self.heard(message, orders)
+        } else {
+            orders.push(Order::Send { to, message })
+        }
+    }
+
+    fn heard(&mut self, message: Message, orders: &mut Vec<Order>) {
+        match message {
+            Message::Piece(ForeignPiece(piece)) => {
+                let shard = self.shards.number_of(piece.volume, piece.sectors.start);
+                self.shards.submit(shard, piece, orders);
+            }
+            Message::FetchAhead { volume, sectors, stream } => {
+                let shard = self.shards.number_of(volume, sectors.start);
+                self.shards.at(shard).fetch_ahead(volume, sectors, stream, orders);
+            }
+            Message::Drain { request, volume, to_backing } => {
+                let (shards, commits) = (&mut self.shards, &self.commits);
+                self.drains.begin(request, volume, to_backing, shards, commits, orders);
+            }
+            Message::Answered { request, result, hit, finished } => {
+                self.join(request).answered(result, hit);
+                if finished {
+                    return self.heard(Message::Finished { request }, orders);
+                }
+                self.settle(request, orders);
+            }
+            Message::Finished { request } => {
+                let join = self.join(request);
+                join.finished();
+                let kind = join.request.kind;
+                self.bulk.finished(kind);
+                self.give_out(request, orders);
+                self.settle(request, orders);
+            }
+            Message::Drained { request, result } => {
+                self.join(request).answered(result, true);
+                self.settle(request, orders);
+            }
+        }
+    }
+
+    /// Answers a request whose sub-requests all have answers, and removes it when none of them uses
+    /// its buffer any more.
+    fn settle(&mut self, id: RequestId, orders: &mut Vec<Order>) {
+        let Some(join) = self.joins[id.number()].as_mut() else { return };
+        let over = match join.settle() {
+            Settled::Not => return,
+            Settled::Flush => {
+                let op = RouterOp::Request(id.0).op();
+                let device = DeviceId::Backing(join.request.volume);
+                return orders.push(Order::Flush { op, device });
+            }
+            Settled::Answer { result, over } => {
+                let (request, hit) = (join.request, join.hit);
+                orders.push(Order::Answer { request: id, result, hit: hit && result.is_ok() });
+                self.requests.count(&request, hit, result);
+                over
+            }
+            Settled::Over => true,
+        };
+        if over {
+            self.joins[id.number()] = None;
+            orders.push(Order::Release { buffer: BufferId::Request(id) });
+        }
+    }
+}
+
+impl BlockCache {
+    /// Returns what this part can and cannot do now.
+    pub fn condition(&self) -> Condition<'_> {
+        Condition { shards: &self.shards, commits: &self.commits }
+    }
+
+    /// Degrades this part, as 16 failures in a row do by themselves. When one part is degraded, all
+    /// should be.
+    pub fn degrade(&mut self) {
+        self.shards.degrade();
+    }
+
+    /// Uses the cache device again, in this part, even when it was not degraded. The device must
+    /// still hold every write it has acknowledged. Older cached data is used as it is, since data
+    /// that has changed meanwhile was dropped. If the device may have lost some data, drop the
+    /// clean data first with [`BlockCache::forget_clean`]; lost dirty data cannot be distinguished
+    /// from good data.
+    ///
+    /// A persistent cache whose journal could not be written stays degraded.
+    pub fn restore(&mut self) {
+        if !self.commits.has_failed() {
+            self.shards.restore();
+        }
+    }
+
+    /// Drops all clean data in this part. The blocks remain, empty.
+    pub fn forget_clean(&mut self) {
+        self.shards.each().for_each(Shard::forget_clean);
+    }
+
+    /// Sets the share of the hits on the cache device, from 0 to 1, that is read from the backing
+    /// device instead. Dirty data is still read from the cache. The share is 0 at first. The caller
+    /// measures whether that pays. Shares have a resolution of 2⁻³²; with a share of 1 one hit in
+    /// so many is not shed.
+    pub fn shed(&mut self, share: f64) {
+        let share = (share.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
+        self.shards.each().for_each(|shard| shard.parts.shed.set(share));
+    }
+
+    /// Passes the current latencies to the admission: see [`floe_policy::admission::Times`]. To be
+    /// called now and then.
+    pub fn observe(&mut self, times: &Times) {
+        self.shards.each().for_each(|shard| shard.observe(times));
+    }
+
+    /// Sets the most dirty bytes on the cache device, in all parts together: writes beyond it go
+    /// through. Cleaning begins at half of the bound, and yields to clients the more the further
+    /// the bound is.
+    pub fn limit_dirty(&mut self, bytes: u64) {
+        let sectors = (bytes / SECTOR_BYTES / self.shards.all).max(1);
+        self.shards.each().for_each(|shard| shard.parts.dirt.limit(sectors));
+    }
+
+    /// Returns the current counters of this part.
+    pub fn stats(&self) -> Stats {
+        let refused_bytes = self.condition().refused_bytes();
+        let mut stats = Stats { requests: self.requests, refused_bytes, ..Stats::default() };
+        stats.blocks =
+            self.config.sizes.classes().map(|class| (self.config.sizes.bytes(class), 0)).collect();
+        for Shard { parts } in self.shards.iter() {
+            let Mapping { directory, held, lost, .. } = &parts.map;
+            stats.counters += &parts.counters;
+            directory.blocks.valid.add_to(&mut stats.counters);
+            for (sum, live) in stats.blocks.iter_mut().zip(directory.blocks.live()) {
+                sum.1 += live;
+            }
+            stats.valid_bytes += directory.blocks.valid.sectors() * SECTOR_BYTES;
+            stats.dirty_bytes += directory.blocks.dirty_sectors() * SECTOR_BYTES;
+            stats.held_bytes += held.len() * SECTOR_BYTES;
+            stats.lost_bytes += lost.len() * SECTOR_BYTES;
+            lost.runs(MOST_LOST_RUNS, &mut stats.lost_runs);
+            stats.block_metadata_bytes += directory.block_metadata_bytes();
+            stats.sector_metadata_bytes +=
+                directory.blocks.sector_metadata_bytes() + parts.logging.memory_bytes();
+            stats.admission_bytes += parts.admission.memory_bytes();
+            stats.decline(parts.admission.declined());
+            stats.degraded_shards += u64::from(parts.health.is_degraded());
+        }
+        stats
+    }
+
+    /// Checks the invariants of every shard, slowly: for tests.
+    ///
+    /// # Panics
+    /// When one does not hold.
+    pub fn check(&self) {
+        for shard in self.shards.iter() {
+            shard.parts.map.directory.check();
+        }
+    }
+}
+
+/// The condition of a part.
+#[derive(Debug, Clone, Copy)]
+pub struct Condition<'a> {
+    shards: &'a Shards,
+    commits: &'a Commits,
+}
+
+impl Condition<'_> {
+    /// Returns whether this part is degraded, after repeated failures of the cache device or by
+    /// [`BlockCache::degrade`]. Reads and writes then go past the cache, except for dirty data.
+    pub fn is_degraded(&self) -> bool {
+        self.shards.is_degraded()
+    }
+
+    /// Returns whether this part holds data that a backing device does not have.
+    pub fn has_dirty_data(&self) -> bool {
+        !self.is_emptied() || self.shards.iter().any(|shard| !shard.parts.map.held.is_empty())
+    }
+
+    /// Returns whether nothing in this part is dirty below memory.
+    pub fn is_emptied(&self) -> bool {
+        self.shards.iter().all(|shard| shard.parts.map.directory.blocks.dirty_sectors() == 0)
+    }
+
+    /// Returns whether a noted change would not survive a restart yet.
+    pub fn has_unlogged(&self) -> bool {
+        self.commits.has_unlogged(self.shards)
+    }
+
+    /// Returns whether the journal could not be written: its content is fixed, and the data it
+    /// describes must stay.
+    pub fn has_lost_journal(&self) -> bool {
+        self.commits.has_failed()
+    }
+
+    /// Returns whether requests bypass the journal since it could not be written.
+    pub fn is_bypassed(&self) -> bool {
+        self.commits.is_bypassed()
+    }
+
+    /// Returns whether dirty data could not be cleaned since the journal could not be written.
+    pub fn is_blocked(&self) -> bool {
+        let is_blocked = |shard: &Shard| shard.parts.logging.bypass.is_blocked();
+        self.commits.is_lost() && self.shards.iter().any(is_blocked)
+    }
+
+    /// Returns whether [`refused_bytes`](Self::refused_bytes) are above 0.
+    pub fn is_refusing(&self) -> bool {
+        self.shards.iter().any(|shard| shard.refused_sectors() > 0)
+    }
+
+    /// Returns an upper bound of the bytes with refused requests: data of this part's shards that
+    /// is lost, unreadable, or cannot be replaced.
+    pub fn refused_bytes(&self) -> u64 {
+        self.shards.iter().map(Shard::refused_sectors).sum::<u64>() * SECTOR_BYTES
+    }
+}
+
+impl BlockCache {
+    /// Adds a volume of this many bytes under the lowest free id. To be done in all parts alike,
+    /// and only when every removal has been done in all of them.
+    ///
+    /// # Panics
+    /// With more than 65,536 volumes, or a volume of more than half an exbibyte.
+    pub fn add_volume(&mut self, bytes: u64) -> VolumeId {
+        let id = self.volumes.add(bytes);
+        self.shards.set_volume(id, bytes);
+        id
+    }
+
+    /// Adds a volume with a free id: the one that it had when a persistent cache was last used.
+    ///
+    /// # Panics
+    /// When the id is not free, or the volume has more than half an exbibyte.
+    pub fn add_volume_at(&mut self, id: VolumeId, bytes: u64) {
+        self.volumes.add_at(id, bytes);
+        self.shards.set_volume(id, bytes);
+    }
+
+    /// Removes a volume with all its cached data, and frees its id. To be done in all parts alike,
+    /// once the volume is idle in all of them. Walks all groups of the cache. With `discard`, dirty
+    /// data is lost; without, a flush must come before.
+    ///
+    /// # Errors
+    /// When there is no such volume, something is under way for it in this part, or it has dirty
+    /// data here that is not to be discarded.
+    pub fn remove_volume(&mut self, id: VolumeId, discard: bool) -> Result<(), VolumeError> {
+        self.volumes.bytes(id).ok_or(VolumeError::Unknown)?;
+        let asked_for = self.joins.iter().flatten().any(|join| join.request.volume == id);
+        if asked_for || self.shards.iter().any(|shard| shard.parts.tasks.is_using(id)) {
+            return Err(VolumeError::Busy);
+        }
+        let dirty = self.shards.iter().map(|shard| shard.parts.map.dirty_bytes(id)).sum();
+        if dirty > 0 && !discard {
+            return Err(VolumeError::Dirty(dirty));
+        }
+        self.shards.each().for_each(|shard| shard.remove_volume(id));
+        self.volumes.remove(id);
+        Ok(())
+    }
+
+    /// Grows a volume to this many bytes; to be done in all parts alike, after its backing device
+    /// has grown. Requests may be under way, but where the old size ends within a sector, that
+    /// sector has to be idle in all parts. Data written to that sector before the growth ends in
+    /// zeros, so its new bytes may read as zeros whatever the backing device had there.
+    ///
+    /// # Errors
+    /// When there is no such volume, it would shrink or be too large, or the sector that its old
+    /// end cuts is in use here.
+    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> Result<(), VolumeError> {
+        if let Some(cut) = self.volumes.may_grow(id, bytes)? {
+            let asked_for =
+                self.joins.iter().flatten().any(|join| join.reaches(id, cut * SECTOR_BYTES));
+            if asked_for
+                || self.shards.iter().any(|shard| shard.parts.tasks.in_use(id, &(cut..cut + 1)))
+            {
+                return Err(VolumeError::Busy);
+            }
+            self.shards.each().for_each(|shard| shard.forget_sector(id, cut));
+        }
+        self.volumes.resize(id, bytes);
+        self.shards.set_volume(id, bytes);
+        Ok(())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Bulk {
+    /// Requests that may have a sub-request to submit, in the order of their turns.
+    turns: VecDeque<RequestId>,
+    /// Sub-requests of all of them that have not finished.
+    under_way: u32,
+}
+
+impl Bulk {
+    /// Returns whether requests of a kind take turns.
+    fn is_for(kind: Kind) -> bool {
+        matches!(kind, Kind::Trim | Kind::Zero { .. })
+    }
+
+    /// Puts a request at the end of the line.
+    fn queue(&mut self, id: RequestId) {
+        self.turns.push_back(id);
+    }
+
+    /// Takes the request whose turn it is, unless enough sub-requests are under way.
+    fn next(&mut self) -> Option<RequestId> {
+        if self.under_way < PIECES_AT_ONCE { self.turns.pop_front() } else { None }
+    }
+
+    /// Notes that a request has submitted a sub-request, and may have another.
+    fn submitted(&mut self, id: RequestId) {
+        self.under_way += 1;
+        self.queue(id);
+    }
+
+    /// Notes that a sub-request of a request of some kind has finished.
+    fn finished(&mut self, kind: Kind) {
+        self.under_way -= u32::from(Self::is_for(kind));
     }
 }

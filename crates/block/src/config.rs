@@ -1,10 +1,16 @@
 //! The configuration of a cache, carried whole by the cache and by each of its shards.
 
-use crate::evict::Evict;
-use crate::gate::Gate;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use floe_policy::admission::{Admission, Admissions};
+use floe_policy::shedding::SheddingOptions;
+use floe_policy::trial::TrialOptions;
+
 use crate::geometry::{BlockSizes, SECTOR_BYTES, format_size};
-use crate::mode::WriteMode;
-use crate::tiers::memory::Memory;
+use crate::mapping::directory::Evict;
+use crate::memory::Memory;
 
 /// Most shards a cache can have.
 pub const MOST_SHARDS: u64 = 128;
@@ -108,5 +114,132 @@ impl Config {
         let several =
             (SHARDS_A_PART * parts as u64).next_power_of_two().min(groups / GROUPS_A_SHARD);
         by_size.max(several).clamp(parts as u64, MOST_SHARDS.max(parts as u64))
+    }
+}
+
+/// The admission of a cache. By default everything is admitted.
+#[derive(Debug, Clone, Default)]
+pub struct Gate {
+    /// The admission policy; each shard has one of its own.
+    pub admission: Admissions,
+    /// Bytes of the memory tier above the cache, which answers before the cache is asked; 0 without
+    /// one.
+    pub above_bytes: u64,
+}
+
+impl Gate {
+    /// Returns this admission, without memory above.
+    pub fn new(admission: Admissions) -> Self {
+        Self { admission, above_bytes: 0 }
+    }
+
+    /// Returns the admission policy in the form that [`Admissions`] parses; `None` where everything
+    /// is admitted.
+    pub fn policy(&self) -> Option<String> {
+        (!self.admission.is_always()).then(|| self.admission.to_string())
+    }
+
+    /// Returns the share of the shard with a number, of so many.
+    pub(crate) fn share(&self, shard: u64, shards: u64) -> Self {
+        let mut admission = self.admission.clone();
+        admission.split(shard as usize, shards as usize);
+        Self { admission, above_bytes: self.above_bytes / shards }
+    }
+}
+
+/// The write mode of a cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WriteMode {
+    /// Backing device and cache; answered when the backing device has it.
+    #[default]
+    Through,
+    /// Backing device only; a cached copy is dropped.
+    Around,
+    /// Cache only, cleaned later.
+    Back,
+    /// Like [`Back`](Self::Back), but only writes make blocks: missed reads are not admitted.
+    Only,
+    /// Nothing is cached at all, not even reads.
+    Pass,
+}
+
+impl WriteMode {
+    const NAMES: [(&'static str, Self); 5] = [
+        ("through", Self::Through),
+        ("around", Self::Around),
+        ("back", Self::Back),
+        ("only", Self::Only),
+        ("pass", Self::Pass),
+    ];
+
+    /// Returns whether writes may stay in the cache only, until they are cleaned.
+    pub fn keeps_writes(self) -> bool {
+        matches!(self, Self::Back | Self::Only)
+    }
+
+    /// Returns whether written data may be inserted into the cache.
+    pub fn caches_writes(self) -> bool {
+        matches!(self, Self::Through | Self::Back | Self::Only)
+    }
+
+    /// Returns whether missed reads may be inserted into the cache.
+    pub fn caches_reads(self) -> bool {
+        !matches!(self, Self::Only | Self::Pass)
+    }
+}
+
+impl fmt::Display for WriteMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, mode)| mode == self).map_or("", |(name, _)| name);
+        f.pad(name)
+    }
+}
+
+/// A name that is no write mode.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no write mode `{0}`; there are through, around, back, only and pass")]
+pub struct UnknownWriteMode(String);
+
+impl FromStr for WriteMode {
+    type Err = UnknownWriteMode;
+
+    fn from_str(name: &str) -> Result<Self, UnknownWriteMode> {
+        let known = Self::NAMES.iter().find(|(known, _)| *known == name);
+        known.map(|(_, mode)| *mode).ok_or_else(|| UnknownWriteMode(name.to_owned()))
+    }
+}
+
+/// Returns the options of trials for devices, with at most this share of the hits shed, above 0 and
+/// not above 1. Windows are long enough for a disk to answer the requests from before them, and for
+/// enough requests of a slow disk.
+///
+/// ```
+/// let shedder = floe_block::Shedder::new(floe_block::shedding_options(0.5));
+/// assert_eq!(shedder.share(), 0.0);
+/// ```
+pub fn shedding_options(most: f64) -> SheddingOptions {
+    let default = SheddingOptions::default();
+    let (window, settle) = (Duration::from_millis(50), Duration::from_millis(20));
+    SheddingOptions {
+        step: default.step.min(most), // or less than a step would be nothing
+        max: most,
+        trial: TrialOptions { window, settle, ..default.trial },
+    }
+}
+
+#[cfg(test)]
+mod gate_tests {
+    use floe_policy::Access;
+
+    use super::*;
+
+    #[test]
+    fn two_shards_do_not_throw_the_same_coins() {
+        let gate = Gate::new("probability:p=0.5".parse().unwrap());
+        let thrown = |shard| {
+            let mut admission = gate.share(shard, 4).admission;
+            (0..64).map(|key| admission.admit(&Access::new(key), None).admits()).collect::<Vec<_>>()
+        };
+        assert_ne!(thrown(1), thrown(2));
     }
 }

@@ -9,7 +9,7 @@
 //! cached; by default everything is admitted. A policy ([`Evict`], `mapping::directory`) chooses
 //! the blocks to evict; by default LRU.
 //!
-//! Above the cache there may be a memory tier (`tiers::memory`). The shards keep it coherent: they
+//! Above the cache there may be a memory tier (`memory`). The shards keep it coherent: they
 //! order the insertion and removal of its pages.
 //!
 //! A cache can be persistent ([`KeptCache`]). Its shards decide which changes are noted, and in
@@ -41,58 +41,59 @@ mod bits;
 mod cache;
 mod config;
 mod counters;
-mod engine;
-mod evict;
+mod driver;
 mod exchange;
-mod gate;
 mod geometry;
+mod join;
+mod journal;
+mod kept;
+mod locks;
 mod mapping;
-mod mode;
+mod memory;
 mod order;
-mod part;
 #[cfg(floe_crash)]
 #[doc(hidden)]
 pub mod planted;
-mod price;
 mod shard;
-mod shedding;
 mod sleep;
 mod stats;
-mod store;
-mod sync;
-mod tiers;
+mod tasks;
+mod tier;
 mod volumes;
+mod watched;
+
+/// The atomics of `sleep`; a test of that file puts a model checker's in their place.
+mod sync {
+    pub(crate) use std::sync::atomic::{AtomicBool, Ordering, fence};
+}
 
 pub use cache::{BlockCache, Condition};
-pub use config::{Config, ConfigError, MOST_SHARDS};
+pub use config::{
+    Config, ConfigError, Gate, MOST_SHARDS, UnknownWriteMode, WriteMode, shedding_options,
+};
 pub use counters::{CounterType, Counts, Declaration};
-pub use engine::request::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
-pub use evict::{Evict, EvictError};
-pub use exchange::{Bell, Exchange, Traffic};
+pub use driver::Driver;
+pub use exchange::{Bell, Exchange, ForeignPiece, MOST_PARTS, Message, PartId, Traffic};
 pub use floe::{AdmissionStats, FreezeStats, Freezing};
 pub use floe_policy::admission::{Admissions, Calibrated, Times};
-pub use floe_policy::shedding::Decision as SheddingDecision;
-pub use floe_policy::shedding::Shedder;
-pub use gate::Gate;
+pub use floe_policy::shedding::{Decision as SheddingDecision, Shedder};
 pub use geometry::{
     BlockSizes, BlockSizesError, Class, LARGEST_BLOCK_BYTES, MOST_CLASSES, MOST_VOLUME_BYTES,
     SECTOR_BYTES, Sectors, VolumeId, format_size,
 };
-pub use mode::{UnknownWriteMode, WriteMode};
-pub use order::{BufferId, DeviceId, Noted, OpId, Order, Paging, ScratchId, Span};
-pub use part::{ForeignPiece, MOST_PARTS, Message, PartId};
-pub use shedding::shedding_options;
-pub use stats::{Counters, Requests, Stats};
-pub use store::journal::{
-    Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_VOLUMES, NewCache, Report, Salvage,
-    ShardReport, StoreError, Superblock, Volume, WrongCopy, scan, sum_of as sector_sum,
+pub use join::{Fault, Kind, MOST_MAPPED_BYTES, Request, RequestId};
+pub use journal::{
+    Companion, Io, Layout, LayoutError, MOST_NAME_BYTES, MOST_SAMPLES, MOST_VOLUMES, NewCache,
+    PartJournal, Report, Salvage, Samples, ShardReport, StoreError, Superblock, Volume, WrongCopy,
+    sample_sum, sampled_sectors, scan, sum_of as sector_sum,
 };
-pub use store::kept::{BeginError, Begun, KeptCache, Rotten, write_superblock};
-pub use store::samples::{MOST_SAMPLES, Samples, sample_sum, sampled_sectors};
-pub use tiers::driver::Driver;
-pub use tiers::memory::{
+pub use kept::{BeginError, Begun, KeptCache, Rotten, write_superblock};
+pub use mapping::directory::{Evict, EvictError};
+pub use memory::{
     LEAST_MEMORY_BYTES, Memory, MemoryError, MemoryOptions, MemoryTier, MemoryUse, MemoryWrite,
     UnknownMemoryWrite,
 };
-pub use tiers::tier::{Answer, IoGate, PartJournal, Tier};
+pub use order::{BufferId, DeviceId, Noted, OpId, Order, Paging, ScratchId, Span};
+pub use stats::{Counters, Requests, Stats};
+pub use tier::{Answer, IoGate, Tier};
 pub use volumes::VolumeError;

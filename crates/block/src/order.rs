@@ -4,10 +4,10 @@
 //! request has a buffer, as long as the request rounded out to whole sectors. The cache orders
 //! scratch buffers as it needs them.
 
-use crate::engine::request::{Fault, RequestId};
+use crate::exchange::{Message, PartId};
 use crate::geometry::{Sectors, VolumeId};
-use crate::part::{Message, PartId};
-use crate::store::journal::Change;
+use crate::join::{Fault, RequestId};
+use crate::journal::Change;
 
 /// The id of a scratch buffer, chosen by the cache. It may be reused after the buffer has been
 /// released.

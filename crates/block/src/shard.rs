@@ -16,48 +16,33 @@
 //! no task holds or waits for a lock on it and none of its sectors is dirty. So a sector's place on
 //! the cache device never changes under a task, and dirty data is never dropped.
 
-mod admission;
-mod bypass;
-mod clean;
-mod drain;
-mod dump;
-mod extend;
-mod fetch;
-mod health;
-mod journal;
-mod log;
-mod logging;
-mod lost;
-mod map;
-mod offer;
-mod operations;
-mod overwrite;
-mod parts;
-mod read;
-mod rounds;
-mod seal;
-mod serve;
-mod settlements;
-mod shed;
-mod sink;
-mod store;
-mod way;
-mod write;
-
-use crate::config::Config;
-use crate::engine::locks::TaskId;
-use crate::engine::piece::{Piece, PieceKind};
-use crate::engine::request::Fault;
-use crate::engine::{Offer, Part, Step, Work};
-use crate::geometry::{Sectors, VolumeId};
-use crate::order::{OpId, Order};
-use clean::Cleaning;
-use fetch::Fetch;
 use floe_policy::admission::Times;
+
+use self::admission::{Fetch, Removal};
+use self::rounds::{Drain, Next};
+use crate::config::Config;
+use crate::geometry::{Place, Sectors, VolumeId};
+use crate::join::{Fault, Piece, PieceKind};
+use crate::journal::bypass::LogState;
+use crate::journal::logging::block_at;
+use crate::journal::{Change, Standing};
+use crate::locks::TaskId;
+use crate::mapping::directory::Block;
+use crate::order::{Bad, OpId, Order};
+use crate::tasks::{Because, Event, Offer, Part, Step, Work, common};
+use clean::Cleaning;
 use parts::Parts;
 use read::Reading;
 use store::Storing;
 use write::Writing;
+
+mod admission;
+mod clean;
+mod parts;
+mod read;
+mod rounds;
+mod store;
+mod write;
 
 /// A shard.
 #[derive(Debug)]
@@ -329,5 +314,337 @@ impl Shard {
         map.lost.remove_volume(id);
         map.set_volume(id, 0); // fetches ordered for the volume become void
         self.parts.note_round(id, false, true);
+    }
+}
+
+impl Shard {
+    /// Writes all data of a volume that is dirty now to its backing device. [`Event::Drained`]
+    /// reports the end and the result.
+    ///
+    /// Without `to_backing` only unflushed data is written, and only to the cache device.
+    pub(crate) fn drain(
+        &mut self,
+        number: u32,
+        volume: VolumeId,
+        to_backing: bool,
+        orders: &mut Vec<Order>,
+    ) {
+        let parts = &mut self.parts;
+        // The loss in a persistent cache concerns data that had been flushed: a later flush need
+        // not fail for it.
+        let has_to_go = to_backing || !parts.logging.is_kept();
+        let lost = has_to_go && parts.map.lost.has_any_of(volume);
+        let drain = Drain { number, lost, to_backing };
+        if !to_backing && parts.map.held.count(volume) == 0 {
+            let result = drain.result(None);
+            return parts.events.push(Event::Drained { drain: number, result });
+        }
+        if !parts.rounds.wait(volume, drain) {
+            parts.begin_round(volume, vec![drain], !to_backing);
+        }
+        self.emit(orders, Self::run_ready);
+    }
+
+    /// Starts rounds for all dirty data that no round covers.
+    pub(crate) fn clean_all(&mut self, orders: &mut Vec<Order>) {
+        self.parts.begin_rounds();
+        self.emit(orders, Self::run_ready);
+    }
+
+    /// Returns whether there is dirty data to be cleaned and no round that does it.
+    #[inline]
+    fn wants_rounds(&self) -> bool {
+        let bypass = &self.parts.logging.bypass;
+        bypass.is_bypassed()
+            && self.parts.map.directory.blocks.dirty_sectors() > 0
+            && self.parts.rounds.is_idle()
+            && !bypass.is_blocked()
+    }
+
+    /// Starts as many operations of a volume's round as may be under way; ends the round, and
+    /// begins the next if one is wanted.
+    fn run_round(&mut self, volume: VolumeId) {
+        let parts = &mut self.parts;
+        loop {
+            let dirty = parts.map.directory.blocks.dirty_sectors();
+            let yielding = parts.dirt.cleaned_at_once(dirty, parts.tasks.await_backing());
+            match parts.rounds.next(volume, yielding) {
+                Next::Sink(run) => {
+                    let id = parts.tasks.begin(Work::Sink, volume, run);
+                    Writing::of(parts, id).start_sink();
+                }
+                Next::Clean(start) => Cleaning::begin(parts, volume, start, Because::Round),
+                Next::Blocks => {
+                    let blocks = parts.map.directory.blocks.dirty_blocks(volume);
+                    let sectors =
+                        blocks.map(|block| parts.map.directory.blocks.sectors(block)).collect();
+                    parts.rounds.clean(volume, sectors);
+                }
+                Next::Ended { fault, has_cleaned, serving, waiting } => {
+                    parts.note_round(volume, fault.is_some(), has_cleaned);
+                    parts.events.extend(serving.iter().map(|drain| Event::Drained {
+                        drain: drain.number,
+                        result: drain.result(fault),
+                    }));
+                    if !waiting.is_empty() {
+                        let only_sinks = !waiting.iter().any(|drain| drain.to_backing);
+                        parts.begin_round(volume, waiting, only_sinks);
+                    } else if fault.is_none()
+                        && parts.logging.bypass.is_bypassed()
+                        && parts.map.directory.blocks.dirty_blocks(volume).next().is_some()
+                    {
+                        parts.begin_round(volume, Vec::new(), false); // all has to be cleaned
+                    }
+                }
+                Next::Wait => return,
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// Adds the changes that state a block to an empty log.
+    pub(crate) fn dump(&self, block: Block, out: &mut Vec<Change>) {
+        let (map, logging) = (&self.parts.map, &self.parts.logging);
+        let directory = &map.directory;
+        if !directory.blocks.is_live(block) {
+            return; // it was, when the checkpoint began; what came into its place is in the log
+        }
+        let at = block_at(directory, block);
+        let mut state = |run, standing| {
+            out.push(Change::Run { block: at.clone(), run, standing });
+        };
+        let valid = directory.blocks.validity(block, &at.sectors).filter(|(_, valid)| *valid);
+        for (run, dirty) in valid.flat_map(|(run, _)| directory.blocks.dirtiness(block, &run)) {
+            if dirty {
+                for (run, lost) in map.lost.by_loss(at.volume, &run) {
+                    if lost {
+                        state(run, Standing::Lost);
+                        continue;
+                    }
+                    for (run, sealed) in logging.by_seal(directory, block, &run) {
+                        state(run, if sealed { Standing::Sealed } else { Standing::Dirty });
+                    }
+                }
+                continue;
+            }
+            let settlements = &logging.settlements;
+            let deferred = |sector: &u64| settlements.is_deferred(at.volume, *sector);
+            let mut start = run.start;
+            while start < run.end {
+                let is_deferred = deferred(&start);
+                let alike = (start..run.end).take_while(|sector| deferred(sector) == is_deferred);
+                let part = common(&run, &(start..start + alike.count() as u64));
+                start = part.end;
+                if !is_deferred {
+                    state(part, Standing::Clean);
+                }
+            }
+        }
+    }
+
+    /// Notes the checksums of all dirty data when nothing changes any more, so that the next
+    /// session can verify it.
+    pub(crate) fn note_rest(&mut self, orders: &mut Vec<Order>) {
+        let Parts { map, logging, orders: late, .. } = &mut self.parts;
+        if !logging.is_on() {
+            return;
+        }
+        orders.append(late);
+        let directory = &map.directory;
+        for block in map.volumes().flat_map(|volume| directory.blocks.dirty_blocks(volume)) {
+            for run in map.dirty_of(block) {
+                for (run, sealed) in logging.by_seal(directory, block, &run) {
+                    if !sealed {
+                        logging.note(directory, block, &run, Standing::Sealed, orders);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// Begins a commit of all noted changes. Returns whether some of them make data dirty: that
+    /// data has to be durable first.
+    pub(crate) fn commit_begun(&mut self, orders: &mut Vec<Order>) -> bool {
+        self.emit(orders, |shard| {
+            let parts = &mut shard.parts;
+            parts.logging.seal(&parts.map.directory, &mut parts.orders);
+            parts.logging.log.begin()
+        })
+    }
+
+    /// Ends the commit. A failure is permanent: see [`crate::journal::logging::Logging::lose`].
+    pub(crate) fn commit_ended(&mut self, result: Result<(), Fault>, orders: &mut Vec<Order>) {
+        debug_assert!(result.is_ok() || !self.parts.logging.bypass.is_writable());
+        let due = self.parts.logging.log.end(result.is_ok());
+        self.emit(orders, |shard| due.into_iter().for_each(|op| shard.op_ended(op, result)));
+    }
+
+    /// Abandons the commit for lack of room in the log; the next commit serves the tasks that wait.
+    ///
+    /// Some of its records may be durable, and be missing in the log that is valid after a
+    /// checkpoint. So data that is dirty here but was noted otherwise is noted again: the
+    /// checkpoint will call it dirty.
+    pub(crate) fn commit_put_off(&mut self, orders: &mut Vec<Order>) {
+        let parts = &mut self.parts;
+        parts.logging.log.abandon();
+        parts.logging.log.note_rewritten();
+        let tasks = parts.logging.log.waiting().map(|op| parts.tasks.of_op(op).0);
+        let tasks: Vec<TaskId> = tasks.collect();
+        self.emit(orders, |shard| {
+            for id in tasks {
+                let task = &shard.parts.tasks[id];
+                if task.step == Step::Noting && !task.store.dirty {
+                    shard.parts.note_displaced(id);
+                }
+            }
+        });
+    }
+
+    /// Ends a settlement of a volume's backing device.
+    pub(crate) fn settlement_ended(
+        &mut self,
+        volume: VolumeId,
+        result: Result<(), Fault>,
+        orders: &mut Vec<Order>,
+    ) {
+        let (due, settled) = self.parts.logging.settlements.end(volume, result.is_ok());
+        self.emit(orders, |shard| {
+            let parts = &mut shard.parts;
+            for place in settled {
+                let run = place.sector()..place.sector() + 1;
+                if let Some(block) = parts.map.directory.blocks.find(volume, run.start)
+                    && parts.map.directory.blocks.clean_runs_in(block, &run).next().is_some()
+                {
+                    parts.note(block, &run, Standing::Clean);
+                }
+            }
+            due.into_iter().for_each(|op| shard.op_ended(op, result));
+        });
+    }
+
+    /// Makes the log's clean copies void at the next start. With `stuck`, some dirty data cannot be
+    /// cleaned.
+    pub(crate) fn bypass(&mut self, stuck: bool, orders: &mut Vec<Order>) {
+        self.parts.logging.lose();
+        self.parts.logging.bypass.void_clean(stuck);
+        self.restart_waiting();
+        self.emit(orders, |shard| {
+            shard.run_ready();
+            shard.parts.begin_rounds();
+            shard.run_ready();
+        });
+    }
+
+    /// Makes the whole log void at the next start.
+    pub(crate) fn retire(&mut self, orders: &mut Vec<Order>) {
+        self.parts.logging.lose();
+        self.parts.logging.bypass.retire();
+        self.forget_clean();
+        self.restart_waiting();
+        self.emit(orders, Self::run_ready);
+    }
+
+    /// Restarts the tasks that wait for a change of the log's validity.
+    fn restart_waiting(&mut self) {
+        for id in self.parts.logging.bypass.take_waiting() {
+            self.parts.tasks.resume(id);
+        }
+    }
+
+    /// Returns whether a flush of a volume cannot be promised although nothing is under way: some
+    /// answered writes may be on no device.
+    pub(crate) fn is_unsure_of(&self, volume: VolumeId) -> bool {
+        let map = &self.parts.map;
+        let dirty = || map.directory.blocks.dirty_blocks(volume).next().is_some();
+        self.parts.logging.bypass.is_unsure_of(volume, dirty) || map.held.count(volume) > 0
+    }
+
+    /// Returns an upper bound of the sectors with refused requests: writes that would have to wait
+    /// for ever, and reads of dirty data that the cache device does not return.
+    pub(crate) fn refused_sectors(&self) -> u64 {
+        let (bypass, dirty) =
+            (&self.parts.logging.bypass, self.parts.map.directory.blocks.dirty_sectors());
+        let stuck = match bypass.state() {
+            LogState::Bypassed { stuck: true } => dirty + bypass.brought_down_sectors(),
+            _ if self.parts.health.is_unreadable() => dirty,
+            _ => 0,
+        };
+        self.parts.map.lost.len().max(stuck)
+    }
+
+    /// Drops all clean data. I/O need not be quiesced: a task that reads such a sector has its
+    /// lock, and the sector keeps its place.
+    pub(crate) fn forget_clean(&mut self) {
+        let parts = &mut self.parts;
+        if parts.logging.is_kept() {
+            for block in parts.map.directory.by_heat() {
+                let sectors = parts.map.directory.blocks.sectors(block);
+                parts.drop_clean(block, &sectors, Some(Removal::Invalid));
+            }
+        }
+        parts.map.directory.blocks.set_all_clean_invalid();
+    }
+
+    /// Drops the copy of a clean sector.
+    pub(crate) fn forget_sector(&mut self, id: VolumeId, sector: u64) {
+        if let Some(block) = self.parts.map.directory.blocks.find(id, sector) {
+            self.parts.drop_clean(block, &(sector..sector + 1), Some(Removal::Invalid));
+        }
+    }
+}
+
+impl Shard {
+    /// Handles a read of `bad` sectors, whose data is not what was stored. Dirty ones are lost from
+    /// now on. Clean ones that a crash left half overwritten are dropped, and do not count as
+    /// errors. Returns the number of bad sectors not known before.
+    pub(crate) fn read_corrupt(&mut self, op: OpId, bad: &[Bad], orders: &mut Vec<Order>) -> u64 {
+        self.emit(orders, |shard| shard.found_corrupt(op, bad))
+    }
+
+    fn found_corrupt(&mut self, op: OpId, bad: &[Bad]) -> u64 {
+        let parts = &mut self.parts;
+        let (id, part, run) = parts.tasks.of_op(op);
+        let run = run.clone();
+        let (Part::Cached(block) | Part::Dirty(block)) = part else {
+            unreachable!("nothing else reads the cache device");
+        };
+        let (mut are_all_lost, mut found) = (true, 0);
+        let mut is_excused = true;
+        for (sector, doubted) in bad.iter().map(|bad| (run.start + bad.number, bad.doubted)) {
+            let (place, run) = (Place::new(parts.tasks[id].volume, sector), sector..sector + 1);
+            // Of held sectors memory has newer data, which becomes dirty in their stead.
+            let is_dirty = parts.map.directory.blocks.is_all_dirty(block, &run);
+            let is_lost = is_dirty && !parts.map.held.contains(place);
+            is_excused &= doubted && !is_dirty;
+            let is_new = match is_dirty {
+                _ if is_lost => parts.map.lost.find(place),
+                true => true,
+                false if doubted => false,
+                // or another read has found it before
+                false => parts.map.directory.blocks.is_valid(block, &run),
+            };
+            if is_lost && is_new {
+                parts.rounds.note_loss(place.volume());
+                parts.note(block, &run, Standing::Lost);
+            }
+            found += u64::from(is_new);
+            are_all_lost &= is_lost;
+        }
+        if let Part::Cached(block) = part
+            && is_excused
+        {
+            // not cached after all, without a fault of the device
+            parts.tasks.op_ended(id, part);
+            Reading::of(parts, id).cached_failed(block, run, Fault::Io);
+            self.go_on(id);
+            return found;
+        }
+        // The other dirty sectors of the block can be cleaned.
+        let goes_on = are_all_lost && parts.tasks[id].step == Step::CleanRead;
+        self.op_ended(op, if goes_on { Ok(()) } else { Err(Fault::Io) });
+        found
     }
 }

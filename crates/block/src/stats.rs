@@ -2,8 +2,8 @@
 
 use crate::counters;
 use crate::counters::Counts;
-use crate::engine::request::{Fault, Kind, Request};
 use crate::geometry::{MOST_CLASSES, Sectors, VolumeId};
+use crate::join::{Fault, Kind, Request};
 
 counters! {
     /// Work of shards: bytes ordered from each device, and what became of blocks.

@@ -13,13 +13,13 @@
 //! Limits: a ghost is one LRU list, whatever policy and admission the cache has. All volumes of a
 //! part have one size and one price.
 
-use floe_policy::mix;
+use floe_policy::{Access, Eviction, Lru, Ranked, Slot, mix};
 
-use super::ghost::{Ghost, Touch};
-use crate::engine::piece::{Piece, PieceKind};
-use crate::geometry::{BlockSizes, SECTOR_BYTES};
-use crate::mode::WriteMode;
-use crate::price::Price;
+use crate::config::WriteMode;
+use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
+use crate::join::{Piece, PieceKind};
+use crate::mapping::index::Index;
+use crate::tasks::units;
 
 /// Sectors of a ghost: 16 MiB of a sampled cache, in at most 200 KiB of memory.
 const MOST_SECTORS: u64 = 4096;
@@ -136,11 +136,234 @@ impl FetchSize {
     }
 }
 
+/// The effect of a request on a ghost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Touch {
+    /// Reads; fetches what is missing.
+    Read,
+    /// Adds the sectors.
+    Write,
+    /// Drops the sectors.
+    Drop,
+}
+
+/// Reads of the backing device, and the sectors they would move.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Fetched {
+    pub(super) operations: u64,
+    pub(super) sectors: u64,
+}
+
+/// A cache of runs of one size.
+#[derive(Debug)]
+pub(super) struct Ghost {
+    /// Sectors of a run, and of a bit of its mask.
+    unit: u64,
+    grain: u64,
+    /// In sectors.
+    capacity: u64,
+    held: u64,
+    index: Index,
+    /// By slot.
+    runs: Vec<Place>,
+    masks: Vec<u64>,
+    order: Lru,
+    free: Vec<u32>,
+}
+
+impl Ghost {
+    /// Returns an empty ghost of this many sectors, which fetches runs of `unit` sectors.
+    pub(super) fn new(unit: u64, capacity: u64) -> Self {
+        Self {
+            unit,
+            grain: unit.div_ceil(64),
+            capacity: capacity.max(unit),
+            held: 0,
+            index: Index::default(),
+            runs: Vec::new(),
+            masks: Vec::new(),
+            order: Lru::default(),
+            free: Vec::new(),
+        }
+    }
+
+    /// Returns the size of its runs in sectors.
+    pub(super) fn unit(&self) -> u64 {
+        self.unit
+    }
+
+    /// Lets a request pass, within one region, and returns what it would have fetched. Neighbouring
+    /// runs are fetched together.
+    pub(super) fn access(&mut self, volume: VolumeId, run: &Sectors, touch: Touch) -> Fetched {
+        let mut fetched = Fetched::default();
+        let mut goes_on = false;
+        for (start, part) in units(run, self.unit) {
+            let place = Place::new(volume, start);
+            let known = self.find(place);
+            if known.is_none() && touch == Touch::Drop {
+                continue;
+            }
+            let slot = known.unwrap_or_else(|| self.add(place));
+            let (mask, before) = (self.mask(start, &part), self.masks[slot as usize]);
+            let after = match touch {
+                Touch::Read if mask & !before != 0 => self.mask(start, &(start..start + self.unit)),
+                Touch::Read => before,
+                Touch::Write => before | mask,
+                Touch::Drop => before & !mask,
+            };
+            let misses = touch == Touch::Read && after != before;
+            if misses {
+                fetched.operations += u64::from(!goes_on);
+                fetched.sectors += self.sectors(after & !before);
+            }
+            goes_on = misses;
+            self.masks[slot as usize] = after;
+            self.held = self.held + self.sectors(after) - self.sectors(before);
+            self.order.access(Slot(slot));
+            self.evict();
+        }
+        fetched
+    }
+
+    /// Returns the bits of a part of the run that begins at a sector.
+    fn mask(&self, start: u64, part: &Sectors) -> u64 {
+        let first = (part.start - start) / self.grain;
+        let end = (part.end - start).div_ceil(self.grain);
+        (u64::MAX >> (64 - (end - first))) << first
+    }
+
+    fn sectors(&self, mask: u64) -> u64 {
+        u64::from(mask.count_ones()) * self.grain
+    }
+
+    fn find(&self, place: Place) -> Option<u32> {
+        self.index.find(place.hash(), |slot| self.runs[slot as usize] == place)
+    }
+
+    /// Adds an empty run.
+    fn add(&mut self, place: Place) -> u32 {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.runs.push(place);
+            self.masks.push(0);
+            self.order.reserve(self.runs.len());
+            self.runs.len() as u32 - 1
+        });
+        self.runs[slot as usize] = place;
+        let runs = &self.runs;
+        self.index.insert(slot, |slot| runs[slot as usize].hash());
+        self.order.insert(Slot(slot), &Access::new(place.hash()));
+        slot
+    }
+
+    fn evict(&mut self) {
+        while self.held > self.capacity {
+            let Some(Slot(slot)) = self.order.coldest_first().next() else { return };
+            self.order.remove(Slot(slot));
+            let runs = &self.runs;
+            self.index.remove(slot, |slot| runs[slot as usize].hash());
+            let mask = std::mem::take(&mut self.masks[slot as usize]);
+            self.held -= self.sectors(mask);
+            self.free.push(slot);
+        }
+    }
+}
+
+/// Sectors that take as long as an operation, where that is not known: 256 KiB, as on NVMe drives
+/// and networked volumes. Disks have four times as much, SATA drives half.
+const USUAL: f64 = 64.0;
+
+/// Bounds of what is believed: from 16 KiB to 8 MiB.
+const LEAST: f64 = 4.0;
+const MOST: f64 = 2048.0;
+
+/// Operations, faded, from which a line is drawn, and the share kept at each further one.
+const LEAST_OPERATIONS: f64 = 32.0;
+const KEPT_PER_OPERATION: f64 = 1.0 - 1.0 / 1024.0;
+
+/// Weight of the usual price, in operations that are spread over [`USUAL`] sectors.
+const USUAL_OPERATIONS: f64 = 1.0;
+
+/// The price of fetches: an operation's in sectors.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Price(f64);
+
+impl Default for Price {
+    fn default() -> Self {
+        Self(USUAL)
+    }
+}
+
+impl Price {
+    /// Returns a price.
+    #[cfg(test)]
+    pub(crate) fn of(sectors_an_operation: f64) -> Self {
+        Self(sectors_an_operation)
+    }
+
+    /// Returns the sectors that take as long as an operation.
+    pub(crate) fn sectors_an_operation(self) -> f64 {
+        self.0
+    }
+}
+
+/// The times of operations, faded: number, sums, and sums of products, of sectors and nanoseconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Line {
+    number: f64,
+    sectors: f64,
+    ns: f64,
+    squares: f64,
+    products: f64,
+}
+
+impl Line {
+    /// Adds an operation.
+    pub(crate) fn add(&mut self, bytes: u64, ns: f64) {
+        let sectors = bytes as f64 / SECTOR_BYTES as f64;
+        let added = [1.0, sectors, ns, sectors * sectors, sectors * ns];
+        let sums = [
+            &mut self.number,
+            &mut self.sectors,
+            &mut self.ns,
+            &mut self.squares,
+            &mut self.products,
+        ];
+        sums.into_iter()
+            .zip(added)
+            .for_each(|(sum, added)| *sum = *sum * KEPT_PER_OPERATION + added);
+    }
+
+    /// Returns the nanoseconds of an operation and of a sector; `None` where there are few.
+    fn operation_and_sector(&self) -> Option<(f64, f64)> {
+        if self.number < LEAST_OPERATIONS {
+            return None;
+        }
+        let (sectors, ns) = (self.sectors / self.number, self.ns / self.number);
+        let spread = self.squares - self.number * sectors * sectors;
+        let together = self.products - self.number * sectors * ns;
+        // As if some operations had taken as long as at the usual price.
+        let usual_rise = ns / (USUAL + sectors);
+        let usual_spread = USUAL_OPERATIONS * USUAL * USUAL;
+        let rise = (together + usual_spread * usual_rise) / (spread + usual_spread);
+        Some((ns - rise * sectors, rise.max(0.0)))
+    }
+
+    /// Returns the price of fetches with these reads, of which data is stored by `writes`.
+    pub(crate) fn price(&self, writes: &Self) -> Price {
+        let Some((operation, sector)) = self.operation_and_sector() else {
+            return Price::default();
+        };
+        let stored = writes.operation_and_sector().map_or(0.0, |(_, sector)| sector);
+        let sector = (sector + stored).max(f64::MIN_POSITIVE);
+        Price((operation / sector).clamp(LEAST, MOST))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::request::RequestId;
     use crate::geometry::{Sectors, VolumeId};
+    use crate::join::RequestId;
 
     fn piece(kind: PieceKind, sectors: Sectors) -> Piece {
         let (request, volume) = (RequestId(0), VolumeId(0));
@@ -226,5 +449,105 @@ mod tests {
         through.learn(&piece(write, 0..1));
         through.learn(&piece(PieceKind::Read, 0..1));
         assert_eq!(through.costs[0].operations, 0.0);
+    }
+}
+
+#[cfg(test)]
+mod ghost_tests {
+    use super::*;
+
+    const VOLUME: VolumeId = VolumeId(0);
+
+    fn read(ghost: &mut Ghost, run: Sectors) -> (u64, u64) {
+        let Fetched { operations, sectors } = ghost.access(VOLUME, &run, Touch::Read);
+        (operations, sectors)
+    }
+
+    #[test]
+    fn a_read_fetches_the_rest_of_its_run_once() {
+        let mut ghost = Ghost::new(8, 64);
+        assert_eq!(read(&mut ghost, 3..4), (1, 8));
+        assert_eq!(read(&mut ghost, 0..8), (0, 0));
+        assert_eq!(read(&mut ghost, 7..9), (1, 8));
+        ghost.access(VOLUME, &(18..20), Touch::Write);
+        assert_eq!(read(&mut ghost, 19..20), (0, 0), "it was written");
+        assert_eq!(read(&mut ghost, 16..32), (1, 14), "two runs, fetched together");
+        ghost.access(VOLUME, &(0..4), Touch::Drop);
+        assert_eq!(read(&mut ghost, 0..8), (1, 4));
+    }
+
+    #[test]
+    fn the_run_that_was_used_longest_ago_leaves() {
+        let mut ghost = Ghost::new(4, 8);
+        read(&mut ghost, 0..1);
+        read(&mut ghost, 4..5);
+        read(&mut ghost, 0..1);
+        assert_eq!(read(&mut ghost, 8..9), (1, 4));
+        assert_eq!((read(&mut ghost, 0..4), read(&mut ghost, 4..8)), ((0, 0), (1, 4)));
+        // Places of runs that have left are used again.
+        for run in 0..100 {
+            read(&mut ghost, 4 * run..4 * run + 1);
+        }
+        assert!(ghost.runs.len() <= 4 && ghost.held == 8);
+    }
+
+    #[test]
+    fn a_bit_of_a_large_run_stands_for_several_sectors() {
+        let mut ghost = Ghost::new(256, 1024);
+        ghost.access(VOLUME, &(5..6), Touch::Write);
+        assert_eq!(read(&mut ghost, 4..8), (0, 0));
+        assert_eq!(read(&mut ghost, 0..256), (1, 252));
+    }
+}
+
+#[cfg(test)]
+mod price_tests {
+    use super::*;
+
+    #[test]
+    fn reads_of_different_lengths_tell_the_price() {
+        // A disk: 8 ms, 150 MB/s, so an operation costs 293 sectors.
+        let mut disk = Line::default();
+        for read in 0..2000u64 {
+            let bytes = 4096 << (read % 7);
+            let noise = 1.0 + 0.3 * f64::from((read * 37 % 11) as u32 % 3) - 0.3;
+            disk.add(bytes, 8e6 * noise + bytes as f64 / 0.15);
+        }
+        let price = disk.price(&Line::default()).sectors_an_operation();
+        assert!((230.0..360.0).contains(&price), "{price}");
+    }
+
+    #[test]
+    fn reads_of_one_length_leave_the_usual_price() {
+        let mut reads = Line::default();
+        (0..100).for_each(|_| reads.add(65536, 1e6));
+        assert!((reads.price(&Line::default()).sectors_an_operation() - USUAL).abs() < 1.0);
+        let mut few = Line::default();
+        (0..20).for_each(|read| few.add(4096 * read, 1e6));
+        assert_eq!(few.price(&Line::default()), Price::default());
+    }
+
+    #[test]
+    fn a_sector_costs_its_store_as_well() {
+        // 85 µs and 1.3 µs a sector to read, 4 µs a sector to write.
+        let (mut reads, mut writes) = (Line::default(), Line::default());
+        for at in 0..4000u64 {
+            let sectors = 1 + at % 64;
+            reads.add(4096 * sectors, 85e3 + 1.3e3 * sectors as f64);
+            writes.add(4096 * sectors, 20e3 + 4e3 * sectors as f64);
+        }
+        let price = reads.price(&writes).sectors_an_operation();
+        assert!((price - 85.0 / 5.3).abs() < 0.5, "{price}");
+    }
+
+    #[test]
+    fn a_price_stays_within_bounds_however_reads_vary() {
+        let mut reads = Line::default();
+        (0..100u64).for_each(|read| reads.add(4096 * (1 + read), 1e8 / (1.0 + read as f64)));
+        assert_eq!(reads.price(&Line::default()).sectors_an_operation(), MOST);
+        let mut reads = Line::default();
+        (0..1000u64).for_each(|read| reads.add(4096 * (1 + read % 300), 1e6 * read as f64));
+        let price = reads.price(&Line::default()).sectors_an_operation();
+        assert!((LEAST..=MOST).contains(&price), "{price}");
     }
 }

@@ -3,18 +3,20 @@
 //! Whatever may cause events goes through [`Shards::at`], [`Shards::of_op`] or [`Shards::each`],
 //! which mark the shards that they return as *stirred*.
 
-use super::ROUTER;
 use super::fetch_size::FetchSize;
+use super::fetch_size::Price;
 use crate::config::Config;
-use crate::engine::piece::Piece;
-use crate::engine::shard_of;
+use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};
+use crate::join::Piece;
+use crate::journal::{Change, RestoredBlock};
 use crate::order::{OpId, Order};
-use crate::part::{ForeignPiece, Message, PartId};
-use crate::price::Price;
 use crate::shard::Shard;
-use crate::store::journal::{Change, RestoredBlock};
+use crate::tasks::shard_of;
 use floe_policy::Slot;
+
+/// The shard number in the ids of the router's own operations.
+pub(crate) const ROUTER: u8 = u8::MAX;
 
 /// The shards of a part.
 #[derive(Debug)]
@@ -119,18 +121,18 @@ impl Shards {
     }
 
     /// Returns each of this part's shards, which may have events afterwards.
-    pub(super) fn each(&mut self) -> impl Iterator<Item = &mut Shard> {
+    pub(crate) fn each(&mut self) -> impl Iterator<Item = &mut Shard> {
         self.stirred = u128::MAX;
         self.shards.iter_mut()
     }
 
     /// Returns each of this part's shards.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Shard> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Shard> {
         self.shards.iter()
     }
 
     /// Returns the number of this part's shards.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.shards.len()
     }
 
@@ -150,12 +152,12 @@ impl Shards {
     }
 
     /// Returns whether this part is degraded.
-    pub(super) fn is_degraded(&self) -> bool {
+    pub(crate) fn is_degraded(&self) -> bool {
         self.degraded
     }
 
     /// Degrades all shards.
-    pub(super) fn degrade(&mut self) {
+    pub(crate) fn degrade(&mut self) {
         if !std::mem::replace(&mut self.degraded, true) {
             self.shards.iter_mut().for_each(|shard| shard.parts.health.degrade());
         }
@@ -174,7 +176,7 @@ impl Shards {
     }
 
     /// Returns whether a volume's backing device may lose some of its last writes.
-    pub(super) fn is_unsettled(&self, volume: VolumeId) -> bool {
+    pub(crate) fn is_unsettled(&self, volume: VolumeId) -> bool {
         self.iter().any(|shard| shard.parts.logging.settlements.is_unsettled(volume))
     }
 

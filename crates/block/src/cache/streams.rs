@@ -15,10 +15,10 @@ use floe_policy::streams::Streams;
 
 use super::BlockCache;
 use crate::config::Config;
-use crate::engine::request::{Kind, Request};
+use crate::exchange::Message;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors};
+use crate::join::{Kind, Request};
 use crate::order::Order;
-use crate::part::Message;
 
 /// The streams that a part follows.
 #[derive(Debug)]

@@ -22,19 +22,20 @@
 //! Invariants: the sectors of two blocks never overlap; every block in the order is mapped, and in
 //! a group.
 
-mod blocks;
-mod groups;
-mod order;
-mod restore;
-
 use floe_policy::{Access, Slot};
 
-use crate::evict::Evict;
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
-pub(crate) use blocks::Blocks;
+use crate::journal::RestoredBlock;
 use blocks::arrival;
 use groups::Groups;
 use order::{Order, VICTIMS_TRIED};
+
+pub(crate) use blocks::Blocks;
+pub use order::{Evict, EvictError};
+
+mod blocks;
+mod groups;
+mod order;
 
 /// Arrays of blocks grow by a sixteenth, not by doubling: unused metadata is memory taken from the
 /// user's data.
@@ -278,4 +279,254 @@ fn reserve_by_share<T>(array: &mut Vec<T>, len: usize) -> bool {
         array.reserve_exact(grown - array.len());
     }
     grows
+}
+
+/// The volume of blocks that only fill the holes of a group: a block is removed only with its
+/// place, so groups have no holes. These blocks have no data, and are replaced first.
+pub(crate) const NOBODY: VolumeId = VolumeId(u16::MAX);
+
+impl Directory {
+    /// Fills an empty directory; its order receives the blocks in the order of eviction. The blocks
+    /// are given from the coldest to the hottest. They do not overlap, neither in their volumes nor
+    /// in their places, and those of a group are of one size.
+    pub(crate) fn restore(&mut self, blocks: &[RestoredBlock]) {
+        let group_sectors = self.blocks.sizes().largest();
+        let group_of = |place: u64| (place / group_sectors) as usize;
+        let groups = blocks.iter().map(|block| group_of(block.at.place) + 1).max().unwrap_or(0);
+        let mut classes: Vec<Option<Class>> = vec![None; groups];
+        let mut last_used = vec![0; groups];
+        for (at, block) in blocks.iter().enumerate() {
+            let Sectors { start, end } = block.at.sectors;
+            let group = group_of(block.at.place);
+            classes[group] = Some(self.blocks.sizes().class(end - start));
+            last_used[group] = at;
+        }
+        let in_use = (0..groups as u32).filter(|&group| classes[group as usize].is_some());
+        let mut order: Vec<u32> = in_use.collect();
+        order.sort_unstable_by_key(|&group| last_used[group as usize]);
+        self.groups.restore(&classes, &order, self.blocks.sizes());
+        self.reserve_slots();
+        for (group, class) in classes.iter().enumerate() {
+            if let Some(class) = class {
+                self.restore_group(group as u32, *class);
+            }
+        }
+        for block in blocks {
+            self.fill_hole(group_of(block.at.place) as u32, block);
+        }
+    }
+
+    /// Makes a group consist of holes.
+    fn restore_group(&mut self, group: u32, class: Class) {
+        let (size, units) = (self.blocks.sizes().sectors(class), self.blocks.sizes().smallest());
+        for number in 0..self.blocks.sizes().per_group(class) {
+            let room = self.groups.room(group, number, class, self.blocks.sizes());
+            let hole = Extent::new(NOBODY, u64::from(room.place) * units, size);
+            self.blocks.put(room.block, room.place);
+            self.blocks.map(room.block, hole);
+            self.order.insert(room.block, &self.blocks.access(room.block));
+        }
+    }
+
+    /// Puts a block in place of a hole.
+    fn fill_hole(&mut self, group: u32, block: &RestoredBlock) {
+        let Sectors { start, end } = block.at.sectors;
+        let (class, group_sectors) =
+            (self.blocks.sizes().class(end - start), self.blocks.sizes().largest());
+        let number = block.at.place % group_sectors / (end - start);
+        let slot = self.groups.room(group, number, class, self.blocks.sizes()).block;
+        self.blocks.unmap(slot);
+        self.blocks.map(slot, Extent::new(block.at.volume, start, end - start));
+        self.order.remove(slot);
+        self.order.insert(slot, &self.blocks.access(slot));
+        block.valid.iter().for_each(|run| self.blocks.set_clean(slot, run));
+        block.dirty.iter().for_each(|run| self.blocks.set_dirty(slot, run));
+    }
+}
+
+/// Algorithm 1: appends to `missing` the intervals of `range`, rounded out to smallest blocks, that
+/// are not cached.
+///
+/// `cached_until` is called with positions in ascending order and returns the end of the cached
+/// block that covers the position, if there is one.
+pub(crate) fn missing_intervals(
+    sizes: &BlockSizes,
+    range: &Sectors,
+    mut cached_until: impl FnMut(u64) -> Option<u64>,
+    missing: &mut Vec<Sectors>,
+) {
+    let Sectors { start: mut position, end } = sizes.round_out(range);
+    while position < end {
+        if let Some(block_end) = cached_until(position) {
+            debug_assert!(block_end > position);
+            position = block_end;
+            continue;
+        }
+        let next = position + sizes.smallest();
+        match missing.last_mut() {
+            Some(last) if last.end == position => last.end = next,
+            _ => missing.push(position..next),
+        }
+        position = next;
+    }
+}
+
+/// Algorithm 2, one step: the largest block that starts where `interval` does and fits in it.
+///
+/// # Panics
+/// When the interval is empty or not made of smallest blocks.
+#[inline]
+pub(crate) fn largest_fitting(sizes: &BlockSizes, interval: &Sectors) -> Class {
+    let fits = |class: &Class| {
+        let size = sizes.sectors(*class);
+        interval.start.is_multiple_of(size) && interval.start + size <= interval.end
+    };
+    sizes.classes().rev().find(fits).expect("an interval is made of whole smallest blocks")
+}
+
+#[cfg(test)]
+#[allow(clippy::single_range_in_vec_init)] // lists of one interval are meant
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Algorithm 2: the blocks that fill `interval`, in address order.
+    fn greedy_blocks<'a>(
+        sizes: &'a BlockSizes,
+        interval: &Sectors,
+    ) -> impl Iterator<Item = (u64, Class)> + 'a {
+        let mut left = interval.clone();
+        std::iter::from_fn(move || {
+            if left.is_empty() {
+                return None;
+            }
+            let class = largest_fitting(sizes, &left);
+            let start = left.start;
+            left.start += sizes.sectors(class);
+            Some((start, class))
+        })
+    }
+
+    /// Sectors of 4 KiB from KiB.
+    fn kib(range: std::ops::Range<u64>) -> Sectors {
+        range.start / 4..range.end.div_ceil(4)
+    }
+
+    /// Missing intervals of a request in KiB, with `cached` blocks in KiB.
+    fn missing(
+        sizes: &BlockSizes,
+        request: std::ops::Range<u64>,
+        cached: &[std::ops::Range<u64>],
+    ) -> Vec<Sectors> {
+        let cached: Vec<Sectors> = cached.iter().cloned().map(kib).collect();
+        let mut out = Vec::new();
+        let until =
+            |at: u64| cached.iter().find(|block| block.contains(&at)).map(|block| block.end);
+        missing_intervals(sizes, &kib(request), until, &mut out);
+        out
+    }
+
+    fn blocks(sizes: &BlockSizes, interval: std::ops::Range<u64>) -> Vec<(u64, u64)> {
+        greedy_blocks(sizes, &kib(interval))
+            .map(|(start, class)| (start * 4, sizes.bytes(class) / 1024))
+            .collect()
+    }
+
+    #[test]
+    fn the_worked_example_allocates_one_block_of_32_and_one_of_64_kib() {
+        let sizes = BlockSizes::default();
+        assert_eq!(missing(&sizes, 48..48 + 184, &[128..256]), [kib(32..128)]);
+        assert_eq!(blocks(&sizes, 32..128), [(32, 32), (64, 64)]);
+    }
+
+    #[test]
+    fn an_aligned_end_is_not_rounded_up() {
+        let sizes = BlockSizes::default();
+        assert_eq!(missing(&sizes, 0..64, &[]), [kib(0..64)]);
+        assert_eq!(missing(&sizes, 32..64, &[32..64]), []);
+    }
+
+    #[test]
+    fn a_cached_block_may_reach_past_the_end_of_the_request() {
+        let sizes = BlockSizes::default();
+        assert_eq!(missing(&sizes, 96..160, &[128..256]), [kib(96..128)]);
+        assert_eq!(missing(&sizes, 130..140, &[128..256]), []);
+    }
+
+    #[test]
+    fn a_cached_block_may_begin_before_the_request() {
+        assert_eq!(missing(&BlockSizes::default(), 96..288, &[0..128]), [kib(128..288)]);
+    }
+
+    #[test]
+    fn interleaved_sizes_leave_separate_intervals() {
+        let cached = [32..64, 128..256, 288..320];
+        assert_eq!(
+            missing(&BlockSizes::default(), 0..384, &cached),
+            [kib(0..32), kib(64..128), kib(256..288), kib(320..384)]
+        );
+    }
+
+    #[test]
+    fn allocation_goes_back_to_the_largest_size_after_each_block() {
+        let sizes = BlockSizes::default();
+        let expected =
+            [(32, 32), (64, 64), (128, 128), (256, 256), (512, 256), (768, 64), (832, 32)];
+        assert_eq!(blocks(&sizes, 32..864), expected);
+    }
+
+    #[test]
+    fn a_request_over_two_regions_takes_blocks_in_both() {
+        let sizes = BlockSizes::default();
+        assert_eq!(missing(&sizes, 192..320, &[]), [kib(192..320)]);
+        assert_eq!(blocks(&sizes, 192..320), [(192, 64), (256, 64)]);
+    }
+
+    #[test]
+    fn one_size_is_an_ordinary_cache() {
+        let sizes = BlockSizes::new(&[64 << 10]).unwrap();
+        assert_eq!(missing(&sizes, 100..200, &[]), [kib(64..256)]);
+        assert_eq!(blocks(&sizes, 64..256), [(64, 64), (128, 64), (192, 64)]);
+    }
+
+    proptest! {
+        /// Missing intervals are exactly the uncovered smallest blocks, and greedy blocks tile
+        /// them.
+        #[test]
+        fn blocks_tile_exactly_what_is_missing(
+            start in 0u64..300, len in 1u64..300,
+            cached in proptest::collection::vec((0u64..40, 0u8..4), 0..12),
+        ) {
+            let sizes = BlockSizes::default();
+            let mut units = [false; 64 * 16];
+            let mut ends = vec![None; units.len()];
+            for (at, class) in cached {
+                let size = sizes.sectors(Class(class));
+                let begin = at * 16 / size * size;
+                let range = begin as usize..(begin + size) as usize;
+                if units[range.clone()].iter().any(|&taken| taken) {
+                    continue;
+                }
+                units[range.clone()].fill(true);
+                ends[range].fill(Some(begin + size));
+            }
+            let mut intervals = Vec::new();
+            let wanted = start..start + len;
+            missing_intervals(&sizes, &wanted, |at| ends[at as usize], &mut intervals);
+            let mut tiled = units;
+            let blocks = intervals.iter().flat_map(|interval| greedy_blocks(&sizes, interval));
+            for (begin, class) in blocks {
+                let size = sizes.sectors(class);
+                prop_assert!(begin.is_multiple_of(size));
+                for sector in begin..begin + size {
+                    prop_assert!(!std::mem::replace(&mut tiled[sector as usize], true));
+                }
+            }
+            let rounded = sizes.round_out(&(start..start + len));
+            for sector in 0..tiled.len() as u64 {
+                let expected = units[sector as usize] || rounded.contains(&sector);
+                prop_assert_eq!(tiled[sector as usize], expected);
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 //!
 //! Copies enter the tier when a read has them, and leave it when a change of the sector begins on a
 //! device. Both happen while the task holds its lock, which keeps the tier coherent
-//! ([`crate::tiers::memory`]).
+//! ([`crate::memory`]).
 //!
 //! Where the tier may *hold* writes, a write that is not to be durable ends here. Its sectors are
 //! held (unflushed): no tier below has their newest data. They are read from memory, and are
@@ -16,8 +16,8 @@
 use std::collections::BTreeSet;
 
 use crate::geometry::{Place, Sectors, VolumeId};
+use crate::memory::Memory;
 use crate::order::{Order, Paging, Span};
-use crate::tiers::memory::Memory;
 
 /// The unflushed sectors of a shard.
 #[derive(Debug, Default)]

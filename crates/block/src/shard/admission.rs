@@ -21,17 +21,18 @@
 //!
 //! A limit: `duel` knows only the first smallest block of a victim.
 
+use std::collections::VecDeque;
+
 use floe_policy::admission::{
     Admission as _, Admissions, Orders, Room, Times, Traffic, Victim, Window,
 };
 use floe_policy::{Access, Direction, Tick, mix};
 
-use super::fetch::Fetches;
 use crate::config::Config;
-use crate::engine::units;
 use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
 use crate::mapping::directory::{Block, Directory};
 use crate::stats::Counters;
+use crate::tasks::units;
 
 /// Lookups between two windows of all shards together: divides the 200 between checks of
 /// FussyCache, so that these come when they are due. And the least for one shard.
@@ -298,11 +299,75 @@ impl Door {
     }
 }
 
+/// Most fetches under way at once, and most that wait; further ones are discarded.
+const FETCHED_AT_ONCE: usize = 8;
+const MOST_FETCHES: usize = 1024;
+
+/// A run to be fetched.
+#[derive(Debug, Clone)]
+pub(crate) struct Fetch {
+    pub(crate) volume: VolumeId,
+    pub(crate) run: Sectors,
+    /// Start of the stream that it continues; `None` where the admission ordered it.
+    pub(crate) stream: Option<u64>,
+}
+
+/// The fetches of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Fetches {
+    waiting: VecDeque<Fetch>,
+    under_way: usize,
+}
+
+impl Fetches {
+    /// Adds a smallest block that the admission orders. Neighbours within a region are fetched
+    /// together.
+    pub(crate) fn order(&mut self, volume: VolumeId, start: u64, sizes: &BlockSizes) {
+        let end = start + sizes.smallest();
+        if let Some(last) = self.waiting.back_mut()
+            && (last.volume, last.run.end, last.stream) == (volume, start, None)
+            && !start.is_multiple_of(sizes.largest())
+        {
+            last.run.end = end;
+        } else {
+            self.push(Fetch { volume, run: start..end, stream: None });
+        }
+    }
+
+    /// Returns whether a fetch may begin.
+    #[inline]
+    pub(crate) fn has_next(&self) -> bool {
+        !self.waiting.is_empty() && self.under_way < FETCHED_AT_ONCE
+    }
+
+    /// Returns the next fetch, if one may begin.
+    pub(crate) fn next(&mut self) -> Option<Fetch> {
+        if self.has_next() { self.waiting.pop_front() } else { None }
+    }
+
+    /// Notes that a fetch begins.
+    pub(crate) fn begun(&mut self) {
+        self.under_way += 1;
+    }
+
+    /// Notes the end of a fetch.
+    pub(crate) fn ended(&mut self) {
+        self.under_way -= 1;
+    }
+
+    /// Adds a fetch.
+    pub(crate) fn push(&mut self, fetch: Fetch) {
+        if self.waiting.len() < MOST_FETCHES {
+            self.waiting.push_back(fetch);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evict::Evict;
-    use crate::gate::Gate;
+    use crate::config::Gate;
+    use crate::mapping::directory::Evict;
 
     const SECTORS: u64 = 1024;
 

@@ -2,10 +2,10 @@
 //! room, or ahead of eviction. While a block is being cleaned it can be read but not written.
 
 use super::parts::Parts;
-use crate::engine::locks::{Need, TaskId};
-use crate::engine::{Because, Part, Step, Work};
 use crate::geometry::{Sectors, VolumeId};
+use crate::locks::{Need, TaskId};
 use crate::mapping::directory::Block;
+use crate::tasks::{Because, Part, Step, Work};
 
 /// A task that cleans a block.
 pub(super) struct Cleaning<'a> {

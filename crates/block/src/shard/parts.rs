@@ -4,23 +4,24 @@
 //! parts that they touch. Nothing here begins a step: a task that is to go on is queued
 //! ([`Tasks::resume`]), a round that is to go on is marked, and the shard's loop finds both.
 
-use super::admission::{Admission, Removal};
-use super::fetch::Fetches;
-use super::health::Health;
-use super::logging::Logging;
+use std::collections::BTreeSet;
+
+use floe_policy::Direction;
+
+use super::admission::{Admission, Asked, Fetches, Removal};
 use super::rounds::{Drain, Rounds};
-use super::shed::Shed;
-use crate::config::Config;
-use crate::engine::locks::TaskId;
-use crate::engine::piece::Piece;
-use crate::engine::{Because, Event, Step, Task, Tasks, Work, units};
-use crate::geometry::{Sectors, VolumeId};
+use crate::config::{Config, WriteMode};
+use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
+use crate::join::Piece;
+use crate::journal::Standing;
+use crate::journal::bypass::LogState;
+use crate::journal::logging::Logging;
+use crate::locks::TaskId;
 use crate::mapping::directory::Block;
 use crate::mapping::{Dirt, Mapping, Survey};
-use crate::mode::WriteMode;
-use crate::order::Order;
+use crate::order::{DeviceId, Order, Span};
 use crate::stats::Counters;
-use crate::store::journal::Standing;
+use crate::tasks::{Because, Data, Event, Offer, Part, Step, Task, Tasks, Work, common, units};
 
 /// The parts of a shard.
 #[derive(Debug)]
@@ -145,7 +146,7 @@ impl Parts {
 
     /// Ends a task with a failure.
     pub(super) fn fail(&mut self, id: TaskId) {
-        self.tasks[id].fault = Some(crate::engine::request::Fault::Io);
+        self.tasks[id].fault = Some(crate::join::Fault::Io);
         self.finish(id);
     }
 
@@ -207,5 +208,453 @@ impl Parts {
         if !failed {
             self.health.note_readable(volume);
         }
+    }
+}
+
+impl Parts {
+    /// Asks the admission whether a task's smallest block at a sector is to be inserted.
+    pub(super) fn ask(&mut self, id: TaskId, start: u64, direction: Direction) -> bool {
+        let task = &self.tasks[id];
+        let in_a_row = task.in_a_row(start, self.config.sizes.smallest());
+        let asked = Asked { volume: task.volume, start, direction, in_a_row };
+        self.admission.admits(asked, &mut self.map.directory, &mut self.counters)
+    }
+
+    /// Ends the admission's window of counts when it has enough lookups.
+    pub(super) fn close_window_in_time(&mut self) {
+        self.admission.close_window_in_time(&self.map.directory, &mut self.fetches);
+    }
+
+    /// Decides which of a read's missing runs are admitted, and moves them into `offered`.
+    pub(super) fn offer_fetches(
+        &mut self,
+        id: TaskId,
+        fetches: &mut Vec<Sectors>,
+        offered: &mut Vec<(Sectors, bool)>,
+    ) {
+        let task = &self.tasks[id];
+        let (volume, range) = (task.volume, task.range.clone());
+        let may_come_in = self.mode().caches_reads();
+        let known = match task.offer {
+            Offer::Admitted => Some(may_come_in),
+            Offer::Bypassed => Some(false),
+            Offer::NotMade => (!self.admission.asks()).then_some(may_come_in),
+        };
+        if let Some(admitted) = known {
+            return offered.extend(fetches.drain(..).map(|run| (run, admitted)));
+        }
+        self.admission.request();
+        let mut last = None;
+        for fetch in fetches.drain(..) {
+            let mut before: Option<bool> = None;
+            for (start, part) in units(&fetch, self.config.sizes.smallest()) {
+                let admitted = match last {
+                    Some((asked, admitted)) if asked == start => admitted, // of another part of it
+                    _ => {
+                        self.admission.look_up(
+                            volume,
+                            start,
+                            &common(&part, &range),
+                            false,
+                            Direction::Read,
+                        );
+                        may_come_in && self.ask(id, start, Direction::Read)
+                    }
+                };
+                last = Some((start, admitted));
+                match offered.last_mut() {
+                    Some((run, _)) if before == Some(admitted) => run.end = part.end,
+                    _ => offered.push((part, admitted)),
+                }
+                before = Some(admitted);
+            }
+        }
+        self.close_window_in_time();
+    }
+
+    /// Counts a read whose whole range is cached.
+    pub(super) fn note_read_hit(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id];
+        if !self.admission.asks() || task.offer != Offer::NotMade {
+            return; // it was looked up before it had to wait
+        }
+        task.offer = Offer::Admitted;
+        let (volume, range) = (task.volume, task.range.clone());
+        self.admission.request();
+        for (start, part) in units(&range, self.config.sizes.smallest()) {
+            self.admission.look_up(volume, start, &part, true, Direction::Read);
+        }
+        self.close_window_in_time();
+    }
+
+    /// Decides which blocks a write may make, just before its data goes to the cache.
+    pub(super) fn offer_write(&mut self, id: TaskId) {
+        if !self.admission.asks() {
+            return;
+        }
+        self.admission.request();
+        let survey = self.survey(id);
+        let task = &mut self.tasks[id];
+        let (volume, range) = (task.volume, task.range.clone());
+        let mut bypassed = std::mem::take(&mut task.store.bypassed);
+        for (start, part) in units(&range, self.config.sizes.smallest()) {
+            let missing = survey.missing.iter().any(|run| run.contains(&start));
+            self.admission.look_up(volume, start, &part, !missing, Direction::Write);
+            if missing && !self.ask(id, start, Direction::Write) {
+                match bypassed.last_mut() {
+                    Some(run) if run.end == part.start => run.end = part.end,
+                    _ => bypassed.push(part),
+                }
+            }
+        }
+        self.tasks[id].store.bypassed = bypassed;
+        self.map.reuse(survey);
+        self.close_window_in_time();
+    }
+}
+
+/// The fate of a write to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Way {
+    Free,
+    Wait,
+    Refused,
+}
+
+impl Parts {
+    /// Returns the fate of a task that is about to change its range below the cache.
+    pub(super) fn way(&mut self, id: TaskId) -> Way {
+        let state = self.logging.bypass.state();
+        let is_in_the_way = match state {
+            LogState::Writable | LogState::Retired => false,
+            LogState::Unwritable => self.has_copies(id),
+            LogState::Bypassed { .. } => self.is_dirty_in_log(id),
+        };
+        match is_in_the_way {
+            false => Way::Free,
+            true if state == (LogState::Bypassed { stuck: true }) => Way::Refused,
+            true => Way::Wait,
+        }
+    }
+
+    fn has_copies(&mut self, id: TaskId) -> bool {
+        let task = &self.tasks[id];
+        self.map.has_valid(task.volume, &task.range)
+            || self.logging.log.has_gone_in(self.tasks.region_of(id))
+    }
+
+    fn is_dirty_in_log(&mut self, id: TaskId) -> bool {
+        let task = &self.tasks[id];
+        self.logging.bypass.is_brought_down(task.volume, &task.range) || self.is_dirty_below(id)
+    }
+
+    /// Returns whether a task may change its range below the cache. If not, the task waits, or has
+    /// ended.
+    pub(super) fn may_change(&mut self, id: TaskId) -> bool {
+        match self.way(id) {
+            Way::Free => return true,
+            // Cleaning comes after the write-back of memory, so a write-back cannot wait for it.
+            // The data stays unflushed.
+            Way::Wait if !matches!(self.tasks[id].work, Work::Sink) => {
+                self.give_back(id);
+                self.logging.bypass.put_off(id);
+            }
+            Way::Wait | Way::Refused => self.fail(id),
+        }
+        false
+    }
+
+    /// Returns whether a commit that a task waited for has failed for good, and clears the failure.
+    pub(super) fn has_failed_with_log(&mut self, id: TaskId) -> bool {
+        let failed = self.tasks[id].fault.is_some() && !self.logging.bypass.is_writable();
+        if failed {
+            self.tasks[id].fault = None;
+        }
+        failed
+    }
+
+    /// Restarts an unanswered task as soon as it may continue.
+    pub(super) fn start_anew(&mut self, id: TaskId) {
+        match self.way(id) {
+            Way::Wait if matches!(self.tasks[id].work, Work::Sink) => self.fail(id),
+            Way::Wait => {
+                self.give_back(id);
+                self.logging.bypass.put_off(id);
+            }
+            Way::Free | Way::Refused => {
+                self.give_back(id);
+                self.tasks.resume(id);
+            }
+        }
+    }
+
+    /// Releases everything that a task holds.
+    fn give_back(&mut self, id: TaskId) {
+        let task = &mut self.tasks[id];
+        debug_assert!(
+            task.outstanding == 0 && !task.answered,
+            "only what has not been answered starts anew"
+        );
+        (task.step, task.fault) = (Step::Waiting, None);
+        (task.store.retry, task.store.no_room, task.store.dirty) = (false, false, false);
+        self.tasks.release(id, &mut self.orders);
+    }
+
+    /// Notes that the dirty sectors of a task's range are superseded, and waits until that is
+    /// durable. The backing device has data as new, or newer, and is settled.
+    pub(super) fn displace_dirty(&mut self, id: TaskId) {
+        self.tasks[id].step = Step::Noting;
+        self.note_displaced(id);
+        let range = self.tasks[id].range.clone();
+        self.await_commit(id, Part::Noted, &range);
+    }
+
+    /// Notes that the dirty sectors of a task's range are superseded: clean once a cleaning has
+    /// written them, else invalid.
+    pub(super) fn note_displaced(&mut self, id: TaskId) {
+        let cleans = matches!(self.tasks[id].work, Work::Clean { .. });
+        let survey = self.survey(id);
+        for (block, run) in &survey.blocks {
+            let (dirty, standing): (Vec<Sectors>, _) = match cleans {
+                true => (self.map.dirty_there(*block, run), Standing::Clean),
+                false => {
+                    let dirty = self.map.directory.blocks.dirty_runs_in(*block, run);
+                    (dirty.collect(), Standing::Invalid)
+                }
+            };
+            dirty.iter().for_each(|run| self.note(*block, run, standing));
+        }
+        self.map.reuse(survey);
+    }
+}
+
+impl Parts {
+    #[inline(always)] // every read that hits comes here
+    pub(super) fn read_cache(&mut self, id: TaskId, block: Block, run: &Sectors, to: Span) {
+        let offset = self.map.cache_offset(block, run);
+        let cleans = matches!(self.tasks[id].work, Work::Clean { .. });
+        let part = if cleans { Part::Dirty(block) } else { Part::Cached(block) };
+        let op = self.tasks.new_op(id, part, run);
+        self.counters.cache_read_bytes += to.len;
+        self.orders.push(Order::Read { op, device: DeviceId::Cache, offset, to });
+    }
+
+    /// Writes a run of a task's data to its place in a block.
+    pub(super) fn write_cache(&mut self, id: TaskId, block: Block, run: &Sectors) {
+        let offset = self.map.cache_offset(block, run);
+        let from = self.tasks[id].store.data.span(run);
+        let op = self.tasks.new_op(id, Part::Store(block), run);
+        self.admission.inserted(run);
+        self.counters.cache_write_bytes += from.len;
+        let device = DeviceId::Cache;
+        self.orders.push(Order::Write { op, device, offset, from, durable: false });
+    }
+
+    pub(super) fn read_backing(&mut self, id: TaskId, part: Part, run: &Sectors, to: Span) {
+        let op = self.tasks.new_op(id, part, run);
+        self.counters.backing_read_bytes += to.len;
+        let device = DeviceId::Backing(self.tasks[id].volume);
+        self.orders.push(Order::Read { op, device, offset: run.start * SECTOR_BYTES, to });
+    }
+
+    /// Writes a run of a task's data to the backing device.
+    pub(super) fn write_backing(&mut self, id: TaskId, part: Part, run: &Sectors, durable: bool) {
+        let op = self.tasks.new_op(id, part, run);
+        let from = self.tasks[id].store.data.span(run);
+        self.counters.backing_write_bytes += from.len;
+        let device = DeviceId::Backing(self.tasks[id].volume);
+        let offset = run.start * SECTOR_BYTES;
+        self.orders.push(Order::Write { op, device, offset, from, durable });
+    }
+
+    pub(super) fn copy(&mut self, from: Data, to: Data, run: &Sectors) {
+        if !run.is_empty() {
+            self.orders.push(Order::Copy { from: from.span(run), to: to.span(run) });
+        }
+    }
+
+    /// Makes a task wait until all noted changes are durable.
+    pub(super) fn await_commit(&mut self, id: TaskId, part: Part, run: &Sectors) {
+        let op = self.tasks.new_op(id, part, run);
+        self.logging.log.wait(op);
+        self.events.push(Event::WantsCommit);
+    }
+
+    /// Makes a task wait until all writes to its volume's backing device are durable.
+    pub(super) fn await_settlement(&mut self, id: TaskId) {
+        let (volume, range) = (self.tasks[id].volume, self.tasks[id].range.clone());
+        let op = self.tasks.new_op(id, Part::Settled, &range);
+        self.logging.settlements.wait(volume, op);
+        self.events.push(Event::WantsSettlement(volume));
+    }
+}
+
+impl Parts {
+    /// Marks a sub-request's dirty sectors in its request's buffer, a byte each, and ends it.
+    pub(super) fn mark_dirty(&mut self, id: TaskId) {
+        let task = &self.tasks[id];
+        let (volume, sectors, at) = (task.volume, task.range.clone(), task.request_data());
+        let mark = |run: Sectors| {
+            let offset = at.offset + (run.start - at.sector);
+            Order::Mark { span: Span { buffer: at.buffer, offset, len: run.end - run.start } }
+        };
+        if self.map.directory.blocks.dirty_sectors() > 0 {
+            let survey = self.survey(id);
+            for (block, run) in &survey.blocks {
+                self.orders.extend(self.map.directory.blocks.dirty_runs_in(*block, run).map(mark));
+            }
+            self.map.reuse(survey);
+        }
+        self.orders.extend(self.map.held.runs(volume, &sectors).into_iter().map(mark));
+        self.orders.extend(self.map.lost.of(volume, &sectors).map(|lost| mark(lost..lost + 1)));
+        self.finish(id);
+    }
+}
+
+/// Draws the hits that are shed: one each time the sum of the shares reaches another whole.
+#[derive(Debug, Default)]
+pub(crate) struct Shed {
+    /// The share, in units of 1/2³².
+    share: u32,
+    sum: u32,
+}
+
+impl Shed {
+    /// Sets the share of the hits on the cache device that are to be shed, in parts of 2³².
+    pub(crate) fn set(&mut self, share: u32) {
+        self.share = share;
+    }
+
+    /// Returns whether the next hit is to be read from the backing device.
+    #[inline]
+    pub(crate) fn draw(&mut self) -> bool {
+        let is_whole;
+        (self.sum, is_whole) = self.sum.overflowing_add(self.share);
+        is_whole
+    }
+}
+
+/// Failures in a row, with no success between them, after which a shard degrades. A request has a
+/// few operations on a bad spot, and others succeed between them. A device that is gone fails all
+/// that are under way, so this many come at once and cost one time-out.
+const FAILURES_IN_A_ROW: u32 = 16;
+
+/// The health of the cache device.
+#[derive(Debug, Default)]
+pub(crate) struct Health {
+    failures: u32,
+    degraded: bool,
+    /// Volumes whose dirty data the device has failed to return, and has not returned completely
+    /// since.
+    unreadable: BTreeSet<VolumeId>,
+}
+
+impl Health {
+    /// Returns whether the device is given up.
+    #[inline]
+    pub(crate) fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
+    /// Returns the sectors of a range that a request bypasses the cache with because of its device.
+    pub(crate) fn bypassed_sectors(&self, range: &Sectors) -> u64 {
+        if self.degraded { range.end - range.start } else { 0 }
+    }
+
+    /// Gives the device up.
+    pub(crate) fn degrade(&mut self) {
+        self.degraded = true;
+    }
+
+    /// Uses the device again. It must still hold every write it has acknowledged; data that it may
+    /// have lost must be dropped before. Unreadable data stays so until it has been read.
+    pub(crate) fn restore(&mut self) {
+        (self.failures, self.degraded) = (0, false);
+    }
+
+    /// Records the result of an operation of any device, if it was the cache device's.
+    /// `cleans` is the volume whose dirty data its task reads to clean it.
+    #[inline]
+    pub(crate) fn note_op(&mut self, part: Part, cleans: Option<VolumeId>, ok: bool) {
+        match part {
+            Part::Cached(_) | Part::Store(_) => self.note(ok, None),
+            Part::Dirty(_) if cleans.is_some() => self.note(ok, cleans),
+            _ => {}
+        }
+    }
+
+    /// Records the result of an operation of the cache device, perhaps a read of a volume's dirty
+    /// data.
+    #[inline]
+    fn note(&mut self, ok: bool, dirty_of: Option<VolumeId>) {
+        if ok {
+            self.failures = 0;
+        } else {
+            self.unreadable.extend(dirty_of);
+            self.failures += 1;
+            self.degraded |= self.failures >= FAILURES_IN_A_ROW;
+        }
+    }
+
+    /// Returns whether the device has failed to give dirty data back.
+    #[inline]
+    pub(crate) fn is_unreadable(&self) -> bool {
+        !self.unreadable.is_empty()
+    }
+
+    /// Notes that all dirty data of a volume could be read, or that the volume is gone.
+    pub(crate) fn note_readable(&mut self, volume: VolumeId) {
+        self.unreadable.remove(&volume);
+    }
+
+    /// Notes that dirty data of a volume could not be read.
+    pub(crate) fn note_unreadable(&mut self, volume: VolumeId) {
+        self.unreadable.insert(volume);
+    }
+}
+
+#[cfg(test)]
+mod shed_tests {
+    use super::*;
+
+    #[test]
+    fn hits_are_drawn_by_their_share() {
+        let mut shed = Shed::default();
+        let mut drawn = |share| {
+            shed.set(share);
+            (0..16).filter(|_| shed.draw()).count()
+        };
+        assert_eq!([0, 1 << 30, 1 << 31].map(&mut drawn), [0, 4, 8]);
+    }
+}
+
+#[cfg(test)]
+mod health_tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_given_up_after_failures_in_a_row() {
+        let mut health = Health::default();
+        (1..FAILURES_IN_A_ROW).for_each(|_| health.note(false, None));
+        health.note(true, None);
+        (1..FAILURES_IN_A_ROW).for_each(|_| health.note(false, None));
+        assert!(!health.is_degraded() && !health.is_unreadable());
+        health.note(false, Some(VolumeId(1)));
+        assert!(health.is_degraded() && health.is_unreadable());
+        health.note_readable(VolumeId(1));
+        assert!(health.is_degraded() && !health.is_unreadable());
+    }
+
+    #[test]
+    fn unreadable_data_is_readable_again_when_all_of_its_volume_was_read() {
+        let mut health = Health::default();
+        health.note(false, Some(VolumeId(1)));
+        health.note_unreadable(VolumeId(2));
+        health.note(true, Some(VolumeId(1)));
+        health.note_readable(VolumeId(2));
+        health.restore();
+        assert!(health.is_unreadable());
+        health.note_readable(VolumeId(1));
+        assert!(!health.is_unreadable());
     }
 }

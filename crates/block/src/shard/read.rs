@@ -9,17 +9,16 @@
 //! prefetch is a read without a destination: it only fetches.
 
 use super::admission::Removal;
-use super::extend::Extension;
 use super::parts::Parts;
 use super::store::Storing;
-use crate::engine::locks::{Need, TaskId};
-use crate::engine::request::Fault;
-use crate::engine::{Data, Offer, Part, Step, common};
+use crate::config::WriteMode;
 use crate::geometry::{SECTOR_BYTES, Sectors};
+use crate::join::Fault;
+use crate::locks::{Need, TaskId};
 use crate::mapping::Survey;
 use crate::mapping::directory::Block;
-use crate::mode::WriteMode;
 use crate::order::BufferId;
+use crate::tasks::{Data, Offer, Part, Step, common};
 
 /// A task that reads.
 pub(super) struct Reading<'a> {
@@ -363,4 +362,152 @@ fn overlapping<'a>(
 ) -> impl Iterator<Item = &'a (Block, Sectors)> + use<'a> {
     let (first, end) = (blocks.partition_point(|(_, run)| run.end <= range.start), range.end);
     blocks[first..].iter().take_while(move |(_, run)| run.start < end)
+}
+
+impl Reading<'_> {
+    /// Serves the reads that wait for a task from its buffer, if it covers them and is being stored
+    /// in the cache.
+    pub(super) fn serve_waiting(&mut self) {
+        let holder = self.id;
+        if self.parts.tasks[holder].step == Step::Done {
+            return;
+        }
+        let waiting = self.parts.tasks.waiting(holder);
+        for &id in &waiting {
+            let mut reader = Reading::of(self.parts, id);
+            if reader.parts.tasks[id].reads() && reader.is_in(holder) {
+                reader.serve_from(holder, false);
+            }
+        }
+        self.parts.tasks.reuse(waiting);
+    }
+
+    /// Returns whether another task's buffer covers the range. Data of an unanswered write does not
+    /// count: clients must not see it yet.
+    #[inline]
+    pub(super) fn is_in(&self, holder: TaskId) -> bool {
+        let range = &self.parts.tasks[self.id].range;
+        let task = &self.parts.tasks[holder];
+        matches!(task.step, Step::Storing | Step::Room)
+            && !task.store.dirty
+            && task.store.run.start <= range.start
+            && range.end <= task.store.run.end
+            // it may have fetched what is older
+            && !self.parts.map.held.has_any(task.volume, range)
+            // a fetch may have more sectors than its reader wanted, and lost ones among them
+            && !self.parts.is_lost(self.id)
+    }
+
+    /// Answers the read from another task's buffer.
+    pub(super) fn serve_from(&mut self, holder: TaskId, hit: bool) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let from = parts.tasks[holder].store.data;
+        parts.counters.joined_reads += 1;
+        parts.note_read_hit(id);
+        let task = &mut parts.tasks[id];
+        (task.hit, task.step) = (hit, Step::Reading);
+        let range = task.range.clone();
+        if let Some(to) = task.destination() {
+            parts.note_used_early(holder, &range);
+            parts.copy(from, to, &range);
+        }
+        parts.finish(id);
+    }
+}
+
+impl Parts {
+    /// Counts a client's first read of a run that was fetched ahead.
+    pub(super) fn note_used(&mut self, block: Block, run: &Sectors) {
+        self.counters.prefetched_used_blocks += self.map.directory.blocks.take_ahead(block, run);
+    }
+
+    /// Counts a client's read of a run that a fetch is still putting into the cache.
+    fn note_used_early(&mut self, holder: TaskId, run: &Sectors) {
+        if !self.tasks[holder].is_ahead() {
+            return;
+        }
+        let (volume, mut start) = (self.tasks[holder].volume, run.start);
+        while start < run.end {
+            let Some(block) = self.map.directory.blocks.find(volume, start) else { return };
+            let end = self.map.directory.blocks.sectors(block).end.min(run.end);
+            self.note_used(block, &(start..end));
+            start = end;
+        }
+    }
+}
+
+/// The extension of a read's fetches.
+pub(super) struct Extension<'a> {
+    parts: &'a Parts,
+    id: TaskId,
+}
+
+impl<'a> Extension<'a> {
+    pub(super) fn of(parts: &'a Parts, id: TaskId) -> Self {
+        Self { parts, id }
+    }
+
+    /// Extends the first and the last of the fetches, where they are admitted.
+    pub(super) fn extend(&self, offered: &mut [(Sectors, bool)]) {
+        let task = &self.parts.tasks[self.id];
+        let (size, range) = (self.parts.fetch_sectors, &task.range);
+        if size == 0 || task.is_ahead() || task.waited {
+            return;
+        }
+        if let Some((run, true)) = offered.first_mut()
+            && run.start <= range.start
+        {
+            let start = self.first_uncached(range.start / size * size, run.start);
+            if self.is_unused(&(start..run.end)) {
+                run.start = start;
+            }
+        }
+        if let Some((run, true)) = offered.last_mut()
+            && run.end >= range.end
+        {
+            let most = range.end.next_multiple_of(size).min(self.volume_end());
+            let end = self.first_cached(run.end, most);
+            if self.is_unused(&(run.start..end)) {
+                run.end = end;
+            }
+        }
+    }
+
+    fn is_unused(&self, run: &Sectors) -> bool {
+        !self.parts.tasks.in_use(self.parts.tasks[self.id].volume, run)
+    }
+
+    /// Returns the end of the task's volume, in whole smallest blocks.
+    fn volume_end(&self) -> u64 {
+        let volume = self.parts.tasks[self.id].volume;
+        let end = self.parts.map.within_volume(volume, &(0..u64::MAX)).end;
+        end.next_multiple_of(self.parts.config.sizes.smallest())
+    }
+
+    /// Returns the start of the uncached sectors before one, but not below `least`.
+    fn first_uncached(&self, least: u64, before: u64) -> u64 {
+        let unit = self.parts.config.sizes.smallest();
+        let mut start = before;
+        // A run may begin within a block, after valid sectors: those end it.
+        while start > least && self.is_uncached(start - 1) {
+            debug_assert!(start.is_multiple_of(unit), "a block begins there, or none is");
+            start -= unit;
+        }
+        start
+    }
+
+    /// Returns the end of the uncached sectors from one on, but not above `most`.
+    fn first_cached(&self, from: u64, most: u64) -> u64 {
+        let unit = self.parts.config.sizes.smallest();
+        let mut end = from;
+        while end < most && self.is_uncached(end) {
+            end += unit;
+        }
+        end
+    }
+
+    fn is_uncached(&self, sector: u64) -> bool {
+        let volume = self.parts.tasks[self.id].volume;
+        self.parts.map.directory.blocks.find(volume, sector).is_none()
+    }
 }

@@ -8,8 +8,8 @@
 
 use std::collections::VecDeque;
 
-use crate::engine::request::Fault;
 use crate::geometry::{Sectors, VolumeId};
+use crate::join::Fault;
 use crate::mapping::CLEANED_AT_ONCE;
 
 /// The rounds under way, at most one a volume.

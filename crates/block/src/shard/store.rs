@@ -11,12 +11,12 @@
 use super::admission::Removal;
 use super::clean::Cleaning;
 use super::parts::Parts;
-use crate::engine::locks::TaskId;
-use crate::engine::{Because, Part, Step, Work, common};
 use crate::geometry::{Class, Place, Sectors};
-use crate::mapping::allocate::largest_fitting;
+use crate::journal::Standing;
+use crate::locks::TaskId;
+use crate::mapping::directory::largest_fitting;
 use crate::mapping::directory::{Block, Origin, Room};
-use crate::store::journal::Standing;
+use crate::tasks::{Because, Part, Step, Work, common};
 
 /// The result of the search for a block.
 enum Placed {

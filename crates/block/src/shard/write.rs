@@ -11,22 +11,21 @@
 //! of it are dropped. Dirty ones are newer than the failed write's target, and stay. A degraded
 //! shard writes as `pass` does.
 
+use floe_policy::Direction;
+
 use super::admission::Removal;
-use super::bypass::LogState;
-use super::overwrite;
-use super::parts::Parts;
+use super::parts::{Parts, Way};
 use super::read::Reading;
 use super::store::Storing;
-use super::way::Way;
-use crate::engine::locks::{Need, TaskId};
-use crate::engine::piece::PieceKind;
-use crate::engine::request::Fault;
-use crate::engine::{Part, Step, Work};
+use crate::config::WriteMode;
 use crate::geometry::{SECTOR_BYTES, Sectors};
+use crate::join::{Fault, PieceKind};
+use crate::journal::Standing;
+use crate::journal::bypass::LogState;
+use crate::locks::{Need, TaskId};
 use crate::mapping::directory::Block;
-use crate::mode::WriteMode;
 use crate::order::{DeviceId, Order, Span};
-use crate::store::journal::Standing;
+use crate::tasks::{Part, Step, Work, units};
 
 /// A task that changes its range: a client's write, zeroing or trim, or a write-back.
 pub(super) struct Writing<'a> {
@@ -175,7 +174,7 @@ impl<'a> Writing<'a> {
             // a write-back leaves the tier as it is
             parts.map.held.forget(parts.tasks[id].volume, range.clone(), &mut parts.orders);
         }
-        overwrite::decide(parts, id);
+        decide_overwrite(parts, id);
         let store = &parts.tasks[id].store;
         let keeps = parts.mode().keeps_writes() && !store.through && !store.around;
         let may_stay = keeps && (parts.logging.is_kept() || !parts.tasks[id].is_durable());
@@ -229,7 +228,7 @@ impl<'a> Writing<'a> {
             return false;
         }
         let survey = parts.survey(id);
-        let is_replaced = overwrite::puts_in(parts, id);
+        let is_replaced = puts_in(parts, id);
         let because = if is_replaced { Removal::Replaced } else { Removal::Invalid };
         for (block, run) in &survey.blocks {
             let clean: Vec<Sectors> =
@@ -328,7 +327,7 @@ impl<'a> Writing<'a> {
         let (range, fault) = (task.range.clone(), task.fault);
         if fault.is_none() {
             parts.found(id, &range);
-            if overwrite::puts_in(parts, id) {
+            if puts_in(parts, id) {
                 parts.events.extend(parts.tasks.answer(id));
                 parts.offer_write(id);
                 Storing::of(parts, id).begin(range, false);
@@ -391,5 +390,64 @@ impl<'a> Writing<'a> {
             directory.blocks.set_invalid(*block, run);
         }
         parts.map.reuse(survey);
+    }
+}
+
+/// Returns whether a task's data goes to the cache after the backing device has it.
+fn puts_in(parts: &Parts, id: TaskId) -> bool {
+    let task = &parts.tasks[id];
+    task.writes() && parts.mode().caches_writes() && !task.store.around
+}
+
+/// Decides whether a write goes around the cache, because the admission declines newer data of some
+/// of its clean blocks.
+fn decide_overwrite(parts: &mut Parts, id: TaskId) {
+    parts.tasks[id].store.around = false;
+    let asks = parts.admission.asks_overwrites() && puts_in(parts, id);
+    if !asks || parts.is_dirty_below(id) {
+        return;
+    }
+    let survey = parts.survey(id);
+    let (volume, range) = (parts.tasks[id].volume, parts.tasks[id].range.clone());
+    let unit = parts.config.sizes.smallest();
+    let mut taken = true;
+    for (block, run) in &survey.blocks {
+        for (start, part) in units(run, unit) {
+            taken &= if parts.map.directory.blocks.has_valid(*block, &part) {
+                parts.admission.overwrites(volume, start)
+            } else {
+                parts.ask(id, start, Direction::Write) // an earlier copy was dropped
+            };
+        }
+    }
+    if !taken {
+        parts.admission.request();
+        for (start, part) in units(&range, unit) {
+            parts.admission.look_up(volume, start, &part, false, Direction::Write);
+        }
+        parts.tasks[id].store.around = true;
+        parts.counters.declined_overwrites += 1;
+    }
+    parts.map.reuse(survey);
+    parts.close_window_in_time();
+}
+
+impl Writing<'_> {
+    /// Starts the write-back of the held sectors of a run within a region.
+    pub(super) fn start_sink(&mut self) {
+        let (parts, id) = (&mut *self.parts, self.id);
+        let (volume, range) = (parts.tasks[id].volume, parts.tasks[id].range.clone());
+        if !parts.tasks.lock(id, Need::exclusive(range.clone())) {
+            return;
+        }
+        // Other tasks may have released some of it meanwhile.
+        let mut runs = parts.map.held.runs(volume, &range).into_iter();
+        let Some(run) = runs.next() else { return parts.finish(id) };
+        parts.rounds.take_back(volume, runs);
+        let data = parts.tasks.new_buffer(id, &run, &mut parts.orders);
+        let task = &mut parts.tasks[id];
+        (task.range, task.store.data) = (run.clone(), data);
+        parts.map.held.recall(volume, run.clone(), data.span(&run), &mut parts.orders);
+        self.below();
     }
 }

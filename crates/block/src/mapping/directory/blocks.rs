@@ -6,10 +6,6 @@
 //! Invariants: a dirty sector is valid; `dirty` holds exactly the blocks with dirty sectors; `live`
 //! counts the blocks in `index`.
 
-mod ahead;
-mod sectors;
-mod valid;
-
 use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
 
@@ -19,8 +15,7 @@ use super::{Block, reserve_by_share};
 use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Extent, Sectors, VolumeId};
 use crate::mapping::index::Index;
-use ahead::Ahead;
-use valid::Valid;
+use crate::stats::Counters;
 
 /// Marks the absence of a place.
 const NO_PLACE: u32 = u32::MAX;
@@ -210,4 +205,394 @@ impl Blocks {
 pub(super) fn arrival(sizes: &BlockSizes, extent: Extent) -> Access {
     let Sectors { start, end } = extent.sectors();
     Access { weight: ((end - start) / sizes.smallest()) as u32, ..Access::new(extent.hash()) }
+}
+
+/// A bit for each smallest block of the cache space; none without fetching ahead.
+#[derive(Debug)]
+struct Ahead {
+    bits: Option<Bits>,
+    /// The sectors of a smallest block.
+    unit: u64,
+}
+
+impl Ahead {
+    /// Of `sectors` of cache space.
+    fn new(sizes: &BlockSizes, sectors: u64, fetches_ahead: bool) -> Self {
+        let unit = sizes.smallest();
+        Self { bits: fetches_ahead.then(|| Bits::new(sectors / unit)), unit }
+    }
+
+    /// Returns whether anything is ever fetched ahead.
+    #[inline]
+    fn is_used(&self) -> bool {
+        self.bits.is_some()
+    }
+
+    /// Records whether the smallest blocks that a run of cache sectors touches were fetched ahead.
+    #[inline]
+    fn set(&mut self, run: Range<u64>, ahead: bool) {
+        let units = self.units(run);
+        match &mut self.bits {
+            Some(bits) if ahead => bits.set(units),
+            Some(bits) => bits.clear(units),
+            None => {}
+        }
+    }
+
+    /// Returns the number of smallest blocks in a run of cache sectors that were fetched ahead and
+    /// are read for the first time.
+    #[inline]
+    fn take(&mut self, run: Range<u64>) -> u64 {
+        let units = self.units(run);
+        let Some(bits) = &mut self.bits else { return 0 };
+        let before = bits.ones();
+        bits.clear(units);
+        before - bits.ones()
+    }
+
+    #[inline]
+    fn units(&self, run: Range<u64>) -> Range<u64> {
+        run.start / self.unit..run.end.div_ceil(self.unit)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.bits.as_ref().map_or(0, |bits| bits.memory_bytes() as u64)
+    }
+}
+
+/// A bit for each sector of the cache space.
+#[derive(Debug)]
+pub(crate) struct Valid {
+    bits: Bits,
+    /// The sectors of a smallest block, and of the cache space.
+    unit: u64,
+    sectors: u64,
+    /// Set where an admission may reject something.
+    counts: bool,
+    /// Smallest blocks that held data when counting began.
+    at_first: u64,
+    inserted: u64,
+    removed: u64,
+    evicted: u64,
+}
+
+impl Valid {
+    /// Returns none of `sectors`, with smallest blocks of `unit` sectors.
+    fn new(sectors: u64, unit: u64) -> Self {
+        let bits = Bits::new(sectors);
+        let (inserted, removed, evicted) = (0, 0, 0);
+        Self { bits, unit, sectors, counts: false, at_first: 0, inserted, removed, evicted }
+    }
+
+    /// Counts from now on, or not.
+    pub(crate) fn count(&mut self, counts: bool) {
+        self.counts = counts;
+        self.at_first = self.held(&(0..self.sectors));
+        (self.inserted, self.removed, self.evicted) = (0, 0, 0);
+    }
+
+    /// Adds the counts to those of a shard.
+    pub(crate) fn add_to(&self, counters: &mut Counters) {
+        counters.inserted_blocks += self.inserted;
+        counters.removed_blocks += self.removed;
+        counters.evicted_blocks += self.evicted;
+    }
+
+    /// Returns the number of smallest blocks which a run touches that hold data.
+    fn held(&self, run: &Range<u64>) -> u64 {
+        let units = run.start / self.unit..run.end.div_ceil(self.unit);
+        let of = |unit: u64| unit * self.unit..(unit + 1) * self.unit;
+        units.filter(|&unit| self.bits.any(of(unit))).count() as u64
+    }
+
+    #[inline]
+    fn counted(&mut self, run: Range<u64>, change: impl FnOnce(&mut Bits, Range<u64>)) {
+        if !self.counts {
+            return change(&mut self.bits, run);
+        }
+        let before = self.held(&run);
+        change(&mut self.bits, run.clone());
+        let after = self.held(&run);
+        self.inserted += after.saturating_sub(before);
+        self.removed += before.saturating_sub(after);
+    }
+
+    #[inline]
+    fn set(&mut self, run: Range<u64>) {
+        self.counted(run, Bits::set);
+    }
+
+    #[inline]
+    fn clear(&mut self, run: Range<u64>) {
+        self.counted(run, Bits::clear);
+    }
+
+    /// Marks exactly the sectors with a bit, all of them valid, as valid.
+    fn assign(&mut self, bits: &Bits) {
+        self.counted(0..self.sectors, |valid, _| valid.clone_from(bits));
+    }
+
+    /// Marks the sectors of an evicted block as invalid.
+    fn evict(&mut self, run: Range<u64>) {
+        if self.counts {
+            self.evicted += self.held(&run);
+        }
+        self.bits.clear(run);
+    }
+
+    #[inline]
+    fn bits(&self) -> &Bits {
+        &self.bits
+    }
+
+    /// Returns the number of valid sectors.
+    pub(crate) fn sectors(&self) -> u64 {
+        self.bits.ones()
+    }
+
+    /// Checks that each change was counted once. Slow.
+    fn check(&self) {
+        let held = self.held(&(0..self.sectors));
+        let gone = self.removed + self.evicted;
+        assert!(!self.counts || self.at_first + self.inserted == gone + held, "{held}: {self:?}");
+    }
+}
+
+impl Blocks {
+    /// Returns the run divided into parts of equal validity.
+    #[inline]
+    pub(crate) fn validity(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + use<'_> {
+        self.bit_runs(self.valid.bits(), block, run)
+    }
+
+    /// Returns the dirty parts of a block, in order.
+    pub(crate) fn dirty_runs(&self, block: Block) -> impl Iterator<Item = Sectors> + '_ {
+        self.dirty_runs_in(block, &self.sectors(block))
+    }
+
+    /// Returns the dirty parts of a run of a block, in order.
+    #[inline]
+    pub(crate) fn dirty_runs_in(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = Sectors> + use<'_> {
+        let runs = self.bit_runs(&self.dirty_bits, block, run);
+        runs.filter_map(|(run, dirty)| dirty.then_some(run))
+    }
+
+    #[inline]
+    fn bit_runs<'a>(
+        &self,
+        bits: &'a Bits,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + use<'a> {
+        let kept = self.cache_sectors(block, run);
+        let (kept_start, start) = (kept.start, run.start);
+        bits.runs(kept)
+            .map(move |(at, bit)| (at.start - kept_start + start..at.end - kept_start + start, bit))
+    }
+
+    /// Returns the clean parts of a run of a block, in order.
+    #[inline]
+    pub(crate) fn clean_runs_in(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = Sectors> + use<'_> {
+        let valid = self
+            .bit_runs(self.valid.bits(), block, run)
+            .filter_map(|(run, valid)| valid.then_some(run));
+        let parts = valid.flat_map(move |run| self.bit_runs(&self.dirty_bits, block, &run));
+        parts.filter_map(|(run, dirty)| (!dirty).then_some(run))
+    }
+
+    /// Returns the run divided into parts that are dirty and parts that are not.
+    #[inline]
+    pub(crate) fn dirtiness(
+        &self,
+        block: Block,
+        run: &Sectors,
+    ) -> impl Iterator<Item = (Sectors, bool)> + use<'_> {
+        self.bit_runs(&self.dirty_bits, block, run)
+    }
+
+    #[inline]
+    pub(crate) fn is_valid(&self, block: Block, run: &Sectors) -> bool {
+        self.valid.bits().all(self.cache_sectors(block, run))
+    }
+
+    #[inline]
+    pub(crate) fn has_valid(&self, block: Block, run: &Sectors) -> bool {
+        self.valid.bits().any(self.cache_sectors(block, run))
+    }
+
+    #[inline]
+    pub(crate) fn is_dirty(&self, block: Block) -> bool {
+        self.dirty_bits.any(self.cache_sectors(block, &self.sectors(block)))
+    }
+
+    #[inline]
+    pub(crate) fn is_all_dirty(&self, block: Block, run: &Sectors) -> bool {
+        self.dirty_bits.all(self.cache_sectors(block, run))
+    }
+
+    #[inline]
+    pub(crate) fn is_dirty_in(&self, block: Block, run: &Sectors) -> bool {
+        self.dirty_bits.any(self.cache_sectors(block, run))
+    }
+
+    /// Marks a run as clean: the cache and the backing device hold the same data.
+    #[inline]
+    pub(crate) fn set_clean(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.set(kept.clone());
+        self.dirty_bits.clear(kept);
+        self.forget_if_clean(block);
+    }
+
+    /// Marks a run as dirty: only the cache holds its data.
+    #[inline]
+    pub(crate) fn set_dirty(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.set(kept.clone());
+        self.dirty_bits.set(kept);
+        self.dirty.insert(self.extents[block.index()], block);
+    }
+
+    /// Marks a run as invalid.
+    pub(crate) fn set_invalid(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        self.valid.clear(kept.clone());
+        self.dirty_bits.clear(kept);
+        self.forget_if_clean(block);
+    }
+
+    /// Marks the clean sectors of a run as invalid. Dirty sectors stay: they are the only copy.
+    #[inline]
+    pub(crate) fn set_clean_invalid(&mut self, block: Block, run: &Sectors) {
+        let kept = self.cache_sectors(block, run);
+        for (run, dirty) in self.dirty_bits.runs(kept) {
+            if !dirty {
+                self.valid.clear(run);
+            }
+        }
+    }
+
+    /// Marks all clean sectors as invalid.
+    pub(crate) fn set_all_clean_invalid(&mut self) {
+        self.valid.assign(&self.dirty_bits); // a dirty sector is valid
+    }
+
+    /// Records whether a run of a block was fetched ahead.
+    #[inline]
+    pub(crate) fn set_ahead(&mut self, block: Block, run: &Sectors, ahead: bool) {
+        if self.ahead.is_used() {
+            self.ahead.set(self.cache_sectors(block, run), ahead);
+        }
+    }
+
+    /// Returns the number of smallest blocks in a run of a block that were fetched ahead and are
+    /// read for the first time.
+    #[inline]
+    pub(crate) fn take_ahead(&mut self, block: Block, run: &Sectors) -> u64 {
+        if !self.ahead.is_used() {
+            return 0;
+        }
+        self.ahead.take(self.cache_sectors(block, run))
+    }
+
+    #[inline]
+    fn forget_if_clean(&mut self, block: Block) {
+        if !self.dirty.is_empty() && !self.is_dirty(block) {
+            self.dirty.remove(&self.extents[block.index()]);
+        }
+    }
+
+    /// Returns a volume's blocks with dirty sectors, in backing order.
+    pub(crate) fn dirty_blocks(&self, volume: VolumeId) -> impl Iterator<Item = Block> + '_ {
+        self.dirty.range(Extent::all_of(volume)).map(|(_, block)| *block)
+    }
+
+    #[inline]
+    pub(crate) fn dirty_sectors(&self) -> u64 {
+        self.dirty_bits.ones()
+    }
+
+    /// Returns the bytes of memory held for valid and dirty bits.
+    pub(crate) fn sector_metadata_bytes(&self) -> u64 {
+        (self.valid.bits().memory_bytes() + self.dirty_bits.memory_bytes()) as u64
+            + self.ahead.memory_bytes()
+    }
+}
+
+#[cfg(test)]
+mod ahead_tests {
+    use super::*;
+
+    #[test]
+    fn a_block_fetched_ahead_counts_once_and_only_if_it_is_read() {
+        let sizes = BlockSizes::new(&[4096, 32768]).unwrap();
+        let unit = sizes.smallest();
+        let mut ahead = Ahead::new(&sizes, 16 * unit, true);
+        ahead.set(unit..4 * unit, true);
+        ahead.set(3 * unit..4 * unit, false);
+        assert_eq!(ahead.take(0..2 * unit + 1), 2, "a part of a block is a read of it");
+        assert_eq!(ahead.take(0..16 * unit), 0);
+    }
+
+    #[test]
+    fn nothing_is_counted_without_fetching_ahead() {
+        let mut ahead = Ahead::new(&BlockSizes::new(&[4096]).unwrap(), 64, false);
+        ahead.set(0..64, true);
+        assert_eq!((ahead.take(0..64), ahead.memory_bytes()), (0, 0));
+    }
+}
+
+#[cfg(test)]
+mod valid_tests {
+    use super::*;
+
+    fn counts(valid: &Valid) -> [u64; 3] {
+        let mut counters = Counters::default();
+        valid.add_to(&mut counters);
+        [counters.inserted_blocks, counters.removed_blocks, counters.evicted_blocks]
+    }
+
+    #[test]
+    fn a_smallest_block_counts_once_however_many_runs_of_it_change() {
+        let mut valid = Valid::new(64, 8);
+        valid.count(true);
+        valid.set(0..3);
+        valid.set(5..8);
+        assert_eq!(counts(&valid), [1, 0, 0]);
+        valid.set(2..12);
+        assert_eq!(counts(&valid), [2, 0, 0], "newer data adds nothing");
+        valid.clear(0..6);
+        assert_eq!(counts(&valid), [2, 0, 0], "a part of it is left");
+        valid.clear(6..12);
+        assert_eq!(counts(&valid), [2, 2, 0]);
+        valid.set(0..20);
+        valid.evict(0..16);
+        assert_eq!(counts(&valid), [5, 2, 2]);
+        valid.check();
+        valid.count(true);
+        assert_eq!(counts(&valid), [0, 0, 0]);
+        valid.assign(&Bits::new(64));
+        assert_eq!(counts(&valid), [0, 1, 0], "what was there before is removed as well");
+        valid.check();
+    }
+
+    #[test]
+    fn nothing_is_counted_unless_it_is_wanted() {
+        let mut valid = Valid::new(64, 8);
+        valid.set(0..8);
+        valid.clear(0..8);
+        assert_eq!(counts(&valid), [0, 0, 0]);
+    }
 }

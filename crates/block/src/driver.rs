@@ -1,0 +1,705 @@
+//! The driver: executes the orders of the tiers' caches on real devices and buffers.
+//!
+//! One thread owns a driver with its devices and its part of each cache. [`Driver::submit`] takes
+//! requests, [`Driver::advance`] does everything that needs no waiting, [`Driver::take_answers`]
+//! returns the finished requests. Between calls the thread waits on the ring that its devices
+//! share, until [`Driver::next_due`] at the latest. With other parts it may wait only if its
+//! [`Bell`](crate::Bell) permits it.
+//!
+//! A driver is a [`Tier`] on top of backing devices, one a volume, or of another driver
+//! ([`Driver::on`]), which is then the tier below: see `below`. The tier executes what it can; the
+//! driver begins the rest below, where the tier's I/O gate permits it.
+
+use std::io;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+use floe_device::{Action, Buffer, Completion, Device, Extent, Operation, Slice};
+
+use super::watched::Watched;
+use crate::exchange::{Exchange, Traffic};
+use crate::geometry::{SECTOR_BYTES, VolumeId};
+use crate::join::{Fault, Kind, Request, RequestId};
+use crate::order::OpId;
+use crate::tier::{Answer, Downward, Tier};
+use crate::volumes::VolumeError;
+
+/// A stack of tiers, or one part of it, with its devices.
+pub struct Driver {
+    tier: Tier,
+    /// Empty where there is a tier below.
+    backings: Backings,
+    /// The tier below, if there is one.
+    below: Option<Box<Below>>,
+}
+
+impl Driver {
+    /// Returns a driver of one tier, before it has volumes.
+    pub fn new(tier: Tier) -> Self {
+        Self { tier, backings: Backings::default(), below: None }
+    }
+
+    /// Returns a driver of a tier on top of another driver, before either has volumes. The backing
+    /// devices of volumes go to the lowest tier.
+    pub fn on(tier: Tier, lower: Driver) -> Self {
+        Self { tier, backings: Backings::default(), below: Some(Box::new(Below::new(lower, &[]))) }
+    }
+
+    /// Returns a buffer for a request, as [`Driver::submit`] needs it: whole sectors, and zero
+    /// outside a write; for a map all zero.
+    pub fn buffer(&self, request: &Request) -> Buffer {
+        self.tier.buffers.for_request(request)
+    }
+
+    /// Returns the part of a request's buffer that belongs to the request itself.
+    pub fn payload(request: &Request, buffer: &Buffer) -> Slice {
+        let skew = (request.offset % SECTOR_BYTES) as usize;
+        buffer.slice(skew..skew + request.len as usize)
+    }
+
+    /// Starts a request. One with [`Request::buffer_bytes`] needs a buffer from [`Driver::buffer`].
+    /// The caller must not write to it again, even after the answer: the cache may still be storing
+    /// data from it.
+    ///
+    /// # Panics
+    /// When a request that needs a buffer comes without.
+    pub fn submit(&mut self, request: Request, buffer: Option<Buffer>) -> RequestId {
+        assert!(request.buffer_bytes() == 0 || buffer.is_some(), "{request:?} needs a buffer");
+        self.tier.submit(request, buffer)
+    }
+
+    /// Begins to clean: each tier writes its dirty data to the tier or device below it.
+    pub fn clean(&mut self) {
+        self.each_tier(|tier| tier.cache.clean(&mut tier.orders));
+    }
+
+    /// Notes the checksums of dirty data, in all tiers, so that the next session can verify it. To
+    /// be called when nothing is under way in any tier, just before the end.
+    pub fn note_rest(&mut self) {
+        self.each_tier(|tier| tier.cache.note_rest(&mut tier.orders));
+    }
+
+    /// Executes orders and handles completions until nothing is left to do without waiting.
+    pub fn advance(&mut self) {
+        for work in self.tier.io_gate.take_held() {
+            self.begin_below(work);
+        }
+        loop {
+            self.carry_out();
+            self.tier.poll();
+            self.advance_below();
+            self.backings.poll(|op, result| self.tier.ended_below(op, result));
+            self.tier.hear_journal();
+            if self.tier.orders.is_empty() {
+                break;
+            }
+        }
+        self.tier.end_round();
+    }
+
+    /// Executes the orders of this tier's cache.
+    fn carry_out(&mut self) {
+        let is_shared = self.below.is_some();
+        let mut orders = std::mem::take(&mut self.tier.orders);
+        for order in orders.drain(..) {
+            if let Some(work) = self.tier.carry_out(order, is_shared) {
+                self.begin_below(work);
+            }
+        }
+        if self.tier.orders.is_empty() {
+            self.tier.orders = orders; // keep its memory
+        }
+    }
+
+    /// Begins work below this tier, or holds it back.
+    fn begin_below(&mut self, work: Downward) {
+        match (self.tier.io_gate.pass(work), &mut self.below) {
+            (None, _) => {}
+            (Some(Downward::Relay(id)), _) => self.relay(id),
+            (Some(Downward::Operation { volume, op, offset, action }), below) => {
+                self.tier.io_gate.begun();
+                match below {
+                    Some(below) => below.begin(volume, op, offset, action),
+                    None => self.backings.begin(volume, op, offset, action),
+                }
+            }
+        }
+    }
+
+    /// Relays a request to the tier below, if there is one that needs it.
+    fn relay(&mut self, id: RequestId) {
+        let is_kept_below = self.tiers().skip(1).any(Tier::is_kept);
+        let (request, buffer) = self.tier.relays.take(id);
+        match &mut self.below {
+            Some(below) if request.kind != Kind::Flush || is_kept_below => {
+                self.tier.io_gate.begun();
+                below.relay(id, request, buffer);
+            }
+            _ => self.tier.end_relay(id, Ok(())),
+        }
+    }
+
+    /// Returns the latest time of the next call of [`Driver::advance`], whatever the ring says.
+    pub fn next_due(&self) -> Option<Instant> {
+        let due = |tier: &Tier| {
+            let late = tier.exchange().and_then(Exchange::next_due);
+            tier.device.next_due().into_iter().chain(late).min()
+        };
+        self.tiers().filter_map(due).chain(self.lowest().backings.next_due()).min()
+    }
+
+    /// Moves the answers given since the last call into `out`.
+    pub fn take_answers(&mut self, out: &mut Vec<Answer>) {
+        out.append(&mut self.tier.answers);
+    }
+
+    /// Returns whether [`Driver::clean`] has something to do: some tier holds data that the tier or
+    /// device below it lacks, or would lose cached data at a restart now (see
+    /// [`Condition::has_unlogged`](crate::Condition::has_unlogged)).
+    pub fn is_unclean(&self) -> bool {
+        let mut conditions = self.tiers().map(|tier| tier.cache().condition());
+        conditions.any(|it| it.has_dirty_data() || it.has_unlogged())
+    }
+
+    /// Returns whether work waits for [`Driver::advance`] that no completion will announce.
+    pub fn has_orders(&self) -> bool {
+        self.tiers().any(Tier::has_orders)
+    }
+
+    /// Returns whether nothing is under way in any tier.
+    pub fn is_idle(&self) -> bool {
+        self.tiers().all(Tier::is_at_rest)
+    }
+
+    /// Returns whether a message of another part waits to be received, in any tier.
+    pub fn has_mail(&self) -> bool {
+        self.tiers().filter_map(Tier::exchange).any(|exchange| !exchange.is_empty())
+    }
+
+    /// Returns the counts of messages sent to other parts, in all tiers.
+    pub fn traffic(&self) -> Traffic {
+        self.tiers().filter_map(Tier::exchange).map(Exchange::traffic).sum()
+    }
+
+    /// Returns the failed operations of all backing devices.
+    pub fn backing_errors(&self) -> u64 {
+        self.lowest().backings.errors()
+    }
+
+    /// Bounds the time that the devices of all tiers and volumes wait for other machines: see
+    /// [`Device::set_timeout`](floe_device::Device::set_timeout).
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.tier.device.set_timeout(timeout);
+        self.backings.set_timeout(timeout);
+        if let Some(below) = &mut self.below {
+            below.driver_mut().set_timeout(timeout);
+        }
+    }
+
+    /// Returns the processor time spent busy-waiting by devices that imitate a fast medium, in all
+    /// tiers.
+    pub fn spun(&self) -> Duration {
+        let tiers: Duration = self.tiers().map(|tier| tier.device.spun()).sum();
+        tiers + self.lowest().backings.spun()
+    }
+}
+
+/// The backing devices of a tier's volumes.
+///
+/// Invariant: a volume with something under way is there.
+#[derive(Default)]
+struct Backings {
+    /// By volume; empty where there is a tier below.
+    devices: Vec<Option<Watched>>,
+    done: Vec<Completion>,
+}
+
+impl Backings {
+    /// Sets the backing device of a volume; `name` is the volume's, for the log.
+    fn add(&mut self, id: VolumeId, name: &str, device: Box<dyn Device>) {
+        self.put(id, Some(Watched::new(format!("backing device of volume {name}"), device)));
+    }
+
+    /// Sets the backing device of a volume, or none.
+    fn put(&mut self, id: VolumeId, backing: Option<Watched>) {
+        let slot = id.0 as usize;
+        self.devices.resize_with(self.devices.len().max(slot + 1), || None);
+        self.devices[slot] = backing;
+    }
+
+    /// Removes the backing device of a volume, and returns it.
+    fn take(&mut self, id: VolumeId) -> Option<Watched> {
+        self.devices.get_mut(id.0 as usize)?.take()
+    }
+
+    /// Begins an operation.
+    ///
+    /// # Panics
+    /// When the volume has no backing device.
+    fn begin(&mut self, id: VolumeId, op: OpId, offset: u64, action: Action) {
+        let backing = self.devices[id.0 as usize].as_mut();
+        let device = &mut backing.expect("a volume with something under way is there").device;
+        device.submit(Operation { token: op.0, offset, action });
+    }
+
+    /// Passes the ended operations of all devices to `ended`.
+    fn poll(&mut self, mut ended: impl FnMut(OpId, Result<(), Fault>)) {
+        for backing in self.devices.iter_mut().flatten() {
+            backing.device.poll(&mut self.done);
+            for Completion { token, result } in self.done.drain(..) {
+                ended(OpId(token), backing.note(&result));
+            }
+        }
+    }
+
+    /// Returns the failed operations of all devices.
+    fn errors(&self) -> u64 {
+        self.devices.iter().flatten().map(Watched::errors).sum()
+    }
+
+    /// Returns the latest time of the next poll.
+    fn next_due(&self) -> Option<Instant> {
+        self.devices.iter().flatten().filter_map(|backing| backing.device.next_due()).min()
+    }
+
+    /// Bounds the time that all devices wait for others.
+    fn set_timeout(&mut self, timeout: Duration) {
+        for backing in self.devices.iter_mut().flatten() {
+            backing.device.set_timeout(timeout);
+        }
+    }
+
+    /// Returns the processor time that the devices have spent busy-waiting.
+    fn spun(&self) -> Duration {
+        self.devices.iter().flatten().map(|backing| backing.device.spun()).sum()
+    }
+
+    /// Tells the backing device of a volume, if there is one, its new size.
+    ///
+    /// # Errors
+    /// When the device does not accept it.
+    fn set_size(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
+        match self.devices.get_mut(id.0 as usize) {
+            Some(Some(backing)) => backing.device.set_size(bytes),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds the extents that the backing device of a volume, if there is one, reports for a range.
+    fn allocation(&mut self, id: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
+        if let Some(Some(backing)) = self.devices.get_mut(id.0 as usize) {
+            backing.device.allocation(range, out);
+        }
+    }
+}
+
+/// The receiver of a lower tier's answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Waiting {
+    /// An operation of this tier.
+    Operation(OpId),
+    /// A request to this tier that has been relayed.
+    Relay(RequestId),
+    /// A drain of the tier below, by its number.
+    Drain(u32),
+}
+
+/// The tier below.
+struct Below {
+    driver: Driver,
+    /// The lower tier's ids of the volumes, by this tier's.
+    volumes: Vec<Option<VolumeId>>,
+    /// Receivers of answers, by the numbers of the lower tier's requests.
+    waiting: Vec<Option<Waiting>>,
+    answers: Vec<Answer>,
+}
+
+impl Below {
+    /// Returns a lower tier with these pairs of volume ids, the upper tier's and its own.
+    fn new(driver: Driver, ids: &[(VolumeId, VolumeId)]) -> Self {
+        let mut below =
+            Self { driver, volumes: Vec::new(), waiting: Vec::new(), answers: Vec::new() };
+        ids.iter().for_each(|(id, lower)| below.put_volume(*id, *lower));
+        below
+    }
+
+    fn into_driver(self) -> Driver {
+        self.driver
+    }
+
+    /// Returns the pairs of volume ids, the upper tier's and the lower one's, including removed
+    /// volumes.
+    fn ids(&self) -> impl Iterator<Item = (VolumeId, VolumeId)> {
+        let pairs = (0..).map(VolumeId).zip(&self.volumes);
+        pairs.filter_map(|(id, lower)| lower.map(|lower| (id, lower)))
+    }
+
+    fn driver(&self) -> &Driver {
+        &self.driver
+    }
+
+    fn driver_mut(&mut self) -> &mut Driver {
+        &mut self.driver
+    }
+
+    /// Records the lower tier's id of a volume.
+    fn put_volume(&mut self, id: VolumeId, lower: VolumeId) {
+        let at = id.0 as usize;
+        self.volumes.resize(self.volumes.len().max(at + 1), None);
+        self.volumes[at] = Some(lower);
+    }
+
+    /// Returns the lower tier's id of a volume.
+    ///
+    /// # Panics
+    /// When the volume was never there.
+    fn id(&self, volume: VolumeId) -> VolumeId {
+        self.volumes[volume.0 as usize].expect("a volume is in the tier below as well")
+    }
+
+    /// Submits an operation of the upper tier as a request.
+    fn begin(&mut self, volume: VolumeId, op: OpId, offset: u64, action: Action) {
+        let (kind, len, buffer) = match action {
+            Action::Read(to) => (Kind::Read, to.len() as u64, Some(to.share())),
+            Action::Write { from, durable } => {
+                (Kind::Write { durable }, from.len() as u64, Some(from.share()))
+            }
+            Action::Zero { len, may_unmap, fast } => {
+                (Kind::Zero { durable: false, may_unmap, fast }, len, None)
+            }
+            Action::Discard { len } => (Kind::Trim, len, None),
+            Action::Flush => (Kind::Flush, 0, None),
+        };
+        let len = self.within(volume, offset, len);
+        self.submit(volume, Request { volume, kind, offset, len }, buffer, Waiting::Operation(op));
+    }
+
+    /// Returns the length of a range without the bytes of its last sector beyond the volume's end.
+    fn within(&self, volume: VolumeId, offset: u64, len: u64) -> u64 {
+        let size = self.driver.tier.cache.volume_bytes(self.id(volume)).unwrap_or_default();
+        let beyond = (offset + len).saturating_sub(size);
+        // else the lower tier refuses it
+        if beyond < SECTOR_BYTES { len.saturating_sub(beyond) } else { len }
+    }
+
+    /// Submits a request for one of the upper tier's volumes to the lower tier.
+    fn submit(
+        &mut self,
+        volume: VolumeId,
+        request: Request,
+        buffer: Option<Buffer>,
+        waiting: Waiting,
+    ) {
+        let id = self.driver.submit(Request { volume: self.id(volume), ..request }, buffer);
+        self.wait_for(id, waiting);
+    }
+
+    /// Submits a request to the upper tier that is also for the lower tier.
+    fn relay(&mut self, id: RequestId, request: Request, buffer: Option<Buffer>) {
+        self.submit(request.volume, request, buffer, Waiting::Relay(id));
+    }
+
+    /// Drains a volume of the upper tier in the lower tier only, not in those below it.
+    fn drain_it_alone(&mut self, volume: VolumeId, number: u32) {
+        let drain = Request { volume: self.id(volume), kind: Kind::Drain, offset: 0, len: 0 };
+        let id = self.driver.tier.submit_here(drain);
+        self.wait_for(id, Waiting::Drain(number));
+    }
+
+    fn wait_for(&mut self, id: RequestId, waiting: Waiting) {
+        let at = id.number();
+        self.waiting.resize(self.waiting.len().max(at + 1), None);
+        debug_assert_eq!(self.waiting[at], None, "a name is free before it is given again");
+        self.waiting[at] = Some(waiting);
+    }
+}
+
+impl Driver {
+    /// Advances the tier below, and handles its answers.
+    fn advance_below(&mut self) {
+        let Some(below) = &mut self.below else { return };
+        below.driver.advance();
+        below.driver.take_answers(&mut below.answers);
+        for Answer { request, result, .. } in below.answers.drain(..) {
+            let waiting = below.waiting[request.number()].take();
+            match waiting.expect("something waits for each request") {
+                Waiting::Operation(op) => self.tier.ended_below(op, result),
+                Waiting::Relay(request) => {
+                    self.tier.io_gate.ended();
+                    self.tier.end_relay(request, result);
+                }
+                Waiting::Drain(number) => self.tier.io_gate.drained(number, result),
+            }
+        }
+    }
+}
+
+impl Driver {
+    /// Returns the tier at the top.
+    #[inline]
+    pub fn top(&self) -> &Tier {
+        &self.tier
+    }
+
+    /// Returns the tier at the top, for operations on that tier alone.
+    #[inline]
+    pub fn top_mut(&mut self) -> &mut Tier {
+        &mut self.tier
+    }
+
+    /// Returns the tiers, from the top.
+    pub fn tiers(&self) -> impl Iterator<Item = &Tier> {
+        let drivers = std::iter::successors(Some(self), |driver| {
+            driver.below.as_ref().map(|below| below.driver())
+        });
+        drivers.map(|driver| &driver.tier)
+    }
+
+    /// Returns the tier with this number, from 0 for the top, for operations on that tier alone.
+    pub fn tier_mut(&mut self, number: usize) -> Option<&mut Tier> {
+        self.driver_of(number).map(|driver| &mut driver.tier)
+    }
+
+    /// Calls `act` for each tier, from the top.
+    fn each_tier(&mut self, act: impl Fn(&mut Tier)) {
+        let mut next = Some(self);
+        while let Some(driver) = next {
+            act(&mut driver.tier);
+            next = driver.below.as_mut().map(|below| below.driver_mut());
+        }
+    }
+
+    /// Returns the driver of the tier with this number and those below it.
+    fn driver_of(&mut self, number: usize) -> Option<&mut Self> {
+        (0..number)
+            .try_fold(self, |driver, _| driver.below.as_mut().map(|below| below.driver_mut()))
+    }
+
+    /// Returns the driver of the lowest tier.
+    fn lowest(&self) -> &Self {
+        self.below.as_ref().map_or(self, |below| below.driver().lowest())
+    }
+
+    /// Drains a volume in the tier below the one with the number `above` only, durably, even
+    /// through a shut I/O gate. The volume has the upper tier's id. That tier's gate
+    /// ([`IoGate::take_drained`](crate::IoGate::take_drained)) reports the end by this number.
+    ///
+    /// # Panics
+    /// When there is no tier below that one.
+    pub fn drain_below(&mut self, above: usize, volume: VolumeId, number: u32) {
+        let upper = self.driver_of(above).expect("there is a tier of this number");
+        upper.tier.io_gate.begun();
+        let below = upper.below.as_mut().expect("there is a tier below");
+        below.drain_it_alone(volume, number);
+    }
+
+    /// Attaches an empty tier below the one with the number `above`; `ids` has its id of each of
+    /// that tier's volumes. To be done in all parts alike, when the I/O gate is shut in all and
+    /// quiet in all.
+    ///
+    /// # Panics
+    /// When the I/O gate is not shut and quiet here, an id is not free, or there is no such tier.
+    pub fn put_below(&mut self, above: usize, newcomer: Tier, ids: &[(VolumeId, VolumeId)]) {
+        let upper = self.driver_of(above).expect("there is a tier of this number");
+        assert!(upper.tier.io_gate.is_shut_and_quiet(), "a tier is put where nothing is under way");
+        let mut newcomer = Self::new(newcomer);
+        for (id, new) in ids {
+            let bytes = upper.tier.cache.volume_bytes(*id).expect("the volume is in this tier");
+            newcomer.tier.add_volume_at(*new, bytes);
+            // The upper tier has written there, and relies on the new tier to have it flushed.
+            newcomer.tier.cache.shards.note_unsettled(*new);
+        }
+        match upper.below.take() {
+            Some(lower) => {
+                let ids: Vec<_> = ids.iter().map(|(id, new)| (*new, lower.id(*id))).collect();
+                newcomer.below = Some(Box::new(Below::new(lower.into_driver(), &ids)));
+            }
+            None => {
+                for (id, new) in ids {
+                    newcomer.backings.put(*new, upper.backings.take(*id));
+                }
+            }
+        }
+        upper.below = Some(Box::new(Below::new(newcomer, ids)));
+    }
+
+    /// Detaches the tier below the one with the number `above`, which then uses the tier or devices
+    /// below that one. To be done in all parts alike, when the I/O gate is shut and quiet in all,
+    /// and the tier to detach [at rest](Tier::is_at_rest) in all.
+    ///
+    /// # Panics
+    /// When there is no such tier, something is under way, or the tier has dirty data.
+    pub fn take_below(&mut self, above: usize) -> Tier {
+        let upper = self.driver_of(above).expect("there is a tier of this number");
+        assert!(
+            upper.tier.io_gate.is_shut_and_quiet(),
+            "a tier is taken from where nothing is under way"
+        );
+        let below = upper.below.take().expect("there is a tier below");
+        let ids: Vec<_> =
+            below.ids().filter(|(id, _)| upper.tier.cache.volume_bytes(*id).is_some()).collect();
+        let mut gone = below.into_driver();
+        assert!(
+            gone.tier.is_at_rest() && !gone.tier.cache.condition().has_dirty_data(),
+            "a tier goes when it has brought all down"
+        );
+        match gone.below.take() {
+            Some(lower) => {
+                let ids: Vec<_> = ids.iter().map(|(id, gone)| (*id, lower.id(*gone))).collect();
+                upper.below = Some(Box::new(Below::new(lower.into_driver(), &ids)));
+            }
+            None => {
+                for (id, gone_id) in ids {
+                    upper.backings.put(id, gone.backings.take(gone_id));
+                }
+            }
+        }
+        gone.tier
+    }
+}
+
+impl Driver {
+    /// Adds a volume on a backing device, in all tiers; `name` is for the log. Returns this tier's
+    /// id.
+    pub fn add_volume(&mut self, name: &str, backing: Box<dyn Device>) -> VolumeId {
+        let bytes = backing.size_bytes();
+        let ground = match &mut self.below {
+            Some(below) => Ground::Tier(below.driver_mut().add_volume(name, backing)),
+            None => Ground::Device(backing),
+        };
+        let id = self.tier.add_volume(bytes);
+        self.put_volume(id, name, ground);
+        id
+    }
+
+    /// Adds a volume with given free ids, one for each tier from this one down: see
+    /// [`BlockCache::add_volume_at`](crate::BlockCache::add_volume_at).
+    ///
+    /// # Panics
+    /// Without an id for each tier, or when one is not free.
+    pub fn add_volume_in(&mut self, ids: &[VolumeId], name: &str, backing: Box<dyn Device>) {
+        let (&id, lower) = ids.split_first().expect("a volume has an id in each tier");
+        let bytes = backing.size_bytes();
+        let ground = match &mut self.below {
+            Some(below) => {
+                below.driver_mut().add_volume_in(lower, name, backing);
+                Ground::Tier(lower[0])
+            }
+            None => Ground::Device(backing),
+        };
+        self.tier.add_volume_at(id, bytes);
+        self.put_volume(id, name, ground);
+    }
+
+    /// Adds a volume as [`Driver::add_volume_in`] does, where there is one tier.
+    ///
+    /// # Panics
+    /// When there are more, or the id is not free.
+    pub fn add_volume_at(&mut self, id: VolumeId, name: &str, backing: Box<dyn Device>) {
+        self.add_volume_in(&[id], name, backing);
+    }
+
+    /// Returns the ids of one of this tier's volumes, here and in each tier below, from the top.
+    ///
+    /// # Panics
+    /// When there is no such volume.
+    pub fn volume_ids(&self, id: VolumeId) -> Vec<VolumeId> {
+        let below = self.below.as_ref().map(|below| below.driver().volume_ids(below.id(id)));
+        std::iter::once(id).chain(below.into_iter().flatten()).collect()
+    }
+
+    fn put_volume(&mut self, id: VolumeId, name: &str, ground: Ground) {
+        match (ground, &mut self.below) {
+            (Ground::Device(device), _) => self.backings.add(id, name, device),
+            (Ground::Tier(lower), Some(below)) => below.put_volume(id, lower),
+            (Ground::Tier(_), None) => unreachable!("there is a tier below"),
+        }
+    }
+
+    /// Removes a volume, with its backing device, in this part: see
+    /// [`BlockCache::remove_volume`](crate::BlockCache::remove_volume).
+    ///
+    /// With tiers below, the volume is removed in the tier with this number, from 0 for this
+    /// driver, and by this driver's id. Remove it tier by tier, each in all parts before the next.
+    /// Otherwise a part that still has the volume may send requests for it to any other part below.
+    ///
+    /// # Errors
+    /// As for `BlockCache::remove_volume`; the volume then stays in that tier.
+    ///
+    /// # Panics
+    /// When there is no such tier, or the volume was never there.
+    pub fn remove_volume(
+        &mut self,
+        tier: usize,
+        id: VolumeId,
+        discard: bool,
+    ) -> Result<(), VolumeError> {
+        if tier > 0 {
+            let below = self.below.as_mut().expect("there is a tier of this number");
+            let lower = below.id(id);
+            return below.driver_mut().remove_volume(tier - 1, lower, discard);
+        }
+        self.tier.remove_volume(id, discard)?;
+        self.backings.take(id);
+        Ok(())
+    }
+
+    /// Grows a volume, after its backing device, in this part, the lowest tier first: see
+    /// [`BlockCache::resize_volume`](crate::BlockCache::resize_volume).
+    ///
+    /// # Errors
+    /// As for `BlockCache::resize_volume`, or when the device does not accept its new size; this
+    /// tier's volume then keeps its size.
+    pub fn resize_volume(&mut self, id: VolumeId, bytes: u64) -> io::Result<()> {
+        if let Some(below) = &mut self.below {
+            let lower = below.id(id);
+            below.driver_mut().resize_volume(lower, bytes)?;
+        }
+        self.backings.set_size(id, bytes)?;
+        self.tier.resize_volume(id, bytes).map_err(io::Error::other)
+    }
+
+    /// Adds the extents that the backing device of a volume reports for a range: in a row from its
+    /// start, perhaps not to its end. Adds nothing for an unknown volume.
+    pub fn allocation(&mut self, volume: VolumeId, range: Range<u64>, out: &mut Vec<Extent>) {
+        match &mut self.below {
+            Some(below) if self.tier.cache.volume_bytes(volume).is_some() => {
+                let lower = below.id(volume);
+                below.driver_mut().allocation(lower, range, out);
+            }
+            _ => self.backings.allocation(volume, range, out),
+        }
+    }
+}
+
+/// The storage below a volume.
+enum Ground {
+    Device(Box<dyn Device>),
+    /// The tier below has it under this id.
+    Tier(VolumeId),
+}
+
+#[cfg(test)]
+mod backings_tests {
+    use floe_device::{MemoryDevice, Pool};
+
+    use super::*;
+
+    #[test]
+    fn operations_of_all_volumes_end_with_the_faults_of_their_devices() {
+        let mut backings = Backings::default();
+        for (id, bytes) in [(VolumeId(2), 8192), (VolumeId(0), 4096)] {
+            backings.add(id, "test", Box::new(MemoryDevice::new(bytes)));
+        }
+        let pool = Pool::new(0);
+        for (op, id) in [(OpId(1), VolumeId(0)), (OpId(2), VolumeId(2))] {
+            let read = Action::Read(pool.allocate(4096).whole());
+            backings.begin(id, op, 4096, read); // beyond the end of the smaller one
+        }
+        let mut ended = Vec::new();
+        backings.poll(|op, result| ended.push((op.0, result.is_ok())));
+        assert_eq!((ended, backings.errors()), (vec![(1, false), (2, true)], 1));
+        assert!(backings.take(VolumeId(1)).is_none() && backings.take(VolumeId(2)).is_some());
+        assert!(backings.take(VolumeId(2)).is_none(), "it was taken");
+    }
+}

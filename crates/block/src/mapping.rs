@@ -1,0 +1,470 @@
+//! The mapping of a shard: the directory of its blocks, and which sectors are dirty, lost,
+//! unflushed or sealed.
+//!
+//! Each part owns its fields alone. None of them does I/O or knows of tasks; the shard asks them
+//! and tells them.
+
+use std::collections::BTreeSet;
+
+use self::directory::{Block, Blocks, Directory, missing_intervals};
+use crate::config::Config;
+use crate::geometry::{BlockSizes, Place, SECTOR_BYTES, Sectors, VolumeId};
+use crate::tasks::common;
+
+pub(crate) use held::Held;
+
+pub(crate) mod directory;
+mod held;
+pub(crate) mod index;
+
+/// The cached and missing parts of a range. The mapping keeps one for the next request, which then
+/// allocates nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Survey {
+    /// Cached blocks in address order, each with its part of the range.
+    pub(crate) blocks: Vec<(Block, Sectors)>,
+    /// Runs that no block covers, rounded out to smallest blocks.
+    pub(crate) missing: Vec<Sectors>,
+    /// The valid runs of `blocks`, in address order.
+    pub(crate) cached: Vec<(Block, Sectors)>,
+    /// Missing runs and the invalid runs of `blocks`, in address order.
+    pub(crate) fetches: Vec<Sectors>,
+    /// The runs of `fetches`, each with whether it is admitted.
+    pub(crate) offered: Vec<(Sectors, bool)>,
+}
+
+/// The state of a shard's sectors.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    sizes: BlockSizes,
+    /// First sector of the shard's part of the cache device.
+    first: u64,
+    /// The sectors of each volume.
+    volumes: Vec<u64>,
+    pub(crate) directory: Directory,
+    pub(crate) held: Held,
+    pub(crate) lost: Lost,
+    /// A spare survey, empty but for its memory.
+    spare: Survey,
+}
+
+impl Mapping {
+    /// Returns the empty mapping of a shard with this part of the cache device.
+    pub(crate) fn new(config: &Config, cache: &Sectors) -> Self {
+        let mut directory =
+            Directory::new(config.sizes.clone(), cache.end - cache.start, &config.evict);
+        directory.blocks.valid.count(!config.gate.admission.is_always());
+        Self {
+            sizes: config.sizes.clone(),
+            first: cache.start,
+            volumes: Vec::new(),
+            directory,
+            held: Held::new(config.memory),
+            lost: Lost::default(),
+            spare: Survey::default(),
+        }
+    }
+
+    /// Walks a range as Algorithm 1 does, and returns its blocks and gaps; [`Mapping::reuse`] takes
+    /// the survey back.
+    pub(crate) fn survey(&mut self, volume: VolumeId, range: &Sectors) -> Survey {
+        let mut survey = std::mem::take(&mut self.spare);
+        let Survey { blocks, missing, cached, fetches, offered } = &mut survey;
+        blocks.clear();
+        missing.clear();
+        cached.clear();
+        fetches.clear();
+        offered.clear();
+        let cached_until = |sector: u64| {
+            let block = self.directory.blocks.find(volume, sector)?;
+            let sectors = self.directory.blocks.sectors(block);
+            blocks.push((block, common(&sectors, range)));
+            Some(sectors.end)
+        };
+        missing_intervals(&self.sizes, range, cached_until, missing);
+        survey
+    }
+
+    /// Reuses the memory of a survey.
+    pub(crate) fn reuse(&mut self, survey: Survey) {
+        self.spare = survey;
+    }
+
+    /// Returns whether a condition holds for some block of a range, given its part of the range.
+    fn any(
+        &mut self,
+        volume: VolumeId,
+        range: &Sectors,
+        holds: impl Fn(&Blocks, Block, &Sectors) -> bool,
+    ) -> bool {
+        let survey = self.survey(volume, range);
+        let any =
+            survey.blocks.iter().any(|(block, run)| holds(&self.directory.blocks, *block, run));
+        self.reuse(survey);
+        any
+    }
+
+    /// Returns whether a range has valid sectors.
+    pub(crate) fn has_valid(&mut self, volume: VolumeId, range: &Sectors) -> bool {
+        self.any(volume, range, Blocks::has_valid)
+    }
+
+    /// Returns whether a range has dirty sectors below memory.
+    pub(crate) fn is_dirty(&mut self, volume: VolumeId, range: &Sectors) -> bool {
+        self.directory.blocks.dirty_sectors() > 0 && self.any(volume, range, Blocks::is_dirty_in)
+    }
+
+    /// Returns the offset on the cache device of a run of a block, in bytes.
+    #[inline]
+    pub(crate) fn cache_offset(&self, block: Block, run: &Sectors) -> u64 {
+        (self.first + self.directory.blocks.cache_sectors(block, run).start) * SECTOR_BYTES
+    }
+
+    /// Returns the dirty runs of a block within a range, without lost sectors.
+    pub(crate) fn dirty_there(&self, block: Block, range: &Sectors) -> Vec<Sectors> {
+        let dirty = self.directory.blocks.dirty_runs_in(block, range);
+        self.lost.without(self.directory.blocks.volume(block), dirty)
+    }
+
+    /// Returns the dirty runs of a whole block, without lost sectors.
+    pub(crate) fn dirty_of(&self, block: Block) -> Vec<Sectors> {
+        self.dirty_there(block, &self.directory.blocks.sectors(block))
+    }
+
+    /// Returns whether the backing device lacks data of a volume.
+    pub(crate) fn has_dirty_of(&self, volume: VolumeId) -> bool {
+        self.directory.blocks.dirty_blocks(volume).next().is_some() || self.held.count(volume) > 0
+    }
+
+    /// Returns the bytes of a volume that the backing device does not have.
+    pub(crate) fn dirty_bytes(&self, volume: VolumeId) -> u64 {
+        let blocks = self.directory.blocks.dirty_blocks(volume);
+        let runs = blocks.flat_map(|block| self.directory.blocks.dirty_runs(block));
+        let dirty = runs.map(|run| run.end - run.start).sum::<u64>();
+        (dirty + self.held.count(volume)) * SECTOR_BYTES // what is both is counted twice
+    }
+
+    /// Adds a volume, or changes the size of one.
+    pub(crate) fn set_volume(&mut self, id: VolumeId, sectors: u64) {
+        let at = id.0 as usize;
+        self.volumes.resize(self.volumes.len().max(at + 1), 0);
+        self.volumes[at] = sectors;
+    }
+
+    /// Returns the ids of all volumes, and of those that were removed.
+    pub(crate) fn volumes(&self) -> impl Iterator<Item = VolumeId> + use<> {
+        (0..self.volumes.len()).map(|volume| VolumeId(volume as u16))
+    }
+
+    /// Returns a run without the sectors beyond the volume's end.
+    #[inline]
+    pub(crate) fn within_volume(&self, volume: VolumeId, run: &Sectors) -> Sectors {
+        run.start..run.end.min(self.volumes[volume.0 as usize])
+    }
+}
+
+/// Blocks cleaned at once by all rounds together, though each has at least one.
+pub(crate) const CLEANED_AT_ONCE: usize = 32;
+
+/// Most blocks cleaned ahead at once, and their share of all blocks: the blocks evicted in their
+/// place were not the coldest.
+const AHEAD_AT_ONCE: usize = 32;
+const AHEAD_SHARE: usize = 8;
+
+/// The bound on a shard's dirty sectors, and the blocks that are cleaned ahead.
+#[derive(Debug, Default)]
+pub(crate) struct Dirt {
+    /// Sectors that may be dirty below memory.
+    most: Option<u64>,
+    /// Blocks that are being cleaned ahead.
+    ahead: usize,
+}
+
+impl Dirt {
+    /// Sets how many sectors may be dirty below memory.
+    pub(crate) fn limit(&mut self, sectors: u64) {
+        self.most = Some(sectors);
+    }
+
+    /// Returns whether so many dirty sectors are within the bound.
+    #[inline]
+    pub(crate) fn allows(&self, dirty: u64) -> bool {
+        self.most.is_none_or(|most| dirty <= most)
+    }
+
+    /// Returns whether cleaning is to begin with so many dirty sectors.
+    #[inline]
+    pub(crate) fn is_time_to_clean(&self, dirty: u64) -> bool {
+        self.most.is_some_and(|most| dirty > most / 2)
+    }
+
+    /// Returns the number of blocks that all rounds together may have under way, with so many dirty
+    /// sectors; `yields` says that clients wait for a backing device.
+    #[inline]
+    pub(crate) fn cleaned_at_once(&self, dirty: u64, yields: bool) -> usize {
+        let (Some(most), true) = (self.most, yields) else { return CLEANED_AT_ONCE };
+        let beyond_half = dirty.saturating_sub(most / 2);
+        let share = (beyond_half * CLEANED_AT_ONCE as u64)
+            .checked_div(most.div_ceil(2))
+            .unwrap_or(u64::MAX);
+        share.clamp(1, CLEANED_AT_ONCE as u64) as usize
+    }
+
+    /// Registers some of `all` blocks to be cleaned ahead; returns false when that would be too
+    /// many.
+    pub(crate) fn clean_ahead(&mut self, blocks: usize, all: usize) -> bool {
+        let may = self.ahead + blocks <= AHEAD_AT_ONCE.min(all / AHEAD_SHARE);
+        self.ahead += if may { blocks } else { 0 };
+        may
+    }
+
+    /// Notes that a block cleaned ahead is clean, or cannot be cleaned.
+    pub(crate) fn cleaned_ahead(&mut self) {
+        self.ahead -= 1;
+    }
+}
+
+/// The lost sectors of a shard.
+#[derive(Debug, Default)]
+pub(crate) struct Lost {
+    /// Sectors whose only copy the cache device has lost.
+    sectors: BTreeSet<Place>,
+    /// Lost sectors of which only memory has newer data.
+    below: BTreeSet<Place>,
+    /// Lost sectors not reported yet, in the order in which they were found.
+    unreported: Vec<Place>,
+}
+
+impl Lost {
+    /// Adds a sector whose loss needs no report.
+    pub(crate) fn insert(&mut self, place: Place) {
+        self.sectors.insert(place);
+    }
+
+    /// Adds a sector, to be reported. Returns whether it was not lost before.
+    pub(crate) fn find(&mut self, place: Place) -> bool {
+        let is_new = self.sectors.insert(place);
+        if is_new {
+            self.unreported.push(place);
+        }
+        is_new
+    }
+
+    /// Adds a run that was found to be lost when the cache was opened.
+    pub(crate) fn restore(&mut self, volume: VolumeId, run: &Sectors) {
+        let places = run.clone().map(|sector| Place::new(volume, sector));
+        self.unreported.extend(places.clone());
+        self.sectors.extend(places);
+    }
+
+    /// Moves the sectors found to be lost since the last call into `out`.
+    pub(crate) fn report(&mut self, out: &mut Vec<(VolumeId, Sectors)>) {
+        extend_runs(out, std::mem::take(&mut self.unreported).into_iter(), usize::MAX);
+    }
+
+    /// Adds the first lost runs, until `out` has `most` runs.
+    pub(crate) fn runs(&self, most: usize, out: &mut Vec<(VolumeId, Sectors)>) {
+        extend_runs(out, self.sectors.iter().copied(), most);
+    }
+
+    /// Returns the number of sectors.
+    #[inline]
+    pub(crate) fn len(&self) -> u64 {
+        self.sectors.len() as u64
+    }
+
+    /// Returns whether some sector of a volume is lost.
+    #[inline]
+    pub(crate) fn has_any_of(&self, volume: VolumeId) -> bool {
+        self.sectors.range(Place::all_of(volume)).next().is_some()
+    }
+
+    /// Returns whether a run of a volume includes a lost sector.
+    #[inline]
+    pub(crate) fn has_any(&self, volume: VolumeId, run: &Sectors) -> bool {
+        !self.sectors.is_empty() && self.of(volume, run).next().is_some()
+    }
+
+    /// Returns the lost sectors of a run, in order.
+    pub(crate) fn of(&self, volume: VolumeId, run: &Sectors) -> impl Iterator<Item = u64> {
+        self.sectors.range(Place::run(volume, run)).map(|place| place.sector())
+    }
+
+    /// Returns runs of a volume without their lost sectors.
+    #[inline]
+    pub(crate) fn without(
+        &self,
+        volume: VolumeId,
+        runs: impl Iterator<Item = Sectors>,
+    ) -> Vec<Sectors> {
+        if self.sectors.is_empty() {
+            return runs.collect();
+        }
+        let mut rest = Vec::new();
+        for run in runs {
+            let mut start = run.start;
+            for lost in self.of(volume, &run) {
+                if start < lost {
+                    rest.push(start..lost);
+                }
+                start = lost + 1;
+            }
+            if start < run.end {
+                rest.push(start..run.end);
+            }
+        }
+        rest
+    }
+
+    /// Divides a run into parts that the cache device has lost and parts that it has not. Newer
+    /// data in memory does not count.
+    pub(crate) fn by_loss(&self, volume: VolumeId, run: &Sectors) -> Vec<(Sectors, bool)> {
+        if self.sectors.is_empty() && self.below.is_empty() {
+            return vec![(run.clone(), false)];
+        }
+        let mut parts: Vec<(Sectors, bool)> = Vec::new();
+        for sector in run.clone() {
+            let place = Place::new(volume, sector);
+            let lost = self.sectors.contains(&place) || self.below.contains(&place);
+            match parts.last_mut() {
+                Some((part, of)) if *of == lost => part.end = sector + 1,
+                _ => parts.push((sector..sector + 1, lost)),
+            }
+        }
+        parts
+    }
+
+    /// Removes a run of which a device has new content.
+    #[inline]
+    pub(crate) fn written(&mut self, volume: VolumeId, run: &Sectors) {
+        self.held(volume, run);
+        while let Some(&place) = self.below.range(Place::run(volume, run)).next() {
+            self.below.remove(&place);
+        }
+    }
+
+    /// Removes a run of which memory has new content: it is no longer lost, except for the log,
+    /// which outlives memory.
+    #[inline]
+    pub(crate) fn held(&mut self, volume: VolumeId, run: &Sectors) {
+        while let Some(&place) = self.sectors.range(Place::run(volume, run)).next() {
+            self.sectors.remove(&place);
+            self.below.insert(place);
+        }
+    }
+
+    /// Removes a volume.
+    pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
+        let places = Place::all_of(volume);
+        self.sectors.retain(|place| !places.contains(place));
+        self.below.retain(|place| !places.contains(place));
+    }
+}
+
+/// Appends places to a list of runs, up to `most` runs.
+fn extend_runs(
+    out: &mut Vec<(VolumeId, Sectors)>,
+    places: impl Iterator<Item = Place>,
+    most: usize,
+) {
+    for place in places {
+        let count = out.len();
+        match out.last_mut() {
+            Some((volume, run)) if *volume == place.volume() && run.end == place.sector() => {
+                run.end += 1
+            }
+            _ if count >= most => return,
+            _ => out.push((place.volume(), place.sector()..place.sector() + 1)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod dirt_tests {
+    use super::*;
+
+    #[test]
+    fn cleaning_begins_at_half_of_the_bound_and_nothing_is_dirty_beyond_it() {
+        let mut dirt = Dirt::default();
+        assert!(dirt.allows(u64::MAX) && !dirt.is_time_to_clean(u64::MAX), "there is no bound");
+        dirt.limit(100);
+        assert!(dirt.allows(100) && !dirt.allows(101));
+        assert!(!dirt.is_time_to_clean(50) && dirt.is_time_to_clean(51));
+    }
+
+    #[test]
+    fn a_round_yields_to_clients_the_more_the_further_the_bound_is() {
+        let mut dirt = Dirt::default();
+        dirt.limit(100);
+        assert_eq!(dirt.cleaned_at_once(60, false), CLEANED_AT_ONCE, "no client waits");
+        let widths = [0, 50, 75, 100, 1000].map(|dirty| dirt.cleaned_at_once(dirty, true));
+        assert_eq!(widths, [1, 1, CLEANED_AT_ONCE / 2, CLEANED_AT_ONCE, CLEANED_AT_ONCE]);
+    }
+
+    #[test]
+    fn an_eighth_of_the_blocks_may_be_cleaned_ahead() {
+        let mut dirt = Dirt::default();
+        assert!(dirt.clean_ahead(2, 16) && !dirt.clean_ahead(1, 16));
+        dirt.cleaned_ahead();
+        assert!(dirt.clean_ahead(1, 16) && !dirt.clean_ahead(1, 23));
+        assert!(dirt.clean_ahead(30, 1 << 20) && !dirt.clean_ahead(1, 1 << 20));
+    }
+}
+
+#[cfg(test)]
+mod lost_tests {
+    use super::*;
+
+    const VOLUME: VolumeId = VolumeId(1);
+
+    fn lost(sectors: &[u64]) -> Lost {
+        let mut lost = Lost::default();
+        sectors.iter().for_each(|&sector| assert!(lost.find(Place::new(VOLUME, sector))));
+        lost
+    }
+
+    #[test]
+    fn a_loss_is_reported_once_and_in_runs() {
+        let mut lost = lost(&[3, 4, 9]);
+        assert!(!lost.find(Place::new(VOLUME, 4)), "it is known");
+        lost.insert(Place::new(VOLUME, 20));
+        lost.restore(VolumeId(2), &(0..2));
+        let mut out = Vec::new();
+        lost.report(&mut out);
+        assert_eq!(out, [(VOLUME, 3..5), (VOLUME, 9..10), (VolumeId(2), 0..2)]);
+        out.clear();
+        lost.report(&mut out);
+        assert_eq!(out, []);
+        lost.runs(2, &mut out);
+        assert_eq!((out, lost.len()), (vec![(VOLUME, 3..5), (VOLUME, 9..10)], 6));
+    }
+
+    #[test]
+    fn runs_are_divided_at_lost_sectors() {
+        let lost = lost(&[3, 4, 9]);
+        assert_eq!(lost.without(VOLUME, [0..5, 8..12].into_iter()), [0..3, 8..9, 10..12]);
+        assert_eq!(lost.by_loss(VOLUME, &(2..6)), [(2..3, false), (3..5, true), (5..6, false)]);
+        assert!(lost.has_any(VOLUME, &(4..8)) && !lost.has_any(VOLUME, &(5..9)));
+        assert!(!lost.has_any(VolumeId(0), &(4..8)) && !lost.has_any_of(VolumeId(0)));
+    }
+
+    #[test]
+    fn newer_data_in_memory_ends_a_loss_but_not_for_the_log() {
+        let mut lost = lost(&[3, 4]);
+        lost.held(VOLUME, &(3..4));
+        assert!(!lost.has_any(VOLUME, &(3..4)) && lost.has_any(VOLUME, &(4..5)));
+        assert_eq!(lost.by_loss(VOLUME, &(3..5)), [(3..5, true)]);
+        lost.written(VOLUME, &(3..5));
+        assert_eq!(lost.by_loss(VOLUME, &(3..5)), [(3..5, false)]);
+    }
+
+    #[test]
+    fn a_removed_volume_has_lost_nothing() {
+        let mut lost = lost(&[3, 4]);
+        lost.insert(Place::new(VolumeId(2), 3));
+        lost.held(VOLUME, &(3..4));
+        lost.remove_volume(VOLUME);
+        assert_eq!(lost.by_loss(VOLUME, &(3..5)), [(3..5, false)]);
+        assert!(lost.has_any_of(VolumeId(2)) && !lost.has_any_of(VOLUME));
+    }
+}

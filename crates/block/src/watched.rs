@@ -1,0 +1,171 @@
+//! A device with its error count; failures are reported in the log.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use floe_device::{Action, Completion, Device, Halves, Operation, Slice};
+
+use crate::join::Fault;
+use crate::order::OpId;
+
+/// A device, and whether its last operation failed: the first failure of a row is reported in the
+/// log.
+pub(super) struct Watched {
+    pub(super) device: Box<dyn Device>,
+    name: String,
+    failing: bool,
+    errors: u64,
+}
+
+impl Watched {
+    /// Returns a device without failures; `name` is for the log.
+    pub(super) fn new(name: String, device: Box<dyn Device>) -> Self {
+        Self { device, name, failing: false, errors: 0 }
+    }
+
+    /// Returns the number of failed operations.
+    pub(super) fn errors(&self) -> u64 {
+        self.errors
+    }
+
+    /// Records the result of an operation, and returns it as the cache takes it.
+    #[inline]
+    pub(super) fn note(&mut self, result: &io::Result<()>) -> Result<(), Fault> {
+        let Err(error) = result else {
+            if self.failing {
+                tracing::info!(device = %self.name, errors = self.errors, "works again");
+                self.failing = false;
+            }
+            return Ok(());
+        };
+        if error.kind() == io::ErrorKind::Unsupported {
+            return Err(Fault::Unsupported); // it works as it can
+        }
+        self.errors += 1;
+        if !self.failing {
+            tracing::warn!(device = %self.name, %error, "operation failed");
+        }
+        self.failing = true;
+        Err(match error.kind() {
+            io::ErrorKind::StorageFull
+            | io::ErrorKind::QuotaExceeded
+            | io::ErrorKind::FileTooLarge => Fault::NoSpace,
+            _ => Fault::Io,
+        })
+    }
+}
+
+/// The cache device of a tier.
+pub(crate) struct CacheDevice {
+    pub(super) watched: Watched,
+    /// Offset of the data, in bytes.
+    data_start: u64,
+}
+
+impl CacheDevice {
+    /// Returns a device with data from its first byte on.
+    pub(super) fn new(device: Box<dyn Device>) -> Self {
+        Self { watched: Watched::new("cache device".into(), device), data_start: 0 }
+    }
+
+    /// Reserves so many bytes before the data.
+    pub(super) fn put_data_at(&mut self, bytes: u64) {
+        self.data_start = bytes;
+    }
+
+    /// Begins an operation of the cache, at an offset in the data.
+    #[inline]
+    pub(super) fn begin(&mut self, op: OpId, offset: u64, action: Action) {
+        self.begin_at(op.0, self.data_start + offset, action);
+    }
+
+    /// Begins an operation at an offset on the device.
+    #[inline]
+    pub(super) fn begin_at(&mut self, token: u64, offset: u64, action: Action) {
+        self.watched.device.submit(Operation { token, offset, action });
+    }
+
+    /// Returns the copies that can be read one by one.
+    pub(super) fn copies(&self) -> Halves {
+        self.watched.device.copies()
+    }
+
+    /// Begins a read of one copy, from an offset in the data.
+    pub(super) fn read_copy(&mut self, copy: usize, op: OpId, offset: u64, to: Slice) {
+        let (offset, action) = (self.data_start + offset, Action::Read(to));
+        self.watched.device.read_copy(copy, Operation { token: op.0, offset, action });
+    }
+
+    /// Begins a write of data that these copies lack, at an offset in the data.
+    pub(super) fn mend(&mut self, wrong: Halves, op: OpId, offset: u64, from: Slice) {
+        let (offset, action) = (self.data_start + offset, Action::Write { from, durable: false });
+        self.watched.device.mend(wrong, Operation { token: op.0, offset, action });
+    }
+
+    /// Moves the ended operations into `out`.
+    #[inline]
+    pub(super) fn poll(&mut self, out: &mut Vec<Completion>) {
+        self.watched.device.poll(out);
+    }
+
+    /// Returns the latest time of the next poll.
+    pub(crate) fn next_due(&self) -> Option<Instant> {
+        self.watched.device.next_due()
+    }
+
+    /// Bounds the time that the device waits for others.
+    pub(crate) fn set_timeout(&mut self, timeout: Duration) {
+        self.watched.device.set_timeout(timeout);
+    }
+
+    /// Returns the processor time spent busy-waiting.
+    pub(crate) fn spun(&self) -> Duration {
+        self.watched.device.spun()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use floe_device::MemoryDevice;
+
+    use super::*;
+
+    #[test]
+    fn an_operation_that_a_device_does_not_support_is_no_failure() {
+        let mut watched = Watched::new("device".into(), Box::new(MemoryDevice::new(4096)));
+        let faults = [
+            (io::ErrorKind::Unsupported, Fault::Unsupported),
+            (io::ErrorKind::StorageFull, Fault::NoSpace),
+            (io::ErrorKind::TimedOut, Fault::Io),
+        ];
+        for (kind, fault) in faults {
+            assert_eq!(watched.note(&Err(kind.into())), Err(fault));
+        }
+        assert_eq!(watched.note(&Ok(())), Ok(()));
+        assert_eq!(watched.errors(), 2);
+    }
+}
+
+#[cfg(test)]
+mod device_tests {
+    use floe_device::{MemoryDevice, Pool};
+
+    use super::*;
+    use crate::geometry::SECTOR_BYTES;
+
+    #[test]
+    fn data_lies_behind_the_reserved_bytes() {
+        let mut device = CacheDevice::new(Box::new(MemoryDevice::new(4 * SECTOR_BYTES)));
+        device.put_data_at(2 * SECTOR_BYTES);
+        let pool = Pool::new(0);
+        let (data, read) =
+            (pool.allocate(SECTOR_BYTES as usize), pool.allocate(SECTOR_BYTES as usize));
+        data.whole().copy_from(&[7; SECTOR_BYTES as usize]);
+        device.begin(OpId(1), SECTOR_BYTES, Action::Write { from: data.whole(), durable: false });
+        device.begin_at(2, 3 * SECTOR_BYTES, Action::Read(read.whole()));
+        let mut done = Vec::new();
+        device.poll(&mut done);
+        assert_eq!(done.iter().map(|done| done.token).collect::<Vec<_>>(), [1, 2]);
+        assert_eq!(read.whole().to_vec(), data.whole().to_vec());
+    }
+}
