@@ -31,11 +31,11 @@
 
 use std::sync::Arc;
 
-use super::error::{NbdError, ProtocolError, Violation};
 use super::export::{Export, Exports};
 use super::handshake::{Handshake, Negotiated, Progress, Tls};
 use super::transmission::{Command, DRAIN_MAX_BYTES, Request, check, parse};
 use super::wire::REQUEST_BYTES;
+use crate::wire::{NbdError, ProtocolError, Violation};
 
 /// The meaning of a part of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

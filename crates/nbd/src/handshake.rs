@@ -10,14 +10,13 @@
 //! is skipped and not stored. Options are counted. One call answers at most one option, so `out`
 //! grows by one answer. Where TLS is required, no answer before it tells of any export.
 
-mod answers;
-
 use std::sync::Arc;
 
-use super::error::{ProtocolError, Violation};
 use super::export::{Export, Exports};
 use super::wire::{self, client_flag, handshake_flag, option, option_reply, u32_at, u64_at};
-use answers::{list_entry, reply};
+use crate::export::{BASE_ALLOCATION, BASE_ALLOCATION_ID, selected_context};
+use crate::wire::{ProtocolError, Violation};
+use crate::wire::{info, u16_at};
 
 /// Longest option data looked at: a longest export name and more information requests than exist.
 pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
@@ -348,5 +347,99 @@ impl Handshake {
             structured_replies: self.structured_replies,
             base_allocation,
         })
+    }
+}
+
+impl Handshake {
+    /// Describes an export, and for `GO` chooses it.
+    fn info_or_go(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        self.expect = Expect::OptionHeader;
+        let Some((name, requests)) = split_info(data) else {
+            reply(out, option, option_reply::ERR_INVALID, &[b"malformed option data"]);
+            return Progress::Answered;
+        };
+        let Some(export) = self.exports.find(name).cloned() else {
+            reply(out, option, option_reply::ERR_UNKNOWN, &[b"no such export"]);
+            return Progress::Answered;
+        };
+        let wanted = |kind: u16| requests.chunks_exact(2).any(|request| u16_at(request, 0) == kind);
+        let mut tell = |kind: u16, parts: [&[u8]; 3]| {
+            let [a, b, c] = parts;
+            reply(out, option, option_reply::INFO, &[&kind.to_be_bytes(), a, b, c]);
+        };
+        let flags = export.transmission_flags(self.structured_replies);
+        tell(info::EXPORT, [&export.size_bytes.to_be_bytes(), &flags.to_be_bytes(), &[]]);
+        if wanted(info::NAME) {
+            tell(info::NAME, [export.name.as_bytes(), &[], &[]]);
+        }
+        if wanted(info::DESCRIPTION) && !export.description.is_empty() {
+            tell(info::DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
+        }
+        if wanted(info::BLOCK_SIZE) {
+            let sizes = [
+                export.minimum_block_bytes,
+                export.preferred_block_bytes,
+                export.maximum_block_bytes,
+            ]
+            .map(u32::to_be_bytes);
+            tell(info::BLOCK_SIZE, [&sizes[0], &sizes[1], &sizes[2]]);
+        }
+        reply(out, option, option_reply::ACK, &[]);
+        if option == option::GO { self.transmission(export) } else { Progress::Answered }
+    }
+
+    /// Lists or selects metadata contexts.
+    fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
+        self.expect = Expect::OptionHeader;
+        let list = option == option::LIST_META_CONTEXT;
+        if !list {
+            self.base_allocation_of = None; // selected anew, or not at all
+        }
+        let Some((name, selects)) = selected_context(data, list) else {
+            reply(out, option, option_reply::ERR_INVALID, &[b"malformed option data"]);
+            return Progress::Answered;
+        };
+        let Some(export) = self.exports.find(name) else {
+            reply(out, option, option_reply::ERR_UNKNOWN, &[b"no such export"]);
+            return Progress::Answered;
+        };
+        if selects {
+            let id = if list { 0 } else { BASE_ALLOCATION_ID };
+            if !list {
+                self.base_allocation_of = Some(Arc::clone(export));
+            }
+            let name = BASE_ALLOCATION.as_bytes();
+            reply(out, option, option_reply::META_CONTEXT, &[&id.to_be_bytes(), name]);
+        }
+        reply(out, option, option_reply::ACK, &[]);
+        Progress::Answered
+    }
+}
+
+/// The name and the raw list of information requests in the data of `INFO` and `GO`.
+fn split_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = data.split_at_checked(4)?;
+    let (name, rest) = rest.split_at_checked(u32_at(length, 0) as usize)?;
+    let (count, requests) = rest.split_at_checked(2)?;
+    let complete = requests.len() == 2 * usize::from(u16_at(count, 0));
+    (complete && name.len() <= wire::STRING_MAX_BYTES).then_some((name, requests))
+}
+
+/// Appends one entry of the list of exports.
+fn list_entry(out: &mut Vec<u8>, export: &Export) {
+    let name = export.name.as_bytes();
+    let length = (name.len() as u32).to_be_bytes();
+    reply(out, option::LIST, option_reply::SERVER, &[&length, name, export.description.as_bytes()]);
+}
+
+/// Appends one reply whose data is the parts in a row.
+fn reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    out.extend_from_slice(&wire::OPTION_REPLY_MAGIC.to_be_bytes());
+    for number in [option, kind, length as u32] {
+        out.extend_from_slice(&number.to_be_bytes());
+    }
+    for part in parts {
+        out.extend_from_slice(part);
     }
 }

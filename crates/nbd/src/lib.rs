@@ -3,7 +3,7 @@
 //! The server side is plain state machines: bytes a client sent go in, answers and requests come
 //! out. [`connection::Connection`] is the one a socket server drives; it is a
 //! [`handshake::Handshake`] first and a stream of [`transmission::Request`]s afterwards, each
-//! answered with a [`reply::ReplyHeader`] that the payload follows. [`client::Client`] is the other
+//! answered with a [`crate::transmission::ReplyHeader`] that the payload follows. [`client::Client`] is the other
 //! end, over any [`client::Transport`], and [`uri::Uri`] an address.
 //!
 //! Specification: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>. Spoken: fixed
@@ -12,12 +12,8 @@
 
 pub mod client;
 pub mod connection;
-pub mod error;
 pub mod export;
-pub mod extent;
 pub mod handshake;
-pub mod meta_context;
-pub mod reply;
 pub mod transmission;
 pub mod uri;
 pub mod wire;

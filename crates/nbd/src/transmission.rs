@@ -10,9 +10,14 @@
 //! the maximum block, since the Linux client does not know that limit; a refused write's payload is
 //! drained up to [`DRAIN_MAX_BYTES`], beyond which the connection is dropped.
 
-use super::error::{ErrorCode, NbdError, Violation};
 use super::handshake::Negotiated;
 use super::wire::{REQUEST_BYTES, REQUEST_MAGIC, command, command_flag, u16_at, u32_at, u64_at};
+use crate::export::BASE_ALLOCATION_ID;
+use crate::wire::{
+    CHUNK_HEADER_BYTES, EXTENT_BYTES, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
+    STRUCTURED_REPLY_MAGIC, chunk, state,
+};
+use crate::wire::{ErrorCode, NbdError, Violation};
 
 /// Longest payload of a refused write that is received and thrown away. A longer one costs the
 /// connection.
@@ -174,4 +179,210 @@ pub fn check(request: &Request, agreed: &Negotiated) -> Result<(), NbdError> {
 
 fn invalid(message: &'static str) -> Result<(), NbdError> {
     Err(NbdError::new(ErrorCode::Invalid, message))
+}
+
+/// Longest message an error carries; the rest is cut off.
+pub const MESSAGE_MAX_BYTES: usize = 70;
+/// Longest header: an error chunk with the longest message.
+pub const REPLY_HEADER_MAX_BYTES: usize = CHUNK_HEADER_BYTES + 6 + MESSAGE_MAX_BYTES;
+
+/// The bytes to send before the payload.
+#[derive(Debug, Clone, Copy)]
+pub struct ReplyHeader {
+    bytes: [u8; REPLY_HEADER_MAX_BYTES],
+    len: u8,
+    payload_bytes: u32,
+}
+
+impl ReplyHeader {
+    /// The reply to a request that was carried out. A read's data, exactly
+    /// [`ReplyHeader::payload_bytes`], follows it.
+    #[inline]
+    pub fn success(request: &Request, structured_replies: bool) -> Self {
+        let mut header = Self::empty();
+        match (request.command, structured_replies, request.length) {
+            (Command::Read, true, 0) => header.chunk(chunk::NONE, request.cookie, 0),
+            (Command::Read, true, length) => {
+                header.chunk(chunk::OFFSET_DATA, request.cookie, 8 + length);
+                header.push(&request.offset.to_be_bytes());
+                header.payload_bytes = length;
+            }
+            (Command::Read, false, length) => {
+                header.simple(0, request.cookie);
+                header.payload_bytes = length;
+            }
+            _ => header.simple(0, request.cookie),
+        }
+        header
+    }
+
+    /// The reply to a block status request; so many bytes of [extents](crate::extent) follow it.
+    pub fn block_status(request: &Request, extents_bytes: usize) -> Self {
+        let mut header = Self::empty();
+        header.chunk(chunk::BLOCK_STATUS, request.cookie, 4 + extents_bytes as u32);
+        header.push(&BASE_ALLOCATION_ID.to_be_bytes());
+        header.payload_bytes = extents_bytes as u32;
+        header
+    }
+
+    /// The reply to a request that failed or was refused. Nothing follows it.
+    pub fn failure(request: &Request, error: &NbdError, structured_replies: bool) -> Self {
+        let mut header = Self::empty();
+        let code = error.code.number();
+        if structured_replies {
+            let message = &error.message[..error.message.floor_char_boundary(MESSAGE_MAX_BYTES)];
+            header.chunk(chunk::ERROR, request.cookie, 6 + message.len() as u32);
+            header.push(&code.to_be_bytes());
+            header.push(&(message.len() as u16).to_be_bytes());
+            header.push(message.as_bytes());
+        } else {
+            header.simple(code, request.cookie);
+        }
+        header
+    }
+
+    /// The bytes to send.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+
+    /// The number of payload bytes that must follow.
+    #[inline]
+    pub fn payload_bytes(&self) -> u32 {
+        self.payload_bytes
+    }
+
+    #[inline]
+    fn empty() -> Self {
+        Self { bytes: [0; REPLY_HEADER_MAX_BYTES], len: 0, payload_bytes: 0 }
+    }
+
+    #[inline]
+    fn simple(&mut self, error: u32, cookie: u64) {
+        self.push(&SIMPLE_REPLY_MAGIC.to_be_bytes());
+        self.push(&error.to_be_bytes());
+        self.push(&cookie.to_be_bytes());
+        debug_assert_eq!(usize::from(self.len), SIMPLE_REPLY_BYTES);
+    }
+
+    /// The header of the only chunk of a reply.
+    #[inline]
+    fn chunk(&mut self, kind: u16, cookie: u64, length: u32) {
+        self.push(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
+        self.push(&chunk::FLAG_DONE.to_be_bytes());
+        self.push(&kind.to_be_bytes());
+        self.push(&cookie.to_be_bytes());
+        self.push(&length.to_be_bytes());
+        debug_assert_eq!(usize::from(self.len), CHUNK_HEADER_BYTES);
+    }
+
+    #[inline]
+    fn push(&mut self, field: &[u8]) {
+        let start = usize::from(self.len);
+        self.bytes[start..start + field.len()].copy_from_slice(field);
+        self.len += field.len() as u8;
+    }
+}
+
+/// Most extents in one reply; it may end early, and the client asks again from there. With its
+/// header a reply fits a page.
+pub const EXTENTS_MAX: usize = 500;
+
+/// A run of bytes in one state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// Its length.
+    pub bytes: u64,
+    /// Not allocated: writing there may need space that is not there.
+    pub hole: bool,
+    /// Reads as zeroes.
+    pub zero: bool,
+}
+
+impl Extent {
+    /// Bytes of which nothing is known but that they are there.
+    pub fn data(bytes: u64) -> Self {
+        Self { bytes, hole: false, zero: false }
+    }
+}
+
+/// The bytes after the header of a reply: at least one extent, no two alike in a row, together not
+/// longer than the request. Bytes that `extents` do not cover are left open; if they cover nothing,
+/// the whole range counts as data.
+pub fn encode_extents(request: &Request, extents: &[Extent]) -> Vec<u8> {
+    let most = if request.one_extent() { 1 } else { EXTENTS_MAX };
+    let mut runs: Vec<(u32, u32)> = Vec::new();
+    let mut left = request.length;
+    let all = [Extent::data(u64::from(request.length))];
+    let known = if extents.iter().all(|extent| extent.bytes == 0) { &all } else { extents };
+    for extent in known {
+        let bytes = u64::from(left).min(extent.bytes) as u32; // not longer than `left`
+        if bytes == 0 {
+            continue;
+        }
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        let states = flag(extent.hole, state::HOLE) | flag(extent.zero, state::ZERO);
+        let full = runs.len() == most;
+        match runs.last_mut() {
+            Some((length, before)) if *before == states => *length += bytes,
+            _ if full => break,
+            _ => runs.push((bytes, states)),
+        }
+        left -= bytes;
+    }
+    let mut payload = Vec::with_capacity(runs.len() * EXTENT_BYTES);
+    for (length, states) in runs {
+        payload.extend(length.to_be_bytes());
+        payload.extend(states.to_be_bytes());
+    }
+    payload
+}
+
+#[cfg(test)]
+mod extent_tests {
+    use super::*;
+    use crate::transmission::Command;
+    use crate::wire::{command_flag, u32_at};
+
+    fn told(length: u32, flags: u16, extents: &[Extent]) -> Vec<(u32, u32)> {
+        let request =
+            Request { cookie: 1, command: Command::BlockStatus, flags, offset: 0, length };
+        let bytes = encode_extents(&request, extents);
+        bytes.chunks(EXTENT_BYTES).map(|run| (u32_at(run, 0), u32_at(run, 4))).collect()
+    }
+
+    fn extent(bytes: u64, hole: bool, zero: bool) -> Extent {
+        Extent { bytes, hole, zero }
+    }
+
+    #[test]
+    fn neighbours_in_one_state_are_one_extent_and_the_last_ends_with_the_request() {
+        let extents = [
+            Extent::data(512),
+            Extent::data(512),
+            extent(0, true, true),
+            extent(u64::MAX, true, true),
+        ];
+        assert_eq!(told(4096, 0, &extents), [(1024, 0), (3072, state::HOLE | state::ZERO)]);
+        assert_eq!(told(1000, 0, &extents), [(1000, 0)]);
+        assert_eq!(
+            told(100, 0, &[extent(50, true, false), extent(50, false, true)]),
+            [(50, 1), (50, 2)]
+        );
+    }
+
+    #[test]
+    fn a_client_that_asks_for_one_extent_gets_one_as_long_as_it_is_known() {
+        let extents = [Extent::data(512), Extent::data(512), extent(1024, true, true)];
+        assert_eq!(told(4096, command_flag::REQ_ONE, &extents), [(1024, 0)]);
+    }
+
+    #[test]
+    fn many_extents_are_cut_off_and_none_at_all_means_data() {
+        let extents: Vec<_> = (0..2000).map(|n| extent(512, n % 2 == 1, false)).collect();
+        assert_eq!(told(1 << 20, 0, &extents).len(), EXTENTS_MAX);
+        assert_eq!(told(u32::MAX, 0, &[]), [(u32::MAX, 0)]);
+        assert_eq!(told(7, 0, &[extent(0, true, true)]), [(7, 0)]);
+    }
 }

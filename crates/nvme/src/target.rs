@@ -16,24 +16,14 @@
 pub mod access;
 mod admin;
 mod authentication;
-mod calculation;
 pub mod connection;
-mod data;
-mod discovery;
 mod fabrics;
-mod features;
-mod flight;
-mod identify;
-mod io;
-mod log;
+pub mod io;
 mod message;
-pub mod namespace;
-mod notices;
-pub mod paths;
 pub mod request;
 pub mod subsystem;
 
-pub use calculation::Calculation;
+pub use self::authentication::Calculation;
 pub use message::{Digest, digest};
 
 use fabrics::QUEUE_MAX;

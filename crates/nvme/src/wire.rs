@@ -4,10 +4,7 @@
 //! All numbers travel in little-endian order. Sources: NVM Express Base 2.0, NVM Command Set 1.0
 //! and TCP Transport 1.0.
 
-pub mod code;
-pub mod command;
 pub mod pdu;
-pub mod status;
 
 /// The port IANA assigned to NVMe over TCP.
 pub const PORT: u16 = 4420;
@@ -74,4 +71,377 @@ pub mod descriptor {
     pub const IN_CAPSULE: u8 = 0x01;
     /// Data that the transport carries.
     pub const TRANSPORT: u8 = 0x5a;
+}
+
+/// Length of a command.
+pub const COMMAND_BYTES: usize = 64;
+/// Length of a completion.
+pub const COMPLETION_BYTES: usize = 16;
+
+/// Flags: the command describes its data by an SGL. NVMe over Fabrics allows nothing else.
+pub const FLAG_SGL: u8 = 1 << 6;
+
+/// A command. Fields that depend on the command are read by their double word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Command(pub [u8; COMMAND_BYTES]);
+
+impl Command {
+    /// A command with an SGL descriptor, and zeros elsewhere.
+    pub fn new(opcode: u8, id: u16) -> Self {
+        let mut bytes = [0; COMMAND_BYTES];
+        bytes[0] = opcode;
+        bytes[1] = FLAG_SGL;
+        bytes[2..4].copy_from_slice(&id.to_le_bytes());
+        Self(bytes)
+    }
+
+    /// The opcode.
+    pub fn opcode(&self) -> u8 {
+        self.0[0]
+    }
+
+    /// Flags: fused operation, and the kind of data descriptor.
+    pub fn flags(&self) -> u8 {
+        self.0[1]
+    }
+
+    /// The host's name for the command.
+    pub fn id(&self) -> u16 {
+        self.u16(2)
+    }
+
+    /// The namespace.
+    pub fn namespace(&self) -> u32 {
+        self.u32(4)
+    }
+
+    /// The type of a command of NVMe over Fabrics.
+    pub fn fabrics_type(&self) -> u8 {
+        self.0[4]
+    }
+
+    /// The data descriptor.
+    pub fn descriptor(&self) -> Descriptor {
+        Descriptor { address: self.u64(24), length: self.u32(32), kind: self.0[39] }
+    }
+
+    /// Sets the data descriptor.
+    #[must_use]
+    pub fn with_descriptor(mut self, descriptor: Descriptor) -> Self {
+        self.0[24..32].copy_from_slice(&descriptor.address.to_le_bytes());
+        self.0[32..36].copy_from_slice(&descriptor.length.to_le_bytes());
+        self.0[39] = descriptor.kind;
+        self
+    }
+
+    /// Sets the bytes from `at` on.
+    #[must_use]
+    pub fn with(mut self, at: usize, bytes: &[u8]) -> Self {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    /// A double word, by its number (10 to 15 depend on the command).
+    pub fn word(&self, number: usize) -> u32 {
+        self.u32(4 * number)
+    }
+
+    /// The byte at `at`.
+    pub fn u8(&self, at: usize) -> u8 {
+        self.0[at]
+    }
+
+    /// The number of 16 bits at `at`.
+    pub fn u16(&self, at: usize) -> u16 {
+        u16::from_le_bytes([self.0[at], self.0[at + 1]])
+    }
+
+    /// The number of 32 bits at `at`.
+    pub fn u32(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
+    }
+
+    /// The number of 64 bits at `at`.
+    pub fn u64(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.0[at..at + 8].try_into().expect("eight bytes"))
+    }
+}
+
+/// A data descriptor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Descriptor {
+    /// The offset in the capsule, if the data is there.
+    pub address: u64,
+    /// Bytes of data.
+    pub length: u32,
+    /// One of [`descriptor`].
+    pub kind: u8,
+}
+
+/// A completion.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Completion {
+    /// The result, which depends on the command.
+    pub result: u64,
+    /// The head of the submission queue, which tells a host of free places.
+    pub queue_head: u16,
+    /// The host's name for the command.
+    pub id: u16,
+    /// The status.
+    pub status: Status,
+}
+
+impl Completion {
+    /// The bytes that travel.
+    pub fn to_bytes(&self) -> [u8; COMPLETION_BYTES] {
+        let mut bytes = [0; COMPLETION_BYTES];
+        bytes[0..8].copy_from_slice(&self.result.to_le_bytes());
+        bytes[8..10].copy_from_slice(&self.queue_head.to_le_bytes());
+        bytes[12..14].copy_from_slice(&self.id.to_le_bytes());
+        bytes[14..16].copy_from_slice(&self.status.to_field().to_le_bytes());
+        bytes
+    }
+
+    /// Reads the bytes that travel.
+    pub fn of_bytes(bytes: &[u8; COMPLETION_BYTES]) -> Self {
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Self {
+            result: u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")),
+            queue_head: u16_at(8),
+            id: u16_at(12),
+            status: Status::of_field(u16_at(14)),
+        }
+    }
+}
+
+/// The result of a command: a type, a code, and a flag against repeating it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Status(u16);
+
+macro_rules! statuses {
+    ($($(#[$doc:meta])* $name:ident = $kind:literal, $code:literal;)*) => {
+        impl Status {
+            $($(#[$doc])* pub const $name: Self = Self($kind << 8 | $code);)*
+        }
+    };
+}
+
+statuses! {
+    /// Success.
+    SUCCESS = 0, 0x00;
+    /// The controller does not have the command.
+    INVALID_OPCODE = 0, 0x01;
+    /// A field has a value that the controller does not support.
+    INVALID_FIELD = 0, 0x02;
+    /// Another command in flight has the same identifier.
+    ID_CONFLICT = 0, 0x03;
+    /// Data could not be transferred.
+    DATA_TRANSFER_ERROR = 0, 0x04;
+    /// The controller failed.
+    INTERNAL_ERROR = 0, 0x06;
+    /// The namespace is not there, or its format does not fit.
+    INVALID_NAMESPACE = 0, 0x0b;
+    /// The command does not fit the state of the queue or of the controller.
+    SEQUENCE_ERROR = 0, 0x0c;
+    /// The length of the data descriptor does not fit the command.
+    SGL_LENGTH_INVALID = 0, 0x0f;
+    /// The type of the data descriptor is not supported.
+    SGL_TYPE_INVALID = 0, 0x11;
+    /// The offset of the data descriptor is outside of the capsule.
+    SGL_OFFSET_INVALID = 0, 0x16;
+    /// The namespace is write protected.
+    WRITE_PROTECTED = 0, 0x20;
+    /// Data was damaged on its way. The command may be repeated.
+    TRANSIENT_TRANSPORT_ERROR = 0, 0x22;
+    /// The range is not within the namespace.
+    LBA_OUT_OF_RANGE = 0, 0x80;
+    /// No space is left for the data.
+    CAPACITY_EXCEEDED = 0, 0x81;
+    /// The queue is not there.
+    INVALID_QUEUE = 1, 0x01;
+    /// More events are asked for than the controller remembers.
+    ASYNC_EVENT_LIMIT = 1, 0x05;
+    /// The log page is not there.
+    INVALID_LOG_PAGE = 1, 0x09;
+    /// The feature has one value only.
+    FEATURE_NOT_CHANGEABLE = 1, 0x0e;
+    /// The format of a Connect command is not supported.
+    CONNECT_FORMAT = 1, 0x80;
+    /// The controller is in use or cannot serve more hosts.
+    CONNECT_BUSY = 1, 0x81;
+    /// A parameter of a Connect command is wrong; the result says which.
+    CONNECT_PARAMETERS = 1, 0x82;
+    /// The host may not connect.
+    CONNECT_HOST = 1, 0x84;
+    /// Authentication comes first.
+    AUTHENTICATION_REQUIRED = 1, 0x91;
+    /// The namespace is not to be used on this path.
+    ANA_INACCESSIBLE = 3, 0x02;
+    /// The access to the namespace on this path is about to change.
+    ANA_TRANSITION = 3, 0x03;
+    /// Data could not be written.
+    WRITE_FAULT = 2, 0x80;
+    /// Data could not be read.
+    UNRECOVERED_READ = 2, 0x81;
+    /// The data of a Compare differs from the namespace's.
+    COMPARE_FAILURE = 2, 0x85;
+}
+
+/// Do Not Retry.
+const DNR: u16 = 1 << 14;
+
+impl Status {
+    /// The status with the advice not to repeat the command.
+    #[must_use]
+    pub const fn final_(self) -> Self {
+        Self(self.0 | DNR)
+    }
+
+    /// Returns whether the command succeeded.
+    pub const fn is_success(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Returns whether the host is advised not to repeat the command.
+    pub const fn is_final(self) -> bool {
+        self.0 & DNR != 0
+    }
+
+    /// The status without the advice.
+    #[must_use]
+    pub const fn without_advice(self) -> Self {
+        Self(self.0 & !DNR)
+    }
+
+    /// The last two bytes of a completion.
+    pub const fn to_field(self) -> u16 {
+        self.0 << 1
+    }
+
+    /// Reads the last two bytes of a completion.
+    pub const fn of_field(field: u16) -> Self {
+        Self(field >> 1)
+    }
+}
+
+/// Commands of an admin queue.
+pub mod admin {
+    /// Get Log Page.
+    pub const GET_LOG_PAGE: u8 = 0x02;
+    /// Identify.
+    pub const IDENTIFY: u8 = 0x06;
+    /// Abort.
+    pub const ABORT: u8 = 0x08;
+    /// Set Features.
+    pub const SET_FEATURES: u8 = 0x09;
+    /// Get Features.
+    pub const GET_FEATURES: u8 = 0x0a;
+    /// Asynchronous Event Request.
+    pub const ASYNC_EVENT: u8 = 0x0c;
+    /// Keep Alive.
+    pub const KEEP_ALIVE: u8 = 0x18;
+    /// A command of NVMe over Fabrics, named by its [`fabrics`] type.
+    pub const FABRICS: u8 = 0x7f;
+}
+
+/// Types of commands of NVMe over Fabrics.
+pub mod fabrics {
+    /// Property Set.
+    pub const PROPERTY_SET: u8 = 0x00;
+    /// Connect.
+    pub const CONNECT: u8 = 0x01;
+    /// Property Get.
+    pub const PROPERTY_GET: u8 = 0x04;
+    /// Authentication Send.
+    pub const AUTHENTICATION_SEND: u8 = 0x05;
+    /// Authentication Receive.
+    pub const AUTHENTICATION_RECEIVE: u8 = 0x06;
+    /// Disconnect.
+    pub const DISCONNECT: u8 = 0x08;
+}
+
+/// Commands of an I/O queue.
+pub mod io {
+    /// Flush.
+    pub const FLUSH: u8 = 0x00;
+    /// Write.
+    pub const WRITE: u8 = 0x01;
+    /// Read.
+    pub const READ: u8 = 0x02;
+    /// Compare.
+    pub const COMPARE: u8 = 0x05;
+    /// Write Zeroes.
+    pub const WRITE_ZEROES: u8 = 0x08;
+    /// Dataset Management.
+    pub const DATASET_MANAGEMENT: u8 = 0x09;
+    /// Verify.
+    pub const VERIFY: u8 = 0x0c;
+}
+
+/// Structures of an Identify command.
+pub mod identify {
+    /// A namespace.
+    pub const NAMESPACE: u8 = 0x00;
+    /// The controller.
+    pub const CONTROLLER: u8 = 0x01;
+    /// The list of active namespaces.
+    pub const ACTIVE_NAMESPACES: u8 = 0x02;
+    /// The identifiers of a namespace.
+    pub const DESCRIPTORS: u8 = 0x03;
+    /// A namespace, as its command set describes it.
+    pub const COMMAND_SET_NAMESPACE: u8 = 0x05;
+    /// The controller, as a command set describes it.
+    pub const COMMAND_SET_CONTROLLER: u8 = 0x06;
+}
+
+/// Types of identifiers of a namespace.
+pub mod identifier {
+    /// A globally unique identifier of 16 bytes.
+    pub const NGUID: u8 = 2;
+    /// A UUID.
+    pub const UUID: u8 = 3;
+    /// The number of the command set.
+    pub const COMMAND_SET: u8 = 4;
+}
+
+/// Features.
+pub mod feature {
+    /// Arbitration.
+    pub const ARBITRATION: u8 = 0x01;
+    /// Power Management.
+    pub const POWER: u8 = 0x02;
+    /// Volatile Write Cache.
+    pub const WRITE_CACHE: u8 = 0x06;
+    /// Number of Queues.
+    pub const QUEUES: u8 = 0x07;
+    /// Write Atomicity.
+    pub const WRITE_ATOMICITY: u8 = 0x0a;
+    /// Asynchronous Event Configuration.
+    pub const ASYNC_EVENTS: u8 = 0x0b;
+    /// Keep Alive Timer.
+    pub const KEEP_ALIVE: u8 = 0x0f;
+    /// Asynchronous events: namespaces have come, gone or changed. Also a bit of Identify's OAES.
+    pub const NAMESPACE_NOTICES: u32 = 1 << 8;
+    /// Asynchronous events: the access to namespaces has changed. Also a bit of Identify's OAES.
+    pub const ANA_NOTICES: u32 = 1 << 11;
+    /// Asynchronous events: the discovery log has changed. Also a bit of Identify's OAES.
+    pub const DISCOVERY_NOTICES: u32 = 1 << 31;
+}
+
+/// Log pages.
+pub mod log {
+    /// Errors.
+    pub const ERROR: u8 = 0x01;
+    /// Health.
+    pub const HEALTH: u8 = 0x02;
+    /// Firmware slots.
+    pub const FIRMWARE: u8 = 0x03;
+    /// Namespaces that have changed.
+    pub const CHANGED_NAMESPACES: u8 = 0x04;
+    /// Commands that are supported, and their effects.
+    pub const COMMANDS: u8 = 0x05;
+    /// Asymmetric namespace access.
+    pub const ANA: u8 = 0x0c;
+    /// Discovery.
+    pub const DISCOVERY: u8 = 0x70;
 }

@@ -7,13 +7,13 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use floe_nvme::auth::{Group, Hash, Secret};
-use floe_nvme::host::{
-    Access, Authentication, Command, Connection, Controller, DISCOVERY_NQN, HostError, Payload,
-    QueueOptions, Transport, fabrics,
-};
 use floe_nvme::target::access::{AccessRules, HostSecrets};
 use floe_nvme::target::connection::{Connection as Target, Event, Violation};
 use floe_nvme::target::subsystem::Subsystem;
+use floe_testkit::nvme_host::{
+    Access, Authentication, Command, Connection, Controller, DISCOVERY_NQN, HostError, Payload,
+    QueueOptions, Transport, fabrics,
+};
 
 const NQN: &str = "nqn.2026-11.io.example:floe";
 const HOST: &str = "nqn.2026-11.io.example:host";

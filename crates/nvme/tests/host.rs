@@ -2,7 +2,7 @@
 //!
 //! A binary of its own, so that tests of the two sides share nothing.
 
-use floe_nvme::host::{
+use floe_testkit::nvme_host::{
     Command, Completion, HostError, Payload, Queue, QueueOptions, Range, checksum,
 };
 

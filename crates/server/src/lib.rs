@@ -2,8 +2,7 @@
 //!
 //! A [`Server`] runs an acceptor, a control thread and workers, which move bytes between sockets,
 //! sessions and the block cache. `session` is one client, whose protocol [`floe_nbd`] or
-//! [`floe_nvme`] speaks. [`admin`] is the HTTP side. [`nbd_client`] and [`nvme_client`] are clients
-//! of a server.
+//! [`floe_nvme`] speaks. [`admin`] is the HTTP side. [`nbd_client`] is a client of a server.
 
 mod acceptor;
 pub mod admin;
@@ -33,7 +32,6 @@ mod messages;
 mod metrics;
 pub mod notify;
 mod nvme_access;
-pub mod nvme_client;
 mod offer;
 pub mod pair;
 mod protocol;

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use floe_block::{Bell, Exchange};
 use floe_device::{Pool, RbdName, Ring};
 use floe_nbd::uri::Uri;
-use floe_nvme::target::paths::Port;
+use floe_nvme::target::access::Port;
 use floe_nvme::target::subsystem::Subsystem;
 use floe_ublk::UblkError;
 

@@ -8,7 +8,7 @@ use floe_block::{MemoryTier, format_size};
 use floe_device::{OpenError, RingError, Spec};
 use floe_model::Service;
 use floe_nbd::export::ExportsError;
-use floe_nvme::target::paths::Paths;
+use floe_nvme::target::access::Paths;
 use floe_nvme::target::subsystem::NqnError;
 
 use crate::admin::{AdminAddress, AdminChoice, AllowedPaths, PageKey, Token};

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use alone::{is_served, resident_bytes};
 use floe_block::WriteMode;
-use floe_nvme::host::Access;
 use floe_server::limits::Limits;
-use floe_server::nvme_client::Controller;
+use floe_testkit::nvme_host::Access;
+use floe_testkit::nvme_host::tcp::Controller;
 use floe_testkit::{PATIENCE, patiently};
 use rig::{Rig, Setup, drained};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -7,8 +7,8 @@
 use std::io::Write;
 use std::time::Duration;
 
-use floe_nvme::host::{Access, Agreed, DISCOVERY_NQN, HostError, QueueOptions, Range};
-use floe_server::nvme_client::{Controller, IoQueue};
+use floe_testkit::nvme_host::tcp::{Controller, IoQueue};
+use floe_testkit::nvme_host::{Access, Agreed, DISCOVERY_NQN, HostError, QueueOptions, Range};
 
 /// Bytes of a namespace that are used.
 const USED_BYTES: u64 = 8 << 20;

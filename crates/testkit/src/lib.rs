@@ -1,11 +1,13 @@
 //! Rigs that the tests and benchmarks of several crates share. No program contains this crate.
 //!
-//! It knows devices and nothing above them. A crate's unit tests see another copy of their crate
+//! It knows devices, and keys of NVMe hosts, and nothing above them. A crate's unit tests see another copy of their crate
 //! than this one does, so those of `device` use only what knows no device.
 
 pub mod allocations;
 #[cfg(feature = "devices")]
 pub mod faults;
+#[cfg(feature = "nvme-host")]
+pub mod nvme_host;
 mod programs;
 mod random;
 

@@ -1,5 +1,9 @@
 //! The kernel's structures and numbers, as in `include/uapi/linux/ublk_cmd.h`.
 
+use std::io;
+
+use floe_device::kernel_release;
+
 /// Returns the number of a command, as `_IOC` makes it: `access` 2 reads, 3 reads and writes.
 const fn command(access: u32, number: u32, bytes: u32) -> u32 {
     access << 30 | bytes << 16 | (b'u' as u32) << 8 | number
@@ -172,6 +176,117 @@ const _: () = {
     assert!(size_of::<Descriptor>() == 24);
 };
 
+/// The advice for a system without the driver.
+const LOAD: &str = "load it with `modprobe ublk_drv` (Linux 6.5 or newer with CONFIG_BLK_DEV_UBLK)";
+
+/// An error of a device or its driver.
+#[derive(Debug, thiserror::Error)]
+pub enum UblkError {
+    /// The driver is not loaded.
+    #[error("the kernel has no ublk driver: {LOAD}; this is Linux {}", kernel_release())]
+    NoDriver,
+    /// This process may not use the driver.
+    #[error("/dev/ublk-control cannot be opened: {0}; only root may attach devices")]
+    Forbidden(io::Error),
+    /// The driver is too old.
+    #[error(
+        "the kernel's ublk driver lacks {0}: Linux 6.5 or newer is needed, and this is {running}",
+        running = kernel_release()
+    )]
+    Missing(&'static str),
+    /// The kernel offers no ring for commands.
+    #[error("cannot set up an io_uring for commands to the ublk driver: {0}")]
+    Ring(io::Error),
+    /// The kernel refused a command.
+    #[error("the ublk driver cannot {what} device {device}: {source}")]
+    Command {
+        /// The command, as a verb.
+        what: &'static str,
+        /// The device's number.
+        device: u32,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The device's character file cannot be used.
+    #[error("/dev/ublkc{device} cannot be {what}: {source}")]
+    Character {
+        /// The action, as a participle.
+        what: &'static str,
+        /// The device's number.
+        device: u32,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl UblkError {
+    /// Returns the kernel's error number.
+    pub fn number(&self) -> Option<i32> {
+        match self {
+            Self::Forbidden(source) | Self::Ring(source) => source.raw_os_error(),
+            Self::Command { source, .. } | Self::Character { source, .. } => source.raw_os_error(),
+            Self::NoDriver | Self::Missing(_) => None,
+        }
+    }
+}
+
+/// The unit in which the kernel counts sectors.
+const UNIT_SHIFT: u32 = 9;
+
+/// The properties of a device. It has a volatile cache and takes writes with FUA.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameters {
+    /// Its size, a multiple of 512.
+    pub bytes: u64,
+    /// Refuse writes.
+    pub read_only: bool,
+    /// The medium rotates.
+    pub rotational: bool,
+    /// The unit in which it stores data best, and in which it discards: a power of two.
+    pub physical_bytes: u32,
+    /// The largest read or write.
+    pub most_io_bytes: u32,
+    /// The largest discard, and the largest request to write zeroes.
+    pub most_discard_bytes: u32,
+}
+
+impl Parameters {
+    pub(crate) fn to_record(self) -> ParameterRecord {
+        let shift = self.physical_bytes.trailing_zeros() as u8;
+        let attribute = |is_set: bool, attribute: u32| if is_set { attribute } else { 0 };
+        ParameterRecord {
+            bytes: size_of::<ParameterRecord>() as u32,
+            types: PARAM_BASIC | PARAM_DISCARD,
+            attributes: ATTR_VOLATILE_CACHE
+                | ATTR_FUA
+                | attribute(self.read_only, ATTR_READ_ONLY)
+                | attribute(self.rotational, ATTR_ROTATIONAL),
+            logical_shift: UNIT_SHIFT as u8,
+            physical_shift: shift,
+            optimal_shift: shift,
+            least_shift: shift,
+            most_sectors: self.most_io_bytes >> UNIT_SHIFT,
+            sectors: self.bytes >> UNIT_SHIFT,
+            discard_granularity: self.physical_bytes,
+            most_discard_sectors: self.most_discard_bytes >> UNIT_SHIFT,
+            most_zero_sectors: self.most_discard_bytes >> UNIT_SHIFT,
+            most_discard_segments: 1,
+            ..ParameterRecord::default()
+        }
+    }
+
+    pub(crate) fn of(record: &ParameterRecord) -> Self {
+        Self {
+            bytes: record.sectors << UNIT_SHIFT,
+            read_only: record.attributes & ATTR_READ_ONLY != 0,
+            rotational: record.attributes & ATTR_ROTATIONAL != 0,
+            physical_bytes: 1 << record.physical_shift,
+            most_io_bytes: record.most_sectors << UNIT_SHIFT,
+            most_discard_bytes: record.most_discard_sectors << UNIT_SHIFT,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,5 +304,25 @@ mod tests {
         assert_eq!(data_offset(0, 0), 0x8000_0000);
         assert_eq!(data_offset(0, 1), 0x8200_0000);
         assert_eq!(data_offset(1, 0), 0x8000_0000 + (1 << 41));
+    }
+}
+
+#[cfg(test)]
+mod parameters_tests {
+    use super::*;
+
+    #[test]
+    fn parameters_survive_the_kernels_form() {
+        for (read_only, rotational) in [(false, true), (true, false)] {
+            let given = Parameters {
+                bytes: 5 << 30 | 512,
+                read_only,
+                rotational,
+                physical_bytes: 4096,
+                most_io_bytes: 1 << 19,
+                most_discard_bytes: 1 << 30,
+            };
+            assert_eq!(Parameters::of(&given.to_record()), given);
+        }
     }
 }

@@ -13,9 +13,9 @@ use io_uring::opcode::UringCmd80;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, squeue};
 
+use crate::abi::Parameters;
+use crate::abi::UblkError;
 use crate::abi::{self, ControlCommand, DeviceRecord, ParameterRecord};
-use crate::error::UblkError;
-use crate::parameters::Parameters;
 
 const CONTROL: &str = "/dev/ublk-control";
 

@@ -14,18 +14,14 @@
 #![allow(unsafe_code)]
 
 mod abi;
-mod character;
 mod control;
-mod error;
 mod memory;
-mod parameters;
 mod queue;
-mod request;
 
-pub use character::Character;
+pub use abi::Parameters;
+pub use abi::UblkError;
 pub use control::{Control, DeviceInfo, NewDevice, State, block_path};
-pub use error::UblkError;
 pub use memory::{protect_memory, ready_thread};
-pub use parameters::Parameters;
+pub use queue::Character;
 pub use queue::Queue;
-pub use request::{Action, Request};
+pub use queue::{Action, Request};

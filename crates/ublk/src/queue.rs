@@ -7,20 +7,24 @@
 //! Invariant: a tag is in the kernel, or under way, or over. The kernel changes the descriptor of a
 //! tag only while it is in the kernel.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::num::NonZeroUsize;
+use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use floe_device::{Event, Owner, Ring, Slice};
 use io_uring::opcode::UringCmd16;
 use io_uring::types::Fd;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-use crate::abi::{COMMIT_AND_FETCH_REQ, Descriptor, FETCH_REQ, IoCommand, MOST_DEPTH};
-use crate::character::Character;
-use crate::error::UblkError;
-use crate::request::Request;
+use crate::abi::{
+    COMMIT_AND_FETCH_REQ, Descriptor, FETCH_REQ, IoCommand, MOST_DEPTH, OP_DISCARD, OP_FLUSH,
+    OP_NO_UNMAP, OP_READ, OP_WRITE, OP_WRITE_ZEROES, UblkError, data_offset,
+};
 
 /// The unit of mappings.
 const PAGE: usize = 4096;
@@ -193,5 +197,181 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         // SAFETY: the range was mapped by `new` and is unmapped once; nothing points into it.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes.get()) };
+    }
+}
+
+/// A request of the kernel to a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// Its number among those of its queue that are under way.
+    pub tag: u16,
+    /// The action; `None` for one that this version does not know.
+    pub action: Option<Action>,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub bytes: u32,
+}
+
+/// The action of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Read.
+    Read,
+    /// Write. The kernel also says which are to survive a power cut before they are complete (force
+    /// unit access); Floe takes all to be.
+    Write,
+    /// Make all completed writes survive a power cut.
+    Flush,
+    /// Forget the content.
+    Discard,
+    /// Make the range read as zeros.
+    Zero {
+        /// The space may be freed.
+        may_unmap: bool,
+    },
+}
+
+impl Request {
+    pub(crate) fn of(tag: u16, descriptor: &Descriptor) -> Self {
+        let flag = |flag: u32| descriptor.operation & flag != 0;
+        let action = match descriptor.operation & 0xff {
+            OP_READ => Some(Action::Read),
+            OP_WRITE => Some(Action::Write),
+            OP_FLUSH => Some(Action::Flush),
+            OP_DISCARD => Some(Action::Discard),
+            OP_WRITE_ZEROES => Some(Action::Zero { may_unmap: !flag(OP_NO_UNMAP) }),
+            _ => None,
+        };
+        Self {
+            tag,
+            action,
+            offset: descriptor.first_sector << 9,
+            bytes: descriptor.sectors.saturating_mul(512),
+        }
+    }
+}
+
+/// The time that the file may take to appear, and between looks at it.
+const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// An open character file. A device has at most one server that has it open.
+#[derive(Debug)]
+pub struct Character {
+    file: File,
+    device: u32,
+}
+
+impl Character {
+    /// Opens the file of a device that was just made, or whose server has ended.
+    ///
+    /// # Errors
+    /// When it cannot be opened.
+    pub fn open(device: u32) -> Result<Self, UblkError> {
+        let path = path(device);
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match OpenOptions::new().read(true).write(true).open(&path) {
+                Ok(file) => return Ok(Self { file, device }),
+                // udev may still be making it, and an earlier server closing it.
+                Err(_) if Instant::now() < until => sleep(LOOK_AGAIN),
+                Err(source) => return Err(UblkError::Character { what: "opened", device, source }),
+            }
+        }
+    }
+
+    /// Returns whether a device's file is open.
+    pub fn is_open(device: u32) -> bool {
+        let opened = OpenOptions::new().read(true).write(true).open(path(device));
+        opened.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY))
+    }
+
+    pub(crate) fn descriptor(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+
+    pub(crate) fn problem(&self, what: &'static str, source: io::Error) -> UblkError {
+        UblkError::Character { what, device: self.device, source }
+    }
+
+    /// Copies the data of a write request into a slice.
+    pub(crate) fn take_data(&self, queue: u16, tag: u16, into: &Slice) -> io::Result<()> {
+        move_all(into.len(), |done| {
+            let part = into.slice(done..into.len());
+            let offset = data_offset(queue, tag) + done as u64;
+            // SAFETY: the slice keeps its memory alive, and no reference into it exists.
+            unsafe {
+                libc::pread(
+                    self.file.as_raw_fd(),
+                    part.as_ptr().cast(),
+                    part.len(),
+                    offset as libc::off_t,
+                )
+            }
+        })
+    }
+
+    /// Copies a slice into the memory of a read request.
+    pub(crate) fn give_data(&self, queue: u16, tag: u16, from: &Slice) -> io::Result<()> {
+        move_all(from.len(), |done| {
+            let part = from.slice(done..from.len());
+            let offset = data_offset(queue, tag) + done as u64;
+            // SAFETY: the slice keeps its memory alive.
+            unsafe {
+                libc::pwrite(
+                    self.file.as_raw_fd(),
+                    part.as_ptr().cast(),
+                    part.len(),
+                    offset as libc::off_t,
+                )
+            }
+        })
+    }
+}
+
+fn path(device: u32) -> String {
+    format!("/dev/ublkc{device}")
+}
+
+/// Repeats a call that moves some bytes until all are moved.
+fn move_all(bytes: usize, mut some: impl FnMut(usize) -> isize) -> io::Result<()> {
+    let mut done = 0;
+    while done < bytes {
+        match some(done) {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            moved if moved > 0 => done += moved as usize,
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() != io::ErrorKind::Interrupted {
+                    return Err(error);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod request_tests {
+    use super::*;
+
+    #[test]
+    fn a_descriptor_is_read_with_its_flags() {
+        let read = |operation| {
+            let descriptor = Descriptor { operation, sectors: 8, first_sector: 3, address: 0 };
+            let request = Request::of(7, &descriptor);
+            assert_eq!((request.tag, request.offset, request.bytes), (7, 1536, 4096));
+            request.action
+        };
+        // The lowest byte is the operation; failfast (bit 8) and others do not matter.
+        assert_eq!(read(0x100), Some(Action::Read));
+        assert_eq!(read(1), Some(Action::Write));
+        assert_eq!(read(1 | 1 << 13), Some(Action::Write));
+        assert_eq!(read(2), Some(Action::Flush));
+        assert_eq!(read(3), Some(Action::Discard));
+        assert_eq!(read(5), Some(Action::Zero { may_unmap: true }));
+        assert_eq!(read(5 | 1 << 15), Some(Action::Zero { may_unmap: false }));
+        assert_eq!(read(15), None);
     }
 }

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
 use floe_nvme::auth::{Hash, Secret};
-use floe_nvme::host::{Access, Authentication, HostError};
-use floe_server::nvme_client::Controller;
+use floe_testkit::nvme_host::{Access, Authentication, HostError};
+use floe_testkit::nvme_host::tcp::Controller;
 use floe_testkit::{PATIENCE, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -43,7 +43,7 @@ fn use_it(access: &Access) -> Result<(), HostError> {
     let mut controller = Controller::connect(access)?;
     controller.set_queues(1)?;
     let mut queue = controller.io_queue(1, 16)?;
-    let range = floe_nvme::host::Range { namespace: 1, first: 0, blocks: 1 };
+    let range = floe_testkit::nvme_host::Range { namespace: 1, first: 0, blocks: 1 };
     queue.read(range, 512).map(drop)
 }
 

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use floe_nvme::host::{Access, ControllerData, DiscoveryEntry, HostError, Range};
+use floe_testkit::nvme_host::{Access, ControllerData, DiscoveryEntry, HostError, Range};
 use floe_server::nbd_client::Client;
-use floe_server::nvme_client::Controller;
+use floe_testkit::nvme_host::tcp::Controller;
 use floe_testkit::PATIENCE;
 
 use crate::common::{Server, Volume, floe_ok};

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use floe_nvme::host::{Access, Command, Queue, QueueOptions, Status};
+use floe_testkit::nvme_host::{Access, Command, Queue, QueueOptions, Status};
 use floe_testkit::PATIENCE;
 
 /// Types of messages.

@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use floe_nbd::client::ledger::{Content, Ledger, Message, Parsed, request_header};
 use floe_nbd::client::{ClientError, Cookie, Info, RequestError};
-use floe_nbd::error::ErrorCode;
+use floe_nbd::wire::ErrorCode;
 use floe_nbd::wire::{REQUEST_BYTES, command, command_flag, transmission_flag};
 
 use crate::buffer::{Lent, Pool, SECTOR_BYTES, Slice};

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use floe_nbd::connection::{Connection, Event};
-use floe_nbd::error::{ErrorCode, NbdError, ProtocolError, Violation};
 use floe_nbd::export::{Export, Exports};
 use floe_nbd::handshake::Tls;
 use floe_nbd::transmission::{Command, DRAIN_MAX_BYTES, Request};
+use floe_nbd::wire::{ErrorCode, NbdError, ProtocolError, Violation};
 use floe_testkit::Random;
 
 const SIZE: u64 = 1 << 20;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use floe_nbd::error::{ProtocolError, Violation};
 use floe_nbd::export::{Export, Exports};
 use floe_nbd::handshake::{
     Handshake, Negotiated, OPTION_DATA_MAX_BYTES, OPTION_SKIP_MAX_BYTES, Progress, Tls,
 };
+use floe_nbd::wire::{ProtocolError, Violation};
 
 const FIXED: u32 = 1;
 const FIXED_NO_ZEROES: u32 = 3;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use floe_nbd::connection::{Connection, Event};
-use floe_nbd::error::Violation;
 use floe_nbd::export::{Export, Exports};
 use floe_nbd::handshake::Tls;
+use floe_nbd::wire::Violation;
 
 const STARTTLS: u32 = 5;
 const TLS_REQUIRED: u32 = 0x8000_0005;

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use floe_nbd::error::{ErrorCode, NbdError, Violation};
 use floe_nbd::export::Export;
 use floe_nbd::handshake::Negotiated;
-use floe_nbd::reply::{MESSAGE_MAX_BYTES, ReplyHeader};
 use floe_nbd::transmission::{Command, Request, check, parse};
+use floe_nbd::transmission::{MESSAGE_MAX_BYTES, ReplyHeader};
+use floe_nbd::wire::{ErrorCode, NbdError, Violation};
 
 const SIZE: u64 = 1 << 20;
 

@@ -2,18 +2,18 @@
 
 use std::net::SocketAddr;
 
-use super::discovery::{self, SILENCE_MS};
+use super::access::{CHANGE_MOST_SECONDS, Port};
 use super::fabrics::Registers;
-use super::features::Features;
-use super::identify::identify;
-use super::log::{self, CHANGES_MAX, Part};
-use super::namespace::Namespaces;
-use super::notices::{Log, Notices};
-use super::subsystem::{ControllerLease, Subsystem};
-use crate::wire::IDENTIFY_BYTES;
-use crate::wire::code::{admin, fabrics, log as page};
-use crate::wire::command::Command;
-use crate::wire::status::Status;
+use super::io::{BLOCK_SHIFT, Namespace, Namespaces};
+use super::subsystem::{Controller, ControllerLease, QUEUES_MAX, Subsystem};
+use super::{
+    ASYNC_EVENTS_MAX, IN_CAPSULE_MAX_BYTES, NAMESPACE_ID_MAX, NAMESPACES_MAX, QUEUE_MAX,
+    TRANSFER_MAX_BYTES, VERSION,
+};
+use crate::wire::Status;
+use crate::wire::{ANY_CONTROLLER, DISCOVERY_NQN, IDENTIFY_BYTES};
+use crate::wire::{COMMAND_BYTES, COMPLETION_BYTES, Command};
+use crate::wire::{admin, fabrics, feature, identifier, identify, io, log, log as page};
 
 /// The state of an admin queue.
 #[derive(Debug)]
@@ -138,7 +138,7 @@ impl Admin {
         let is_discovery = self.lease.controller.discovery;
         let page = match number {
             page::DISCOVERY if is_discovery => {
-                discovery::page(subsystem, self.address, namespaces.generation())
+                discovery_page(subsystem, self.address, namespaces.generation())
             }
             page::CHANGED_NAMESPACES if !is_discovery => {
                 let ids = self.notices.changed().iter();
@@ -146,7 +146,7 @@ impl Admin {
                 bytes.resize(4 * CHANGES_MAX, 0);
                 bytes
             }
-            _ => log::page(number, command, &self.lease.controller, namespaces)?,
+            _ => log_page(number, command, &self.lease.controller, namespaces)?,
         };
         let bytes = part.cut(page)?;
         let keeps_event = command.u8(41) & 1 << 7 != 0;
@@ -182,4 +182,489 @@ impl Admin {
 fn takes(command: &Command, bytes: usize) -> Result<(), Status> {
     let fits = command.descriptor().length as usize == bytes;
     if fits { Ok(()) } else { Err(Status::SGL_LENGTH_INVALID.final_()) }
+}
+
+/// The values that a host has set.
+#[derive(Debug, Default)]
+pub(super) struct Features {
+    /// The time within which the host sends something, in milliseconds; 0 for no bound.
+    pub(super) keep_alive_ms: u32,
+    /// The events that the host wants to know of.
+    pub(super) events: u32,
+    /// Queues granted, less one, twice.
+    queues: u32,
+}
+
+impl Features {
+    pub(super) fn new(keep_alive_ms: u32) -> Self {
+        Self { keep_alive_ms, ..Self::default() }
+    }
+
+    /// Sets a feature. Returns the command's result.
+    pub(super) fn set(
+        &mut self,
+        command: &Command,
+        controller: &Controller,
+    ) -> Result<u64, Status> {
+        let value = command.word(11);
+        match command.u8(40) {
+            feature::KEEP_ALIVE => self.keep_alive_ms = value,
+            feature::ASYNC_EVENTS => self.events = value,
+            feature::QUEUES if !controller.discovery => {
+                let (submission, completion) = (value as u16, (value >> 16) as u16);
+                if submission == u16::MAX || completion == u16::MAX {
+                    return Err(Status::INVALID_FIELD.final_());
+                }
+                // A queue over TCP has both halves.
+                let wanted = submission.min(completion).min(QUEUES_MAX - 1) + 1;
+                let less_one = u32::from(controller.grant(wanted)) - 1;
+                self.queues = less_one | less_one << 16;
+                return Ok(self.queues.into());
+            }
+            feature::WRITE_CACHE if !controller.discovery && value & 1 != 0 => {}
+            feature::WRITE_CACHE if !controller.discovery => {
+                return Err(Status::FEATURE_NOT_CHANGEABLE.final_());
+            }
+            feature::ARBITRATION | feature::POWER | feature::WRITE_ATOMICITY => {} // no effect
+            _ => return Err(Status::INVALID_FIELD.final_()),
+        }
+        Ok(0)
+    }
+
+    /// Returns the value of a feature.
+    pub(super) fn get(&self, command: &Command, controller: &Controller) -> Result<u64, Status> {
+        let value = match command.u8(40) {
+            feature::KEEP_ALIVE => self.keep_alive_ms,
+            feature::ASYNC_EVENTS => self.events,
+            feature::QUEUES if !controller.discovery => self.queues,
+            feature::WRITE_CACHE if !controller.discovery => 1,
+            feature::ARBITRATION | feature::POWER | feature::WRITE_ATOMICITY => 0,
+            _ => return Err(Status::INVALID_FIELD.final_()),
+        };
+        Ok(value.into())
+    }
+}
+
+/// Logical blocks that are fast to read and write together, less one.
+const PREFERRED_BLOCKS_LESS_ONE: u16 = (4096 >> BLOCK_SHIFT) - 1;
+/// Asymmetric access: the states optimized, inaccessible and change are reported, and a namespace
+/// stays in its group.
+const ANA_CAPABILITIES: u8 = 1 << 0 | 1 << 2 | 1 << 4 | 1 << 6;
+
+/// A page of data, written in parts.
+pub(super) struct Page(Vec<u8>);
+
+impl Page {
+    pub(super) fn new(bytes: usize) -> Self {
+        Self(vec![0; bytes])
+    }
+
+    pub(super) fn put(&mut self, at: usize, bytes: &[u8]) -> &mut Self {
+        self.0[at..at + bytes.len()].copy_from_slice(bytes);
+        self
+    }
+
+    /// Puts text in a field, filled up with spaces.
+    pub(super) fn text(&mut self, at: usize, len: usize, text: &str) -> &mut Self {
+        self.0[at..at + len].fill(b' ');
+        let bytes = text.as_bytes();
+        self.put(at, &bytes[..bytes.len().min(len)])
+    }
+
+    pub(super) fn done(self) -> Vec<u8> {
+        self.0
+    }
+}
+
+/// Answers Identify.
+pub(super) fn identify(
+    command: &Command,
+    subsystem: &Subsystem,
+    controller: &Controller,
+    namespaces: &Namespaces,
+) -> Result<Vec<u8>, Status> {
+    let structure = command.u8(40);
+    let command_set = command.u8(47);
+    let id = command.namespace();
+    if structure == identify::CONTROLLER {
+        return Ok(controller_page(subsystem, controller));
+    }
+    if controller.discovery {
+        return Err(Status::INVALID_FIELD.final_());
+    }
+    match structure {
+        identify::NAMESPACE => match namespaces.find(id) {
+            Some(namespace) => Ok(namespace_page(subsystem, namespace)),
+            None if (1..=NAMESPACE_ID_MAX).contains(&id) => Ok(Page::new(IDENTIFY_BYTES).done()),
+            None => Err(Status::INVALID_NAMESPACE.final_()),
+        },
+        identify::ACTIVE_NAMESPACES if id < u32::MAX - 1 => Ok(active_list(namespaces, id)),
+        identify::DESCRIPTORS => match namespaces.find(id) {
+            Some(namespace) => Ok(descriptors(subsystem, namespace)),
+            None => Err(Status::INVALID_NAMESPACE.final_()),
+        },
+        identify::COMMAND_SET_NAMESPACE if command_set == 0 => match namespaces.find(id) {
+            Some(_) => Ok(Page::new(IDENTIFY_BYTES).done()),
+            None => Err(Status::INVALID_NAMESPACE.final_()),
+        },
+        // No limits but those of the transfer.
+        identify::COMMAND_SET_CONTROLLER if command_set == 0 => {
+            Ok(Page::new(IDENTIFY_BYTES).done())
+        }
+        _ => Err(Status::INVALID_FIELD.final_()),
+    }
+}
+
+fn controller_page(subsystem: &Subsystem, controller: &Controller) -> Vec<u8> {
+    let transfer_shift = (TRANSFER_MAX_BYTES / 4096).ilog2() as u8;
+    let nqn = if controller.discovery { DISCOVERY_NQN } else { subsystem.nqn() };
+    let mut page = Page::new(IDENTIFY_BYTES);
+    page.text(4, 20, &subsystem.serial())
+        .text(24, 40, "Floe")
+        .text(64, 8, subsystem.firmware())
+        .put(77, &[transfer_shift])
+        .put(78, &controller.id.to_le_bytes())
+        .put(80, &VERSION.to_le_bytes())
+        .put(96, &1_u32.to_le_bytes()) // host identifiers of 128 bits
+        .put(111, &[if controller.discovery { 2 } else { 1 }])
+        .put(258, &[3]) // commands to abort at once, less one
+        .put(259, &[ASYNC_EVENTS_MAX as u8 - 1])
+        .put(260, &[0x03]) // one firmware slot, read only
+        .put(261, &[1 << 2]) // log pages have offsets
+        .put(320, &10_u16.to_le_bytes()) // keep-alive in steps of a second
+        .put(514, &QUEUE_MAX.to_le_bytes())
+        // SGLs of any alignment, in-capsule offsets, transport descriptors
+        .put(536, &(1_u32 << 0 | 1 << 20 | 1 << 21).to_le_bytes())
+        .put(768, nqn.as_bytes());
+    if controller.discovery {
+        page.put(92, &feature::DISCOVERY_NOTICES.to_le_bytes());
+        return page.done();
+    }
+    let capsule = (COMMAND_BYTES + IN_CAPSULE_MAX_BYTES) / 16;
+    page.put(76, &[1 << 1 | 1 << 3]) // several controllers, asymmetric access
+        .put(92, &(feature::NAMESPACE_NOTICES | feature::ANA_NOTICES).to_le_bytes())
+        .put(261, &[1 << 1 | 1 << 2]) // commands and effects too
+        .put(342, &[CHANGE_MOST_SECONDS, ANA_CAPABILITIES])
+        .put(344, &NAMESPACE_ID_MAX.to_le_bytes()) // groups have the identifiers of namespaces
+        .put(348, &(NAMESPACES_MAX as u32).to_le_bytes()) // number of groups
+        .put(512, &[0x66, 0x44]) // entries of 64 and of 16 bytes
+        .put(516, &NAMESPACE_ID_MAX.to_le_bytes())
+        // Compare, Dataset Management, Write Zeroes, Verify
+        .put(520, &(1_u16 << 0 | 1 << 2 | 1 << 3 | 1 << 7).to_le_bytes())
+        .put(525, &[1 | 3 << 1]) // a volatile cache; Flush may name all namespaces
+        .put(540, &(NAMESPACES_MAX as u32).to_le_bytes())
+        .put(1792, &(capsule as u32).to_le_bytes())
+        .put(1796, &((COMPLETION_BYTES / 16) as u32).to_le_bytes())
+        .put(1803, &[1]); // one descriptor a command
+    page.done()
+}
+
+fn namespace_page(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
+    let blocks = namespace.blocks().to_le_bytes();
+    let preferred = PREFERRED_BLOCKS_LESS_ONE.to_le_bytes();
+    let mut page = Page::new(IDENTIFY_BYTES);
+    page.put(0, &blocks)
+        .put(8, &blocks)
+        .put(16, &blocks)
+        .put(24, &[1 << 4]) // preferred sizes are reported
+        .put(30, &[1]) // several controllers share it
+        .put(33, &[1 << 3]) // Write Zeroes may deallocate
+        .put(48, &u128::from(namespace.bytes).to_le_bytes())
+        .put(92, &namespace.access_group().to_le_bytes())
+        .put(99, &[u8::from(namespace.read_only)])
+        .put(104, &subsystem.identifier(&namespace.name))
+        .put(130, &[BLOCK_SHIFT]);
+    for at in [64, 66, 68, 70, 72] {
+        page.put(at, &preferred); // to write and to deallocate, granularity and alignment
+    }
+    page.done()
+}
+
+fn active_list(namespaces: &Namespaces, after: u32) -> Vec<u8> {
+    let ids = namespaces.iter().map(Namespace::id).filter(|&id| id > after);
+    let mut page = Page::new(IDENTIFY_BYTES);
+    for (at, id) in ids.take(IDENTIFY_BYTES / 4).enumerate() {
+        page.put(4 * at, &id.to_le_bytes());
+    }
+    page.done()
+}
+
+fn descriptors(subsystem: &Subsystem, namespace: &Namespace) -> Vec<u8> {
+    let id = subsystem.identifier(&namespace.name);
+    let mut page = Page::new(IDENTIFY_BYTES);
+    page.put(0, &[identifier::NGUID, 16])
+        .put(4, &id)
+        .put(20, &[identifier::UUID, 16])
+        .put(24, &id)
+        .put(40, &[identifier::COMMAND_SET, 1]);
+    page.done()
+}
+
+/// Most bytes of a log page that one command reads.
+const READ_MAX_BYTES: u64 = 64 << 10;
+/// Most namespaces that the log of changes lists.
+pub(super) const CHANGES_MAX: usize = 1024;
+
+/// The part of a log page that a command asks for.
+pub(super) struct Part {
+    offset: u64,
+    bytes: usize,
+}
+
+impl Part {
+    /// Reads it from the command.
+    pub(super) fn of(command: &Command) -> Result<Self, Status> {
+        let double_words = u64::from(command.word(11) & 0xffff) << 16;
+        let double_words = (double_words | u64::from(command.word(10) >> 16)) + 1;
+        let (bytes, offset) = (4 * double_words, command.u64(48));
+        if bytes > READ_MAX_BYTES || !offset.is_multiple_of(4) {
+            return Err(Status::INVALID_FIELD.final_());
+        }
+        Ok(Self { offset, bytes: bytes as usize })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Cuts it out of a page. Bytes behind the page's end are zero.
+    pub(super) fn cut(&self, mut page: Vec<u8>) -> Result<Vec<u8>, Status> {
+        if self.offset > page.len() as u64 {
+            return Err(Status::INVALID_FIELD.final_());
+        }
+        page.drain(..self.offset as usize);
+        page.resize(self.bytes, 0);
+        Ok(page)
+    }
+}
+
+/// Makes a log page, but for those of changes and of discovery.
+fn log_page(
+    number: u8,
+    command: &Command,
+    controller: &Controller,
+    namespaces: &Namespaces,
+) -> Result<Vec<u8>, Status> {
+    let unknown = Status::INVALID_LOG_PAGE.final_();
+    match number {
+        log::ERROR => Ok(Page::new(64).done()),
+        _ if controller.discovery => Err(unknown),
+        log::HEALTH => {
+            let mut page = Page::new(512);
+            page.put(1, &293_u16.to_le_bytes()).put(3, &[100, 10]); // kelvin; spare, its threshold
+            Ok(page.done())
+        }
+        log::FIRMWARE => {
+            let mut page = Page::new(512);
+            page.put(0, &[1]); // the first slot is active
+            Ok(page.done())
+        }
+        log::COMMANDS => Ok(commands()),
+        log::ANA => Ok(access(command, namespaces)),
+        _ => Err(unknown),
+    }
+}
+
+/// The commands that are supported, each with its effects.
+fn commands() -> Vec<u8> {
+    const SUPPORTED: u32 = 1 << 0;
+    const CHANGES_CONTENT: u32 = 1 << 1;
+    let mut page = Page::new(4096);
+    let mut set = |at: usize, codes: &[u8], effects: u32| {
+        for code in codes {
+            page.put(at + 4 * usize::from(*code), &effects.to_le_bytes());
+        }
+    };
+    set(
+        0,
+        &[
+            admin::GET_LOG_PAGE,
+            admin::IDENTIFY,
+            admin::ABORT,
+            admin::SET_FEATURES,
+            admin::GET_FEATURES,
+            admin::ASYNC_EVENT,
+            admin::KEEP_ALIVE,
+        ],
+        SUPPORTED,
+    );
+    set(1024, &[io::FLUSH, io::READ, io::COMPARE, io::VERIFY], SUPPORTED);
+    set(1024, &[io::WRITE, io::WRITE_ZEROES, io::DATASET_MANAGEMENT], SUPPORTED | CHANGES_CONTENT);
+    page.done()
+}
+
+/// The access to namespaces, each of which is in a group of its own.
+fn access(command: &Command, namespaces: &Namespaces) -> Vec<u8> {
+    const GROUP_BYTES: usize = 32;
+    let groups_only = command.u8(41) & 1 != 0;
+    let mut page = vec![0; 16];
+    page[..8].copy_from_slice(&namespaces.access_changes().to_le_bytes());
+    page[8..10].copy_from_slice(&(namespaces.iter().len() as u16).to_le_bytes());
+    for namespace in namespaces.iter() {
+        let mut group = [0; GROUP_BYTES];
+        group[..4].copy_from_slice(&namespace.access_group().to_le_bytes());
+        group[4] = u8::from(!groups_only); // namespaces
+        group[16] = namespace.access.code();
+        page.extend_from_slice(&group);
+        if !groups_only {
+            page.extend_from_slice(&namespace.id().to_le_bytes());
+        }
+    }
+    page
+}
+
+/// Bytes of the log's header, and of each entry.
+const ENTRY_BYTES: usize = 1024;
+/// The time after which a host that made no promise to send something is gone.
+pub(super) const SILENCE_MS: u32 = 60_000;
+
+/// Makes the log; it is empty where the address is not known. `generation` is that of the
+/// namespaces.
+fn discovery_page(subsystem: &Subsystem, address: Option<SocketAddr>, generation: u64) -> Vec<u8> {
+    const TCP: u8 = 3;
+    const NVM_SUBSYSTEM: u8 = 2;
+    const NO_SECURE_CHANNEL: u8 = 2;
+    let paths = subsystem.paths();
+    let generation = generation + paths.port_changes() + 1; // each part only grows
+    let ports = address.map_or(Vec::new(), |called| paths.ports_for(called));
+    let mut page = Page::new(ENTRY_BYTES * (1 + ports.len()));
+    page.put(0, &generation.to_le_bytes()).put(8, &(ports.len() as u64).to_le_bytes());
+    for (port, at) in ports.iter().zip((1..).map(|entry| entry * ENTRY_BYTES)) {
+        let Port { id, address } = port;
+        let family = if address.is_ipv4() { 1 } else { 2 };
+        page.put(at, &[TCP, family, NVM_SUBSYSTEM, NO_SECURE_CHANNEL])
+            .put(at + 4, &id.to_le_bytes())
+            .put(at + 6, &ANY_CONTROLLER.to_le_bytes())
+            .put(at + 8, &QUEUE_MAX.to_le_bytes())
+            .text(at + 32, 32, &address.port().to_string())
+            .put(at + 256, subsystem.nqn().as_bytes())
+            .text(at + 512, 256, &address.ip().to_string());
+    }
+    page.done()
+}
+
+/// The logs of which there are notices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Log {
+    /// Namespaces that have changed.
+    Namespaces,
+    /// Asymmetric namespace access.
+    Access,
+    /// Discovery.
+    Discovery,
+}
+
+impl Log {
+    const ALL: [Self; 3] = [Self::Namespaces, Self::Access, Self::Discovery];
+
+    /// The log with this number.
+    pub(super) fn of(page: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|log| log.page() == page)
+    }
+
+    fn page(self) -> u8 {
+        match self {
+            Self::Namespaces => log::CHANGED_NAMESPACES,
+            Self::Access => log::ANA,
+            Self::Discovery => log::DISCOVERY,
+        }
+    }
+
+    /// The bit with which a host asks for the notice.
+    fn wanted(self) -> u32 {
+        match self {
+            Self::Namespaces => feature::NAMESPACE_NOTICES,
+            Self::Access => feature::ANA_NOTICES,
+            Self::Discovery => feature::DISCOVERY_NOTICES,
+        }
+    }
+
+    /// The result of the command that waits: the type of notices, which one, and its log.
+    fn event(self) -> u64 {
+        let which = match self {
+            Self::Namespaces => 0x00,
+            Self::Access => 0x03,
+            Self::Discovery => 0xf0,
+        };
+        0x02 | which << 8 | u64::from(self.page()) << 16
+    }
+}
+
+/// The state of a log's notice.
+#[derive(Debug, Clone, Copy, Default)]
+struct Notice {
+    /// The log has changed since the host has read it.
+    is_due: bool,
+    /// The host has been told.
+    is_told: bool,
+}
+
+/// The notices of a controller.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    /// The identifiers of commands that wait for an event.
+    waiting: Vec<u16>,
+    of_logs: [Notice; Log::ALL.len()],
+    /// Namespaces that have changed since the host read the log.
+    changed: Vec<u32>,
+}
+
+impl Notices {
+    /// Has a command wait. Returns whether there is a place for it.
+    pub(super) fn wait(&mut self, id: u16) -> bool {
+        let has_place = self.waiting.len() < ASYNC_EVENTS_MAX;
+        if has_place {
+            self.waiting.push(id);
+        }
+        has_place
+    }
+
+    /// Returns whether the command with this identifier waits.
+    pub(super) fn holds(&self, id: u16) -> bool {
+        self.waiting.contains(&id)
+    }
+
+    /// Notes that a log has changed.
+    pub(super) fn log_changed(&mut self, log: Log) {
+        self.of_logs[log as usize].is_due = true;
+    }
+
+    /// Notes that namespaces have changed.
+    pub(super) fn namespaces_changed(&mut self, ids: &[u32]) {
+        for id in ids {
+            if let Err(at) = self.changed.binary_search(id)
+                && self.changed.len() <= CHANGES_MAX
+            {
+                self.changed.insert(at, *id);
+            }
+        }
+        if !ids.is_empty() {
+            self.log_changed(Log::Namespaces);
+        }
+    }
+
+    /// The namespaces that have changed, as the log lists them.
+    pub(super) fn changed(&self) -> &[u32] {
+        if self.changed.len() > CHANGES_MAX { &[u32::MAX] } else { &self.changed }
+    }
+
+    /// The host has read a log.
+    pub(super) fn log_read(&mut self, log: Log) {
+        self.of_logs[log as usize] = Notice::default();
+        if log == Log::Namespaces {
+            self.changed.clear();
+        }
+    }
+
+    /// Returns the next command to answer with an event, and the event. `wanted` is the host's
+    /// choice of events.
+    pub(super) fn next(&mut self, wanted: u32) -> Option<(u16, u64)> {
+        let is_next = |log: &Log| {
+            let notice = self.of_logs[*log as usize];
+            wanted & log.wanted() != 0 && notice.is_due && !notice.is_told
+        };
+        let log = Log::ALL.into_iter().find(is_next).filter(|_| !self.waiting.is_empty())?;
+        self.of_logs[log as usize].is_told = true;
+        Some((self.waiting.remove(0), log.event()))
+    }
 }

@@ -13,29 +13,30 @@
 //! not supported gets a status. A message that breaks the transport's rules ends the connection,
 //! and the host is told the reason.
 
-mod authenticating;
-mod commands;
-mod headers;
-mod lists;
-mod place;
-
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use super::admin::Admin;
-use super::authentication::Authentication;
-use super::calculation::Calculation;
-use super::data::Incoming;
-use super::flight::{Flight, Flights, Payload};
+use self::commands::List;
+use super::admin::{Admin, Outcome};
+use super::authentication::{Authentication, Calculation, Failed};
+use super::io::Namespaces;
 use super::io::Pieces;
-use super::message::Parameters;
-use super::namespace::Namespaces;
+use super::message::{Incoming, Sink};
+use super::message::{Parameters, digest};
 use super::request::{Answer, Failure, Request};
+use super::request::{Flight, Flights, Payload};
 use super::subsystem::{QueueLease, Subsystem};
-use crate::wire::command::Command;
-use crate::wire::pdu::{self, DIGEST_BYTES, INITIALIZE_BYTES, kind};
-use lists::List;
+use super::{IN_CAPSULE_MAX_BYTES, MESSAGE_MAX_BYTES};
+use crate::wire::Command;
+use crate::wire::Status;
+use crate::wire::pdu::{
+    self, COMMAND_CAPSULE_BYTES, DATA_BYTES, DIGEST_BYTES, Data, HEADER_BYTES, Header,
+    INITIALIZE_BYTES, Initialize, TERMINATE_BYTES, TERMINATE_MAX_BYTES, fatal, flag, kind,
+};
+use crate::wire::{admin, fabrics};
+
+mod commands;
 
 /// The meaning of a part of the input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -218,7 +219,7 @@ impl Connection {
         }
         match &mut self.state {
             State::Header { bytes, filled } => {
-                let needed = match headers::needed(&bytes[..*filled], &self.parameters) {
+                let needed = match needed(&bytes[..*filled], &self.parameters) {
                     Ok(needed) => needed,
                     Err(violation) => return Err(self.fail(violation, out)),
                 };
@@ -285,7 +286,7 @@ impl Connection {
     fn fail(&mut self, violation: Violation, out: &mut Vec<u8>) -> Violation {
         let state = std::mem::replace(&mut self.state, State::Failed(violation));
         if let (State::Header { bytes, filled }, Some((reason, information))) =
-            (state, headers::reason(violation))
+            (state, reason(violation))
         {
             let terminate = kind::CONTROLLER_TERMINATES;
             out.extend(pdu::terminate(terminate, reason, information, &bytes[..filled]));
@@ -350,7 +351,7 @@ impl Connection {
         }
     }
 
-    /// The subsystem's namespaces or its [`Paths`](super::paths::Paths) have changed. An admin
+    /// The subsystem's namespaces or its [`Paths`](super::access::Paths) have changed. An admin
     /// queue may tell its host in `out`.
     pub fn namespaces_changed(&mut self, namespaces: &Arc<Namespaces>, out: &mut Vec<u8>) {
         if let Role::Admin(admin) = &mut self.role {
@@ -404,3 +405,297 @@ impl Connection {
 
 #[cfg(test)]
 mod tests;
+
+/// Offsets of fields in a header.
+const FLAGS: u32 = 1;
+const HEADER_LENGTH: u32 = 2;
+const DATA_OFFSET: u32 = 3;
+const TOTAL_LENGTH: u32 = 4;
+
+/// Bytes of a header, with its digest, of which these are the first.
+fn needed(bytes: &[u8], parameters: &Parameters) -> Result<usize, Violation> {
+    let Some(first) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(HEADER_BYTES) };
+    let header = Header::of_bytes(first);
+    let is_initialized = parameters.data_alignment > 0;
+    let expected = match (header.kind, is_initialized) {
+        (kind::INITIALIZE_REQUEST, false) => INITIALIZE_BYTES,
+        (kind::COMMAND, true) => COMMAND_CAPSULE_BYTES,
+        (kind::HOST_DATA, true) => DATA_BYTES,
+        (kind::HOST_TERMINATES, _) => TERMINATE_BYTES,
+        (kind::INITIALIZE_REQUEST | kind::COMMAND | kind::HOST_DATA, _) => {
+            return Err(Violation::Sequence(header.kind));
+        }
+        _ => return Err(Violation::Field(0)),
+    };
+    if usize::from(header.header_bytes) != expected {
+        return Err(Violation::Field(HEADER_LENGTH));
+    }
+    let total = header.total_bytes as usize;
+    let has_digest = matches!(header.kind, kind::COMMAND | kind::HOST_DATA);
+    let whole = if has_digest { parameters.with_digest(expected) } else { expected };
+    if has_digest && (header.flags & flag::HEADER_DIGEST != 0) != parameters.header_digest {
+        return Err(Violation::Field(FLAGS));
+    }
+    let is_long_enough = match header.kind {
+        kind::INITIALIZE_REQUEST => total == expected,
+        kind::HOST_TERMINATES => (TERMINATE_BYTES..=TERMINATE_MAX_BYTES).contains(&total),
+        kind::HOST_DATA => total > whole,
+        _ => total >= whole,
+    };
+    if !is_long_enough {
+        return Err(Violation::Field(TOTAL_LENGTH));
+    }
+    Ok(whole)
+}
+
+/// The reason and the information that the host is told; `None` when it is not told.
+fn reason(violation: Violation) -> Option<(u16, u32)> {
+    Some(match violation {
+        Violation::Field(at) => (fatal::INVALID_FIELD, at),
+        Violation::Sequence(_) | Violation::QueueOverrun | Violation::QueueTaken => {
+            (fatal::SEQUENCE, 0)
+        }
+        Violation::HeaderDigest(received) => (fatal::HEADER_DIGEST, received),
+        Violation::OutOfRange => (fatal::OUT_OF_RANGE, 0),
+        Violation::LimitExceeded => (fatal::LIMIT_EXCEEDED, 0),
+        Violation::NotAllowed
+        | Violation::NotAuthenticated
+        | Violation::Terminated(_)
+        | Violation::Truncated => return None,
+    })
+}
+
+impl Connection {
+    /// Acts on a complete header.
+    fn message(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
+        let header = Header::of_bytes(bytes.first_chunk().expect("a header has these"));
+        let plain = usize::from(header.header_bytes);
+        if let Some(received) = bytes[plain..].first_chunk::<DIGEST_BYTES>() {
+            let received = u32::from_le_bytes(*received);
+            if digest(&bytes[..plain]) != received {
+                return Err(Violation::HeaderDigest(received));
+            }
+        }
+        match header.kind {
+            kind::INITIALIZE_REQUEST => {
+                self.initialize(bytes.first_chunk().expect("its length was checked"), out)?;
+                Ok(Some(Event::Nothing))
+            }
+            kind::COMMAND => {
+                let data = self.data_bytes(&header, bytes.len())?;
+                if data > IN_CAPSULE_MAX_BYTES {
+                    return Err(Violation::LimitExceeded);
+                }
+                let command = bytes[HEADER_BYTES..COMMAND_CAPSULE_BYTES].try_into();
+                let command = Command(command.expect("its length was checked"));
+                self.command(&command, data, out)
+            }
+            kind::HOST_DATA => {
+                let data = self.data_bytes(&header, bytes.len())?;
+                let fields = Data::of_bytes(bytes.first_chunk().expect("its length was checked"));
+                self.host_data(&header, &fields, data)?;
+                Ok(None)
+            }
+            _ => {
+                let reason = u16::from_le_bytes([bytes[8], bytes[9]]);
+                Err(Violation::Terminated(reason))
+            }
+        }
+    }
+
+    /// Returns the bytes of data in a message, whose header ends at `end`.
+    fn data_bytes(&self, header: &Header, end: usize) -> Result<usize, Violation> {
+        let total = header.total_bytes as usize;
+        if total == end {
+            return Ok(0);
+        }
+        let digest_bytes = self.parameters.data_digest_bytes();
+        if (header.flags & flag::DATA_DIGEST != 0) != (digest_bytes > 0) {
+            return Err(Violation::Field(FLAGS));
+        }
+        // Data needs no padding, because all headers end at a double word.
+        if usize::from(header.data_offset) != end {
+            return Err(Violation::Field(DATA_OFFSET));
+        }
+        match total.checked_sub(end + digest_bytes) {
+            Some(0) | None => Err(Violation::Field(TOTAL_LENGTH)),
+            Some(data) => Ok(data),
+        }
+    }
+
+    fn initialize(
+        &mut self,
+        bytes: &[u8; INITIALIZE_BYTES],
+        out: &mut Vec<u8>,
+    ) -> Result<(), Violation> {
+        let asked = Initialize::of_bytes(bytes);
+        if asked.format != 0 {
+            return Err(Violation::Field(8));
+        }
+        if asked.data_alignment > 31 {
+            return Err(Violation::Field(10));
+        }
+        self.parameters = Parameters {
+            header_digest: asked.digests & 1 != 0,
+            data_digest: asked.digests & 2 != 0,
+            data_alignment: 4 * (usize::from(asked.data_alignment) + 1),
+        };
+        let digests = asked.digests & 3;
+        let most = MESSAGE_MAX_BYTES;
+        let granted = Initialize { format: 0, data_alignment: 0, digests, most };
+        out.extend_from_slice(&granted.to_bytes(kind::INITIALIZE_RESPONSE));
+        Ok(())
+    }
+
+    /// Data that was asked for.
+    fn host_data(&mut self, header: &Header, fields: &Data, data: usize) -> Result<(), Violation> {
+        if !matches!(self.role, Role::Io(_)) {
+            return Err(Violation::Sequence(header.kind));
+        }
+        if fields.length as usize != data {
+            return Err(Violation::Field(16));
+        }
+        if fields.length > MESSAGE_MAX_BYTES {
+            return Err(Violation::LimitExceeded);
+        }
+        let Some(flight) = self.flights.get(fields.tag) else { return Err(Violation::Field(10)) };
+        let Payload::Asked(missing) = flight.payload else { return Err(Violation::Field(10)) };
+        if flight.id != fields.command {
+            return Err(Violation::Field(8));
+        }
+        if fields.offset != flight.length - missing || fields.length > missing {
+            return Err(Violation::OutOfRange);
+        }
+        let missing = missing - fields.length;
+        if (header.flags & flag::LAST != 0) != (missing == 0) {
+            return Err(Violation::Field(FLAGS));
+        }
+        flight.payload = if missing == 0 { Payload::None } else { Payload::Asked(missing) };
+        let sink = self.list_sink(fields.tag).unwrap_or(Sink::Payload(fields.tag));
+        let incoming = Incoming::skip(data, self.parameters.data_digest);
+        self.state = State::Data(incoming.part(0, data, sink));
+        Ok(())
+    }
+}
+
+/// The security protocol of NVMe authentication, with its parameters, in front of it.
+const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
+
+/// Returns whether a command carries a message of an authentication.
+fn is_authentication(command: &Command) -> bool {
+    command.opcode() == admin::FABRICS
+        && matches!(
+            command.fabrics_type(),
+            fabrics::AUTHENTICATION_SEND | fabrics::AUTHENTICATION_RECEIVE
+        )
+}
+
+impl Connection {
+    /// Returns whether the host has still to prove its name.
+    fn owes_proof(&self) -> bool {
+        self.authentication.as_ref().is_some_and(|it| !it.is_authenticated())
+    }
+
+    /// Acts on a command of an authentication with so many bytes in its capsule.
+    fn authenticate(
+        &mut self,
+        command: &Command,
+        data: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        let bytes = command.u32(44) as usize;
+        let is_known = [command.u8(41), command.u8(42), command.u8(43)] == PROTOCOL;
+        let invalid = Status::INVALID_FIELD.final_();
+        if !is_known || bytes == 0 || bytes > IN_CAPSULE_MAX_BYTES {
+            return Ok(Some(self.refuse(command.id(), 0, invalid, out)));
+        }
+        if command.fabrics_type() == fabrics::AUTHENTICATION_SEND {
+            return Ok(match self.gather(command, bytes, data) {
+                Ok(()) => None,
+                Err(status) => Some(self.refuse(command.id(), 0, status, out)),
+            });
+        }
+        let authentication = self.authentication.as_mut().expect("it was asked for");
+        let Some((mut message, result)) = authentication.receive(bytes) else {
+            return Ok(Some(self.refuse(command.id(), 0, invalid, out)));
+        };
+        message.resize(bytes, 0);
+        self.admin_answer(command, Ok(Outcome::Data(message)), out);
+        result.map_err(|Failed| Violation::NotAuthenticated)?;
+        self.proved()?;
+        Ok(Some(Event::Nothing))
+    }
+
+    /// An I/O queue has its number once its host has proved its name.
+    fn proved(&mut self) -> Result<(), Violation> {
+        let is_proved = !self.owes_proof();
+        match &mut self.role {
+            Role::Io(lease) if is_proved && !lease.holds() => {
+                lease.claim().map_err(|_| Violation::QueueTaken)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Acts on a message of the host. Its command is not completed before the calculation that it
+    /// needs.
+    fn authentication_sent(
+        &mut self,
+        command: &Command,
+        message: &[u8],
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Violation> {
+        let authentication = self.authentication.as_mut().expect("it was asked for");
+        let calculation = match authentication.send(message) {
+            Ok(calculation) => calculation,
+            Err(Failed) => {
+                self.complete(command.id(), 0, Status::SUCCESS, out);
+                return Err(Violation::NotAuthenticated);
+            }
+        };
+        let Some(calculation) = calculation else {
+            return self.authentication_taken(*command, out);
+        };
+        if !self.calculates_elsewhere {
+            calculation.run();
+        }
+        self.calculating = Some((*command, calculation));
+        match self.go_on_calculated(out)? {
+            Some(event) => Ok(event),
+            None => Ok(Event::Nothing),
+        }
+    }
+
+    /// Completes the command that waits for a calculation, once there is the result.
+    fn go_on_calculated(&mut self, out: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
+        let Some((command, calculation)) = &self.calculating else { return Ok(None) };
+        let Some(result) = calculation.result() else { return Ok(None) };
+        let authentication = self.authentication.as_mut().expect("it was asked for");
+        authentication.calculated(result.as_deref());
+        let command = *command;
+        self.calculating = None;
+        self.authentication_taken(command, out).map(Some)
+    }
+
+    fn authentication_taken(
+        &mut self,
+        command: Command,
+        out: &mut Vec<u8>,
+    ) -> Result<Event, Violation> {
+        self.complete(command.id(), 0, Status::SUCCESS, out);
+        self.proved()?;
+        Ok(Event::Nothing)
+    }
+
+    /// Leaves calculations to the caller, who takes each by [`Connection::calculation`]. Without
+    /// this, [`Connection::advance`] does them.
+    pub fn calculate_elsewhere(&mut self) {
+        self.calculates_elsewhere = true;
+    }
+
+    /// Returns the calculation without which the connection takes no further bytes. Advance it
+    /// again when that has been run.
+    pub fn calculation(&self) -> Option<&Calculation> {
+        self.calculating.as_ref().map(|(_, calculation)| calculation)
+    }
+}

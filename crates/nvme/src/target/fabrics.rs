@@ -5,10 +5,10 @@ use std::sync::Arc;
 use super::VERSION;
 use super::access::{NotAllowed, Proof};
 use super::subsystem::{Controller, ControllerLease, Host, QueueLease, Subsystem, check_nqn};
-use crate::wire::command::Command;
+use crate::wire::Command;
+use crate::wire::Status;
 use crate::wire::connect;
 use crate::wire::property;
-use crate::wire::status::Status;
 use crate::wire::{ANY_CONTROLLER, CONNECT_DATA_BYTES, DISCOVERY_NQN};
 
 /// Most commands of a queue in flight.

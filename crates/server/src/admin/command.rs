@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use floe_device::Spec;
 use floe_nbd::uri;
-use floe_nvme::target::paths::AccessState;
+use floe_nvme::target::access::AccessState;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 

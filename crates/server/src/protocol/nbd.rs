@@ -6,12 +6,12 @@ use std::sync::Arc;
 use floe_block::{Fault, Kind, VolumeId};
 use floe_device::{Extent, Slice};
 use floe_nbd::connection::{Connection, Event as NbdEvent};
-use floe_nbd::error::{ErrorCode, NbdError};
 use floe_nbd::export::Exports;
-use floe_nbd::extent::{self, Extent as NbdExtent};
 use floe_nbd::handshake::Tls;
-use floe_nbd::reply::ReplyHeader;
-use floe_nbd::transmission::{Command, Request as NbdRequest};
+use floe_nbd::transmission::{
+    Command, Extent as NbdExtent, ReplyHeader, Request as NbdRequest, encode_extents,
+};
+use floe_nbd::wire::{ErrorCode, NbdError};
 
 use super::{
     Answer, Broken, Event, Outbox, Protocol, ProtocolFactory, ProtocolName, Reply, Request,
@@ -90,7 +90,7 @@ impl Protocol for NbdClient {
         match result {
             Ok(Answer::Extents(extents)) => {
                 let extents: Vec<_> = extents.iter().map(extent_to_nbd).collect();
-                let payload = extent::encode(&asked, &extents);
+                let payload = encode_extents(&asked, &extents);
                 let header = ReplyHeader::block_status(&asked, payload.len());
                 out.send_copy(header.as_bytes(), &payload);
             }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use floe_device::{Completion, Device, OpenError, Operation, Pool, Ring};
-use floe_nvme::target::paths::AccessState;
+use floe_nvme::target::access::AccessState;
 use floe_nvme::target::subsystem::Subsystem;
 
 use crate::limits::Limits;

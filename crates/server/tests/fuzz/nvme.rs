@@ -8,10 +8,10 @@ use floe_nvme::target::access::{AccessRules, HostSecrets};
 use floe_nvme::target::connection::Connection;
 use floe_nvme::target::digest;
 use floe_nvme::target::subsystem::Subsystem;
-use floe_nvme::wire::code::{admin, fabrics, feature, io, log};
-use floe_nvme::wire::command::{Command, Descriptor};
 use floe_nvme::wire::pdu::{Data, Header, Initialize, flag, kind};
 use floe_nvme::wire::{ANY_CONTROLLER, connect, descriptor, property};
+use floe_nvme::wire::{Command, Descriptor};
+use floe_nvme::wire::{admin, fabrics, feature, io, log};
 
 use super::cut::{Cut, Random};
 use super::serving::answers;

@@ -1,8 +1,8 @@
 //! A connection by itself: any cut of the same bytes means the same.
 
 use floe_nbd::connection::{Connection, Event};
-use floe_nbd::error::{ProtocolError, Violation};
 use floe_nbd::handshake::Tls;
+use floe_nbd::wire::{ProtocolError, Violation};
 
 use super::cut::Cut;
 use super::exports;

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::TcpListener;
 
-use floe_nbd::error::ErrorCode;
 use floe_nbd::uri::Uri;
+use floe_nbd::wire::ErrorCode;
 use floe_server::nbd_client::{Client, ClientError, Options};
 
 const OLD_GREETING: &[u8] = b"NBDMAGICIHAVEOPT\0\0";

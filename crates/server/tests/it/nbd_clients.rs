@@ -10,13 +10,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use floe_nbd::connection::{Connection, Event};
-use floe_nbd::error::ErrorCode;
 use floe_nbd::export::{Export, Exports};
-use floe_nbd::extent::{self, Extent};
 use floe_nbd::handshake::Tls;
-use floe_nbd::reply::ReplyHeader;
-use floe_nbd::transmission::{Command, Request};
+use floe_nbd::transmission::{Command, Extent, ReplyHeader, Request, encode_extents};
 use floe_nbd::uri::{Address, Uri};
+use floe_nbd::wire::ErrorCode;
 use floe_server::nbd_client::{Client, ClientError, Options, Reply};
 use floe_testkit::{PATIENCE, is_installed, run};
 
@@ -113,7 +111,7 @@ fn carry_out(
             Extent { bytes: block.len() as u64, hole: empty, zero: empty }
         });
         let extents: Vec<_> = extents.collect();
-        let payload = extent::encode(request, &extents);
+        let payload = encode_extents(request, &extents);
         out.extend_from_slice(ReplyHeader::block_status(request, payload.len()).as_bytes());
         return out.extend(payload);
     }

@@ -4,10 +4,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use floe_block::WriteMode;
-use floe_nvme::wire::code::{admin, fabrics, feature, io};
-use floe_nvme::wire::command::{Command, Completion, Descriptor};
+use floe_nvme::wire::Status;
 use floe_nvme::wire::pdu::{self, Data, Header, Initialize, flag, kind};
-use floe_nvme::wire::status::Status;
+use floe_nvme::wire::{Command, Completion, Descriptor};
+use floe_nvme::wire::{admin, fabrics, feature, io};
 use floe_nvme::wire::{connect, descriptor, property};
 use floe_testkit::PATIENCE;
 

@@ -9,8 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use floe_nvme::host::Access;
-use floe_server::nvme_client::Controller;
+use floe_testkit::nvme_host::Access;
+use floe_testkit::nvme_host::tcp::Controller;
 use floe_testkit::run;
 
 use crate::common::{Server, Volume, floe, floe_ok, text};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use floe_nbd::error::ErrorCode;
+use floe_nbd::wire::ErrorCode;
 use floe_server::nbd_client::{Client, ClientError};
 use floe_testkit::{Ceph, pattern, wait_until};
 use rustix::process::{Pid, Signal, kill_process};

@@ -1,21 +1,20 @@
 //! Commands: from a capsule to requests or an answer.
 
-use super::authenticating::is_authentication;
-use super::place::{Place, place};
+use super::is_authentication;
 use super::{Connection, Event, Role, State, Violation};
-use crate::target::QUEUE_MAX;
 use crate::target::admin::{Admin, Outcome};
 use crate::target::authentication::Authentication;
-use crate::target::data::{Incoming, Sink};
 use crate::target::fabrics::{self, Connected, ConnectedQueue, Refused};
-use crate::target::flight::{Flight, Flights, NoPlace, Payload};
 use crate::target::io::{self, Pieces, Plan, Range};
 use crate::target::message::Bytes;
+use crate::target::message::{Incoming, Sink};
 use crate::target::request::{Answer, Failure, Request, RequestKind};
-use crate::wire::code::{admin, fabrics as fabrics_code};
-use crate::wire::command::{Command, Completion, FLAG_SGL};
-use crate::wire::status::Status;
-use crate::wire::{ALL_NAMESPACES, CONNECT_DATA_BYTES, connect};
+use crate::target::request::{Flight, Flights, NoPlace, Payload};
+use crate::target::{IN_CAPSULE_MAX_BYTES, QUEUE_MAX};
+use crate::wire::Status;
+use crate::wire::{ALL_NAMESPACES, CONNECT_DATA_BYTES, connect, descriptor};
+use crate::wire::{Command, Completion, FLAG_SGL};
+use crate::wire::{admin, fabrics as fabrics_code};
 
 impl Connection {
     /// Acts on a command with so many bytes of data in its capsule.
@@ -375,5 +374,112 @@ impl Connection {
             self.parameters.response(if payload { &mut after } else { &mut before }, &completion);
         }
         Some(Answer { before, payload, after })
+    }
+}
+
+/// A command that needs its list.
+#[derive(Debug)]
+pub(super) struct List {
+    tag: u16,
+    command: Command,
+    /// The bytes that have come.
+    data: Vec<u8>,
+}
+
+impl Connection {
+    /// Begins a command whose list is to be asked for.
+    pub(super) fn ask_for_list(
+        &mut self,
+        command: &Command,
+        bytes: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        let id = command.id();
+        if bytes > IN_CAPSULE_MAX_BYTES {
+            return Ok(Some(self.refuse(id, 0, Status::SGL_LENGTH_INVALID.final_(), out)));
+        }
+        let flight = Flight { payload: Payload::Unasked, ..Flight::new(id, bytes as u32) };
+        let tag = match self.flights.begin(flight) {
+            Ok(tag) => tag,
+            Err(why) => return self.no_place(id, why, out).map(Some),
+        };
+        self.lists.push_back(List { tag, command: *command, data: Vec::new() });
+        if self.lists.len() == 1 {
+            self.ready(tag, out);
+        }
+        Ok(None)
+    }
+
+    /// The sink of data with this tag, if that is part of a list.
+    pub(super) fn list_sink(&mut self, tag: u16) -> Option<Sink> {
+        let list = self.lists.front_mut().filter(|list| list.tag == tag)?;
+        Some(Sink::List(std::mem::take(&mut list.data)))
+    }
+
+    /// A message has brought the list up to this.
+    pub(super) fn list_part(
+        &mut self,
+        data: Vec<u8>,
+        is_intact: Option<bool>,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Event>, Violation> {
+        let list = self.lists.front_mut().expect("data came for it");
+        let flight = self.flights.get(list.tag).expect("it waits for its list");
+        flight.damaged |= is_intact == Some(false);
+        if flight.payload != Payload::None {
+            list.data = data;
+            return Ok(None);
+        }
+        let (tag, command, is_damaged) = (list.tag, list.command, flight.damaged);
+        self.lists.pop_front();
+        if let Some(next) = self.lists.front() {
+            self.ready(next.tag, out);
+        }
+        let pieces = match is_damaged {
+            true => Err(Status::TRANSIENT_TRANSPORT_ERROR), // the host may send it again
+            false => io::ranges(&command, &data, &self.namespaces),
+        };
+        match pieces {
+            Ok(pieces) => {
+                self.state = State::Issue(tag, pieces);
+                Ok(None)
+            }
+            Err(status) => {
+                let flight = self.flights.end(tag).expect("it was there");
+                Ok(Some(self.refuse(flight.id, 0, status, out)))
+            }
+        }
+    }
+}
+
+/// The place of a command's data from the host.
+pub(super) enum Place {
+    /// In the capsule, behind so many bytes.
+    Capsule { before: usize },
+    /// It is to be asked for.
+    Transport,
+}
+
+/// Finds the data of a command that transfers so many bytes. `data` bytes are in the capsule.
+pub(super) fn place(
+    command: &Command,
+    bytes: usize,
+    data: usize,
+    to_controller: bool,
+) -> Result<Place, Status> {
+    let described = command.descriptor();
+    if described.length as usize != bytes {
+        return Err(Status::SGL_LENGTH_INVALID.final_());
+    }
+    match described.kind {
+        descriptor::TRANSPORT => Ok(Place::Transport),
+        descriptor::IN_CAPSULE if to_controller => {
+            let before = usize::try_from(described.address).unwrap_or(usize::MAX);
+            match before.checked_add(bytes) {
+                Some(end) if end <= data => Ok(Place::Capsule { before }),
+                _ => Err(Status::SGL_OFFSET_INVALID.final_()),
+            }
+        }
+        _ => Err(Status::SGL_TYPE_INVALID.final_()),
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 use floe_block::WriteMode;
-use floe_nbd::error::ErrorCode;
+use floe_nbd::wire::ErrorCode;
 use floe_server::admin::client as admin;
 use floe_server::nbd_client::{Client, ClientError};
 use floe_testkit::{patiently, pattern};

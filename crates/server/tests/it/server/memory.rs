@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use floe_block::{MemoryWrite, WriteMode};
 use floe_device::MemoryDevice;
-use floe_nbd::error::ErrorCode;
+use floe_nbd::wire::ErrorCode;
 use floe_server::ServeError;
 use floe_server::admin::client as admin;
 use floe_server::nbd_client::{Client, ClientError};

@@ -16,7 +16,7 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
-use floe_nbd::error::ErrorCode;
+use floe_nbd::wire::ErrorCode;
 use floe_nbd::wire::command;
 
 use crate::rig::{Gate, MEMORIES, Rig, Setup, VOLUME, drained, header, simple_reply};

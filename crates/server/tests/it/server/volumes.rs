@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use floe_block::WriteMode;
 use floe_device::MemoryDevice;
-use floe_nbd::error::ErrorCode;
+use floe_nbd::wire::ErrorCode;
 use floe_nbd::wire::command;
 use floe_server::admin::client::{self as admin, AdminError};
 use floe_server::admin::{NewVolume, Resize};

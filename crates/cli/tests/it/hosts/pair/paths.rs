@@ -2,8 +2,8 @@
 
 use std::net::TcpListener;
 
-use floe_nvme::host::{Access, ControllerData, HostError, Range};
-use floe_server::nvme_client::Controller;
+use floe_testkit::nvme_host::{Access, ControllerData, HostError, Range};
+use floe_testkit::nvme_host::tcp::Controller;
 use floe_server::pair::Role;
 use floe_testkit::{Ceph, PATIENCE, wait_until};
 

@@ -4,10 +4,10 @@ use proptest::prelude::*;
 
 use super::hosts::*;
 use crate::target::digest;
-use crate::wire::code::{admin, fabrics, identify, io};
-use crate::wire::command::{Command, Completion};
+use crate::wire::Status;
 use crate::wire::pdu::{self, Data, Header, flag, kind};
-use crate::wire::status::Status;
+use crate::wire::{Command, Completion};
+use crate::wire::{admin, fabrics, identify, io};
 
 /// Both digests.
 const DIGESTS: u8 = 3;

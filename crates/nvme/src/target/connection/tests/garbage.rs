@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::hosts::*;
-use crate::wire::code::io;
-use crate::wire::command::Command;
+use crate::wire::Command;
+use crate::wire::io;
 
 /// A good session with some bytes changed.
 fn damaged(good: Vec<u8>, damage: &[(usize, u8)]) -> Vec<u8> {

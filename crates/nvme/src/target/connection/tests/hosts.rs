@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
+use crate::target::access::AccessState;
 use crate::target::connection::{Connection, Event, Violation};
 use crate::target::digest;
-use crate::target::namespace::{Namespace, Namespaces};
-use crate::target::paths::AccessState;
+use crate::target::io::{Namespace, Namespaces};
 use crate::target::request::{Failure, Request, RequestKind};
 use crate::target::subsystem::Subsystem;
-use crate::wire::code::{admin, fabrics, feature};
-use crate::wire::command::{Command, Completion, Descriptor};
 use crate::wire::pdu::{self, Data, Header, Initialize, flag, kind};
+use crate::wire::{Command, Completion, Descriptor};
+use crate::wire::{admin, fabrics, feature};
 use crate::wire::{connect, descriptor, property};
 
 pub(super) const NQN: &str = "nqn.2026-11.io.example:a";

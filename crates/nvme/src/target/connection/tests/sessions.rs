@@ -6,12 +6,12 @@ use proptest::prelude::*;
 
 use super::hosts::*;
 use crate::target::connection::Violation;
-use crate::target::namespace::{Namespace, Namespaces};
-use crate::wire::code::{admin, fabrics, feature, identify, io, log};
-use crate::wire::command::{Command, Completion, Descriptor};
+use crate::target::io::{Namespace, Namespaces};
+use crate::wire::Status;
 use crate::wire::pdu::{Data, fatal};
 use crate::wire::property;
-use crate::wire::status::Status;
+use crate::wire::{Command, Completion, Descriptor};
+use crate::wire::{admin, fabrics, feature, identify, io, log};
 
 pub(super) fn status_of(said: &[Said]) -> Status {
     let Some(Said::Completed(Completion { status, .. })) = said.last() else {

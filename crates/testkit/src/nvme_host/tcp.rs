@@ -1,4 +1,4 @@
-//! A blocking NVMe host over TCP: [`floe_nvme::host`] on a [`TcpSocket`].
+//! A blocking NVMe host over TCP: the other files on a [`TcpSocket`].
 //!
 //! Sends are non-blocking so that a host with much in flight can receive while its socket is full;
 //! receives block.
@@ -7,16 +7,16 @@ use std::io::{self, ErrorKind, Read};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use floe_nvme::host::{HostError, Transport};
+use super::{HostError, Transport};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 
 /// A controller that is reached over TCP.
-pub type Controller = floe_nvme::host::Controller<TcpSocket>;
+pub type Controller = super::Controller<TcpSocket>;
 
 /// An I/O queue over TCP.
-pub type IoQueue = floe_nvme::host::IoQueue<TcpSocket>;
+pub type IoQueue = super::IoQueue<TcpSocket>;
 
 /// A TCP connection to a controller.
 #[derive(Debug)]

@@ -2,12 +2,12 @@
 //!
 //! Source: NVMe Base Specification 2.0, section 8.13 "NVMe In-band Authentication".
 
+use super::command::Transport;
 use super::command::{Command, Payload, fabrics};
+use super::command::{HostError, broken};
+use super::command::{u16_at, u32_at};
 use super::connection::Connection;
-use super::error::{HostError, broken};
-use super::pdu::{u16_at, u32_at};
-use super::transport::Transport;
-use crate::auth::{Group, Hash, Random, Secret};
+use floe_nvme::auth::{Group, Hash, Random, Secret};
 
 /// SECP: the security protocol of NVMe authentication.
 const SECURITY_PROTOCOL: u8 = 0xE9;

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::command::Command;
-use super::error::{CommandError, HostError};
+use super::command::Transport;
+use super::command::{CommandError, HostError};
 use super::queue::{Completion, Queue, QueueOptions};
-use super::transport::Transport;
 
 const BUFFER_BYTES: usize = 64 << 10;
 
