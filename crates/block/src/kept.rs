@@ -9,10 +9,9 @@ use super::journal::{NO_SUM, Salvage, WrongCopy};
 use crate::cache::BlockCache;
 use crate::config::{Config, ConfigError};
 use crate::geometry::{SECTOR_BYTES, Sectors, VolumeId};
-use crate::journal::PartJournal;
 use crate::journal::{
-    self, CacheJudge, Change, Io, Mend, NewCache, Restored, RestoredBlock, Standing, StoreError,
-    Sums, Superblock, Volume,
+    self, CacheJudge, Change, Io, Mend, NewCache, PartJournal, Restored, RestoredBlock, Standing,
+    StoreError, Sums, Superblock, Volume,
 };
 
 /// A cache that was read from its device and is not served yet.

@@ -11,14 +11,12 @@
 
 use std::time::Duration;
 
-use self::ledger::Requests;
+use self::ledger::{Requests, request_header};
 use crate::uri::Uri;
-use crate::wire::ErrorCode;
 use crate::wire::{
-    self, client_flag, command, command_flag, handshake_flag, info, option, option_reply,
-    transmission_flag, u16_at, u32_at, u64_at,
+    self, ErrorCode, client_flag, command, command_flag, handshake_flag, info, option,
+    option_reply, transmission_flag, u16_at, u32_at, u64_at,
 };
-use ledger::request_header;
 
 pub mod ledger;
 

@@ -15,8 +15,7 @@ use std::sync::Arc;
 use super::export::{Export, Exports};
 use super::wire::{self, client_flag, handshake_flag, option, option_reply, u32_at, u64_at};
 use crate::export::{BASE_ALLOCATION, BASE_ALLOCATION_ID, selected_context};
-use crate::wire::{ProtocolError, Violation};
-use crate::wire::{info, u16_at};
+use crate::wire::{ProtocolError, Violation, info, u16_at};
 
 /// Longest option data looked at: a longest export name and more information requests than exist.
 pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;

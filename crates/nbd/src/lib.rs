@@ -3,8 +3,8 @@
 //! The server side is plain state machines: bytes a client sent go in, answers and requests come
 //! out. [`connection::Connection`] is the one a socket server drives; it is a
 //! [`handshake::Handshake`] first and a stream of [`transmission::Request`]s afterwards, each
-//! answered with a [`crate::transmission::ReplyHeader`] that the payload follows. [`client::Client`] is the other
-//! end, over any [`client::Transport`], and [`uri::Uri`] an address.
+//! answered with a [`transmission::ReplyHeader`] that the payload follows. [`client::Client`] is
+//! the other end, over any [`client::Transport`], and [`uri::Uri`] an address.
 //!
 //! Specification: `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>. Spoken: fixed
 //! newstyle negotiation, TLS, simple and structured replies, the metadata context

@@ -14,10 +14,9 @@ use super::handshake::Negotiated;
 use super::wire::{REQUEST_BYTES, REQUEST_MAGIC, command, command_flag, u16_at, u32_at, u64_at};
 use crate::export::BASE_ALLOCATION_ID;
 use crate::wire::{
-    CHUNK_HEADER_BYTES, EXTENT_BYTES, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
-    STRUCTURED_REPLY_MAGIC, chunk, state,
+    CHUNK_HEADER_BYTES, EXTENT_BYTES, ErrorCode, NbdError, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
+    STRUCTURED_REPLY_MAGIC, Violation, chunk, state,
 };
-use crate::wire::{ErrorCode, NbdError, Violation};
 
 /// Longest payload of a refused write that is received and thrown away. A longer one costs the
 /// connection.

@@ -1,7 +1,8 @@
 //! Rigs that the tests and benchmarks of several crates share. No program contains this crate.
 //!
-//! It knows devices, and keys of NVMe hosts, and nothing above them. A crate's unit tests see another copy of their crate
-//! than this one does, so those of `device` use only what knows no device.
+//! It knows devices, the keys of NVMe hosts, and nothing above them. A crate's unit tests see
+//! another copy of their crate than this one does, so those of `device` use only what knows no
+//! device.
 
 pub mod allocations;
 #[cfg(feature = "devices")]

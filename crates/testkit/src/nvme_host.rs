@@ -1,9 +1,9 @@
-//! The side that reads and writes namespaces: a blocking NVMe/TCP host over any [`Transport`].
+//! A blocking NVMe/TCP host over any [`Transport`]: the side that reads and writes namespaces.
 //!
 //! [`Queue`] is a pure state machine for one connection: commands go in and bytes come out, bytes
-//! go in and completions come out. [`Connection`] drives one over a transport, and [`Controller`]
-//! and [`IoQueue`] are its admin and its I/O use; [`tcp`] has a transport. Everything here is written from the
-//! specifications alone and shares no encoding with `floe_nvme::target`, so that tests of one
+//! go in and completions come out. [`Connection`] drives one over a transport ([`tcp`] has one).
+//! [`Controller`] and [`IoQueue`] are its admin and its I/O use. Everything here is written from
+//! the specifications alone and shares no encoding with `floe_nvme::target`, so that tests of one
 //! against the other compare two readings.
 //!
 //! Invariants: a controller can make the host keep no more than the commands in flight ask for, and

@@ -13,9 +13,7 @@ use io_uring::opcode::UringCmd80;
 use io_uring::types::Fd;
 use io_uring::{IoUring, cqueue, squeue};
 
-use crate::abi::Parameters;
-use crate::abi::UblkError;
-use crate::abi::{self, ControlCommand, DeviceRecord, ParameterRecord};
+use crate::abi::{self, ControlCommand, DeviceRecord, ParameterRecord, Parameters, UblkError};
 
 const CONTROL: &str = "/dev/ublk-control";
 

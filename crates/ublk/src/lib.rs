@@ -18,10 +18,7 @@ mod control;
 mod memory;
 mod queue;
 
-pub use abi::Parameters;
-pub use abi::UblkError;
+pub use abi::{Parameters, UblkError};
 pub use control::{Control, DeviceInfo, NewDevice, State, block_path};
 pub use memory::{protect_memory, ready_thread};
-pub use queue::Character;
-pub use queue::Queue;
-pub use queue::{Action, Request};
+pub use queue::{Action, Character, Queue, Request};

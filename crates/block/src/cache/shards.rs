@@ -3,8 +3,7 @@
 //! Whatever may cause events goes through [`Shards::at`], [`Shards::of_op`] or [`Shards::each`],
 //! which mark the shards that they return as *stirred*.
 
-use super::fetch_size::FetchSize;
-use super::fetch_size::Price;
+use super::fetch_size::{FetchSize, Price};
 use crate::config::Config;
 use crate::exchange::{ForeignPiece, Message, PartId};
 use crate::geometry::{BlockSizes, SECTOR_BYTES, Sectors, VolumeId};

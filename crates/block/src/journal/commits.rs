@@ -8,8 +8,7 @@
 
 use std::collections::VecDeque;
 
-use crate::cache::shards::ROUTER;
-use crate::cache::shards::Shards;
+use crate::cache::shards::{ROUTER, Shards};
 use crate::geometry::VolumeId;
 use crate::join::{Fault, RequestId};
 use crate::locks::Turns;

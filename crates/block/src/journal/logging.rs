@@ -2,9 +2,8 @@
 //! durable.
 //!
 //! In a persistent cache, each change of the mapping is *noted*. It becomes a record in the shard's
-//! log, durable with the next *commit* of the part (`cache/commits.rs`). *Settlements*
-//! (`cache/commits.rs`) flush the backing device's own write cache. A task waits for either as for
-//! an operation of a device.
+//! log, durable with the next *commit* of the part (`commits.rs`). *Settlements* flush the
+//! backing device's own write cache. A task waits for either as for an operation of a device.
 //!
 //! The state in memory never promises more than the log:
 //!

@@ -8,8 +8,7 @@
 
 use zerocopy::little_endian::U64;
 
-use super::record::Statement;
-use super::record::{BlockAt, Change, NO_SUM, Standing};
+use super::record::{BlockAt, Change, NO_SUM, Standing, Statement};
 use crate::bits::Bits;
 use crate::geometry::{BlockSizes, Class, Extent, SECTOR_BYTES, Sectors, VolumeId};
 use crate::mapping::index::Index;

@@ -19,13 +19,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 use super::io::{Io, Mend, Units};
-use super::layout::Layout;
-use super::layout::StoreError;
+use super::layout::{Layout, StoreError};
 use super::map::Map;
 use super::page::{Kind, Owner, PAGE_BYTES, Page, PageBytes, Stamp, looks_like, read};
 use super::record::decode;
-use super::writer::Resume;
-use super::writer::{chain, summary};
+use super::writer::{Resume, chain, summary};
 
 /// The first sequence number of a log.
 pub(super) const FIRST_SEQ: u64 = 1;

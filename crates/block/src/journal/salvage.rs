@@ -19,12 +19,13 @@ use std::collections::BTreeMap;
 use super::io::Io;
 use super::layout::StoreError;
 use super::map::Map;
-use super::page::{Kind, PAGE_BYTES, Page, PageBytes, Stamp, blank, looks_like, read, seal};
-use super::page::{MOST_COVERED, Parity, by_checksum};
+use super::page::{
+    Kind, MOST_COVERED, PAGE_BYTES, Page, PageBytes, Parity, Stamp, blank, by_checksum, looks_like,
+    read, seal,
+};
 use super::record::decode;
 use super::restore::{Complete, FIRST_SEQ, Reader};
-use super::writer::Resume;
-use super::writer::{chain, summary};
+use super::writer::{Resume, chain, summary};
 use crate::geometry::{Sectors, VolumeId};
 
 /// The remains of a damaged journal.

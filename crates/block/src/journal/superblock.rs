@@ -10,8 +10,7 @@ use floe_policy::admission::Calibrated;
 use zerocopy::little_endian::{F64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::layout::StoreError;
-use super::layout::{Layout, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, VERSION};
+use super::layout::{Layout, SUPERBLOCK_BYTES, SUPERBLOCK_OFFSETS, StoreError, VERSION};
 use super::page::checksum;
 use crate::geometry::{BlockSizes, SECTOR_BYTES, VolumeId};
 

@@ -14,8 +14,7 @@ use super::parts::Parts;
 use crate::geometry::{Class, Place, Sectors};
 use crate::journal::Standing;
 use crate::locks::TaskId;
-use crate::mapping::directory::largest_fitting;
-use crate::mapping::directory::{Block, Origin, Room};
+use crate::mapping::directory::{Block, Origin, Room, largest_fitting};
 use crate::tasks::{Because, Part, Step, Work, common};
 
 /// The result of the search for a block.

@@ -12,10 +12,10 @@
 use std::collections::VecDeque;
 
 use super::{ClientError, Cookie, Info, Reply, RequestError, Transport};
-use crate::wire::ErrorCode;
 use crate::wire::{
-    CHUNK_HEADER_BYTES, REQUEST_BYTES, REQUEST_MAGIC, SIMPLE_REPLY_BYTES, SIMPLE_REPLY_MAGIC,
-    STRING_MAX_BYTES, STRUCTURED_REPLY_MAGIC, chunk, command, u16_at, u32_at, u64_at,
+    CHUNK_HEADER_BYTES, ErrorCode, REQUEST_BYTES, REQUEST_MAGIC, SIMPLE_REPLY_BYTES,
+    SIMPLE_REPLY_MAGIC, STRING_MAX_BYTES, STRUCTURED_REPLY_MAGIC, chunk, command, u16_at, u32_at,
+    u64_at,
 };
 
 /// The requests that a server has not answered.

@@ -10,10 +10,10 @@ use super::{
     ASYNC_EVENTS_MAX, IN_CAPSULE_MAX_BYTES, NAMESPACE_ID_MAX, NAMESPACES_MAX, QUEUE_MAX,
     TRANSFER_MAX_BYTES, VERSION,
 };
-use crate::wire::Status;
-use crate::wire::{ANY_CONTROLLER, DISCOVERY_NQN, IDENTIFY_BYTES};
-use crate::wire::{COMMAND_BYTES, COMPLETION_BYTES, Command};
-use crate::wire::{admin, fabrics, feature, identifier, identify, io, log, log as page};
+use crate::wire::{
+    ANY_CONTROLLER, COMMAND_BYTES, COMPLETION_BYTES, Command, DISCOVERY_NQN, IDENTIFY_BYTES,
+    Status, admin, fabrics, feature, identifier, identify, io, log, log as page,
+};
 
 /// The state of an admin queue.
 #[derive(Debug)]

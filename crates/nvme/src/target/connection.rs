@@ -20,21 +20,16 @@ use std::sync::Arc;
 use self::commands::List;
 use super::admin::{Admin, Outcome};
 use super::authentication::{Authentication, Calculation, Failed};
-use super::io::Namespaces;
-use super::io::Pieces;
-use super::message::{Incoming, Sink};
-use super::message::{Parameters, digest};
-use super::request::{Answer, Failure, Request};
-use super::request::{Flight, Flights, Payload};
+use super::io::{Namespaces, Pieces, Range};
+use super::message::{Incoming, Parameters, Sink, digest};
+use super::request::{Flight, Flights, Payload, Request};
 use super::subsystem::{QueueLease, Subsystem};
 use super::{IN_CAPSULE_MAX_BYTES, MESSAGE_MAX_BYTES};
-use crate::wire::Command;
-use crate::wire::Status;
 use crate::wire::pdu::{
     self, COMMAND_CAPSULE_BYTES, DATA_BYTES, DIGEST_BYTES, Data, HEADER_BYTES, Header,
     INITIALIZE_BYTES, Initialize, TERMINATE_BYTES, TERMINATE_MAX_BYTES, fatal, flag, kind,
 };
-use crate::wire::{admin, fabrics};
+use crate::wire::{Command, Completion, Status, admin, fabrics};
 
 mod commands;
 
@@ -129,6 +124,16 @@ enum State {
 
 const NEXT_HEADER: State = State::Header { bytes: [0; INITIALIZE_BYTES + DIGEST_BYTES], filled: 0 };
 
+impl State {
+    /// Gives a part of the capsule's data to a sink.
+    fn give(&mut self, before: usize, bytes: usize, sink: Sink) {
+        match std::mem::replace(self, NEXT_HEADER) {
+            Self::Data(incoming) => *self = Self::Data(incoming.part(before, bytes, sink)),
+            _ => unreachable!("the capsule has data"),
+        }
+    }
+}
+
 /// The submission queue, as the host sees it.
 #[derive(Debug)]
 struct Queue {
@@ -137,6 +142,13 @@ struct Queue {
     head: u16,
     /// The host counts free places, so it is told the head in a completion for each command.
     flow_control: bool,
+}
+
+impl Queue {
+    fn completion(&self, id: u16, result: u64, status: Status) -> Completion {
+        let queue_head = if self.flow_control { self.head } else { u16::MAX };
+        Completion { result, queue_head, id, status }
+    }
 }
 
 /// The state of one connection.
@@ -237,7 +249,8 @@ impl Connection {
                 match self.message(&header[..needed], out) {
                     Ok(event) => Ok((taken, event)),
                     Err(violation) => {
-                        self.keep_header(&header[..needed]);
+                        // for the complaint about it
+                        self.state = State::Header { bytes: header, filled: needed };
                         Err(self.fail(violation, out))
                     }
                 }
@@ -263,23 +276,21 @@ impl Connection {
             State::Issue(tag, pieces) => {
                 let tag = *tag;
                 if let Some((kind, range)) = pieces.next() {
-                    return Ok((0, Some(self.issue(tag, kind, range))));
+                    let flight = self.flights.get(tag).expect("it is in flight while they come");
+                    flight.pending += 1;
+                    let Range { volume, offset, bytes } = range;
+                    let length = bytes as u32;
+                    let request = Request { tag, volume, kind, offset, length, in_capsule: false };
+                    return Ok((0, Some(Event::Request(request))));
                 }
                 self.state = NEXT_HEADER;
-                if let Some(answer) = self.answer(tag, Ok(()), || 0) {
+                if let Some(answer) = self.reply(tag, Ok(()), || 0) {
                     out.extend_from_slice(answer.before.as_slice());
                 }
                 Ok((0, None))
             }
             State::Failed(violation) => Err(*violation),
         }
-    }
-
-    /// Puts back the header of a broken message, for the complaint about it.
-    fn keep_header(&mut self, header: &[u8]) {
-        let mut bytes = [0; INITIALIZE_BYTES + DIGEST_BYTES];
-        bytes[..header.len()].copy_from_slice(header);
-        self.state = State::Header { bytes, filled: header.len() };
     }
 
     /// Tells the host of a violation, and takes nothing more.
@@ -326,17 +337,6 @@ impl Connection {
         if let State::Data(incoming) = &mut self.state {
             incoming.digest(payload);
         }
-    }
-
-    /// Answers a request. Returns the bytes to send when it was the last of its command. The digest
-    /// of a read's data is asked for where it is sent.
-    pub fn reply(
-        &mut self,
-        tag: u16,
-        result: Result<(), Failure>,
-        digest: impl FnOnce() -> u32,
-    ) -> Option<Answer> {
-        self.answer(tag, result, digest)
     }
 
     /// The input has ended.
@@ -401,71 +401,7 @@ impl Connection {
     pub fn in_flight(&self) -> usize {
         self.flights.len()
     }
-}
 
-#[cfg(test)]
-mod tests;
-
-/// Offsets of fields in a header.
-const FLAGS: u32 = 1;
-const HEADER_LENGTH: u32 = 2;
-const DATA_OFFSET: u32 = 3;
-const TOTAL_LENGTH: u32 = 4;
-
-/// Bytes of a header, with its digest, of which these are the first.
-fn needed(bytes: &[u8], parameters: &Parameters) -> Result<usize, Violation> {
-    let Some(first) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(HEADER_BYTES) };
-    let header = Header::of_bytes(first);
-    let is_initialized = parameters.data_alignment > 0;
-    let expected = match (header.kind, is_initialized) {
-        (kind::INITIALIZE_REQUEST, false) => INITIALIZE_BYTES,
-        (kind::COMMAND, true) => COMMAND_CAPSULE_BYTES,
-        (kind::HOST_DATA, true) => DATA_BYTES,
-        (kind::HOST_TERMINATES, _) => TERMINATE_BYTES,
-        (kind::INITIALIZE_REQUEST | kind::COMMAND | kind::HOST_DATA, _) => {
-            return Err(Violation::Sequence(header.kind));
-        }
-        _ => return Err(Violation::Field(0)),
-    };
-    if usize::from(header.header_bytes) != expected {
-        return Err(Violation::Field(HEADER_LENGTH));
-    }
-    let total = header.total_bytes as usize;
-    let has_digest = matches!(header.kind, kind::COMMAND | kind::HOST_DATA);
-    let whole = if has_digest { parameters.with_digest(expected) } else { expected };
-    if has_digest && (header.flags & flag::HEADER_DIGEST != 0) != parameters.header_digest {
-        return Err(Violation::Field(FLAGS));
-    }
-    let is_long_enough = match header.kind {
-        kind::INITIALIZE_REQUEST => total == expected,
-        kind::HOST_TERMINATES => (TERMINATE_BYTES..=TERMINATE_MAX_BYTES).contains(&total),
-        kind::HOST_DATA => total > whole,
-        _ => total >= whole,
-    };
-    if !is_long_enough {
-        return Err(Violation::Field(TOTAL_LENGTH));
-    }
-    Ok(whole)
-}
-
-/// The reason and the information that the host is told; `None` when it is not told.
-fn reason(violation: Violation) -> Option<(u16, u32)> {
-    Some(match violation {
-        Violation::Field(at) => (fatal::INVALID_FIELD, at),
-        Violation::Sequence(_) | Violation::QueueOverrun | Violation::QueueTaken => {
-            (fatal::SEQUENCE, 0)
-        }
-        Violation::HeaderDigest(received) => (fatal::HEADER_DIGEST, received),
-        Violation::OutOfRange => (fatal::OUT_OF_RANGE, 0),
-        Violation::LimitExceeded => (fatal::LIMIT_EXCEEDED, 0),
-        Violation::NotAllowed
-        | Violation::NotAuthenticated
-        | Violation::Terminated(_)
-        | Violation::Truncated => return None,
-    })
-}
-
-impl Connection {
     /// Acts on a complete header.
     fn message(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Option<Event>, Violation> {
         let header = Header::of_bytes(bytes.first_chunk().expect("a header has these"));
@@ -478,11 +414,12 @@ impl Connection {
         }
         match header.kind {
             kind::INITIALIZE_REQUEST => {
-                self.initialize(bytes.first_chunk().expect("its length was checked"), out)?;
+                let asked = bytes.first_chunk().expect("its length was checked");
+                self.parameters = initialize(asked, out)?;
                 Ok(Some(Event::Nothing))
             }
             kind::COMMAND => {
-                let data = self.data_bytes(&header, bytes.len())?;
+                let data = data_bytes(&self.parameters, &header, bytes.len())?;
                 if data > IN_CAPSULE_MAX_BYTES {
                     return Err(Violation::LimitExceeded);
                 }
@@ -491,7 +428,7 @@ impl Connection {
                 self.command(&command, data, out)
             }
             kind::HOST_DATA => {
-                let data = self.data_bytes(&header, bytes.len())?;
+                let data = data_bytes(&self.parameters, &header, bytes.len())?;
                 let fields = Data::of_bytes(bytes.first_chunk().expect("its length was checked"));
                 self.host_data(&header, &fields, data)?;
                 Ok(None)
@@ -501,50 +438,6 @@ impl Connection {
                 Err(Violation::Terminated(reason))
             }
         }
-    }
-
-    /// Returns the bytes of data in a message, whose header ends at `end`.
-    fn data_bytes(&self, header: &Header, end: usize) -> Result<usize, Violation> {
-        let total = header.total_bytes as usize;
-        if total == end {
-            return Ok(0);
-        }
-        let digest_bytes = self.parameters.data_digest_bytes();
-        if (header.flags & flag::DATA_DIGEST != 0) != (digest_bytes > 0) {
-            return Err(Violation::Field(FLAGS));
-        }
-        // Data needs no padding, because all headers end at a double word.
-        if usize::from(header.data_offset) != end {
-            return Err(Violation::Field(DATA_OFFSET));
-        }
-        match total.checked_sub(end + digest_bytes) {
-            Some(0) | None => Err(Violation::Field(TOTAL_LENGTH)),
-            Some(data) => Ok(data),
-        }
-    }
-
-    fn initialize(
-        &mut self,
-        bytes: &[u8; INITIALIZE_BYTES],
-        out: &mut Vec<u8>,
-    ) -> Result<(), Violation> {
-        let asked = Initialize::of_bytes(bytes);
-        if asked.format != 0 {
-            return Err(Violation::Field(8));
-        }
-        if asked.data_alignment > 31 {
-            return Err(Violation::Field(10));
-        }
-        self.parameters = Parameters {
-            header_digest: asked.digests & 1 != 0,
-            data_digest: asked.digests & 2 != 0,
-            data_alignment: 4 * (usize::from(asked.data_alignment) + 1),
-        };
-        let digests = asked.digests & 3;
-        let most = MESSAGE_MAX_BYTES;
-        let granted = Initialize { format: 0, data_alignment: 0, digests, most };
-        out.extend_from_slice(&granted.to_bytes(kind::INITIALIZE_RESPONSE));
-        Ok(())
     }
 
     /// Data that was asked for.
@@ -571,26 +464,15 @@ impl Connection {
             return Err(Violation::Field(FLAGS));
         }
         flight.payload = if missing == 0 { Payload::None } else { Payload::Asked(missing) };
-        let sink = self.list_sink(fields.tag).unwrap_or(Sink::Payload(fields.tag));
+        let sink = match self.lists.front_mut().filter(|list| list.tag == fields.tag) {
+            Some(list) => Sink::List(std::mem::take(&mut list.data)),
+            None => Sink::Payload(fields.tag),
+        };
         let incoming = Incoming::skip(data, self.parameters.data_digest);
         self.state = State::Data(incoming.part(0, data, sink));
         Ok(())
     }
-}
 
-/// The security protocol of NVMe authentication, with its parameters, in front of it.
-const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
-
-/// Returns whether a command carries a message of an authentication.
-fn is_authentication(command: &Command) -> bool {
-    command.opcode() == admin::FABRICS
-        && matches!(
-            command.fabrics_type(),
-            fabrics::AUTHENTICATION_SEND | fabrics::AUTHENTICATION_RECEIVE
-        )
-}
-
-impl Connection {
     /// Returns whether the host has still to prove its name.
     fn owes_proof(&self) -> bool {
         self.authentication.as_ref().is_some_and(|it| !it.is_authenticated())
@@ -699,3 +581,117 @@ impl Connection {
         self.calculating.as_ref().map(|(_, calculation)| calculation)
     }
 }
+
+/// Offsets of fields in a header.
+const FLAGS: u32 = 1;
+const HEADER_LENGTH: u32 = 2;
+const DATA_OFFSET: u32 = 3;
+const TOTAL_LENGTH: u32 = 4;
+
+/// Bytes of a header, with its digest, of which these are the first.
+fn needed(bytes: &[u8], parameters: &Parameters) -> Result<usize, Violation> {
+    let Some(first) = bytes.first_chunk::<HEADER_BYTES>() else { return Ok(HEADER_BYTES) };
+    let header = Header::of_bytes(first);
+    let is_initialized = parameters.data_alignment > 0;
+    let expected = match (header.kind, is_initialized) {
+        (kind::INITIALIZE_REQUEST, false) => INITIALIZE_BYTES,
+        (kind::COMMAND, true) => COMMAND_CAPSULE_BYTES,
+        (kind::HOST_DATA, true) => DATA_BYTES,
+        (kind::HOST_TERMINATES, _) => TERMINATE_BYTES,
+        (kind::INITIALIZE_REQUEST | kind::COMMAND | kind::HOST_DATA, _) => {
+            return Err(Violation::Sequence(header.kind));
+        }
+        _ => return Err(Violation::Field(0)),
+    };
+    if usize::from(header.header_bytes) != expected {
+        return Err(Violation::Field(HEADER_LENGTH));
+    }
+    let total = header.total_bytes as usize;
+    let has_digest = matches!(header.kind, kind::COMMAND | kind::HOST_DATA);
+    let whole = if has_digest { parameters.with_digest(expected) } else { expected };
+    if has_digest && (header.flags & flag::HEADER_DIGEST != 0) != parameters.header_digest {
+        return Err(Violation::Field(FLAGS));
+    }
+    let is_long_enough = match header.kind {
+        kind::INITIALIZE_REQUEST => total == expected,
+        kind::HOST_TERMINATES => (TERMINATE_BYTES..=TERMINATE_MAX_BYTES).contains(&total),
+        kind::HOST_DATA => total > whole,
+        _ => total >= whole,
+    };
+    if !is_long_enough {
+        return Err(Violation::Field(TOTAL_LENGTH));
+    }
+    Ok(whole)
+}
+
+/// The reason and the information that the host is told; `None` when it is not told.
+fn reason(violation: Violation) -> Option<(u16, u32)> {
+    Some(match violation {
+        Violation::Field(at) => (fatal::INVALID_FIELD, at),
+        Violation::Sequence(_) | Violation::QueueOverrun | Violation::QueueTaken => {
+            (fatal::SEQUENCE, 0)
+        }
+        Violation::HeaderDigest(received) => (fatal::HEADER_DIGEST, received),
+        Violation::OutOfRange => (fatal::OUT_OF_RANGE, 0),
+        Violation::LimitExceeded => (fatal::LIMIT_EXCEEDED, 0),
+        Violation::NotAllowed
+        | Violation::NotAuthenticated
+        | Violation::Terminated(_)
+        | Violation::Truncated => return None,
+    })
+}
+
+/// The security protocol of NVMe authentication, with its parameters, in front of it.
+const PROTOCOL: [u8; 3] = [1, 1, 0xe9];
+
+/// Returns whether a command carries a message of an authentication.
+fn is_authentication(command: &Command) -> bool {
+    command.opcode() == admin::FABRICS
+        && matches!(
+            command.fabrics_type(),
+            fabrics::AUTHENTICATION_SEND | fabrics::AUTHENTICATION_RECEIVE
+        )
+}
+
+/// Returns the bytes of data in a message, whose header ends at `end`.
+fn data_bytes(parameters: &Parameters, header: &Header, end: usize) -> Result<usize, Violation> {
+    let total = header.total_bytes as usize;
+    if total == end {
+        return Ok(0);
+    }
+    let digest_bytes = parameters.data_digest_bytes();
+    if (header.flags & flag::DATA_DIGEST != 0) != (digest_bytes > 0) {
+        return Err(Violation::Field(FLAGS));
+    }
+    // Data needs no padding, because all headers end at a double word.
+    if usize::from(header.data_offset) != end {
+        return Err(Violation::Field(DATA_OFFSET));
+    }
+    match total.checked_sub(end + digest_bytes) {
+        Some(0) | None => Err(Violation::Field(TOTAL_LENGTH)),
+        Some(data) => Ok(data),
+    }
+}
+
+/// Grants the parameters that a host asks for.
+fn initialize(bytes: &[u8; INITIALIZE_BYTES], out: &mut Vec<u8>) -> Result<Parameters, Violation> {
+    let asked = Initialize::of_bytes(bytes);
+    if asked.format != 0 {
+        return Err(Violation::Field(8));
+    }
+    if asked.data_alignment > 31 {
+        return Err(Violation::Field(10));
+    }
+    let digests = asked.digests & 3;
+    let most = MESSAGE_MAX_BYTES;
+    let granted = Initialize { format: 0, data_alignment: 0, digests, most };
+    out.extend_from_slice(&granted.to_bytes(kind::INITIALIZE_RESPONSE));
+    Ok(Parameters {
+        header_digest: asked.digests & 1 != 0,
+        data_digest: asked.digests & 2 != 0,
+        data_alignment: 4 * (usize::from(asked.data_alignment) + 1),
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -5,11 +5,9 @@ use std::sync::Arc;
 use super::VERSION;
 use super::access::{NotAllowed, Proof};
 use super::subsystem::{Controller, ControllerLease, Host, QueueLease, Subsystem, check_nqn};
-use crate::wire::Command;
-use crate::wire::Status;
-use crate::wire::connect;
-use crate::wire::property;
-use crate::wire::{ANY_CONTROLLER, CONNECT_DATA_BYTES, DISCOVERY_NQN};
+use crate::wire::{
+    ANY_CONTROLLER, CONNECT_DATA_BYTES, Command, DISCOVERY_NQN, Status, connect, property,
+};
 
 /// Most commands of a queue in flight.
 pub(super) const QUEUE_MAX: u16 = 128;

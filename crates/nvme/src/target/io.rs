@@ -3,10 +3,7 @@
 use super::access::AccessState;
 use super::request::RequestKind;
 use super::{NAMESPACE_ID_MAX, NAMESPACES_MAX, TRANSFER_MAX_BYTES};
-use crate::wire::ALL_NAMESPACES;
-use crate::wire::Command;
-use crate::wire::Status;
-use crate::wire::io;
+use crate::wire::{ALL_NAMESPACES, Command, Status, io};
 
 /// Bytes that describe one range of Dataset Management.
 pub(super) const RANGE_BYTES: usize = 16;

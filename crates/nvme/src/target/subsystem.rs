@@ -11,8 +11,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
-use super::access::Paths;
-use super::access::{AccessRules, NotAllowed, Proof};
+use super::access::{AccessRules, NotAllowed, Paths, Proof};
 use crate::wire::{NQN_MAX_BYTES, Status};
 
 /// Most I/O queues of a controller: the bits of [`Queues::connected`].

@@ -2,10 +2,7 @@
 //!
 //! Source: NVMe Base Specification 2.0, section 8.13 "NVMe In-band Authentication".
 
-use super::command::Transport;
-use super::command::{Command, Payload, fabrics};
-use super::command::{HostError, broken};
-use super::command::{u16_at, u32_at};
+use super::command::{Command, HostError, Payload, Transport, broken, fabrics, u16_at, u32_at};
 use super::connection::Connection;
 use floe_nvme::auth::{Group, Hash, Random, Secret};
 

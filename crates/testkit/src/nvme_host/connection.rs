@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use super::command::Command;
-use super::command::Transport;
-use super::command::{CommandError, HostError};
+use super::command::{Command, CommandError, HostError, Transport};
 use super::queue::{Completion, Queue, QueueOptions};
 
 const BUFFER_BYTES: usize = 64 << 10;

@@ -1,7 +1,6 @@
 //! Blocks: where each is, in its volume and in the cache space, and the state of its sectors.
 //!
-//! A block is a slot in flat arrays, found by the hash of its extent. The state of its sectors is
-//! in `sectors.rs`.
+//! A block is a slot in flat arrays, found by the hash of its extent.
 //!
 //! Invariants: a dirty sector is valid; `dirty` holds exactly the blocks with dirty sectors; `live`
 //! counts the blocks in `index`.

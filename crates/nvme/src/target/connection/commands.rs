@@ -1,20 +1,19 @@
 //! Commands: from a capsule to requests or an answer.
 
-use super::is_authentication;
-use super::{Connection, Event, Role, State, Violation};
+use super::{Connection, Event, Role, State, Violation, is_authentication};
 use crate::target::admin::{Admin, Outcome};
 use crate::target::authentication::Authentication;
 use crate::target::fabrics::{self, Connected, ConnectedQueue, Refused};
 use crate::target::io::{self, Pieces, Plan, Range};
-use crate::target::message::Bytes;
-use crate::target::message::{Incoming, Sink};
-use crate::target::request::{Answer, Failure, Request, RequestKind};
-use crate::target::request::{Flight, Flights, NoPlace, Payload};
+use crate::target::message::{Bytes, Incoming, Sink};
+use crate::target::request::{
+    Answer, Failure, Flight, Flights, NoPlace, Payload, Request, RequestKind,
+};
 use crate::target::{IN_CAPSULE_MAX_BYTES, QUEUE_MAX};
-use crate::wire::Status;
-use crate::wire::{ALL_NAMESPACES, CONNECT_DATA_BYTES, connect, descriptor};
-use crate::wire::{Command, Completion, FLAG_SGL};
-use crate::wire::{admin, fabrics as fabrics_code};
+use crate::wire::{
+    ALL_NAMESPACES, CONNECT_DATA_BYTES, Command, FLAG_SGL, Status, admin, connect, descriptor,
+    fabrics as fabrics_code,
+};
 
 impl Connection {
     /// Acts on a command with so many bytes of data in its capsule.
@@ -38,7 +37,8 @@ impl Connection {
         let proves = self.authentication.is_some() && is_authentication(command);
         let owes_proof = self.owes_proof();
         let is_admin = matches!(self.role, Role::Admin(_)) || command.opcode() == admin::FABRICS;
-        let is_conflict = is_admin && self.is_in_flight(command.id());
+        let waits = matches!(&self.role, Role::Admin(admin) if admin.holds(command.id()));
+        let is_conflict = is_admin && (waits || self.flights.has(command.id()));
         let begun = match &mut self.role {
             _ if !is_plain => Err(Status::INVALID_FIELD.final_()),
             _ if is_conflict => Err(Status::ID_CONFLICT.final_()),
@@ -67,12 +67,6 @@ impl Connection {
             Ok(()) => None,
             Err(status) => Some(self.refuse(command.id(), 0, status, out)),
         })
-    }
-
-    /// Returns whether a command with this identifier is not answered yet.
-    fn is_in_flight(&self, id: u16) -> bool {
-        let waits = matches!(&self.role, Role::Admin(admin) if admin.holds(id));
-        waits || self.flights.has(id)
     }
 
     /// Begins a command of an I/O queue.
@@ -110,7 +104,7 @@ impl Connection {
                     Err(why) => return self.no_place(id, why, out).map(Some),
                 };
                 if let Some(before) = in_capsule {
-                    self.give(before, length as usize, Sink::Payload(tag));
+                    self.state.give(before, length as usize, Sink::Payload(tag));
                 }
                 let (in_capsule, Range { volume, offset, .. }) = (in_capsule.is_some(), range);
                 let request = Request { tag, volume, kind, offset, length, in_capsule };
@@ -172,16 +166,12 @@ impl Connection {
         let Place::Capsule { before } = place(command, bytes, data, true)? else {
             return Err(Status::SGL_TYPE_INVALID.final_());
         };
-        self.give(before, bytes, Sink::Command(Box::new(*command), Vec::with_capacity(bytes)));
+        self.state.give(
+            before,
+            bytes,
+            Sink::Command(Box::new(*command), Vec::with_capacity(bytes)),
+        );
         Ok(())
-    }
-
-    /// Gives a part of the capsule's data to a sink.
-    fn give(&mut self, before: usize, bytes: usize, sink: Sink) {
-        match std::mem::replace(&mut self.state, super::NEXT_HEADER) {
-            State::Data(incoming) => self.state = State::Data(incoming.part(before, bytes, sink)),
-            _ => unreachable!("the capsule has data"),
-        }
     }
 
     /// The data of a message is complete.
@@ -193,7 +183,17 @@ impl Connection {
         let is_intact = incoming.is_intact();
         let (command, data) = match incoming.sink {
             Sink::Nothing => return Ok(None),
-            Sink::Payload(tag) => return Ok(self.payload_complete(tag, is_intact)),
+            Sink::Payload(tag) => {
+                // Its command may have been answered: without a digest it waits for its last byte
+                // only, and can fail before that.
+                let Some(is_intact) = is_intact else { return Ok(None) };
+                let Some(flight) = self.flights.get(tag) else { return Ok(None) };
+                flight.damaged |= !is_intact;
+                let intact = !flight.damaged;
+                return Ok(
+                    (flight.payload == Payload::None).then_some(Event::Checked { tag, intact })
+                );
+            }
             Sink::Command(command, data) => (command, data),
             Sink::List(data) => return self.list_part(data, is_intact, out),
         };
@@ -216,16 +216,6 @@ impl Connection {
             Err(why) => return self.no_place(command.id(), why, out).map(Some),
         }
         Ok(None)
-    }
-
-    /// The payload of a message is complete, with its digest if there is one. Its command may have
-    /// been answered: without a digest it waits for its last byte only, and can fail before that.
-    fn payload_complete(&mut self, tag: u16, is_intact: Option<bool>) -> Option<Event> {
-        let is_intact = is_intact?;
-        let flight = self.flights.get(tag)?;
-        flight.damaged |= !is_intact;
-        let intact = !flight.damaged;
-        (flight.payload == Payload::None).then_some(Event::Checked { tag, intact })
     }
 
     fn connect(
@@ -321,26 +311,13 @@ impl Connection {
 
     pub(super) fn complete(&mut self, id: u16, result: u64, status: Status, out: &mut Vec<u8>) {
         let mut bytes = Bytes::EMPTY;
-        self.parameters.response(&mut bytes, &self.completion(id, result, status));
+        self.parameters.response(&mut bytes, &self.queue.completion(id, result, status));
         out.extend_from_slice(bytes.as_slice());
     }
 
-    fn completion(&self, id: u16, result: u64, status: Status) -> Completion {
-        let queue_head = if self.queue.flow_control { self.queue.head } else { u16::MAX };
-        Completion { result, queue_head, id, status }
-    }
-
-    /// Makes the next request of a command that has several.
-    pub(super) fn issue(&mut self, tag: u16, kind: RequestKind, range: Range) -> Event {
-        let flight = self.flights.get(tag).expect("it is in flight while requests are made");
-        flight.pending += 1;
-        let Range { volume, offset, bytes } = range;
-        let length = bytes as u32;
-        Event::Request(Request { tag, volume, kind, offset, length, in_capsule: false })
-    }
-
-    /// A request of a command is done, or no more will be made.
-    pub(super) fn answer(
+    /// Answers a request. Returns the bytes to send when it was the last of its command. The digest
+    /// of a read's data is asked for where it is sent.
+    pub fn reply(
         &mut self,
         tag: u16,
         result: Result<(), Failure>,
@@ -370,23 +347,12 @@ impl Connection {
             }
         }
         if !is_last {
-            let completion = self.completion(flight.id, 0, flight.status);
+            let completion = self.queue.completion(flight.id, 0, flight.status);
             self.parameters.response(if payload { &mut after } else { &mut before }, &completion);
         }
         Some(Answer { before, payload, after })
     }
-}
 
-/// A command that needs its list.
-#[derive(Debug)]
-pub(super) struct List {
-    tag: u16,
-    command: Command,
-    /// The bytes that have come.
-    data: Vec<u8>,
-}
-
-impl Connection {
     /// Begins a command whose list is to be asked for.
     pub(super) fn ask_for_list(
         &mut self,
@@ -408,12 +374,6 @@ impl Connection {
             self.ready(tag, out);
         }
         Ok(None)
-    }
-
-    /// The sink of data with this tag, if that is part of a list.
-    pub(super) fn list_sink(&mut self, tag: u16) -> Option<Sink> {
-        let list = self.lists.front_mut().filter(|list| list.tag == tag)?;
-        Some(Sink::List(std::mem::take(&mut list.data)))
     }
 
     /// A message has brought the list up to this.
@@ -450,6 +410,15 @@ impl Connection {
             }
         }
     }
+}
+
+/// A command that needs its list.
+#[derive(Debug)]
+pub(super) struct List {
+    pub(super) tag: u16,
+    command: Command,
+    /// The bytes that have come.
+    pub(super) data: Vec<u8>,
 }
 
 /// The place of a command's data from the host.

@@ -4,10 +4,8 @@ use proptest::prelude::*;
 
 use super::hosts::*;
 use crate::target::digest;
-use crate::wire::Status;
 use crate::wire::pdu::{self, Data, Header, flag, kind};
-use crate::wire::{Command, Completion};
-use crate::wire::{admin, fabrics, identify, io};
+use crate::wire::{Command, Completion, Status, admin, fabrics, identify, io};
 
 /// Both digests.
 const DIGESTS: u8 = 3;

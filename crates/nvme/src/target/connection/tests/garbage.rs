@@ -3,8 +3,7 @@
 use proptest::prelude::*;
 
 use super::hosts::*;
-use crate::wire::Command;
-use crate::wire::io;
+use crate::wire::{Command, io};
 
 /// A good session with some bytes changed.
 fn damaged(good: Vec<u8>, damage: &[(usize, u8)]) -> Vec<u8> {

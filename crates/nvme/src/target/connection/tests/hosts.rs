@@ -11,9 +11,9 @@ use crate::target::io::{Namespace, Namespaces};
 use crate::target::request::{Failure, Request, RequestKind};
 use crate::target::subsystem::Subsystem;
 use crate::wire::pdu::{self, Data, Header, Initialize, flag, kind};
-use crate::wire::{Command, Completion, Descriptor};
-use crate::wire::{admin, fabrics, feature};
-use crate::wire::{connect, descriptor, property};
+use crate::wire::{
+    Command, Completion, Descriptor, admin, connect, descriptor, fabrics, feature, property,
+};
 
 pub(super) const NQN: &str = "nqn.2026-11.io.example:a";
 pub(super) const HOST: &str = "nqn.2026-11.io.example:h";

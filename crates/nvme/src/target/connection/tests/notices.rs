@@ -7,10 +7,7 @@ use super::sessions::{ask, identify_of, log_of, status_of};
 use crate::target::access::{AccessState, Port};
 use crate::target::io::{Namespace, Namespaces};
 use crate::target::subsystem::Subsystem;
-use crate::wire::DISCOVERY_NQN;
-use crate::wire::Status;
-use crate::wire::{Command, Completion};
-use crate::wire::{admin, feature, identify, io, log};
+use crate::wire::{Command, Completion, DISCOVERY_NQN, Status, admin, feature, identify, io, log};
 
 const DISCOVERY_CHANGED: u64 = 0x0070_f002;
 const ACCESS_CHANGED: u64 = 0x000c_0302;

@@ -7,11 +7,10 @@ use proptest::prelude::*;
 use super::hosts::*;
 use crate::target::connection::Violation;
 use crate::target::io::{Namespace, Namespaces};
-use crate::wire::Status;
 use crate::wire::pdu::{Data, fatal};
-use crate::wire::property;
-use crate::wire::{Command, Completion, Descriptor};
-use crate::wire::{admin, fabrics, feature, identify, io, log};
+use crate::wire::{
+    Command, Completion, Descriptor, Status, admin, fabrics, feature, identify, io, log, property,
+};
 
 pub(super) fn status_of(said: &[Said]) -> Status {
     let Some(Said::Completed(Completion { status, .. })) = said.last() else {
