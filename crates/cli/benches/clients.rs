@@ -15,9 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use floe_nbd::uri::Uri;
-use floe_testkit::nvme_host::{Access, Range};
 use floe_server::nbd_client::Client;
 use floe_testkit::nvme_host::tcp::{Controller, IoQueue};
+use floe_testkit::nvme_host::{Access, Range};
 
 const REQUEST_BYTES: u32 = 4096;
 const READ_BYTES: u64 = 64 << 20;

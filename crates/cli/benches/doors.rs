@@ -11,9 +11,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use floe_nbd::uri::Uri;
-use floe_testkit::nvme_host::{Access, QueueOptions, Range};
 use floe_server::nbd_client::Client;
 use floe_testkit::nvme_host::tcp::{Controller, IoQueue};
+use floe_testkit::nvme_host::{Access, QueueOptions, Range};
 
 /// Bytes of a request.
 const REQUEST_BYTES: u32 = 4096;

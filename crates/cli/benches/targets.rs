@@ -10,8 +10,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use floe_testkit::nvme_host::{Access, QueueOptions, Range};
 use floe_testkit::nvme_host::tcp::{Controller, IoQueue};
+use floe_testkit::nvme_host::{Access, QueueOptions, Range};
 
 /// Bytes of a request, and of a block.
 const REQUEST_BYTES: u32 = 4096;

@@ -5,8 +5,8 @@ use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
 
 use floe_nvme::auth::{Hash, Secret};
-use floe_testkit::nvme_host::{Access, Authentication, HostError};
 use floe_testkit::nvme_host::tcp::Controller;
+use floe_testkit::nvme_host::{Access, Authentication, HostError};
 use floe_testkit::{PATIENCE, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 

@@ -5,8 +5,8 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use floe_testkit::nvme_host::{Access, HostError, QueueOptions, Range};
 use floe_testkit::nvme_host::tcp::{Controller, IoQueue};
+use floe_testkit::nvme_host::{Access, HostError, QueueOptions, Range};
 use floe_testkit::{PATIENCE, pattern};
 
 use crate::common::{Server, Volume};

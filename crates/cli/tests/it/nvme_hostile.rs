@@ -4,8 +4,8 @@
 use std::io::Read;
 use std::net::TcpStream;
 
-use floe_testkit::nvme_host::{Access, Command, HostError, Payload, Range, fabrics, io_command};
 use floe_testkit::nvme_host::tcp::{Controller, IoQueue};
+use floe_testkit::nvme_host::{Access, Command, HostError, Payload, Range, fabrics, io_command};
 
 use floe_testkit::{PATIENCE, wait_until};
 

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use floe_testkit::nvme_host::{Access, ControllerData, DiscoveryEntry, HostError, Range};
 use floe_server::nbd_client::Client;
-use floe_testkit::nvme_host::tcp::Controller;
 use floe_testkit::PATIENCE;
+use floe_testkit::nvme_host::tcp::Controller;
+use floe_testkit::nvme_host::{Access, ControllerData, DiscoveryEntry, HostError, Range};
 
 use crate::common::{Server, Volume, floe_ok};
 

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use floe_testkit::nvme_host::{Access, Command, Queue, QueueOptions, Status};
 use floe_testkit::PATIENCE;
+use floe_testkit::nvme_host::{Access, Command, Queue, QueueOptions, Status};
 
 /// Types of messages.
 const COMMAND: u8 = 4;

@@ -1,7 +1,7 @@
 //! Hosts that use volumes over NVMe, as the status and the administration of a server know them.
 
-use floe_testkit::nvme_host::Access;
 use floe_server::nbd_client::Client;
+use floe_testkit::nvme_host::Access;
 use floe_testkit::nvme_host::tcp::Controller;
 use floe_testkit::{PATIENCE, wait_until};
 

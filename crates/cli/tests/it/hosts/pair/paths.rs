@@ -2,9 +2,9 @@
 
 use std::net::TcpListener;
 
-use floe_testkit::nvme_host::{Access, ControllerData, HostError, Range};
-use floe_testkit::nvme_host::tcp::Controller;
 use floe_server::pair::Role;
+use floe_testkit::nvme_host::tcp::Controller;
+use floe_testkit::nvme_host::{Access, ControllerData, HostError, Range};
 use floe_testkit::{Ceph, PATIENCE, wait_until};
 
 use super::rig::Pair;
