@@ -66,6 +66,11 @@ impl Drop for Keep<'_> {
 /// the thread that made it. [`hold`](Self::hold) makes a [`Held`] of it, which may go to other
 /// threads and outlive the cache.
 ///
+/// A guard gives the value by reference only, also when its entry has left the cache. Guards are not
+/// counted, so none knows whether it is the last: to find out takes a barrier for all threads and a
+/// look at the guards of each. For an owned value, clone it, or keep values in an
+/// [`Arc`](std::sync::Arc).
+///
 /// ```
 /// # use floe_memory as floe;
 /// let cache = floe::Cache::new(10);

@@ -53,6 +53,11 @@ impl Holds {
         Hold { holds: Arc::clone(self), address }
     }
 
+    /// Returns whether no entry is held.
+    pub(crate) fn is_empty(&self) -> bool {
+        lock(&self.0).counts.is_empty()
+    }
+
     /// Appends those of some addresses that are held, and returns how many were looked at: none
     /// where nothing is held.
     pub(crate) fn held_of(

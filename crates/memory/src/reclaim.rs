@@ -115,6 +115,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let mut batch = owner.limbo.turn(records)?;
         let address = |retired: &Retired| shard.entry(retired.place) as usize;
         if !std::mem::needs_drop::<Entry<K, V>>()
+            && self.is_checked_at_once(&batch)
             && let Some(protected) =
                 records.protected_at_once(self.record(), batch.asked, batch.all().map(address))
         {
@@ -132,6 +133,12 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             return None;
         }
         Some(Box::new(batch))
+    }
+
+    /// Returns whether a batch is compared with what is held under one lock: not one of many
+    /// entries, unless nothing is held.
+    fn is_checked_at_once(&self, batch: &Batch) -> bool {
+        batch.len() <= STEP || self.threads.records.holds().is_empty()
     }
 
     /// Tells the listener of the entries that left, and frees those that no thread reads when there
@@ -269,12 +276,9 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
 
     /// Tells the entries of a batch that can be freed from those that are to wait.
     fn sift(&self, batch: Batch) -> Freed<'a, K, V, P> {
-        let (inner, shard) = (self.inner, self.shard);
+        let shard = self.shard;
         let address = |retired: &Retired| shard.entry(retired.place) as usize;
-        let (records, own) = (&inner.threads.records, inner.record());
-        let quiet = crate::quiet::quiet();
-        let protected = records.protected(own, batch.asked, batch.all().map(address));
-        drop(quiet);
+        let protected = self.protected(&batch);
         let Batch { mut entries, asked, held: mut waiting, is_urgent } = batch;
         let Some(protected) = protected else {
             waiting.extend(entries.drain(..).map(|retired| Waiting { retired, asked }));
@@ -287,6 +291,27 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
         let held = entries.extract_if(.., |retired| is_held(retired));
         let held = held.map(|retired| Waiting { retired, asked }).collect();
         Freed { shard, entries, held, dropped: 0 }
+    }
+
+    /// Addresses in order, those of the batch's entries that must not be freed among them. `None`
+    /// where threads have many cells.
+    fn protected(&self, batch: &Batch) -> Option<Vec<usize>> {
+        let (records, own) = (&self.inner.threads.records, self.inner.record());
+        let addresses = batch.all().map(|retired| self.shard.entry(retired.place) as usize);
+        if self.inner.is_checked_at_once(batch) {
+            let _quiet = crate::quiet::quiet();
+            return records.protected(own, batch.asked, addresses);
+        }
+        let (addresses, mut protected) = (addresses.collect::<Vec<_>>(), Vec::new());
+        for some in addresses.chunks(STEP) {
+            let quiet = crate::quiet::quiet();
+            let found = records.protected(own, batch.asked, some.iter().copied());
+            drop(quiet);
+            protected.append(&mut found?);
+            rest();
+        }
+        protected.sort_unstable();
+        Some(protected)
     }
 
     /// [`sift`](Self::sift) where threads have many cells: in steps, each of some work for each

@@ -32,6 +32,11 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    /// Entries in it.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len() + self.held.len()
+    }
+
     /// All entries.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Retired> {
         self.entries.iter().chain(self.held.iter().map(|waiting| &waiting.retired))

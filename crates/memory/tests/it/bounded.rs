@@ -257,6 +257,37 @@ fn many_guards_cost_writers_no_more_than_some_and_hold_no_lock_for_long() {
     }
 }
 
+#[test]
+fn many_held_values_are_looked_at_some_at_a_time() {
+    const HELD: u64 = if cfg!(miri) { 3000 } else { 40_000 };
+    const MOST: u64 = 2048;
+    let tally = Tally::new();
+    let cache = Cache::builder().capacity(HELD as usize).shards(1).build();
+    (0..HELD).for_each(|key| cache.insert(key, tally.value(key)));
+    let held: Vec<_> = (0..HELD).filter_map(|key| Some((key, cache.hold(&key)?))).collect();
+    cache.clear();
+    cache.reclaim();
+    let most = visited_at_once(&cache);
+    assert!(most <= MOST, "{most} looked at under one lock, of {} that are held", held.len());
+    held.iter().for_each(|(key, value)| _ = value.of(*key));
+    let (before, batches) = (visited(&cache), HELD / 1024 + 1);
+    cache.reclaim();
+    let looked_at = visited(&cache) - before;
+    assert!(looked_at <= HELD + 64 * batches, "{looked_at} looked at for {HELD} that are held");
+    drop(held);
+    cache.reclaim();
+    assert_eq!(tally.alive(), 0);
+    // The same where values own nothing, and are given back under the shard's lock.
+    let plain = Cache::builder().capacity(HELD as usize).shards(1).build();
+    (0..HELD).for_each(|key| plain.insert(key, key));
+    let held: Vec<_> = (0..HELD).filter_map(|key| Some((key, plain.hold(&key)?))).collect();
+    plain.clear();
+    (0..HELD).for_each(|key| plain.insert(key, key + 1));
+    let most = visited_at_once(&plain);
+    assert!(most <= MOST, "{most} looked at under one lock, of {} that are held", held.len());
+    assert!(held.iter().all(|(key, value)| **value == *key));
+}
+
 /// Asserts that no reclaimer has looked at much under one lock.
 fn assert_once<V: Send + Sync + 'static>(cache: &Cache<u64, V>) {
     let most = visited_at_once(cache);

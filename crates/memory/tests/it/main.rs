@@ -12,6 +12,7 @@ mod bounded;
 mod chains;
 mod circles;
 mod clock;
+mod collection;
 mod complaints;
 mod conditional;
 mod frozen;
