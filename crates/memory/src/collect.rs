@@ -6,11 +6,6 @@ use floe_policy::Replacement;
 
 use crate::cache::Cache;
 
-impl<K, V> Cache<K, V> {
-    /// The capacity of [`Cache::default`](Default::default), in entries.
-    pub const DEFAULT_CAPACITY: usize = 1024;
-}
-
 /// A cache of [`DEFAULT_CAPACITY`](Cache::DEFAULT_CAPACITY) entries.
 impl<K, V> Default for Cache<K, V>
 where

@@ -1,7 +1,11 @@
 //! A key with its value, as it lies in memory, and when it expires.
 
-use crate::clock::{Clock, Ticks};
-use crate::moment::{Moment, Span};
+use std::mem::ManuallyDrop;
+use std::num::NonZeroU64;
+
+use crate::clock::{Clock, Moment, Span, Ticks};
+use crate::hazard::Cell;
+use crate::index::KeyHash;
 use crate::sync::{AtomicU64, Ordering};
 
 /// The slot of an entry, whether it is frozen, and when it expires: 16 bytes beside the key, so
@@ -59,7 +63,7 @@ impl Head {
         Self { state: AtomicU64::new(0), last: Moment::NEVER, idle: 0 }
     }
 
-    /// Of an entry made now. Spans are at most the [longest](crate::moment::LONGEST) ones.
+    /// Of an entry made now. Spans are at most the [longest](crate::clock::LONGEST) ones.
     pub(crate) fn new(now: Ticks, live: Option<Ticks>, unused: Option<Unused<Ticks>>) -> Self {
         let last = live.map_or(Moment::NEVER, |live| Moment::after(now, live));
         let idle = match unused {
@@ -192,5 +196,124 @@ impl<K, V> Entry<K, V> {
     #[inline(always)]
     pub(crate) fn slot(&self) -> u32 {
         self.head.state().slot()
+    }
+}
+
+/// A key and a value on their way in. They stay where the caller has them until they have their
+/// place: values can be large. If they get none, they are dropped with this: by a caller that has
+/// no lock then, as they are the user's.
+#[derive(Debug)]
+pub(crate) struct Unplaced<'a, K, V> {
+    pub(crate) hash: KeyHash,
+    key: &'a mut ManuallyDrop<K>,
+    value: &'a mut ManuallyDrop<V>,
+    is_placed: bool,
+}
+
+impl<'a, K, V> Unplaced<'a, K, V> {
+    /// Takes over key and value; the caller neither uses nor drops them any more.
+    #[inline(always)]
+    pub(crate) fn new(
+        hash: KeyHash,
+        key: &'a mut ManuallyDrop<K>,
+        value: &'a mut ManuallyDrop<V>,
+    ) -> Self {
+        Self { hash, key, value, is_placed: false }
+    }
+
+    #[inline(always)]
+    pub(crate) fn key(&self) -> &K {
+        self.key
+    }
+
+    pub(crate) fn value(&self) -> &V {
+        self.value
+    }
+
+    /// Moves into memory for an entry, which gets a head.
+    ///
+    /// # Safety
+    /// It may be written and holds no entry. Called once.
+    #[inline(always)]
+    pub(crate) unsafe fn settle(&mut self, head: Head, entry: *mut Entry<K, V>) {
+        self.is_placed = true;
+        // SAFETY: the memory is the caller's to write. Key and value move there in one copy and
+        // are not dropped here: they are in `ManuallyDrop`, and `is_placed` is set.
+        unsafe {
+            (&raw mut (*entry).head).write(head);
+            (&raw mut (*entry).key).copy_from_nonoverlapping(&raw const **self.key, 1);
+            (&raw mut (*entry).value).copy_from_nonoverlapping(&raw const **self.value, 1);
+        }
+    }
+
+    /// Gives key and value back to the caller, who has them where they were.
+    pub(crate) fn hand_back(mut self) {
+        debug_assert!(!self.is_placed, "they have moved");
+        self.is_placed = true;
+    }
+}
+
+impl<K, V> Drop for Unplaced<'_, K, V> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.is_placed {
+            // SAFETY: taken over by `new`, and not moved out.
+            unsafe {
+                ManuallyDrop::drop(self.key);
+                ManuallyDrop::drop(self.value);
+            }
+        }
+    }
+}
+
+/// An entry that is to come in. Its key and value are dropped with this if they get no place.
+#[derive(Debug)]
+pub(crate) struct Candidate<'a, K, V> {
+    pub(crate) unplaced: Unplaced<'a, K, V>,
+    pub(crate) weight: u32,
+    pub(crate) expiry: Head,
+    /// The earliest time at which it can expire, in microseconds of the system's clock, where a
+    /// sweep is needed.
+    pub(crate) due: Option<NonZeroU64>,
+    pub(crate) pinned: bool,
+    /// No admission is to be asked about it: one has admitted it, or it succeeds another.
+    pub(crate) is_admitted: bool,
+    /// Does not replace an entry that is there: that is newer.
+    pub(crate) yields: bool,
+    /// Is a newer value of what is there, and pinned if that is.
+    pub(crate) refreshes: bool,
+    /// Is filled with the address of the entry before others can see it, to keep it for the caller.
+    pub(crate) guard: Option<&'a Cell>,
+}
+
+impl<'a, K, V> Candidate<'a, K, V> {
+    /// Of weight 1, which never expires.
+    #[inline(always)]
+    pub(crate) fn new(unplaced: Unplaced<'a, K, V>) -> Self {
+        Self {
+            unplaced,
+            weight: 1,
+            expiry: Head::never(),
+            due: None,
+            pinned: false,
+            is_admitted: false,
+            yields: false,
+            refreshes: false,
+            guard: None,
+        }
+    }
+
+    /// Gives key and value back to the caller, who has them where they were.
+    pub(crate) fn hand_back(self) {
+        self.unplaced.hand_back();
+    }
+
+    /// Moves into memory for an entry.
+    ///
+    /// # Safety
+    /// It may be written and holds no entry. Called once.
+    pub(crate) unsafe fn settle(&mut self, slot: u32, entry: *mut Entry<K, V>) {
+        // SAFETY: as the caller says.
+        unsafe { self.unplaced.settle(self.expiry.at(slot), entry) };
     }
 }

@@ -4,7 +4,6 @@
 #![cfg_attr(any(not(unix), miri), allow(dead_code))] // nothing forks there
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, Weak};
 use std::time::Instant;
 
@@ -25,7 +24,6 @@ pub(crate) trait Locks {
 type Caches = BTreeMap<u64, Weak<dyn Forks>>;
 
 static CACHES: Mutex<Caches> = Mutex::new(BTreeMap::new());
-static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Has forks take the locks of a cache, by its number, until it is [forgotten](forget).
 pub(crate) fn keep(number: u64, cache: Weak<dyn Forks>) {
@@ -39,24 +37,17 @@ pub(crate) fn forget(number: u64) {
     drop(forgotten);
 }
 
-/// The number of forks between the first process and this one.
-pub(crate) fn count() -> u64 {
-    FORKS.load(Ordering::Relaxed) // written while the process has one thread
-}
-
 #[cfg(all(unix, not(miri)))]
 mod hooks {
     use std::cell::UnsafeCell;
     use std::mem::ManuallyDrop;
-    use std::sync::atomic::Ordering;
     use std::sync::{Arc, MutexGuard, Once, Weak};
     use std::time::{Duration, Instant};
 
-    use super::{CACHES, Caches, FORKS, Forks, Locks};
-    use crate::maintenance::{self, Forking};
-    use crate::quiet::{NoSections, no_sections};
+    use super::{CACHES, Caches, Forks, Locks};
+    use crate::maintenance::{self, Forking, NoSections, no_sections};
+    use crate::pending;
     use crate::sync::lock;
-    use crate::waits;
 
     /// The longest time that a fork waits for the locks of caches.
     const PATIENCE: Duration = Duration::from_secs(1);
@@ -64,7 +55,7 @@ mod hooks {
     /// Holds what the thread that forks has locked. Dropped in this order.
     struct Taken {
         maintenance: Forking,
-        waits: waits::Locked,
+        waits: pending::Locked,
         /// They borrow from the caches.
         locks: Vec<Box<dyn Locks>>,
         list: MutexGuard<'static, Caches>,
@@ -91,7 +82,7 @@ mod hooks {
             cache.locks(until)
         });
         let locks = locks.collect();
-        let (waits, maintenance) = (waits::locked(), maintenance::forking());
+        let (waits, maintenance) = (pending::locked(), maintenance::forking());
         let taken = Taken { maintenance, waits, locks, list, sections, caches };
         // SAFETY: this thread has the sections locked.
         unsafe { *TAKEN.0.get() = Some(ManuallyDrop::new(taken)) };
@@ -112,7 +103,7 @@ mod hooks {
 
     extern "C" fn in_the_child() {
         if let Some(Taken { maintenance, waits, mut locks, list, sections, caches }) = taken() {
-            FORKS.fetch_add(1, Ordering::Relaxed); // there is one thread
+            pending::has_forked();
             locks.iter_mut().for_each(|locks| locks.in_the_child());
             waits.in_the_child();
             sections.in_the_child();

@@ -6,13 +6,10 @@ use std::ops::Deref;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::ptr::NonNull;
 
-use crate::cell::Cell;
 use crate::entry::Entry;
-use crate::holds::Hold;
+use crate::hazard::Cell;
+use crate::records::Hold;
 use crate::sync::Ordering;
-
-/// In a cell, no address of an entry: the cell is taken.
-pub(crate) const RESERVED: usize = 1;
 
 /// A cell that keeps an entry as long as this is there.
 #[derive(Debug)]
@@ -59,6 +56,13 @@ impl Drop for Keep<'_> {
     }
 }
 
+/// An entry that a reader has found, kept by a cell. Two words, which functions return in
+/// registers.
+pub(crate) struct Found<'a, K, V> {
+    pub(crate) entry: &'a Entry<K, V>,
+    pub(crate) cell: &'a Cell,
+}
+
 /// A guard for a value in a cache: derefs to the value and keeps it in memory, even after its entry
 /// has left the cache.
 ///
@@ -66,9 +70,9 @@ impl Drop for Keep<'_> {
 /// the thread that made it. [`hold`](Self::hold) makes a [`Held`] of it, which may go to other
 /// threads and outlive the cache.
 ///
-/// A guard gives the value by reference only, also when its entry has left the cache. Guards are not
-/// counted, so none knows whether it is the last: to find out takes a barrier for all threads and a
-/// look at the guards of each. For an owned value, clone it, or keep values in an
+/// A guard gives the value by reference only, also when its entry has left the cache. Guards are
+/// not counted, so none knows whether it is the last: to find out takes a barrier for all threads
+/// and a look at the guards of each. For an owned value, clone it, or keep values in an
 /// [`Arc`](std::sync::Arc).
 ///
 /// ```

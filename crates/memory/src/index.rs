@@ -11,11 +11,34 @@
 //!
 //! A reader may rely on this: *a place that stands in a lane is that of a live entry*. It is
 //! cleared before the entry goes. Tags are hints; a reader that follows one compares the key.
+//!
+//! # Places
+//!
+//! From the number of a place to the address of the entry there.
+//!
+//! An index has numbers of 32 bits in place of addresses, so that twice as many keys fit into a
+//! cache line. A slab takes its memory in chunks; the upper bits of a number say which chunk, the
+//! lower ones which entry of it, counted from 1. Number 0 is no place.
+//!
+//! # Tables
+//!
+//! A hit's way through a shard: the index, and the marks of the policy.
+//!
+//! A table is published by one pointer and never changes; what it points to does. There is another
+//! table when the marks get more room or the index does. A larger index is filled step by step:
+//! while the table has an *old* index, too, keys stand in one of the two, and each insertion moves
+//! some. A key is in the new index before it leaves the old one. So a reader that looks into the
+//! old index first and then into the new one finds every key that is there all the while. The last
+//! step publishes a table without the old index.
+//!
+//! Tables share their indexes. A reader that is late with a table looks into indexes that are still
+//! kept up to date, or that are empty; and it looks again when it has found nothing and the table
+//! was replaced. No table is freed before its shard is, so readers say nowhere which one they have.
 
-use std::sync::Arc; // not that of the models: what keeps an index is the table that has it
+use floe_policy::{Access, Eviction, mix};
+use foldhash::quality;
 
-use crate::places::NOWHERE;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{Arc, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Lanes in a bucket.
 pub(crate) const LANES: usize = 6;
@@ -231,7 +254,7 @@ impl Index {
         // Memory of zeros costs nothing until it is used.
         let mut lines = Arc::<[Bucket]>::new_zeroed_slice(buckets);
         let new = Arc::get_mut(&mut lines).expect("nobody else has it yet");
-        crate::huge::prefer(new.as_mut_ptr(), size_of_val(new));
+        crate::hints::prefer(new.as_mut_ptr(), size_of_val(new));
         if !crate::sync::ZERO_IS_NEW {
             for line in new {
                 line.write(Bucket::empty());
@@ -254,7 +277,7 @@ impl Index {
         }
         let start = self.buckets.as_ptr().expose_provenance();
         // SAFETY: pages that are given back read as zeros, and an index of zeros is an empty one.
-        let given = unsafe { crate::huge::give_back(start..start + self.memory_bytes(), &[]) };
+        let given = unsafe { crate::hints::give_back(start..start + self.memory_bytes(), &[]) };
         self.memory_bytes() - given
     }
 
@@ -369,12 +392,201 @@ impl Index {
     /// Asks for the line of a key's first bucket.
     #[inline(always)]
     pub(crate) fn prefetch(&self, hash: Hash32) {
-        crate::prefetch::line(self.bucket(self.first(hash)));
+        crate::hints::line(self.bucket(self.first(hash)));
     }
 
     /// Asks for the line of a key's first bucket, which is to be written.
     #[inline(always)]
     pub(crate) fn prefetch_to_write(&self, hash: Hash32) {
-        crate::prefetch::line_to_write(self.bucket(self.first(hash)));
+        crate::hints::line_to_write(self.bucket(self.first(hash)));
+    }
+}
+
+// Not its `fast` variant: of 600 processes one gets a seed that puts consecutive keys into some
+// shards far more often than into others.
+
+/// The default hasher of keys: foldhash, with a random seed for each cache.
+///
+/// An attacker who chooses keys does not know which of them collide. Against one who sees hashes,
+/// or can time many lookups, give [another hasher](crate::Builder::hasher) such as SipHash.
+pub type DefaultHasher = quality::RandomState;
+
+/// A key's hash, in the two forms that are needed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct KeyHash {
+    /// With every bit depending on every other, even if the hasher did not see to that.
+    folded: u64,
+    /// As policies know it.
+    ordered: u64,
+}
+
+impl KeyHash {
+    /// From a hasher whose bits all depend on all bits of the key.
+    #[inline(always)]
+    pub(crate) fn of_mixed(raw: u64) -> Self {
+        Self { folded: raw, ordered: raw }
+    }
+
+    /// From any hasher.
+    #[inline(always)]
+    pub(crate) fn of_any(raw: u64) -> Self {
+        let wide = u128::from(raw) * 0x9e37_79b9_7f4a_7c15;
+        Self { folded: wide as u64 ^ (wide >> 64) as u64, ordered: mix(raw) }
+    }
+
+    /// Returns what a table of all keys goes by.
+    pub(crate) fn whole(self) -> u64 {
+        self.folded
+    }
+
+    /// Returns what the index of a shard goes by.
+    #[inline(always)]
+    pub(crate) fn in_shard(self) -> Hash32 {
+        Hash32(self.folded as u32)
+    }
+
+    /// A number below a power of two, given as a mask; independent of
+    /// [`in_shard`](Self::in_shard).
+    #[inline(always)]
+    pub(crate) fn shard(self, mask: u32) -> usize {
+        ((self.folded >> 32) as u32 & mask) as usize
+    }
+
+    /// Returns what the policy knows of an access.
+    #[inline(always)]
+    pub(crate) fn access(self, weight: u32) -> Access {
+        Access { weight, ..Access::new(self.ordered) }
+    }
+}
+
+/// The number of no place.
+pub(crate) const NOWHERE: u32 = 0;
+/// Bits of a number that say which entry of its chunk.
+const ENTRY_BITS: u32 = 24;
+/// Chunks of a slab at most.
+pub(crate) const CHUNKS: usize = 1 << (u32::BITS - ENTRY_BITS);
+/// Entries of a chunk at most.
+pub(crate) const ENTRIES: usize = (1 << ENTRY_BITS) - 1;
+
+/// Where the chunks of a slab lie.
+#[derive(Debug)]
+pub(crate) struct Places {
+    /// For each chunk, where place 0 would lie if the numbers before the chunk's were places, too.
+    bases: [AtomicUsize; CHUNKS],
+}
+
+impl Places {
+    pub(crate) fn new() -> Self {
+        Self { bases: std::array::from_fn(|_| AtomicUsize::new(0)) }
+    }
+
+    /// Notes where a chunk begins, before any number of a place in it is shared.
+    pub(crate) fn add<E>(&self, chunk: usize, begin: usize) {
+        let before = (chunk << ENTRY_BITS) + 1;
+        let base = begin.wrapping_sub(before.wrapping_mul(size_of::<E>()));
+        self.bases[chunk].store(base, Ordering::Relaxed); // the index publishes it with a number
+    }
+
+    /// The number of an entry's place.
+    ///
+    /// # Panics
+    /// When the chunk or the entry has a number that is too high.
+    #[inline(always)]
+    pub(crate) fn number(chunk: usize, entry: usize) -> u32 {
+        assert!(chunk < CHUNKS && entry < ENTRIES, "there are no numbers for so many places");
+        (chunk as u32) << ENTRY_BITS | (entry as u32 + 1)
+    }
+
+    /// The address of a place.
+    #[inline(always)]
+    pub(crate) fn address<E>(&self, place: u32) -> usize {
+        // Relaxed: the place's number was read with Acquire, or by the owner.
+        let base = self.bases[(place >> ENTRY_BITS) as usize].load(Ordering::Relaxed);
+        base.wrapping_add((place as usize).wrapping_mul(size_of::<E>()))
+    }
+}
+
+/// The readers' side of a shard.
+#[derive(Debug)]
+pub(crate) struct Table<M> {
+    pub(crate) index: Index,
+    /// Where entries lie.
+    pub(crate) places: Arc<Places>,
+    /// The smaller index, from which keys are being moved.
+    pub(crate) old: Option<Index>,
+    pub(crate) marks: M,
+}
+
+impl<M> Table<M> {
+    /// The index in which a key stands.
+    #[inline(always)]
+    pub(crate) fn index_of(&self, is_old: bool) -> &Index {
+        match &self.old {
+            Some(old) if is_old => old,
+            _ => &self.index,
+        }
+    }
+
+    /// All indexes, in the order in which readers look.
+    pub(crate) fn indexes(&self) -> impl Iterator<Item = &Index> {
+        self.old.iter().chain([&self.index])
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.indexes().map(Index::memory_bytes).sum()
+    }
+}
+
+/// The table of a shard ordered by a policy.
+pub(crate) type TableOf<P> = Table<<P as Eviction>::Marks>;
+
+/// Where the table of a shard is published.
+///
+/// A table that was replaced is freed with its shard, not before: readers need not say which one
+/// they look at. There are few, as a shard grows by a quarter at least, and the memory of their
+/// indexes goes back to the system.
+pub(crate) struct Published<'a, P: Eviction>(pub(crate) &'a AtomicPtr<TableOf<P>>);
+
+impl<P: Eviction> Clone for Published<'_, P> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<P: Eviction> Copy for Published<'_, P> {}
+
+impl<'a, P: Eviction> Published<'a, P> {
+    /// The present table.
+    #[inline(always)]
+    pub(crate) fn table(self) -> &'a TableOf<P> {
+        // SAFETY: a table lives as long as the shard, which this borrows. Acquire: it was whole
+        // before it was published; and what was taken out of it before is not found in it.
+        unsafe { &*self.0.load(Ordering::Acquire) }
+    }
+}
+
+#[cfg(test)]
+mod hash_tests {
+    use std::hash::Hasher;
+
+    use foldhash::SharedSeed;
+
+    use super::*;
+
+    #[test]
+    fn consecutive_keys_spread_over_shards_whatever_the_seed() {
+        const KEYS: u64 = 2048;
+        const SHARDS: usize = 8;
+        for seed in 0..5000 {
+            let shared = SharedSeed::from_u64(seed);
+            let mut keys = [0; SHARDS];
+            for key in 0..KEYS {
+                let mut hasher = quality::FoldHasher::with_seed(1, &shared);
+                hasher.write_u64(key);
+                keys[KeyHash::of_mixed(hasher.finish()).shard(8 - 1)] += 1;
+            }
+            let most = keys.iter().max().expect("there are shards") * SHARDS as u64;
+            assert!(most < KEYS * 3 / 2, "seed {seed}: {keys:?}");
+        }
     }
 }

@@ -1,28 +1,43 @@
 //! State that clones of a cache share, and the steps of every operation on it.
+//!
+//! # Lookups of frozen entries
+//!
+//! Looking keys up where some entries are frozen: in the frozen index, then in the shard.
+//!
+//! Functions of their own: with this in it a lookup where nothing is frozen needs twice as many
+//! registers, and is too long for callers to take in. The usual one, [`look_up_frozen`], calls the
+//! others last, so that it saves no register.
 
-use std::cell::Cell;
+use std::any::TypeId;
+use std::hash::{BuildHasher, Hash};
+use std::time::Instant;
 
 use equivalent::Equivalent;
-use floe_policy::{PolicyInfo, Replacement};
+use floe_policy::{HitKind, Marks, PolicyInfo, Replacement, Slot, Touch};
 
 use crate::budget::Budget;
-use crate::cause::Cause;
-use crate::clock::{Clock, TICK_US, Ticks};
+use crate::clock::{Clock, Sweep, TICK_US, Ticks};
 use crate::entry::Entry;
 use crate::fork;
-use crate::frozen::freeze::FreezeJob;
-use crate::frozen::state::FrozenState;
-use crate::hash::KeyHash;
-use crate::hazard::Record;
+use crate::fork::{Forks, Locks};
+use crate::frozen::FreezeStats;
+use crate::frozen::freezer::FreezeJob;
+use crate::frozen::freezer::Freezer;
+use crate::frozen::freezer::FrozenState;
+use crate::frozen::index::FrozenIndex;
+use crate::frozen::timing::{self, Outcome};
+use crate::guard::{Found, Keep};
+use crate::hazard::{Cell, Record};
+use crate::index::{DefaultHasher, KeyHash};
 use crate::lifetimes::Lifetimes;
 use crate::local::{self, Threads};
 use crate::owner::{Owner, Shape};
-use crate::shard::Shard;
-use crate::shards::Shards;
-use crate::stats::LoadCounts;
-use crate::sweep::Sweep;
-use crate::sync::{Arc, MutexGuard, lock};
-use crate::thrown::FirstPanic;
+use crate::pending::Flights;
+use crate::records::RecordLocks;
+use crate::shard::{FastLookup, Shard, Shards};
+use crate::stats::{AdmissionStats, Cause, LoadCounts, Stats};
+use crate::sync::{Arc, MutexGuard, Ordering, lock, lock_until};
+use crate::user_code::FirstPanic;
 
 /// Weighs an entry.
 pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
@@ -81,7 +96,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// it is not used, and when that was.
     pub(crate) fn sweep_all(&self, panic: &mut FirstPanic) -> (Option<u64>, u64) {
         let now_us = self.lifetimes.clock().micros();
-        let (now, first) = (Ticks(now_us / TICK_US), Cell::new(None));
+        let (now, first) = (Ticks(now_us / TICK_US), std::cell::Cell::new(None));
         for shard in self.shards.iter() {
             self.retain(shard, panic, |entry| {
                 let left = entry.head.left(now)?;
@@ -220,5 +235,471 @@ pub(crate) fn shape<K, V>(budget: &Budget, weighed: bool, shards: usize) -> Shap
         batch_weight,
         capacity,
         unlimited: budget.unlimited(share),
+    }
+}
+
+/// Lookups that [`Inner::look_up_many`] has under way at once.
+pub(crate) const BATCH: usize = 16;
+/// Bytes of an index that is taken to be in the processor's cache.
+const NEAR_BYTES: usize = 64 << 10;
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    /// Notes a hit in the policy's marks, and in its order where they say so.
+    #[inline(always)]
+    fn note_hit(
+        &self,
+        hash: KeyHash,
+        record: &Record,
+        found: &Found<'_, K, V>,
+        slot: u32,
+        marks: &P::Marks,
+    ) {
+        record.dynamic_hits.add(1);
+        let touch = if <P::Marks as Marks>::PLAIN.is_some() {
+            marks.touch(Slot(slot))
+        } else {
+            touch_with_care(found, marks, slot)
+        };
+        if <P::Marks as Marks>::KIND == HitKind::LruLike && touch != Touch::Noted {
+            self.promote(self.shards.of(hash), record, found.entry, touch);
+        }
+    }
+
+    #[inline(never)]
+    fn promote(&self, shard: &Shard<K, V, P>, record: &Record, entry: &Entry<K, V>, touch: Touch) {
+        let owner = if touch == Touch::Promote { Some(shard.owner()) } else { shard.try_owner() };
+        match owner {
+            Some(mut owner) => owner.promote(shard.table(), entry.slot(), entry),
+            None => record.promotions_skipped.add(1),
+        }
+    }
+}
+
+impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
+    #[inline(always)]
+    pub(crate) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> KeyHash {
+        let raw = self.hasher.hash_one(key);
+        // Known when this is compiled.
+        if TypeId::of::<S>() == TypeId::of::<DefaultHasher>() {
+            KeyHash::of_mixed(raw)
+        } else {
+            KeyHash::of_any(raw)
+        }
+    }
+
+    /// Looks a key up that has not expired. Counts nothing, marks nothing, and renews a time to
+    /// idle only if it `is_use`.
+    pub(crate) fn peek<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+        is_use: bool,
+    ) -> Option<Found<'a, K, V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let (found, _) = self.shards.of(hash).slow_lookup(record, hash.in_shard(), key, false)?;
+        let expiry = &found.entry.head;
+        if !expiry.is_set() {
+            return Some(found);
+        }
+        if is_use {
+            return self.unless_expired(found);
+        }
+        let keep = Keep::new(found.cell);
+        (!expiry.has_expired(self.lifetimes.clock().now())).then(|| {
+            keep.into_cell();
+            found
+        })
+    }
+
+    /// Looks a key up and counts the hit or the miss.
+    #[inline(always)]
+    pub(crate) fn look_up<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        if record.lookups.next() >= record.usual_below.get() {
+            return self.look_up_unusually(record, hash, key);
+        }
+        let frozen = self.frozen.published();
+        if !frozen.is_null() {
+            return look_up_frozen(self, frozen, record, hash, key);
+        }
+        let table = self.shards.table(hash);
+        match Shard::<K, V, P>::fast_lookup::<true, Q>(table, record, hash.in_shard(), key) {
+            FastLookup::Hit((found, marks)) => self.count(hash, record, found, marks),
+            FastLookup::Miss => {
+                record.misses.add(1);
+                None
+            }
+            FastLookup::Unsure => self.look_up_further(record, key),
+        }
+    }
+
+    /// [`look_up`](Self::look_up) by the clock, or by a thread that is to fence.
+    #[cold]
+    fn look_up_unusually<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hash: KeyHash,
+        key: &Q,
+    ) -> Option<Found<'a, K, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let is_timed = record.lookups.get() >= record.timings.next.get();
+        if is_timed {
+            let one_in = self.frozen.timed_one_in();
+            record.timings.next.set(record.lookups.get() + record.timings.draw(one_in));
+        }
+        if record.does_without_fences() {
+            record.usual_below.set(record.timings.next.get());
+        }
+        let (began, dynamic_hits) = (is_timed.then(timing::now), record.dynamic_hits.get());
+        let found = look_up_beside_guards(self, record, key);
+        if let Some(began) = began {
+            let outcome = match &found {
+                None => Outcome::Miss,
+                Some(_) if record.dynamic_hits.get() == dynamic_hits => Outcome::Frozen,
+                Some(_) => Outcome::Dynamic,
+            };
+            record.timings.note(outcome, hash, began);
+        }
+        found
+    }
+
+    /// Looks up to [`BATCH`] keys up, their memory fetched at once, and tells `found` of those that
+    /// are there, in order.
+    #[inline]
+    pub(crate) fn look_up_many<'a, Q>(
+        &'a self,
+        record: &'a Record,
+        hashes: &[KeyHash],
+        keys: &[Q],
+        mut found: impl FnMut(usize, Found<'a, K, V>),
+    ) where
+        Q: Hash + Equivalent<K>,
+    {
+        let Some(first) = hashes.first() else { return };
+        if !record.does_without_fences() || self.shards.index_bytes(*first) <= NEAR_BYTES {
+            for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
+                if let Some(hit) = self.look_up(record, *hash, key) {
+                    found(at, hit);
+                }
+            }
+            return;
+        }
+        let mut likely = [None; BATCH];
+        let index = self.frozen.keep(record);
+        let index = index.as_ref().map(|(index, _)| *index);
+        if let Some(index) = index {
+            hashes.iter().for_each(|hash| index.prefetch(hash.in_shard()));
+            for (likely, hash) in likely.iter_mut().zip(hashes) {
+                *likely = index.likely_further(hash.in_shard());
+                likely.iter().for_each(|&likely| index.prefetch_entry(likely));
+            }
+        } else {
+            for hash in hashes {
+                self.shards.table(*hash).table().index.prefetch(hash.in_shard());
+            }
+            for hash in hashes {
+                let table = self.shards.table(*hash).table();
+                crate::hints::span(Shard::<K, V, P>::likely_address(table, hash.in_shard()));
+            }
+        }
+        for (at, (key, hash)) in keys.iter().zip(hashes).enumerate() {
+            // By the usual way, which times it.
+            let is_timed = record.lookups.get() + 1 >= record.usual_below.get();
+            let likely = likely[at].filter(|_| !is_timed);
+            let frozen = likely.zip(index).and_then(|(likely, index)| {
+                if !record.does_without_fences() {
+                    return None; // this thread may have told so by now, between two keys
+                }
+                let (entry, keep) = index.keep(likely, record.first_cell()?)?;
+                if !key.equivalent(&entry.key) {
+                    return None;
+                }
+                self.unless_expired(Found { entry, cell: keep.into_cell() })
+            });
+            if let Some(hit) = frozen {
+                record.lookups.add(1);
+                found(at, hit);
+            } else if let Some(hit) = self.look_up(record, *hash, key) {
+                found(at, hit);
+            }
+        }
+    }
+
+    /// Returns the entry that was found, unless it has expired.
+    #[inline(always)]
+    fn unless_expired<'a>(&self, found: Found<'a, K, V>) -> Option<Found<'a, K, V>> {
+        if found.entry.head.is_set() && self.drop_expired(found.entry, found.cell) {
+            return None;
+        }
+        Some(found)
+    }
+
+    /// Lets an entry go that was found and has expired; false if it has not.
+    #[cold]
+    #[inline(never)]
+    fn drop_expired(&self, entry: &Entry<K, V>, cell: &Cell) -> bool {
+        let is_over = !self.lifetimes.is_alive(&entry.head);
+        if is_over {
+            drop(Keep::new(cell));
+        }
+        is_over
+    }
+
+    /// Looks a key up in its shard where it is neither in the frozen index nor where nearly all
+    /// keys are found: one in twenty. It is hashed again, so that others need not keep its hash.
+    #[inline(never)]
+    fn look_up_further<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let hash = self.hash(key);
+        // Comparing and hashing keys is the user's code: the thread may know by now that it has to
+        // fence.
+        if !record.does_without_fences() {
+            return self.look_up_slowly(record, key);
+        }
+        let table = self.shards.table(hash);
+        match Shard::<K, V, P>::fast_lookup::<false, Q>(table, record, hash.in_shard(), key) {
+            FastLookup::Hit((found, marks)) => self.count(hash, record, found, marks),
+            FastLookup::Miss => {
+                record.misses.add(1);
+                None
+            }
+            FastLookup::Unsure => self.look_up_slowly(record, key),
+        }
+    }
+
+    /// [`look_up_further`](Self::look_up_further) where that was unsure.
+    #[cold]
+    #[inline(never)]
+    fn look_up_slowly<'a, Q>(&'a self, record: &'a Record, key: &Q) -> Option<Found<'a, K, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let hash = self.hash(key);
+        match self.shards.of(hash).slow_lookup(record, hash.in_shard(), key, true) {
+            Some((found, marks)) => self.count(hash, record, found, marks),
+            None => {
+                record.misses.add(1);
+                None
+            }
+        }
+    }
+
+    /// Counts and marks a hit, or counts a miss where the entry has expired.
+    #[inline(always)]
+    fn count<'a>(
+        &self,
+        hash: KeyHash,
+        record: &Record,
+        found: Found<'a, K, V>,
+        marks: &P::Marks,
+    ) -> Option<Found<'a, K, V>> {
+        let state = found.entry.head.state();
+        if !state.is_plain() {
+            return self.count_with_care(hash, record, found, marks);
+        }
+        self.note_hit(hash, record, &found, state.slot(), marks);
+        Some(found)
+    }
+
+    /// [`count`](Self::count) for an entry that expires or is frozen.
+    #[cold]
+    #[inline(never)]
+    fn count_with_care<'a>(
+        &self,
+        hash: KeyHash,
+        record: &Record,
+        found: Found<'a, K, V>,
+        marks: &P::Marks,
+    ) -> Option<Found<'a, K, V>> {
+        let state = found.entry.head.state();
+        let Some(found) = self.unless_expired(found) else {
+            record.misses.add(1);
+            return None;
+        };
+        // A hit on a frozen entry is what remains of all lookups, so that the usual case there
+        // counts once.
+        if !state.is_frozen() {
+            self.note_hit(hash, record, &found, state.slot(), marks);
+        }
+        Some(found)
+    }
+}
+
+/// Notes a hit in marks that are the user's code, which may use this cache.
+#[inline(never)]
+fn touch_with_care<K, V>(found: &Found<'_, K, V>, marks: &impl Marks, slot: u32) -> Touch {
+    let found = Keep::new(found.cell); // it may panic
+    let touch = marks.touch(Slot(slot));
+    found.into_cell();
+    touch
+}
+
+/// [`Inner::look_up`] where some entries are frozen.
+#[inline(never)]
+fn look_up_frozen<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
+    inner: &'a Inner<K, V, P, S>,
+    index: *const FrozenIndex<K, V>,
+    record: &'a Record,
+    hash: KeyHash,
+    key: &Q,
+) -> Option<Found<'a, K, V>>
+where
+    Q: Hash + Equivalent<K> + ?Sized,
+{
+    let Some(cell) = record.first_cell() else { return look_up_beside_guards(inner, record, key) };
+    match inner.frozen.find(index, record, cell, hash, key) {
+        None => inner.look_up_further(record, key),
+        Some(found) if found.entry.head.is_set() => {
+            look_up_expiring(inner, record, found.entry, found.cell, key)
+        }
+        found => found,
+    }
+}
+
+/// [`look_up_frozen`], if there is a frozen index, for a lookup that is timed, or of a thread that
+/// holds a guard.
+#[inline(never)]
+fn look_up_beside_guards<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
+    inner: &'a Inner<K, V, P, S>,
+    record: &'a Record,
+    key: &Q,
+) -> Option<Found<'a, K, V>>
+where
+    Q: Hash + Equivalent<K> + ?Sized,
+{
+    let hash = inner.hash(key);
+    if !record.does_without_fences() {
+        return inner.look_up_slowly(record, key); // as in `look_up_further`
+    }
+    let index = inner.frozen.published();
+    inner
+        .frozen
+        .find(index, record, record.cell(), hash, key)
+        .and_then(|found| inner.unless_expired(found))
+        .or_else(|| inner.look_up_further(record, key))
+}
+
+/// Returns an entry that expires and was found frozen; if it has expired, what its shard says.
+#[inline(never)]
+fn look_up_expiring<'a, K, V, P: Replacement, S: BuildHasher + 'static, Q>(
+    inner: &'a Inner<K, V, P, S>,
+    record: &'a Record,
+    entry: &'a Entry<K, V>,
+    cell: &'a Cell,
+    key: &Q,
+) -> Option<Found<'a, K, V>>
+where
+    Q: Hash + Equivalent<K> + ?Sized,
+{
+    match inner.unless_expired(Found { entry, cell }) {
+        None => inner.look_up_further(record, key),
+        found => found,
+    }
+}
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    pub(crate) fn stats(&self) -> Stats {
+        let mut stats = Stats {
+            loads: self.loads.begun.load(Ordering::Relaxed), // counts, as all of these
+            failed_loads: self.loads.failed.load(Ordering::Relaxed),
+            capacity: self.budget.entries_limit(),
+            weight_capacity: self.budget.weight_limit(),
+            policy: self.about.name,
+            shards: self.shards.len() as u64,
+            admission: self
+                .admission
+                .clone()
+                .map(|name| AdmissionStats { name, ..AdmissionStats::default() }),
+            freezing: self.frozen.stats(),
+            memory_bytes: self.frozen.index_bytes() as u64,
+            ..Stats::default()
+        };
+        stats = self.threads.records.fold(stats, |stats, record| Stats {
+            hits: stats.hits + record.hits(),
+            frozen_hits: stats.frozen_hits + record.frozen_hits(),
+            misses: stats.misses + record.misses.get(),
+            promotions_skipped: stats.promotions_skipped + record.promotions_skipped.get(),
+            ..stats
+        });
+        for shard in self.shards.iter() {
+            let owner = shard.owner();
+            let (counts, seldom) = (&owner.counts, &owner.counts.seldom);
+            stats.insertions += counts.insertions;
+            stats.replacements += counts.replacements;
+            stats.rejections += seldom.rejections;
+            stats.evictions += counts.evictions;
+            stats.expirations += seldom.expirations;
+            stats.removals += seldom.removals;
+            stats.promotions += seldom.promotions;
+            if let (Some(sum), Some(admission)) = (&mut stats.admission, &owner.admission) {
+                let (offered, bypassed) = admission.offers();
+                sum.offered += offered;
+                sum.admitted += offered - bypassed;
+                sum.bypassed += bypassed;
+            }
+            stats.entries += owner.room.held().entries as u64;
+            stats.weight += owner.room.held().weight as u64;
+            stats.frozen += owner.frozen.count() as u64;
+            stats.pinned += owner.slots.pinned() as u64;
+            stats.waiting += owner.limbo.len() as u64;
+            stats.memory_bytes += (owner.memory_bytes()
+                + shard.table().memory_bytes()
+                + size_of::<Shard<K, V, P>>()) as u64;
+        }
+        stats
+    }
+}
+
+/// The locks of a shard.
+struct ShardLocks<'a, K, V, P: Replacement> {
+    shard: &'a Shard<K, V, P>,
+    flights: Option<MutexGuard<'a, Flights<K, V>>>,
+    _owner: Option<MutexGuard<'a, Owner<K, V, P>>>,
+}
+
+/// The locks of a cache.
+struct CacheLocks<'a, K, V, P: Replacement> {
+    shards: Vec<ShardLocks<'a, K, V, P>>,
+    _freezer: Option<MutexGuard<'a, Freezer<K, V>>>,
+    _report: Option<MutexGuard<'a, Option<FreezeStats>>>,
+    _records: RecordLocks<'a>,
+}
+
+impl<K, V, P: Replacement> Locks for CacheLocks<'_, K, V, P> {
+    fn in_the_child(&mut self) {
+        for locks in &mut self.shards {
+            if let Some(flights) = &mut locks.flights {
+                locks.shard.loads_only(flights.keep_own());
+            }
+        }
+    }
+}
+
+impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Forks for Inner<K, V, P, S> {
+    fn locks(&self, until: Instant) -> Box<dyn Locks + '_> {
+        let _freezer = self.frozen.freezer_until(until);
+        let of_shard = |shard| ShardLocks {
+            shard,
+            flights: lock_until(&shard.flights, until),
+            _owner: shard.owner_until(until),
+        };
+        let shards = self.shards.iter().map(of_shard).collect();
+        let _records = self.threads.records.locks(until);
+        let _report = self.frozen.stats_until(until);
+        Box::new(CacheLocks { shards, _freezer, _report, _records })
     }
 }

@@ -4,110 +4,60 @@
 mod admission;
 mod barrier;
 mod budget;
-mod build_error;
 mod builder;
 mod cache;
-mod candidate;
-mod cause;
-mod cell;
+mod change;
 mod clock;
 mod collect;
-mod conditional;
-mod count;
+mod compute;
 mod entry;
-mod flight;
 mod fork;
-mod forked;
 mod frozen;
-mod further;
-mod grace;
 mod guard;
-mod hash;
 mod hazard;
-#[cfg(test)]
-#[path = "frozen/histories.rs"]
-mod histories; // not in `frozen`: models of threads take that into crates of their own
-mod hold;
-mod holds;
+mod hints;
 pub mod host;
-#[cfg(test)]
-#[path = "host/end_tests.rs"]
-mod host_end_tests; // as `index_tests`
-mod huge;
 mod index;
-#[cfg(test)]
-#[path = "owner/index_growth/tests.rs"]
-mod index_growth_tests; // as `index_tests`
-#[cfg(test)]
-#[path = "index/tests.rs"]
-// not in `index`: models of threads take that into crates of their own, with atomics that work only
-// there
-mod index_tests;
 mod inner;
-mod insert;
-mod iter;
 mod lifetimes;
 mod limbo;
-mod load;
+mod loader;
+mod loads;
 mod local;
-mod lookup;
 mod maintenance;
-mod manage;
-mod moment;
-mod nesting;
 mod options;
 mod owner;
-mod places;
-#[cfg(test)]
-#[path = "places/tests.rs"]
-mod places_tests; // as `index_tests`
-mod prefetch;
-mod quiet;
-mod reclaim;
+mod pending;
 mod records;
 mod retired;
-mod room;
-mod scan;
-mod search;
 mod shard;
-mod shards;
-#[cfg(test)]
-#[path = "frozen/simulation/mod.rs"]
-mod simulation; // as `histories`
 mod slab;
 #[cfg(feature = "serde")]
 mod snapshot;
 mod stats;
-mod sweep;
 mod sync;
-mod table;
-mod teardown;
 #[cfg(test)]
 mod tests;
-mod thrown;
-mod totals;
-mod unplaced;
-mod upkeep;
-mod waits;
+mod user_code;
 
-pub use build_error::BuildError;
+pub use builder::BuildError;
 pub use builder::Builder;
 pub use cache::Cache;
-pub use cause::Cause;
+pub use cache::Iter;
 pub use clock::Clock;
 pub use equivalent::Equivalent;
 pub use floe_policy as policy;
 pub use frozen::freezer::Frozen;
-pub use frozen::options::{FreezeDecision, FreezeStats, Freezing, Phase};
+pub use frozen::{FreezeDecision, FreezeStats, Freezing, Phase};
 pub use guard::{Held, Item, Ref};
-pub use hash::DefaultHasher;
-pub use iter::Iter;
-pub use load::key_entry::KeyEntry;
-pub use load::load_error::LoadError;
-pub use load::loads::{Loads, RefreshJob, RefreshTask};
+pub use index::DefaultHasher;
+pub use loader::LoadError;
+pub use loads::KeyEntry;
+pub use loads::{Loads, RefreshJob, RefreshTask};
 pub use options::InsertOptions;
 #[cfg(feature = "serde")]
 pub use snapshot::Snapshot;
+pub use stats::Cause;
 pub use stats::{AdmissionStats, Stats};
 
 /// For counting what hits write: where the calling thread has its own record in a cache.

@@ -7,8 +7,8 @@
 
 use std::collections::VecDeque;
 
-use crate::grace::Round;
 use crate::records::Records;
+use crate::retired::Round;
 use crate::retired::{Batch, Retired, Waiting};
 
 /// Room for so many that wait is kept.

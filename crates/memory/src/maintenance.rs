@@ -16,19 +16,25 @@
 //! (`Inner::see_to_it`), and try again to start one; freezing is refused when the cache is built. A
 //! forked process has none of these threads and starts its own with the first insertion into a
 //! cache that is in the list ([`quiet`](crate::quiet)).
+//!
+//! # Forks
+//!
+//! A fork finds no lock of a cache taken by the library's threads, which the child does not have.
+//!
+//! These threads are in a *section* while they have such locks, and a forking thread waits until
+//! none is. User code never runs in one. It can delay one all the same, by comparing keys under a
+//! lock that the section waits for: so the wait for sections has an end, and sections do not wait
+//! for each other.
 
-mod schedule;
-mod threads;
-
-pub(crate) use threads::is_own_thread;
-
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, Weak};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
 
-use crate::clock::Clock;
-use crate::sweep::Sweep;
+use crate::clock::{Clock, Sweep};
+use crate::sync::{lock, wait, wait_timeout};
 
 /// Between two ticks of a cache that is in use.
 const TICK_US: u64 = 5_000;
@@ -99,21 +105,21 @@ impl std::ops::DerefMut for Locked {
 
 impl Locked {
     fn wait(self, on: &Condvar) -> Self {
-        let maintenance = Self(crate::sync::wait(on, self.0));
+        let maintenance = Self(wait(on, self.0));
         WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
         maintenance
     }
 
     fn wait_until(self, on: &Condvar, at: u64) -> Self {
         let time = Duration::from_micros(at.saturating_sub(now_us()));
-        let maintenance = Self(crate::sync::wait_timeout(on, self.0, time));
+        let maintenance = Self(wait_timeout(on, self.0, time));
         WAKE_UPS.fetch_add(1, Ordering::Relaxed); // a count
         maintenance
     }
 }
 
-fn maintenance() -> Locked {
-    let mut maintenance = crate::sync::lock(&MAINTENANCE);
+fn locked() -> Locked {
+    let mut maintenance = lock(&MAINTENANCE);
     maintenance.get_or_insert_default();
     Locked(maintenance)
 }
@@ -125,7 +131,7 @@ fn now_us() -> u64 {
 /// Puts a cache into the list and returns its number there. It ticks from now on, or is swept when
 /// that is [due](sweep_at). [`start`] is to follow.
 pub(crate) fn register(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
-    let mut maintenance = maintenance();
+    let mut maintenance = locked();
     maintenance.last_number += 1;
     let number = maintenance.last_number;
     let kept =
@@ -139,7 +145,7 @@ pub(crate) fn register(cache: Weak<dyn Sweep>, ticks: bool) -> u64 {
 
 /// A cache is no more.
 pub(crate) fn forget(number: u64) {
-    let mut maintenance = maintenance();
+    let mut maintenance = locked();
     let Some(kept) = maintenance.caches.remove(&number) else { return };
     if let Some(due) = kept.tick_due {
         maintenance.ticks.remove(&(due, number));
@@ -155,7 +161,7 @@ pub(crate) fn forget(number: u64) {
 
 /// A cache is to be swept at a time, or earlier.
 pub(crate) fn sweep_at(number: u64, at: u64) {
-    maintenance().schedule_sweep(number, at);
+    locked().schedule_sweep(number, at);
 }
 
 /// Returns whether caches are in the list and no thread maintains them, as far as that is known.
@@ -172,7 +178,7 @@ pub(crate) struct Forking(Locked);
 /// not have.
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
 pub(crate) fn forking() -> Forking {
-    Forking(maintenance())
+    Forking(locked())
 }
 
 #[cfg(all(unix, not(miri)))] // others have no fork to be told of
@@ -189,7 +195,7 @@ impl Forking {
 /// # Errors
 /// When the system has none to give, or had none a moment ago.
 pub(crate) fn start() -> std::io::Result<()> {
-    let mut maintenance = maintenance();
+    let mut maintenance = locked();
     if std::mem::take(&mut maintenance.is_forked) {
         maintenance.begin_again();
     }
@@ -215,4 +221,323 @@ pub(crate) fn wake_ups() -> u64 {
 /// For tests: whether threads can be started from now on.
 pub(crate) fn without_threads(without: bool) {
     NO_THREADS.store(without, Ordering::Relaxed); // only for tests
+}
+
+/// Between two ticks of a cache that is not in use.
+const IDLE_TICK_US: u64 = 160_000;
+/// A sweep that takes longer than this holds up no other.
+const LONG_US: u64 = 20_000;
+
+impl Maintenance {
+    /// Restarts in a forked process: no thread works on the list, and interrupted sweeps are due.
+    fn begin_again(&mut self) {
+        (self.is_led, self.waiting, self.sweeping, self.threads, self.retry_at) =
+            (false, 0, 0, 0, 0);
+        let numbers: Vec<u64> = self.caches.keys().copied().collect();
+        for number in numbers {
+            let Some(kept) = self.caches.get_mut(&number) else { continue };
+            let was_ticked = kept.ticks && kept.tick_due.is_none();
+            let was_swept = std::mem::take(&mut kept.is_swept);
+            if was_swept {
+                kept.sweep_due = None;
+                self.schedule_sweep(number, 0);
+            }
+            if was_ticked {
+                self.schedule_tick(number, 0);
+            }
+        }
+    }
+
+    fn schedule_tick(&mut self, number: u64, at: u64) {
+        let Some(kept) = self.caches.get_mut(&number) else { return };
+        kept.tick_due = Some(at);
+        self.ticks.insert((at, number));
+        if self.ticks.first() == Some(&(at, number)) {
+            EARLIER.notify_one();
+        }
+    }
+
+    fn schedule_sweep(&mut self, number: u64, at: u64) {
+        let Some(kept) = self.caches.get_mut(&number) else { return };
+        let before = kept.sweep_due;
+        if before.is_some_and(|before| before <= at) {
+            return;
+        }
+        kept.sweep_due = Some(at);
+        if kept.is_swept {
+            return;
+        }
+        if let Some(before) = before {
+            self.sweeps.remove(&(before, number));
+        }
+        self.sweeps.insert((at, number));
+        if self.sweeps.first() == Some(&(at, number)) {
+            EARLIER.notify_one();
+        }
+    }
+
+    /// Ticks that are due.
+    fn take_ticks(&mut self, now: u64) -> Vec<(u64, Arc<dyn Sweep>)> {
+        let mut taken = Vec::new();
+        while let Some(&(at, number)) = self.ticks.first().filter(|(at, _)| *at <= now) {
+            self.ticks.remove(&(at, number));
+            let kept = self.caches.get_mut(&number).expect("what is due is in the list");
+            kept.tick_due = None;
+            taken.extend(kept.cache.upgrade().map(|cache| (number, cache)));
+        }
+        taken
+    }
+
+    fn ticked(&mut self, number: u64, used: bool, at: u64) {
+        let Some(kept) = self.caches.get_mut(&number) else { return };
+        kept.tick_us = if used { TICK_US } else { (2 * kept.tick_us).min(IDLE_TICK_US) };
+        let due = at + kept.tick_us; // those that are due together stay so
+        self.schedule_tick(number, due);
+    }
+
+    /// A sweep that is due. It is under way from now on.
+    fn take_sweep(&mut self, now: u64) -> Option<(u64, Arc<dyn Sweep>)> {
+        loop {
+            let &(at, number) = self.sweeps.first().filter(|(at, _)| *at <= now)?;
+            self.sweeps.remove(&(at, number));
+            let kept = self.caches.get_mut(&number).expect("what is due is in the list");
+            kept.sweep_due = None;
+            if let Some(cache) = kept.cache.upgrade() {
+                kept.is_swept = true;
+                self.sweeping += 1;
+                self.long_at = now + LONG_US;
+                return Some((number, cache));
+            }
+        }
+    }
+
+    fn swept(&mut self, number: u64, next: Option<u64>) {
+        self.sweeping -= 1;
+        let Some(kept) = self.caches.get_mut(&number) else { return };
+        kept.is_swept = false;
+        let due = kept.sweep_due.take().into_iter().chain(next).min();
+        if let Some(at) = due {
+            self.schedule_sweep(number, at);
+        }
+    }
+
+    /// When the leader has something to do.
+    fn next_due(&self) -> Option<u64> {
+        let tick = self.ticks.first().map(|(at, _)| *at);
+        let sweep = self
+            .sweeps
+            .first()
+            .map(|(at, _)| if self.sweeping > 0 { self.long_at.max(*at) } else { *at });
+        tick.into_iter().chain(sweep).min()
+    }
+}
+
+/// The name of these threads.
+const NAME: &str = "floe-keeper";
+
+/// Returns whether this is a maintenance thread.
+pub(crate) fn is_own_thread() -> bool {
+    std::thread::current().name() == Some(NAME)
+}
+
+impl Maintenance {
+    fn start_thread(&mut self) -> std::io::Result<()> {
+        if NO_THREADS.load(Ordering::Relaxed) {
+            return Err(std::io::ErrorKind::WouldBlock.into());
+        }
+        std::thread::Builder::new().name(NAME.to_owned()).spawn(run)?;
+        self.threads += 1;
+        Ok(())
+    }
+
+    /// Has another thread lead.
+    fn hand_over(&mut self) {
+        self.is_led = false;
+        if self.waiting > 0 {
+            LEAD.notify_one();
+        } else {
+            let _ = self.start_thread(); // else nobody leads until this thread is back
+        }
+    }
+}
+
+/// Runs a maintenance thread until the list is empty or another thread is enough.
+fn run() {
+    may_be_quiet();
+    let mut maintenance = locked();
+    let mut leads = false;
+    while !maintenance.caches.is_empty() {
+        let now = now_us();
+        if !leads && maintenance.is_led {
+            if maintenance.waiting > 0 {
+                break; // one other is enough
+            }
+            maintenance.waiting += 1;
+            maintenance = maintenance.wait(&LEAD);
+            maintenance.waiting -= 1;
+            continue;
+        }
+        (leads, maintenance.is_led) = (true, true);
+        let due = maintenance.next_due();
+        if due.is_none_or(|due| due > now) {
+            maintenance = match due {
+                Some(due) => maintenance.wait_until(&EARLIER, due),
+                None => maintenance.wait(&EARLIER),
+            };
+            continue;
+        }
+        let ticks = maintenance.take_ticks(now);
+        if !ticks.is_empty() {
+            leads = false;
+            maintenance = tick(maintenance, ticks, now);
+            continue;
+        }
+        let mut next = maintenance.take_sweep(now);
+        if next.is_some() {
+            leads = false;
+            maintenance.hand_over();
+        }
+        while let Some((number, cache)) = next {
+            maintenance = sweep(maintenance, number, cache);
+            next = maintenance.take_sweep(now_us());
+        }
+    }
+    if leads {
+        maintenance.is_led = false;
+        LEAD.notify_all();
+    }
+    maintenance.threads -= 1;
+}
+
+/// Does ticks, and hands over.
+fn tick(maintenance: Locked, ticks: Vec<(u64, Arc<dyn Sweep>)>, now: u64) -> Locked {
+    drop(maintenance);
+    let used: Vec<_> =
+        ticks.iter().map(|(_, cache)| quietly(|| tick_one(&**cache)).unwrap_or(false)).collect();
+    rest();
+    let (mut maintenance, now) = (locked(), now_us().max(now));
+    for ((number, _), used) in ticks.iter().zip(used) {
+        maintenance.ticked(*number, used, now);
+    }
+    maintenance.hand_over();
+    drop(maintenance);
+    for (_, cache) in ticks {
+        quietly(|| drop(cache)); // the last handle, if its users are done with it
+    }
+    rest();
+    locked()
+}
+
+fn sweep(maintenance: Locked, number: u64, cache: Arc<dyn Sweep>) -> Locked {
+    drop(maintenance);
+    let next = quietly(|| cache.sweep()).unwrap_or_else(|| Some(now_us() + AGAIN_US));
+    quietly(|| drop(cache)); // as in `tick`
+    rest();
+    let mut maintenance = locked();
+    maintenance.swept(number, next);
+    maintenance
+}
+
+fn tick_one(cache: &dyn Sweep) -> bool {
+    let _quiet = quiet();
+    cache.tick()
+}
+
+fn rest() {
+    let _quiet = quiet();
+    crate::local::rest();
+}
+
+/// Runs what may run the user's code, which panics in vain.
+fn quietly<R>(run: impl FnOnce() -> R) -> Option<R> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(crate::user_code::discard).ok()
+}
+
+/// The longest time that a fork waits for sections to end.
+#[cfg(all(unix, not(miri)))] // as above
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Sections {
+    under_way: usize,
+    is_forking: bool,
+}
+
+static SECTIONS: Mutex<Sections> = Mutex::new(Sections { under_way: 0, is_forking: false });
+/// Rung when a section ends, and when a fork is over.
+static CHANGED: Condvar = Condvar::new();
+
+thread_local! {
+    /// True if this thread is one of the library's, and in no section.
+    static MAY_BE_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A section: the process does not fork meanwhile.
+#[derive(Debug)]
+pub(crate) struct Quiet(());
+
+impl Drop for Quiet {
+    fn drop(&mut self) {
+        let mut sections = lock(&SECTIONS);
+        sections.under_way = sections.under_way.saturating_sub(1); // a child counts anew
+        CHANGED.notify_all();
+        MAY_BE_QUIET.set(true);
+    }
+}
+
+/// The calling thread is one of the library's.
+pub(crate) fn may_be_quiet() {
+    MAY_BE_QUIET.set(true);
+}
+
+/// Makes a section, if this thread is one of the library's. For code that takes locks of a cache
+/// and runs no user code under them.
+#[inline]
+pub(crate) fn quiet() -> Option<Quiet> {
+    MAY_BE_QUIET.replace(false).then(|| {
+        let mut sections = lock(&SECTIONS);
+        while sections.is_forking {
+            sections = wait(&CHANGED, sections);
+        }
+        sections.under_way += 1;
+        Quiet(())
+    })
+}
+
+/// The sections, locked by a thread that forks: none is under way unless one took too long, and
+/// none begins.
+#[cfg(all(unix, not(miri)))] // others have no fork to wait for
+pub(crate) struct NoSections(MutexGuard<'static, Sections>);
+
+/// Waits until no section is under way, and keeps others from beginning.
+#[cfg(all(unix, not(miri)))] // as above
+pub(crate) fn no_sections() -> NoSections {
+    let mut sections = lock(&SECTIONS);
+    while sections.is_forking {
+        sections = wait(&CHANGED, sections); // another thread does
+    }
+    sections.is_forking = true;
+    let until = Instant::now() + PATIENCE;
+    while sections.under_way > 0 {
+        let patience = until.saturating_duration_since(Instant::now());
+        if patience.is_zero() {
+            break;
+        }
+        sections = wait_timeout(&CHANGED, sections, patience);
+    }
+    NoSections(sections)
+}
+
+#[cfg(all(unix, not(miri)))] // as above
+impl NoSections {
+    /// Ends the fork in the parent.
+    pub(crate) fn in_the_parent(mut self) {
+        self.0.is_forking = false;
+        CHANGED.notify_all();
+    }
+
+    /// Ends the fork in the child, which has no thread of a section.
+    pub(crate) fn in_the_child(mut self) {
+        (self.0.is_forking, self.0.under_way) = (false, 0);
+    }
 }

@@ -4,7 +4,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use crate::places::{CHUNKS, ENTRIES, Places};
+use crate::index::{CHUNKS, ENTRIES, Places};
 use crate::sync::Arc;
 
 /// Bytes in a chunk at most, if more than one entry is to fit in, and if there is little so far.
@@ -63,7 +63,7 @@ impl<E> Arena<E> {
         let entries = self.entries();
         let memory = self.memory.get_or_init(|| {
             let mut memory = Box::new_uninit_slice(self.slabs * entries);
-            crate::huge::prefer(memory.as_mut_ptr(), size_of_val(&*memory));
+            crate::hints::prefer(memory.as_mut_ptr(), size_of_val(&*memory));
             Box::into_raw(memory)
         });
         let first = memory.cast::<MaybeUninit<E>>().wrapping_add(number * entries);
@@ -142,7 +142,7 @@ impl<E> Slab<E> {
             Some(place) => {
                 if let Some(&next) = self.free.last() {
                     // written by the next insertion
-                    crate::prefetch::span(self.entry(next).cast_const());
+                    crate::hints::span(self.entry(next).cast_const());
                 }
                 (place, self.entry(place))
             }
@@ -185,7 +185,7 @@ impl<E> Slab<E> {
         };
         let entries = more.clamp(1, most.clamp(1, ENTRIES));
         let mut memory = Box::new_uninit_slice(entries);
-        crate::huge::prefer(memory.as_mut_ptr(), size_of_val(&*memory));
+        crate::hints::prefer(memory.as_mut_ptr(), size_of_val(&*memory));
         Chunk { memory: Box::into_raw(memory), is_in_arena: false }
     }
 

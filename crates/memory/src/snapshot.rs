@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 use crate::cache::Cache;
 use crate::clock::{TICK_US, Ticks};
-use crate::conditional::place;
+use crate::compute::place;
 use crate::entry::Unused;
 use crate::guard::Item;
 use crate::options::InsertOptions;

@@ -1,7 +1,6 @@
 //! Statistics of a cache.
 
-use crate::cause::Cause;
-use crate::frozen::options::FreezeStats;
+use crate::frozen::FreezeStats;
 use crate::sync::AtomicU64;
 
 /// Holds what a shard counts under its lock; apart, what is counted seldom.
@@ -138,4 +137,24 @@ impl Stats {
         let lookups = self.hits + self.misses;
         (lookups > 0).then(|| self.hits as f64 / lookups as f64)
     }
+}
+
+/// The cause for which an entry left or did not come in, as a [listener](crate::Builder::listener)
+/// gets it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Cause {
+    /// The policy chose it to make room for others.
+    Evicted,
+    /// Its time to live or to idle was over.
+    Expired,
+    /// Another value was inserted under its key.
+    Replaced,
+    /// It was removed, or the cache cleared.
+    Removed,
+    /// It did not come in: it weighs more than the cache holds, or all that could have made room is
+    /// pinned.
+    Rejected,
+    /// It did not come in: the cache's [admission](crate::Builder::admission) kept it out.
+    Bypassed,
 }

@@ -12,124 +12,70 @@ mod admission;
 mod barrier;
 #[path = "../src/budget.rs"]
 mod budget;
-#[path = "../src/build_error.rs"]
-mod build_error;
-#[path = "../src/builder/mod.rs"]
+#[path = "../src/builder.rs"]
 mod builder;
 #[path = "../src/cache.rs"]
 mod cache;
-#[path = "../src/candidate.rs"]
-mod candidate;
-#[path = "../src/cause.rs"]
-mod cause;
-#[path = "../src/cell.rs"]
-mod cell;
+#[path = "../src/change.rs"]
+mod change;
 #[path = "../src/clock.rs"]
 mod clock;
-#[path = "../src/conditional.rs"]
-mod conditional;
-#[path = "../src/count.rs"]
-mod count;
+#[path = "../src/collect.rs"]
+mod collect;
+#[path = "../src/compute.rs"]
+mod compute;
 #[path = "../src/entry.rs"]
 mod entry;
-#[path = "../src/flight.rs"]
-mod flight;
 #[path = "../src/frozen/mod.rs"]
 mod frozen;
-#[path = "../src/further.rs"]
-mod further;
-#[path = "../src/grace.rs"]
-mod grace;
 #[path = "../src/guard.rs"]
 mod guard;
-#[path = "../src/hash.rs"]
-mod hash;
 #[path = "../src/hazard.rs"]
 mod hazard;
-#[path = "../src/hold.rs"]
-mod hold;
-#[path = "../src/holds.rs"]
-mod holds;
+#[path = "../src/hints.rs"]
+mod hints;
 #[path = "../src/host/mod.rs"]
 mod host;
-#[path = "../src/huge.rs"]
-mod huge;
 #[path = "../src/index.rs"]
 mod index;
 #[path = "../src/inner.rs"]
 mod inner;
-#[path = "../src/insert.rs"]
-mod insert;
-#[path = "../src/iter.rs"]
-mod iter;
 #[path = "../src/lifetimes.rs"]
 mod lifetimes;
 #[path = "../src/limbo.rs"]
 mod limbo;
-#[path = "../src/load/mod.rs"]
-mod load;
+#[path = "../src/loader.rs"]
+mod loader;
+#[path = "../src/loads.rs"]
+mod loads;
 #[path = "loom/local.rs"]
 mod local;
-#[path = "../src/lookup/mod.rs"]
-mod lookup;
-#[path = "../src/manage.rs"]
-mod manage;
-#[path = "../src/moment.rs"]
-mod moment;
-#[path = "../src/nesting.rs"]
-mod nesting;
 #[path = "../src/options.rs"]
 mod options;
 #[path = "../src/owner/mod.rs"]
 mod owner;
-#[path = "../src/places.rs"]
-mod places;
-#[path = "../src/prefetch.rs"]
-mod prefetch;
-#[path = "../src/reclaim.rs"]
-mod reclaim;
+#[path = "../src/pending.rs"]
+mod pending;
 #[path = "../src/records.rs"]
 mod records;
 #[path = "../src/retired.rs"]
 mod retired;
-#[path = "../src/room.rs"]
-mod room;
-#[path = "../src/scan.rs"]
-mod scan;
-#[path = "../src/search.rs"]
-mod search;
 #[path = "../src/shard.rs"]
 mod shard;
-#[path = "../src/shards.rs"]
-mod shards;
 #[path = "../src/slab.rs"]
 mod slab;
 #[path = "../src/stats.rs"]
 mod stats;
-#[path = "../src/sweep.rs"]
-mod sweep;
 #[path = "loom/sync.rs"]
 mod sync;
-#[path = "../src/table.rs"]
-mod table;
-#[path = "../src/teardown.rs"]
-mod teardown;
 #[path = "loom/thread.rs"]
 mod thread;
-#[path = "../src/thrown.rs"]
-mod thrown;
-#[path = "../src/totals.rs"]
-mod totals;
-#[path = "../src/unplaced.rs"]
-mod unplaced;
-#[path = "../src/upkeep.rs"]
-mod upkeep;
-#[path = "../src/waits.rs"]
-mod waits;
+#[path = "../src/user_code.rs"]
+mod user_code;
 
 /// Nothing expires here.
 mod maintenance {
-    use crate::sweep::Sweep;
+    use crate::clock::Sweep;
 
     pub(crate) fn register(_: std::sync::Weak<dyn Sweep>, _: bool) -> u64 {
         unreachable!("no model has entries that expire");
@@ -150,6 +96,16 @@ mod maintenance {
     pub(crate) fn is_own_thread() -> bool {
         false
     }
+
+    pub(crate) struct Quiet;
+
+    impl Drop for Quiet {
+        fn drop(&mut self) {}
+    }
+
+    pub(crate) fn quiet() -> Option<Quiet> {
+        None
+    }
 }
 
 /// Nothing forks here.
@@ -160,21 +116,13 @@ mod fork {
 
     pub(crate) fn forget(_: u64) {}
 
-    pub(crate) fn count() -> u64 {
-        0
-    }
-}
-
-/// Nothing forks here.
-mod quiet {
-    pub(crate) struct Quiet;
-
-    impl Drop for Quiet {
-        fn drop(&mut self) {}
+    /// As of the crate: caches implement it.
+    pub(crate) trait Forks: Send + Sync {
+        fn locks(&self, until: std::time::Instant) -> Box<dyn Locks + '_>;
     }
 
-    pub(crate) fn quiet() -> Option<Quiet> {
-        None
+    pub(crate) trait Locks {
+        fn in_the_child(&mut self);
     }
 }
 

@@ -7,14 +7,10 @@
 
 #[path = "loom/barrier.rs"]
 mod barrier;
-#[path = "../src/huge.rs"]
-mod huge;
+#[path = "../src/hints.rs"]
+mod hints;
 #[path = "../src/index.rs"]
 mod index;
-#[path = "../src/places.rs"]
-mod places;
-#[path = "../src/prefetch.rs"]
-mod prefetch;
 #[path = "loom/sync.rs"]
 mod sync;
 

@@ -21,10 +21,8 @@ use std::time::Duration;
 
 use floe_policy::trial::{Difference, Sums};
 
-use super::observe::{Action, Observations};
-use super::shares::share_variance;
-use super::windows::{WindowCounts, Windows, typical};
-use super::worth::Worth;
+use super::observe::{Action, Observations, WindowCounts, Windows, share_variance, typical};
+use super::trials::Worth;
 
 /// From one stop to the next, as a share of the entries.
 const STEP: f64 = 0.02;

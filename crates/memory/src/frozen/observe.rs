@@ -4,10 +4,37 @@
 //! frozen hit, however the entry was found: by the frozen index, or by the index of everything when
 //! there is no frozen one (while the controller learns) or it is bypassed. Nothing here knows
 //! entries: shares and counts say all.
+//!
+//! # Windows
+//!
+//! Windows of requests, whose means are the units of every comparison.
+//!
+//! The mean latency of a window is made of the exact shares of frozen hits, dynamic hits and misses
+//! and the sampled latencies of each, so that how many misses happened to be sampled adds no noise.
+//!
+//! # Shares of hits
+//!
+//! Computes the worth of shares of hits at given prices.
+//!
+//! Latencies are noisy, and a machine changes its pace while they are compared. The number of hits,
+//! and of those on frozen entries, is counted exactly. So where the difference is mostly hits, a
+//! single window suffices: the loss by entries that should have left, or by an index that has grown
+//! old, is seen within a fraction of a second.
+//!
+//! # Warm caches
+//!
+//! Tells when a cache is warm: its entries are those its policy wants, and it hits as it will.
+//!
+//! FrozenHot waits until an entry inserted at the head is evicted. Near a hit ratio of 1 that never
+//! happens; so this waits for as many insertions as the cache has entries, or for many lookups,
+//! until the hit ratio moves no more, and in any case no longer than some seconds. Only an idle
+//! cache stays cold.
 
+use std::collections::VecDeque;
+use std::fmt;
 use std::time::Duration;
 
-use floe_policy::trial::Sums;
+use floe_policy::trial::{Difference, Sums, trimmed_mean};
 
 /// Latencies in nanoseconds of the requests that were sampled, by how they ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -149,4 +176,475 @@ pub(crate) struct Step {
     pub(crate) action: Action,
     /// When to come back.
     pub(crate) wake: Wake,
+}
+
+/// Length of a window.
+pub(super) const WINDOW: Duration = Duration::from_millis(50);
+/// Samples a window waits for.
+const SAMPLES_MIN: u64 = 30;
+/// And for how many times its length.
+const PATIENCE: u32 = 10;
+/// Samples that make a mean worth looking at.
+const SAMPLES_FEW: u64 = 4;
+
+/// The latency of each kind of request in nanoseconds, as far as it is known.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Costs {
+    pub(super) frozen: Option<f64>,
+    pub(super) dynamic: Option<f64>,
+    pub(super) miss: Option<f64>,
+}
+
+impl Costs {
+    /// Returns what is known here, or else there.
+    pub(super) fn or(&self, other: &Self) -> Self {
+        Self {
+            frozen: self.frozen.or(other.frozen),
+            dynamic: self.dynamic.or(other.dynamic),
+            miss: self.miss.or(other.miss),
+        }
+    }
+}
+
+/// For people: what a request of each kind takes.
+impl fmt::Display for Costs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ns = |cost: Option<f64>| cost.map_or_else(|| "?".to_owned(), |ns| format!("{ns:.1}"));
+        let (frozen, dynamic, miss) = (ns(self.frozen), ns(self.dynamic), ns(self.miss));
+        write!(f, "frozen hits take {frozen} ns, others {dynamic}, misses {miss}")
+    }
+}
+
+/// Requests of some span of time.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct WindowCounts {
+    pub(super) frozen_hits: u64,
+    pub(super) dynamic_hits: u64,
+    pub(super) misses: u64,
+    pub(super) latencies: Latencies,
+}
+
+impl WindowCounts {
+    pub(super) fn add(&mut self, seen: &Observations) {
+        self.frozen_hits += seen.frozen_hits;
+        self.dynamic_hits += seen.dynamic_hits;
+        self.misses += seen.misses;
+        self.latencies.add(&seen.latencies);
+    }
+
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.frozen_hits += other.frozen_hits;
+        self.dynamic_hits += other.dynamic_hits;
+        self.misses += other.misses;
+        self.latencies.add(&other.latencies);
+    }
+
+    pub(super) fn lookups(&self) -> u64 {
+        self.frozen_hits + self.dynamic_hits + self.misses
+    }
+
+    pub(super) fn hits(&self) -> u64 {
+        self.frozen_hits + self.dynamic_hits
+    }
+
+    pub(super) fn hit_ratio(&self) -> Option<f64> {
+        (self.lookups() > 0).then(|| self.hits() as f64 / self.lookups() as f64)
+    }
+
+    /// Of the hits, those on frozen entries.
+    pub(super) fn frozen_share(&self) -> Option<f64> {
+        (self.hits() > 0).then(|| self.frozen_hits as f64 / self.hits() as f64)
+    }
+
+    /// Latencies of hits of both kinds.
+    pub(super) fn hit_latencies(&self) -> Sums {
+        let mut hits = self.latencies.frozen;
+        hits += self.latencies.dynamic;
+        hits
+    }
+
+    pub(super) fn samples(&self) -> u64 {
+        self.hit_latencies().count + self.latencies.miss.count
+    }
+
+    /// Equation 1 of FrozenHot. A kind that was not sampled here costs what it does elsewhere.
+    pub(super) fn mean(&self, elsewhere: &Costs) -> Option<f64> {
+        let latencies = &self.latencies;
+        let kinds = [
+            (self.frozen_hits, latencies.frozen, elsewhere.frozen.or(elsewhere.dynamic)),
+            (self.dynamic_hits, latencies.dynamic, elsewhere.dynamic.or(elsewhere.frozen)),
+            // Where misses are not inserted, only the cost of the lookup is known.
+            (
+                self.misses,
+                latencies.miss,
+                elsewhere.miss.or(elsewhere.dynamic).or(elsewhere.frozen),
+            ),
+        ];
+        let mut sum = 0.0;
+        for (requests, sampled, elsewhere) in kinds {
+            if requests > 0 {
+                sum += requests as f64 * sampled.mean().or(elsewhere)?;
+            }
+        }
+        (self.lookups() > 0).then(|| sum / self.lookups() as f64)
+    }
+}
+
+/// A mean over windows that a stall in a few of them does not move.
+pub(super) fn typical<'a>(
+    windows: impl Iterator<Item = &'a WindowCounts>,
+    sums: impl Fn(&WindowCounts) -> Sums,
+) -> Option<f64> {
+    let (mut means, mut few) = (Vec::new(), Sums::default());
+    for window in windows {
+        let sums = sums(window);
+        few += sums;
+        if sums.count >= SAMPLES_FEW {
+            means.extend(sums.mean());
+        }
+    }
+    trimmed_mean(&means).or_else(|| few.mean())
+}
+
+/// The last windows, and the one that is open.
+#[derive(Debug, Clone)]
+pub(super) struct Windows {
+    began: Duration,
+    open: WindowCounts,
+    closed: VecDeque<WindowCounts>,
+    max: usize,
+}
+
+impl Windows {
+    pub(super) fn new(now: Duration, max: usize) -> Self {
+        Self { began: now, open: WindowCounts::default(), closed: VecDeque::new(), max }
+    }
+
+    /// Takes in what was seen, and says whether that filled a window.
+    pub(super) fn add(&mut self, seen: &Observations) -> bool {
+        self.open.add(seen);
+        let (age, samples) = (seen.now.saturating_sub(self.began), self.open.samples());
+        if age < WINDOW || samples == 0 || samples < SAMPLES_MIN && age < WINDOW * PATIENCE {
+            return false;
+        }
+        let window = std::mem::take(&mut self.open);
+        self.push(window);
+        self.began = seen.now;
+        true
+    }
+
+    /// Adds a window that was closed elsewhere.
+    pub(super) fn push(&mut self, window: WindowCounts) {
+        if self.closed.len() >= self.max {
+            self.closed.pop_front();
+        }
+        self.closed.push_back(window);
+    }
+
+    /// Forgets the window that was closed last.
+    pub(super) fn drop_last(&mut self) {
+        self.closed.pop_back();
+    }
+
+    /// Forgets the open window: what comes belongs to another one.
+    pub(super) fn interrupt(&mut self, now: Duration) {
+        (self.open, self.began) = (WindowCounts::default(), now);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.closed.len()
+    }
+
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &WindowCounts> {
+        self.closed.iter()
+    }
+
+    pub(super) fn last(&self) -> Option<&WindowCounts> {
+        self.closed.back()
+    }
+
+    pub(super) fn total(&self) -> WindowCounts {
+        let mut total = WindowCounts::default();
+        self.closed.iter().for_each(|window| total.merge(window));
+        total
+    }
+
+    pub(super) fn costs(&self) -> Costs {
+        let of = |sums: fn(&WindowCounts) -> Sums| typical(self.closed.iter(), sums);
+        Costs {
+            frozen: of(|window| window.latencies.frozen),
+            dynamic: of(|window| window.latencies.dynamic),
+            miss: of(|window| window.latencies.miss),
+        }
+    }
+
+    /// The mean latency of a hit of either kind in nanoseconds.
+    pub(super) fn hit_ns(&self) -> Option<f64> {
+        typical(self.closed.iter(), WindowCounts::hit_latencies)
+    }
+
+    /// Returns the mean latency of each window in nanoseconds. Operations sampled in no window cost
+    /// as much as `elsewhere`.
+    pub(super) fn means(&self, elsewhere: &Costs) -> Vec<f64> {
+        let costs = self.costs().or(elsewhere);
+        self.closed.iter().filter_map(|window| window.mean(&costs)).collect()
+    }
+
+    /// The mean of each window in something that was sampled often enough.
+    pub(super) fn means_of(&self, sums: impl Fn(&WindowCounts) -> Sums) -> Vec<f64> {
+        let sampled = self.closed.iter().map(sums).filter(|sums| sums.count >= SAMPLES_FEW);
+        sampled.filter_map(|sums| sums.mean()).collect()
+    }
+}
+
+/// Standard errors that make a difference certain.
+const ERRORS: f64 = 3.0;
+/// Hits and misses come in bursts: shares vary by so many times what they would if each were drawn
+/// by itself.
+const BURSTS: f64 = 2.0;
+
+/// Nanoseconds a request, by how it ends.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Prices {
+    /// A hit while nothing is frozen.
+    pub(super) hit: f64,
+    /// A hit on a frozen entry.
+    pub(super) frozen: f64,
+    /// A hit on another one beside a frozen index.
+    pub(super) dynamic: f64,
+    /// A miss, either way.
+    pub(super) miss: f64,
+}
+
+impl Prices {
+    /// By how much less the requests of `frozen` take than as many of `baseline` would, for nothing
+    /// but their shares. `None` where one of the two has no requests.
+    pub(super) fn difference(
+        &self,
+        baseline: &WindowCounts,
+        frozen: &WindowCounts,
+    ) -> Option<Difference> {
+        let (before, after) = (baseline.hit_ratio()?, frozen.hit_ratio()?);
+        let share = frozen.frozen_hits as f64 / frozen.lookups() as f64;
+        let without = before * self.hit + (1.0 - before) * self.miss;
+        let with = share * self.frozen + (after - share) * self.dynamic + (1.0 - after) * self.miss;
+        let variance = share_variance(before, baseline.lookups()) * (self.miss - self.hit).powi(2)
+            + share_variance(after, frozen.lookups()) * (self.miss - self.dynamic).powi(2)
+            + share_variance(share, frozen.lookups()) * (self.dynamic - self.frozen).powi(2);
+        Some(Difference {
+            baseline: without,
+            gain: without - with,
+            error: ERRORS * variance.sqrt(),
+            windows: 1,
+        })
+    }
+
+    /// The same if hits took no time at all beside a frozen index: what is lost then is lost for
+    /// certain.
+    pub(super) fn at_best(&self) -> Self {
+        Self { frozen: 0.0, dynamic: 0.0, ..*self }
+    }
+}
+
+/// Of a share of so many requests. None of few is no proof that there are none at all.
+pub(super) fn share_variance(share: f64, requests: u64) -> f64 {
+    let requests = requests.max(1) as f64;
+    let share = (share * requests + 1.0) / (requests + 2.0);
+    BURSTS * share * (1.0 - share) / requests
+}
+
+/// Warm is a cache after so many lookups per entry and in all, however few insertions there were.
+const WARM_LOOKUPS_PER_ENTRY: u64 = 10;
+const WARM_LOOKUPS: u64 = 20_000;
+/// After this time it counts as warm, if there were a few lookups.
+const TIME_MAX: Duration = Duration::from_secs(5);
+const WARM_LOOKUPS_FEW: u64 = 1_000;
+/// The hit ratio is looked at after so many lookups, and so many per entry.
+const CHUNK_MIN: u64 = 4_000;
+const CHUNK_PER_ENTRY: u64 = 4;
+/// A change of the hit ratio that does not matter.
+const CHANGE: f64 = 0.003;
+/// Standard errors that a change may have.
+const CHANGE_ERRORS: f64 = 1.0;
+
+/// A renewal takes so many lookups per entry, or this time.
+const RENEWING_PER_ENTRY: u64 = 2;
+const RENEWAL_MAX: Duration = Duration::from_secs(1);
+
+/// Lookups and hits of some span.
+#[derive(Debug, Clone, Copy, Default)]
+struct Chunk {
+    lookups: u64,
+    hits: u64,
+}
+
+impl Chunk {
+    fn hit_ratio(&self) -> f64 {
+        self.hits as f64 / self.lookups.max(1) as f64
+    }
+
+    /// Of its hit ratio, roughly.
+    fn variance(&self) -> f64 {
+        let ratio = self.hit_ratio();
+        ratio * (1.0 - ratio) / self.lookups.max(1) as f64
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        let change = (self.hit_ratio() - other.hit_ratio()).abs();
+        change <= CHANGE + CHANGE_ERRORS * (self.variance() + other.variance()).sqrt()
+    }
+}
+
+/// Holds what has happened since everything thawed, or since the cache was made.
+#[derive(Debug, Clone)]
+pub(super) struct Warmth {
+    since: Duration,
+    lookups: u64,
+    insertions: u64,
+    open: Chunk,
+    last: Option<Chunk>,
+    is_steady: bool,
+    is_renewal: bool,
+}
+
+impl Warmth {
+    pub(super) fn new(now: Duration) -> Self {
+        Self {
+            since: now,
+            lookups: 0,
+            insertions: 0,
+            open: Chunk::default(),
+            last: None,
+            is_steady: false,
+            is_renewal: false,
+        }
+    }
+
+    /// Not until the cache is warm, only until what is still asked for has been: what was frozen
+    /// comes back as if it had just been used, and would be frozen again at once.
+    pub(super) fn renewal(now: Duration) -> Self {
+        Self { is_renewal: true, ..Self::new(now) }
+    }
+
+    /// Takes in what was seen; once the cache is warm, answers why.
+    pub(super) fn add(&mut self, seen: &Observations) -> Option<String> {
+        self.lookups += seen.lookups();
+        self.insertions += seen.insertions;
+        self.open.lookups += seen.lookups();
+        self.open.hits += seen.frozen_hits + seen.dynamic_hits;
+        if self.open.lookups >= CHUNK_MIN.max(seen.entries.saturating_mul(CHUNK_PER_ENTRY)) {
+            let chunk = std::mem::take(&mut self.open);
+            self.is_steady = self.last.is_some_and(|last| last.is_like(&chunk));
+            self.last = Some(chunk);
+        }
+        let age = seen.now.saturating_sub(self.since);
+        let is_turned_over = self.insertions >= seen.entries.max(seen.capacity);
+        let enough = WARM_LOOKUPS.max(seen.entries.saturating_mul(WARM_LOOKUPS_PER_ENTRY));
+        if self.is_renewal {
+            let is_over = self.lookups
+                >= WARM_LOOKUPS_FEW.max(seen.entries.saturating_mul(RENEWING_PER_ENTRY))
+                || age >= RENEWAL_MAX && self.lookups >= WARM_LOOKUPS_FEW;
+            return is_over.then(|| {
+                format!("renewed by {} lookups in {:.2} s", self.lookups, age.as_secs_f64())
+            });
+        }
+        let is_warm =
+            self.is_steady && (is_turned_over || self.lookups >= enough) || age >= TIME_MAX;
+        (is_warm && self.lookups >= WARM_LOOKUPS_FEW).then(|| {
+            let Self { lookups, insertions, .. } = self;
+            format!(
+                "warm after {lookups} lookups and {insertions} insertions in {:.2} s",
+                age.as_secs_f64()
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod shares_tests {
+    use super::*;
+
+    const PRICES: Prices = Prices { hit: 80.0, frozen: 40.0, dynamic: 90.0, miss: 5000.0 };
+
+    fn tally(frozen_hits: u64, dynamic_hits: u64, misses: u64) -> WindowCounts {
+        WindowCounts { frozen_hits, dynamic_hits, misses, ..WindowCounts::default() }
+    }
+
+    #[test]
+    fn four_points_of_hits_cost_more_than_faster_hits_save() {
+        let found = PRICES
+            .difference(&tally(0, 86_000, 14_000), &tally(60_000, 22_000, 18_000))
+            .expect("requests");
+        // 0.86·80 + 0.14·5000 less 0.6·40 + 0.22·90 + 0.18·5000.
+        assert!(
+            (found.baseline - 768.8).abs() < 1e-9 && (found.gain - (768.8 - 943.8)).abs() < 1e-9,
+            "{found}"
+        );
+        assert!(found.is_loss(0.0));
+    }
+
+    #[test]
+    fn a_few_requests_leave_it_open_and_none_say_nothing() {
+        let few = PRICES.difference(&tally(0, 86_000, 14_000), &tally(6, 2, 2)).expect("requests");
+        assert!(few.is_open(), "{few}");
+        assert_eq!(PRICES.difference(&tally(0, 0, 0), &tally(6, 2, 2)), None);
+        let all = PRICES.difference(&tally(0, 86_000, 14_000), &tally(0, 0, 20)).expect("requests");
+        assert!(all.is_loss(0.0), "{all}");
+    }
+
+    #[test]
+    fn what_is_lost_even_if_hits_took_no_time_is_less() {
+        let (baseline, frozen) = (tally(0, 86_000, 14_000), tally(60_000, 22_000, 18_000));
+        let [found, least] =
+            [PRICES, PRICES.at_best()].map(|prices| prices.difference(&baseline, &frozen).unwrap());
+        assert!(least.gain > found.gain && least.is_loss(0.1), "{least}");
+    }
+}
+
+#[cfg(test)]
+mod warmth_tests {
+    use super::*;
+
+    /// Runs seconds of 100 steps, each with so many lookups of a hit ratio; answers after how many
+    /// steps it was warm.
+    fn steps(lookups: u64, insertions: u64, hit_ratio: impl Fn(u32) -> f64) -> Option<u32> {
+        let mut warmth = Warmth::new(Duration::ZERO);
+        (1..=1000).find(|&step| {
+            let hits = (lookups as f64 * hit_ratio(step)) as u64;
+            let seen = Observations {
+                now: Duration::from_millis(10) * step,
+                dynamic_hits: hits,
+                misses: lookups - hits,
+                insertions,
+                entries: 1000,
+                capacity: 1000,
+                ..Observations::default()
+            };
+            warmth.add(&seen).is_some()
+        })
+    }
+
+    #[test]
+    fn a_cache_is_warm_when_it_has_turned_over() {
+        assert_eq!(steps(500, 100, |_| 0.8), Some(16), "it takes two looks at the hit ratio");
+    }
+
+    #[test]
+    fn without_insertions_many_lookups_do() {
+        assert_eq!(steps(500, 0, |_| 1.0), Some(40));
+    }
+
+    #[test]
+    fn a_hit_ratio_that_still_rises_is_waited_for() {
+        let rising = |step: u32| 0.9 - 0.5 * (-f64::from(step) / 30.0).exp();
+        assert!(steps(500, 100, rising).is_some_and(|steps| (40..200).contains(&steps)));
+    }
+
+    #[test]
+    fn nothing_takes_longer_than_five_seconds_but_idleness() {
+        let restless = |step: u32| if (step / 8).is_multiple_of(2) { 0.2 } else { 0.8 };
+        assert_eq!(steps(500, 0, restless), Some(500));
+        assert_eq!(steps(2, 0, |_| 1.0), Some(500));
+        assert_eq!(steps(0, 0, |_| 1.0), None);
+    }
 }

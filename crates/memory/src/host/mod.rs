@@ -31,35 +31,37 @@
 //! assert_eq!((cache.usage(), cache.pinned_usage()), (4096, 0));
 //! ```
 
-mod builder;
-mod end;
-mod handle;
-mod limits;
-mod node;
-
 use std::fmt;
 use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
 
 use equivalent::Equivalent;
-pub use floe_policy::Priority;
-use floe_policy::{QdClock, Replacement};
+use floe_policy::registry::ChoiceError;
+use floe_policy::{AnyPolicy, PriorityPools, QdClock, Replacement};
 
-pub use builder::HostBuilder;
-pub use handle::Handle;
-
-#[allow(unused_imports)] // by models, which are no library
-pub use crate::waits::{LoadRun, Running, Wait};
-
+use self::handle::Sums;
+use self::handle::{EntryOf, Node};
+use crate::builder::{BuildError, Builder};
 use crate::cache::Cache;
-use crate::conditional::{place, take_out};
-use crate::guard::{Keep, RESERVED};
-use crate::hash::DefaultHasher;
+use crate::compute::{place, take_out};
+use crate::frozen::Freezing;
+use crate::guard::Keep;
+use crate::hazard::RESERVED;
+use crate::index::DefaultHasher;
 use crate::inner::Keeper;
+use crate::maintenance;
 use crate::options::InsertOptions;
 use crate::stats::Stats;
-use crate::sync::{Arc, Ordering, lock};
-use limits::Limits;
-use node::{EntryOf, Node};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, lock};
+
+pub use floe_policy::Priority;
+
+pub use handle::Handle;
+
+mod handle;
+
+#[allow(unused_imports)] // by models, which are no library
+pub use crate::pending::{LoadRun, Running, Wait};
 
 /// The fate of a value that is inserted under a key that is there.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -398,7 +400,7 @@ where
     S: BuildHasher + Send + Sync + 'static,
     Q: Hash + Equivalent<K> + ?Sized,
 {
-    if !crate::waits::is_inside() || cache.contains_key(key) {
+    if !crate::pending::is_inside() || cache.contains_key(key) {
         return false;
     }
     let inner = &*cache.inner;
@@ -422,5 +424,303 @@ impl<K, V, P: Replacement, S> fmt::Debug for HostCache<K, V, P, S> {
             .field("capacity", &capacity)
             .field("usage", &usage)
             .finish_non_exhaustive()
+    }
+}
+
+/// Builds a [`HostCache`] with settings that differ from the defaults.
+///
+/// ```
+/// # use floe_memory as floe;
+/// use floe::host::{HostBuilder, HostCache};
+///
+/// let cache: HostCache<u64, Vec<u8>> = HostBuilder::new(1 << 20).strict(true).build();
+/// assert_eq!(cache.capacity(), 1 << 20);
+/// ```
+#[must_use = "nothing is made before `build`"]
+pub struct HostBuilder<K, V, P = QdClock, S = DefaultHasher> {
+    capacity: usize,
+    strict: bool,
+    tells_low: bool,
+    cache: Builder<K, Node<V>, P, S>,
+}
+
+impl<K, V> HostBuilder<K, V> {
+    /// Begins with a capacity: the limit of the sum of all charges, in their unit, mostly bytes.
+    pub fn new(capacity: usize) -> Self {
+        Self { capacity, strict: false, tells_low: false, cache: Builder::default() }
+    }
+}
+
+impl<K, V, P, S> HostBuilder<K, V, P, S> {
+    /// Has insertions fail that would exceed the capacity because of values that have handles. By
+    /// default they go over it.
+    pub fn strict(self, strict: bool) -> Self {
+        Self { strict, ..self }
+    }
+
+    /// Sets the eviction policy by type: see [`Builder::policy`].
+    pub fn policy<P2: Replacement>(self, policy: P2) -> HostBuilder<K, V, P2, S> {
+        let Self { capacity, strict, tells_low, cache } = self;
+        HostBuilder { capacity, strict, tells_low, cache: cache.policy(policy) }
+    }
+
+    /// Sets the eviction policy by name: see [`Builder::policy_named`].
+    ///
+    /// # Errors
+    /// When there is no such policy or parameter; the error names those that there are.
+    pub fn policy_named(self, name: &str) -> Result<HostBuilder<K, V, AnyPolicy, S>, ChoiceError> {
+        let Self { capacity, strict, tells_low, cache } = self;
+        Ok(HostBuilder { capacity, strict, tells_low, cache: cache.policy_named(name)? })
+    }
+
+    /// Keeps shares of the capacity for entries of high and of low priority, above the policy set
+    /// before: see [`PriorityPools`]. Without them an entry of high priority counts as used once,
+    /// and low and bottom priority are the same.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::host::{HostBuilder, Insertion, Priority};
+    ///
+    /// let cache = HostBuilder::new(1000).shards(1).priority_pools(0.5, 0.0).build();
+    /// let high = Insertion::new().priority(Priority::High);
+    /// cache.insert("index", "", 300, high).unwrap();
+    /// (0..100).for_each(|_| cache.insert("data", "", 300, Insertion::new()).unwrap());
+    /// assert!(cache.contains_key("index"));
+    /// ```
+    ///
+    /// # Panics
+    /// When a share is negative, or both are more than 1 together.
+    pub fn priority_pools(self, high: f64, low: f64) -> HostBuilder<K, V, PriorityPools<P>, S>
+    where
+        P: Replacement,
+    {
+        let Self { capacity, strict, cache, .. } = self;
+        let cache = cache.policy_over(|policy| PriorityPools::new(policy, high, low));
+        HostBuilder { capacity, strict, tells_low: low > 0.0, cache }
+    }
+
+    /// Sets the hasher: see [`Builder::hasher`].
+    pub fn hasher<S2: BuildHasher>(self, hasher: S2) -> HostBuilder<K, V, P, S2> {
+        let Self { capacity, strict, tells_low, cache } = self;
+        HostBuilder { capacity, strict, tells_low, cache: cache.hasher(hasher) }
+    }
+
+    /// Sets the number of parts, each with a lock of its own: see [`Builder::shards`].
+    pub fn shards(self, shards: usize) -> Self {
+        Self { cache: self.cache.shards(shards), ..self }
+    }
+
+    /// Has the hottest entries frozen: see [`Builder::freezing`].
+    pub fn freezing(self, freezing: Freezing) -> Self {
+        Self { cache: self.cache.freezing(freezing), ..self }
+    }
+}
+
+impl<K, V, P, S> HostBuilder<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Makes the cache.
+    ///
+    /// # Panics
+    /// When no cache can have these settings; [`try_build`](Self::try_build) returns the error
+    /// instead.
+    pub fn build(self) -> HostCache<K, V, P, S> {
+        self.try_build().unwrap_or_else(|error| panic!("no such cache: {error}"))
+    }
+
+    /// Makes the cache.
+    ///
+    /// # Errors
+    /// When no cache can have these settings.
+    pub fn try_build(self) -> Result<HostCache<K, V, P, S>, BuildError> {
+        let limits = Arc::new(Limits::new(self.capacity, self.strict));
+        let sums = Arc::clone(&limits);
+        let keeper: Keeper<K, Node<V>> = Box::new(move |entry, is_named| {
+            let _keeps = &sums; // entries refer to them: the cache has them to its end
+            entry.value.is_kept(is_named)
+        });
+        let cache = self
+            .cache
+            .weight_capacity(limits.for_cache() as u64)
+            .weigher(|_, node| node.weight())
+            .keeper(keeper)
+            .try_build()?;
+        Ok(HostCache { cache, limits, tells_low: self.tells_low })
+    }
+}
+
+impl<K, V, P, S> std::fmt::Debug for HostBuilder<K, V, P, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostBuilder")
+            .field("capacity", &self.capacity)
+            .field("strict", &self.strict)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The part of the capacity for entries that wait for their end.
+const WAITING_PART: usize = 64;
+
+/// The capacity, and what is used of it. All of it is read and written Relaxed: these are sums and
+/// settings, by which no memory is handed over.
+#[derive(Debug)]
+struct Limits {
+    sums: Sums,
+    capacity: AtomicUsize,
+    is_strict: AtomicBool,
+    /// The cache's own limit, as it was last set.
+    applied: AtomicUsize,
+    /// The usage after way was made in vain, or 0: no need to try at each insertion.
+    in_vain: AtomicUsize,
+}
+
+impl Limits {
+    fn new(capacity: usize, strict: bool) -> Self {
+        let limits = Self {
+            sums: Sums::default(),
+            capacity: AtomicUsize::new(capacity),
+            is_strict: AtomicBool::new(strict),
+            applied: AtomicUsize::new(0),
+            in_vain: AtomicUsize::new(0),
+        };
+        limits.applied.store(limits.for_cache(), Ordering::Relaxed);
+        limits
+    }
+
+    fn capacity(&self) -> usize {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    fn usage(&self) -> usize {
+        self.sums.usage.load(Ordering::Relaxed)
+    }
+
+    fn is_strict(&self) -> bool {
+        self.is_strict.load(Ordering::Relaxed)
+    }
+
+    fn set_strict(&self, strict: bool) {
+        self.is_strict.store(strict, Ordering::Relaxed);
+    }
+
+    /// The charges that entries in the cache may have.
+    fn for_cache(&self) -> usize {
+        let capacity = self.capacity();
+        (capacity - capacity / WAITING_PART).saturating_sub(self.sums.kept.load(Ordering::Relaxed))
+    }
+
+    /// Gives a charge back that was taken for a value.
+    fn give_back(&self, charge: usize) {
+        self.sums.usage.fetch_sub(charge, Ordering::Relaxed);
+    }
+}
+
+impl<K, V, P, S> HostCache<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Takes a charge for a value that comes, and makes way for it if need be. False if that is
+    /// impossible and the limit strict: then nothing is taken.
+    #[inline]
+    fn take(&self, charge: usize) -> bool {
+        let limits = &*self.limits;
+        let usage = limits.sums.usage.fetch_add(charge, Ordering::Relaxed).saturating_add(charge);
+        let (capacity, now) = (limits.capacity(), limits.for_cache());
+        if usage > capacity {
+            return self.make_way(charge);
+        }
+        if limits.applied.load(Ordering::Relaxed).abs_diff(now) > capacity / 256 {
+            self.limit(now);
+        }
+        true
+    }
+
+    /// Sets the cache's own limit, and evicts what is beyond it.
+    fn limit(&self, to: usize) {
+        self.limits.applied.store(to, Ordering::Relaxed);
+        self.cache.inner.budget.set_weight(to as u64);
+        if self.cache.inner.budget.is_exceeded() {
+            self.cache.inner.shrink();
+        }
+    }
+
+    #[cold]
+    fn make_way(&self, charge: usize) -> bool {
+        let limits = &*self.limits;
+        let (capacity, strict) = (limits.capacity(), limits.is_strict());
+        let is_over = || limits.usage() > capacity;
+        let in_vain = limits.in_vain.load(Ordering::Relaxed);
+        if !strict
+            && in_vain > 0
+            && limits.usage() <= in_vain.saturating_add(capacity / WAITING_PART)
+        {
+            return true;
+        }
+        self.cache.reclaim();
+        if charge <= capacity || !strict {
+            let mut kept = None;
+            while is_over() {
+                let outside = limits.sums.kept.load(Ordering::Relaxed);
+                if kept.replace(outside) == Some(outside) {
+                    break; // as much was evicted as makes a difference
+                }
+                let most = capacity.saturating_sub(outside).saturating_sub(charge);
+                self.limit(limits.for_cache().min(most));
+                self.cache.reclaim();
+            }
+            self.limit(limits.for_cache());
+        }
+        let is_over = is_over();
+        limits.in_vain.store(if is_over { limits.usage() } else { 0 }, Ordering::Relaxed);
+        if is_over && strict {
+            limits.give_back(charge);
+        }
+        !(is_over && strict)
+    }
+
+    /// Changes the capacity while the cache is used. Evicts what is too much before it returns, and
+    /// drops what has left without a handle; values with handles go over it, whether it is strict
+    /// or not.
+    pub fn set_capacity(&self, capacity: usize) {
+        let limits = &*self.limits;
+        limits.capacity.store(capacity, Ordering::Relaxed);
+        limits.in_vain.store(0, Ordering::Relaxed);
+        limits.applied.store(limits.for_cache(), Ordering::Relaxed);
+        self.cache.resize_weight(limits.for_cache() as u64);
+        self.cache.reclaim();
+        if limits.usage() > capacity {
+            self.make_way(0);
+        }
+    }
+}
+
+/// The pause between two looks, and how many there are: 10 s at least, for a process that was
+/// forked while a thread was with the cache, which never leaves it there.
+const WAIT: Duration = Duration::from_micros(50);
+const WAITS: u32 = 200_000;
+
+impl<K, V, P: Replacement, S> Drop for HostCache<K, V, P, S> {
+    fn drop(&mut self) {
+        let inner = &self.cache.inner;
+        // From here on the library's threads do not begin anything with the cache.
+        inner.lifetimes.upkeep().forget();
+        // A value that is dropped by one of these threads may own another host's cache. Waiting
+        // there would be for the thread itself.
+        if maintenance::is_own_thread() {
+            return;
+        }
+        for _ in 0..WAITS {
+            if Arc::strong_count(inner) == 1 {
+                return;
+            }
+            std::thread::sleep(WAIT);
+        }
     }
 }

@@ -5,43 +5,28 @@
 //! a hit or an insertion through the general owner would execute more instructions. A test of
 //! `floe-lab` (`simulate_is_cache`) drives both with the same requests and compares all victims.
 
-mod arrival;
-mod freezing;
-mod frozen;
-mod gone;
-mod growth;
-pub(crate) mod index_growth;
-pub(crate) mod room;
-mod shape;
-mod slots;
-mod standing;
-mod tenant;
-mod usual;
+use std::ops::Range;
 
-use floe_policy::{Access, Eviction, Priority, Slot};
+use equivalent::Equivalent;
+use floe_policy::{Access, Cursor, Eviction, Priority, Slot};
 
-use self::frozen::FrozenEntries;
-pub(crate) use self::gone::Gone;
-use self::index_growth::IndexGrowth;
-use self::room::Room;
-pub(crate) use self::shape::Shape;
-use self::slots::Slots;
-use self::standing::Standing;
-pub(crate) use self::tenant::Tenant;
+use self::slots::{IndexGrowth, Slots};
 use crate::admission::ShardAdmission;
-use crate::budget::{Amount, Budget, Share};
-use crate::cause::Cause;
-use crate::entry::Entry;
-use crate::hash::KeyHash;
+use crate::budget::{Amount, Budget, Room, Share};
+use crate::entry::{Entry, Head};
+use crate::frozen::index::FrozenIndex;
+use crate::index::{Hash32, Index, KeyHash, Places, Spot, Table, TableOf};
 use crate::limbo::Limbo;
-use crate::retired::Retired;
+use crate::retired::{Departures, Retired};
 use crate::slab::Slab;
-use crate::stats::ShardCounts;
+use crate::stats::{Cause, ShardCounts};
 use crate::sync::Arc;
-use crate::table::Table;
 
-/// The table of a shard ordered by a policy.
-pub(crate) type TableOf<P> = Table<<P as Eviction>::Marks>;
+pub(crate) use self::slots::Tenant;
+pub(crate) use crate::budget::Shape;
+
+mod insert;
+pub(crate) mod slots;
 
 /// The owner's side of a shard. All methods are called under the shard's lock, with the shard's
 /// present table.
@@ -260,4 +245,259 @@ fn wrong_victim(slot: Slot) -> ! {
         "the policy evicted slot {}, which holds no entry in reach of `Eviction::evict`",
         slot.0
     );
+}
+
+/// Holds what an operation took out and a listener has yet to hear of. Without a listener it waits
+/// in limbo at once.
+#[derive(Debug)]
+pub(crate) struct Gone {
+    // Boxed for the sake of caches without a listener: it is handed around on every insertion.
+    to_tell: Option<Box<Departures>>,
+}
+
+impl Gone {
+    pub(crate) fn new(has_listener: bool) -> Self {
+        Self { to_tell: has_listener.then(Box::default) }
+    }
+
+    /// Returns whether there is a listener.
+    #[inline(always)]
+    pub(crate) fn has_listener(&self) -> bool {
+        self.to_tell.is_some()
+    }
+
+    /// Returns whether there is nothing that the listener is to hear of.
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.to_tell.as_ref().is_none_or(|to_tell| to_tell.is_empty())
+    }
+
+    /// Returns what the listener is to hear of, once.
+    pub(crate) fn take_all(&mut self) -> Departures {
+        self.to_tell.take().map(|to_tell| *to_tell).unwrap_or_default()
+    }
+}
+
+/// The spot of an entry that is in, until it leaves or the index is replaced.
+#[derive(Debug, Clone, Copy)]
+struct Standing<'t> {
+    index: &'t Index,
+    spot: Spot,
+    /// Where the entry lies.
+    place: u32,
+}
+
+impl<K, V, P: Eviction> Owner<K, V, P> {
+    /// The entry of a key.
+    pub(crate) fn find<Q>(&self, table: &TableOf<P>, hash: Hash32, key: &Q) -> Option<&Entry<K, V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let found = self.look_up(table, hash, key)?;
+        // SAFETY: places in the index are those of live entries, and entries are taken out under
+        // this lock only.
+        Some(unsafe { &*self.slab.entry(found.place) })
+    }
+
+    /// Where the entry of a key stands.
+    #[inline(always)]
+    fn look_up<'t, Q>(&self, table: &'t TableOf<P>, hash: Hash32, key: &Q) -> Option<Standing<'t>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        // SAFETY: as in `find`.
+        let is_key = |place| key.equivalent(unsafe { &(*self.slab.entry(place)).key });
+        if table.old.is_some() {
+            return look_up_in_both(table, hash, &is_key);
+        }
+        let (spot, place) = table.index.find(hash, is_key)?;
+        Some(Standing { index: &table.index, spot, place })
+    }
+
+    /// Where the entry in a slot stands. There is one.
+    #[inline(always)]
+    fn standing<'t>(&self, table: &'t TableOf<P>, slot: u32) -> Standing<'t> {
+        let tenant = &self.slots[slot];
+        let index = self.growth.index_of(tenant, table);
+        // SAFETY: as in `find`.
+        let is_it = |place| unsafe { &*self.slab.entry(place) }.slot() == slot;
+        let (spot, place) = index.spot(tenant.hash, tenant.lane, is_it);
+        Standing { index, spot, place }
+    }
+
+    /// The entry in a slot, for walks over all of them.
+    pub(crate) fn entry(&self, table: &TableOf<P>, slot: u32) -> Option<*mut Entry<K, V>> {
+        self.slots.get(slot)?;
+        Some(self.slab.entry(self.standing(table, slot).place))
+    }
+
+    /// Returns whether this entry, which the caller keeps from being freed, is in a slot, which
+    /// need not have been in use.
+    fn is_in(&self, table: &TableOf<P>, slot: u32, entry: *const Entry<K, V>) -> bool {
+        self.entry(table, slot).is_some_and(|there| std::ptr::eq(there, entry))
+    }
+}
+
+/// Looks a key up while keys are being moved from one index to another.
+#[cold]
+#[inline(never)]
+fn look_up_in_both<'t, M>(
+    table: &'t Table<M>,
+    hash: Hash32,
+    is_key: &impl Fn(u32) -> bool,
+) -> Option<Standing<'t>> {
+    table.indexes().find_map(|index| {
+        let (spot, place) = index.find(hash, is_key)?;
+        Some(Standing { index, spot, place })
+    })
+}
+
+impl<K, V, P: Eviction> Owner<K, V, P> {
+    /// Puts the frozen ones among some slots into the frozen index.
+    pub(crate) fn index_frozen(&mut self, table: &TableOf<P>, slots: Range<u32>) {
+        let frozen = slots.filter(|&slot| self.slots[slot].frozen);
+        let place = |slot| (self.slots[slot].hash, self.standing(table, slot).place);
+        self.frozen.fill_index(frozen.map(place));
+    }
+
+    /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking
+    /// goes, and puts them into the frozen index if there is one. The next look goes on where this
+    /// one ended.
+    pub(crate) fn freeze_best(&mut self, table: &TableOf<P>, goal: usize, from: Cursor) -> Cursor {
+        let mut slots = Vec::with_capacity(Cursor::BATCH);
+        let next = self.order.rank(from, &mut slots);
+        // an order that does not get on ends here
+        let next = if next == from { Cursor::END } else { next };
+        // The order can be the user's and name anything.
+        slots.retain(|&slot| {
+            let is_in_reach = self.slots.in_reach(slot).is_some();
+            is_in_reach && self.frozen.admits(self.standing(table, slot.0).place)
+        });
+        slots.truncate(goal.saturating_sub(self.frozen.count()));
+        self.order.freeze(&slots);
+        for slot in slots {
+            let place = self.standing(table, slot.0).place;
+            self.frozen.freeze(&mut self.slots[slot.0], place);
+        }
+        next
+    }
+
+    /// Lets hits on the entries in some slots count again. They are out of reach until the order
+    /// [thaws](Self::thaw_some).
+    pub(crate) fn unfreeze(&mut self, table: &TableOf<P>, slots: Range<u32>) {
+        for slot in slots {
+            if self.slots[slot].frozen {
+                let place = self.standing(table, slot).place;
+                self.frozen.melt(&mut self.slots[slot], place);
+            }
+        }
+    }
+
+    /// Puts some of what was frozen back into the order. Returns whether all is back.
+    pub(crate) fn thaw_some(&mut self) -> bool {
+        self.order.thaw_some(Cursor::BATCH)
+    }
+}
+
+/// The entries of a shard that are frozen.
+///
+/// Every change is made under the shard's lock, so an entry that is in stays in meanwhile.
+#[derive(Debug)]
+pub(crate) struct FrozenEntries<K, V> {
+    count: usize,
+    /// Where entries lie.
+    places: Arc<Places>,
+    /// The frozen index that has, or is to have, entries of this shard.
+    index: Option<Arc<FrozenIndex<K, V>>>,
+}
+
+impl<K, V> FrozenEntries<K, V> {
+    fn none(places: &Arc<Places>) -> Self {
+        Self { count: 0, places: Arc::clone(places), index: None }
+    }
+
+    /// The address of an entry.
+    fn address(&self, place: u32) -> usize {
+        self.places.address::<Entry<K, V>>(place)
+    }
+
+    /// The head of an entry that is in, or was just made.
+    fn head(&self, place: u32) -> &Head {
+        let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(self.address(place));
+        // SAFETY: entries are taken out under the shard's lock only, and a new one is not shared.
+        unsafe { &(*entry).head }
+    }
+
+    /// Returns how many entries are frozen.
+    pub(crate) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// From now on, or no longer, frozen entries stand in this index, too.
+    pub(crate) fn set_index(&mut self, index: Option<Arc<FrozenIndex<K, V>>>) {
+        self.index = index;
+    }
+
+    /// Puts frozen entries, each by its hash and its place, into the index.
+    fn fill_index(&self, entries: impl Iterator<Item = (Hash32, u32)>) {
+        let index = self.index.as_ref().expect("set before");
+        for (hash, place) in entries {
+            if index.reaches(self.address(place)) {
+                index.insert(hash, self.address(place));
+            }
+        }
+    }
+
+    /// Returns whether an entry that is in may be frozen.
+    fn admits(&self, place: u32) -> bool {
+        let reaches = |index: &FrozenIndex<K, V>| index.reaches(self.address(place));
+        // Each hit of an entry that goes idle writes to it.
+        self.index.as_deref().is_none_or(reaches) && !self.head(place).goes_idle()
+    }
+
+    /// Freezes an entry, and puts it into the index if there is one.
+    fn freeze(&mut self, tenant: &mut Tenant, place: u32) {
+        if std::mem::replace(&mut tenant.frozen, true) {
+            return; // named twice, and must not be in the index twice
+        }
+        self.count += 1;
+        self.head(place).set_frozen(true);
+        if let Some(index) = &self.index {
+            index.insert(tenant.hash, self.address(place));
+        }
+    }
+
+    /// Has an entry be like one that was never frozen, but for the order, which the caller sees to.
+    fn melt(&mut self, tenant: &mut Tenant, place: u32) {
+        self.left(tenant, place);
+        if std::mem::take(&mut tenant.frozen) {
+            self.head(place).set_frozen(false);
+        }
+    }
+
+    /// Notes that an entry leaves, frozen or not: no lookup finds it by the index from now on.
+    #[inline(always)]
+    fn left(&mut self, tenant: &Tenant, place: u32) {
+        if tenant.frozen {
+            self.left_frozen(tenant.hash, place);
+        }
+    }
+
+    #[cold]
+    fn left_frozen(&mut self, hash: Hash32, place: u32) {
+        self.count -= 1;
+        if let Some(index) = &self.index {
+            index.take_out(hash, self.address(place));
+        }
+    }
+
+    /// Puts an entry, which no other thread knows yet, in the place of a frozen one with the same
+    /// key, and freezes it. `replace` does so in the shard's index.
+    fn succeed(&self, hash: Hash32, from: u32, to: u32, replace: impl FnOnce()) {
+        self.head(to).set_frozen(true);
+        match &self.index {
+            Some(index) => index.replace(hash, self.address(from), self.address(to), replace),
+            None => replace(),
+        }
+    }
 }

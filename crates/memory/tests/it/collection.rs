@@ -1,5 +1,5 @@
-//! Caches as other collections of Rust: made of entries, extended, asked by entry, and passed through
-//! a panic.
+//! Caches as other collections of Rust: made of entries, extended, asked by entry, and passed
+//! through a panic.
 
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::Arc;

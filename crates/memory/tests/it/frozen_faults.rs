@@ -2,7 +2,7 @@
 //! fault a test.
 //!
 //! Those of the controller, that noise ended most frozen phases and each failure cost 16 s, are
-//! replayed with its histories in `src/frozen/histories.rs`; that learning did not end near a hit
+//! replayed with its histories in `src/tests/histories.rs`; that learning did not end near a hit
 //! ratio of 1, in `adaptive.rs`, too.
 
 use std::cell::Cell;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::sync::Tracked;
-use crate::{Cache, Handle, model, model_of_readers, sync, thread, upkeep};
+use crate::{Cache, Handle, model, model_of_readers, sync, thread};
 
 #[test]
 fn no_upsert_is_lost() {
@@ -46,7 +46,7 @@ fn a_value_that_another_thread_replaces_is_not_removed_for_it() {
 #[test]
 fn what_comes_in_while_a_cache_is_swept_is_seen_by_the_sweep_or_asks_for_another() {
     model(4, || {
-        let shared = Arc::new((upkeep::Upkeep::new(), sync::Mutex::new(0)));
+        let shared = Arc::new((crate::lifetimes::Upkeep::new(), sync::Mutex::new(0)));
         let sees = |expires: &sync::Mutex<u64>| *sync::lock(expires) != 0;
         let inserter = {
             let shared = Arc::clone(&shared);

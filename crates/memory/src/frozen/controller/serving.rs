@@ -5,10 +5,10 @@ use std::time::Duration;
 use floe_policy::trial::{Difference, trimmed_mean};
 
 use super::{After, Controller, LOOKUPS_FEW, State, Then};
-use crate::frozen::monitor::{Monitor, Verdict};
 use crate::frozen::observe::{Action, Done, Observations, Step, Wake};
-use crate::frozen::options::{Lifetime, Phase};
-use crate::frozen::windows::{WINDOW, WindowCounts};
+use crate::frozen::observe::{WINDOW, WindowCounts};
+use crate::frozen::trials::{Monitor, Verdict};
+use crate::frozen::{Lifetime, Phase};
 
 /// The next index serves for this part of the time after which one had grown old.
 const OLD_PART: f64 = 0.75;

@@ -1,0 +1,744 @@
+//! The builder describes a cache before it is made.
+
+use std::fmt;
+use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
+
+use floe_policy::admission::{AdmissionFactory, Admissions};
+use floe_policy::registry::ChoiceError;
+use floe_policy::{AnyPolicy, QdClock, Replacement};
+
+use crate::admission::{ShardAdmission, Template};
+use crate::budget::Budget;
+use crate::cache::Cache;
+use crate::clock::Clock;
+use crate::entry::Unused;
+use crate::fork;
+use crate::frozen::Freezing;
+use crate::frozen::freezer::FrozenState;
+use crate::index::DefaultHasher;
+use crate::inner::{Inner, Keeper, Listener, Weigher, shape};
+use crate::lifetimes::Lifetimes;
+use crate::local::Threads;
+use crate::owner::Owner;
+use crate::records::Records;
+use crate::shard::Shards;
+use crate::stats::{Cause, LoadCounts};
+use crate::sync::{Arc, Weak};
+
+/// Builds a cache with settings that differ from the defaults. [`Cache::builder`] makes one.
+///
+/// A cache needs a limit: a [`capacity`](Self::capacity), a
+/// [`weight_capacity`](Self::weight_capacity) with a [`weigher`](Self::weigher), or both. All else
+/// has a default. Each method takes the builder and returns it, and [`build`](Self::build) makes
+/// the cache.
+///
+/// ```
+/// # use floe_memory as floe;
+/// use std::time::Duration;
+/// use floe::Cache;
+///
+/// let cache: Cache<String, Vec<u8>> = Cache::builder()
+///     .weight_capacity(64 << 20)
+///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u32)
+///     .capacity(1_000_000)
+///     .time_to_live(Duration::from_secs(600))
+///     .build();
+/// cache.insert("key".into(), vec![0; 100]);
+/// assert_eq!(cache.stats().weight, 103);
+/// ```
+#[must_use = "nothing is made before `build`"]
+pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
+    entries: Option<usize>,
+    weight: Option<u64>,
+    weigher: Option<Weigher<K, V>>,
+    listener: Option<Listener<K, V>>,
+    admission: Option<Box<dyn Template>>,
+    policy: P,
+    hasher: S,
+    live: Option<Duration>,
+    idle: Option<Duration>,
+    ahead: Option<Duration>,
+    shards: Option<usize>,
+    clock: Clock,
+    freezing: Option<Freezing>,
+    keeper: Option<Keeper<K, V>>,
+}
+
+impl<K, V> Cache<K, V> {
+    /// Returns a [`Builder`], for a cache with limits and settings of your own.
+    ///
+    /// The builder needs a limit of entries or of weight before [`build`](Builder::build).
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(1000).shards(1).build();
+    /// cache.insert("key", 1);
+    /// ```
+    pub fn builder() -> Builder<K, V> {
+        Builder::default()
+    }
+}
+
+impl<K, V> Default for Builder<K, V> {
+    fn default() -> Self {
+        Self {
+            entries: None,
+            weight: None,
+            weigher: None,
+            listener: None,
+            admission: None,
+            policy: QdClock::default(),
+            hasher: DefaultHasher::default(),
+            live: None,
+            idle: None,
+            ahead: None,
+            shards: None,
+            clock: Clock::system(),
+            freezing: None,
+            keeper: None,
+        }
+    }
+}
+
+impl<K, V, P, S> Builder<K, V, P, S> {
+    /// Sets the limit of entries. With 0 the cache is off: it holds nothing, and still loads. At
+    /// most 2³¹ − 1.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(2).build();
+    /// (0..5).for_each(|key| cache.insert(key, key));
+    /// assert_eq!(cache.len(), 2);
+    /// ```
+    pub fn capacity(self, entries: usize) -> Self {
+        Self { entries: Some(entries), ..self }
+    }
+
+    /// Sets the limit of weight, in the unit of the [`weigher`](Self::weigher), which it needs. It
+    /// may be combined with a [`capacity`](Self::capacity): the cache then keeps both limits.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let text = |_: &u64, text: &String| text.len() as u32;
+    /// let cache = floe::Cache::builder().weight_capacity(10).weigher(text).build();
+    /// cache.insert(1, "four".to_string());
+    /// cache.insert(2, "more than ten".to_string()); // does not come in
+    /// assert_eq!((cache.len(), cache.stats().weight), (1, 4));
+    /// ```
+    pub fn weight_capacity(self, weight: u64) -> Self {
+        Self { weight: Some(weight), ..self }
+    }
+
+    /// Sets the function that weighs an entry, in a unit of your choice: bytes, mostly. It is
+    /// called once for each insertion, outside of locks. A weight of 0 counts as 1.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder()
+    ///     .weight_capacity(1 << 20)
+    ///     .weigher(|key: &String, value: &Vec<u8>| (key.len() + value.len()) as u32)
+    ///     .build();
+    /// cache.insert("key".to_string(), vec![0; 97]);
+    /// assert_eq!(cache.stats().weight, 100);
+    /// ```
+    pub fn weigher(self, weigh: impl Fn(&K, &V) -> u32 + Send + Sync + 'static) -> Self {
+        Self { weigher: Some(Box::new(weigh)), ..self }
+    }
+
+    /// Sets the listener, which is called with key, value and [`Cause`] for each entry that leaves,
+    /// soon after it has left.
+    ///
+    /// The call comes from the thread that made the entry leave, or from the library's thread that
+    /// removes expired entries. It comes outside of locks, and in no order that is promised between
+    /// threads. The listener may use the cache. It is not called for the entries that a cache has
+    /// when it is dropped.
+    ///
+    /// A listener may insert again, so that more entries leave, of which it is told. Calls beyond
+    /// the fourth within each other come after the outer one has returned, so a chain of any length
+    /// takes little stack. A listener that always inserts again never ends.
+    ///
+    /// If the listener panics, so does the call that made the entry leave, after that has done its
+    /// work and the listener has got the other entries that left.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::sync::{Arc, Mutex};
+    /// use floe::{Cache, Cause};
+    ///
+    /// let left = Arc::new(Mutex::new(Vec::new()));
+    /// let log = Arc::clone(&left);
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .listener(move |key: &u64, value: &&str, cause| {
+    ///         log.lock().unwrap().push((*key, *value, cause));
+    ///     })
+    ///     .build();
+    /// cache.insert(1, "one");
+    /// cache.insert(1, "uno");
+    /// cache.remove(&1);
+    /// let left = left.lock().unwrap();
+    /// assert_eq!(*left, [(1, "one", Cause::Replaced), (1, "uno", Cause::Removed)]);
+    /// ```
+    pub fn listener(self, listen: impl Fn(&K, &V, Cause) + Send + Sync + 'static) -> Self {
+        Self { listener: Some(Box::new(listen)), ..self }
+    }
+
+    /// Sets the hasher of keys. Any hasher will do, because its result is mixed once more; but with
+    /// a predictable one, such as an identity, an attacker that chooses keys can make lookups slow.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::hash::RandomState; // SipHash
+    ///
+    /// let cache = floe::Cache::builder().capacity(100).hasher(RandomState::new()).build();
+    /// cache.insert("key", 1);
+    /// assert_eq!(cache.get_cloned("key"), Some(1));
+    /// ```
+    pub fn hasher<S2: BuildHasher>(self, hasher: S2) -> Builder<K, V, P, S2> {
+        let Self {
+            entries,
+            weight,
+            weigher,
+            listener,
+            admission,
+            policy,
+            hasher: _,
+            live,
+            idle,
+            ahead,
+            shards,
+            clock,
+            freezing,
+            keeper,
+        } = self;
+        Builder {
+            entries,
+            weight,
+            weigher,
+            listener,
+            admission,
+            policy,
+            hasher,
+            live,
+            idle,
+            ahead,
+            shards,
+            clock,
+            freezing,
+            keeper,
+        }
+    }
+
+    /// Sets the time after its insertion at which an entry expires: at that time or up to 25 ms
+    /// later. It is not found from then on, and freed within a second or two, by a thread of the
+    /// library's; where the system has no thread to give, by inserting threads. A value that guards
+    /// keep then is freed as soon after the last of them.
+    ///
+    /// Times of more than 62 days end up to 6 s late. Those of more than 174 years are for ever,
+    /// such as [`Duration::MAX`].
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .time_to_live(Duration::from_secs(60))
+    ///     .clock(clock.clone())
+    ///     .build();
+    /// cache.insert(1, "one");
+    /// clock.advance(Duration::from_secs(61));
+    /// assert!(cache.get(&1).is_none());
+    /// ```
+    pub fn time_to_live(self, time: Duration) -> Self {
+        Self { live: Some(time), ..self }
+    }
+
+    /// Sets the time after its last use at which an entry expires, as
+    /// [`time_to_live`](Self::time_to_live) otherwise. Every hit of such an entry reads the coarse
+    /// time, and one a tick writes it.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .time_to_idle(Duration::from_secs(60))
+    ///     .clock(clock.clone())
+    ///     .build();
+    /// cache.insert(1, "one");
+    /// clock.advance(Duration::from_secs(40));
+    /// assert!(cache.get(&1).is_some());
+    /// clock.advance(Duration::from_secs(40));
+    /// assert!(cache.get(&1).is_some());
+    /// clock.advance(Duration::from_secs(61));
+    /// assert!(cache.get(&1).is_none());
+    /// ```
+    pub fn time_to_idle(self, time: Duration) -> Self {
+        Self { idle: Some(time), ..self }
+    }
+
+    /// Sets the time before the end of an entry's time to live in which it is refreshed: the first
+    /// [load](Cache::get_or_insert_with) that asks for it then loads, while others go on with the
+    /// old value, and nobody waits for an entry that is asked for often enough. If that fails, its
+    /// caller gets the old value, too, and the next one tries. `get` and its sisters load nothing.
+    ///
+    /// To have the load run elsewhere, use
+    /// [`Loads::get_in_background`](crate::Loads::get_in_background).
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use std::time::Duration;
+    /// use floe::{Cache, Clock};
+    ///
+    /// let clock = Clock::manual();
+    /// let cache = Cache::builder()
+    ///     .capacity(10)
+    ///     .time_to_live(Duration::from_secs(60))
+    ///     .refresh_ahead(Duration::from_secs(10))
+    ///     .clock(clock.clone())
+    ///     .build();
+    /// assert_eq!(*cache.get_with("price", || 100), 100);
+    /// clock.advance(Duration::from_secs(49));
+    /// assert_eq!(*cache.get_with("price", || 101), 100);
+    /// clock.advance(Duration::from_secs(2));
+    /// assert_eq!(*cache.get_with("price", || 101), 101);
+    /// ```
+    pub fn refresh_ahead(self, time: Duration) -> Self {
+        Self { ahead: Some(time), ..self }
+    }
+
+    /// Sets the number of parts of the cache, each with a lock and an order of its own, that hits
+    /// of FIFO-like policies never take: a power of two. By default four a core, more (up to 1024)
+    /// where they would have more than 32,768 entries, and fewer where they would have less than
+    /// 256. An insertion takes longest where its shard grows or sweeps all its entries: under a
+    /// millisecond with 32,768. A cache that has no limit but one of weight is taken
+    /// to hold entries of 4096, so it has a shard for each 1 MiB at most; where that is far from
+    /// the truth, give the number of shards. With one, a cache decides exactly as `floe simulate`
+    /// says.
+    ///
+    /// Shards have equal shares of the limits. All shards make room alike for an entry that weighs
+    /// a sixteenth of a share or more, and take one lock each for it: most entries should be
+    /// lighter.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(1000).shards(4).build();
+    /// cache.insert(1, 1);
+    /// assert_eq!(cache.stats().shards, 4);
+    /// ```
+    pub fn shards(self, shards: usize) -> Self {
+        Self { shards: Some(shards), ..self }
+    }
+
+    /// Sets the clock by which entries expire: the system's by default. A [manual](Clock::manual)
+    /// one is for tests.
+    pub fn clock(self, clock: Clock) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// Has the cache freeze its hottest entries as long as that makes it faster: see [`Freezing`].
+    /// A thread of the library decides, one for all caches of the process.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, Freezing};
+    ///
+    /// let cache = Cache::builder().capacity(1000).freezing(Freezing::adaptive()).build();
+    /// cache.insert(1, "one");
+    /// println!("{}", cache.stats().freezing.unwrap().phase);
+    /// ```
+    pub fn freezing(self, freezing: Freezing) -> Self {
+        Self { freezing: Some(freezing), ..self }
+    }
+
+    /// Sets the function that is asked before an entry is freed.
+    pub(crate) fn keeper(self, keeper: Keeper<K, V>) -> Self {
+        Self { keeper: Some(keeper), ..self }
+    }
+}
+
+impl<K, V, P, S> Builder<K, V, P, S> {
+    /// Sets the eviction policy by its type, for which the code of hits is compiled. All policies
+    /// are in [`policy`](crate::policy). Each shard gets a copy of the one given.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, policy::Lru};
+    ///
+    /// let cache = Cache::builder().capacity(2).policy(Lru::default()).build();
+    /// cache.insert(1, "a");
+    /// cache.insert(2, "b");
+    /// cache.get(&1);
+    /// cache.insert(3, "c");
+    /// assert!(cache.contains_key(&1) && !cache.contains_key(&2));
+    /// ```
+    pub fn policy<P2: Replacement>(self, policy: P2) -> Builder<K, V, P2, S> {
+        self.policy_over(|_| policy)
+    }
+
+    /// Sets the policy to one made of the present one.
+    pub(crate) fn policy_over<P2>(self, make: impl FnOnce(P) -> P2) -> Builder<K, V, P2, S> {
+        let Self {
+            entries,
+            weight,
+            weigher,
+            listener,
+            admission,
+            policy,
+            hasher,
+            live,
+            idle,
+            ahead,
+            shards,
+            clock,
+            freezing,
+            keeper,
+        } = self;
+        Builder {
+            entries,
+            weight,
+            weigher,
+            listener,
+            admission,
+            policy: make(policy),
+            hasher,
+            live,
+            idle,
+            ahead,
+            shards,
+            clock,
+            freezing,
+            keeper,
+        }
+    }
+
+    /// Sets the eviction policy by name, with parameters if need be: `lru`, `slru:segments=2`, as
+    /// `floe simulate` takes them. This changes the cache's type to
+    /// [`Cache<K, V, AnyPolicy>`](crate::Cache), whatever the name; a field or argument names that.
+    ///
+    /// # Errors
+    /// When there is no such policy or parameter; the error names those that there are.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(100).policy_named("slru:segments=2")?.build();
+    /// cache.insert(1, 1);
+    /// assert_eq!(cache.stats().policy, "slru");
+    /// # Ok::<(), floe::policy::registry::ChoiceError>(())
+    /// ```
+    pub fn policy_named(self, name: &str) -> Result<Builder<K, V, AnyPolicy, S>, ChoiceError> {
+        let policy = name.parse()?;
+        Ok(self.policy::<AnyPolicy>(policy))
+    }
+
+    /// Sets the admission, which decides whether a new key comes in. Without one every key does, at
+    /// no cost. Each shard gets a copy of the one given.
+    ///
+    /// A rejected key is not kept: `insert` returns, the value is dropped, and the
+    /// [listener](Self::listener) is told with [`Cause::Bypassed`](crate::Cause::Bypassed).
+    /// `get_or_insert_with` and its sisters return the loaded value all the same, to all waiting
+    /// callers. A value inserted under a key that is there replaces the other without a question,
+    /// and pinned entries always come in.
+    ///
+    /// - [`Duel`](floe_policy::admission::Duel) compares with the victim, so it needs a policy that
+    ///   [names](floe_policy::Eviction::victim) it: fifo, lru, relaxed-lru, prob-lru, clock, slru,
+    ///   2q, s3-fifo, sieve, lfu, qdlp, qd-clock. With others it admits everything.
+    /// - An admission hears of hits in LRU-like orders, with each promotion. Of hits that change no
+    ///   order (those of FIFO-like policies, and on frozen entries) it only gets the count. So with
+    ///   a FIFO-like policy `duel` compares how often keys were *inserted*, and `small-bypass` does
+    ///   not see keys that are only hit.
+    /// - [`Obp`](floe_policy::admission::Obp) keeps insertions and removals to a share of lookups
+    ///   with `get` and its sisters; an insertion looks nothing up. While it forbids evictions
+    ///   ([`Orders::hold`](floe_policy::admission::Orders::hold)), it rejects all keys that would
+    ///   need one.
+    /// - Admissions that need the position of blocks (`sequential`), or that fetch admitted blocks
+    ///   (`fussy`), are refused when the cache is built.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{Cache, policy::Lru, policy::admission::Duel};
+    ///
+    /// // TinyLFU: a candidate must have been asked for more often than the victim.
+    /// let cache = Cache::builder()
+    ///     .capacity(2)
+    ///     .shards(1)
+    ///     .policy(Lru::default())
+    ///     .admission(Duel::default())
+    ///     .build();
+    /// for key in ["a", "b"] {
+    ///     cache.insert(key, 1);
+    ///     cache.get(key);
+    /// }
+    /// cache.insert("passes by", 1);
+    /// assert!(cache.contains_key("a") && cache.contains_key("b"));
+    /// assert!(!cache.contains_key("passes by"));
+    /// let admission = cache.stats().admission.unwrap();
+    /// assert_eq!((admission.offered, admission.admitted, admission.bypassed), (3, 2, 1));
+    /// ```
+    pub fn admission(self, admission: impl AdmissionFactory) -> Self {
+        Self { admission: Some(Box::new(admission)), ..self }
+    }
+
+    /// Sets the admission by name, with parameters if need be, and with `+` between several that
+    /// have to agree: `obp:target=0.2`, `second-access + obp`, as `floe simulate --admit` takes
+    /// them. See [`admission`](Self::admission).
+    ///
+    /// # Errors
+    /// When there is no such admission or parameter; the error names those that there are.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(100).admission_named("second-access")?.build();
+    /// cache.insert("a", 1);
+    /// assert!(!cache.contains_key("a"));
+    /// cache.insert("a", 1);
+    /// assert!(cache.contains_key("a"));
+    /// # Ok::<(), floe::policy::registry::ChoiceError>(())
+    /// ```
+    pub fn admission_named(self, text: &str) -> Result<Self, ChoiceError> {
+        let admission: Admissions = text.parse()?;
+        Ok(self.admission(admission))
+    }
+}
+
+/// Entries that a shard is to have at least. Smaller shards decide worse which leave: on the traces
+/// of docs/results/policies.md 256 mean 0.03 % more misses than 1024 do, and 128 0.07 %. In fewer
+/// shards, threads that replace values meet more often.
+const SHARE_MIN: u64 = 160;
+
+/// The same where the number of entries is but assumed: they may be heavier.
+const SHARE_MIN_BY_WEIGHT: u64 = 256;
+
+/// Most entries of a shard by default: an insertion that makes a shard grow, or sweep all of its
+/// entries, takes time in proportion to them.
+const SHARE_MAX: u64 = 1 << 15;
+
+/// Most shards by default that a large capacity alone makes.
+const SHARDS_FOR_CAPACITY: u64 = 1 << 10;
+
+/// The weight of an entry, as far as the number of shards depends on it, where no limit of entries
+/// tells: a page. A cache of heavier entries still has dozens a shard.
+const WEIGHT_ASSUMED: u64 = 4096;
+/// Shards for each core, so that threads seldom meet at one.
+const SHARDS_PER_CORE: usize = 4;
+
+impl<K, V, P, S> Builder<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Makes the cache.
+    ///
+    /// # Panics
+    /// When no cache can have these settings; [`try_build`](Self::try_build) returns the error
+    /// instead.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::builder().capacity(10).build();
+    /// cache.insert("key", 1);
+    /// ```
+    pub fn build(self) -> Cache<K, V, P, S> {
+        self.try_build().unwrap_or_else(|error| panic!("no such cache: {error}"))
+    }
+
+    /// Makes the cache, or returns the reason why no cache can have these settings.
+    ///
+    /// # Errors
+    /// See [`BuildError`].
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// use floe::{BuildError, Cache};
+    ///
+    /// let error = Cache::<u64, u64>::builder().try_build().unwrap_err();
+    /// assert_eq!(error, BuildError::NoLimit);
+    /// ```
+    pub fn try_build(self) -> Result<Cache<K, V, P, S>, BuildError> {
+        self.check()?;
+        crate::barrier::settle();
+        let budget = Budget::new(self.entries.map(|entries| entries as u64), self.weight);
+        let weighed = self.weigher.is_some();
+        let shards = self.shards.unwrap_or_else(|| {
+            let cores = std::thread::available_parallelism().map_or(1, usize::from);
+            let by_weight = || {
+                let weight = budget.weight_limit().unwrap_or(u64::MAX);
+                weight / WEIGHT_ASSUMED / SHARE_MIN_BY_WEIGHT
+            };
+            let shares = budget.entries_limit().map_or_else(by_weight, |limit| limit / SHARE_MIN);
+            let most = shares.max(1).ilog2();
+            let of_bounded_size = match budget.entries_limit() {
+                Some(entries) => entries.div_ceil(SHARE_MAX).min(SHARDS_FOR_CAPACITY) as usize,
+                None => 1,
+            };
+            let wanted = (cores * SHARDS_PER_CORE).max(of_bounded_size);
+            wanted.next_power_of_two().min(1 << most.min(16)).min(SHARDS_MAX)
+        });
+        let shape = shape::<K, V>(&budget, weighed, shards);
+        let about = self.policy.info();
+        let threads = Threads::new(Records::new(self.freezing.is_some()));
+        // A loop, and no chain of iterators: their frames are deep in a debug build, and loom's
+        // threads have a small stack.
+        let mut made = Vec::with_capacity(shards);
+        for (number, slab) in shape.slabs(shards).enumerate() {
+            let admission = |template: &dyn Template| {
+                Box::new(ShardAdmission::new(template, number, shards, Arc::clone(&threads)))
+            };
+            let admission = self.admission.as_deref().map(admission);
+            let (owner, table) =
+                Owner::new(self.policy.clone(), shape, budget.share_of(shards), slab, admission);
+            budget.take(shape.unlimited);
+            made.push((owner, table));
+        }
+        let idle = self.idle.map(Unused::Expires);
+        let unused = idle.or(self.ahead.map(Unused::Refreshes));
+        let is_told = self.listener.is_some() || self.keeper.is_some();
+        let is_asked = weighed || self.admission.is_some();
+        let lives = self.live.is_some() || unused.is_some();
+        let inner = Inner {
+            shards: Shards::new(made),
+            hasher: self.hasher,
+            serial: threads.serial(),
+            threads: Arc::clone(&threads),
+            frozen: FrozenState::new(self.freezing),
+            budget,
+            inserts_usually: !(is_told || is_asked || lives),
+            weigher: self.weigher,
+            listener: self.listener,
+            lifetimes: Lifetimes::new(self.clock, self.live, unused),
+            about,
+            admission: self.admission.as_ref().map(|template| template.name()),
+            loads: LoadCounts::default(),
+            keeper: self.keeper,
+        };
+        let inner = Arc::new(inner);
+        let forks: Weak<_> = Arc::downgrade(&inner);
+        fork::keep(inner.serial, forks);
+        if self.freezing.is_some() {
+            let kept = inner.lifetimes.keep_house(&inner, true);
+            kept.map_err(|error| BuildError::Thread(error.to_string()))?;
+        }
+        Ok(Cache { inner })
+    }
+
+    fn check(&self) -> Result<(), BuildError> {
+        match (self.entries, self.weight) {
+            (None, None) => return Err(BuildError::NoLimit),
+            (Some(entries), _) if entries > u32::MAX as usize / 2 => {
+                return Err(BuildError::TooManyEntries(entries));
+            }
+            (_, Some(_)) if self.weigher.is_none() => return Err(BuildError::NoWeigher),
+            _ => {}
+        }
+        if let Some(shards) =
+            self.shards.filter(|shards| !shards.is_power_of_two() || *shards > SHARDS_MAX)
+        {
+            return Err(BuildError::Shards(shards));
+        }
+        for (name, time) in [
+            ("time_to_live", self.live),
+            ("time_to_idle", self.idle),
+            ("refresh_ahead", self.ahead),
+        ] {
+            if time == Some(Duration::ZERO) {
+                return Err(BuildError::ZeroTime(name));
+            }
+        }
+        if self.ahead.is_some() && (self.live.is_none() || self.idle.is_some()) {
+            return Err(BuildError::RefreshAhead);
+        }
+        if let Some(template) = &self.admission
+            && let Some(needs) = template.is_refused()
+        {
+            return Err(BuildError::Admission { admission: template.name(), needs });
+        }
+        let about = self.policy.info();
+        let needs = match (about.next_uses, about.streams) {
+            (true, _) => "needs to know the future",
+            (_, true) => "goes by the position of blocks and fetches ahead",
+            _ => return Ok(()),
+        };
+        Err(BuildError::Policy { policy: about.name, needs })
+    }
+}
+
+/// Most shards: sixteen bits of the hash can choose one.
+pub(crate) const SHARDS_MAX: usize = 1 << 16;
+
+/// The reason why no cache can have the settings of a [`Builder`](crate::Builder).
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// There is no limit: neither of entries nor of weight.
+    NoLimit,
+    /// The limit of entries is 2³¹ or more.
+    TooManyEntries(usize),
+    /// There is a limit of weight, and no weigher.
+    NoWeigher,
+    /// The number of shards is not a power of two, or too large.
+    Shards(usize),
+    /// A time to live, to idle or to refresh is 0.
+    ZeroTime(&'static str),
+    /// There is a time to refresh without a time to live, or beside a time to idle.
+    RefreshAhead,
+    /// Freezing needs a thread of the library's, and the system gives none: its reason.
+    Thread(String),
+    /// The policy needs to know what a cache does not.
+    Policy {
+        /// The policy.
+        policy: &'static str,
+        /// The missing knowledge.
+        needs: &'static str,
+    },
+    /// The admission needs what a cache in memory does not have.
+    Admission {
+        /// The admission.
+        admission: String,
+        /// The operation that a cache in memory does not have.
+        needs: &'static str,
+    },
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoLimit => formatter
+                .write_str("a cache needs a limit: give it a capacity or a weight_capacity"),
+            Self::TooManyEntries(value) => write!(
+                formatter,
+                "a capacity of {value} is more than the {max} entries a cache can hold",
+                max = u32::MAX / 2
+            ),
+            Self::NoWeigher => formatter.write_str("a weight_capacity needs a weigher"),
+            Self::Shards(value) => write!(
+                formatter,
+                "{value} shards: it has to be a power of two, at most {max}",
+                max = SHARDS_MAX
+            ),
+            Self::ZeroTime(value) => write!(formatter, "a {value} of 0 lets nothing stay"),
+            Self::RefreshAhead => {
+                formatter.write_str("refresh_ahead needs a time_to_live, and no time_to_idle")
+            }
+            Self::Thread(value) => {
+                write!(formatter, "freezing needs a thread, and none can be started: {value}")
+            }
+            Self::Policy { policy, needs } => {
+                write!(formatter, "policy {policy} {needs}; it works in simulations only")
+            }
+            Self::Admission { admission, needs } => {
+                write!(formatter, "admission {admission} {needs}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for BuildError {}

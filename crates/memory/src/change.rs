@@ -1,0 +1,753 @@
+//! Finishes the departure of entries: tells the listener, and frees memory once no thread reads it.
+//!
+//! Both are the user's code, which may use the cache, take its time or panic: so they come after
+//! the lock of the shard, and what they were not done for waits in [limbo](crate::limbo) like
+//! everything else.
+
+use std::hash::{BuildHasher, Hash};
+use std::mem::ManuallyDrop;
+
+use floe_policy::Replacement;
+
+use crate::budget::{Amount, Lent};
+use crate::entry::{Candidate, Entry, Unplaced};
+use crate::index::KeyHash;
+use crate::inner::Inner;
+use crate::maintenance;
+use crate::options::InsertOptions;
+use crate::owner::{Gone, Owner};
+use crate::records::Estate;
+use crate::retired::{Batch, Retired, Round, Waiting};
+use crate::shard::{SLOTS_PER_LOCK, Shard, rest};
+use crate::slab::Slab;
+use crate::stats::Cause;
+use crate::sync::{Arc, MutexGuard};
+use crate::user_code::{FirstPanic, Leaving};
+
+/// Cells that are read, or entries that are looked for, under one lock of the records.
+const STEP: usize = 1024;
+
+/// Cells that are read for each entry of a batch, where threads have many.
+const CELLS_PER_ENTRY: usize = 8;
+
+/// Holds what is left to do once a shard's lock is released. If that is not done, because the
+/// user's code panics before, what has left waits like everything else.
+#[must_use]
+pub(crate) struct After<'a, K, V, P: Replacement> {
+    shard: &'a Shard<K, V, P>,
+    gone: Gone,
+    batch: Option<Box<Batch>>,
+}
+
+impl<K, V, P: Replacement> Drop for After<'_, K, V, P> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if !self.gone.is_empty() || self.batch.is_some() {
+            self.wait();
+        }
+    }
+}
+
+impl<K, V, P: Replacement> After<'_, K, V, P> {
+    #[cold]
+    fn wait(&mut self) {
+        let _quiet = crate::maintenance::quiet();
+        let mut owner = self.shard.owner();
+        let told = self.gone.take_all().into_iter().map(|(retired, _)| retired);
+        told.for_each(|retired| owner.limbo.push(retired));
+        if let Some(batch) = self.batch.take() {
+            batch.entries.into_iter().for_each(|retired| owner.limbo.push(retired));
+            owner.limbo.keep(batch.held.into_iter());
+        }
+    }
+}
+
+/// A batch that is being dropped. When that is over, places are given back, and what is left waits
+/// again.
+struct Freed<'a, K, V, P: Replacement> {
+    shard: &'a Shard<K, V, P>,
+    entries: Vec<Retired>,
+    held: Vec<Waiting>,
+    /// Counts how many of the entries are no more.
+    dropped: usize,
+}
+
+impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
+    fn drop(&mut self) {
+        let _quiet = crate::maintenance::quiet();
+        let mut owner = self.shard.owner();
+        debug_assert_eq!(self.dropped, self.entries.len(), "all panics are caught");
+        owner.limbo.keep(self.held.drain(..));
+        owner.slab.give_back(self.entries.iter().map(|retired| retired.place));
+        owner.limbo.recycle(std::mem::take(&mut self.entries));
+    }
+}
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    /// Changes a shard whose lock the caller has taken and releases that. [`settle`](Self::settle)
+    /// does the remaining work.
+    #[inline(always)]
+    pub(crate) fn change<'a, R>(
+        &self,
+        shard: &'a Shard<K, V, P>,
+        owner: MutexGuard<'a, Owner<K, V, P>>,
+        change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone) -> R,
+    ) -> (R, After<'a, K, V, P>) {
+        let mut after = After { shard, gone: Gone::new(self.listener.is_some()), batch: None };
+        let mut owner = owner; // released before `after` is dropped, even by a panic
+        let result = change(&mut owner, &mut after.gone);
+        self.leave(owner, &mut after);
+        (result, after)
+    }
+
+    /// Releases a shard's lock after it was changed.
+    #[inline(always)]
+    fn leave(&self, mut owner: MutexGuard<'_, Owner<K, V, P>>, after: &mut After<'_, K, V, P>) {
+        if owner.limbo.is_due() {
+            after.batch = self.due(after.shard, &mut owner);
+        }
+        drop(owner);
+        self.threads.records.answer(self.record());
+    }
+
+    /// Returns the memory to be freed after the lock. Where places only have to be given back,
+    /// without waiting for any thread, that is done here.
+    #[inline(never)]
+    pub(crate) fn due(
+        &self,
+        shard: &Shard<K, V, P>,
+        owner: &mut Owner<K, V, P>,
+    ) -> Option<Box<Batch>> {
+        let records = &self.threads.records;
+        let mut batch = owner.limbo.turn(records)?;
+        let address = |retired: &Retired| shard.entry(retired.place) as usize;
+        if !std::mem::needs_drop::<Entry<K, V>>()
+            && self.is_checked_at_once(&batch)
+            && let Some(protected) =
+                records.protected_at_once(self.record(), batch.asked, batch.all().map(address))
+        {
+            let Batch { asked, held, entries, .. } = &mut batch;
+            if !protected.is_empty() {
+                let is_looked_at =
+                    |retired: &Retired| protected.binary_search(&address(retired)).is_ok();
+                let keep = |retired| Waiting { retired, asked: *asked };
+                let looked_at = entries.extract_if(.., |retired| is_looked_at(retired));
+                owner.limbo.keep(looked_at.map(keep));
+                owner.limbo.keep(held.extract_if(.., |waiting| is_looked_at(&waiting.retired)));
+            }
+            owner.slab.give_back(batch.all().map(|retired| retired.place));
+            owner.limbo.recycle(batch.entries);
+            return None;
+        }
+        Some(Box::new(batch))
+    }
+
+    /// Returns whether a batch is compared with what is held under one lock: not one of many
+    /// entries, unless nothing is held.
+    fn is_checked_at_once(&self, batch: &Batch) -> bool {
+        batch.len() <= STEP || self.threads.records.holds().is_empty()
+    }
+
+    /// Tells the listener of the entries that left, and frees those that no thread reads when there
+    /// are enough of them. The first panic of the user's code is raised when all of it has run.
+    #[inline(always)]
+    pub(crate) fn settle(&self, after: After<'_, K, V, P>) {
+        if self.listener.is_some() || after.batch.is_some() {
+            self.settle_up(after);
+        } else {
+            std::mem::forget(after); // there is nothing in it
+        }
+    }
+
+    #[inline(never)]
+    fn settle_up(&self, mut after: After<'_, K, V, P>) {
+        let (to_tell, batch) = (after.gone.take_all(), after.batch.take());
+        if to_tell.is_empty() && batch.is_none() {
+            return;
+        }
+        Reclaimer::finish(
+            self,
+            Leaving { shard: self.shards.number_of(after.shard), to_tell, batch },
+        );
+    }
+
+    /// Frees a batch of a shard.
+    #[cold]
+    pub(crate) fn free(&self, shard: &Shard<K, V, P>, batch: Box<Batch>) {
+        let shard = self.shards.number_of(shard);
+        Reclaimer::finish(self, Leaving { shard, batch: Some(batch), ..Leaving::default() });
+    }
+
+    /// Changes a shard whose lock the caller has taken, and does what that leaves to do.
+    pub(crate) fn with_owner<R>(
+        &self,
+        shard: &Shard<K, V, P>,
+        owner: MutexGuard<'_, Owner<K, V, P>>,
+        change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone) -> R,
+    ) -> R {
+        let (result, after) = self.change(shard, owner, change);
+        self.settle(after);
+        result
+    }
+
+    /// Drops what has left all shards and is not looked at. Returns whether something still waits.
+    pub(crate) fn reclaim(&self, panic: &mut FirstPanic) -> bool {
+        let quiet = crate::maintenance::quiet();
+        let records = &self.threads.records;
+        let take = |shard: &Shard<K, V, P>| {
+            let mut owner = shard.owner();
+            (owner.limbo.len() > 0).then(|| owner.limbo.everything(records))
+        };
+        // All of them first, so that one barrier does for all.
+        let batches: Vec<_> = self.shards.iter().map(take).collect();
+        drop(quiet);
+        for (shard, batch) in self.shards.iter().zip(batches) {
+            if let Some(batch) = batch {
+                panic.catch(|| self.free(shard, Box::new(batch)));
+            }
+        }
+        let _quiet = crate::maintenance::quiet();
+        self.shards.iter().any(|shard| shard.owner().limbo.len() > 0)
+    }
+}
+
+/// Finishes the departure of a shard's entries, for a thread that has no lock.
+struct Reclaimer<'a, K, V, P: Replacement, S> {
+    inner: &'a Inner<K, V, P, S>,
+    shard: &'a Shard<K, V, P>,
+}
+
+impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
+    /// Runs the user's code for what leaves, here or in an [outer call](crate::user_code).
+    fn finish(inner: &'a Inner<K, V, P, S>, leaving: Leaving) {
+        let nesting = &inner.record().nesting;
+        let Some(nested) = nesting.enter() else { return nesting.leave(leaving) };
+        let (mut panic, mut next) = (FirstPanic::none(), Some(leaving));
+        while let Some(leaving) = next {
+            let shard = &inner.shards[leaving.shard];
+            Self { inner, shard }.let_leave(leaving, &mut panic);
+            next = nesting.next();
+        }
+        drop(nested);
+        panic.raise();
+    }
+
+    /// Runs the user's code for what leaves.
+    fn let_leave(&self, leaving: Leaving, panic: &mut FirstPanic) {
+        let (inner, shard) = (self.inner, self.shard);
+        let Leaving { to_tell, batch, .. } = leaving;
+        if let Some(listener) = &inner.listener {
+            for (retired, cause) in &to_tell {
+                // SAFETY: taken out by this thread, and not yet in limbo, from where alone it would
+                // be freed.
+                let entry = unsafe { &*shard.entry(retired.place) };
+                panic.catch(|| listener(&entry.key, &entry.value, *cause));
+            }
+        }
+        if let Some(batch) = batch {
+            self.free(*batch, panic);
+        }
+        if to_tell.is_empty() {
+            return;
+        }
+        // What was told of waits from now on, no more than what nobody is told of.
+        let quiet = crate::maintenance::quiet();
+        let mut owner = shard.owner();
+        to_tell.into_iter().for_each(|(retired, _)| owner.limbo.push(retired));
+        let batch = if owner.limbo.is_due() { inner.due(shard, &mut owner) } else { None };
+        drop((owner, quiet));
+        if let Some(batch) = batch {
+            self.free(*batch, panic);
+        }
+    }
+
+    /// Drops the entries of a batch that no thread reads; the others go back to limbo.
+    fn free(&self, batch: Batch, panic: &mut FirstPanic) {
+        let mut freed = self.sift(batch);
+        if !std::mem::needs_drop::<Entry<K, V>>() {
+            freed.dropped = freed.entries.len();
+        }
+        // After a panic the next turn goes on with the rest.
+        while freed.dropped < freed.entries.len() {
+            panic.catch(|| {
+                while let Some(retired) = freed.entries.get(freed.dropped) {
+                    freed.dropped += 1;
+                    // SAFETY: taken out of the index before the barrier, and no cell names it
+                    // after. The place gets another entry only once it is given back, when `freed`
+                    // is dropped.
+                    unsafe { self.shard.entry(retired.place).drop_in_place() };
+                }
+            });
+        }
+    }
+
+    /// Tells the entries of a batch that can be freed from those that are to wait.
+    fn sift(&self, batch: Batch) -> Freed<'a, K, V, P> {
+        let shard = self.shard;
+        let address = |retired: &Retired| shard.entry(retired.place) as usize;
+        let protected = self.protected(&batch);
+        let Batch { mut entries, asked, held: mut waiting, is_urgent } = batch;
+        let Some(protected) = protected else {
+            waiting.extend(entries.drain(..).map(|retired| Waiting { retired, asked }));
+            return self.sift_by_scan((entries, waiting), asked, is_urgent);
+        };
+        entries.extend(waiting.into_iter().map(|waiting| waiting.retired));
+        let is_held = |retired: &Retired| {
+            self.is_kept(retired, protected.binary_search(&address(retired)).is_ok())
+        };
+        let held = entries.extract_if(.., |retired| is_held(retired));
+        let held = held.map(|retired| Waiting { retired, asked }).collect();
+        Freed { shard, entries, held, dropped: 0 }
+    }
+
+    /// Addresses in order, those of the batch's entries that must not be freed among them. `None`
+    /// where threads have many cells.
+    fn protected(&self, batch: &Batch) -> Option<Vec<usize>> {
+        let (records, own) = (&self.inner.threads.records, self.inner.record());
+        let addresses = batch.all().map(|retired| self.shard.entry(retired.place) as usize);
+        if self.inner.is_checked_at_once(batch) {
+            let _quiet = crate::maintenance::quiet();
+            return records.protected(own, batch.asked, addresses);
+        }
+        let (addresses, mut protected) = (addresses.collect::<Vec<_>>(), Vec::new());
+        for some in addresses.chunks(STEP) {
+            let quiet = crate::maintenance::quiet();
+            let found = records.protected(own, batch.asked, some.iter().copied());
+            drop(quiet);
+            protected.append(&mut found?);
+            rest();
+        }
+        protected.sort_unstable();
+        Some(protected)
+    }
+
+    /// [`sift`](Self::sift) where threads have many cells: in steps, each of some work for each
+    /// entry of the batch.
+    #[cold]
+    fn sift_by_scan(
+        &self,
+        (mut entries, mut waiting): (Vec<Retired>, Vec<Waiting>),
+        asked: Round,
+        is_urgent: bool,
+    ) -> Freed<'a, K, V, P> {
+        let (inner, shard) = (self.inner, self.shard);
+        let (records, own) = (&inner.threads.records, inner.record());
+        let address =
+            |waiting: &Waiting| (shard.entry(waiting.retired.place) as usize, waiting.asked);
+        let mut left = if is_urgent { usize::MAX } else { CELLS_PER_ENTRY * waiting.len() };
+        loop {
+            let step = left.min(STEP);
+            let quiet = crate::maintenance::quiet();
+            let has_ended = records.advance(own, step, asked);
+            drop(quiet);
+            left -= step;
+            if has_ended || left == 0 {
+                break;
+            }
+            rest();
+        }
+        let mut held = Vec::new();
+        while !waiting.is_empty() {
+            let some = waiting.split_off(waiting.len().saturating_sub(STEP));
+            let quiet = crate::maintenance::quiet();
+            let are_cleared = records.are_cleared(&some.iter().map(address).collect::<Vec<_>>());
+            drop(quiet);
+            for (waiting, is_cleared) in some.into_iter().zip(are_cleared) {
+                if is_cleared && !self.is_kept(&waiting.retired, false) {
+                    entries.push(waiting.retired);
+                } else {
+                    held.push(waiting);
+                }
+            }
+            if !waiting.is_empty() {
+                rest();
+            }
+        }
+        Freed { shard, entries, held, dropped: 0 }
+    }
+
+    /// Returns whether an entry that has left is to be kept, and is in any case if it
+    /// `is_looked_at`.
+    fn is_kept(&self, retired: &Retired, is_looked_at: bool) -> bool {
+        match &self.inner.keeper {
+            None => is_looked_at,
+            // SAFETY: not freed yet, and by this thread only.
+            Some(keeper) => keeper(unsafe { &*self.shard.entry(retired.place) }, is_looked_at),
+        }
+    }
+}
+
+/// Holds of a lock between two rests of what goes through all entries.
+const HOLDS_PER_REST: u32 = 16;
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    /// Puts an entry in, making room in other shards if need be. Its guard keeps it for the caller
+    /// in any case. `then` gets what is left to do in each shard, which [`settle`](Self::settle)
+    /// does.
+    #[inline(always)]
+    pub(crate) fn put<'a>(
+        &'a self,
+        shard: &'a Shard<K, V, P>,
+        candidate: &mut Candidate<'_, K, V>,
+        mut then: impl FnMut(After<'a, K, V, P>),
+    ) where
+        K: Eq,
+    {
+        // Where all is frozen no shard can make room.
+        let all_frozen = self.frozen.is_all();
+        let asks_others = self.shards.len() > 1 && !all_frozen;
+        // at the end, after it came in: see `Upkeep`
+        let _asks = candidate.due.map(|due| self.lifetimes.upkeep().asks(due));
+        if let Err(lacking) = self.try_put(shard, candidate, asks_others, &mut then) {
+            self.put_with_help(shard, candidate, lacking, all_frozen, &mut then);
+        }
+    }
+
+    /// [`put`](Self::put) if `decide`, which gets what is there under the key and has not expired,
+    /// agrees with the lock held.
+    #[inline(never)]
+    pub(crate) fn put_if<'a>(
+        &'a self,
+        shard: &'a Shard<K, V, P>,
+        candidate: &mut Candidate<'_, K, V>,
+        decide: impl FnOnce(Option<&Entry<K, V>>) -> bool,
+        mut then: impl FnMut(After<'a, K, V, P>),
+    ) -> bool
+    where
+        K: Eq,
+    {
+        let all_frozen = self.frozen.is_all();
+        let asks_others = self.shards.len() > 1 && !all_frozen;
+        let clock = self.lifetimes.clock();
+        // as in `put`
+        let _asks = candidate.due.map(|due| self.lifetimes.upkeep().asks(due));
+        let owner = self.owner_past_loads(shard, candidate.unplaced.hash, candidate.unplaced.key());
+        let (result, after) = self.change(shard, owner, |owner, gone| {
+            let hash = candidate.unplaced.hash.in_shard();
+            let there = owner.find(shard.table(), hash, candidate.unplaced.key());
+            decide(there.filter(|entry| !entry.head.is_over(clock)))
+                .then(|| owner.insert(shard, &self.budget, clock, candidate, asks_others, gone))
+        });
+        then(after);
+        if let Some(Err(lacking)) = result {
+            // The entry that was there has left for it; one that comes now does not know of it.
+            candidate.yields = true;
+            self.put_with_help(shard, candidate, lacking, all_frozen, &mut then);
+        }
+        result.is_some()
+    }
+
+    /// Puts an entry in if its shard can make room for it.
+    #[inline(always)]
+    fn try_put<'a>(
+        &'a self,
+        shard: &'a Shard<K, V, P>,
+        candidate: &mut Candidate<'_, K, V>,
+        asks_others: bool,
+        then: &mut impl FnMut(After<'a, K, V, P>),
+    ) -> Result<(), Amount>
+    where
+        K: Eq,
+    {
+        // A loaded value has no load of its key to outdate any more, and its caller has the
+        // flights' lock. What is put in for a guard otherwise has outdated loads before this.
+        let owner = if candidate.guard.is_some() {
+            shard.owner()
+        } else {
+            self.owner_past_loads(shard, candidate.unplaced.hash, candidate.unplaced.key())
+        };
+        let (result, after) = self.change(shard, owner, |owner, gone| {
+            owner.insert(shard, &self.budget, self.lifetimes.clock(), candidate, asks_others, gone)
+        });
+        then(after);
+        result
+    }
+
+    /// [`put`](Self::put) for an entry for which its shard lacks room. Shards that have more than
+    /// their share give that first; if the shard cannot make room by itself either, all others do
+    /// in turns.
+    #[inline(never)]
+    fn put_with_help<'a>(
+        &'a self,
+        shard: &'a Shard<K, V, P>,
+        candidate: &mut Candidate<'_, K, V>,
+        mut lacking: Amount,
+        all_frozen: bool,
+        then: &mut impl FnMut(After<'a, K, V, P>),
+    ) where
+        K: Eq,
+    {
+        let mut asks_others = self.shards.len() > 1 && !all_frozen;
+        let weight = candidate.weight;
+        loop {
+            let could = !all_frozen && self.budget.could_hold(Amount::of(weight));
+            let made = could && self.borrow(shard, weight, lacking, asks_others, then);
+            if !made && !asks_others {
+                break;
+            }
+            asks_others &= made;
+            match self.try_put(shard, candidate, asks_others, then) {
+                Ok(()) => return,
+                Err(still) => lacking = still,
+            }
+        }
+        let ((), after) = self.change(shard, shard.owner(), |owner, gone| {
+            owner.room.give_back(&self.budget);
+            owner.pass_through(candidate, Cause::Rejected, gone);
+        });
+        then(after);
+    }
+
+    /// Brings room for an entry of some weight from other shards to one that lacks it, of those
+    /// with more than their share or of all; false if there is none.
+    fn borrow<'a>(
+        &'a self,
+        borrower: &'a Shard<K, V, P>,
+        weight: u32,
+        lacking: Amount,
+        beyond: bool,
+        then: &mut impl FnMut(After<'a, K, V, P>),
+    ) -> bool {
+        let _coming = self.budget.makes_room_for(weight.into(), self.shards.len());
+        let mut lent = Lent::none(&self.budget);
+        let first = self.budget.lender();
+        let mut came = true;
+        // One entry of a shard at a time, so that all give alike what all have to give.
+        while std::mem::take(&mut came) {
+            for step in 0..self.shards.len() {
+                let number = (first + step) % self.shards.len();
+                let lender = &self.shards[number];
+                let wanted = lent.amount().lacks(lacking);
+                if std::ptr::eq(lender, borrower) || wanted.is_nothing() {
+                    continue;
+                }
+                let lend = |owner: &mut Owner<K, V, P>, gone: &mut _| {
+                    let amount = owner.lend(lender.table(), wanted, beyond, gone);
+                    lent.add(amount); // at once: the user's code, which comes next, may panic
+                    !amount.is_nothing()
+                };
+                let (lends, after) = self.change(lender, lender.owner(), lend);
+                then(after);
+                if lends {
+                    came = true;
+                    // The same again as long as it has more than its share, else each in turn.
+                    self.budget.set_lender(if beyond { number } else { number + 1 });
+                }
+            }
+            came &= !lent.amount().lacks(lacking).is_nothing();
+        }
+        let made = !lent.amount().is_nothing();
+        lent.arrive(&mut borrower.owner().room);
+        made
+    }
+
+    /// Evicts until the limits are kept, after they were lowered: first from shards with more than
+    /// a share. Pinned entries stay.
+    pub(crate) fn shrink(&self) {
+        let mut panic = FirstPanic::none();
+        let (mut evicted, mut beyond) = (true, true);
+        while self.budget.is_exceeded() {
+            if !evicted && !std::mem::take(&mut beyond) {
+                let mut freezer = self.frozen.freezer();
+                if !freezer.is_frozen() {
+                    break; // what is left is pinned
+                }
+                // It was frozen after it had thawed for this.
+                self.freezing().thaw(freezer.by_hand());
+            }
+            evicted = false;
+            for shard in self.shards.iter() {
+                let (lends, after) = self.change(shard, shard.owner(), |owner, gone| {
+                    let amount = owner.lend(shard.table(), self.budget.excess(), beyond, gone);
+                    self.budget.give(amount);
+                    !amount.is_nothing()
+                });
+                evicted |= lends;
+                panic.catch(|| self.settle(after)); // the limits are kept all the same
+                if !self.budget.is_exceeded() {
+                    break;
+                }
+            }
+        }
+        panic.raise();
+    }
+
+    /// Takes out all entries for which `leaves` gives a cause, some slots at a time.
+    pub(crate) fn retain(
+        &self,
+        shard: &Shard<K, V, P>,
+        panic: &mut FirstPanic,
+        leaves: impl Fn(&Entry<K, V>) -> Option<Cause>,
+    ) {
+        let (mut next, mut holds) = (0, 0);
+        loop {
+            if holds == HOLDS_PER_REST {
+                crate::shard::rest();
+                holds = 0;
+            }
+            holds += 1;
+            let quiet = crate::maintenance::quiet();
+            let (seen_all, after) = self.change(shard, shard.owner(), |owner, gone| {
+                let end = owner.slots.len().min(next + SLOTS_PER_LOCK);
+                for slot in next..end {
+                    let Some(entry) = owner.entry(shard.table(), slot) else { continue };
+                    // SAFETY: it is in, and is taken out under this lock only.
+                    if let Some(cause) = leaves(unsafe { &*entry }) {
+                        let room = owner.take_out(shard.table(), slot, cause, gone);
+                        owner.room.release(&self.budget, room);
+                    }
+                }
+                next = end;
+                end == owner.slots.len()
+            });
+            drop(quiet);
+            panic.catch(|| self.settle(after));
+            if seen_all {
+                return;
+            }
+        }
+    }
+}
+
+/// Inserts an entry where that is done in a usual way; gives it back otherwise.
+#[inline(always)]
+fn put<'u, K: Eq, V, P: Replacement, S>(
+    inner: &Inner<K, V, P, S>,
+    mut unplaced: Unplaced<'u, K, V>,
+) -> Option<Unplaced<'u, K, V>> {
+    // Where the library has no threads, insertions sweep the entries that expire.
+    let sweeps = inner.lifetimes.upkeep().is_kept() && maintenance::is_alone();
+    if !inner.inserts_usually || sweeps || inner.frozen.is_all() {
+        return Some(unplaced);
+    }
+    let shard = inner.shards.of(unplaced.hash);
+    shard.prefetch_to_write(unplaced.hash.in_shard());
+    let mut owner = shard.owner();
+    if shard.is_loading() {
+        return Some(unplaced); // the load is to be detached
+    }
+    let asks_others = inner.shards.len() > 1;
+    let is_in = owner.insert_usually(shard, &inner.budget, &mut unplaced, asks_others);
+    let batch = if owner.limbo.is_due() { inner.due(shard, &mut owner) } else { None };
+    drop(owner);
+    inner.threads.records.answer(inner.record());
+    if let Some(batch) = batch {
+        inner.free(shard, batch);
+    }
+    if is_in { None } else { Some(unplaced) }
+}
+
+/// [`Cache::insert`](crate::Cache::insert) of what the caller neither uses nor drops any more.
+#[inline(never)]
+pub(crate) fn usually<K, V, P, S>(
+    inner: &Arc<Inner<K, V, P, S>>,
+    hash: KeyHash,
+    key: &mut ManuallyDrop<K>,
+    value: &mut ManuallyDrop<V>,
+) where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let unplaced = Unplaced::new(hash, key, value);
+    let is_in = put(inner, unplaced).map(Unplaced::hand_back).is_none();
+    if !is_in {
+        return unusually(inner, hash, key, value, InsertOptions::new());
+    }
+    inner.note_insertion(hash);
+}
+
+/// [`Cache::insert_with`](crate::Cache::insert_with) what the caller gives up.
+#[inline(never)]
+pub(crate) fn unusually<K, V, P, S>(
+    inner: &Arc<Inner<K, V, P, S>>,
+    hash: KeyHash,
+    key: &mut ManuallyDrop<K>,
+    value: &mut ManuallyDrop<V>,
+    options: InsertOptions,
+) where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let mut candidate = candidate(inner, hash, key, value, &options);
+    let mut panic = FirstPanic::none(); // the entry comes in all the same
+    let then = |after| _ = panic.catch(|| inner.settle(after));
+    inner.put(inner.shards.of(hash), &mut candidate, then);
+    drop(candidate);
+    inner.note_insertion(hash);
+    panic.raise();
+}
+
+/// Returns a candidate that takes over key and value.
+#[inline(always)]
+pub(crate) fn candidate<'a, K, V, P, S>(
+    inner: &Arc<Inner<K, V, P, S>>,
+    hash: KeyHash,
+    key: &'a mut ManuallyDrop<K>,
+    value: &'a mut ManuallyDrop<V>,
+    options: &InsertOptions,
+) -> Candidate<'a, K, V>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let mut candidate = Candidate::new(Unplaced::new(hash, key, value));
+    if let Some((expiry, due)) = inner.lifetimes.expiry(inner, options) {
+        (candidate.expiry, candidate.due) = (expiry, due);
+    }
+    candidate.weight = inner.weigh(candidate.unplaced.key(), candidate.unplaced.value());
+    candidate.pinned = options.pinned;
+    candidate
+}
+
+impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
+    /// Drops all entries, and leaves those that are held to their holders.
+    pub(crate) fn drop_entries(&mut self) {
+        let holds = Arc::clone(self.threads.records.holds());
+        let mut held = Vec::new();
+        if holds.held(&mut held) == 0 {
+            // and nobody is left who could hold anything
+            let entries: Vec<_> = self.shards.iter_mut().flat_map(Shard::take_entries).collect();
+            // SAFETY: taken out of the shards, each once, and not looked at: guards borrow the
+            // cache.
+            return unsafe { crate::shard::drop_all(entries.into_iter()) };
+        }
+        held.sort_unstable();
+        let (mut entries, mut needed, mut other) = (Vec::new(), Vec::new(), Vec::new());
+        for shard in self.shards.iter_mut() {
+            entries.extend(shard.take_entries());
+            let owner = shard.owner_mut();
+            let (with, without) = std::mem::replace(&mut owner.slab, Slab::new(None)).split(&held);
+            needed.push(with);
+            other.push(without);
+        }
+        let mut memory: Vec<_> = needed.iter().flat_map(Slab::memory).collect();
+        if needed.iter().any(Slab::is_in_arena) {
+            // there as long as the arena is
+            memory.extend(other.iter().filter_map(Slab::part_of_arena));
+        }
+        // SAFETY: `needed` has all memory in which something is held, and those entries are taken
+        // out of the list of what is dropped here. Holds are made where keys and values are `Send`,
+        // `Sync` and `'static`.
+        let estate = unsafe { Estate::new::<Entry<K, V>, _>(needed) };
+        let held = holds.leave(&estate);
+        entries.retain(|entry| held.binary_search(&entry.expose_provenance()).is_err());
+        // SAFETY: taken out of the shards, each once, and neither held nor looked at: guards borrow
+        // the cache.
+        unsafe { crate::shard::drop_all(entries.into_iter()) };
+        drop(other);
+        let kept: Vec<_> =
+            held.iter().map(|&entry| entry..entry + size_of::<Entry<K, V>>()).collect();
+        for chunk in memory {
+            // SAFETY: memory of the estate, of which this has a part until the end; nothing lives
+            // in it but what is held.
+            unsafe { crate::hints::give_back(chunk, &kept) };
+        }
+        drop(estate);
+    }
+}

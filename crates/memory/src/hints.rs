@@ -1,0 +1,134 @@
+//! Large pages for large memory: a lookup in a large cache is three or four addresses all over it,
+//! and with pages of 4 KiB each of them costs a walk through the page tables on top.
+
+use std::ops::Range;
+
+/// Bytes from which on it is worth asking.
+const WORTHWHILE_BYTES: usize = 2 << 20;
+
+/// Asks for large pages where the system leaves that to programs. Only a hint: it changes no
+/// contents.
+pub(crate) fn prefer<T>(memory: *mut T, bytes: usize) {
+    if bytes >= WORTHWHILE_BYTES {
+        system::prefer(memory.cast(), bytes);
+    }
+}
+
+/// Gives the pages of some memory back to the system, but for those of what is `kept`, in order.
+/// Returns how many bytes that were.
+///
+/// # Safety
+/// The memory is the caller's, and none of its contents are needed but those of `kept`.
+pub(crate) unsafe fn give_back(memory: Range<usize>, kept: &[Range<usize>]) -> usize {
+    let first = kept.partition_point(|kept| kept.end <= memory.start);
+    let (mut begin, mut given) = (memory.start, 0);
+    let within = kept[first..].iter().take_while(|kept| kept.start < memory.end);
+    for (kept_begin, kept_end) in
+        within.map(|kept| (kept.start, kept.end)).chain([(memory.end, memory.end)])
+    {
+        if let Some(bytes) = kept_begin.checked_sub(begin).filter(|bytes| *bytes > 0) {
+            let at = std::ptr::with_exposed_provenance_mut(begin);
+            // SAFETY: the caller says so.
+            given += unsafe { system::give_back(at, bytes) };
+        }
+        begin = kept_end;
+    }
+    given
+}
+
+#[cfg(all(target_os = "linux", not(miri)))]
+mod system {
+    use rustix::mm::{Advice, madvise};
+
+    /// # Safety
+    /// The contents of the memory are not needed any more.
+    pub(super) unsafe fn give_back(memory: *mut u8, bytes: usize) -> usize {
+        // SAFETY: the caller says so.
+        unsafe { advise(memory, bytes, Advice::LinuxDontNeed) }
+    }
+
+    pub(super) fn prefer(memory: *mut u8, bytes: usize) {
+        // SAFETY: this advice leaves contents as they are.
+        unsafe { advise(memory, bytes, Advice::LinuxHugepage) };
+    }
+
+    /// Returns for how many bytes the advice was taken.
+    ///
+    /// # Safety
+    /// The memory is the caller's, and may be treated as the advice says.
+    unsafe fn advise(memory: *mut u8, bytes: usize, advice: Advice) -> usize {
+        // Not from the auxiliary vector: valgrind hides a part of that from its programs.
+        // SAFETY: reads a constant of the system's.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
+        let begin = memory.addr().next_multiple_of(page);
+        let end = (memory.addr() + bytes) / page * page;
+        let Some(length) = end.checked_sub(begin).filter(|length| *length > 0) else { return 0 };
+        // SAFETY: whole pages within memory of the caller's.
+        let advised = unsafe { madvise(memory.with_addr(begin).cast(), length, advice) };
+        if advised.is_ok() { length } else { 0 } // may be refused
+    }
+}
+
+#[cfg(any(not(target_os = "linux"), miri))]
+mod system {
+    pub(super) fn prefer(_: *mut u8, _: usize) {}
+
+    pub(super) unsafe fn give_back(_: *mut u8, _: usize) -> usize {
+        0
+    }
+}
+
+/// Asks for the cache line at an address.
+#[inline(always)]
+pub(crate) fn line<T>(address: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: SSE is part of x86_64, and a prefetch of any address has no effect one could observe.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(address.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch of any address has no effect one could observe.
+    unsafe {
+        std::arch::asm!(
+            "prfm pldl1keep, [{0}]",
+            in(reg) address,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
+
+/// Asks for the cache line at an address, which is to be written.
+#[inline(always)]
+pub(crate) fn line_to_write<T>(address: *const T) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: a prefetch of any address has no effect one could observe; where the processor has no
+    // such one, this does nothing.
+    unsafe {
+        std::arch::asm!(
+            "prefetchw byte ptr [{0}]",
+            in(reg) address,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    #[cfg(all(target_arch = "aarch64", not(miri)))]
+    // SAFETY: a prefetch of any address has no effect one could observe.
+    unsafe {
+        std::arch::asm!(
+            "prfm pstl1keep, [{0}]",
+            in(reg) address,
+            options(nostack, readonly, preserves_flags),
+        );
+    }
+    #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
+    let _ = address;
+}
+
+/// Asks for the lines of a value at an address, or the first ones if it is large.
+#[inline(always)]
+pub(crate) fn span<T>(address: *const T) {
+    for at in (0..size_of::<T>().min(4 * 64)).step_by(64) {
+        line(address.cast::<u8>().wrapping_add(at));
+    }
+}

@@ -1,0 +1,702 @@
+//! The loads of absent keys: a caller looks, waits for the load of another, or loads.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::hash::{BuildHasher, Hash};
+use std::mem::ManuallyDrop;
+use std::pin::pin;
+use std::time::Instant;
+
+use equivalent::Equivalent;
+use floe_policy::Replacement;
+
+use crate::cache::Cache;
+use crate::entry::{Candidate, Entry, Unplaced};
+use crate::guard::{Keep, Ref};
+use crate::hazard::RESERVED;
+use crate::index::KeyHash;
+use crate::options::InsertOptions;
+use crate::owner::Owner;
+use crate::pending::{Failure, Flight, Flights, LoadRun, Wait};
+use crate::shard::Shard;
+use crate::stats::Cause;
+use crate::sync::{Arc, Ordering, lock};
+use crate::user_code::FirstPanic;
+
+/// A key that may have to be loaded. Not to be implemented outside.
+pub trait Asked<K> {
+    /// Its form for lookups.
+    type Query: Hash + Equivalent<K> + ?Sized;
+
+    /// For lookups, as long as it was not [taken](Self::take).
+    fn query(&self) -> &Self::Query;
+
+    /// Makes the key that the cache keeps, unless it is there. May be the user's code.
+    fn make(&mut self);
+
+    /// Hands over the key that was made.
+    fn take(&mut self) -> K;
+}
+
+/// A borrowed key, of which one is made if need be.
+#[derive(Debug)]
+pub struct Borrowed<'q, K, Q: ?Sized> {
+    query: &'q Q,
+    made: Option<K>,
+}
+
+impl<'q, K, Q: ?Sized> Borrowed<'q, K, Q> {
+    pub(super) fn new(query: &'q Q) -> Self {
+        Self { query, made: None }
+    }
+}
+
+impl<K, Q> Asked<K> for Borrowed<'_, K, Q>
+where
+    Q: Hash + Equivalent<K> + ToOwned<Owned: Into<K>> + ?Sized,
+{
+    type Query = Q;
+
+    fn query(&self) -> &Q {
+        self.query
+    }
+
+    fn make(&mut self) {
+        if self.made.is_none() {
+            self.made = Some(self.query.to_owned().into());
+        }
+    }
+
+    fn take(&mut self) -> K {
+        self.made.take().expect("it was made")
+    }
+}
+
+/// A key that the caller has given away.
+#[derive(Debug)]
+pub struct Owned<K>(Option<K>);
+
+impl<K> Owned<K> {
+    pub(super) fn new(key: K) -> Self {
+        Self(Some(key))
+    }
+}
+
+impl<K: Hash + Eq> Asked<K> for Owned<K> {
+    type Query = K;
+
+    fn query(&self) -> &K {
+        self.0.as_ref().expect("not taken yet")
+    }
+
+    fn make(&mut self) {}
+
+    fn take(&mut self) -> K {
+        self.0.take().expect("it was made")
+    }
+}
+
+/// The error of [`Loads::get_within`](crate::Loads::get_within).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LoadError<E> {
+    /// The load failed, with this error.
+    Failed(E),
+    /// The load of another caller did not end in time. That load goes on.
+    TimedOut,
+}
+
+impl<E: fmt::Display> fmt::Display for LoadError<E> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(value) => value.fmt(formatter),
+            Self::TimedOut => {
+                formatter.write_str("another caller's load of the key has not ended in time")
+            }
+        }
+    }
+}
+
+impl<E: std::error::Error> std::error::Error for LoadError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Failed(error) => error.source(),
+            Self::TimedOut => None,
+        }
+    }
+}
+
+impl<E> From<E> for LoadError<E> {
+    fn from(error: E) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// The next action of a caller that asks for an absent key.
+pub(super) enum Turn<'a, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// It has come in the meantime.
+    LookAgain,
+    /// Another loads it.
+    Wait(Arc<Flight<K, V>>),
+    /// Load it.
+    Load(LoadingHere<'a, K, V, P, S>),
+}
+
+/// A load that ends before its caller's use of the cache does.
+pub(super) type LoadingHere<'a, K, V, P, S> = Loading<K, V, P, S, &'a Cache<K, V, P, S>>;
+
+/// A load that one caller has taken on. Dropped before it is finished, it fails, and another may
+/// try. `C` is a handle or a reference to the cache.
+pub(super) struct Loading<K, V, P, S, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+    C: Borrow<Cache<K, V, P, S>>,
+{
+    cache: C,
+    hash: KeyHash,
+    pub(super) flight: Arc<Flight<K, V>>,
+    /// The key has a value, which this one is to replace.
+    refreshes: bool,
+    finished: bool,
+    /// The failure for the waiting callers if it is not finished.
+    failure: Failure,
+    of: std::marker::PhantomData<Cache<K, V, P, S>>,
+}
+
+impl<K, V, P, S, C> Loading<K, V, P, S, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+    C: Borrow<Cache<K, V, P, S>>,
+{
+    /// Of a flight that is attached and counted.
+    pub(super) fn new(cache: C, hash: KeyHash, flight: Arc<Flight<K, V>>, refreshes: bool) -> Self {
+        let of = std::marker::PhantomData;
+        Self { cache, hash, flight, refreshes, finished: false, failure: None, of }
+    }
+
+    /// Returns whether the key has a value, which this one is to replace.
+    pub(super) fn refreshes(&self) -> bool {
+        self.refreshes
+    }
+
+    /// Fails, and passes the failure to the waiting callers.
+    pub(super) fn fail(mut self, failure: Failure) {
+        self.failure = failure;
+    }
+
+    /// [`finish`](Self::finish) for no caller.
+    pub(super) fn arrive(mut self, value: V, options: &InsertOptions) {
+        let (flight, finished) = (&self.flight, &mut self.finished);
+        let cache = self.cache.borrow();
+        drop(land(cache, self.hash, flight, self.refreshes, finished, (value, options)));
+    }
+}
+
+impl<'a, K, V, P, S> LoadingHere<'a, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// Hands the value to the cache and to all waiting callers.
+    pub(super) fn finish(mut self, value: V, options: &InsertOptions) -> Ref<'a, V> {
+        let (flight, finished) = (&self.flight, &mut self.finished);
+        land(self.cache, self.hash, flight, self.refreshes, finished, (value, options))
+    }
+
+    /// The value that is there, if this one was to replace it.
+    pub(super) fn refreshed(&self) -> Option<Ref<'a, V>> {
+        if !self.refreshes {
+            return None;
+        }
+        // SAFETY: this caller is the one that loads.
+        let key = unsafe { self.flight.key() };
+        let inner = &*self.cache.inner;
+        let found = inner.peek(inner.record(), self.hash, key, true)?;
+        Some(Ref::new(found.entry, Keep::new(found.cell)))
+    }
+
+    /// The load goes on wherever and for as long as it likes.
+    pub(super) fn travel(mut self) -> Loading<K, V, P, S, Cache<K, V, P, S>> {
+        self.finished = true; // by the one that is returned
+        let flight = Arc::clone(&self.flight);
+        Loading::new(self.cache.clone(), self.hash, flight, self.refreshes)
+    }
+}
+
+/// Brings a loaded value in, and sets `finished` when the flight is over.
+fn land<'a, K, V, P, S>(
+    cache: &'a Cache<K, V, P, S>,
+    hash: KeyHash,
+    flight: &Arc<Flight<K, V>>,
+    refreshes: bool,
+    finished: &mut bool,
+    (value, options): (V, &InsertOptions),
+) -> Ref<'a, V>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let inner = &*cache.inner;
+    let shard = inner.shards.of(hash);
+    // The user's code, outside of the lock. SAFETY: this caller is the one that loads.
+    let weight = inner.weigh(unsafe { flight.key() }, &value);
+    let expiry = inner.lifetimes.expiry(&cache.inner, options);
+    let cell = inner.record().cell();
+    // comparing keys is the user's code and may need cells, too
+    cell.store(RESERVED, Ordering::Relaxed);
+    let keep = Keep::new(cell);
+    let mut afters = Vec::new();
+    let mut value = ManuallyDrop::new(value);
+    let mut key;
+    {
+        let mut flights = lock(&shard.flights);
+        let is_attached = flights.land(hash.whole(), flight);
+        // SAFETY: as above, and just detached.
+        key = ManuallyDrop::new(unsafe { flight.take_key() });
+        let mut candidate = Candidate::new(Unplaced::new(hash, &mut key, &mut value));
+        (candidate.weight, candidate.pinned) = (weight, options.pinned);
+        if let Some((expiry, due)) = expiry {
+            (candidate.expiry, candidate.due) = (expiry, due);
+        }
+        candidate.guard = Some(cell);
+        // While the flight is attached nothing replaces what a refresh has found.
+        (candidate.yields, candidate.refreshes) = (!refreshes, refreshes);
+        // Until the entry is in, no caller may find that the flight has gone. The lock is released
+        // before the candidate is dropped, even by a panic.
+        let flights = flights;
+        if is_attached {
+            inner.put(shard, &mut candidate, |after| afters.push(after));
+        } else {
+            let pass = |owner: &mut Owner<K, V, P>, gone: &mut _| {
+                owner.pass_through(&mut candidate, Cause::Rejected, gone)
+            };
+            let ((), after) = inner.change(shard, shard.owner(), pass);
+            afters.push(after);
+        }
+        drop(flights);
+    }
+    let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(cell.load(Ordering::Relaxed));
+    // SAFETY: the cell was filled with the address of the entry before that could be taken out, and
+    // keeps it.
+    let entry = unsafe { &*entry };
+    if Arc::strong_count(flight) > 1 {
+        // Waiting callers still have their flight; no caller can join any more.
+        flight.land(entry, inner.threads.records.hold(&raw const *entry as usize));
+    }
+    *finished = true;
+    shard.ends_loading(flight.is_counted());
+    inner.note_insertion(hash);
+    let mut panic = FirstPanic::none(); // the others are told of all the same
+    for after in afters {
+        panic.catch(|| inner.settle(after));
+    }
+    panic.raise();
+    Ref::new(entry, keep)
+}
+
+impl<K, V, P, S, C> Drop for Loading<K, V, P, S, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+    C: Borrow<Cache<K, V, P, S>>,
+{
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        let inner = &*self.cache.borrow().inner;
+        let shard = inner.shards.of(self.hash);
+        lock(&shard.flights).land(self.hash.whole(), &self.flight);
+        shard.ends_loading(self.flight.is_counted());
+        inner.loads.failed.fetch_add(1, Ordering::Relaxed); // a count
+        self.flight.fail(self.failure.take());
+    }
+}
+
+/// Loads of others that one caller waits for, as long as they fail: then it loads beside them. So a
+/// source that is there again is asked once, and one that keeps failing does not make its callers
+/// queue.
+pub(super) const WAITS: u32 = 2;
+
+/// The passing of an error from the loading caller to the waiting ones.
+pub(super) struct Sharing<E> {
+    share: fn(&E) -> Failure,
+    receive: fn(Failure) -> Option<E>,
+}
+
+impl<E> Sharing<E> {
+    /// It stays where it is.
+    pub(super) fn none() -> Self {
+        Self { share: |_| None, receive: |_| None }
+    }
+}
+
+impl<E: Send + Sync + 'static> Sharing<Arc<E>> {
+    /// All get it, if they expect one of its type.
+    pub(super) fn all() -> Self {
+        let share: fn(&Arc<E>) -> Failure = |error| Some(Arc::clone(error) as _);
+        Self { share, receive: |failure| failure?.downcast().ok() }
+    }
+}
+
+/// Tells what a caller that would load has found.
+pub(super) enum Lookup<'a, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    /// A value that is fresh, or that another refreshes.
+    Fresh(Ref<'a, V>),
+    /// One that this caller is to refresh.
+    Due(Ref<'a, V>, LoadingHere<'a, K, V, P, S>),
+    Absent,
+}
+
+/// The error of a load that waits as long as it takes.
+pub(super) fn failed<E>(error: LoadError<E>) -> E {
+    match error {
+        LoadError::Failed(error) => error,
+        LoadError::TimedOut => unreachable!("it waits as long as it takes"),
+    }
+}
+
+/// Polls the load of a run, inside of it.
+pub(super) async fn polled<T>(run: &LoadRun, load: impl Future<Output = T>) -> T {
+    let mut load = pin!(load);
+    let poll = poll_fn(|context| {
+        let _inside = run.poll();
+        load.as_mut().poll(context)
+    });
+    poll.await
+}
+
+/// Runs a load that the caller has taken on.
+fn run<'a, K, V, P, S, E>(
+    loading: LoadingHere<'a, K, V, P, S>,
+    load: impl FnOnce() -> Result<(V, InsertOptions), E>,
+    errors: &Sharing<E>,
+) -> Result<Ref<'a, V>, E>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    let inside = loading.flight.run().enter();
+    let loaded = load();
+    drop(inside);
+    match loaded {
+        Ok((value, options)) => Ok(loading.finish(value, &options)),
+        Err(error) => {
+            loading.fail((errors.share)(&error));
+            Err(error)
+        }
+    }
+}
+
+/// A caller of a cache that loads.
+pub(super) struct Loader<'a, K, V, P: Replacement, S> {
+    cache: &'a Cache<K, V, P, S>,
+}
+
+impl<'a, K, V, P, S> Loader<'a, K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    pub(super) fn of(cache: &'a Cache<K, V, P, S>) -> Self {
+        Self { cache }
+    }
+
+    /// Returns the value that is there, or what this or another caller loads.
+    pub(super) fn load<E>(
+        &self,
+        key: impl Asked<K>,
+        load: impl FnOnce() -> Result<(V, InsertOptions), E>,
+        errors: &Sharing<E>,
+    ) -> Result<Ref<'a, V>, E> {
+        self.load_until(key, None, load, errors).map_err(failed)
+    }
+
+    /// [`load`](Self::load) that waits for others until a time.
+    pub(super) fn load_until<E>(
+        &self,
+        mut key: impl Asked<K>,
+        until: Option<Instant>,
+        load: impl FnOnce() -> Result<(V, InsertOptions), E>,
+        errors: &Sharing<E>,
+    ) -> Result<Ref<'a, V>, LoadError<E>> {
+        match self.look(&mut key) {
+            (_, Lookup::Fresh(value)) => Ok(value),
+            (_, Lookup::Due(value, loading)) => {
+                Ok(run(loading, load, errors).unwrap_or(value)) // the error is counted
+            }
+            (hash, Lookup::Absent) => self.load_absent(hash, key, until, load, errors),
+        }
+    }
+
+    /// [`load_until`](Self::load_until) for a key that has been looked up.
+    pub(super) fn load_absent<E>(
+        &self,
+        hash: KeyHash,
+        mut key: impl Asked<K>,
+        until: Option<Instant>,
+        load: impl FnOnce() -> Result<(V, InsertOptions), E>,
+        errors: &Sharing<E>,
+    ) -> Result<Ref<'a, V>, LoadError<E>> {
+        let mut waits = WAITS;
+        loop {
+            if let Some(value) = self.present(hash, key.query()) {
+                return Ok(value);
+            }
+            match self.turn(hash, &mut key, waits > 0) {
+                Turn::LookAgain => {}
+                Turn::Load(loading) => {
+                    return run(loading, load, errors).map_err(LoadError::Failed);
+                }
+                Turn::Wait(flight) => {
+                    let Some(_wait) = Wait::block(flight.run()) else {
+                        waits = 0; // it would have no end
+                        continue;
+                    };
+                    if until.is_some_and(|until| !flight.is_over_by(until)) {
+                        return Err(LoadError::TimedOut);
+                    }
+                    match self.landed(&flight) {
+                        Ok(value) => return Ok(value),
+                        Err(failure) => {
+                            if let Some(error) = (errors.receive)(failure) {
+                                return Err(LoadError::Failed(error));
+                            }
+                            waits -= 1;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// [`load`](Self::load) for a future.
+    pub(super) async fn load_async<E>(
+        &self,
+        mut key: impl Asked<K>,
+        load: impl Future<Output = Result<(V, InsertOptions), E>>,
+        errors: Sharing<E>,
+    ) -> Result<Ref<'a, V>, E> {
+        // No guard may be alive across an `await`.
+        let (hash, taken) = match self.look(&mut key) {
+            (_, Lookup::Fresh(value)) => return Ok(value),
+            (hash, Lookup::Due(value, loading)) => {
+                drop(value);
+                (hash, Some(loading))
+            }
+            (hash, Lookup::Absent) => (hash, None),
+        };
+        self.load_async_as(hash, key, taken, load, errors).await
+    }
+
+    /// [`load_async`](Self::load_async) for a key that has been looked up, by a load that was taken
+    /// on if it is there.
+    pub(super) async fn load_async_as<E>(
+        &self,
+        hash: KeyHash,
+        mut key: impl Asked<K>,
+        taken: Option<LoadingHere<'a, K, V, P, S>>,
+        load: impl Future<Output = Result<(V, InsertOptions), E>>,
+        errors: Sharing<E>,
+    ) -> Result<Ref<'a, V>, E> {
+        let (mut taken, mut waits) = (taken, WAITS);
+        let loading = loop {
+            if let Some(loading) = taken.take() {
+                break loading;
+            }
+            let flight = match self.turn(hash, &mut key, waits > 0) {
+                Turn::LookAgain => None,
+                Turn::Wait(flight) => Some(flight),
+                Turn::Load(loading) => break loading,
+            };
+            if let Some(flight) = flight {
+                if !flight.landing().await {
+                    waits = 0; // the wait would have no end
+                    continue;
+                }
+                match self.landed(&flight) {
+                    Ok(value) => return Ok(value),
+                    Err(failure) => {
+                        if let Some(error) = (errors.receive)(failure) {
+                            return Err(error);
+                        }
+                        waits -= 1;
+                    }
+                }
+            }
+            if let Some(value) = self.present(hash, key.query()) {
+                return Ok(value);
+            }
+        };
+        match polled(loading.flight.run(), load).await {
+            Ok((value, options)) => Ok(loading.finish(value, &options)),
+            Err(error) => {
+                let before = loading.refreshed();
+                loading.fail((errors.share)(&error));
+                before.ok_or(error)
+            }
+        }
+    }
+
+    /// Looks a key up, and takes its refresh on if that is due and nobody has.
+    pub(super) fn look(&self, key: &mut impl Asked<K>) -> (KeyHash, Lookup<'a, K, V, P, S>) {
+        self.look_in(None, key)
+    }
+
+    /// [`look`](Self::look) for a run that loads other keys, too.
+    pub(super) fn look_in(
+        &self,
+        run: Option<&LoadRun>,
+        key: &mut impl Asked<K>,
+    ) -> (KeyHash, Lookup<'a, K, V, P, S>) {
+        let inner = &*self.cache.inner;
+        let hash = inner.hash(key.query());
+        let Some(found) = inner.look_up(inner.record(), hash, key.query()) else {
+            return (hash, Lookup::Absent);
+        };
+        let value = Ref::new(found.entry, Keep::new(found.cell));
+        let expiry = &found.entry.head;
+        if expiry.is_set()
+            && expiry.is_due(inner.lifetimes.clock())
+            && let Some(loading) = self.refresh(run, hash, key, &value)
+        {
+            return (hash, Lookup::Due(value, loading));
+        }
+        (hash, Lookup::Fresh(value))
+    }
+
+    /// Takes on the load that refreshes a key with this value, unless another has it or is done.
+    #[cold]
+    fn refresh(
+        &self,
+        run: Option<&LoadRun>,
+        hash: KeyHash,
+        key: &mut impl Asked<K>,
+        value: &V,
+    ) -> Option<LoadingHere<'a, K, V, P, S>> {
+        let shard: &Shard<K, V, P> = self.cache.inner.shards.of(hash);
+        key.make(); // the user's code, outside of the lock
+        let run = run.map_or_else(LoadRun::new, LoadRun::clone);
+        let mut flights = lock(&shard.flights);
+        if flights.find(hash.whole(), |found| key.query().equivalent(found)).is_some() {
+            return None;
+        }
+        self.present(hash, key.query()).filter(|there| std::ptr::eq(&raw const **there, value))?;
+        Some(self.begin(&mut flights, hash, key.take(), run, true))
+    }
+
+    /// Takes a load on.
+    fn begin(
+        &self,
+        flights: &mut Flights<K, V>,
+        hash: KeyHash,
+        key: K,
+        run: LoadRun,
+        refreshes: bool,
+    ) -> LoadingHere<'a, K, V, P, S> {
+        let flight = Flight::new(key, run);
+        flights.attach(hash.whole(), &flight);
+        let inner = &*self.cache.inner;
+        // before the load reads anything: see `Inner::owner_past_loads`
+        inner.shards.of(hash).begins_loading();
+        inner.loads.begun.fetch_add(1, Ordering::Relaxed); // a count
+        Loading::new(self.cache, hash, flight, refreshes)
+    }
+
+    /// Decides which caller loads an absent key: this one, if no other loads it or it does not
+    /// wait.
+    ///
+    /// # Panics
+    /// When it would wait for itself.
+    pub(super) fn turn(
+        &self,
+        hash: KeyHash,
+        key: &mut impl Asked<K>,
+        waits: bool,
+    ) -> Turn<'a, K, V, P, S> {
+        self.turn_in(&LoadRun::new(), hash, key, waits)
+    }
+
+    /// [`turn`](Self::turn) for a run that loads other keys, too.
+    pub(super) fn turn_in(
+        &self,
+        run: &LoadRun,
+        hash: KeyHash,
+        key: &mut impl Asked<K>,
+        waits: bool,
+    ) -> Turn<'a, K, V, P, S> {
+        let inner = &*self.cache.inner;
+        let shard: &Shard<K, V, P> = inner.shards.of(hash);
+        key.make(); // the user's code, outside of the lock
+        let mut flights = lock(&shard.flights);
+        let found = flights.find(hash.whole(), |found| key.query().equivalent(found));
+        // The same key twice in a batch waits for the batch's own load, which is yet to run.
+        if let Some(flight) = found.filter(|flight| waits || flight.is_own() || flight.run() == run)
+        {
+            drop(flights);
+            assert!(!flight.is_own(), "a load asks for the key that it loads");
+            return Turn::Wait(flight);
+        }
+        if self.present(hash, key.query()).is_some() {
+            return Turn::LookAgain;
+        }
+        Turn::Load(self.begin(&mut flights, hash, key.take(), run.clone(), false))
+    }
+
+    /// A guard for a key without a trace, but that the entry was used.
+    pub(super) fn present<Q>(&self, hash: KeyHash, key: &Q) -> Option<Ref<'a, V>>
+    where
+        Q: Hash + Equivalent<K> + ?Sized,
+    {
+        let inner = &*self.cache.inner;
+        let found = inner.peek(inner.record(), hash, key, true)?;
+        Some(Ref::new(found.entry, Keep::new(found.cell)))
+    }
+
+    /// Returns what a flight has brought, when it is over.
+    pub(super) fn landed(&self, flight: &Flight<K, V>) -> Result<Ref<'a, V>, Failure> {
+        let entry = flight.wait()?;
+        // The flight's hold keeps the entry while the cell is filled.
+        let cell = self
+            .cache
+            .inner
+            .threads
+            .records
+            .adopt(self.cache.inner.record(), entry.as_ptr() as usize);
+        // SAFETY: kept by the cell; entries of a cache live as long as it does.
+        Ok(Ref::new(unsafe { entry.as_ref() }, Keep::new(cell)))
+    }
+}
+
+/// A loaded value that lives as long as others of the cache.
+pub(crate) fn plain<V>(value: V) -> (V, InsertOptions) {
+    (value, InsertOptions::new())
+}

@@ -1,0 +1,532 @@
+//! Insertion into a shard: in place of the predecessor, of an evicted entry, or in a free slot. The
+//! usual path is short; the rest is in separate functions.
+
+use floe_policy::{Access, Eviction, Slot};
+
+use super::{Gone, Owner, Standing, Tenant};
+use crate::budget::{Amount, Budget};
+use crate::clock::Clock;
+use crate::entry::{Candidate, Entry, Head, Unplaced};
+use crate::index::{Index, Lane, Table};
+use crate::retired::Retired;
+use crate::shard::Shard;
+use crate::slab::Slab;
+use crate::stats::Cause;
+use crate::sync::{Arc, Ordering};
+
+impl<K, V, P: Eviction> Owner<K, V, P> {
+    /// Inserts an entry, in place of one with the same key if there is one. Takes it out of
+    /// `candidate`, where it can be large, only when it has its place.
+    ///
+    /// # Errors
+    /// The room it lacks, when the shard alone cannot make it, or with `asks_others` need not. The
+    /// shard has dropped its entry of that key then.
+    #[inline(always)]
+    pub(crate) fn insert(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        clock: &Clock,
+        candidate: &mut Candidate<'_, K, V>,
+        asks_others: bool,
+        gone: &mut Gone,
+    ) -> Result<(), Amount>
+    where
+        K: Eq,
+    {
+        let (hash, need) = (candidate.unplaced.hash.in_shard(), Amount::of(candidate.weight));
+        let access = candidate.unplaced.hash.access(candidate.weight);
+        match self.look_up(shard.table(), hash, candidate.unplaced.key()) {
+            Some(before) => {
+                // SAFETY: places in the index are those of live entries, and entries are taken out
+                // under this lock only.
+                let state = unsafe { &*self.slab.entry(before.place) }.head.state();
+                let slot = state.slot();
+                let is_as_usual = state.is_plain()
+                    && !self.slots[slot].pinned
+                    && self.slots.weight(slot) == candidate.weight
+                    && !(candidate.yields || candidate.pinned);
+                if is_as_usual {
+                    self.replace_plainly(slot, before, candidate, &access, gone);
+                    Ok(())
+                } else {
+                    self.replace(shard, budget, clock, slot, candidate, asks_others, gone)
+                }
+            }
+            None if self.admission.is_some() => {
+                self.offer(shard, budget, candidate, asks_others, gone)
+            }
+            None if self.room.meets(budget, need) && self.room.take(budget, need).is_some() => {
+                self.settle(shard, &access, candidate);
+                Ok(())
+            }
+            None => {
+                let here = self.room.is_made_here(budget, need, need, asks_others);
+                let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
+                    return Err(self.room.lacks(need));
+                };
+                if self.slots.weight(victim.0) == candidate.weight {
+                    self.exchange(shard, victim, candidate, &access, gone);
+                    return Ok(());
+                }
+                self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
+                self.make_room(shard, budget, None, candidate, asks_others, gone)
+            }
+        }
+    }
+
+    /// [`insert`](Self::insert) of an absent key into a shard with an admission. A rejected
+    /// candidate is dropped, or passes through to the callers that wait for it.
+    #[cold] // for those without one: nothing of it weighs on their way
+    #[inline(never)]
+    fn offer(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        candidate: &mut Candidate<'_, K, V>,
+        asks_others: bool,
+        gone: &mut Gone,
+    ) -> Result<(), Amount> {
+        let need = Amount::of(candidate.weight);
+        let taken = self.room.take(budget, need);
+        if !candidate.is_admitted && !candidate.pinned && budget.could_hold(need) {
+            let access = candidate.unplaced.hash.access(candidate.weight);
+            let fits = taken.is_some();
+            // The victim of another shard is not known before it leaves.
+            let leaves_elsewhere = asks_others && self.room.is_owed(budget, need, need);
+            let victim =
+                if fits || leaves_elsewhere { None } else { self.order.victim(Some(&access)) };
+            // the order can be the user's
+            let victim = victim.filter(|&victim| self.slots.in_reach(victim).is_some());
+            let admission = self.admission.as_mut().expect("the caller has seen it");
+            admission.look_back(&self.counts, self.room.held());
+            candidate.is_admitted = admission.admits(&access, fits, victim);
+            if !candidate.is_admitted {
+                self.room.release(budget, taken.unwrap_or_default());
+                if candidate.guard.is_some() || gone.has_listener() {
+                    self.pass_through(candidate, Cause::Bypassed, gone);
+                }
+                return Ok(());
+            }
+        }
+        self.make_room(shard, budget, None, candidate, asks_others, gone)
+    }
+
+    /// [`insert`](Self::insert) in the place of an entry with the same key, whatever that is like.
+    #[inline(never)]
+    #[expect(clippy::too_many_arguments)] // what `insert` has
+    fn replace(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        clock: &Clock,
+        slot: u32,
+        candidate: &mut Candidate<'_, K, V>,
+        asks_others: bool,
+        gone: &mut Gone,
+    ) -> Result<(), Amount> {
+        let is_pinned = self.slots[slot].pinned;
+        let place = self.standing(shard.table(), slot).place;
+        // SAFETY: it is in, and entries are taken out under this lock only.
+        if unsafe { &*self.slab.entry(place) }.head.is_over(clock) {
+            let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
+            self.room.release(budget, room);
+            if self.admission.is_some() {
+                return self.offer(shard, budget, candidate, asks_others, gone);
+            }
+        } else if candidate.yields {
+            // A value inserted during the load is newer.
+            self.pass_through(candidate, Cause::Rejected, gone);
+            return Ok(());
+        } else if is_pinned && budget.is_exceeded() {
+            // Beyond the limits nothing comes in; only what was pinned when they were lowered may
+            // stay.
+            candidate.is_admitted = true;
+            let room = self.take_out(shard.table(), slot, Cause::Replaced, gone);
+            self.room.release(budget, room);
+        } else {
+            candidate.is_admitted = true;
+            candidate.pinned |= candidate.refreshes && is_pinned;
+            return self.make_room(shard, budget, Some(slot), candidate, asks_others, gone);
+        }
+        self.make_room(shard, budget, None, candidate, asks_others, gone)
+    }
+
+    /// [`insert`](Self::insert) with what the shard has to spare, the entry to be replaced
+    /// included; the rest is taken or made.
+    #[inline(never)]
+    fn make_room(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        mut replaced: Option<u32>,
+        candidate: &mut Candidate<'_, K, V>,
+        asks_others: bool,
+        gone: &mut Gone,
+    ) -> Result<(), Amount> {
+        let need = Amount::of(candidate.weight);
+        let access = candidate.unplaced.hash.access(candidate.weight);
+        loop {
+            let mut more = need;
+            if let Some(slot) = replaced {
+                more -= Amount::of(self.slots.weight(slot));
+            }
+            if self.room.take(budget, more).is_some() {
+                break;
+            }
+            let here = self.room.is_made_here(budget, need, more, asks_others);
+            let Some(victim) = here.then(|| self.choose_victim(Some(&access))).flatten() else {
+                if let Some(slot) = replaced {
+                    self.take_out(shard.table(), slot, Cause::Replaced, gone);
+                }
+                self.room.give_back(budget);
+                return Err(self.room.lacks(need));
+            };
+            if replaced == Some(victim.0) {
+                // Its room is counted already, and its successor comes in as any other.
+                self.take_out(shard.table(), victim.0, Cause::Replaced, gone);
+                replaced = None;
+            } else {
+                self.take_out(shard.table(), victim.0, Cause::Evicted, gone);
+            }
+        }
+        match replaced {
+            Some(slot) => {
+                let lighter = Amount::of(self.slots.weight(slot)).weight - need.weight;
+                self.succeed(shard, slot, candidate, &access, gone);
+                if lighter > 0 {
+                    self.room.release(budget, Amount { entries: 0, weight: lighter });
+                }
+            }
+            None => {
+                let slot = self.settle(shard, &access, candidate);
+                if let Some(admission) = &mut self.admission {
+                    admission.came_in(slot, &access);
+                }
+            }
+        }
+        self.room.give_back(budget);
+        Ok(())
+    }
+
+    /// An entry takes a slot for itself, which is returned.
+    #[inline(never)]
+    fn settle(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        access: &Access,
+        candidate: &mut Candidate<'_, K, V>,
+    ) -> u32 {
+        if self.slots.are_all_in_use() {
+            self.grow(shard);
+        }
+        let slot = self.slots.claim();
+        if self.room.held().entries as usize == self.growth.keys_max() {
+            self.begin_moving(shard);
+        }
+        let place = self.place(slot, candidate);
+        let lane = shard.table().index.insert(candidate.unplaced.hash.in_shard(), place);
+        let (weight, pinned) = (candidate.weight, candidate.pinned);
+        self.room.entered(weight);
+        self.slots.put(slot, self.tenant(candidate, lane), weight);
+        self.counts.insertions += 1;
+        if self.growth.is_moving() {
+            self.move_some(shard);
+        }
+        if !pinned {
+            self.order.insert(Slot(slot), access); // last: it can be the user's, and panic
+        }
+        slot
+    }
+
+    /// An entry takes the slot of one as heavy that has just been evicted.
+    #[inline(always)]
+    fn exchange(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        victim: Slot,
+        candidate: &mut Candidate<'_, K, V>,
+        access: &Access,
+        gone: &mut Gone,
+    ) {
+        if self.growth.is_moving() {
+            self.move_some(shard);
+        }
+        let table = shard.table();
+        debug_assert!(!self.slots[victim.0].frozen, "what is frozen is out of reach");
+        let Standing { index, spot, place: before } = self.standing(table, victim.0);
+        let place = self.place(victim.0, candidate);
+        index.remove(self.slots[victim.0].hash, spot);
+        let lane = table.index.insert(candidate.unplaced.hash.in_shard(), place);
+        let pinned = candidate.pinned;
+        // It is as heavy.
+        self.slots.put(victim.0, self.tenant(candidate, lane), candidate.weight);
+        self.counts.insertions += 1;
+        self.counts.evictions += 1;
+        self.let_go(before, candidate.weight, Cause::Evicted, gone);
+        if !pinned {
+            self.order.insert(victim, access); // last: it can be the user's, and panic
+        }
+    }
+
+    /// An entry takes the place of one with the same key and weight, where neither expires, is
+    /// pinned or frozen: the place in the index changes, and nothing else is known of it.
+    #[inline(always)]
+    fn replace_plainly(
+        &mut self,
+        slot: u32,
+        before: Standing<'_>,
+        candidate: &mut Candidate<'_, K, V>,
+        access: &Access,
+        gone: &mut Gone,
+    ) {
+        let place = self.place(slot, candidate);
+        before.index.replace(before.spot, place);
+        self.counts.insertions += 1;
+        self.counts.replacements += 1;
+        self.let_go(before.place, candidate.weight, Cause::Replaced, gone);
+        self.order.access(Slot(slot)); // last: it can be the user's, and panic
+        if let Some(admission) = &mut self.admission {
+            admission.replaced(access);
+        }
+    }
+
+    /// An entry takes the slot, the lane in the index and the history of its predecessor.
+    #[inline(never)]
+    fn succeed(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        slot: u32,
+        candidate: &mut Candidate<'_, K, V>,
+        access: &Access,
+        gone: &mut Gone,
+    ) {
+        let melts = self.slots[slot].frozen && (candidate.pinned || candidate.expiry.goes_idle());
+        let Standing { index, spot, place: before } = self.standing(shard.table(), slot);
+        if melts {
+            self.frozen.melt(&mut self.slots[slot], before); // such entries are not frozen
+        }
+        let place = self.place(slot, candidate);
+        let replace = || index.replace(spot, place);
+        if self.slots[slot].frozen {
+            // The hash by which the predecessor was frozen: a faulty `Hash` may give another now.
+            self.frozen.succeed(self.slots[slot].hash, before, place, replace);
+        } else {
+            replace();
+        }
+        let (weight_before, pinned_before) = (self.slots.weight(slot), self.slots[slot].pinned);
+        let (weight, pinned) = (candidate.weight, candidate.pinned);
+        self.slots.set_pinned(slot, pinned);
+        if weight_before != weight {
+            self.slots.set_weight(slot, weight);
+            self.room.left(weight_before);
+            self.room.entered(weight);
+        }
+        self.counts.insertions += 1;
+        self.counts.note(Cause::Replaced);
+        self.let_go(before, weight_before, Cause::Replaced, gone);
+        // Last: the policy and the admission can be the user's, and panic.
+        match (pinned_before, pinned) {
+            (false, false) if melts => {
+                self.order.remove(Slot(slot));
+                self.order.insert(Slot(slot), access);
+            }
+            (false, false) => {
+                if weight_before != weight {
+                    self.order.reweigh(Slot(slot), weight);
+                }
+                self.order.access(Slot(slot));
+            }
+            (true, true) => {}
+            (false, true) => self.order.remove(Slot(slot)),
+            (true, false) => self.order.insert(Slot(slot), access),
+        }
+        if let Some(admission) = &mut self.admission {
+            admission.replaced(access);
+        }
+    }
+
+    /// Puts an entry into unused memory, and returns where; it is not in the index yet.
+    #[inline(always)]
+    fn place(&mut self, slot: u32, candidate: &mut Candidate<'_, K, V>) -> u32 {
+        let (place, entry) = self.slab.take();
+        if let Some(guard) = candidate.guard {
+            // as in `hazard`; and the entry is not shared yet
+            guard.store(entry.expose_provenance(), Ordering::Release);
+        }
+        // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
+        unsafe { candidate.settle(slot, entry) };
+        place
+    }
+
+    /// Returns what is to be known of an entry that stands in a lane of the newest index.
+    #[inline(always)]
+    fn tenant(&self, candidate: &Candidate<'_, K, V>, lane: Lane) -> Tenant {
+        let (hash, pinned) = (candidate.unplaced.hash.in_shard(), candidate.pinned);
+        Tenant { hash, lane, pinned, frozen: false, era: self.growth.era() }
+    }
+
+    /// Puts an entry into memory for the sake of a guard that the caller holds then, and out at
+    /// once.
+    pub(crate) fn pass_through(
+        &mut self,
+        candidate: &mut Candidate<'_, K, V>,
+        cause: Cause,
+        gone: &mut Gone,
+    ) {
+        let place = self.place(u32::MAX, candidate);
+        self.counts.note(cause);
+        self.let_go(place, candidate.weight, cause, gone);
+    }
+}
+
+impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
+    /// Inserts an entry if that is done in one of the usual ways, and returns whether it is.
+    #[inline(always)]
+    pub(crate) fn insert_usually(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        unplaced: &mut Unplaced<'_, K, V>,
+        asks_others: bool,
+    ) -> bool {
+        let table = shard.table();
+        if table.old.is_some() {
+            return false; // the insertion is to move some keys
+        }
+        // SAFETY: places in the index are those of live entries, and entries are taken out under
+        // this lock only.
+        let entry = |place| unsafe { &*self.slab.entry(place) };
+        let is_key = |place| *unplaced.key() == entry(place).key;
+        let Some((spot, before)) = table.index.find(unplaced.hash.in_shard(), is_key) else {
+            return self.exchange_usually(shard, budget, unplaced, asks_others);
+        };
+        let state = entry(before).head.state();
+        let slot = state.slot();
+        if !state.is_plain() || self.slots[slot].pinned {
+            return false;
+        }
+        debug_assert_eq!(self.slots.weight(slot), 1, "there is no weigher");
+        let place = place(&mut self.slab, slot, unplaced);
+        table.index.replace(spot, place);
+        self.counts.insertions += 1;
+        self.counts.replacements += 1;
+        self.limbo.push(Retired { place: before, weight: 1 });
+        self.order.access(Slot(slot)); // last: it can be the user's, and panic
+        true
+    }
+
+    /// [`insert_usually`](Self::insert_usually) for a key that is absent, in place of an entry that
+    /// leaves.
+    #[inline(always)]
+    fn exchange_usually(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        unplaced: &mut Unplaced<'_, K, V>,
+        asks_others: bool,
+    ) -> bool {
+        let need = Amount::of(1);
+        if self.room.meets(budget, need) || !self.room.is_made_here(budget, need, need, asks_others)
+        {
+            return false;
+        }
+        let (table, access) = (shard.table(), unplaced.hash.access(1));
+        let Some(victim) = self.choose_victim(Some(&access)) else { return false };
+        let Standing { index, spot, place: before } = self.standing(table, victim.0);
+        debug_assert!(std::ptr::eq(index, &raw const table.index), "no keys move");
+        let hash = unplaced.hash.in_shard();
+        let place = place(&mut self.slab, victim.0, unplaced);
+        let tenant = &mut self.slots[victim.0];
+        debug_assert!(!tenant.frozen && !tenant.pinned, "such are out of reach");
+        index.remove(tenant.hash, spot);
+        let lane = table.index.insert(hash, place);
+        *tenant = Tenant { hash, lane, pinned: false, frozen: false, era: tenant.era };
+        self.counts.insertions += 1;
+        self.counts.evictions += 1;
+        self.limbo.push(Retired { place: before, weight: 1 });
+        self.order.insert(victim, &access); // last: it can be the user's, and panic
+        true
+    }
+}
+
+/// Puts an entry into unused memory, and returns where; it is not in the index yet.
+#[inline(always)]
+fn place<K, V>(slab: &mut Slab<Entry<K, V>>, slot: u32, unplaced: &mut Unplaced<'_, K, V>) -> u32 {
+    let (place, entry) = slab.take();
+    // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
+    unsafe { unplaced.settle(Head::never().at(slot), entry) };
+    place
+}
+
+impl<K, V, P: Eviction> Owner<K, V, P> {
+    /// Makes room for more slots when all are in use, and so for more keys.
+    ///
+    /// Marks that grow move, and readers that are late with a table have those of fewer slots. They
+    /// never see an entry in another slot, as new keys come to the new index only, which their
+    /// table does not have.
+    #[cold]
+    pub(super) fn grow(&mut self, shard: &Shard<K, V, P>) {
+        debug_assert_eq!(
+            self.growth.keys_max(),
+            self.room.held().entries as usize,
+            "all slots that there were are in use"
+        );
+        let slots = self.slots.reserved_next();
+        // The policy and the admission can be the user's, and panic: nothing has changed then.
+        self.order.reserve(slots);
+        if let Some(admission) = &mut self.admission {
+            admission.reserve(self.slots.within_limit(slots), self.capacity);
+        }
+        let marks = self.order.marks().clone();
+        self.slots.set_reserved(slots);
+        self.begin_moving_with(shard, marks);
+    }
+
+    /// Publishes another table in the place of the present one.
+    fn publish(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        index: Index,
+        old: Option<Index>,
+        marks: P::Marks,
+    ) {
+        let places = Arc::clone(self.slab.places());
+        let before = shard.replace_table(Table { index, places, old, marks });
+        self.replaced_tables.push(before);
+    }
+
+    /// Begins to move all keys to an index that has room for twice as many.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn begin_moving(&mut self, shard: &Shard<K, V, P>) {
+        let marks = self.order.marks().clone(); // it can be the user's, and panic
+        self.begin_moving_with(shard, marks);
+    }
+
+    fn begin_moving_with(&mut self, shard: &Shard<K, V, P>, marks: P::Marks) {
+        // Over by now, but for a shard with many more slots than keys.
+        while self.growth.is_moving() {
+            self.move_some(shard);
+        }
+        let index = self.growth.begin(self.slots.reserved());
+        self.publish(shard, index, Some(shard.table().index.clone()), marks);
+    }
+
+    /// Moves the keys of a few slots from the old index to the new one; after the last of them
+    /// there is no old index.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn move_some(&mut self, shard: &Shard<K, V, P>) {
+        let table = shard.table();
+        let slab = &self.slab;
+        // SAFETY: places in the index are those of live entries, and entries are taken out under
+        // this lock only.
+        let slot_at = |place| unsafe { &*slab.entry(place) }.slot();
+        if self.growth.advance(self.slots.all_mut(), table, slot_at) {
+            // Where this panics, the table keeps the old index, which is empty.
+            let marks = self.order.marks().clone();
+            self.publish(shard, table.index.clone(), None, marks);
+        }
+    }
+}

@@ -1,0 +1,577 @@
+//! Loads under way: one for each key, and which of them wait for each other.
+//!
+//! A pending load is attached to its key until it completes, or until the key is removed, inserted
+//! or cleared: then its value may be out of date. It still goes to the callers that wait for it, as
+//! they asked before, but does not enter the cache.
+//!
+//! A load may ask for further keys, in any cache, and wait there for loads of other callers. Waits
+//! of this kind are edges between *runs*: one run of a loading function, for one key or a batch.
+//! All edges of the process are in one graph. A wait that would close a circle does not begin, and
+//! its caller loads by itself.
+//!
+//! - A thread or task has the runs that it is inside of in a thread-local list, and each of them
+//!   waits for what the caller waits for. A caller that is inside of none has nobody waiting for
+//!   it, and leaves the graph alone. So do hits.
+//! - A run that a future polls is also taken to wait for the thread that polled it last, while that
+//!   thread is blocked: an executor with one thread cannot poll it otherwise. Where another thread
+//!   could have, a key is loaded once more than necessary.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell, UnsafeCell};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::future::Future;
+use std::hash::{Hash, Hasher};
+use std::marker::PhantomData;
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
+
+use hashbrown::HashTable;
+
+use crate::entry::Entry;
+use crate::records::Hold;
+use crate::sync::{Arc, Condvar, Mutex, lock, thread_local, wait_timeout};
+
+/// Loads under way in a shard, by hash and key.
+#[derive(Debug)]
+pub(crate) struct Flights<K, V> {
+    attached: HashTable<Boarding<K, V>>,
+}
+
+/// A flight that is attached to its key.
+#[derive(Debug)]
+pub(crate) struct Boarding<K, V> {
+    hash: u64,
+    flight: Arc<Flight<K, V>>,
+}
+
+impl<K, V> Default for Flights<K, V> {
+    fn default() -> Self {
+        Self { attached: HashTable::new() }
+    }
+}
+
+impl<K, V> Boarding<K, V> {
+    /// Returns whether it is of a key.
+    fn is_of(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> bool {
+        // SAFETY: attached, and the flights are locked.
+        self.hash == hash && is_it(unsafe { self.flight.key() })
+    }
+}
+
+impl<K, V> Flights<K, V> {
+    /// A flight of a key: one whose load the calling thread runs, if there is any.
+    pub(crate) fn find(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Arc<Flight<K, V>>> {
+        let mut found = None;
+        for boarding in self.attached.iter_hash(hash) {
+            if boarding.is_of(hash, &is_it) {
+                let is_own = boarding.flight.is_own();
+                found = found.filter(|_| !is_own).or(Some(&boarding.flight));
+                if is_own {
+                    break;
+                }
+            }
+        }
+        found.map(Arc::clone)
+    }
+
+    /// Attaches a flight to its key, which may have others.
+    pub(crate) fn attach(&mut self, hash: u64, flight: &Arc<Flight<K, V>>) {
+        let boarding = Boarding { hash, flight: Arc::clone(flight) };
+        self.attached.insert_unique(hash, boarding, |boarding| boarding.hash);
+    }
+
+    /// Detaches the flights of a key into `detached`, which is to be dropped outside of the lock.
+    pub(crate) fn detach(
+        &mut self,
+        hash: u64,
+        is_it: impl Fn(&K) -> bool,
+        detached: &mut Vec<Boarding<K, V>>,
+    ) {
+        while let Ok(boarding) =
+            self.attached.find_entry(hash, |boarding| boarding.is_of(hash, &is_it))
+        {
+            detached.push(boarding.remove().0);
+        }
+    }
+
+    /// Detaches a flight. Returns whether it was attached until then.
+    pub(crate) fn land(&mut self, hash: u64, flight: &Arc<Flight<K, V>>) -> bool {
+        let found =
+            self.attached.find_entry(hash, |boarding| Arc::ptr_eq(&boarding.flight, flight));
+        // The caller has the flight, too: nothing of the user's is dropped here.
+        found.map(|boarding| boarding.remove()).is_ok()
+    }
+
+    /// In a forked process: keeps only the flights whose load the calling thread runs, and returns
+    /// how many they are. Of others the loading thread had a handle, too, so nothing of the user's
+    /// is dropped.
+    pub(crate) fn keep_own(&mut self) -> usize {
+        self.attached.retain(|boarding| {
+            let is_own = boarding.flight.is_own();
+            if is_own {
+                boarding.flight.counted_in.store(forks(), Ordering::Relaxed); // one thread
+            }
+            is_own
+        });
+        self.attached.len()
+    }
+
+    /// Detaches all, and returns what is to be dropped outside of the lock.
+    pub(crate) fn clear(&mut self) -> Self {
+        std::mem::take(self)
+    }
+}
+
+/// Holds what a flight brought: an entry, and the hold that keeps it until the flight is forgotten.
+#[derive(Debug)]
+struct Brought<K, V> {
+    entry: NonNull<Entry<K, V>>,
+    _hold: Hold,
+}
+
+/// The error of a failed load, for all waiting callers that can have it.
+pub(crate) type Failure = Option<Arc<dyn Any + Send + Sync>>;
+
+/// Futures that wait, each by its number.
+#[derive(Debug, Default)]
+struct Wakers {
+    waiting: BTreeMap<u64, Waker>,
+    /// Numbers given so far.
+    given: u64,
+}
+
+#[derive(Debug)]
+enum State<K, V> {
+    Loading(Wakers),
+    Landed(Brought<K, V>),
+    Failed(Failure),
+}
+
+/// A load under way.
+#[derive(Debug)]
+pub(crate) struct Flight<K, V> {
+    state: Mutex<State<K, V>>,
+    over: Condvar,
+    run: LoadRun,
+    /// The process, by its number of forks, in which its shard counts it.
+    counted_in: AtomicU64,
+    /// The key, until the value comes in.
+    key: UnsafeCell<Option<K>>,
+}
+
+// SAFETY: the value is shared by reference, as from any other guard; the pointer stays valid while
+// the hold is there and the cache is borrowed, which every owner of a flight does. The key is
+// shared by reference until the one caller that loads takes it: see `key`.
+unsafe impl<K: Send + Sync, V: Send + Sync> Send for Flight<K, V> {}
+// SAFETY: as above.
+unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Flight<K, V> {}
+
+impl<K, V> Flight<K, V> {
+    /// Of a key that a run loads.
+    pub(crate) fn new(key: K, run: LoadRun) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State::Loading(Wakers::default())),
+            over: Condvar::new(),
+            run,
+            counted_in: AtomicU64::new(forks()),
+            key: UnsafeCell::new(Some(key)),
+        })
+    }
+
+    /// The run that loads it.
+    pub(crate) fn run(&self) -> &LoadRun {
+        &self.run
+    }
+
+    /// Returns whether its shard counts it: not so in a child of the process where it began.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.counted_in.load(Ordering::Relaxed) == forks() // written before there are threads
+    }
+
+    /// Returns whether it is the calling thread that runs its load: then that waits for itself.
+    pub(crate) fn is_own(&self) -> bool {
+        self.run.is_here()
+    }
+
+    /// The key.
+    ///
+    /// # Safety
+    /// The flight is attached and its table locked, or the caller is the one that loads.
+    pub(crate) unsafe fn key(&self) -> &K {
+        // SAFETY: the caller that loads takes it only after it has detached the flight, under the
+        // lock of the table.
+        unsafe { (*self.key.get()).as_ref() }.expect("it is taken with the end of the load")
+    }
+
+    /// Takes the key.
+    ///
+    /// # Safety
+    /// The caller is the one that loads, has detached the flight, and does so once.
+    pub(crate) unsafe fn take_key(&self) -> K {
+        // SAFETY: nobody else looks at it any more.
+        unsafe { (*self.key.get()).take() }.expect("it is taken once")
+    }
+
+    /// Ends it well. `hold` keeps the entry.
+    pub(crate) fn land(&self, entry: &Entry<K, V>, hold: Hold) {
+        self.end(State::Landed(Brought { entry: NonNull::from(entry), _hold: hold }));
+    }
+
+    /// Ends it without a value, with only the failure for the waiting callers.
+    pub(crate) fn fail(&self, failure: Failure) {
+        self.end(State::Failed(failure));
+    }
+
+    fn end(&self, end: State<K, V>) {
+        let before = std::mem::replace(&mut *lock(&self.state), end);
+        self.over.notify_all();
+        if let State::Loading(wakers) = before {
+            // outside the lock: it may run anything
+            wakers.waiting.into_values().for_each(Waker::wake);
+        }
+    }
+
+    /// Waits for the end.
+    pub(crate) fn wait(&self) -> Result<NonNull<Entry<K, V>>, Failure> {
+        let mut state = lock(&self.state);
+        loop {
+            match &*state {
+                State::Loading(_) => {
+                    state =
+                        self.over.wait(state).unwrap_or_else(crate::sync::PoisonError::into_inner);
+                }
+                State::Landed(brought) => return Ok(brought.entry),
+                State::Failed(failure) => return Err(failure.clone()),
+            }
+        }
+    }
+
+    /// Waits for the end, but no longer than until a time. Returns whether it is over.
+    pub(crate) fn is_over_by(&self, until: Instant) -> bool {
+        let mut state = lock(&self.state);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            match &*state {
+                State::Loading(_) if left.is_zero() => return false,
+                State::Loading(_) => state = wait_timeout(&self.over, state, left),
+                State::Landed(_) | State::Failed(_) => return true,
+            }
+        }
+    }
+
+    /// Waits for the end without holding a thread up: then [`wait`](Self::wait) returns at once.
+    /// False if the wait would have no end.
+    pub(crate) fn landing(&self) -> impl Future<Output = bool> + Send + '_
+    where
+        K: Send + Sync,
+        V: Send + Sync,
+    {
+        Landing { flight: self, wait: None, number: None }
+    }
+
+    fn is_over(&self) -> bool {
+        !matches!(&*lock(&self.state), State::Loading(_))
+    }
+}
+
+struct Landing<'a, K, V> {
+    flight: &'a Flight<K, V>,
+    /// For others that would wait for this one.
+    wait: Option<Wait>,
+    /// Of its waker, once that waits.
+    number: Option<u64>,
+}
+
+impl<K, V> Future for Landing<'_, K, V> {
+    type Output = bool;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
+        let flight = self.flight;
+        if flight.is_over() {
+            return Poll::Ready(true);
+        }
+        // A future may be polled first outside of the load that awaits it.
+        if !self.wait.as_ref().is_some_and(Wait::is_of_here) {
+            self.wait = None;
+            self.wait = Wait::suspend(&flight.run);
+            if self.wait.is_none() {
+                return Poll::Ready(false);
+            }
+        }
+        let waker = context.waker().clone(); // the user's code, outside of the lock
+        let mut state = lock(&flight.state);
+        let State::Loading(wakers) = &mut *state else { return Poll::Ready(true) };
+        let number = *self.number.get_or_insert_with(|| {
+            wakers.given += 1;
+            wakers.given
+        });
+        let before = wakers.waiting.insert(number, waker);
+        drop(state);
+        drop(before); // as above
+        Poll::Pending
+    }
+}
+
+impl<K, V> Drop for Landing<'_, K, V> {
+    fn drop(&mut self) {
+        let Some(number) = self.number else { return };
+        let waker = match &mut *lock(&self.flight.state) {
+            State::Loading(wakers) => wakers.waiting.remove(&number),
+            State::Landed(_) | State::Failed(_) => None,
+        };
+        drop(waker); // the user's code, outside of the lock
+    }
+}
+
+/// A number of a thread, from 1.
+type Thread = u64;
+
+/// One run of a loading function, for one key or for a batch of keys. Clones are the same run.
+#[derive(Debug, Clone, Default)]
+pub struct LoadRun(Arc<Polled>);
+
+impl PartialEq for LoadRun {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for LoadRun {}
+
+impl Hash for LoadRun {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+/// The thread that has polled a run last, or 0.
+#[derive(Debug, Default)]
+struct Polled(AtomicU64);
+
+thread_local! {
+    /// The runs that this thread is inside of, the innermost last.
+    #[allow(clippy::missing_const_for_thread_local)] // the model checker's macro has no such
+    static INSIDE: RefCell<Vec<LoadRun>> = RefCell::new(Vec::new());
+    /// The number of this thread if it has polled a run, or 0.
+    #[allow(clippy::missing_const_for_thread_local)] // as above
+    static POLLER: Cell<Thread> = Cell::new(0);
+}
+
+impl LoadRun {
+    /// A run that has not begun.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Notes that the calling thread is inside of the run until the guard is dropped.
+    pub fn enter(&self) -> Running {
+        // A thread that is about to end may have no list any more. Then its waits are not noted.
+        _ = INSIDE.try_with(|inside| inside.borrow_mut().push(self.clone()));
+        Running { run: self.clone(), here: PhantomData }
+    }
+
+    /// [`enter`](Self::enter) for one poll of a future.
+    pub fn poll(&self) -> Running {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let thread = POLLER.try_with(|poller| {
+            if poller.get() == 0 {
+                poller.set(LAST.fetch_add(1, Ordering::Relaxed) + 1); // only to be unique
+            }
+            poller.get()
+        });
+        self.0.0.store(thread.unwrap_or(0), Ordering::Relaxed); // read under the graph's lock
+        self.enter()
+    }
+
+    /// Returns whether the calling thread is inside of the run.
+    pub fn is_here(&self) -> bool {
+        INSIDE.try_with(|inside| inside.borrow().contains(self)).unwrap_or(false)
+    }
+
+    fn polled_by(&self) -> Thread {
+        self.0.0.load(Ordering::Relaxed) // late, it is a thread that polled it earlier
+    }
+}
+
+/// Returns whether the calling thread is inside of a run.
+pub(crate) fn is_inside() -> bool {
+    INSIDE.try_with(|inside| !inside.borrow().is_empty()).unwrap_or(false)
+}
+
+/// For tests: the number of runs that the calling thread is inside of.
+#[cfg(test)]
+pub(crate) fn depth() -> usize {
+    inside().len()
+}
+
+/// The runs that the calling thread is inside of.
+fn inside() -> Vec<LoadRun> {
+    INSIDE.try_with(|inside| inside.borrow().clone()).unwrap_or_default()
+}
+
+/// The calling thread is inside of a run until this is dropped.
+#[derive(Debug)]
+#[must_use = "the thread is inside of the run as long as this is there"]
+pub struct Running {
+    run: LoadRun,
+    /// The list is the thread's.
+    here: PhantomData<*const ()>,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        _ = INSIDE.try_with(|inside| {
+            let mut inside = inside.borrow_mut();
+            if let Some(at) = inside.iter().rposition(|run| *run == self.run) {
+                inside.remove(at);
+            }
+        });
+    }
+}
+
+/// All waits for runs by callers that are inside of others, or block a thread that polls them.
+#[derive(Debug, Default)]
+struct Graph {
+    /// For each run that waits: the waits, by number, and the runs that they wait for.
+    waiting: HashMap<LoadRun, Vec<(u64, LoadRun)>>,
+    /// For each blocked thread: the runs that it waits for.
+    blocked: HashMap<Thread, Vec<(u64, LoadRun)>>,
+}
+
+impl Graph {
+    /// Returns whether a run waits, by way of others perhaps, for one of some runs or for a thread.
+    fn leads(&self, from: &LoadRun, to: &[LoadRun], thread: Option<Thread>) -> bool {
+        let (mut seen, mut next) = (HashSet::new(), vec![from]);
+        while let Some(run) = next.pop() {
+            let poller = run.polled_by();
+            if to.contains(run) || thread.is_some_and(|thread| thread == poller) {
+                return true;
+            }
+            if seen.insert(run) {
+                let waits = self.waiting.get(run);
+                let blocked = self.blocked.get(&poller);
+                next.extend(waits.into_iter().chain(blocked).flatten().map(|(_, run)| run));
+            }
+        }
+        false
+    }
+}
+
+/// Forks between the first process and this one.
+static FORKS: AtomicU64 = AtomicU64::new(0);
+
+/// Returns the number of forks between the first process and this one.
+fn forks() -> u64 {
+    FORKS.load(Ordering::Relaxed) // written while the process has one thread
+}
+
+/// Counts a fork, in the child.
+#[cfg(all(unix, not(miri)))]
+pub(crate) fn has_forked() {
+    FORKS.fetch_add(1, Ordering::Relaxed); // there is one thread
+}
+
+/// The graph, locked by a thread that forks.
+#[cfg(all(unix, not(miri)))]
+pub(crate) struct Locked(std::sync::MutexGuard<'static, Option<Graph>>);
+
+/// Locks the graph for a fork.
+#[cfg(all(unix, not(miri)))]
+pub(crate) fn locked() -> Locked {
+    Locked(graph())
+}
+
+#[cfg(all(unix, not(miri)))]
+impl Locked {
+    /// Forgets all waits: other threads are not there, and the one that has forked does not wait.
+    pub(crate) fn in_the_child(mut self) {
+        // Not freed: the child may be about to run another program.
+        std::mem::forget(self.0.take());
+    }
+}
+
+fn graph() -> std::sync::MutexGuard<'static, Option<Graph>> {
+    static GRAPH: std::sync::Mutex<Option<Graph>> = std::sync::Mutex::new(None);
+    GRAPH.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A wait for a run, noted as long as this is there.
+#[derive(Debug)]
+pub struct Wait {
+    number: u64,
+    by: Vec<LoadRun>,
+    thread: Option<Thread>,
+}
+
+impl Wait {
+    /// Notes that some runs wait until another ends. `None` if that would have no end. `blocks`
+    /// says that the calling thread does nothing else until then.
+    pub fn of(on: &LoadRun, by: Vec<LoadRun>, blocks: bool) -> Option<Self> {
+        let poller = if blocks { POLLER.try_with(Cell::get).unwrap_or(0) } else { 0 };
+        Self::begin(on, by, (poller != 0).then_some(poller))
+    }
+
+    /// [`of`](Self::of) the runs that the calling thread is inside of, which blocks.
+    pub fn block(on: &LoadRun) -> Option<Self> {
+        Self::of(on, inside(), true)
+    }
+
+    /// [`of`](Self::of) the runs that the calling thread is inside of, which goes on.
+    pub fn suspend(on: &LoadRun) -> Option<Self> {
+        Self::of(on, inside(), false)
+    }
+
+    fn begin(on: &LoadRun, by: Vec<LoadRun>, thread: Option<Thread>) -> Option<Self> {
+        if by.is_empty() && thread.is_none() {
+            return Some(Self { number: 0, by, thread });
+        }
+        let mut graph = graph();
+        let graph = graph.get_or_insert_default();
+        if graph.leads(on, &by, thread) {
+            return None;
+        }
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let number = LAST.fetch_add(1, Ordering::Relaxed) + 1; // only to be unique
+        for run in &by {
+            graph.waiting.entry(run.clone()).or_default().push((number, on.clone()));
+        }
+        if let Some(thread) = thread {
+            graph.blocked.entry(thread).or_default().push((number, on.clone()));
+        }
+        Some(Self { number, by, thread })
+    }
+
+    /// Returns whether it is a wait of the runs that the calling thread is inside of.
+    pub(crate) fn is_of_here(&self) -> bool {
+        INSIDE.try_with(|inside| *inside.borrow() == self.by).unwrap_or(true)
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        if self.number == 0 {
+            return;
+        }
+        let mut graph = graph();
+        let Some(graph) = &mut *graph else { return };
+        for run in &self.by {
+            end(&mut graph.waiting, run, self.number);
+        }
+        if let Some(thread) = &self.thread {
+            end(&mut graph.blocked, thread, self.number);
+        }
+    }
+}
+
+/// Takes a wait out of a list.
+fn end<T: Eq + Hash>(lists: &mut HashMap<T, Vec<(u64, LoadRun)>>, of: &T, number: u64) {
+    let Some(list) = lists.get_mut(of) else { return };
+    list.retain(|(wait, _)| *wait != number);
+    if list.is_empty() {
+        lists.remove(of);
+    }
+}
