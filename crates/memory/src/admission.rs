@@ -42,7 +42,7 @@ pub(crate) trait Template: Send + Sync {
     /// Why no cache in memory can have it, if so.
     fn is_refused(&self) -> Option<&'static str>;
 
-    /// That of a shard, of so many.
+    /// Makes the admission of a shard, of so many.
     fn make(&self, shard: usize, shards: usize) -> Box<dyn Admission + Send>;
 }
 
@@ -69,7 +69,7 @@ impl<A: AdmissionFactory> Template for A {
     }
 }
 
-/// Holds what had been counted when a window began.
+/// Counts at the beginning of a window.
 #[derive(Debug, Clone, Copy, Default)]
 struct Begun {
     offered: u64,
@@ -90,7 +90,7 @@ pub(crate) struct ShardAdmission {
     offered: u64,
     bypassed: u64,
     window: Begun,
-    /// Tells what came in during the window, and what of it took the place of another value.
+    /// Weight that came in during the window, and the part of it that replaced other values.
     inserted_weight: u64,
     replaced: Traffic,
     /// Entries and weight that it was told the shard holds.
@@ -120,7 +120,7 @@ impl ShardAdmission {
         }
     }
 
-    /// Tells it how much the shard holds, before anything else and when that grows.
+    /// Announces how much the shard holds, before anything else and when that grows.
     pub(crate) fn reserve(&mut self, entries: usize, weight: u64) {
         let entries = entries.max(self.told.0);
         if std::mem::replace(&mut self.told, (entries, weight)) == (entries, weight) {

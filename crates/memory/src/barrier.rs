@@ -29,14 +29,14 @@ const SYMMETRIC: u8 = 2;
 /// Readers are to fence, but some may not know yet.
 const BECOMES_SYMMETRIC: u8 = 3;
 
-/// Tells how long a store takes at most to be seen by other threads, with a margin of a thousand.
+/// The longest time until other threads see a store, with a margin of a thousand.
 const STORES_ARRIVE: Duration = Duration::from_millis(5);
 
-/// Tells which barrier readers are to use.
+/// The barrier that readers are to use.
 static KIND: AtomicU8 = AtomicU8::new(UNSETTLED);
 
 /// Settles which kind of barrier there is; every cache calls it before it has readers.
-pub(crate) fn settle() {
+pub(crate) fn choose() {
     if KIND.load(Ordering::Relaxed) == UNSETTLED {
         let kind = if system::register() { ASYMMETRIC } else { SYMMETRIC };
         // Several threads come to the same result; one that was told to do without must not be
@@ -199,7 +199,7 @@ mod tests {
         } else {
             60
         }));
-        settle();
+        choose();
         let (met, missed) = handshakes(|| assert!(heavy(), "nobody refuses it here"), time);
         assert_eq!(missed, 0, "of {met} times, asymmetric: {}", is_asymmetric());
         without_membarrier();

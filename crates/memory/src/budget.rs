@@ -91,15 +91,15 @@ impl std::ops::SubAssign for Amount {
 /// A limit, and what is left of it: less than nothing while a cache that was made smaller still
 /// shrinks.
 #[derive(Debug)]
-struct Purse {
+struct LimitLeft {
     limit: AtomicU64,
     left: AtomicI64,
 }
 
-/// Tells what stands for "no limit".
+/// The number that stands for "no limit".
 const UNLIMITED: u64 = i64::MAX as u64 / 2;
 
-impl Purse {
+impl LimitLeft {
     fn new(limit: Option<u64>) -> Self {
         let limit = limit.unwrap_or(UNLIMITED).min(UNLIMITED);
         Self { limit: AtomicU64::new(limit), left: AtomicI64::new(limit as i64) }
@@ -132,8 +132,8 @@ impl Purse {
 /// The limits of a cache.
 #[derive(Debug)]
 pub(crate) struct Budget {
-    entries: Purse,
-    weight: Purse,
+    entries: LimitLeft,
+    weight: LimitLeft,
     lender: AtomicUsize,
     /// The weight of all heavy entries.
     heavy: Arc<AtomicI64>,
@@ -230,8 +230,8 @@ impl Drop for Coming<'_> {
 impl Budget {
     pub(crate) fn new(entries: Option<u64>, weight: Option<u64>) -> Self {
         Self {
-            entries: Purse::new(entries),
-            weight: Purse::new(weight),
+            entries: LimitLeft::new(entries),
+            weight: LimitLeft::new(weight),
             lender: AtomicUsize::new(0),
             heavy: Arc::default(),
         }
@@ -280,11 +280,11 @@ impl Budget {
     /// Returns the unassigned room; negative while a cache that was made smaller still shrinks.
     #[inline(always)]
     pub(crate) fn left(&self) -> Amount {
-        // See `Purse::take`.
+        // See `LimitLeft::take`.
         Amount { entries: self.entries.left.load(Relaxed), weight: self.weight.left.load(Relaxed) }
     }
 
-    /// By how much less is left than nothing.
+    /// Bytes or entries over the limits, which are to be given back.
     pub(crate) fn excess(&self) -> Amount {
         self.left().lacks(Amount::default())
     }
@@ -296,7 +296,8 @@ impl Budget {
 
     /// The part of each of some shards.
     pub(crate) fn share(&self, shards: u64) -> Amount {
-        let part = |purse: &Purse| (purse.limit.load(Relaxed) / shards) as i64; // see `Purse::take`
+        // See `LimitLeft::take`.
+        let part = |limit: &LimitLeft| (limit.limit.load(Relaxed) / shards) as i64;
         Amount { entries: part(&self.entries), weight: part(&self.weight) }
     }
 
@@ -311,8 +312,8 @@ impl Budget {
     /// Returns whether something as heavy can ever be in.
     #[inline(always)]
     pub(crate) fn could_hold(&self, amount: Amount) -> bool {
-        // see `Purse::take`
-        let fits = |purse: &Purse, amount: i64| amount as u64 <= purse.limit.load(Relaxed);
+        // see `LimitLeft::take`
+        let fits = |limit: &LimitLeft, amount: i64| amount as u64 <= limit.limit.load(Relaxed);
         fits(&self.entries, amount.entries) && fits(&self.weight, amount.weight)
     }
 
@@ -539,7 +540,7 @@ const SLOTS_FIRST: usize = 16;
 /// all of them at once: their memory of keys depends on that. A larger cache may never be filled.
 const TOLD_AT_ONCE: usize = (1 << 22) + (1 << 19);
 
-/// Holds what a shard is made with.
+/// The size of a shard and of its batches.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     /// Slots it is to have room for, if that is known.
@@ -548,9 +549,9 @@ pub(crate) struct Shape {
     /// Entries that may wait to be freed, and their weight, before they are.
     pub(crate) batch: usize,
     pub(crate) batch_weight: u64,
-    /// Tells what the policy is told that the shard holds, in weight or else in entries.
+    /// The capacity that the policy is told, in weight or else in entries.
     pub(crate) capacity: u64,
-    /// Tells what of the share has no limit: it is the shard's from the beginning.
+    /// The part of the share that has no limit: it is the shard's from the beginning.
     pub(crate) unlimited: Amount,
 }
 

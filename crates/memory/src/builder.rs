@@ -17,7 +17,7 @@ use crate::fork;
 use crate::frozen::Freezing;
 use crate::frozen::freezer::FrozenState;
 use crate::index::DefaultHasher;
-use crate::inner::{Inner, Keeper, Listener, Weigher, shape};
+use crate::inner::{Inner, KeepCheck, Listener, Weigher, shape};
 use crate::lifetimes::Lifetimes;
 use crate::local::Threads;
 use crate::owner::Owner;
@@ -62,7 +62,7 @@ pub struct Builder<K, V, P = QdClock, S = DefaultHasher> {
     shards: Option<usize>,
     clock: Clock,
     freezing: Option<Freezing>,
-    keeper: Option<Keeper<K, V>>,
+    keep_check: Option<KeepCheck<K, V>>,
 }
 
 impl<K, V> Cache<K, V> {
@@ -96,7 +96,7 @@ impl<K, V> Default for Builder<K, V> {
             shards: None,
             clock: Clock::system(),
             freezing: None,
-            keeper: None,
+            keep_check: None,
         }
     }
 }
@@ -210,7 +210,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
-            keeper,
+            keep_check,
         } = self;
         Builder {
             entries,
@@ -226,7 +226,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
-            keeper,
+            keep_check,
         }
     }
 
@@ -359,12 +359,10 @@ impl<K, V, P, S> Builder<K, V, P, S> {
     }
 
     /// Sets the function that is asked before an entry is freed.
-    pub(crate) fn keeper(self, keeper: Keeper<K, V>) -> Self {
-        Self { keeper: Some(keeper), ..self }
+    pub(crate) fn keep_check(self, keep_check: KeepCheck<K, V>) -> Self {
+        Self { keep_check: Some(keep_check), ..self }
     }
-}
 
-impl<K, V, P, S> Builder<K, V, P, S> {
     /// Sets the eviction policy by its type, for which the code of hits is compiled. All policies
     /// are in [`policy`](crate::policy). Each shard gets a copy of the one given.
     ///
@@ -399,7 +397,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
-            keeper,
+            keep_check,
         } = self;
         Builder {
             entries,
@@ -415,7 +413,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
             shards,
             clock,
             freezing,
-            keeper,
+            keep_check,
         }
     }
 
@@ -513,7 +511,7 @@ impl<K, V, P, S> Builder<K, V, P, S> {
 /// shards, threads that replace values meet more often.
 const SHARE_MIN: u64 = 160;
 
-/// The same where the number of entries is but assumed: they may be heavier.
+/// Entries that a shard is to have at least where their number is estimated from their weight.
 const SHARE_MIN_BY_WEIGHT: u64 = 256;
 
 /// Most entries of a shard by default: an insertion that makes a shard grow, or sweep all of its
@@ -565,7 +563,7 @@ where
     /// ```
     pub fn try_build(self) -> Result<Cache<K, V, P, S>, BuildError> {
         self.check()?;
-        crate::barrier::settle();
+        crate::barrier::choose();
         let budget = Budget::new(self.entries.map(|entries| entries as u64), self.weight);
         let weighed = self.weigher.is_some();
         let shards = self.shards.unwrap_or_else(|| {
@@ -584,7 +582,7 @@ where
             wanted.next_power_of_two().min(1 << most.min(16)).min(SHARDS_MAX)
         });
         let shape = shape::<K, V>(&budget, weighed, shards);
-        let about = self.policy.info();
+        let policy_info = self.policy.info();
         let threads = Threads::new(Records::new(self.freezing.is_some()));
         // A loop, and no chain of iterators: their frames are deep in a debug build, and loom's
         // threads have a small stack.
@@ -601,7 +599,7 @@ where
         }
         let idle = self.idle.map(Unused::Expires);
         let unused = idle.or(self.ahead.map(Unused::Refreshes));
-        let is_told = self.listener.is_some() || self.keeper.is_some();
+        let is_told = self.listener.is_some() || self.keep_check.is_some();
         let is_asked = weighed || self.admission.is_some();
         let lives = self.live.is_some() || unused.is_some();
         let inner = Inner {
@@ -615,10 +613,10 @@ where
             weigher: self.weigher,
             listener: self.listener,
             lifetimes: Lifetimes::new(self.clock, self.live, unused),
-            about,
+            policy_info,
             admission: self.admission.as_ref().map(|template| template.name()),
             loads: LoadCounts::default(),
-            keeper: self.keeper,
+            keep_check: self.keep_check,
         };
         let inner = Arc::new(inner);
         let forks: Weak<_> = Arc::downgrade(&inner);
@@ -661,13 +659,13 @@ where
         {
             return Err(BuildError::Admission { admission: template.name(), needs });
         }
-        let about = self.policy.info();
-        let needs = match (about.next_uses, about.streams) {
+        let policy_info = self.policy.info();
+        let needs = match (policy_info.next_uses, policy_info.streams) {
             (true, _) => "needs to know the future",
             (_, true) => "goes by the position of blocks and fetches ahead",
             _ => return Ok(()),
         };
-        Err(BuildError::Policy { policy: about.name, needs })
+        Err(BuildError::Policy { policy: policy_info.name, needs })
     }
 }
 

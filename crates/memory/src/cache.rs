@@ -357,36 +357,7 @@ where
     pub fn stats(&self) -> Stats {
         self.inner.stats()
     }
-}
 
-impl<'a, K, V, P, S> IntoIterator for &'a Cache<K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
-    type Item = crate::guard::Item<'a, K, V>;
-    type IntoIter = Iter<'a, K, V, P, S>;
-
-    fn into_iter(self) -> Self::IntoIter {
-        self.iter()
-    }
-}
-
-impl<K, V, P: Replacement, S> fmt::Debug for Cache<K, V, P, S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Cache").field("stats", &self.inner.stats()).finish_non_exhaustive()
-    }
-}
-
-impl<K, V, P, S> Cache<K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
     /// Looks a key up for a guard that may travel between threads and outlive the cache. Takes a
     /// lock, unlike [`get`](Self::get). A guard becomes such a one by [`Ref::hold`].
     ///
@@ -405,56 +376,7 @@ where
         let found = inner.look_up(inner.record(), inner.hash(key), key)?;
         Some(hold_kept(inner, &found.entry.value, &Keep::new(found.cell)))
     }
-}
 
-impl<V> Ref<'_, V> {
-    /// Turns the guard into one that may travel between threads and outlive the cache. Looks
-    /// nothing up, so it works for a value that has left the cache, too. Takes a lock.
-    ///
-    /// # Panics
-    /// When the guard is not of this cache.
-    ///
-    /// ```
-    /// # use floe_memory as floe;
-    /// let cache = floe::Cache::new(10);
-    /// cache.insert(1, "one".to_string());
-    /// let value = cache.get(&1).unwrap();
-    /// cache.remove(&1);
-    /// let held = value.hold(&cache);
-    /// assert_eq!(std::thread::spawn(move || held.len()).join().unwrap(), 3);
-    /// ```
-    pub fn hold<K, P, S>(self, cache: &Cache<K, V, P, S>) -> Held<V>
-    where
-        K: Send + Sync + 'static,
-        V: Send + Sync + 'static,
-        P: Replacement,
-    {
-        let inner = &*cache.inner;
-        let (value, keep) = self.into_parts();
-        assert!(
-            inner.threads.records.has(inner.record(), keep.cell()),
-            "the guard is of another cache"
-        );
-        hold_kept(inner, value, &keep)
-    }
-}
-
-/// Holds a value whose entry a cell of the cache's keeps meanwhile.
-fn hold_kept<K, V, P: Replacement, S>(
-    inner: &Inner<K, V, P, S>,
-    value: &V,
-    keep: &Keep<'_>,
-) -> Held<V> {
-    Held::new(NonNull::from(value), inner.threads.records.hold(keep.address()))
-}
-
-impl<K, V, P, S> Cache<K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
     /// Removes all entries, pinned ones too. Entries that other threads insert meanwhile may stay.
     /// The results of loads under way will not enter the cache.
     ///
@@ -468,7 +390,7 @@ where
     pub fn clear(&self) {
         let (inner, mut panic) = (&*self.inner, FirstPanic::none());
         for shard in inner.shards.iter() {
-            let detached = lock(&shard.flights).clear();
+            let detached = lock(&shard.pending_loads).clear();
             drop(detached);
             inner.retain(shard, &mut panic, |_| Some(Cause::Removed));
         }
@@ -661,6 +583,68 @@ where
         self.inner.reclaim(&mut panic);
         panic.raise();
     }
+}
+
+impl<'a, K, V, P, S> IntoIterator for &'a Cache<K, V, P, S>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    P: Replacement,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    type Item = crate::guard::Item<'a, K, V>;
+    type IntoIter = Iter<'a, K, V, P, S>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl<K, V, P: Replacement, S> fmt::Debug for Cache<K, V, P, S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache").field("stats", &self.inner.stats()).finish_non_exhaustive()
+    }
+}
+
+impl<V> Ref<'_, V> {
+    /// Turns the guard into one that may travel between threads and outlive the cache. Looks
+    /// nothing up, so it works for a value that has left the cache, too. Takes a lock.
+    ///
+    /// # Panics
+    /// When the guard is not of this cache.
+    ///
+    /// ```
+    /// # use floe_memory as floe;
+    /// let cache = floe::Cache::new(10);
+    /// cache.insert(1, "one".to_string());
+    /// let value = cache.get(&1).unwrap();
+    /// cache.remove(&1);
+    /// let held = value.hold(&cache);
+    /// assert_eq!(std::thread::spawn(move || held.len()).join().unwrap(), 3);
+    /// ```
+    pub fn hold<K, P, S>(self, cache: &Cache<K, V, P, S>) -> Held<V>
+    where
+        K: Send + Sync + 'static,
+        V: Send + Sync + 'static,
+        P: Replacement,
+    {
+        let inner = &*cache.inner;
+        let (value, keep) = self.into_parts();
+        assert!(
+            inner.threads.records.has(inner.record(), keep.cell()),
+            "the guard is of another cache"
+        );
+        hold_kept(inner, value, &keep)
+    }
+}
+
+/// Holds a value whose entry a cell of the cache's keeps meanwhile.
+fn hold_kept<K, V, P: Replacement, S>(
+    inner: &Inner<K, V, P, S>,
+    value: &V,
+    keep: &Keep<'_>,
+) -> Held<V> {
+    Held::new(NonNull::from(value), inner.threads.records.hold(keep.address()))
 }
 
 /// An iterator over the entries of a cache: see [`Cache::iter`](crate::Cache::iter).

@@ -30,8 +30,8 @@ const STEP: usize = 1024;
 /// Cells that are read for each entry of a batch, where threads have many.
 const CELLS_PER_ENTRY: usize = 8;
 
-/// Holds what is left to do once a shard's lock is released. If that is not done, because the
-/// user's code panics before, what has left waits like everything else.
+/// Work of a change that follows once the shard's lock is released. If that is not done, because
+/// the user's code panics before, what has left waits like everything else.
 #[must_use]
 pub(crate) struct After<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
@@ -68,7 +68,7 @@ struct Freed<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
     entries: Vec<Retired>,
     held: Vec<Waiting>,
-    /// Counts how many of the entries are no more.
+    /// The first so many entries have been dropped.
     dropped: usize,
 }
 
@@ -84,7 +84,7 @@ impl<K, V, P: Replacement> Drop for Freed<'_, K, V, P> {
 }
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Changes a shard whose lock the caller has taken and releases that. [`settle`](Self::settle)
+    /// Changes a shard whose lock the caller has taken and releases that. [`finish`](Self::finish)
     /// does the remaining work.
     #[inline(always)]
     pub(crate) fn change<'a, R>(
@@ -151,16 +151,16 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Tells the listener of the entries that left, and frees those that no thread reads when there
     /// are enough of them. The first panic of the user's code is raised when all of it has run.
     #[inline(always)]
-    pub(crate) fn settle(&self, after: After<'_, K, V, P>) {
+    pub(crate) fn finish(&self, after: After<'_, K, V, P>) {
         if self.listener.is_some() || after.batch.is_some() {
-            self.settle_up(after);
+            self.finish_all(after);
         } else {
             std::mem::forget(after); // there is nothing in it
         }
     }
 
     #[inline(never)]
-    fn settle_up(&self, mut after: After<'_, K, V, P>) {
+    fn finish_all(&self, mut after: After<'_, K, V, P>) {
         let (to_tell, batch) = (after.gone.take_all(), after.batch.take());
         if to_tell.is_empty() && batch.is_none() {
             return;
@@ -186,7 +186,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         change: impl FnOnce(&mut Owner<K, V, P>, &mut Gone) -> R,
     ) -> R {
         let (result, after) = self.change(shard, owner, change);
-        self.settle(after);
+        self.finish(after);
         result
     }
 
@@ -209,180 +209,9 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         let _quiet = crate::maintenance::quiet();
         self.shards.iter().any(|shard| shard.owner().limbo.len() > 0)
     }
-}
 
-/// Finishes the departure of a shard's entries, for a thread that has no lock.
-struct Reclaimer<'a, K, V, P: Replacement, S> {
-    inner: &'a Inner<K, V, P, S>,
-    shard: &'a Shard<K, V, P>,
-}
-
-impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
-    /// Runs the user's code for what leaves, here or in an [outer call](crate::user_code).
-    fn finish(inner: &'a Inner<K, V, P, S>, leaving: Leaving) {
-        let nesting = &inner.record().nesting;
-        let Some(nested) = nesting.enter() else { return nesting.leave(leaving) };
-        let (mut panic, mut next) = (FirstPanic::none(), Some(leaving));
-        while let Some(leaving) = next {
-            let shard = &inner.shards[leaving.shard];
-            Self { inner, shard }.let_leave(leaving, &mut panic);
-            next = nesting.next();
-        }
-        drop(nested);
-        panic.raise();
-    }
-
-    /// Runs the user's code for what leaves.
-    fn let_leave(&self, leaving: Leaving, panic: &mut FirstPanic) {
-        let (inner, shard) = (self.inner, self.shard);
-        let Leaving { to_tell, batch, .. } = leaving;
-        if let Some(listener) = &inner.listener {
-            for (retired, cause) in &to_tell {
-                // SAFETY: taken out by this thread, and not yet in limbo, from where alone it would
-                // be freed.
-                let entry = unsafe { &*shard.entry(retired.place) };
-                panic.catch(|| listener(&entry.key, &entry.value, *cause));
-            }
-        }
-        if let Some(batch) = batch {
-            self.free(*batch, panic);
-        }
-        if to_tell.is_empty() {
-            return;
-        }
-        // What was told of waits from now on, no more than what nobody is told of.
-        let quiet = crate::maintenance::quiet();
-        let mut owner = shard.owner();
-        to_tell.into_iter().for_each(|(retired, _)| owner.limbo.push(retired));
-        let batch = if owner.limbo.is_due() { inner.due(shard, &mut owner) } else { None };
-        drop((owner, quiet));
-        if let Some(batch) = batch {
-            self.free(*batch, panic);
-        }
-    }
-
-    /// Drops the entries of a batch that no thread reads; the others go back to limbo.
-    fn free(&self, batch: Batch, panic: &mut FirstPanic) {
-        let mut freed = self.sift(batch);
-        if !std::mem::needs_drop::<Entry<K, V>>() {
-            freed.dropped = freed.entries.len();
-        }
-        // After a panic the next turn goes on with the rest.
-        while freed.dropped < freed.entries.len() {
-            panic.catch(|| {
-                while let Some(retired) = freed.entries.get(freed.dropped) {
-                    freed.dropped += 1;
-                    // SAFETY: taken out of the index before the barrier, and no cell names it
-                    // after. The place gets another entry only once it is given back, when `freed`
-                    // is dropped.
-                    unsafe { self.shard.entry(retired.place).drop_in_place() };
-                }
-            });
-        }
-    }
-
-    /// Tells the entries of a batch that can be freed from those that are to wait.
-    fn sift(&self, batch: Batch) -> Freed<'a, K, V, P> {
-        let shard = self.shard;
-        let address = |retired: &Retired| shard.entry(retired.place) as usize;
-        let protected = self.protected(&batch);
-        let Batch { mut entries, asked, held: mut waiting, is_urgent } = batch;
-        let Some(protected) = protected else {
-            waiting.extend(entries.drain(..).map(|retired| Waiting { retired, asked }));
-            return self.sift_by_scan((entries, waiting), asked, is_urgent);
-        };
-        entries.extend(waiting.into_iter().map(|waiting| waiting.retired));
-        let is_held = |retired: &Retired| {
-            self.is_kept(retired, protected.binary_search(&address(retired)).is_ok())
-        };
-        let held = entries.extract_if(.., |retired| is_held(retired));
-        let held = held.map(|retired| Waiting { retired, asked }).collect();
-        Freed { shard, entries, held, dropped: 0 }
-    }
-
-    /// Addresses in order, those of the batch's entries that must not be freed among them. `None`
-    /// where threads have many cells.
-    fn protected(&self, batch: &Batch) -> Option<Vec<usize>> {
-        let (records, own) = (&self.inner.threads.records, self.inner.record());
-        let addresses = batch.all().map(|retired| self.shard.entry(retired.place) as usize);
-        if self.inner.is_checked_at_once(batch) {
-            let _quiet = crate::maintenance::quiet();
-            return records.protected(own, batch.asked, addresses);
-        }
-        let (addresses, mut protected) = (addresses.collect::<Vec<_>>(), Vec::new());
-        for some in addresses.chunks(STEP) {
-            let quiet = crate::maintenance::quiet();
-            let found = records.protected(own, batch.asked, some.iter().copied());
-            drop(quiet);
-            protected.append(&mut found?);
-            rest();
-        }
-        protected.sort_unstable();
-        Some(protected)
-    }
-
-    /// [`sift`](Self::sift) where threads have many cells: in steps, each of some work for each
-    /// entry of the batch.
-    #[cold]
-    fn sift_by_scan(
-        &self,
-        (mut entries, mut waiting): (Vec<Retired>, Vec<Waiting>),
-        asked: Round,
-        is_urgent: bool,
-    ) -> Freed<'a, K, V, P> {
-        let (inner, shard) = (self.inner, self.shard);
-        let (records, own) = (&inner.threads.records, inner.record());
-        let address =
-            |waiting: &Waiting| (shard.entry(waiting.retired.place) as usize, waiting.asked);
-        let mut left = if is_urgent { usize::MAX } else { CELLS_PER_ENTRY * waiting.len() };
-        loop {
-            let step = left.min(STEP);
-            let quiet = crate::maintenance::quiet();
-            let has_ended = records.advance(own, step, asked);
-            drop(quiet);
-            left -= step;
-            if has_ended || left == 0 {
-                break;
-            }
-            rest();
-        }
-        let mut held = Vec::new();
-        while !waiting.is_empty() {
-            let some = waiting.split_off(waiting.len().saturating_sub(STEP));
-            let quiet = crate::maintenance::quiet();
-            let are_cleared = records.are_cleared(&some.iter().map(address).collect::<Vec<_>>());
-            drop(quiet);
-            for (waiting, is_cleared) in some.into_iter().zip(are_cleared) {
-                if is_cleared && !self.is_kept(&waiting.retired, false) {
-                    entries.push(waiting.retired);
-                } else {
-                    held.push(waiting);
-                }
-            }
-            if !waiting.is_empty() {
-                rest();
-            }
-        }
-        Freed { shard, entries, held, dropped: 0 }
-    }
-
-    /// Returns whether an entry that has left is to be kept, and is in any case if it
-    /// `is_looked_at`.
-    fn is_kept(&self, retired: &Retired, is_looked_at: bool) -> bool {
-        match &self.inner.keeper {
-            None => is_looked_at,
-            // SAFETY: not freed yet, and by this thread only.
-            Some(keeper) => keeper(unsafe { &*self.shard.entry(retired.place) }, is_looked_at),
-        }
-    }
-}
-
-/// Holds of a lock between two rests of what goes through all entries.
-const HOLDS_PER_REST: u32 = 16;
-
-impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Puts an entry in, making room in other shards if need be. Its guard keeps it for the caller
-    /// in any case. `then` gets what is left to do in each shard, which [`settle`](Self::settle)
+    /// in any case. `then` gets what is left to do in each shard, which [`finish`](Self::finish)
     /// does.
     #[inline(always)]
     pub(crate) fn put<'a>(
@@ -450,7 +279,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
         K: Eq,
     {
         // A loaded value has no load of its key to outdate any more, and its caller has the
-        // flights' lock. What is put in for a guard otherwise has outdated loads before this.
+        // pending loads' lock. What is put in for a guard otherwise has outdated loads before this.
         let owner = if candidate.guard.is_some() {
             shard.owner()
         } else {
@@ -563,7 +392,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                     !amount.is_nothing()
                 });
                 evicted |= lends;
-                panic.catch(|| self.settle(after)); // the limits are kept all the same
+                panic.catch(|| self.finish(after)); // the limits are kept all the same
                 if !self.budget.is_exceeded() {
                     break;
                 }
@@ -601,13 +430,229 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
                 end == owner.slots.len()
             });
             drop(quiet);
-            panic.catch(|| self.settle(after));
+            panic.catch(|| self.finish(after));
             if seen_all {
                 return;
             }
         }
     }
+
+    /// Drops all entries, and leaves those that are held to their holders.
+    pub(crate) fn drop_entries(&mut self) {
+        let holds = Arc::clone(self.threads.records.holds());
+        let mut held = Vec::new();
+        if holds.held(&mut held) == 0 {
+            // and nobody is left who could hold anything
+            let entries: Vec<_> = self.shards.iter_mut().flat_map(Shard::take_entries).collect();
+            // SAFETY: taken out of the shards, each once, and not looked at: guards borrow the
+            // cache.
+            return unsafe { crate::shard::drop_all(entries.into_iter()) };
+        }
+        held.sort_unstable();
+        let (mut entries, mut needed, mut other) = (Vec::new(), Vec::new(), Vec::new());
+        for shard in self.shards.iter_mut() {
+            entries.extend(shard.take_entries());
+            let owner = shard.owner_mut();
+            let (with, without) = std::mem::replace(&mut owner.slab, Slab::new(None)).split(&held);
+            needed.push(with);
+            other.push(without);
+        }
+        let mut memory: Vec<_> = needed.iter().flat_map(Slab::memory).collect();
+        if needed.iter().any(Slab::is_in_arena) {
+            // there as long as the arena is
+            memory.extend(other.iter().filter_map(Slab::part_of_arena));
+        }
+        // SAFETY: `needed` has all memory in which something is held, and those entries are taken
+        // out of the list of what is dropped here. Holds are made where keys and values are `Send`,
+        // `Sync` and `'static`.
+        let estate = unsafe { Estate::new::<Entry<K, V>, _>(needed) };
+        let held = holds.leave(&estate);
+        entries.retain(|entry| held.binary_search(&entry.expose_provenance()).is_err());
+        // SAFETY: taken out of the shards, each once, and neither held nor looked at: guards borrow
+        // the cache.
+        unsafe { crate::shard::drop_all(entries.into_iter()) };
+        drop(other);
+        let kept: Vec<_> =
+            held.iter().map(|&entry| entry..entry + size_of::<Entry<K, V>>()).collect();
+        for chunk in memory {
+            // SAFETY: memory of the estate, of which this has a part until the end; nothing lives
+            // in it but what is held.
+            unsafe { crate::hints::give_back(chunk, &kept) };
+        }
+        drop(estate);
+    }
 }
+
+/// Finishes the departure of a shard's entries, for a thread that has no lock.
+struct Reclaimer<'a, K, V, P: Replacement, S> {
+    inner: &'a Inner<K, V, P, S>,
+    shard: &'a Shard<K, V, P>,
+}
+
+impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
+    /// Runs the user's code for what leaves, here or in an [outer call](crate::user_code).
+    fn finish(inner: &'a Inner<K, V, P, S>, leaving: Leaving) {
+        let nesting = &inner.record().nesting;
+        let Some(nested) = nesting.enter() else { return nesting.leave(leaving) };
+        let (mut panic, mut next) = (FirstPanic::none(), Some(leaving));
+        while let Some(leaving) = next {
+            let shard = &inner.shards[leaving.shard];
+            Self { inner, shard }.let_leave(leaving, &mut panic);
+            next = nesting.next();
+        }
+        drop(nested);
+        panic.raise();
+    }
+
+    /// Runs the user's code for what leaves.
+    fn let_leave(&self, leaving: Leaving, panic: &mut FirstPanic) {
+        let (inner, shard) = (self.inner, self.shard);
+        let Leaving { to_tell, batch, .. } = leaving;
+        if let Some(listener) = &inner.listener {
+            for (retired, cause) in &to_tell {
+                // SAFETY: taken out by this thread, and not yet in limbo, from where alone it would
+                // be freed.
+                let entry = unsafe { &*shard.entry(retired.place) };
+                panic.catch(|| listener(&entry.key, &entry.value, *cause));
+            }
+        }
+        if let Some(batch) = batch {
+            self.free(*batch, panic);
+        }
+        if to_tell.is_empty() {
+            return;
+        }
+        // What was told of waits from now on, no more than what nobody is told of.
+        let quiet = crate::maintenance::quiet();
+        let mut owner = shard.owner();
+        to_tell.into_iter().for_each(|(retired, _)| owner.limbo.push(retired));
+        let batch = if owner.limbo.is_due() { inner.due(shard, &mut owner) } else { None };
+        drop((owner, quiet));
+        if let Some(batch) = batch {
+            self.free(*batch, panic);
+        }
+    }
+
+    /// Drops the entries of a batch that no thread reads; the others go back to limbo.
+    fn free(&self, batch: Batch, panic: &mut FirstPanic) {
+        let mut freed = self.sift(batch);
+        if !std::mem::needs_drop::<Entry<K, V>>() {
+            freed.dropped = freed.entries.len();
+        }
+        // After a panic the next turn goes on with the rest.
+        while freed.dropped < freed.entries.len() {
+            panic.catch(|| {
+                while let Some(retired) = freed.entries.get(freed.dropped) {
+                    freed.dropped += 1;
+                    // SAFETY: taken out of the index before the barrier, and no cell names it
+                    // after. The place gets another entry only once it is given back, when `freed`
+                    // is dropped.
+                    unsafe { self.shard.entry(retired.place).drop_in_place() };
+                }
+            });
+        }
+    }
+
+    /// Separates the entries of a batch that can be freed from those that have to wait.
+    fn sift(&self, batch: Batch) -> Freed<'a, K, V, P> {
+        let shard = self.shard;
+        let address = |retired: &Retired| shard.entry(retired.place) as usize;
+        let protected = self.protected(&batch);
+        let Batch { mut entries, asked, held: mut waiting, is_urgent } = batch;
+        let Some(protected) = protected else {
+            waiting.extend(entries.drain(..).map(|retired| Waiting { retired, asked }));
+            return self.sift_by_scan((entries, waiting), asked, is_urgent);
+        };
+        entries.extend(waiting.into_iter().map(|waiting| waiting.retired));
+        let is_held = |retired: &Retired| {
+            self.is_kept(retired, protected.binary_search(&address(retired)).is_ok())
+        };
+        let held = entries.extract_if(.., |retired| is_held(retired));
+        let held = held.map(|retired| Waiting { retired, asked }).collect();
+        Freed { shard, entries, held, dropped: 0 }
+    }
+
+    /// Addresses in order, those of the batch's entries that must not be freed among them. `None`
+    /// where threads have many cells.
+    fn protected(&self, batch: &Batch) -> Option<Vec<usize>> {
+        let (records, own) = (&self.inner.threads.records, self.inner.record());
+        let addresses = batch.all().map(|retired| self.shard.entry(retired.place) as usize);
+        if self.inner.is_checked_at_once(batch) {
+            let _quiet = crate::maintenance::quiet();
+            return records.protected(own, batch.asked, addresses);
+        }
+        let (addresses, mut protected) = (addresses.collect::<Vec<_>>(), Vec::new());
+        for some in addresses.chunks(STEP) {
+            let quiet = crate::maintenance::quiet();
+            let found = records.protected(own, batch.asked, some.iter().copied());
+            drop(quiet);
+            protected.append(&mut found?);
+            rest();
+        }
+        protected.sort_unstable();
+        Some(protected)
+    }
+
+    /// [`sift`](Self::sift) where threads have many cells: in steps, each of some work for each
+    /// entry of the batch.
+    #[cold]
+    fn sift_by_scan(
+        &self,
+        (mut entries, mut waiting): (Vec<Retired>, Vec<Waiting>),
+        asked: Round,
+        is_urgent: bool,
+    ) -> Freed<'a, K, V, P> {
+        let (inner, shard) = (self.inner, self.shard);
+        let (records, own) = (&inner.threads.records, inner.record());
+        let address =
+            |waiting: &Waiting| (shard.entry(waiting.retired.place) as usize, waiting.asked);
+        let mut left = if is_urgent { usize::MAX } else { CELLS_PER_ENTRY * waiting.len() };
+        loop {
+            let step = left.min(STEP);
+            let quiet = crate::maintenance::quiet();
+            let has_ended = records.advance(own, step, asked);
+            drop(quiet);
+            left -= step;
+            if has_ended || left == 0 {
+                break;
+            }
+            rest();
+        }
+        let mut held = Vec::new();
+        while !waiting.is_empty() {
+            let some = waiting.split_off(waiting.len().saturating_sub(STEP));
+            let quiet = crate::maintenance::quiet();
+            let are_cleared = records.are_cleared(&some.iter().map(address).collect::<Vec<_>>());
+            drop(quiet);
+            for (waiting, is_cleared) in some.into_iter().zip(are_cleared) {
+                if is_cleared && !self.is_kept(&waiting.retired, false) {
+                    entries.push(waiting.retired);
+                } else {
+                    held.push(waiting);
+                }
+            }
+            if !waiting.is_empty() {
+                rest();
+            }
+        }
+        Freed { shard, entries, held, dropped: 0 }
+    }
+
+    /// Returns whether an entry that has left is to be kept, and is in any case if it
+    /// `is_looked_at`.
+    fn is_kept(&self, retired: &Retired, is_looked_at: bool) -> bool {
+        match &self.inner.keep_check {
+            None => is_looked_at,
+            // SAFETY: not freed yet, and by this thread only.
+            Some(keep_check) => {
+                keep_check(unsafe { &*self.shard.entry(retired.place) }, is_looked_at)
+            }
+        }
+    }
+}
+
+/// Times that the lock is taken between two rests of a walk over all entries.
+const HOLDS_PER_REST: u32 = 16;
 
 /// Inserts an entry where that is done in a usual way; gives it back otherwise.
 #[inline(always)]
@@ -674,7 +719,7 @@ pub(crate) fn unusually<K, V, P, S>(
 {
     let mut candidate = candidate(inner, hash, key, value, &options);
     let mut panic = FirstPanic::none(); // the entry comes in all the same
-    let then = |after| _ = panic.catch(|| inner.settle(after));
+    let then = |after| _ = panic.catch(|| inner.finish(after));
     inner.put(inner.shards.of(hash), &mut candidate, then);
     drop(candidate);
     inner.note_insertion(hash);
@@ -703,51 +748,4 @@ where
     candidate.weight = inner.weigh(candidate.unplaced.key(), candidate.unplaced.value());
     candidate.pinned = options.pinned;
     candidate
-}
-
-impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
-    /// Drops all entries, and leaves those that are held to their holders.
-    pub(crate) fn drop_entries(&mut self) {
-        let holds = Arc::clone(self.threads.records.holds());
-        let mut held = Vec::new();
-        if holds.held(&mut held) == 0 {
-            // and nobody is left who could hold anything
-            let entries: Vec<_> = self.shards.iter_mut().flat_map(Shard::take_entries).collect();
-            // SAFETY: taken out of the shards, each once, and not looked at: guards borrow the
-            // cache.
-            return unsafe { crate::shard::drop_all(entries.into_iter()) };
-        }
-        held.sort_unstable();
-        let (mut entries, mut needed, mut other) = (Vec::new(), Vec::new(), Vec::new());
-        for shard in self.shards.iter_mut() {
-            entries.extend(shard.take_entries());
-            let owner = shard.owner_mut();
-            let (with, without) = std::mem::replace(&mut owner.slab, Slab::new(None)).split(&held);
-            needed.push(with);
-            other.push(without);
-        }
-        let mut memory: Vec<_> = needed.iter().flat_map(Slab::memory).collect();
-        if needed.iter().any(Slab::is_in_arena) {
-            // there as long as the arena is
-            memory.extend(other.iter().filter_map(Slab::part_of_arena));
-        }
-        // SAFETY: `needed` has all memory in which something is held, and those entries are taken
-        // out of the list of what is dropped here. Holds are made where keys and values are `Send`,
-        // `Sync` and `'static`.
-        let estate = unsafe { Estate::new::<Entry<K, V>, _>(needed) };
-        let held = holds.leave(&estate);
-        entries.retain(|entry| held.binary_search(&entry.expose_provenance()).is_err());
-        // SAFETY: taken out of the shards, each once, and neither held nor looked at: guards borrow
-        // the cache.
-        unsafe { crate::shard::drop_all(entries.into_iter()) };
-        drop(other);
-        let kept: Vec<_> =
-            held.iter().map(|&entry| entry..entry + size_of::<Entry<K, V>>()).collect();
-        for chunk in memory {
-            // SAFETY: memory of the estate, of which this has a part until the end; nothing lives
-            // in it but what is held.
-            unsafe { crate::hints::give_back(chunk, &kept) };
-        }
-        drop(estate);
-    }
 }

@@ -27,7 +27,7 @@ pub(crate) const TICK_US: u64 = TICK.as_micros() as u64;
 /// A manual clock that has moved so far since has its caches swept: what expired more than twice
 /// that ago could be taken for what has [yet to expire](crate::moment).
 const SWEEP_EVERY_US: u64 = 25 * DAY_US;
-/// The same where all that expires within some weeks has.
+/// A manual clock that has moved so far has its caches swept where all near times have come.
 const SWEEP_SELDOM_US: u64 = 60 * 365 * DAY_US;
 const DAY_US: u64 = 24 * 3600 * 1_000_000;
 
@@ -202,8 +202,8 @@ impl Clock {
 mod system {
     use super::TICK_US;
 
-    /// By how much the coarse clock can be late: a step of a kernel that interrupts a hundred times
-    /// a second.
+    /// The delay of the coarse clock in ticks, at most: a step of a kernel that interrupts a
+    /// hundred times a second.
     pub(super) const LATE_TICKS: u64 = 2;
 
     fn read(clock: libc::clockid_t) -> libc::timespec {

@@ -252,15 +252,7 @@ where
     pub fn loads(&self) -> Loads<'_, K, V, P, S> {
         Loads::of(self)
     }
-}
 
-impl<K, V, P, S> Cache<K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
     /// Looks many keys up, loads all absent ones by one call of `load`, and returns a guard for
     /// each key, in the order of `keys`.
     ///
@@ -329,8 +321,8 @@ where
                             own.push((at, loading));
                             break;
                         }
-                        Turn::Wait(flight) => {
-                            others.push((at, hash, flight));
+                        Turn::Wait(pending_load) => {
+                            others.push((at, hash, pending_load));
                             break;
                         }
                     }
@@ -354,15 +346,15 @@ where
                 }
             }
             waits -= u32::from(waits > 0);
-            for (at, hash, flight) in others {
-                let Some(_wait) = Wait::block(flight.run()) else {
+            for (at, hash, pending_load) in others {
+                let Some(_wait) = Wait::block(pending_load.run()) else {
                     (waits, _) = (0, absent.push((at, hash))); // it would have no end
                     continue;
                 };
-                match loader.landed(&flight) {
+                match loader.completed(&pending_load) {
                     Ok(value) => found[at] = Some(value),
                     // The same key twice: the source does not have it.
-                    Err(_) if *flight.run() == run => {}
+                    Err(_) if *pending_load.run() == run => {}
                     Err(_) => absent.push((at, hash)),
                 }
             }
@@ -372,15 +364,7 @@ where
             run = LoadRun::new();
         }
     }
-}
 
-impl<K, V, P, S> Cache<K, V, P, S>
-where
-    K: Hash + Eq + Send + Sync + 'static,
-    V: Send + Sync + 'static,
-    P: Replacement,
-    S: BuildHasher + Send + Sync + 'static,
-{
     /// Inserts a value as [`insert`](Self::insert) does, and returns a guard for the value that it
     /// replaced; `None` if the key was absent.
     ///
@@ -574,7 +558,7 @@ where
     let mut candidate = change::candidate(&cache.inner, hash, &mut key, &mut value, options);
     candidate.guard = guard;
     let mut panic = FirstPanic::none(); // the entry comes in all the same
-    let then = |after| _ = panic.catch(|| inner.settle(after));
+    let then = |after| _ = panic.catch(|| inner.finish(after));
     if !inner.put_if(shard, &mut candidate, decide, then) {
         candidate.hand_back();
         panic.raise();

@@ -77,8 +77,8 @@ impl Head {
         head
     }
 
-    /// The same for an entry that is to have a slot, or `u32::MAX` for one that has none: then it
-    /// is as frozen.
+    /// Returns a head with the same times for a slot, or `u32::MAX` for an entry without one: then
+    /// it is as frozen.
     #[inline(always)]
     pub(crate) fn at(&self, slot: u32) -> Self {
         let next = u64::from(self.state().next().0) << NEXT_SHIFT;
@@ -168,7 +168,7 @@ impl Head {
     }
 }
 
-/// Tells what a span of time means for an entry. An entry has one of the two.
+/// The meaning of an entry's second span of time. An entry has one of the two.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unused<T> {
     /// It expires when it was not used for so long.
@@ -235,7 +235,7 @@ impl<'a, K, V> Unplaced<'a, K, V> {
     /// # Safety
     /// It may be written and holds no entry. Called once.
     #[inline(always)]
-    pub(crate) unsafe fn settle(&mut self, head: Head, entry: *mut Entry<K, V>) {
+    pub(crate) unsafe fn write(&mut self, head: Head, entry: *mut Entry<K, V>) {
         self.is_placed = true;
         // SAFETY: the memory is the caller's to write. Key and value move there in one copy and
         // are not dropped here: they are in `ManuallyDrop`, and `is_placed` is set.
@@ -312,8 +312,8 @@ impl<'a, K, V> Candidate<'a, K, V> {
     ///
     /// # Safety
     /// It may be written and holds no entry. Called once.
-    pub(crate) unsafe fn settle(&mut self, slot: u32, entry: *mut Entry<K, V>) {
+    pub(crate) unsafe fn write(&mut self, slot: u32, entry: *mut Entry<K, V>) {
         // SAFETY: as the caller says.
-        unsafe { self.unplaced.settle(self.expiry.at(slot), entry) };
+        unsafe { self.unplaced.write(self.expiry.at(slot), entry) };
     }
 }

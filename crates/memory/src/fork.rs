@@ -52,7 +52,7 @@ mod hooks {
     /// The longest time that a fork waits for the locks of caches.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    /// Holds what the thread that forks has locked. Dropped in this order.
+    /// Locks that the forking thread holds. Dropped in this order.
     struct Taken {
         maintenance: Forking,
         waits: pending::Locked,

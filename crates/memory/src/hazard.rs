@@ -33,13 +33,13 @@ use crate::user_code::Nesting;
 /// Guards a thread can hold on one cache before it needs more memory.
 const CELLS: usize = 5;
 
-/// Holds what one thread looks at in one cache, and counts there. Zero is nothing.
+/// Hazard pointers and counts of one thread in one cache. Zero is an empty cell.
 #[derive(Debug, Default)]
 #[repr(C, align(128))] // no line of it is another thread's, nor fetched along with one
 pub(crate) struct Record {
     probed: AtomicUsize,
     cells: [AtomicUsize; CELLS],
-    /// Counts how many [further](Further) cells there are.
+    /// Number of [further](Further) cells.
     more: AtomicUsize,
     /// Lookups.
     pub(crate) lookups: Count,
@@ -62,7 +62,7 @@ pub(crate) struct Record {
     pub(crate) lookups_seen: Count,
     /// True if the thread knows that it has to fence, and does in all its lookups from then on.
     pub(crate) fences: AtomicBool,
-    /// Tells how long some of the lookups took.
+    /// Latencies of the lookups that were timed.
     pub(crate) timings: Timings,
     /// The user's code that the thread runs for the cache.
     pub(crate) nesting: Nesting,
@@ -79,22 +79,22 @@ impl Record {
         lock_until(&self.further, until)
     }
 
-    /// Says which frozen index is probed. Before it is used, the caller passes the light barrier
-    /// and makes sure that the index is still published.
+    /// Publishes which frozen index is probed. Before it is used, the caller passes the light
+    /// barrier and makes sure that the index is still published.
     #[inline(always)]
     pub(crate) fn probe(&self, index: usize) {
         // Release, as with cells: a thread that sees this has seen the end of the probe before.
         self.probed.store(index, Ordering::Release);
     }
 
-    /// Says that nothing is probed any more, so that what was need not wait until this thread comes
-    /// again.
+    /// Publishes that no index is probed any more, so that what was need not wait until this thread
+    /// comes again.
     #[inline(always)]
     pub(crate) fn probed_out(&self) {
         self.probe(0);
     }
 
-    /// Tells the thread that it has to fence from now on.
+    /// Has the thread fence from now on.
     pub(crate) fn tell_to_fence(&self) {
         // A thread that times a lookup meanwhile may overwrite it, or see it late: that is what
         // `fences` is for, and it is told again.
@@ -107,7 +107,7 @@ impl Record {
         self.usual_below.get() != 0
     }
 
-    /// Says that the thread knows, from [`barrier`](crate::barrier), that it has to fence.
+    /// Notes that the thread knows, from [`barrier`](crate::barrier), that it has to fence.
     #[inline]
     pub(crate) fn knows_to_fence(&self) {
         self.tell_to_fence();
@@ -286,7 +286,7 @@ pub(crate) const RESERVED: usize = 1;
 pub(crate) struct Further {
     /// Given back where there is none; the last one is there.
     chunks: Vec<Option<Box<[Cell; CHUNK]>>>,
-    /// Counts how many of the chunks are there.
+    /// Number of chunks that are there.
     present: usize,
     /// Cells that are free, by their number.
     free: Vec<u32>,

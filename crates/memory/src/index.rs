@@ -232,7 +232,7 @@ impl Lane {
     /// The first of a key's first bucket.
     #[cfg(test)]
     pub(crate) const FIRST: Self = Self(0);
-    /// That of a key which has to be searched for.
+    /// The lane of a key that has to be searched for.
     const SOMEWHERE: Self = Self(u8::MAX);
     /// A key that is so many buckets further on, or more, is searched for.
     const FAR: usize = u8::MAX as usize >> 3;

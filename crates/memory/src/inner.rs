@@ -25,14 +25,14 @@ use crate::frozen::freezer::FreezeJob;
 use crate::frozen::freezer::Freezer;
 use crate::frozen::freezer::FrozenState;
 use crate::frozen::index::FrozenIndex;
-use crate::frozen::timing::{self, Outcome};
+use crate::frozen::timing::{self, TimedResult};
 use crate::guard::{Found, Keep};
 use crate::hazard::{Cell, Record};
 use crate::index::{DefaultHasher, KeyHash};
 use crate::lifetimes::Lifetimes;
 use crate::local::{self, Threads};
 use crate::owner::{Owner, Shape};
-use crate::pending::Flights;
+use crate::pending::PendingLoads;
 use crate::records::RecordLocks;
 use crate::shard::{FastLookup, Shard, Shards};
 use crate::stats::{AdmissionStats, Cause, LoadCounts, Stats};
@@ -45,7 +45,7 @@ pub(crate) type Weigher<K, V> = Box<dyn Fn(&K, &V) -> u32 + Send + Sync>;
 pub(crate) type Listener<K, V> = Box<dyn Fn(&K, &V, Cause) + Send + Sync>;
 /// Is asked of each entry that has left and would be freed, and told whether a cell or a hold names
 /// it; says whether it is to be kept.
-pub(crate) type Keeper<K, V> = Box<dyn Fn(&Entry<K, V>, bool) -> bool + Send + Sync>;
+pub(crate) type KeepCheck<K, V> = Box<dyn Fn(&Entry<K, V>, bool) -> bool + Send + Sync>;
 
 /// The cache itself.
 pub(crate) struct Inner<K, V, P: Replacement, S> {
@@ -62,12 +62,12 @@ pub(crate) struct Inner<K, V, P: Replacement, S> {
     pub(crate) weigher: Option<Weigher<K, V>>,
     pub(crate) listener: Option<Listener<K, V>>,
     pub(crate) lifetimes: Lifetimes,
-    pub(crate) about: &'static PolicyInfo,
+    pub(crate) policy_info: &'static PolicyInfo,
     /// The name of the admission, if there is one.
     pub(crate) admission: Option<String>,
     pub(crate) loads: LoadCounts,
     /// Last: entries may refer to what it has.
-    pub(crate) keeper: Option<Keeper<K, V>>,
+    pub(crate) keep_check: Option<KeepCheck<K, V>>,
 }
 
 impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
@@ -146,7 +146,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     /// Makes all loads that are under way out of date: none of them brings anything in from now on.
     pub(crate) fn outdate_loads(&self) {
         for shard in self.shards.iter() {
-            let detached = lock(&shard.flights).clear();
+            let detached = lock(&shard.pending_loads).clear();
             drop(detached); // the user's code, outside of the lock
         }
     }
@@ -164,9 +164,13 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
     where
         Q: Equivalent<K> + ?Sized,
     {
-        drop(owner); // it comes after that of the flights
+        drop(owner); // it comes after that of the pending loads
         let mut detached = Vec::new(); // dropped outside of the locks: keys are the user's code
-        lock(&shard.flights).detach(hash.whole(), |found| key.equivalent(found), &mut detached);
+        lock(&shard.pending_loads).detach(
+            hash.whole(),
+            |found| key.equivalent(found),
+            &mut detached,
+        );
         drop(detached);
         shard.owner()
     }
@@ -366,9 +370,9 @@ impl<K, V, P: Replacement, S: BuildHasher + 'static> Inner<K, V, P, S> {
         let found = look_up_beside_guards(self, record, key);
         if let Some(began) = began {
             let outcome = match &found {
-                None => Outcome::Miss,
-                Some(_) if record.dynamic_hits.get() == dynamic_hits => Outcome::Frozen,
-                Some(_) => Outcome::Dynamic,
+                None => TimedResult::Miss,
+                Some(_) if record.dynamic_hits.get() == dynamic_hits => TimedResult::Frozen,
+                Some(_) => TimedResult::Dynamic,
             };
             record.timings.note(outcome, hash, began);
         }
@@ -618,7 +622,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
             failed_loads: self.loads.failed.load(Ordering::Relaxed),
             capacity: self.budget.entries_limit(),
             weight_capacity: self.budget.weight_limit(),
-            policy: self.about.name,
+            policy: self.policy_info.name,
             shards: self.shards.len() as u64,
             admission: self
                 .admission
@@ -667,7 +671,7 @@ impl<K, V, P: Replacement, S> Inner<K, V, P, S> {
 /// The locks of a shard.
 struct ShardLocks<'a, K, V, P: Replacement> {
     shard: &'a Shard<K, V, P>,
-    flights: Option<MutexGuard<'a, Flights<K, V>>>,
+    pending_loads: Option<MutexGuard<'a, PendingLoads<K, V>>>,
     _owner: Option<MutexGuard<'a, Owner<K, V, P>>>,
 }
 
@@ -682,8 +686,8 @@ struct CacheLocks<'a, K, V, P: Replacement> {
 impl<K, V, P: Replacement> Locks for CacheLocks<'_, K, V, P> {
     fn in_the_child(&mut self) {
         for locks in &mut self.shards {
-            if let Some(flights) = &mut locks.flights {
-                locks.shard.loads_only(flights.keep_own());
+            if let Some(pending_loads) = &mut locks.pending_loads {
+                locks.shard.loads_only(pending_loads.keep_own());
             }
         }
     }
@@ -694,7 +698,7 @@ impl<K: Send + Sync, V: Send + Sync, P: Replacement, S: Send + Sync> Forks for I
         let _freezer = self.frozen.freezer_until(until);
         let of_shard = |shard| ShardLocks {
             shard,
-            flights: lock_until(&shard.flights, until),
+            pending_loads: lock_until(&shard.pending_loads, until),
             _owner: shard.owner_until(until),
         };
         let shards = self.shards.iter().map(of_shard).collect();

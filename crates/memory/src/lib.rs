@@ -125,6 +125,6 @@ pub fn without_membarrier() {
 /// println!("hits are {} fences", if floe::hits_are_fenceless() { "without" } else { "with" });
 /// ```
 pub fn hits_are_fenceless() -> bool {
-    barrier::settle();
+    barrier::choose();
     barrier::is_asymmetric()
 }

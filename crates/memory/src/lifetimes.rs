@@ -29,7 +29,7 @@ pub(crate) struct Lifetimes {
     unused: Option<Unused<Duration>>,
     /// Entries can expire, so that a thread has to sweep them.
     can_expire: AtomicBool,
-    /// Tells what the library's threads do for the cache.
+    /// The cache's schedule with the maintenance threads.
     upkeep: Upkeep,
 }
 
@@ -290,7 +290,7 @@ impl Upkeep {
     }
 }
 
-/// Says that an entry has come in that can expire at a time.
+/// Reports, when dropped, an entry that can expire at a time.
 pub(crate) struct Asks<'a>(&'a Upkeep, NonZeroU64);
 
 impl Drop for Asks<'_> {

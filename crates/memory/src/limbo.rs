@@ -14,7 +14,7 @@ use crate::retired::{Batch, Retired, Waiting};
 /// Room for so many that wait is kept.
 const ROOM: usize = 64;
 
-/// Holds what waits in a shard. The insertions of a batch touch the front of it only.
+/// Entries of a shard that wait to be freed. An insertion touches the front of it only.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Limbo {
@@ -27,7 +27,7 @@ pub(crate) struct Limbo {
     older: Box<Older>,
 }
 
-/// Holds what waits for longer.
+/// Entries that wait for longer.
 #[derive(Debug, Default)]
 struct Older {
     aged: Vec<Retired>,

@@ -18,7 +18,7 @@ use crate::hazard::RESERVED;
 use crate::index::KeyHash;
 use crate::options::InsertOptions;
 use crate::owner::Owner;
-use crate::pending::{Failure, Flight, Flights, LoadRun, Wait};
+use crate::pending::{Failure, LoadRun, PendingLoad, PendingLoads, Wait};
 use crate::shard::Shard;
 use crate::stats::Cause;
 use crate::sync::{Arc, Ordering, lock};
@@ -143,7 +143,7 @@ where
     /// It has come in the meantime.
     LookAgain,
     /// Another loads it.
-    Wait(Arc<Flight<K, V>>),
+    Wait(Arc<PendingLoad<K, V>>),
     /// Load it.
     Load(LoadingHere<'a, K, V, P, S>),
 }
@@ -163,7 +163,7 @@ where
 {
     cache: C,
     hash: KeyHash,
-    pub(super) flight: Arc<Flight<K, V>>,
+    pub(super) pending_load: Arc<PendingLoad<K, V>>,
     /// The key has a value, which this one is to replace.
     refreshes: bool,
     finished: bool,
@@ -180,10 +180,15 @@ where
     S: BuildHasher + Send + Sync + 'static,
     C: Borrow<Cache<K, V, P, S>>,
 {
-    /// Of a flight that is attached and counted.
-    pub(super) fn new(cache: C, hash: KeyHash, flight: Arc<Flight<K, V>>, refreshes: bool) -> Self {
+    /// Of a pending load that is attached and counted.
+    pub(super) fn new(
+        cache: C,
+        hash: KeyHash,
+        pending_load: Arc<PendingLoad<K, V>>,
+        refreshes: bool,
+    ) -> Self {
         let of = std::marker::PhantomData;
-        Self { cache, hash, flight, refreshes, finished: false, failure: None, of }
+        Self { cache, hash, pending_load, refreshes, finished: false, failure: None, of }
     }
 
     /// Returns whether the key has a value, which this one is to replace.
@@ -198,9 +203,9 @@ where
 
     /// [`finish`](Self::finish) for no caller.
     pub(super) fn arrive(mut self, value: V, options: &InsertOptions) {
-        let (flight, finished) = (&self.flight, &mut self.finished);
+        let (pending_load, finished) = (&self.pending_load, &mut self.finished);
         let cache = self.cache.borrow();
-        drop(land(cache, self.hash, flight, self.refreshes, finished, (value, options)));
+        drop(complete(cache, self.hash, pending_load, self.refreshes, finished, (value, options)));
     }
 }
 
@@ -213,8 +218,8 @@ where
 {
     /// Hands the value to the cache and to all waiting callers.
     pub(super) fn finish(mut self, value: V, options: &InsertOptions) -> Ref<'a, V> {
-        let (flight, finished) = (&self.flight, &mut self.finished);
-        land(self.cache, self.hash, flight, self.refreshes, finished, (value, options))
+        let (pending_load, finished) = (&self.pending_load, &mut self.finished);
+        complete(self.cache, self.hash, pending_load, self.refreshes, finished, (value, options))
     }
 
     /// The value that is there, if this one was to replace it.
@@ -223,7 +228,7 @@ where
             return None;
         }
         // SAFETY: this caller is the one that loads.
-        let key = unsafe { self.flight.key() };
+        let key = unsafe { self.pending_load.key() };
         let inner = &*self.cache.inner;
         let found = inner.peek(inner.record(), self.hash, key, true)?;
         Some(Ref::new(found.entry, Keep::new(found.cell)))
@@ -232,16 +237,16 @@ where
     /// The load goes on wherever and for as long as it likes.
     pub(super) fn travel(mut self) -> Loading<K, V, P, S, Cache<K, V, P, S>> {
         self.finished = true; // by the one that is returned
-        let flight = Arc::clone(&self.flight);
-        Loading::new(self.cache.clone(), self.hash, flight, self.refreshes)
+        let pending_load = Arc::clone(&self.pending_load);
+        Loading::new(self.cache.clone(), self.hash, pending_load, self.refreshes)
     }
 }
 
-/// Brings a loaded value in, and sets `finished` when the flight is over.
-fn land<'a, K, V, P, S>(
+/// Brings a loaded value in, and sets `finished` when the pending load is over.
+fn complete<'a, K, V, P, S>(
     cache: &'a Cache<K, V, P, S>,
     hash: KeyHash,
-    flight: &Arc<Flight<K, V>>,
+    pending_load: &Arc<PendingLoad<K, V>>,
     refreshes: bool,
     finished: &mut bool,
     (value, options): (V, &InsertOptions),
@@ -255,7 +260,7 @@ where
     let inner = &*cache.inner;
     let shard = inner.shards.of(hash);
     // The user's code, outside of the lock. SAFETY: this caller is the one that loads.
-    let weight = inner.weigh(unsafe { flight.key() }, &value);
+    let weight = inner.weigh(unsafe { pending_load.key() }, &value);
     let expiry = inner.lifetimes.expiry(&cache.inner, options);
     let cell = inner.record().cell();
     // comparing keys is the user's code and may need cells, too
@@ -265,21 +270,21 @@ where
     let mut value = ManuallyDrop::new(value);
     let mut key;
     {
-        let mut flights = lock(&shard.flights);
-        let is_attached = flights.land(hash.whole(), flight);
+        let mut pending_loads = lock(&shard.pending_loads);
+        let is_attached = pending_loads.complete(hash.whole(), pending_load);
         // SAFETY: as above, and just detached.
-        key = ManuallyDrop::new(unsafe { flight.take_key() });
+        key = ManuallyDrop::new(unsafe { pending_load.take_key() });
         let mut candidate = Candidate::new(Unplaced::new(hash, &mut key, &mut value));
         (candidate.weight, candidate.pinned) = (weight, options.pinned);
         if let Some((expiry, due)) = expiry {
             (candidate.expiry, candidate.due) = (expiry, due);
         }
         candidate.guard = Some(cell);
-        // While the flight is attached nothing replaces what a refresh has found.
+        // While the pending load is attached nothing replaces what a refresh has found.
         (candidate.yields, candidate.refreshes) = (!refreshes, refreshes);
-        // Until the entry is in, no caller may find that the flight has gone. The lock is released
-        // before the candidate is dropped, even by a panic.
-        let flights = flights;
+        // Until the entry is in, no caller may find that the pending load has gone. The lock is
+        // released before the candidate is dropped, even by a panic.
+        let pending_loads = pending_loads;
         if is_attached {
             inner.put(shard, &mut candidate, |after| afters.push(after));
         } else {
@@ -289,22 +294,22 @@ where
             let ((), after) = inner.change(shard, shard.owner(), pass);
             afters.push(after);
         }
-        drop(flights);
+        drop(pending_loads);
     }
     let entry = std::ptr::with_exposed_provenance::<Entry<K, V>>(cell.load(Ordering::Relaxed));
     // SAFETY: the cell was filled with the address of the entry before that could be taken out, and
     // keeps it.
     let entry = unsafe { &*entry };
-    if Arc::strong_count(flight) > 1 {
-        // Waiting callers still have their flight; no caller can join any more.
-        flight.land(entry, inner.threads.records.hold(&raw const *entry as usize));
+    if Arc::strong_count(pending_load) > 1 {
+        // Waiting callers still have their pending load; no caller can join any more.
+        pending_load.complete(entry, inner.threads.records.hold(&raw const *entry as usize));
     }
     *finished = true;
-    shard.ends_loading(flight.is_counted());
+    shard.ends_loading(pending_load.is_counted());
     inner.note_insertion(hash);
     let mut panic = FirstPanic::none(); // the others are told of all the same
     for after in afters {
-        panic.catch(|| inner.settle(after));
+        panic.catch(|| inner.finish(after));
     }
     panic.raise();
     Ref::new(entry, keep)
@@ -324,10 +329,10 @@ where
         }
         let inner = &*self.cache.borrow().inner;
         let shard = inner.shards.of(self.hash);
-        lock(&shard.flights).land(self.hash.whole(), &self.flight);
-        shard.ends_loading(self.flight.is_counted());
+        lock(&shard.pending_loads).complete(self.hash.whole(), &self.pending_load);
+        shard.ends_loading(self.pending_load.is_counted());
         inner.loads.failed.fetch_add(1, Ordering::Relaxed); // a count
-        self.flight.fail(self.failure.take());
+        self.pending_load.fail(self.failure.take());
     }
 }
 
@@ -357,7 +362,7 @@ impl<E: Send + Sync + 'static> Sharing<Arc<E>> {
     }
 }
 
-/// Tells what a caller that would load has found.
+/// The result of the lookup that precedes a load.
 pub(super) enum Lookup<'a, K, V, P, S>
 where
     K: Hash + Eq + Send + Sync + 'static,
@@ -402,7 +407,7 @@ where
     P: Replacement,
     S: BuildHasher + Send + Sync + 'static,
 {
-    let inside = loading.flight.run().enter();
+    let inside = loading.pending_load.run().enter();
     let loaded = load();
     drop(inside);
     match loaded {
@@ -476,15 +481,15 @@ where
                 Turn::Load(loading) => {
                     return run(loading, load, errors).map_err(LoadError::Failed);
                 }
-                Turn::Wait(flight) => {
-                    let Some(_wait) = Wait::block(flight.run()) else {
+                Turn::Wait(pending_load) => {
+                    let Some(_wait) = Wait::block(pending_load.run()) else {
                         waits = 0; // it would have no end
                         continue;
                     };
-                    if until.is_some_and(|until| !flight.is_over_by(until)) {
+                    if until.is_some_and(|until| !pending_load.is_over_by(until)) {
                         return Err(LoadError::TimedOut);
                     }
-                    match self.landed(&flight) {
+                    match self.completed(&pending_load) {
                         Ok(value) => return Ok(value),
                         Err(failure) => {
                             if let Some(error) = (errors.receive)(failure) {
@@ -532,17 +537,17 @@ where
             if let Some(loading) = taken.take() {
                 break loading;
             }
-            let flight = match self.turn(hash, &mut key, waits > 0) {
+            let pending_load = match self.turn(hash, &mut key, waits > 0) {
                 Turn::LookAgain => None,
-                Turn::Wait(flight) => Some(flight),
+                Turn::Wait(pending_load) => Some(pending_load),
                 Turn::Load(loading) => break loading,
             };
-            if let Some(flight) = flight {
-                if !flight.landing().await {
+            if let Some(pending_load) = pending_load {
+                if !pending_load.completion().await {
                     waits = 0; // the wait would have no end
                     continue;
                 }
-                match self.landed(&flight) {
+                match self.completed(&pending_load) {
                     Ok(value) => return Ok(value),
                     Err(failure) => {
                         if let Some(error) = (errors.receive)(failure) {
@@ -556,7 +561,7 @@ where
                 return Ok(value);
             }
         };
-        match polled(loading.flight.run(), load).await {
+        match polled(loading.pending_load.run(), load).await {
             Ok((value, options)) => Ok(loading.finish(value, &options)),
             Err(error) => {
                 let before = loading.refreshed();
@@ -605,30 +610,30 @@ where
         let shard: &Shard<K, V, P> = self.cache.inner.shards.of(hash);
         key.make(); // the user's code, outside of the lock
         let run = run.map_or_else(LoadRun::new, LoadRun::clone);
-        let mut flights = lock(&shard.flights);
-        if flights.find(hash.whole(), |found| key.query().equivalent(found)).is_some() {
+        let mut pending_loads = lock(&shard.pending_loads);
+        if pending_loads.find(hash.whole(), |found| key.query().equivalent(found)).is_some() {
             return None;
         }
         self.present(hash, key.query()).filter(|there| std::ptr::eq(&raw const **there, value))?;
-        Some(self.begin(&mut flights, hash, key.take(), run, true))
+        Some(self.begin(&mut pending_loads, hash, key.take(), run, true))
     }
 
     /// Takes a load on.
     fn begin(
         &self,
-        flights: &mut Flights<K, V>,
+        pending_loads: &mut PendingLoads<K, V>,
         hash: KeyHash,
         key: K,
         run: LoadRun,
         refreshes: bool,
     ) -> LoadingHere<'a, K, V, P, S> {
-        let flight = Flight::new(key, run);
-        flights.attach(hash.whole(), &flight);
+        let pending_load = PendingLoad::new(key, run);
+        pending_loads.attach(hash.whole(), &pending_load);
         let inner = &*self.cache.inner;
         // before the load reads anything: see `Inner::owner_past_loads`
         inner.shards.of(hash).begins_loading();
         inner.loads.begun.fetch_add(1, Ordering::Relaxed); // a count
-        Loading::new(self.cache, hash, flight, refreshes)
+        Loading::new(self.cache, hash, pending_load, refreshes)
     }
 
     /// Decides which caller loads an absent key: this one, if no other loads it or it does not
@@ -656,19 +661,20 @@ where
         let inner = &*self.cache.inner;
         let shard: &Shard<K, V, P> = inner.shards.of(hash);
         key.make(); // the user's code, outside of the lock
-        let mut flights = lock(&shard.flights);
-        let found = flights.find(hash.whole(), |found| key.query().equivalent(found));
+        let mut pending_loads = lock(&shard.pending_loads);
+        let found = pending_loads.find(hash.whole(), |found| key.query().equivalent(found));
         // The same key twice in a batch waits for the batch's own load, which is yet to run.
-        if let Some(flight) = found.filter(|flight| waits || flight.is_own() || flight.run() == run)
+        if let Some(pending_load) =
+            found.filter(|pending_load| waits || pending_load.is_own() || pending_load.run() == run)
         {
-            drop(flights);
-            assert!(!flight.is_own(), "a load asks for the key that it loads");
-            return Turn::Wait(flight);
+            drop(pending_loads);
+            assert!(!pending_load.is_own(), "a load asks for the key that it loads");
+            return Turn::Wait(pending_load);
         }
         if self.present(hash, key.query()).is_some() {
             return Turn::LookAgain;
         }
-        Turn::Load(self.begin(&mut flights, hash, key.take(), run.clone(), false))
+        Turn::Load(self.begin(&mut pending_loads, hash, key.take(), run.clone(), false))
     }
 
     /// A guard for a key without a trace, but that the entry was used.
@@ -681,10 +687,13 @@ where
         Some(Ref::new(found.entry, Keep::new(found.cell)))
     }
 
-    /// Returns what a flight has brought, when it is over.
-    pub(super) fn landed(&self, flight: &Flight<K, V>) -> Result<Ref<'a, V>, Failure> {
-        let entry = flight.wait()?;
-        // The flight's hold keeps the entry while the cell is filled.
+    /// Returns what a pending load has brought, when it is over.
+    pub(super) fn completed(
+        &self,
+        pending_load: &PendingLoad<K, V>,
+    ) -> Result<Ref<'a, V>, Failure> {
+        let entry = pending_load.wait()?;
+        // The pending load's hold keeps the entry while the cell is filled.
         let cell = self
             .cache
             .inner

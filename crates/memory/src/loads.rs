@@ -317,7 +317,7 @@ where
             (_, Lookup::Due(value, loading)) => {
                 let loading = loading.travel();
                 spawn(Box::new(move || {
-                    let inside = loading.flight.run().enter();
+                    let inside = loading.pending_load.run().enter();
                     let loaded = load();
                     drop(inside);
                     if let Ok((value, options)) = loaded {
@@ -354,7 +354,7 @@ where
             (_, Lookup::Due(value, loading)) => {
                 let loading = loading.travel();
                 spawn(Box::pin(async move {
-                    if let Ok((value, options)) = polled(loading.flight.run(), load).await {
+                    if let Ok((value, options)) = polled(loading.pending_load.run(), load).await {
                         loading.arrive(value, &options);
                     }
                 }));

@@ -48,7 +48,7 @@ struct Mine {
     records: HashMap<u64, (Weak<Threads>, *const Record), foldhash::fast::RandomState>,
     /// When to forget those of caches that are no more.
     forget_at: usize,
-    /// Counts how many were looked at for that.
+    /// Records that were looked at for that.
     #[cfg(test)]
     visited: usize,
 }

@@ -330,17 +330,7 @@ impl Maintenance {
             .map(|(at, _)| if self.sweeping > 0 { self.long_at.max(*at) } else { *at });
         tick.into_iter().chain(sweep).min()
     }
-}
 
-/// The name of these threads.
-const NAME: &str = "floe-keeper";
-
-/// Returns whether this is a maintenance thread.
-pub(crate) fn is_own_thread() -> bool {
-    std::thread::current().name() == Some(NAME)
-}
-
-impl Maintenance {
     fn start_thread(&mut self) -> std::io::Result<()> {
         if NO_THREADS.load(Ordering::Relaxed) {
             return Err(std::io::ErrorKind::WouldBlock.into());
@@ -359,6 +349,14 @@ impl Maintenance {
             let _ = self.start_thread(); // else nobody leads until this thread is back
         }
     }
+}
+
+/// The name of these threads.
+const NAME: &str = "floe-keep_check";
+
+/// Returns whether this is a maintenance thread.
+pub(crate) fn is_own_thread() -> bool {
+    std::thread::current().name() == Some(NAME)
 }
 
 /// Runs a maintenance thread until the list is empty or another thread is enough.

@@ -37,39 +37,43 @@ use crate::sync::{Arc, Condvar, Mutex, lock, thread_local, wait_timeout};
 
 /// Loads under way in a shard, by hash and key.
 #[derive(Debug)]
-pub(crate) struct Flights<K, V> {
-    attached: HashTable<Boarding<K, V>>,
+pub(crate) struct PendingLoads<K, V> {
+    attached: HashTable<Attached<K, V>>,
 }
 
-/// A flight that is attached to its key.
+/// A pending load that is attached to its key.
 #[derive(Debug)]
-pub(crate) struct Boarding<K, V> {
+pub(crate) struct Attached<K, V> {
     hash: u64,
-    flight: Arc<Flight<K, V>>,
+    pending_load: Arc<PendingLoad<K, V>>,
 }
 
-impl<K, V> Default for Flights<K, V> {
+impl<K, V> Default for PendingLoads<K, V> {
     fn default() -> Self {
         Self { attached: HashTable::new() }
     }
 }
 
-impl<K, V> Boarding<K, V> {
+impl<K, V> Attached<K, V> {
     /// Returns whether it is of a key.
     fn is_of(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> bool {
-        // SAFETY: attached, and the flights are locked.
-        self.hash == hash && is_it(unsafe { self.flight.key() })
+        // SAFETY: attached, and the pending loads are locked.
+        self.hash == hash && is_it(unsafe { self.pending_load.key() })
     }
 }
 
-impl<K, V> Flights<K, V> {
-    /// A flight of a key: one whose load the calling thread runs, if there is any.
-    pub(crate) fn find(&self, hash: u64, is_it: impl Fn(&K) -> bool) -> Option<Arc<Flight<K, V>>> {
+impl<K, V> PendingLoads<K, V> {
+    /// A pending load of a key: one whose load the calling thread runs, if there is any.
+    pub(crate) fn find(
+        &self,
+        hash: u64,
+        is_it: impl Fn(&K) -> bool,
+    ) -> Option<Arc<PendingLoad<K, V>>> {
         let mut found = None;
-        for boarding in self.attached.iter_hash(hash) {
-            if boarding.is_of(hash, &is_it) {
-                let is_own = boarding.flight.is_own();
-                found = found.filter(|_| !is_own).or(Some(&boarding.flight));
+        for attached in self.attached.iter_hash(hash) {
+            if attached.is_of(hash, &is_it) {
+                let is_own = attached.pending_load.is_own();
+                found = found.filter(|_| !is_own).or(Some(&attached.pending_load));
                 if is_own {
                     break;
                 }
@@ -78,42 +82,44 @@ impl<K, V> Flights<K, V> {
         found.map(Arc::clone)
     }
 
-    /// Attaches a flight to its key, which may have others.
-    pub(crate) fn attach(&mut self, hash: u64, flight: &Arc<Flight<K, V>>) {
-        let boarding = Boarding { hash, flight: Arc::clone(flight) };
-        self.attached.insert_unique(hash, boarding, |boarding| boarding.hash);
+    /// Attaches a pending load to its key, which may have others.
+    pub(crate) fn attach(&mut self, hash: u64, pending_load: &Arc<PendingLoad<K, V>>) {
+        let attached = Attached { hash, pending_load: Arc::clone(pending_load) };
+        self.attached.insert_unique(hash, attached, |attached| attached.hash);
     }
 
-    /// Detaches the flights of a key into `detached`, which is to be dropped outside of the lock.
+    /// Detaches the pending loads of a key into `detached`, which is to be dropped outside of the
+    /// lock.
     pub(crate) fn detach(
         &mut self,
         hash: u64,
         is_it: impl Fn(&K) -> bool,
-        detached: &mut Vec<Boarding<K, V>>,
+        detached: &mut Vec<Attached<K, V>>,
     ) {
-        while let Ok(boarding) =
-            self.attached.find_entry(hash, |boarding| boarding.is_of(hash, &is_it))
+        while let Ok(attached) =
+            self.attached.find_entry(hash, |attached| attached.is_of(hash, &is_it))
         {
-            detached.push(boarding.remove().0);
+            detached.push(attached.remove().0);
         }
     }
 
-    /// Detaches a flight. Returns whether it was attached until then.
-    pub(crate) fn land(&mut self, hash: u64, flight: &Arc<Flight<K, V>>) -> bool {
-        let found =
-            self.attached.find_entry(hash, |boarding| Arc::ptr_eq(&boarding.flight, flight));
-        // The caller has the flight, too: nothing of the user's is dropped here.
-        found.map(|boarding| boarding.remove()).is_ok()
+    /// Detaches a pending_load. Returns whether it was attached until then.
+    pub(crate) fn complete(&mut self, hash: u64, pending_load: &Arc<PendingLoad<K, V>>) -> bool {
+        let found = self
+            .attached
+            .find_entry(hash, |attached| Arc::ptr_eq(&attached.pending_load, pending_load));
+        // The caller has the pending load, too: nothing of the user's is dropped here.
+        found.map(|attached| attached.remove()).is_ok()
     }
 
-    /// In a forked process: keeps only the flights whose load the calling thread runs, and returns
-    /// how many they are. Of others the loading thread had a handle, too, so nothing of the user's
-    /// is dropped.
+    /// In a forked process: keeps only the pending loads whose load the calling thread runs, and
+    /// returns how many they are. Of others the loading thread had a handle, too, so nothing of the
+    /// user's is dropped.
     pub(crate) fn keep_own(&mut self) -> usize {
-        self.attached.retain(|boarding| {
-            let is_own = boarding.flight.is_own();
+        self.attached.retain(|attached| {
+            let is_own = attached.pending_load.is_own();
             if is_own {
-                boarding.flight.counted_in.store(forks(), Ordering::Relaxed); // one thread
+                attached.pending_load.counted_in.store(forks(), Ordering::Relaxed); // one thread
             }
             is_own
         });
@@ -126,7 +132,7 @@ impl<K, V> Flights<K, V> {
     }
 }
 
-/// Holds what a flight brought: an entry, and the hold that keeps it until the flight is forgotten.
+/// The entry that a load brought, and the hold that keeps it as long as callers wait.
 #[derive(Debug)]
 struct Brought<K, V> {
     entry: NonNull<Entry<K, V>>,
@@ -147,13 +153,13 @@ struct Wakers {
 #[derive(Debug)]
 enum State<K, V> {
     Loading(Wakers),
-    Landed(Brought<K, V>),
+    Completed(Brought<K, V>),
     Failed(Failure),
 }
 
 /// A load under way.
 #[derive(Debug)]
-pub(crate) struct Flight<K, V> {
+pub(crate) struct PendingLoad<K, V> {
     state: Mutex<State<K, V>>,
     over: Condvar,
     run: LoadRun,
@@ -164,13 +170,13 @@ pub(crate) struct Flight<K, V> {
 }
 
 // SAFETY: the value is shared by reference, as from any other guard; the pointer stays valid while
-// the hold is there and the cache is borrowed, which every owner of a flight does. The key is
+// the hold is there and the cache is borrowed, which every owner of a pending load does. The key is
 // shared by reference until the one caller that loads takes it: see `key`.
-unsafe impl<K: Send + Sync, V: Send + Sync> Send for Flight<K, V> {}
+unsafe impl<K: Send + Sync, V: Send + Sync> Send for PendingLoad<K, V> {}
 // SAFETY: as above.
-unsafe impl<K: Send + Sync, V: Send + Sync> Sync for Flight<K, V> {}
+unsafe impl<K: Send + Sync, V: Send + Sync> Sync for PendingLoad<K, V> {}
 
-impl<K, V> Flight<K, V> {
+impl<K, V> PendingLoad<K, V> {
     /// Of a key that a run loads.
     pub(crate) fn new(key: K, run: LoadRun) -> Arc<Self> {
         Arc::new(Self {
@@ -200,25 +206,25 @@ impl<K, V> Flight<K, V> {
     /// The key.
     ///
     /// # Safety
-    /// The flight is attached and its table locked, or the caller is the one that loads.
+    /// The pending load is attached and its table locked, or the caller is the one that loads.
     pub(crate) unsafe fn key(&self) -> &K {
-        // SAFETY: the caller that loads takes it only after it has detached the flight, under the
-        // lock of the table.
+        // SAFETY: the caller that loads takes it only after it has detached the pending load, under
+        // the lock of the table.
         unsafe { (*self.key.get()).as_ref() }.expect("it is taken with the end of the load")
     }
 
     /// Takes the key.
     ///
     /// # Safety
-    /// The caller is the one that loads, has detached the flight, and does so once.
+    /// The caller is the one that loads, has detached the pending load, and does so once.
     pub(crate) unsafe fn take_key(&self) -> K {
         // SAFETY: nobody else looks at it any more.
         unsafe { (*self.key.get()).take() }.expect("it is taken once")
     }
 
     /// Ends it well. `hold` keeps the entry.
-    pub(crate) fn land(&self, entry: &Entry<K, V>, hold: Hold) {
-        self.end(State::Landed(Brought { entry: NonNull::from(entry), _hold: hold }));
+    pub(crate) fn complete(&self, entry: &Entry<K, V>, hold: Hold) {
+        self.end(State::Completed(Brought { entry: NonNull::from(entry), _hold: hold }));
     }
 
     /// Ends it without a value, with only the failure for the waiting callers.
@@ -244,7 +250,7 @@ impl<K, V> Flight<K, V> {
                     state =
                         self.over.wait(state).unwrap_or_else(crate::sync::PoisonError::into_inner);
                 }
-                State::Landed(brought) => return Ok(brought.entry),
+                State::Completed(brought) => return Ok(brought.entry),
                 State::Failed(failure) => return Err(failure.clone()),
             }
         }
@@ -258,19 +264,19 @@ impl<K, V> Flight<K, V> {
             match &*state {
                 State::Loading(_) if left.is_zero() => return false,
                 State::Loading(_) => state = wait_timeout(&self.over, state, left),
-                State::Landed(_) | State::Failed(_) => return true,
+                State::Completed(_) | State::Failed(_) => return true,
             }
         }
     }
 
     /// Waits for the end without holding a thread up: then [`wait`](Self::wait) returns at once.
     /// False if the wait would have no end.
-    pub(crate) fn landing(&self) -> impl Future<Output = bool> + Send + '_
+    pub(crate) fn completion(&self) -> impl Future<Output = bool> + Send + '_
     where
         K: Send + Sync,
         V: Send + Sync,
     {
-        Landing { flight: self, wait: None, number: None }
+        Completion { pending_load: self, wait: None, number: None }
     }
 
     fn is_over(&self) -> bool {
@@ -278,32 +284,32 @@ impl<K, V> Flight<K, V> {
     }
 }
 
-struct Landing<'a, K, V> {
-    flight: &'a Flight<K, V>,
+struct Completion<'a, K, V> {
+    pending_load: &'a PendingLoad<K, V>,
     /// For others that would wait for this one.
     wait: Option<Wait>,
     /// Of its waker, once that waits.
     number: Option<u64>,
 }
 
-impl<K, V> Future for Landing<'_, K, V> {
+impl<K, V> Future for Completion<'_, K, V> {
     type Output = bool;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<bool> {
-        let flight = self.flight;
-        if flight.is_over() {
+        let pending_load = self.pending_load;
+        if pending_load.is_over() {
             return Poll::Ready(true);
         }
         // A future may be polled first outside of the load that awaits it.
         if !self.wait.as_ref().is_some_and(Wait::is_of_here) {
             self.wait = None;
-            self.wait = Wait::suspend(&flight.run);
+            self.wait = Wait::suspend(&pending_load.run);
             if self.wait.is_none() {
                 return Poll::Ready(false);
             }
         }
         let waker = context.waker().clone(); // the user's code, outside of the lock
-        let mut state = lock(&flight.state);
+        let mut state = lock(&pending_load.state);
         let State::Loading(wakers) = &mut *state else { return Poll::Ready(true) };
         let number = *self.number.get_or_insert_with(|| {
             wakers.given += 1;
@@ -316,12 +322,12 @@ impl<K, V> Future for Landing<'_, K, V> {
     }
 }
 
-impl<K, V> Drop for Landing<'_, K, V> {
+impl<K, V> Drop for Completion<'_, K, V> {
     fn drop(&mut self) {
         let Some(number) = self.number else { return };
-        let waker = match &mut *lock(&self.flight.state) {
+        let waker = match &mut *lock(&self.pending_load.state) {
             State::Loading(wakers) => wakers.waiting.remove(&number),
-            State::Landed(_) | State::Failed(_) => None,
+            State::Completed(_) | State::Failed(_) => None,
         };
         drop(waker); // the user's code, outside of the lock
     }

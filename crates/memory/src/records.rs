@@ -84,7 +84,7 @@ struct List {
     owned: usize,
     /// The first so many are owned or still have a guard.
     live: usize,
-    /// Tells what was counted in the others.
+    /// The sum of the counts of free records.
     free: Counted,
     /// Records, cells and holds that reclaimers have visited since the cache was made.
     visited: u64,
@@ -256,9 +256,9 @@ impl Records {
         self.grace.answer(&own.answer);
     }
 
-    /// Those of some addresses that must not be freed, and perhaps others, in order. What is there
-    /// was taken out before a round was asked. `own` is the caller's record. `None` if there are so
-    /// many cells that a [scan](Self::advance) is to read them.
+    /// Returns which of some addresses must not be freed, and perhaps others, in order. What is
+    /// there was taken out before a round was asked. `own` is the caller's record. `None` if there
+    /// are so many cells that a [scan](Self::advance) is to read them.
     pub(crate) fn protected(
         &self,
         own: &Record,
@@ -468,7 +468,7 @@ pub(crate) struct Scan {
     /// All threads had answered this round, or passed the barrier since, when it began. The first
     /// round is later than that of no scan.
     pub(crate) round: Round,
-    /// Tells it from others.
+    /// The number of the scan.
     pub(crate) serial: u64,
     pub(crate) seen: HashSet<usize, foldhash::fast::RandomState>,
 }
@@ -496,15 +496,15 @@ impl Scan {
 /// Room for so many addresses is kept.
 const ROOM: usize = 64;
 
-/// Holds what is held of one cache.
+/// The entries of one cache that are held.
 #[derive(Debug, Default)]
 pub(crate) struct Holds(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// Counts how many hold each entry, by its address.
+    /// The number of holds of each entry, by its address.
     counts: HashMap<usize, usize, foldhash::fast::RandomState>,
-    /// Tells what the cache has left, once it has ended.
+    /// The memory of held entries, once the cache has ended.
     estate: Option<Arc<Estate>>,
 }
 

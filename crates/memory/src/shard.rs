@@ -13,7 +13,7 @@ use crate::guard::{Found, Keep};
 use crate::hazard::Record;
 use crate::index::{Hash32, KeyHash, NOWHERE, Places, Published, TableOf};
 use crate::owner::Owner;
-use crate::pending::Flights;
+use crate::pending::PendingLoads;
 use crate::sync::{Arc, AtomicPtr, AtomicUsize, Mutex, MutexGuard, Ordering, lock, lock_until};
 use crate::user_code::FirstPanic;
 
@@ -29,12 +29,12 @@ pub(crate) struct Shard<K, V, P: Eviction> {
     table: NonNull<AtomicPtr<TableOf<P>>>,
     owner: Apart<Owned<Owner<K, V, P>>>,
     /// Loads under way.
-    pub(crate) flights: Mutex<Flights<K, V>>,
+    pub(crate) pending_loads: Mutex<PendingLoads<K, V>>,
     /// Where entries lie.
     places: Arc<Places>,
 }
 
-/// Holds what is under the lock, and what is looked at with it.
+/// The owner under its lock, and the count of loads beside it.
 #[derive(Debug)]
 #[repr(C)] // on one line
 struct Owned<T> {
@@ -68,7 +68,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         Self {
             table: NonNull::from(at),
             owner: Apart(Owned { loading: AtomicUsize::new(0), owner: Mutex::new(owner) }),
-            flights: Mutex::default(),
+            pending_loads: Mutex::default(),
             places,
         }
     }
@@ -127,7 +127,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
         self.owner.0.loading.load(Ordering::Relaxed) != 0 // counted under the lock
     }
 
-    /// Counts a load, whose flight is attached.
+    /// Counts a load, whose pending load is attached.
     pub(crate) fn begins_loading(&self) {
         let owner = self.owner();
         self.owner.0.loading.fetch_add(1, Ordering::Relaxed); // the lock orders
@@ -138,7 +138,7 @@ impl<K, V, P: Eviction> Shard<K, V, P> {
     /// forked since.
     pub(crate) fn ends_loading(&self, is_counted: bool) {
         if is_counted {
-            // seen late, a thread only looks for flights in vain
+            // seen late, a thread only looks for pending loads in vain
             self.owner.0.loading.fetch_sub(1, Ordering::Relaxed);
         }
     }

@@ -111,9 +111,9 @@ pub(crate) struct Slab<E> {
     /// For readers: where the chunks lie.
     places: Arc<Places>,
     chunks: Vec<Chunk<E>>,
-    /// Tells how much of the last chunk has been given out.
+    /// Entries of the last chunk that have been given out.
     begun: usize,
-    /// Counts how many entries there will be, as far as that is known.
+    /// Entries that there will be, if that is known.
     expected: Option<usize>,
     /// Where a chunk is to come from, or has, that is not the slab's own; and the slab's number
     /// there.

@@ -3,7 +3,7 @@
 use crate::frozen::FreezeStats;
 use crate::sync::AtomicU64;
 
-/// Holds what a shard counts under its lock; apart, what is counted seldom.
+/// Counts of a shard, changed under its lock. Those that change seldom are in a box.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct ShardCounts {
@@ -13,7 +13,7 @@ pub(crate) struct ShardCounts {
     pub(crate) seldom: Box<SeldomCounts>,
 }
 
-/// Holds the rest of what a shard counts.
+/// Counts of a shard that change seldom.
 #[derive(Debug, Default)]
 pub(crate) struct SeldomCounts {
     pub(crate) rejections: u64,
@@ -35,7 +35,7 @@ impl ShardCounts {
     }
 }
 
-/// Holds how many loads were begun, and how many of these failed.
+/// Loads that were begun, and those of them that failed.
 #[derive(Debug, Default)]
 pub(crate) struct LoadCounts {
     pub(crate) begun: AtomicU64,

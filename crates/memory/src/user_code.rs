@@ -74,7 +74,7 @@ impl Nesting {
     }
 }
 
-/// Holds what a panic has thrown.
+/// The payload of a panic.
 type Thrown = Box<dyn Any + Send>;
 
 /// The first panic of several pieces of user code, to be raised when all have run.

@@ -148,7 +148,7 @@ mod writer_models;
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 
-use barrier::Kind;
+use barrier::BarrierKind;
 use floe_policy::Fifo;
 use floe_testkit::Identity;
 use sync::Tracked;
@@ -211,7 +211,7 @@ fn model(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 
 /// Runs a model with a barrier for which one side pays, and with one for which both do.
 fn model_of_readers(preemptions: usize, run: impl Fn() + Sync + Send + Copy + 'static) {
-    for kind in [Kind::Asymmetric, Kind::Symmetric] {
+    for kind in [BarrierKind::Asymmetric, BarrierKind::Symmetric] {
         barrier::with(kind);
         model(preemptions, run);
     }
@@ -220,7 +220,7 @@ fn model_of_readers(preemptions: usize, run: impl Fn() + Sync + Send + Copy + 's
 /// Holds that a model finds out that the barrier reaches nobody.
 fn misses_the_barrier(preemptions: usize, run: impl Fn() + Sync + Send + Copy + 'static) {
     let faulty = std::thread::spawn(move || {
-        barrier::with(Kind::Missing);
+        barrier::with(BarrierKind::Missing);
         sync::with_own_fences(false);
         model(preemptions, run);
     });

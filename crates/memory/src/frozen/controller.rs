@@ -43,7 +43,7 @@ use self::parts::{BASELINE, Baseline, FrozenPhases, Lifespan, Report, Schedule};
 use self::serving::Suspect;
 use super::learner::{Choice, Learner, Lesson};
 use super::observe::Warmth;
-use super::observe::{Action, Costs, Done, Observations, Step, WINDOW, Wake, Windows};
+use super::observe::{Action, ControllerStep, Costs, Done, Observations, WINDOW, Wake, Windows};
 use super::trials::{Course, IndexTrial, Proof, Worth};
 use super::{FreezeStats, Freezing, Phase};
 
@@ -63,7 +63,7 @@ const SPARSER_WAITING: u32 = 100;
 /// An action that takes longer is called off.
 const STUCK: Duration = Duration::from_secs(60);
 
-/// Holds what a fresh baseline is for.
+/// The use of the next baseline.
 #[derive(Debug, Clone)]
 enum Then {
     /// To learn against it.
@@ -172,7 +172,7 @@ impl Controller {
     }
 
     /// Takes in what has happened since the step before, and says what to do and when to come back.
-    pub(crate) fn step(&mut self, seen: &Observations) -> Step {
+    pub(crate) fn step(&mut self, seen: &Observations) -> ControllerStep {
         let seen = &Observations { now: seen.now.max(self.now), ..*seen };
         let span = seen.now.saturating_sub(self.now);
         if !span.is_zero() {
@@ -211,7 +211,7 @@ impl Controller {
         (f64::from(often) * (samples / SAMPLES_ENOUGH).clamp(1.0, SPARSER)) as u32
     }
 
-    fn warm_up(&mut self, mut warmth: Warmth, then: Then, seen: &Observations) -> Step {
+    fn warm_up(&mut self, mut warmth: Warmth, then: Then, seen: &Observations) -> ControllerStep {
         let Some(reason) = warmth.add(seen) else {
             self.state = State::WarmingUp { warmth, then };
             return self.after(WINDOW);
@@ -237,7 +237,7 @@ impl Controller {
         self.after(WINDOW)
     }
 
-    fn measure(&mut self, mut windows: Windows, then: Then, seen: &Observations) -> Step {
+    fn measure(&mut self, mut windows: Windows, then: Then, seen: &Observations) -> ControllerStep {
         windows.add(seen);
         if windows.len() < BASELINE {
             self.state = State::Measuring { windows, then };
@@ -253,13 +253,13 @@ impl Controller {
         }
     }
 
-    fn thaw(&mut self, after: After, reason: String) -> Step {
+    fn thaw(&mut self, after: After, reason: String) -> ControllerStep {
         self.state = State::Thawing { after };
         self.decide(self.phase(), reason);
         self.ask(Action::Thaw)
     }
 
-    fn thaw_on(&mut self, after: After, seen: &Observations) -> Step {
+    fn thaw_on(&mut self, after: After, seen: &Observations) -> ControllerStep {
         if seen.done != Some(Done::Thawed) && !self.is_stuck() {
             self.state = State::Thawing { after };
             return self.after(WINDOW);
@@ -287,54 +287,29 @@ impl Controller {
     }
 
     /// Asks for something whose completion is reported.
-    fn ask(&mut self, action: Action) -> Step {
+    fn ask(&mut self, action: Action) -> ControllerStep {
         self.asked = self.now;
-        Step { action, ..self.after(Duration::from_secs(1)) }
+        ControllerStep { action, ..self.after(Duration::from_secs(1)) }
     }
 
     fn is_stuck(&self) -> bool {
         self.now.saturating_sub(self.asked) >= STUCK
     }
 
-    fn after(&self, span: Duration) -> Step {
-        Step { action: Action::Keep, wake: Wake { at: self.now + span, lookups: u64::MAX } }
-    }
-}
-
-/// A hit ratio that has moved by so much cuts a wait short.
-const WAIT_SHIFT: f64 = 0.05;
-/// Steps over which it is smoothed.
-const LEVEL_STEPS: u32 = 10;
-/// The hit ratio while nothing is frozen.
-#[derive(Debug, Clone, Copy, Default)]
-struct Level {
-    /// At first.
-    start: f64,
-    /// Lately.
-    now: f64,
-    steps: u32,
-}
-
-impl Level {
-    /// Takes in a hit ratio, and says whether it has moved.
-    fn add(&mut self, hit_ratio: f64) -> bool {
-        self.steps += 1;
-        self.now += (hit_ratio - self.now) / f64::from(self.steps.min(LEVEL_STEPS));
-        if self.steps <= LEVEL_STEPS {
-            self.start = self.now;
+    fn after(&self, span: Duration) -> ControllerStep {
+        ControllerStep {
+            action: Action::Keep,
+            wake: Wake { at: self.now + span, lookups: u64::MAX },
         }
-        (self.now - self.start).abs() > WAIT_SHIFT
     }
-}
 
-impl Controller {
-    fn give_up(&mut self, reason: String) -> Step {
+    fn give_up(&mut self, reason: String) -> ControllerStep {
         let wait = self.note_failure();
         self.thaw(After::Wait(wait), reason)
     }
 
-    /// The same where nothing is frozen.
-    fn give_up_merged(&mut self, reason: String) -> Step {
+    /// Gives up where nothing is frozen.
+    fn give_up_merged(&mut self, reason: String) -> ControllerStep {
         let wait = self.note_failure();
         self.decide(Phase::Waiting, reason);
         self.start_waiting(wait)
@@ -347,7 +322,7 @@ impl Controller {
         self.schedule.wait()
     }
 
-    fn start_waiting(&mut self, wait: Duration) -> Step {
+    fn start_waiting(&mut self, wait: Duration) -> ControllerStep {
         self.state = State::Waiting {
             until: self.now.saturating_add(wait),
             lookups: 0,
@@ -362,7 +337,7 @@ impl Controller {
         lookups: u64,
         mut level: Level,
         seen: &Observations,
-    ) -> Step {
+    ) -> ControllerStep {
         if seen.lookups() >= 100 && self.options.ratio.is_none() {
             let hits = 1.0 - seen.misses as f64 / seen.lookups() as f64;
             if level.add(hits) {
@@ -394,15 +369,8 @@ impl Controller {
         }
         self.after(WINDOW)
     }
-}
 
-/// Tells what must be gained, as a share of the baseline, to freeze.
-const MARGIN: f64 = 0.01;
-/// Rounds of the first one, in which all is frozen: that may do harm.
-const TRY_ROUNDS: usize = 12;
-
-impl Controller {
-    fn start_learning(&mut self, reason: String) -> Step {
+    fn start_learning(&mut self, reason: String) -> ControllerStep {
         self.decide(Phase::Learning, reason);
         self.schedule.learn(self.now);
         let mut learner = Learner::new();
@@ -411,7 +379,7 @@ impl Controller {
         self.ask(action)
     }
 
-    fn learn(&mut self, mut learner: Learner, seen: &Observations) -> Step {
+    fn learn(&mut self, mut learner: Learner, seen: &Observations) -> ControllerStep {
         if let Some(Done::Extended { share }) = seen.done {
             learner.extended(share, self.now);
             self.state = State::Learning { learner };
@@ -436,7 +404,7 @@ impl Controller {
                         .give_up(format!("to freeze {ratio:.0} % of the entries takes too long"));
                 }
                 self.state = State::Learning { learner };
-                Step { action: Action::Keep, wake: Wake { at: until, lookups } }
+                ControllerStep { action: Action::Keep, wake: Wake { at: until, lookups } }
             }
             Lesson::Over if !learner.may_gain(self.baseline.windows(), MARGIN) => self
                 .give_up_learning(
@@ -460,7 +428,7 @@ impl Controller {
         learner: Learner,
         trial: Option<Box<IndexTrial>>,
         seen: &Observations,
-    ) -> Step {
+    ) -> ControllerStep {
         let Some(mut trial) = trial else {
             let Some(Done::Constructed { took, entries }) = seen.done else {
                 if self.is_stuck() {
@@ -500,20 +468,25 @@ impl Controller {
     }
 
     /// Everything thaws before all was tried.
-    fn give_up_learning(&mut self, reason: String) -> Step {
+    fn give_up_learning(&mut self, reason: String) -> ControllerStep {
         self.schedule.learned(self.now);
         self.report.stats.learned += 1;
         self.give_up(format!("{reason}; without freezing {}", self.baseline))
     }
 
-    fn go_on_trying(&mut self, learner: Learner, trial: Box<IndexTrial>, action: Action) -> Step {
+    fn go_on_trying(
+        &mut self,
+        learner: Learner,
+        trial: Box<IndexTrial>,
+        action: Action,
+    ) -> ControllerStep {
         let wake = Wake { at: trial.until(), lookups: u64::MAX };
         self.state = State::TryingAll { learner, trial: Some(trial) };
-        Step { action, wake }
+        ControllerStep { action, wake }
     }
 
     /// Acts on what was learned. All entries are frozen at this point.
-    fn choose(&mut self, choice: Option<Choice>, trial: &IndexTrial) -> Step {
+    fn choose(&mut self, choice: Option<Choice>, trial: &IndexTrial) -> ControllerStep {
         self.schedule.learned(self.now);
         let index = match self.phases.worth() {
             Some(Worth { saving, saving_error, failing }) => {
@@ -548,14 +521,14 @@ impl Controller {
     }
 
     /// A prediction is tried beside the merged cache, which is warm.
-    fn start_proving(&mut self, reason: String) -> Step {
+    fn start_proving(&mut self, reason: String) -> ControllerStep {
         self.decide(Phase::Proving, reason);
         let proof = Proof::new(self.now, self.freezing(), self.baseline.total(), self.costs);
         self.state = State::Proving { proof: Box::new(proof) };
         self.after(Duration::ZERO)
     }
 
-    fn prove(&mut self, mut proof: Box<Proof>, seen: &Observations) -> Step {
+    fn prove(&mut self, mut proof: Box<Proof>, seen: &Observations) -> ControllerStep {
         if let Some(Done::Constructed { took, entries }) = seen.done {
             self.report.constructed(took, entries);
         }
@@ -573,7 +546,7 @@ impl Controller {
             }
             Course::Wait(at) => {
                 self.state = State::Proving { proof };
-                Step { action: Action::Keep, wake: Wake { at, lookups: u64::MAX } }
+                ControllerStep { action: Action::Keep, wake: Wake { at, lookups: u64::MAX } }
             }
             Course::Pays(gain) => {
                 self.schedule.begin(self.now);
@@ -586,3 +559,34 @@ impl Controller {
         }
     }
 }
+
+/// A hit ratio that has moved by so much cuts a wait short.
+const WAIT_SHIFT: f64 = 0.05;
+/// Steps over which it is smoothed.
+const LEVEL_STEPS: u32 = 10;
+/// The hit ratio while nothing is frozen.
+#[derive(Debug, Clone, Copy, Default)]
+struct Level {
+    /// At first.
+    start: f64,
+    /// Lately.
+    now: f64,
+    steps: u32,
+}
+
+impl Level {
+    /// Takes in a hit ratio, and says whether it has moved.
+    fn add(&mut self, hit_ratio: f64) -> bool {
+        self.steps += 1;
+        self.now += (hit_ratio - self.now) / f64::from(self.steps.min(LEVEL_STEPS));
+        if self.steps <= LEVEL_STEPS {
+            self.start = self.now;
+        }
+        (self.now - self.start).abs() > WAIT_SHIFT
+    }
+}
+
+/// The expected gain, as a share of the baseline, that freezing needs.
+const MARGIN: f64 = 0.01;
+/// Rounds of the first one, in which all is frozen: that may do harm.
+const TRY_ROUNDS: usize = 12;

@@ -38,7 +38,7 @@ use crate::sync::{
     lock_until,
 };
 
-/// Holds what the freezer of a cache works with.
+/// The frozen part of a cache: its indexes and its controller.
 #[derive(Debug)]
 pub(crate) struct Freezer<K, V> {
     /// The index in use, published or not.
@@ -49,7 +49,7 @@ pub(crate) struct Freezer<K, V> {
     pub(crate) is_frozen: bool,
     /// True if readers are to look at the index at all.
     pub(crate) is_published: bool,
-    /// Tells what decides, if not only the cache's user does.
+    /// The controller, where freezing is adaptive.
     pub(crate) driver: Option<Driver>,
 }
 
@@ -95,7 +95,7 @@ impl<K, V> Freezer<K, V> {
     }
 }
 
-/// Holds what a cache has counted since it was made.
+/// Counts of a cache since it was made.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Totals {
     pub(crate) lookups: u64,
@@ -431,18 +431,7 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         let record = local::record(self.threads);
         self.state.free_retired(freezer, &self.threads.records, record);
     }
-}
 
-/// Returns how many entries a share of them is.
-fn goal(share: f64, entries: usize) -> usize {
-    (share * entries as f64).round() as usize
-}
-
-/// Steps that may follow each other at once. More wait for the next tick, so that other caches have
-/// their turn.
-const STEPS_AT_ONCE: usize = 16;
-
-impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
     /// Steps the controller if it is time to; does what it asks for.
     pub(crate) fn drive(&self) {
         let Some(mut freezer) = self.state.free_freezer() else { return };
@@ -561,3 +550,12 @@ impl<K, V, P: Replacement> FreezeJob<'_, K, V, P> {
         }
     }
 }
+
+/// Returns how many entries a share of them is.
+fn goal(share: f64, entries: usize) -> usize {
+    (share * entries as f64).round() as usize
+}
+
+/// Steps that may follow each other at once. More wait for the next tick, so that other caches have
+/// their turn.
+const STEPS_AT_ONCE: usize = 16;

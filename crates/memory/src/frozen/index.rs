@@ -349,18 +349,7 @@ impl Bucket {
         // Relaxed: they do not change once readers can see the index.
         [self.tags[0].load(Ordering::Relaxed), self.tags[1].load(Ordering::Relaxed)]
     }
-}
 
-/// The tag of a hash.
-#[inline(always)]
-fn tag(hash: Hash32) -> u8 {
-    hash.0 as u8
-}
-
-/// Bits of lanes.
-const ALL_LANES: u32 = (1 << LANES) - 1;
-
-impl Bucket {
     /// Lanes whose tag is the one given, a bit each. For readers of an index that was published.
     #[inline(always)]
     fn matching(&self, tag: u8) -> u32 {
@@ -380,12 +369,21 @@ impl Bucket {
         self.matching_in_words(tag)
     }
 
-    /// The same while the index may be under construction.
+    /// Lanes whose tag is the one given, also while the index is under construction.
     #[inline(always)]
     fn matching_in_words(&self, tag: u8) -> u32 {
         bits_of_equal_bytes(self.tags(), tag) & ALL_LANES
     }
 }
+
+/// The tag of a hash.
+#[inline(always)]
+fn tag(hash: Hash32) -> u8 {
+    hash.0 as u8
+}
+
+/// Bits of lanes.
+const ALL_LANES: u32 = (1 << LANES) - 1;
 
 /// Returns which of sixteen bytes are the one given, a bit each.
 #[inline(always)]

@@ -35,7 +35,7 @@ const STRIDE_SLOW: usize = 3;
 const LOOKUPS_SHARE: f64 = 0.1;
 const LOOKUPS_MIN: u64 = 10_000;
 const LOOKUPS_MAX: u64 = 100_000;
-/// Tells what a stop takes at most.
+/// The longest time that a stop takes.
 const STOP_TIME: Duration = Duration::from_millis(60);
 /// Fewer lookups say nothing; a stop goes on for them, but not for ever.
 const LOOKUPS_FEW: u64 = 200;
@@ -55,10 +55,10 @@ const CAUTION: f64 = 2.0;
 #[derive(Debug, Clone)]
 struct Stop {
     ratio: f64,
-    tally: WindowCounts,
+    counts: WindowCounts,
 }
 
-/// Holds what the learner wants.
+/// The next step of the learner.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Lesson {
     /// This done, and to be stepped on completion.
@@ -67,7 +67,7 @@ pub(super) enum Lesson {
     Wait {
         /// When.
         until: Duration,
-        /// Tells how many.
+        /// The number of lookups.
         lookups: u64,
     },
     /// Nothing more.
@@ -103,7 +103,7 @@ pub(super) struct Learner {
     here: Option<(f64, Duration)>,
     asked: usize,
     stride: usize,
-    tally: WindowCounts,
+    counts: WindowCounts,
 }
 
 impl Learner {
@@ -113,7 +113,7 @@ impl Learner {
             here: None,
             asked: 0,
             stride: 1,
-            tally: WindowCounts::default(),
+            counts: WindowCounts::default(),
         }
     }
 
@@ -121,7 +121,7 @@ impl Learner {
     pub(super) fn begin(&mut self) -> Action {
         self.asked = (self.asked + self.stride).min(STOPS);
         self.here = None;
-        self.tally = WindowCounts::default();
+        self.counts = WindowCounts::default();
         Action::Extend { to: self.asked as f64 * STEP }
     }
 
@@ -143,7 +143,7 @@ impl Learner {
     /// An extension has come to its end.
     pub(super) fn extended(&mut self, share: f64, now: Duration) {
         self.here = Some((share.clamp(0.0, 1.0), now));
-        self.tally = WindowCounts::default();
+        self.counts = WindowCounts::default();
     }
 
     /// Takes in what was seen.
@@ -151,9 +151,9 @@ impl Learner {
         let Some((ratio, since)) = self.here else {
             return Lesson::Wait { until: seen.now + IDLE_TIME, lookups: u64::MAX };
         };
-        self.tally.add(seen);
+        self.counts.add(seen);
         let wanted = ((seen.entries as f64 * LOOKUPS_SHARE) as u64).clamp(LOOKUPS_MIN, LOOKUPS_MAX);
-        let (age, lookups) = (seen.now.saturating_sub(since), self.tally.lookups());
+        let (age, lookups) = (seen.now.saturating_sub(since), self.counts.lookups());
         if lookups < wanted && age < STOP_TIME {
             return Lesson::Wait { until: since + STOP_TIME, lookups: wanted - lookups };
         }
@@ -165,19 +165,19 @@ impl Learner {
                 Lesson::Wait { until, lookups: LOOKUPS_FEW - lookups }
             };
         }
-        self.stops.push(Stop { ratio, tally: self.tally });
+        self.stops.push(Stop { ratio, counts: self.counts });
         self.stride = if lookups < wanted { STRIDE_SLOW } else { 1 };
         if self.asked >= STOPS { Lesson::Over } else { Lesson::Do(self.begin()) }
     }
 
     /// Nanoseconds a request if hits took no time at all, and those of one without freezing; by
     /// what was counted, and the same price of a miss.
-    fn at_best(&self, tally: &WindowCounts, baseline: &Windows) -> Option<(f64, f64)> {
+    fn at_best(&self, counts: &WindowCounts, baseline: &Windows) -> Option<(f64, f64)> {
         let before = baseline.total().hit_ratio()?;
-        let tallies = self.stops.iter().map(|stop| &stop.tally).chain(baseline.iter());
-        let miss = typical(tallies, |tally| tally.latencies.miss)?;
+        let counted = self.stops.iter().map(|stop| &stop.counts).chain(baseline.iter());
+        let miss = typical(counted, |counts| counts.latencies.miss)?;
         let without = before * baseline.hit_ns().unwrap_or(0.0) + (1.0 - before) * miss;
-        Some(((1.0 - tally.hit_ratio()?) * miss, without))
+        Some(((1.0 - counts.hit_ratio()?) * miss, without))
     }
 
     /// Returns whether to freeze yet more would only do harm while it is looked at: at the last
@@ -187,24 +187,24 @@ impl Learner {
         last.len() == HOPELESS_STOPS
             && last
                 .iter()
-                .all(|stop| stop.ratio >= HOPELESS_FROM && self.is_worse(&stop.tally, baseline))
+                .all(|stop| stop.ratio >= HOPELESS_FROM && self.is_worse(&stop.counts, baseline))
     }
 
-    /// The same, of what was seen with all entries frozen.
+    /// Returns whether freezing all entries only does harm, by the windows in which all were.
     pub(super) fn is_hopeless_with(&self, all: &Windows, baseline: &Windows) -> bool {
         all.len() >= HOPELESS_STOPS && self.is_worse(&all.total(), baseline)
     }
 
-    fn is_worse(&self, tally: &WindowCounts, baseline: &Windows) -> bool {
+    fn is_worse(&self, counts: &WindowCounts, baseline: &Windows) -> bool {
         let margin = 1.0 + HOPELESS_MARGIN;
-        self.at_best(tally, baseline).is_some_and(|(best, without)| best > margin * without)
+        self.at_best(counts, baseline).is_some_and(|(best, without)| best > margin * without)
     }
 
     /// Returns whether any share that was seen could gain this much, as a share of the baseline, if
     /// hits took no time at all.
     pub(super) fn may_gain(&self, baseline: &Windows, margin: f64) -> bool {
         self.stops.iter().any(|stop| {
-            self.at_best(&stop.tally, baseline)
+            self.at_best(&stop.counts, baseline)
                 .is_none_or(|(best, without)| best < (1.0 - margin) * without)
         })
     }
@@ -244,16 +244,16 @@ impl Learner {
     /// differs, and may be a thousand times what does, so both are the same unless they differ by
     /// more than the error.
     fn miss_prices(&self, near: &[Stop], baseline: &Windows) -> (Option<f64>, Option<f64>) {
-        let misses = |tally: &WindowCounts| tally.latencies.miss;
+        let misses = |counts: &WindowCounts| counts.latencies.miss;
         let sampled =
-            near.iter().map(|stop| misses(&stop.tally)).filter(|sums| sums.count >= SAMPLES_FEW);
+            near.iter().map(|stop| misses(&stop.counts)).filter(|sums| sums.count >= SAMPLES_FEW);
         let here: Vec<f64> = sampled.filter_map(|sums| sums.mean()).collect();
         if let Some(found) = Difference::between(&baseline.means_of(misses), &here, RISK)
             && !found.is_open()
         {
             return (Some(found.baseline), Some(found.baseline - found.gain));
         }
-        let everywhere = self.stops.iter().map(|stop| &stop.tally).chain(baseline.iter());
+        let everywhere = self.stops.iter().map(|stop| &stop.counts).chain(baseline.iter());
         let price = typical(everywhere, misses);
         (price, price)
     }
@@ -265,13 +265,13 @@ impl Learner {
         let near: Vec<Stop> = self.stops.iter().filter(is_near).cloned().collect();
         let near = &near[..];
         let mut here = WindowCounts::default();
-        near.iter().for_each(|stop| here.merge(&stop.tally));
-        let tallies = || near.iter().map(|stop| &stop.tally);
+        near.iter().for_each(|stop| here.merge(&stop.counts));
+        let counted = || near.iter().map(|stop| &stop.counts);
         let before = baseline.total();
         let (hit_ratio, hit_ratio_before) = (here.hit_ratio()?, before.hit_ratio()?);
         let (miss_before, miss) = self.miss_prices(near, baseline);
         let hit_before = baseline.hit_ns().filter(|_| before.hits() > 0);
-        let hit = typical(tallies(), WindowCounts::hit_latencies).filter(|_| here.hits() > 0);
+        let hit = typical(counted(), WindowCounts::hit_latencies).filter(|_| here.hits() > 0);
         let (hit_before, hit) = (hit_before.or(hit)?, hit.or(hit_before)?);
         // Without insertions, only the cost of the lookup is known.
         let (miss_before, miss) = (miss_before.unwrap_or(hit_before), miss.unwrap_or(hit));
@@ -307,7 +307,7 @@ impl Learner {
 const SAMPLES_FEW: u64 = 4;
 
 fn near_means(near: &[Stop]) -> Vec<f64> {
-    near.iter().filter_map(|stop| stop.tally.hit_latencies().mean()).collect()
+    near.iter().filter_map(|stop| stop.counts.hit_latencies().mean()).collect()
 }
 
 /// Of the mean of windows, roughly: extremes are pulled in to the quartiles, as in the mean itself.

@@ -36,7 +36,7 @@ pub struct Freezing {
     pub(crate) is_published: bool,
 }
 
-/// Tells how long a frozen index serves before it is built anew.
+/// The age at which a frozen index is built anew.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Lifetime {
     /// As long as is cheapest, by the drift that is measured.

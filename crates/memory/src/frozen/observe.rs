@@ -70,7 +70,7 @@ impl Latencies {
     }
 }
 
-/// Holds what was asked for is done.
+/// An action that has been completed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Done {
     /// [`Action::Thaw`]: all entries are in the order, the index is unpublished.
@@ -83,7 +83,7 @@ pub(crate) enum Done {
     Constructed { took: Duration, entries: u64 },
 }
 
-/// Holds what has happened since the step before. Counts start at 0 with each step, so what is
+/// Counts and latencies since the step before. Counts start at 0 with each step, so what is
 /// reported together with `done` belongs to the way there and is not counted for what comes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Observations {
@@ -110,7 +110,7 @@ pub(crate) struct Observations {
     pub(crate) capacity: u64,
     /// Threads that looked something up since the step before; at least 1 where there were lookups.
     pub(crate) threads: u32,
-    /// Tells what was completed, if anything. A completion brings the next step about.
+    /// The action that was completed, if one was. A completion brings the next step about.
     pub(crate) done: Option<Done>,
 }
 
@@ -120,9 +120,9 @@ impl Observations {
     }
 }
 
-/// Holds what the cache is to do. One action is under way at a time: until it is [`Done`] the
-/// controller asks for [`Action::Keep`] only, or for [`Action::Thaw`], which calls off whatever is
-/// under way.
+/// An order of the controller to the cache. One action is under way at a time: until it is [`Done`]
+/// the controller asks for [`Action::Keep`] only, or for [`Action::Thaw`], which calls off whatever
+/// is under way.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Action {
     /// Nothing.
@@ -144,7 +144,7 @@ pub(crate) enum Action {
         /// From 0 to 1.
         ratio: f64,
     },
-    /// The same with all entries, without thawing what is frozen already. Insertions after a miss
+    /// Freeze all entries, without thawing what is frozen already. Insertions after a miss
     /// are skipped from the publication on until the next [`Action::Thaw`] or [`Action::Freeze`].
     FreezeAll,
     /// Unpublish the index and keep it. Frozen entries stay frozen and are found by the index of
@@ -171,7 +171,7 @@ pub(crate) struct Wake {
 
 /// The answer of a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Step {
+pub(crate) struct ControllerStep {
     /// To be started now.
     pub(crate) action: Action,
     /// When to come back.
@@ -417,7 +417,7 @@ pub(super) struct Prices {
 }
 
 impl Prices {
-    /// By how much less the requests of `frozen` take than as many of `baseline` would, for nothing
+    /// The time that requests of `frozen` save beside as many of `baseline`, for nothing
     /// but their shares. `None` where one of the two has no requests.
     pub(super) fn difference(
         &self,
@@ -439,7 +439,7 @@ impl Prices {
         })
     }
 
-    /// The same if hits took no time at all beside a frozen index: what is lost then is lost for
+    /// Prices by which hits take no time beside a frozen index: a loss by these is one for
     /// certain.
     pub(super) fn at_best(&self) -> Self {
         Self { frozen: 0.0, dynamic: 0.0, ..*self }
@@ -495,7 +495,7 @@ impl Chunk {
     }
 }
 
-/// Holds what has happened since everything thawed, or since the cache was made.
+/// Requests since everything thawed, or since the cache was made.
 #[derive(Debug, Clone)]
 pub(super) struct Warmth {
     since: Duration,
@@ -566,14 +566,14 @@ mod shares_tests {
 
     const PRICES: Prices = Prices { hit: 80.0, frozen: 40.0, dynamic: 90.0, miss: 5000.0 };
 
-    fn tally(frozen_hits: u64, dynamic_hits: u64, misses: u64) -> WindowCounts {
+    fn counts(frozen_hits: u64, dynamic_hits: u64, misses: u64) -> WindowCounts {
         WindowCounts { frozen_hits, dynamic_hits, misses, ..WindowCounts::default() }
     }
 
     #[test]
     fn four_points_of_hits_cost_more_than_faster_hits_save() {
         let found = PRICES
-            .difference(&tally(0, 86_000, 14_000), &tally(60_000, 22_000, 18_000))
+            .difference(&counts(0, 86_000, 14_000), &counts(60_000, 22_000, 18_000))
             .expect("requests");
         // 0.86·80 + 0.14·5000 less 0.6·40 + 0.22·90 + 0.18·5000.
         assert!(
@@ -585,16 +585,18 @@ mod shares_tests {
 
     #[test]
     fn a_few_requests_leave_it_open_and_none_say_nothing() {
-        let few = PRICES.difference(&tally(0, 86_000, 14_000), &tally(6, 2, 2)).expect("requests");
+        let few =
+            PRICES.difference(&counts(0, 86_000, 14_000), &counts(6, 2, 2)).expect("requests");
         assert!(few.is_open(), "{few}");
-        assert_eq!(PRICES.difference(&tally(0, 0, 0), &tally(6, 2, 2)), None);
-        let all = PRICES.difference(&tally(0, 86_000, 14_000), &tally(0, 0, 20)).expect("requests");
+        assert_eq!(PRICES.difference(&counts(0, 0, 0), &counts(6, 2, 2)), None);
+        let all =
+            PRICES.difference(&counts(0, 86_000, 14_000), &counts(0, 0, 20)).expect("requests");
         assert!(all.is_loss(0.0), "{all}");
     }
 
     #[test]
     fn what_is_lost_even_if_hits_took_no_time_is_less() {
-        let (baseline, frozen) = (tally(0, 86_000, 14_000), tally(60_000, 22_000, 18_000));
+        let (baseline, frozen) = (counts(0, 86_000, 14_000), counts(60_000, 22_000, 18_000));
         let [found, least] =
             [PRICES, PRICES.at_best()].map(|prices| prices.difference(&baseline, &frozen).unwrap());
         assert!(least.gain > found.gain && least.is_loss(0.1), "{least}");

@@ -37,14 +37,14 @@ const SMOOTHED: f64 = 64.0;
 
 /// Times of one kind of lookup.
 #[derive(Debug, Default)]
-struct Kind {
+struct LookupTimes {
     typical: Total,
     count: Count,
     sum: Total,
     squares: Total,
 }
 
-impl Kind {
+impl LookupTimes {
     fn note(&self, took: Duration) {
         let typical = self.typical.get();
         let nanoseconds = match took.as_nanos() as f64 {
@@ -67,20 +67,20 @@ impl Kind {
     }
 }
 
-/// Holds what a timed lookup found.
+/// The result of a timed lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum TimedResult {
     Frozen,
     Dynamic,
     Miss,
 }
 
-/// Holds what one thread has timed, since the cache was made.
+/// Latencies that one thread has measured since the cache was made.
 #[derive(Debug, Default)]
 pub(crate) struct Timings {
-    frozen: Kind,
-    dynamic: Kind,
-    miss: Kind,
+    frozen: LookupTimes,
+    dynamic: LookupTimes,
+    miss: LookupTimes,
     /// The lookup that is to be timed next, by its number, or a later one.
     pub(crate) next: Count,
     /// A miss that was timed: the hash of its key, 0 for none, and when it began, in nanoseconds.
@@ -98,11 +98,11 @@ impl Timings {
         1 + u64::from(self.random.next()) * (2 * u64::from(mean) - 1) / (1 << 32)
     }
 
-    pub(crate) fn note(&self, outcome: Outcome, hash: KeyHash, began: Duration) {
+    pub(crate) fn note(&self, outcome: TimedResult, hash: KeyHash, began: Duration) {
         match outcome {
-            Outcome::Frozen => self.frozen.note(now() - began),
-            Outcome::Dynamic => self.dynamic.note(now() - began),
-            Outcome::Miss => {
+            TimedResult::Frozen => self.frozen.note(now() - began),
+            TimedResult::Dynamic => self.dynamic.note(now() - began),
+            TimedResult::Miss => {
                 self.missed.set(hash.whole().max(1));
                 self.missed_at.set(began.as_nanos() as u64);
             }

@@ -60,7 +60,7 @@ pub(super) struct Worth {
     /// By which the index makes a hit on a frozen entry faster.
     pub(super) saving: f64,
     pub(super) saving_error: f64,
-    /// Tells what a lookup costs that the index answers in vain.
+    /// The cost of a lookup that the index does not answer.
     pub(super) failing: f64,
 }
 
@@ -114,14 +114,14 @@ impl IndexTrial {
 
     /// Takes in what was seen, and answers whether to bypass the index.
     pub(super) fn step(&mut self, seen: &Observations) -> Action {
-        let mut tally = WindowCounts::default();
-        tally.add(seen);
+        let mut counts = WindowCounts::default();
+        counts.add(seen);
         if self.order.counts {
-            self.open.merge(&tally);
+            self.open.merge(&counts);
         }
         let before = self.order.mode;
-        let level = tally.hit_ratio().filter(|_| tally.lookups() >= 100);
-        let sums = tally.hit_latencies();
+        let level = counts.hit_ratio().filter(|_| counts.lookups() >= 100);
+        let sums = counts.hit_latencies();
         self.order = self.trial.step(&Seen { now: seen.now, sums, level });
         let mode = self.order.mode;
         if mode != before
@@ -262,7 +262,7 @@ impl Drift {
         self.hits.fade();
     }
 
-    /// By how many nanoseconds a request becomes slower in a second, with the standard error;
+    /// The nanoseconds by which requests become slower each second, with the standard error;
     /// `None` while too little was seen.
     fn slope(&self, costs: &Costs) -> Option<(f64, f64)> {
         let frozen = costs.frozen?;
@@ -304,7 +304,7 @@ const BLOCK: usize = 16;
 const BLOCKS: usize = 4;
 /// The chance that noise alone makes a block look slower.
 const BLOCK_RISK: f64 = 0.001;
-/// Tells what a block may be slower by, as a share of the baseline.
+/// The loss of a block that is let pass, as a share of the baseline.
 const MARGIN: f64 = 0.02;
 /// Windows, at most, whose hits tell whether an index has grown old; what may be lost, as a share
 /// of the baseline; and samples that make a new price of misses.
@@ -315,7 +315,7 @@ const PRICE_SAMPLES_MIN: u64 = 30;
 /// new index yet.
 const FIRST: u64 = 1;
 
-/// Holds what a block says.
+/// The result of comparing a block with the baseline.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Verdict {
     /// The block is not over.
@@ -378,7 +378,7 @@ impl Monitor {
         means
     }
 
-    /// Those of the last blocks.
+    /// The windows of the last blocks.
     pub(super) fn windows(&self) -> &Windows {
         &self.windows
     }
@@ -449,7 +449,7 @@ impl Monitor {
 /// Length of a window, and what passes before it after a switch.
 const TURN: Duration = Duration::from_millis(25);
 const AFTER_SWITCH: Duration = Duration::from_millis(5);
-/// Tells what a window has at least, unless it takes so many times its length.
+/// Samples and lookups that a window waits for, up to so many times its length.
 const SAMPLES_MIN: u64 = 30;
 const LOOKUPS_MIN: u64 = 5_000;
 const PATIENCE: u32 = 10;
@@ -462,10 +462,10 @@ const LONG_PATIENCE: u32 = 100;
 const LOOKS: [usize; 3] = [4, 8, 16];
 /// The chance that what does not pay is taken for a gain, over all looks.
 const PROOF_RISK: f64 = 0.05;
-/// Tells what may be lost by hits alone, as a share, before the first look.
+/// The loss by hits alone, as a share, that ends a proof before its first look.
 const LOST_MARGIN: f64 = 0.02;
 
-/// Tells how it goes on.
+/// The next step of a proof, or its result.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Course {
     /// With this, and to be stepped on completion.
@@ -483,10 +483,10 @@ enum Stage {
     Freezing,
     Thawing,
     Recovering(Warmth),
-    /// Tells what is seen before `from` does not count.
+    /// Requests before `from` are not counted.
     Window {
         from: Duration,
-        tally: WindowCounts,
+        counts: WindowCounts,
     },
 }
 
@@ -496,7 +496,7 @@ pub(super) struct Proof {
     freeze: Action,
     /// A cache that was left alone.
     baseline: WindowCounts,
-    /// Tells what is not sampled in a window.
+    /// Latencies of requests that a window has not sampled.
     costs: Costs,
     stage: Stage,
     /// True if the index serves, or is about to.
@@ -512,7 +512,7 @@ impl Proof {
             freeze,
             baseline,
             costs,
-            stage: Stage::Window { from: now, tally: WindowCounts::default() },
+            stage: Stage::Window { from: now, counts: WindowCounts::default() },
             serves: false,
             merged: Vec::new(),
             served: Vec::new(),
@@ -548,20 +548,20 @@ impl Proof {
                     self.begin(seen.now);
                 }
             }
-            Stage::Window { from, tally } => {
+            Stage::Window { from, counts } => {
                 if seen.now > *from {
-                    tally.add(seen);
+                    counts.add(seen);
                 }
                 let age = seen.now.saturating_sub(*from);
-                let is_full = tally.samples() >= SAMPLES_MIN && tally.lookups() >= LOOKUPS_MIN;
-                let went_around = tally.lookups() >= LOOKUPS_PER_ENTRY * seen.entries
+                let is_full = counts.samples() >= SAMPLES_MIN && counts.lookups() >= LOOKUPS_MIN;
+                let went_around = counts.lookups() >= LOOKUPS_PER_ENTRY * seen.entries
                     || age >= TURN * LONG_PATIENCE;
                 if age >= TURN
                     && went_around
-                    && (is_full || age >= TURN * PATIENCE && tally.samples() > 0)
+                    && (is_full || age >= TURN * PATIENCE && counts.samples() > 0)
                 {
-                    let tally = *tally;
-                    return self.close(tally, seen.now);
+                    let counts = *counts;
+                    return self.close(counts, seen.now);
                 }
             }
         }
@@ -569,7 +569,7 @@ impl Proof {
     }
 
     fn begin(&mut self, from: Duration) {
-        self.stage = Stage::Window { from, tally: WindowCounts::default() };
+        self.stage = Stage::Window { from, counts: WindowCounts::default() };
     }
 
     fn wait(&self, now: Duration) -> Course {
@@ -671,7 +671,7 @@ impl Proof {
     /// Nanoseconds a request that hits take the merged cache which have not come back yet.
     fn missing(&self) -> f64 {
         let prices = self.prices().map_or(0.0, |prices| (prices.miss - prices.hit).max(0.0));
-        let hits = |tally: &WindowCounts| tally.hit_ratio().unwrap_or(0.0);
+        let hits = |counts: &WindowCounts| counts.hit_ratio().unwrap_or(0.0);
         (hits(&self.baseline) - hits(&total(&self.merged))).max(0.0) * prices
     }
 
@@ -736,13 +736,13 @@ mod drift_tests {
             let wobble = if at % 2 == 0 { noise } else { -noise };
             let frozen_hits = (1e6 * (0.8 - per_second * age + wobble)) as u64;
             let dynamic_hits = 900_000 - frozen_hits;
-            let tally = WindowCounts {
+            let counts = WindowCounts {
                 frozen_hits,
                 dynamic_hits,
                 misses: 100_000,
                 ..WindowCounts::default()
             };
-            drift.add(Duration::from_secs_f64(age), &tally);
+            drift.add(Duration::from_secs_f64(age), &counts);
         }
         drift
     }
@@ -779,13 +779,13 @@ mod drift_tests {
             drift.begin();
             for at in 0..4u32 {
                 let frozen_hits = 800_000 - 1000 * u64::from(at);
-                let tally = WindowCounts {
+                let counts = WindowCounts {
                     frozen_hits,
                     dynamic_hits: 900_000 - frozen_hits,
                     misses: 100_000,
                     ..WindowCounts::default()
                 };
-                drift.add(Duration::from_millis(50) * at, &tally);
+                drift.add(Duration::from_millis(50) * at, &counts);
             }
         }
         let (slope, _) = drift.slope(&COSTS).unwrap();

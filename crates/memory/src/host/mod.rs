@@ -48,7 +48,7 @@ use crate::frozen::Freezing;
 use crate::guard::Keep;
 use crate::hazard::RESERVED;
 use crate::index::DefaultHasher;
-use crate::inner::Keeper;
+use crate::inner::KeepCheck;
 use crate::maintenance;
 use crate::options::InsertOptions;
 use crate::stats::Stats;
@@ -86,12 +86,12 @@ impl Insertion {
         Self { if_present: IfPresent::Replace, priority: Priority::Low }
     }
 
-    /// Says what becomes of a value whose key is there.
+    /// Sets what becomes of a value whose key is there.
     pub const fn if_present(self, if_present: IfPresent) -> Self {
         Self { if_present, ..self }
     }
 
-    /// Says how important the entry is.
+    /// Sets the priority of the entry.
     pub const fn priority(self, priority: Priority) -> Self {
         Self { priority, ..self }
     }
@@ -220,7 +220,7 @@ where
     /// Inserts a value with its charge.
     ///
     /// # Errors
-    /// As of [`insert_held`](Self::insert_held).
+    /// See [`insert_held`](Self::insert_held).
     pub fn insert(
         &self,
         key: K,
@@ -234,7 +234,7 @@ where
     /// Returns a handle to a value that does not enter the cache and counts in its usage.
     ///
     /// # Errors
-    /// As of [`insert_held`](Self::insert_held).
+    /// See [`insert_held`](Self::insert_held).
     pub fn stand_alone(
         &self,
         key: K,
@@ -405,8 +405,10 @@ where
     }
     let inner = &*cache.inner;
     let hash = inner.hash(key);
-    let flights = lock(&inner.shards.of(hash).flights);
-    flights.find(hash.whole(), |found| key.equivalent(found)).is_some_and(|found| found.is_own())
+    let pending_loads = lock(&inner.shards.of(hash).pending_loads);
+    pending_loads
+        .find(hash.whole(), |found| key.equivalent(found))
+        .is_some_and(|found| found.is_own())
 }
 
 /// Hands a value out by itself.
@@ -539,7 +541,7 @@ where
     pub fn try_build(self) -> Result<HostCache<K, V, P, S>, BuildError> {
         let limits = Arc::new(Limits::new(self.capacity, self.strict));
         let sums = Arc::clone(&limits);
-        let keeper: Keeper<K, Node<V>> = Box::new(move |entry, is_named| {
+        let keep_check: KeepCheck<K, Node<V>> = Box::new(move |entry, is_named| {
             let _keeps = &sums; // entries refer to them: the cache has them to its end
             entry.value.is_kept(is_named)
         });
@@ -547,7 +549,7 @@ where
             .cache
             .weight_capacity(limits.for_cache() as u64)
             .weigher(|_, node| node.weight())
-            .keeper(keeper)
+            .keep_check(keep_check)
             .try_build()?;
         Ok(HostCache { cache, limits, tells_low: self.tells_low })
     }

@@ -3,7 +3,7 @@
 
 use floe_policy::{Access, Eviction, Slot};
 
-use super::{Gone, Owner, Standing, Tenant};
+use super::{Gone, Owner, Position, Tenant};
 use crate::budget::{Amount, Budget};
 use crate::clock::Clock;
 use crate::entry::{Candidate, Entry, Head, Unplaced};
@@ -57,7 +57,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 self.offer(shard, budget, candidate, asks_others, gone)
             }
             None if self.room.meets(budget, need) && self.room.take(budget, need).is_some() => {
-                self.settle(shard, &access, candidate);
+                self.insert_new(shard, &access, candidate);
                 Ok(())
             }
             None => {
@@ -126,7 +126,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         gone: &mut Gone,
     ) -> Result<(), Amount> {
         let is_pinned = self.slots[slot].pinned;
-        let place = self.standing(shard.table(), slot).place;
+        let place = self.position(shard.table(), slot).place;
         // SAFETY: it is in, and entries are taken out under this lock only.
         if unsafe { &*self.slab.entry(place) }.head.is_over(clock) {
             let room = self.take_out(shard.table(), slot, Cause::Expired, gone);
@@ -199,7 +199,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
                 }
             }
             None => {
-                let slot = self.settle(shard, &access, candidate);
+                let slot = self.insert_new(shard, &access, candidate);
                 if let Some(admission) = &mut self.admission {
                     admission.came_in(slot, &access);
                 }
@@ -211,7 +211,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
 
     /// An entry takes a slot for itself, which is returned.
     #[inline(never)]
-    fn settle(
+    fn insert_new(
         &mut self,
         shard: &Shard<K, V, P>,
         access: &Access,
@@ -254,7 +254,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         }
         let table = shard.table();
         debug_assert!(!self.slots[victim.0].frozen, "what is frozen is out of reach");
-        let Standing { index, spot, place: before } = self.standing(table, victim.0);
+        let Position { index, spot, place: before } = self.position(table, victim.0);
         let place = self.place(victim.0, candidate);
         index.remove(self.slots[victim.0].hash, spot);
         let lane = table.index.insert(candidate.unplaced.hash.in_shard(), place);
@@ -275,7 +275,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
     fn replace_plainly(
         &mut self,
         slot: u32,
-        before: Standing<'_>,
+        before: Position<'_>,
         candidate: &mut Candidate<'_, K, V>,
         access: &Access,
         gone: &mut Gone,
@@ -302,7 +302,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         gone: &mut Gone,
     ) {
         let melts = self.slots[slot].frozen && (candidate.pinned || candidate.expiry.goes_idle());
-        let Standing { index, spot, place: before } = self.standing(shard.table(), slot);
+        let Position { index, spot, place: before } = self.position(shard.table(), slot);
         if melts {
             self.frozen.melt(&mut self.slots[slot], before); // such entries are not frozen
         }
@@ -355,7 +355,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             guard.store(entry.expose_provenance(), Ordering::Release);
         }
         // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
-        unsafe { candidate.settle(slot, entry) };
+        unsafe { candidate.write(slot, entry) };
         place
     }
 
@@ -378,88 +378,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         self.counts.note(cause);
         self.let_go(place, candidate.weight, cause, gone);
     }
-}
 
-impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
-    /// Inserts an entry if that is done in one of the usual ways, and returns whether it is.
-    #[inline(always)]
-    pub(crate) fn insert_usually(
-        &mut self,
-        shard: &Shard<K, V, P>,
-        budget: &Budget,
-        unplaced: &mut Unplaced<'_, K, V>,
-        asks_others: bool,
-    ) -> bool {
-        let table = shard.table();
-        if table.old.is_some() {
-            return false; // the insertion is to move some keys
-        }
-        // SAFETY: places in the index are those of live entries, and entries are taken out under
-        // this lock only.
-        let entry = |place| unsafe { &*self.slab.entry(place) };
-        let is_key = |place| *unplaced.key() == entry(place).key;
-        let Some((spot, before)) = table.index.find(unplaced.hash.in_shard(), is_key) else {
-            return self.exchange_usually(shard, budget, unplaced, asks_others);
-        };
-        let state = entry(before).head.state();
-        let slot = state.slot();
-        if !state.is_plain() || self.slots[slot].pinned {
-            return false;
-        }
-        debug_assert_eq!(self.slots.weight(slot), 1, "there is no weigher");
-        let place = place(&mut self.slab, slot, unplaced);
-        table.index.replace(spot, place);
-        self.counts.insertions += 1;
-        self.counts.replacements += 1;
-        self.limbo.push(Retired { place: before, weight: 1 });
-        self.order.access(Slot(slot)); // last: it can be the user's, and panic
-        true
-    }
-
-    /// [`insert_usually`](Self::insert_usually) for a key that is absent, in place of an entry that
-    /// leaves.
-    #[inline(always)]
-    fn exchange_usually(
-        &mut self,
-        shard: &Shard<K, V, P>,
-        budget: &Budget,
-        unplaced: &mut Unplaced<'_, K, V>,
-        asks_others: bool,
-    ) -> bool {
-        let need = Amount::of(1);
-        if self.room.meets(budget, need) || !self.room.is_made_here(budget, need, need, asks_others)
-        {
-            return false;
-        }
-        let (table, access) = (shard.table(), unplaced.hash.access(1));
-        let Some(victim) = self.choose_victim(Some(&access)) else { return false };
-        let Standing { index, spot, place: before } = self.standing(table, victim.0);
-        debug_assert!(std::ptr::eq(index, &raw const table.index), "no keys move");
-        let hash = unplaced.hash.in_shard();
-        let place = place(&mut self.slab, victim.0, unplaced);
-        let tenant = &mut self.slots[victim.0];
-        debug_assert!(!tenant.frozen && !tenant.pinned, "such are out of reach");
-        index.remove(tenant.hash, spot);
-        let lane = table.index.insert(hash, place);
-        *tenant = Tenant { hash, lane, pinned: false, frozen: false, era: tenant.era };
-        self.counts.insertions += 1;
-        self.counts.evictions += 1;
-        self.limbo.push(Retired { place: before, weight: 1 });
-        self.order.insert(victim, &access); // last: it can be the user's, and panic
-        true
-    }
-}
-
-/// Puts an entry into unused memory, and returns where; it is not in the index yet.
-#[inline(always)]
-fn place<K, V>(slab: &mut Slab<Entry<K, V>>, slot: u32, unplaced: &mut Unplaced<'_, K, V>) -> u32 {
-    let (place, entry) = slab.take();
-    // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
-    unsafe { unplaced.settle(Head::never().at(slot), entry) };
-    place
-}
-
-impl<K, V, P: Eviction> Owner<K, V, P> {
     /// Makes room for more slots when all are in use, and so for more keys.
     ///
     /// Marks that grow move, and readers that are late with a table have those of fewer slots. They
@@ -529,4 +448,83 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.publish(shard, table.index.clone(), None, marks);
         }
     }
+}
+
+impl<K: Eq, V, P: Eviction> Owner<K, V, P> {
+    /// Inserts an entry if that is done in one of the usual ways, and returns whether it is.
+    #[inline(always)]
+    pub(crate) fn insert_usually(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        unplaced: &mut Unplaced<'_, K, V>,
+        asks_others: bool,
+    ) -> bool {
+        let table = shard.table();
+        if table.old.is_some() {
+            return false; // the insertion is to move some keys
+        }
+        // SAFETY: places in the index are those of live entries, and entries are taken out under
+        // this lock only.
+        let entry = |place| unsafe { &*self.slab.entry(place) };
+        let is_key = |place| *unplaced.key() == entry(place).key;
+        let Some((spot, before)) = table.index.find(unplaced.hash.in_shard(), is_key) else {
+            return self.exchange_usually(shard, budget, unplaced, asks_others);
+        };
+        let state = entry(before).head.state();
+        let slot = state.slot();
+        if !state.is_plain() || self.slots[slot].pinned {
+            return false;
+        }
+        debug_assert_eq!(self.slots.weight(slot), 1, "there is no weigher");
+        let place = place(&mut self.slab, slot, unplaced);
+        table.index.replace(spot, place);
+        self.counts.insertions += 1;
+        self.counts.replacements += 1;
+        self.limbo.push(Retired { place: before, weight: 1 });
+        self.order.access(Slot(slot)); // last: it can be the user's, and panic
+        true
+    }
+
+    /// [`insert_usually`](Self::insert_usually) for a key that is absent, in place of an entry that
+    /// leaves.
+    #[inline(always)]
+    fn exchange_usually(
+        &mut self,
+        shard: &Shard<K, V, P>,
+        budget: &Budget,
+        unplaced: &mut Unplaced<'_, K, V>,
+        asks_others: bool,
+    ) -> bool {
+        let need = Amount::of(1);
+        if self.room.meets(budget, need) || !self.room.is_made_here(budget, need, need, asks_others)
+        {
+            return false;
+        }
+        let (table, access) = (shard.table(), unplaced.hash.access(1));
+        let Some(victim) = self.choose_victim(Some(&access)) else { return false };
+        let Position { index, spot, place: before } = self.position(table, victim.0);
+        debug_assert!(std::ptr::eq(index, &raw const table.index), "no keys move");
+        let hash = unplaced.hash.in_shard();
+        let place = place(&mut self.slab, victim.0, unplaced);
+        let tenant = &mut self.slots[victim.0];
+        debug_assert!(!tenant.frozen && !tenant.pinned, "such are out of reach");
+        index.remove(tenant.hash, spot);
+        let lane = table.index.insert(hash, place);
+        *tenant = Tenant { hash, lane, pinned: false, frozen: false, era: tenant.era };
+        self.counts.insertions += 1;
+        self.counts.evictions += 1;
+        self.limbo.push(Retired { place: before, weight: 1 });
+        self.order.insert(victim, &access); // last: it can be the user's, and panic
+        true
+    }
+}
+
+/// Puts an entry into unused memory, and returns where; it is not in the index yet.
+#[inline(always)]
+fn place<K, V>(slab: &mut Slab<Entry<K, V>>, slot: u32, unplaced: &mut Unplaced<'_, K, V>) -> u32 {
+    let (place, entry) = slab.take();
+    // SAFETY: memory for an entry that holds none: it is new, or what was there has been freed.
+    unsafe { unplaced.write(Head::never().at(slot), entry) };
+    place
 }

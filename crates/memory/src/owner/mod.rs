@@ -45,7 +45,7 @@ pub(crate) struct Owner<K, V, P: Eviction> {
     pub(crate) room: Room,
     order: P,
     pub(crate) frozen: FrozenEntries<K, V>,
-    /// Tells what the policy was told that the shard holds.
+    /// The capacity that the policy was told.
     capacity: u64,
     /// Freed with the shard: readers may look at them until then.
     pub(crate) replaced_tables: Vec<*mut TableOf<P>>,
@@ -163,7 +163,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
         } else if let Some(admission) = &mut self.admission {
             admission.evicted(slot, weight);
         }
-        let Standing { index, spot, place } = self.standing(table, slot);
+        let Position { index, spot, place } = self.position(table, slot);
         let tenant = self.slots.vacate(slot);
         self.frozen.left(&tenant, place);
         index.remove(tenant.hash, spot);
@@ -224,7 +224,7 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             return false;
         }
         // It leaves the order, and comes back as one that is not frozen.
-        let place = self.standing(table, slot).place;
+        let place = self.position(table, slot).place;
         self.frozen.melt(&mut self.slots[slot], place);
         let access = hash.access(self.slots.weight(slot));
         self.slots.set_pinned(slot, pinned);
@@ -235,6 +235,100 @@ impl<K, V, P: Eviction> Owner<K, V, P> {
             self.order.insert(Slot(slot), &access);
         }
         true
+    }
+
+    /// The entry of a key.
+    pub(crate) fn find<Q>(&self, table: &TableOf<P>, hash: Hash32, key: &Q) -> Option<&Entry<K, V>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        let found = self.look_up(table, hash, key)?;
+        // SAFETY: places in the index are those of live entries, and entries are taken out under
+        // this lock only.
+        Some(unsafe { &*self.slab.entry(found.place) })
+    }
+
+    /// Where the entry of a key stands.
+    #[inline(always)]
+    fn look_up<'t, Q>(&self, table: &'t TableOf<P>, hash: Hash32, key: &Q) -> Option<Position<'t>>
+    where
+        Q: Equivalent<K> + ?Sized,
+    {
+        // SAFETY: as in `find`.
+        let is_key = |place| key.equivalent(unsafe { &(*self.slab.entry(place)).key });
+        if table.old.is_some() {
+            return look_up_in_both(table, hash, &is_key);
+        }
+        let (spot, place) = table.index.find(hash, is_key)?;
+        Some(Position { index: &table.index, spot, place })
+    }
+
+    /// Where the entry in a slot stands. There is one.
+    #[inline(always)]
+    fn position<'t>(&self, table: &'t TableOf<P>, slot: u32) -> Position<'t> {
+        let tenant = &self.slots[slot];
+        let index = self.growth.index_of(tenant, table);
+        // SAFETY: as in `find`.
+        let is_it = |place| unsafe { &*self.slab.entry(place) }.slot() == slot;
+        let (spot, place) = index.spot(tenant.hash, tenant.lane, is_it);
+        Position { index, spot, place }
+    }
+
+    /// The entry in a slot, for walks over all of them.
+    pub(crate) fn entry(&self, table: &TableOf<P>, slot: u32) -> Option<*mut Entry<K, V>> {
+        self.slots.get(slot)?;
+        Some(self.slab.entry(self.position(table, slot).place))
+    }
+
+    /// Returns whether this entry, which the caller keeps from being freed, is in a slot, which
+    /// need not have been in use.
+    fn is_in(&self, table: &TableOf<P>, slot: u32, entry: *const Entry<K, V>) -> bool {
+        self.entry(table, slot).is_some_and(|there| std::ptr::eq(there, entry))
+    }
+
+    /// Puts the frozen ones among some slots into the frozen index.
+    pub(crate) fn index_frozen(&mut self, table: &TableOf<P>, slots: Range<u32>) {
+        let frozen = slots.filter(|&slot| self.slots[slot].frozen);
+        let place = |slot| (self.slots[slot].hash, self.position(table, slot).place);
+        self.frozen.fill_index(frozen.map(place));
+    }
+
+    /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking
+    /// goes, and puts them into the frozen index if there is one. The next look goes on where this
+    /// one ended.
+    pub(crate) fn freeze_best(&mut self, table: &TableOf<P>, goal: usize, from: Cursor) -> Cursor {
+        let mut slots = Vec::with_capacity(Cursor::BATCH);
+        let next = self.order.rank(from, &mut slots);
+        // an order that does not get on ends here
+        let next = if next == from { Cursor::END } else { next };
+        // The order can be the user's and name anything.
+        slots.retain(|&slot| {
+            let is_in_reach = self.slots.in_reach(slot).is_some();
+            is_in_reach && self.frozen.admits(self.position(table, slot.0).place)
+        });
+        slots.truncate(goal.saturating_sub(self.frozen.count()));
+        self.order.freeze(&slots);
+        for slot in slots {
+            let place = self.position(table, slot.0).place;
+            self.frozen.freeze(&mut self.slots[slot.0], place);
+        }
+        next
+    }
+
+    /// Lets hits on the entries in some slots count again. They are out of reach until the order
+    /// [thaws](Self::thaw_some).
+    pub(crate) fn unfreeze(&mut self, table: &TableOf<P>, slots: Range<u32>) {
+        for slot in slots {
+            if self.slots[slot].frozen {
+                let place = self.position(table, slot).place;
+                self.frozen.melt(&mut self.slots[slot], place);
+            }
+        }
+    }
+
+    /// Puts some of what was frozen back into the order. Returns whether all is back.
+    pub(crate) fn thaw_some(&mut self) -> bool {
+        self.order.thaw_some(Cursor::BATCH)
     }
 }
 
@@ -247,8 +341,8 @@ fn wrong_victim(slot: Slot) -> ! {
     );
 }
 
-/// Holds what an operation took out and a listener has yet to hear of. Without a listener it waits
-/// in limbo at once.
+/// Entries that an operation took out and of which a listener has yet to hear. Without one they
+/// wait in limbo at once.
 #[derive(Debug)]
 pub(crate) struct Gone {
     // Boxed for the sake of caches without a listener: it is handed around on every insertion.
@@ -280,62 +374,11 @@ impl Gone {
 
 /// The spot of an entry that is in, until it leaves or the index is replaced.
 #[derive(Debug, Clone, Copy)]
-struct Standing<'t> {
+struct Position<'t> {
     index: &'t Index,
     spot: Spot,
     /// Where the entry lies.
     place: u32,
-}
-
-impl<K, V, P: Eviction> Owner<K, V, P> {
-    /// The entry of a key.
-    pub(crate) fn find<Q>(&self, table: &TableOf<P>, hash: Hash32, key: &Q) -> Option<&Entry<K, V>>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        let found = self.look_up(table, hash, key)?;
-        // SAFETY: places in the index are those of live entries, and entries are taken out under
-        // this lock only.
-        Some(unsafe { &*self.slab.entry(found.place) })
-    }
-
-    /// Where the entry of a key stands.
-    #[inline(always)]
-    fn look_up<'t, Q>(&self, table: &'t TableOf<P>, hash: Hash32, key: &Q) -> Option<Standing<'t>>
-    where
-        Q: Equivalent<K> + ?Sized,
-    {
-        // SAFETY: as in `find`.
-        let is_key = |place| key.equivalent(unsafe { &(*self.slab.entry(place)).key });
-        if table.old.is_some() {
-            return look_up_in_both(table, hash, &is_key);
-        }
-        let (spot, place) = table.index.find(hash, is_key)?;
-        Some(Standing { index: &table.index, spot, place })
-    }
-
-    /// Where the entry in a slot stands. There is one.
-    #[inline(always)]
-    fn standing<'t>(&self, table: &'t TableOf<P>, slot: u32) -> Standing<'t> {
-        let tenant = &self.slots[slot];
-        let index = self.growth.index_of(tenant, table);
-        // SAFETY: as in `find`.
-        let is_it = |place| unsafe { &*self.slab.entry(place) }.slot() == slot;
-        let (spot, place) = index.spot(tenant.hash, tenant.lane, is_it);
-        Standing { index, spot, place }
-    }
-
-    /// The entry in a slot, for walks over all of them.
-    pub(crate) fn entry(&self, table: &TableOf<P>, slot: u32) -> Option<*mut Entry<K, V>> {
-        self.slots.get(slot)?;
-        Some(self.slab.entry(self.standing(table, slot).place))
-    }
-
-    /// Returns whether this entry, which the caller keeps from being freed, is in a slot, which
-    /// need not have been in use.
-    fn is_in(&self, table: &TableOf<P>, slot: u32, entry: *const Entry<K, V>) -> bool {
-        self.entry(table, slot).is_some_and(|there| std::ptr::eq(there, entry))
-    }
 }
 
 /// Looks a key up while keys are being moved from one index to another.
@@ -345,58 +388,11 @@ fn look_up_in_both<'t, M>(
     table: &'t Table<M>,
     hash: Hash32,
     is_key: &impl Fn(u32) -> bool,
-) -> Option<Standing<'t>> {
+) -> Option<Position<'t>> {
     table.indexes().find_map(|index| {
         let (spot, place) = index.find(hash, is_key)?;
-        Some(Standing { index, spot, place })
+        Some(Position { index, spot, place })
     })
-}
-
-impl<K, V, P: Eviction> Owner<K, V, P> {
-    /// Puts the frozen ones among some slots into the frozen index.
-    pub(crate) fn index_frozen(&mut self, table: &TableOf<P>, slots: Range<u32>) {
-        let frozen = slots.filter(|&slot| self.slots[slot].frozen);
-        let place = |slot| (self.slots[slot].hash, self.standing(table, slot).place);
-        self.frozen.fill_index(frozen.map(place));
-    }
-
-    /// Freezes the entries most worth keeping until `goal` are, as far as one look at the ranking
-    /// goes, and puts them into the frozen index if there is one. The next look goes on where this
-    /// one ended.
-    pub(crate) fn freeze_best(&mut self, table: &TableOf<P>, goal: usize, from: Cursor) -> Cursor {
-        let mut slots = Vec::with_capacity(Cursor::BATCH);
-        let next = self.order.rank(from, &mut slots);
-        // an order that does not get on ends here
-        let next = if next == from { Cursor::END } else { next };
-        // The order can be the user's and name anything.
-        slots.retain(|&slot| {
-            let is_in_reach = self.slots.in_reach(slot).is_some();
-            is_in_reach && self.frozen.admits(self.standing(table, slot.0).place)
-        });
-        slots.truncate(goal.saturating_sub(self.frozen.count()));
-        self.order.freeze(&slots);
-        for slot in slots {
-            let place = self.standing(table, slot.0).place;
-            self.frozen.freeze(&mut self.slots[slot.0], place);
-        }
-        next
-    }
-
-    /// Lets hits on the entries in some slots count again. They are out of reach until the order
-    /// [thaws](Self::thaw_some).
-    pub(crate) fn unfreeze(&mut self, table: &TableOf<P>, slots: Range<u32>) {
-        for slot in slots {
-            if self.slots[slot].frozen {
-                let place = self.standing(table, slot).place;
-                self.frozen.melt(&mut self.slots[slot], place);
-            }
-        }
-    }
-
-    /// Puts some of what was frozen back into the order. Returns whether all is back.
-    pub(crate) fn thaw_some(&mut self) -> bool {
-        self.order.thaw_some(Cursor::BATCH)
-    }
 }
 
 /// The entries of a shard that are frozen.

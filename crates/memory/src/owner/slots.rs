@@ -191,7 +191,8 @@ impl IndexMut<u32> for Slots {
     }
 }
 
-/// Holds what is known of the entry in a slot.
+/// The entry in a slot: its hash, its lane in the index, and its state. Eight bytes: the index
+/// says where the entry lies, and weights are kept apart where entries are weighed.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     pub(crate) hash: Hash32,

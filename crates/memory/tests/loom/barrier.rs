@@ -11,13 +11,13 @@
 //!
 //! Covered: which accesses a reader's processor may have under way when the barrier reaches it,
 //! threads that reclaim at once, that begin, end and wait meanwhile, and a barrier that is refused
-//! ([`Kind::Refused`]), when readers hear late that they have to fence. Not covered: code that the
-//! compiler moves (`compiler_fence` is nothing here), interrupts in the middle of an access, and
-//! that stores arrive by themselves after a refusal: that is taken for granted, and modelled as the
-//! handshake.
+//! ([`BarrierKind::Refused`]), when readers hear late that they have to fence. Not covered: code
+//! that the compiler moves (`compiler_fence` is nothing here), interrupts in the middle of an
+//! access, and that stores arrive by themselves after a refusal: that is taken for granted, and
+//! modelled as the handshake.
 //!
-//! [`Kind::Missing`] is a fault: the barrier reaches nobody. `loom_cache` holds that the models
-//! find it.
+//! [`BarrierKind::Missing`] is a fault: the barrier reaches nobody. `loom_cache` holds that the
+//! models find it.
 
 #![allow(dead_code)] // not every model has all of it
 
@@ -28,7 +28,7 @@ use loom::thread::ThreadId;
 
 /// Tells which barrier there is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum BarrierKind {
     /// Readers do not fence, and lookups begin with the short look.
     Asymmetric,
     /// Both sides fence, as where the system knows no other.
@@ -53,7 +53,7 @@ enum Thread {
 }
 
 std::thread_local! {
-    static KIND: Cell<Kind> = const { Cell::new(Kind::Asymmetric) };
+    static KIND: Cell<BarrierKind> = const { Cell::new(BarrierKind::Asymmetric) };
     /// One model runs on one thread of the system, whatever threads are in it.
     static THREADS: [Cell<Option<(ThreadId, Thread)>>; THREADS_MAX] =
         const { [const { Cell::new(None) }; THREADS_MAX] };
@@ -65,7 +65,7 @@ loom::lazy_static! {
 }
 
 /// Returns which barrier the next models have.
-pub(crate) fn with(kind: Kind) {
+pub(crate) fn with(kind: BarrierKind) {
     KIND.set(kind);
 }
 
@@ -129,7 +129,7 @@ pub(crate) fn step() {
 /// The system puts the calling thread to sleep, as it waits for something.
 pub(crate) fn sleeps() {
     // Where both sides fence, this would hide fences that the crate lacks.
-    if KIND.get() != Kind::Symmetric && !std::thread::panicking() {
+    if KIND.get() != BarrierKind::Symmetric && !std::thread::panicking() {
         fence(Ordering::SeqCst);
         exchange(Some(Thread::Waits));
     }
@@ -137,7 +137,7 @@ pub(crate) fn sleeps() {
 
 /// The system wakes the calling thread.
 pub(crate) fn wakes() {
-    if KIND.get() != Kind::Symmetric && !std::thread::panicking() {
+    if KIND.get() != BarrierKind::Symmetric && !std::thread::panicking() {
         exchange(Some(Thread::Runs));
         fence(Ordering::SeqCst);
     }
@@ -167,13 +167,13 @@ fn reach_all() {
     fence(Ordering::SeqCst);
 }
 
-pub(crate) fn settle() {}
+pub(crate) fn choose() {}
 
 pub(crate) fn is_asymmetric() -> bool {
     match KIND.get() {
-        Kind::Asymmetric | Kind::Missing => true,
-        Kind::Symmetric => false,
-        Kind::Refused => !TOLD.load(Ordering::Relaxed), // as in `src/barrier.rs`
+        BarrierKind::Asymmetric | BarrierKind::Missing => true,
+        BarrierKind::Symmetric => false,
+        BarrierKind::Refused => !TOLD.load(Ordering::Relaxed), // as in `src/barrier.rs`
     }
 }
 
@@ -188,11 +188,11 @@ pub(crate) fn light_if_asymmetric() {}
 pub(crate) fn heavy() -> bool {
     fence(Ordering::SeqCst);
     match KIND.get() {
-        Kind::Asymmetric => reach_all(),
-        Kind::Symmetric | Kind::Missing => {}
-        Kind::Refused => TOLD.store(true, Ordering::Relaxed), // as in `src/barrier.rs`
+        BarrierKind::Asymmetric => reach_all(),
+        BarrierKind::Symmetric | BarrierKind::Missing => {}
+        BarrierKind::Refused => TOLD.store(true, Ordering::Relaxed), // as in `src/barrier.rs`
     }
-    KIND.get() != Kind::Refused
+    KIND.get() != BarrierKind::Refused
 }
 
 pub(crate) fn let_stores_arrive() {

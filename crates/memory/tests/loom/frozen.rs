@@ -155,7 +155,7 @@ fn a_late_reader_finds_neither_what_was_freed_in_a_thawed_index_nor_the_index_fr
 
 #[test]
 fn what_is_removed_while_another_thaws_is_not_freed_under_a_late_reader() {
-    barrier::with(barrier::Kind::Asymmetric);
+    barrier::with(barrier::BarrierKind::Asymmetric);
     model(2, || {
         let cache = Cache::frozen();
         let (reads, removes) = (Handle::of(&cache), Handle::of(&cache));
@@ -211,7 +211,7 @@ fn an_index_that_is_bypassed_and_resumed_shows_nothing_old() {
 #[test]
 fn what_is_frozen_and_removed_is_not_freed_under_a_reader_when_the_barrier_is_refused_later() {
     sync::with_own_fences(false);
-    barrier::with(barrier::Kind::Refused);
+    barrier::with(barrier::BarrierKind::Refused);
     model(3, || {
         let cache = Cache::small(2);
         cache.put(1, 10);

@@ -9,7 +9,7 @@ use floe_testkit::Identity;
 use crate::host::{Handle, HostBuilder, HostCache, Insertion};
 use crate::records::Records;
 use crate::sync::{self, Ordering, Tracked};
-use crate::{Kind, barrier, is_protected, model, model_of_readers, thread};
+use crate::{BarrierKind, barrier, is_protected, model, model_of_readers, thread};
 
 type Host = HostCache<Tracked, Tracked, Fifo, BuildHasherDefault<Identity>>;
 
@@ -71,7 +71,7 @@ fn a_cell_that_another_thread_has_emptied_names_the_next_entry_after_all_uses_of
     const ADDRESS: usize = 2;
     const OTHER: usize = 4;
     // Fences of threads that wait, and the reclaimer's, would hide a cell's order that is lacking.
-    barrier::with(Kind::Symmetric);
+    barrier::with(BarrierKind::Symmetric);
     sync::with_own_fences(false);
     model(4, || {
         let records = Arc::new(Records::default());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::barrier::Kind;
+use crate::barrier::BarrierKind;
 use crate::sync::Tracked;
 use crate::{Cache, Handle, barrier, misses_the_barrier, model, model_of_readers, sync, thread};
 
@@ -175,7 +175,7 @@ fn the_models_find_out_that_the_barrier_is_missing() {
 #[test]
 fn a_table_that_is_replaced_is_looked_at_without_a_barrier() {
     let reader = std::thread::spawn(|| {
-        barrier::with(Kind::Missing);
+        barrier::with(BarrierKind::Missing);
         sync::with_own_fences(false);
         model(3, looks_up_while_the_table_is_replaced);
     });

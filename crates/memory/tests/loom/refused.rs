@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use equivalent::Equivalent;
 use floe_policy::Fifo;
 
-use crate::barrier::Kind;
+use crate::barrier::BarrierKind;
 use crate::reader_models::{looks_up_beside_a_removal, looks_up_while_the_table_is_replaced};
 use crate::sync::Tracked;
 use crate::{Cache, Handle, barrier, cache, clock, model, sync, thread};
@@ -15,7 +15,7 @@ use crate::{Cache, Handle, barrier, cache, clock, model, sync, thread};
 fn a_barrier_that_is_refused_later_is_done_without() {
     for own_fences in [true, false] {
         sync::with_own_fences(own_fences);
-        barrier::with(Kind::Refused);
+        barrier::with(BarrierKind::Refused);
         model(3, looks_up_beside_a_removal);
     }
     model(2, looks_up_while_the_table_is_replaced);
@@ -117,7 +117,7 @@ fn two(is_frozen: bool) -> CacheOfSame {
 /// thread holds the entry `held`, if any.
 fn hears_beside_a_removal(key: u64, hears: Use, is_frozen: bool, held: Option<u64>) {
     sync::with_own_fences(false);
-    barrier::with(Kind::Refused);
+    barrier::with(BarrierKind::Refused);
     model(3, move || {
         let cache = two(is_frozen);
         let other = cache.clone();

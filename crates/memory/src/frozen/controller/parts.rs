@@ -112,7 +112,7 @@ pub(super) struct Baseline {
     windows: Windows,
     /// Nanoseconds a request, window by window.
     means: Vec<f64>,
-    /// Those of all baselines since the ratio was learned.
+    /// Nanoseconds a request in the windows of all baselines since the ratio was learned.
     pool: Vec<f64>,
     /// Looks at the baseline since the last learning: its mean, and that of the frozen phase
     /// before.
@@ -324,7 +324,7 @@ impl FrozenPhases {
         self.old = 0;
     }
 
-    /// Says which share has moved since the first phase, and how far.
+    /// Returns which share has moved since the first phase, and how far, in words.
     pub(super) fn moved(&self) -> Option<String> {
         let (first, now) = (self.monitor.first?, self.monitor.windows().total());
         let moved = |what: &str, from: Option<f64>, to: Option<f64>| {

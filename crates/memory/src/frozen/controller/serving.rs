@@ -5,7 +5,7 @@ use std::time::Duration;
 use floe_policy::trial::{Difference, trimmed_mean};
 
 use super::{After, Controller, LOOKUPS_FEW, State, Then};
-use crate::frozen::observe::{Action, Done, Observations, Step, Wake};
+use crate::frozen::observe::{Action, ControllerStep, Done, Observations, Wake};
 use crate::frozen::observe::{WINDOW, WindowCounts};
 use crate::frozen::trials::{Monitor, Verdict};
 use crate::frozen::{Lifetime, Phase};
@@ -13,7 +13,7 @@ use crate::frozen::{Lifetime, Phase};
 /// The next index serves for this part of the time after which one had grown old.
 const OLD_PART: f64 = 0.75;
 
-/// Holds what was seen when a frozen phase was too slow.
+/// The windows of a frozen phase that was too slow.
 #[derive(Debug, Clone)]
 pub(super) struct Suspect {
     /// Nanoseconds a request, window by window.
@@ -23,14 +23,14 @@ pub(super) struct Suspect {
 }
 
 impl Controller {
-    pub(super) fn freeze(&mut self, is_refresh: bool, reason: String) -> Step {
+    pub(super) fn freeze(&mut self, is_refresh: bool, reason: String) -> ControllerStep {
         self.decide(Phase::Constructing, reason);
         self.state = State::Constructing { is_refresh };
         self.ask(self.freezing())
     }
 
     /// The next index of the same ratio, after a renewal: one of many, and not told each time.
-    pub(super) fn freeze_again(&mut self) -> Step {
+    pub(super) fn freeze_again(&mut self) -> ControllerStep {
         self.state = State::Constructing { is_refresh: true };
         self.ask(self.freezing())
     }
@@ -41,7 +41,7 @@ impl Controller {
         if ratio >= 1.0 { Action::FreezeAll } else { Action::Freeze { ratio } }
     }
 
-    pub(super) fn construct(&mut self, is_refresh: bool, seen: &Observations) -> Step {
+    pub(super) fn construct(&mut self, is_refresh: bool, seen: &Observations) -> ControllerStep {
         let Some(Done::Constructed { took, entries }) = seen.done else {
             if self.is_stuck() {
                 return self.give_up("the construction of the index takes too long".to_owned());
@@ -65,7 +65,7 @@ impl Controller {
         self.after(WINDOW)
     }
 
-    pub(super) fn stay_frozen(&mut self, seen: &Observations) -> Step {
+    pub(super) fn stay_frozen(&mut self, seen: &Observations) -> ControllerStep {
         let adapts = self.options.ratio.is_none();
         if adapts {
             let was_trying = self.phases.index.is_trying();
@@ -83,7 +83,7 @@ impl Controller {
             if was_trying || is_trying {
                 self.phases.monitor.interrupt(self.now);
                 let at = if is_trying { self.phases.index.until() } else { self.now + WINDOW };
-                return Step { action, wake: Wake { at, lookups: u64::MAX } };
+                return ControllerStep { action, wake: Wake { at, lookups: u64::MAX } };
             }
         }
         let verdict = self.phases.monitor.step(seen, self.baseline.pool(), &self.costs);
@@ -114,7 +114,7 @@ impl Controller {
     }
 
     /// Something is wrong with these windows. Is it freezing? A fresh baseline tells.
-    fn suspect(&mut self, reason: String) -> Step {
+    fn suspect(&mut self, reason: String) -> ControllerStep {
         let suspect = Suspect {
             means: self.phases.monitor.last_block(&self.costs),
             recent: self.phases.monitor.recent(),
@@ -124,7 +124,7 @@ impl Controller {
 
     /// The index has lost so many hits that it does harm. If others soon did, too, that is not
     /// cured by the next.
-    fn renew_old(&mut self, loss: &Difference) -> Step {
+    fn renew_old(&mut self, loss: &Difference) -> ControllerStep {
         let age = self.now.saturating_sub(self.phases.monitor.began);
         let is_early = age <= 2 * self.lifespan.least();
         let what = format!("it lost hits within {:.2} s: {loss}", age.as_secs_f64());
@@ -188,7 +188,7 @@ impl Controller {
         })
     }
 
-    fn refresh(&mut self, why: String) -> Step {
+    fn refresh(&mut self, why: String) -> ControllerStep {
         self.report.stats.lifetime = self.next_lifetime();
         self.lifespan.leave(self.now);
         if self.options.ratio.is_none() && self.schedule.wants_recheck(self.now) {
@@ -215,7 +215,7 @@ impl Controller {
     }
 
     /// A frozen phase was slower than its baseline, and here is a fresh one.
-    pub(super) fn judge(&mut self, suspect: &Suspect) -> Step {
+    pub(super) fn judge(&mut self, suspect: &Suspect) -> ControllerStep {
         let prices = self.phases.prices;
         let by_hits =
             prices.and_then(|prices| prices.difference(&self.baseline.total(), &suspect.recent));
@@ -241,7 +241,7 @@ impl Controller {
 
     /// Frozen phases are compared with a fresh baseline: the last one, and all since the ratio was
     /// learned.
-    pub(super) fn compare_again(&mut self, frozen: &[f64]) -> Step {
+    pub(super) fn compare_again(&mut self, frozen: &[f64]) -> ControllerStep {
         let (now, loss) = self.baseline.compare(frozen);
         if let Some(loss) = loss {
             let reason = format!("it is faster without freezing: {loss}");

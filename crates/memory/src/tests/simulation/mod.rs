@@ -25,7 +25,7 @@ const SAMPLED_ONE_IN: u64 = 10;
 const STALL: f64 = 4000.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum HitKind {
     Frozen,
     Dynamic,
     Miss,
@@ -157,15 +157,15 @@ impl World {
         let in_vain = if index_serves { failing } else { 0.0 };
         let (mean, kind) = match self.owner.find(key) {
             Some(slot) if self.frozen.slots[slot.index()] => {
-                (if index_serves { frozen } else { lookup }, Kind::Frozen)
+                (if index_serves { frozen } else { lookup }, HitKind::Frozen)
             }
             Some(slot) => {
                 self.owner.access(slot);
-                (in_vain + lookup + promotion, Kind::Dynamic)
+                (in_vain + lookup + promotion, HitKind::Dynamic)
             }
             None => {
                 let is_inserted = !self.frozen.skips_insertions && self.insert(key);
-                (in_vain + lookup + load + if is_inserted { insertion } else { 0.0 }, Kind::Miss)
+                (in_vain + lookup + load + if is_inserted { insertion } else { 0.0 }, HitKind::Miss)
             }
         };
         let mut took = self.noisy(mean);
@@ -174,15 +174,15 @@ impl World {
         }
         let counts = &mut self.counts;
         let (count, sums) = match kind {
-            Kind::Frozen => (&mut counts.frozen_hits, &mut counts.latencies.frozen),
-            Kind::Dynamic => (&mut counts.dynamic_hits, &mut counts.latencies.dynamic),
-            Kind::Miss => (&mut counts.misses, &mut counts.latencies.miss),
+            HitKind::Frozen => (&mut counts.frozen_hits, &mut counts.latencies.frozen),
+            HitKind::Dynamic => (&mut counts.dynamic_hits, &mut counts.latencies.dynamic),
+            HitKind::Miss => (&mut counts.misses, &mut counts.latencies.miss),
         };
         *count += 1;
         if mix(self.requests).is_multiple_of(SAMPLED_ONE_IN) {
             sums.add((took + self.machine.clock) * 1e3);
         }
-        self.hit_ratio.hits += u64::from(kind != Kind::Miss);
+        self.hit_ratio.hits += u64::from(kind != HitKind::Miss);
         let span = Duration::from_nanos((took * 1e3) as u64);
         self.now += span;
         if index_serves {
