@@ -643,8 +643,8 @@ impl<'a, K, V, P: Replacement, S> Reclaimer<'a, K, V, P, S> {
     fn is_kept(&self, retired: &Retired, is_looked_at: bool) -> bool {
         match &self.inner.keep_check {
             None => is_looked_at,
-            // SAFETY: not freed yet, and by this thread only.
             Some(keep_check) => {
+                // SAFETY: not freed yet, and by this thread only.
                 keep_check(unsafe { &*self.shard.entry(retired.place) }, is_looked_at)
             }
         }
