@@ -13,7 +13,7 @@ use floe_lab::interference::{
     measure, noise,
 };
 use floe_lab::report::{calibration_report, png};
-use floe_server::kept::{Holds, holds, note_calibration};
+use floe_server::persistent::{Holds, holds, note_calibration};
 use serde::Serialize;
 
 use crate::check::{self, cache};

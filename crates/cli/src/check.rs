@@ -7,7 +7,7 @@ use clap::Args;
 use floe_block::{Calibrated, SECTOR_BYTES, Salvage, Sectors, WrongCopy};
 use floe_device::{KnownWitness, Role, Spec, Witness};
 use floe_server::DeviceSource;
-use floe_server::kept::{
+use floe_server::persistent::{
     Checked, Holds, StartError, StateDir, Target, WrittenBack, check, holds, repair, write_back,
 };
 use serde::Serialize;

@@ -25,7 +25,7 @@ use floe_server::admin::client::{self, Endpoint};
 use floe_server::config::{
     AdminConfig, Bytes, ListenConfig, ServerConfig, TierConfig, VolumeConfig,
 };
-use floe_server::kept::Consent;
+use floe_server::persistent::ForceFlags;
 use floe_server::status::Status;
 use tempfile::TempDir;
 
@@ -354,7 +354,7 @@ impl Running {
             // The other end is kept open until the server has ended by itself.
             let (_keep, signals) =
                 std::os::unix::net::UnixStream::pair().expect("a socket pair can be had");
-            match prepare(&config, Consent::default(), None, signals.into()) {
+            match prepare(&config, ForceFlags::default(), None, signals.into()) {
                 Ok(None) => Ok(()), // it is none of a pair
                 Ok(Some(Prepared { server, .. })) => {
                     let uri = server.uris().next().expect("the server listens");

@@ -12,9 +12,9 @@ use floe_block::WriteMode;
 use floe_device::{MirrorRefusal, OpenError, RbdError, RbdWatch, Witness};
 use floe_server::admin::client;
 use floe_server::config::{ServerConfig, TierConfig, VolumeConfig};
-use floe_server::kept::Consent;
 use floe_server::limits::Limits;
 use floe_server::pair::{LastHalf, Lease, PairStatus, Role, Turn, Waited};
+use floe_server::persistent::ForceFlags;
 use floe_server::{
     AdminSetup, Away, Bound, CacheDevices, Desk, DeviceSource, NamedDevices, NvmeSetup,
     PreparedTiers, ServerSetup, Volume, notify,
@@ -108,7 +108,7 @@ fn paths(away: Away, config: &ServerConfig) -> Beside {
         let mut config = without_cache();
         config.volume = volumes.clone();
         let config = config.validated().or_usage()?;
-        let tiers = PreparedTiers::new(&config, None, Consent::default(), None).or_usage()?;
+        let tiers = PreparedTiers::new(&config, None, ForceFlags::default(), None).or_usage()?;
         let tiers = tiers.open(&[], &NamedDevices, &mut |_, _| {}).or_failure()?;
         away.serve(tiers, sizes, signal).or_failure()?.run().map(drop).or_failure()
     })
@@ -230,7 +230,7 @@ pub(crate) fn without_cache() -> ServerConfig {
 
 /// A server without a cache.
 fn exporter(config: &ServerConfig, signal: OwnedFd) -> Result<floe_server::Server, CliError> {
-    let tiers = PreparedTiers::new(config, None, Consent::default(), None).or_usage()?;
+    let tiers = PreparedTiers::new(config, None, ForceFlags::default(), None).or_usage()?;
     let half = config.volume[0].backing();
     let backing = half.prepare(floe_device::Role::Backing { read_only: false }).or_usage()?;
     let volume = Volume {

@@ -14,7 +14,7 @@ use floe_lab::replay::{
 use floe_lab::report::{html, replay_report};
 use floe_server::DeviceSource;
 use floe_server::config::Percent;
-use floe_server::kept::refuse_kept;
+use floe_server::persistent::refuse_kept;
 
 use crate::error::{CliError, OrFail};
 use crate::output;

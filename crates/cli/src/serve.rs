@@ -13,9 +13,9 @@ use clap::Args;
 use floe_device::{OpenError, Role, Spec};
 use floe_server::admin::Token;
 use floe_server::config::{Bytes, Interval, Percent, ServerConfig, TierConfig, VolumeConfig};
-use floe_server::kept::{Consent, StateDir};
 use floe_server::limits::Limits;
 use floe_server::pair::{Lease, Turn};
+use floe_server::persistent::{ForceFlags, StateDir};
 use floe_server::tls::{TlsConfig, TlsMode};
 use floe_server::{
     AdminSetup, Bound, Ended, NamedDevices, NvmeAccess, NvmeSetup, PreparedTiers, ServeError,
@@ -220,7 +220,7 @@ pub(crate) struct Prepared {
 /// Steps that can fail without a trace come first: opening devices may create files.
 pub(crate) fn prepare(
     config: &ServerConfig,
-    consent: Consent,
+    consent: ForceFlags,
     state: Option<StateDir>,
     signals: OwnedFd,
 ) -> Result<Option<Prepared>, CliError> {
@@ -342,7 +342,7 @@ fn limits(config: &ServerConfig) -> Limits {
 /// Logs the served devices and settings, with the bytes that the tiers use of their devices.
 fn log_settings(config: &ServerConfig, used: &[u64]) {
     for (number, (tier, &cache_bytes)) in config.tiers().zip(used).enumerate() {
-        let (cache, kept) = (tier.cache(), tier.is_kept());
+        let (cache, kept) = (tier.cache(), tier.is_persistent());
         let (write, evict) = (tier.mode(), tier.evict.clone().unwrap_or_default());
         if number > 0 {
             tracing::info!(tier = number, %cache, cache_bytes, kept, %write, %evict, "tier");
@@ -407,7 +407,7 @@ pub(crate) struct Allowed {
     keep_dirty: bool,
 }
 
-impl From<Allowed> for Consent {
+impl From<Allowed> for ForceFlags {
     fn from(allowed: Allowed) -> Self {
         let Allowed { initialise, discard_dirty, accept_backing, keep_dirty } = allowed;
         Self { initialise, discard_dirty, accept_backing, keep_dirty }
@@ -596,7 +596,7 @@ mod tests {
             settings(folder.path(), "4KiB", "127.0.0.1:0"),
         ] {
             let (_stop, signals) = std::os::unix::net::UnixStream::pair().unwrap();
-            assert!(prepare(&settings, Consent::default(), None, signals.into()).is_err());
+            assert!(prepare(&settings, ForceFlags::default(), None, signals.into()).is_err());
             assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
         }
     }

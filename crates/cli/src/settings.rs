@@ -9,9 +9,9 @@ use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use floe_server::config::{
-    Given, Kind, ServerConfig, Setting, TierConfig, VolumeConfig, own_forms, read_given,
+    Given, ServerConfig, Setting, SettingKind, TierConfig, VolumeConfig, own_forms, read_given,
 };
-use floe_server::kept::StateDir;
+use floe_server::persistent::StateDir;
 
 use crate::error::{CliError, OrFail};
 
@@ -59,9 +59,9 @@ impl Source {
 fn option(setting: &Setting) -> Arg {
     let option = Arg::new(setting.option()).long(setting.option()).help(setting.help());
     let option = match setting.kind {
-        Kind::Flag => return option.action(ArgAction::SetTrue),
-        Kind::Number => option.value_parser(value_parser!(u64)),
-        Kind::Text => option.value_parser(ValueParser::string()),
+        SettingKind::Flag => return option.action(ArgAction::SetTrue),
+        SettingKind::Number => option.value_parser(value_parser!(u64)),
+        SettingKind::Text => option.value_parser(ValueParser::string()),
     };
     let option = option.value_name(setting.value).action(match setting.is_list {
         true => ArgAction::Append,
@@ -82,9 +82,9 @@ fn given<'a>(settings: impl Iterator<Item = &'a Setting>, matches: &ArgMatches) 
     let values = |setting: &Setting| {
         let id = &setting.option();
         let given = match setting.kind {
-            Kind::Flag => return matches.get_flag(id).then(Vec::new),
-            Kind::Number => matches.get_many::<u64>(id)?.map(ToString::to_string).collect(),
-            Kind::Text => matches.get_many::<String>(id)?.cloned().collect(),
+            SettingKind::Flag => return matches.get_flag(id).then(Vec::new),
+            SettingKind::Number => matches.get_many::<u64>(id)?.map(ToString::to_string).collect(),
+            SettingKind::Text => matches.get_many::<String>(id)?.cloned().collect(),
         };
         Some(given)
     };

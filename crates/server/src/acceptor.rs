@@ -24,11 +24,11 @@ use crate::acceptor::admin::{AdminListener, AdminSession, Encryption, Undecipher
 use crate::acceptor::entrance::{AcceptorToken, Entrance};
 use crate::acceptor::questions::{Purpose, Question, Questions};
 use crate::acceptor::reporting::Reporting;
-use crate::admin::{Command, Conversation, Heard, Reply, Trouble};
+use crate::admin::{AdminCommand, Conversation, Heard, Reply, Trouble};
 use crate::control::board::{Board, Dirty};
 use crate::listener::Listener;
 use crate::messages::{
-    Asker, Command as Ask, Done, Event, Job, Mailbox, Message, Notice, Operation, Problem, Ticket,
+    Asker, Done, Event, Job, Mailbox, Message, Notice, Operation, Problem, Ticket, WorkerCommand,
     snapshots,
 };
 use crate::metrics;
@@ -450,7 +450,7 @@ impl Acceptor {
             Heard::Command(command) => {
                 let is_remote = self.admin_sessions[index].is_remote;
                 // The end is what may help if all others hang.
-                let is_urgent = matches!(command, Command::Health | Command::Stop);
+                let is_urgent = matches!(command, AdminCommand::Health | AdminCommand::Stop);
                 if !is_urgent && !self.may_wait(is_remote) {
                     let problem = "too many requests are under way; try again when some are done";
                     return self.tell_admin(index, &Reply::trouble(Trouble::Busy, problem));
@@ -507,56 +507,58 @@ impl Acceptor {
         self.io.sockets.send(AcceptorToken::SendAdmin(index).encode(), &socket, vec![buffer]);
     }
 
-    fn obey(&mut self, index: u32, command: Command) {
+    fn obey(&mut self, index: u32, command: AdminCommand) {
         let begun = match command {
-            Command::Health if self.phase != Phase::Serving => {
+            AdminCommand::Health if self.phase != Phase::Serving => {
                 Err(Reply::trouble(Trouble::Ending, "ending"))
             }
-            Command::Health => Err(self.health()),
-            Command::Page => {
+            AdminCommand::Health => Err(self.health()),
+            AdminCommand::Page => {
                 let access = self.admin_sessions[index].conversation.access();
                 Err(Reply::Page(access.page_write()))
             }
-            Command::Events => self.watch(index),
-            Command::Status => return self.ask_snapshots(Purpose::Status { admin: index }),
-            Command::Metrics => return self.ask_snapshots(Purpose::Metrics { admin: index }),
-            Command::ListVolumes => return self.ask_snapshots(Purpose::Volumes { admin: index }),
-            Command::ListTiers => return self.ask_snapshots(Purpose::Tiers { admin: index }),
-            Command::Flush => self.flush(index),
-            Command::HandOver if !self.has_standby() => {
+            AdminCommand::Events => self.watch(index),
+            AdminCommand::Status => return self.ask_snapshots(Purpose::Status { admin: index }),
+            AdminCommand::Metrics => return self.ask_snapshots(Purpose::Metrics { admin: index }),
+            AdminCommand::ListVolumes => {
+                return self.ask_snapshots(Purpose::Volumes { admin: index });
+            }
+            AdminCommand::ListTiers => return self.ask_snapshots(Purpose::Tiers { admin: index }),
+            AdminCommand::Flush => self.flush(index),
+            AdminCommand::HandOver if !self.has_standby() => {
                 Err(Reply::trouble(Trouble::Conflict, NO_STANDBY))
             }
-            Command::HandOver if self.board.state().lacks_half() => {
+            AdminCommand::HandOver if self.board.state().lacks_half() => {
                 Err(Reply::trouble(Trouble::Conflict, LACKS_HALF))
             }
-            Command::Stop | Command::HandOver => {
+            AdminCommand::Stop | AdminCommand::HandOver => {
                 self.admin_sessions[index].stopping = true;
                 self.end();
                 Ok(())
             }
-            Command::TakeOver => {
+            AdminCommand::TakeOver => {
                 Err(Reply::trouble(Trouble::Conflict, "this server serves already"))
             }
-            Command::Upgrade => self.begin_job(index, Operation::Upgrade),
-            Command::RestoreCache => self.begin_job(index, Operation::Restore),
-            Command::AddVolume(addition) => {
+            AdminCommand::Upgrade => self.begin_job(index, Operation::Upgrade),
+            AdminCommand::RestoreCache => self.begin_job(index, Operation::Restore),
+            AdminCommand::AddVolume(addition) => {
                 let paths = self.admin_sessions[index].paths();
                 self.begin_job(index, Operation::AddVolume { addition, paths })
             }
-            Command::RemoveVolume { name, force } => {
+            AdminCommand::RemoveVolume { name, force } => {
                 self.begin_job(index, Operation::RemoveVolume { name, force })
             }
-            Command::ResizeVolume { name, size_bytes } => {
+            AdminCommand::ResizeVolume { name, size_bytes } => {
                 self.begin_job(index, Operation::ResizeVolume { name, size_bytes })
             }
-            Command::SetAccess { name, state } => {
+            AdminCommand::SetAccess { name, state } => {
                 self.begin_job(index, Operation::SetAccess { name, state })
             }
-            Command::AddTier(wanted) => {
+            AdminCommand::AddTier(wanted) => {
                 let paths = self.admin_sessions[index].paths();
                 self.begin_job(index, Operation::AttachTier { wanted, paths })
             }
-            Command::RemoveTier { number } => {
+            AdminCommand::RemoveTier { number } => {
                 self.begin_job(index, Operation::DetachTier { number })
             }
         };
@@ -583,8 +585,8 @@ impl Acceptor {
     pub(crate) fn ask_snapshots(&mut self, purpose: Purpose) {
         let sampling = self.reporting.feed.sampling();
         let command = || match purpose {
-            Purpose::Sample => Ask::Sample(sampling),
-            _ => Ask::Snapshot,
+            Purpose::Sample => WorkerCommand::Sample(sampling),
+            _ => WorkerCommand::Snapshot,
         };
         let number = self.questions.insert(purpose, 0..self.workers.len());
         let ticket = Ticket { asker: Asker::Acceptor, number };
@@ -602,7 +604,7 @@ impl Acceptor {
         let number = self.questions.insert(Purpose::Flushed { admin }, workers);
         let ticket = Ticket { asker: Asker::Acceptor, number };
         for (at, offered) in state.volumes.iter().enumerate() {
-            let command = Ask::Flush(offered.id, Kind::Drain);
+            let command = WorkerCommand::Flush(offered.id, Kind::Drain);
             self.workers.post(worker(at), Message::Ask { ticket, command });
         }
         Ok(())
@@ -652,7 +654,7 @@ impl Acceptor {
 
     fn report(&mut self, replies: Vec<Done>) -> Report {
         let (config, state) = (&self.config, self.board.state());
-        self.reporting.report(config, &state, &self.entrance.tally, snapshots(replies))
+        self.reporting.report(config, &state, &self.entrance.counters, snapshots(replies))
     }
 
     /// Sends the server's last result to all clients that asked for the end, and disconnects
@@ -747,7 +749,7 @@ impl Acceptor {
     pub(crate) fn take_sample(&mut self, replies: Vec<Done>) {
         let (config, state) = (&self.config, self.board.state());
         let counts = snapshots(replies);
-        let mut report = self.reporting.sample(config, &state, &self.entrance.tally, counts);
+        let mut report = self.reporting.sample(config, &state, &self.entrance.counters, counts);
         let Some(update) = self.reporting.feed.take(&mut report) else { return };
         for index in self.admin_sessions.indices() {
             // A client that has not taken the last event misses this one.

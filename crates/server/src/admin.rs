@@ -25,7 +25,7 @@
 //! 403 for a missing right, 404 and 409 for a conflict with the present volumes and tiers, 500 for
 //! a failure, 503 while the server ends or is busy.
 //!
-//! `Conversation` is the server's side of one connection, without I/O: bytes in, one `Command`, one
+//! `Conversation` is the server's side of one connection, without I/O: bytes in, one `AdminCommand`, one
 //! `Reply`, and the connection closes. [`client`] is the other side, for `floe status` and similar
 //! commands.
 
@@ -40,5 +40,5 @@ pub use address::{AddressError, AdminAddress, AdminChoice, NoDefaultAddress};
 pub use command::{AnaState, NewTier, NewVolume, PageKey, Resize, SetAccess};
 
 pub(crate) use access::{Access, NetworkRules, name_in};
-pub(crate) use command::{Addition, Command, REPLACING, Reply, Trouble};
+pub(crate) use command::{Addition, AdminCommand, REPLACING, Reply, Trouble};
 pub(crate) use conversation::{Conversation, Heard};

@@ -26,7 +26,7 @@ use crate::admin::AdminChoice;
 use crate::listener::ListenAddress;
 use crate::tls::TlsMode;
 
-pub use declare::{Given, Kind, Setting, read_given};
+pub use declare::{Given, Setting, SettingKind, read_given};
 pub use place::{Origin, Wrong};
 pub use tier::own_forms;
 pub use validate::read_times;

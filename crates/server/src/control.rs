@@ -26,12 +26,12 @@ use self::shutdown::Closing;
 use self::tiers::restore;
 use crate::admin::Reply;
 use crate::control::board::Board;
-use crate::kept::{Keeper, StartError};
 use crate::messages::{
-    Asker, Command, Done, Event, Job, Mailbox, Message, Notice, Operation, Problem, Replies,
-    Ticket, TierEvent, WorkerReply, snapshots,
+    Asker, CacheEvent, Done, Event, Job, Mailbox, Message, Notice, Operation, Problem, Replies,
+    Ticket, WorkerCommand, WorkerReply, snapshots,
 };
 use crate::offer::{Offer, Offered};
+use crate::persistent::{StartError, SuperblockWriter};
 use crate::setup::{ServeError, ServerSetup};
 use crate::status::Snapshot;
 use crate::tier::{KnownTier, TierKey, link};
@@ -205,7 +205,7 @@ impl Control {
     pub(crate) fn ask(
         &mut self,
         wait: Wait,
-        commands: Vec<(usize, Command)>,
+        commands: Vec<(usize, WorkerCommand)>,
     ) -> Result<Vec<Done>, Problem> {
         self.last_number = self.last_number.wrapping_add(1);
         let ticket = Ticket { asker: Asker::Control, number: self.last_number };
@@ -257,7 +257,7 @@ impl Control {
     pub(crate) fn ask_all(
         &mut self,
         wait: Wait,
-        command: impl Fn() -> Command,
+        command: impl Fn() -> WorkerCommand,
     ) -> Result<Vec<Done>, Problem> {
         let commands = (0..self.workers.len()).map(|worker| (worker, command())).collect();
         self.ask(wait, commands)
@@ -265,7 +265,7 @@ impl Control {
 
     /// Returns the counters of all workers.
     pub(crate) fn snapshots(&mut self, wait: Wait) -> Result<Vec<Snapshot>, Problem> {
-        self.ask_all(wait, || Command::Snapshot).map(snapshots)
+        self.ask_all(wait, || WorkerCommand::Snapshot).map(snapshots)
     }
 
     /// Flushes, or drains, each of these volumes. Any worker can do it; they take turns.
@@ -276,7 +276,7 @@ impl Control {
         kind: Kind,
     ) -> Result<(), Problem> {
         let workers = (0..self.workers.len()).cycle();
-        let commands = volumes.into_iter().map(|volume| Command::Flush(volume, kind));
+        let commands = volumes.into_iter().map(|volume| WorkerCommand::Flush(volume, kind));
         self.ask(wait, workers.zip(commands).collect()).map(drop)
     }
 
@@ -319,7 +319,7 @@ impl Control {
 
     /// Returns whether some tier is persistent.
     pub(crate) fn is_persistent(&self) -> bool {
-        self.tiers.iter().any(|tier| tier.keeper.is_some())
+        self.tiers.iter().any(|tier| tier.writer.is_some())
     }
 
     /// Returns the position of a tier, from the top; `None` once it is detached.
@@ -332,12 +332,12 @@ impl Control {
     pub(crate) fn write_down(
         &mut self,
         ids: &[VolumeId],
-        change: impl Fn(&mut Keeper, VolumeId) -> Result<(), StartError>,
+        change: impl Fn(&mut SuperblockWriter, VolumeId) -> Result<(), StartError>,
     ) -> Result<(), String> {
         // A tier with a lost journal is not used again, so its superblock can stay.
         let used = self.tiers.iter_mut().zip(ids).filter(|(tier, _)| !tier.failing.journal_lost);
-        let keepers = used.filter_map(|(tier, id)| Some((tier.keeper.as_mut()?, *id)));
-        let failed = keepers.filter_map(|(keeper, id)| change(keeper, id).err());
+        let writers = used.filter_map(|(tier, id)| Some((tier.writer.as_mut()?, *id)));
+        let failed = writers.filter_map(|(writer, id)| change(writer, id).err());
         let first = failed.map(|error| error.to_string()).reduce(|first, _| first);
         first.map_or(Ok(()), Err)
     }
@@ -351,15 +351,15 @@ const MOST_LOST_LINES: u32 = 32;
 
 impl Control {
     /// Handles a worker's event of a tier; events of a detached one are ignored.
-    fn tier_event(&mut self, key: TierKey, event: TierEvent) {
+    fn tier_event(&mut self, key: TierKey, event: CacheEvent) {
         let Some(tier) = self.at(key) else { return };
         match event {
-            TierEvent::Degraded => self.degrade(tier),
-            TierEvent::JournalLost => self.lose_journal(tier),
-            TierEvent::Emptied { worker } => self.tier_emptied(worker, tier),
-            TierEvent::Blocked => self.block_tier(tier),
-            TierEvent::Refusing { worker, refusing } => self.tier_refuses(worker, tier, refusing),
-            TierEvent::DataLost { volume, run } => self.lose_data(tier, volume, &run),
+            CacheEvent::Degraded => self.degrade(tier),
+            CacheEvent::JournalLost => self.lose_journal(tier),
+            CacheEvent::Emptied { worker } => self.tier_emptied(worker, tier),
+            CacheEvent::Blocked => self.block_tier(tier),
+            CacheEvent::Refusing { worker, refusing } => self.tier_refuses(worker, tier, refusing),
+            CacheEvent::DataLost { volume, run } => self.lose_data(tier, volume, &run),
         }
     }
 

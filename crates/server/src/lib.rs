@@ -24,7 +24,6 @@ pub use volume::{DeviceSource, Reach, Volume};
 #[cfg(any(test, fuzzing))]
 #[path = "../tests/fuzz/mod.rs"]
 pub mod fuzz;
-pub mod kept;
 pub mod limits;
 mod listener;
 mod live;
@@ -34,6 +33,7 @@ pub mod notify;
 mod nvme_access;
 mod offer;
 pub mod pair;
+pub mod persistent;
 mod protocol;
 mod sampler;
 mod server;

@@ -35,7 +35,7 @@ pub(crate) enum Message {
     /// These exports are offered now: new clients see them, and clients of others are sent away.
     Offer(Arc<Exports>),
     /// Carry out the command, and reply under the ticket.
-    Ask { ticket: Ticket, command: Command },
+    Ask { ticket: Ticket, command: WorkerCommand },
     /// Another worker has found the cache device of a tier failing: stop using it.
     Degrade { tier: TierKey },
     /// The journal of a tier cannot be written: bypass the tier.
@@ -72,7 +72,7 @@ pub(crate) enum Asker {
 
 /// A worker is asked for this, and replies when it is done.
 #[derive(Debug)]
-pub(crate) enum Command {
+pub(crate) enum WorkerCommand {
     /// Hand in all counters.
     Snapshot,
     /// Hand in all counters and the blocks touched, and sample this part of blocks.
@@ -96,7 +96,7 @@ pub(crate) enum Command {
     /// Open the device of a tier to come.
     OpenTier(Box<TierPart>),
     /// Take a step of attaching or detaching a tier.
-    Tier(TierCommand),
+    Tier(StackCommand),
     /// Begin no work but clients' requests, and wait until nothing is under way.
     Rest,
     /// Note the checksums of dirty data, and wait until that is done: nothing is under way
@@ -108,7 +108,7 @@ pub(crate) enum Command {
 
 /// A step of attaching or detaching a tier, which is named by the tier above it.
 #[derive(Debug, Clone)]
-pub(crate) enum TierCommand {
+pub(crate) enum StackCommand {
     /// Shut the I/O gate below this tier, and wait until nothing is under way there.
     Quiesce { above: TierKey },
     /// Put the tier below this one whose device is open, with the volumes by both tiers' ids, and
@@ -153,7 +153,7 @@ pub(crate) enum Event {
     /// A worker has carried out a command, or cannot.
     Replied(WorkerReply),
     /// A worker has observed an event of a tier.
-    Tier(TierKey, TierEvent),
+    Tier(TierKey, CacheEvent),
     /// The work of an extra thread is done.
     WorkDone,
     /// An admin client wants this done.
@@ -168,7 +168,7 @@ pub(crate) enum Event {
 
 /// A worker's observation of a tier.
 #[derive(Debug)]
-pub(crate) enum TierEvent {
+pub(crate) enum CacheEvent {
     /// The cache device has failed and is no longer used.
     Degraded,
     /// The journal cannot be written.

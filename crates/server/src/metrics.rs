@@ -18,7 +18,7 @@ use floe_device::MirrorWatch;
 use rustix::process::{Resource, getrlimit};
 
 use crate::pair::{PairStatus, Role};
-use crate::status::{Latencies, MemoryFacts, Operation, Report, Snapshot, TierFacts, VolumeFacts};
+use crate::status::{CacheFacts, Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts};
 
 /// The content type of [`render`]'s text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -32,20 +32,20 @@ const BUCKETS_US: [u64; 19] = [
 /// All metrics of a server.
 pub(crate) fn render(report: &Report) -> String {
     let mut page = Page::default();
-    page.family("floe_build_info", Kind::Gauge, "The version of floe; always 1.");
+    page.family("floe_build_info", MetricType::Gauge, "The version of floe; always 1.");
     page.sample("floe_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.family("floe_write_mode_info", Kind::Gauge, "The write mode; always 1.");
+    page.family("floe_write_mode_info", MetricType::Gauge, "The write mode; always 1.");
     page.sample("floe_write_mode_info", &[("mode", &report.facts.top().mode.to_string())], 1);
     page.family(
         "floe_cache_evict_info",
-        Kind::Gauge,
+        MetricType::Gauge,
         "The policy that decides what leaves the cache; always 1.",
     );
     page.sample("floe_cache_evict_info", &[("policy", &report.facts.top().evict)], 1);
     volumes(&mut page, report);
     clients(&mut page, report);
     latencies(&mut page, report);
-    page.declared(&report.sum.tally.clients, &[]);
+    page.declared(&report.sum.counters.clients, &[]);
     page.declared(&report.cache(), &settings(report));
     cache(&mut page, report);
     admission(&mut page, report);
@@ -69,20 +69,28 @@ pub(crate) fn of_standby(status: &PairStatus) -> String {
 
 fn pair(page: &mut Page, status: &PairStatus) {
     let name = "floe_pair_active";
-    page.family(name, Kind::Gauge, "1 for the server of a pair that serves, 0 for the standby.");
+    page.family(
+        name,
+        MetricType::Gauge,
+        "1 for the server of a pair that serves, 0 for the standby.",
+    );
     page.sample(name, &[], u64::from(status.role == Role::Active));
     let name = "floe_pair_generation";
-    page.family(name, Kind::Gauge, "The number of servers of the pair that have served so far.");
+    page.family(
+        name,
+        MetricType::Gauge,
+        "The number of servers of the pair that have served so far.",
+    );
     page.sample(name, &[], status.generation);
     let name = "floe_pair_standbys";
     page.family(
         name,
-        Kind::Gauge,
+        MetricType::Gauge,
         "Standbys that the active server has seen within a lease: 0, 1.",
     );
     page.sample(name, &[], u64::from(status.standby.is_some()));
     let name = "floe_pair_lease_age_seconds";
-    page.family(name, Kind::Gauge, "Time since the lease was last seen to be renewed.");
+    page.family(name, MetricType::Gauge, "Time since the lease was last seen to be renewed.");
     page.sample(name, &[], status.renewed_seconds);
 }
 
@@ -105,18 +113,21 @@ fn volumes(page: &mut Page, report: &Report) {
             page.sample(name, &[("volume", &volume.name)], value(volume));
         }
     };
-    each("floe_volume_size_bytes", Kind::Gauge, "Size of a volume.", &|volume| volume.bytes);
+    each("floe_volume_size_bytes", MetricType::Gauge, "Size of a volume.", &|volume| volume.bytes);
     each(
         "floe_volume_read_only",
-        Kind::Gauge,
+        MetricType::Gauge,
         "1 for a volume clients cannot write to.",
         &|volume| u64::from(volume.read_only),
     );
-    each("floe_volume_connections", Kind::Gauge, "Clients connected to a volume.", &|volume| {
-        report.sum.users(volume.id).total()
-    });
+    each(
+        "floe_volume_connections",
+        MetricType::Gauge,
+        "Clients connected to a volume.",
+        &|volume| report.sum.users(volume.id).total(),
+    );
     let answered = report.facts.volumes.iter().flat_map(|volume| {
-        let answered = report.sum.tally.volume(volume.id).answered;
+        let answered = report.sum.counters.volume(volume.id).answered;
         Operation::ALL.into_iter().zip(answered).map(|(operation, answered)| {
             (vec![("volume", volume.name.as_str()), ("operation", operation.name())], answered)
         })
@@ -137,11 +148,11 @@ fn latencies(page: &mut Page, report: &Report) {
     let name = "floe_request_duration_seconds";
     page.family(
         name,
-        Kind::Histogram,
+        MetricType::Histogram,
         "From the arrival of a whole request to its reply being queued.",
     );
     for operation in Operation::ALL {
-        histogram(page, name, operation.name(), report.sum.tally.latencies(operation));
+        histogram(page, name, operation.name(), report.sum.counters.latencies(operation));
     }
 }
 
@@ -164,7 +175,7 @@ fn advice(page: &mut Page, report: &Report) {
         let name = "floe_bottleneck_info";
         page.family(
             name,
-            Kind::Gauge,
+            MetricType::Gauge,
             "The list operation that is busiest by the model, or cores; always 1.",
         );
         page.sample(name, &[("tier", &advice.tier), ("station", bottleneck)], 1);
@@ -183,22 +194,25 @@ fn threads(page: &mut Page, report: &Report) {
     for (name, kind, help, value) in [
         (
             "floe_thread_connections",
-            Kind::Gauge,
+            MetricType::Gauge,
             "Clients connected to a thread.",
             (|thread| thread.connections.total()) as fn(&Snapshot) -> u64,
         ),
-        ("floe_thread_requests_total", Kind::Counter, "Requests answered by a thread.", |thread| {
-            thread.tally.requests()
-        }),
+        (
+            "floe_thread_requests_total",
+            MetricType::Counter,
+            "Requests answered by a thread.",
+            |thread| thread.counters.requests(),
+        ),
         (
             "floe_thread_messages_total",
-            Kind::Counter,
+            MetricType::Counter,
             "Messages a thread has sent to others.",
             |thread| thread.traffic.messages,
         ),
         (
             "floe_thread_wakes_total",
-            Kind::Counter,
+            MetricType::Counter,
             "Sleeping threads a thread has woken.",
             |thread| thread.traffic.wakes,
         ),
@@ -218,7 +232,11 @@ mod tests;
 /// Writes the metrics of the tier in memory, where there is one.
 fn memory(page: &mut Page, report: &Report) {
     let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
-    page.family("floe_memory_write_mode_info", Kind::Gauge, "The write mode of memory; always 1.");
+    page.family(
+        "floe_memory_write_mode_info",
+        MetricType::Gauge,
+        "The write mode of memory; always 1.",
+    );
     page.sample("floe_memory_write_mode_info", &[("mode", &write.to_string())], 1);
     page.gauge("floe_memory_size_bytes", "Bytes the tier in memory may take.", usage.size_bytes);
     page.gauge("floe_memory_page_bytes", "Bytes of pages in memory.", usage.page_bytes);
@@ -229,19 +247,23 @@ fn memory(page: &mut Page, report: &Report) {
     );
     if let Some(admission) = &usage.admission {
         let name = "floe_memory_admission_info";
-        page.family(name, Kind::Gauge, "The admission of memory; always 1.");
+        page.family(name, MetricType::Gauge, "The admission of memory; always 1.");
         page.sample(name, &[("admission", &admission.name)], 1);
         let name = "floe_memory_offered_pages_total";
         page.family(
             name,
-            Kind::Counter,
+            MetricType::Counter,
             "Pages read or written and not in memory, by whether they came in.",
         );
         page.sample(name, &[("result", "admitted")], admission.admitted);
         page.sample(name, &[("result", "bypassed")], admission.bypassed);
     }
     let Some(freezing) = freezing else { return };
-    page.family("floe_memory_freezing_phase_info", Kind::Gauge, "The phase of freezing; always 1.");
+    page.family(
+        "floe_memory_freezing_phase_info",
+        MetricType::Gauge,
+        "The phase of freezing; always 1.",
+    );
     page.sample("floe_memory_freezing_phase_info", &[("phase", freezing.phase.name())], 1);
     page.gauge(
         "floe_memory_frozen_ratio",
@@ -263,13 +285,13 @@ const WHOLE: &Declaration = &Declaration::internal("");
 
 /// The type of a family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum MetricType {
     Counter,
     Gauge,
     Histogram,
 }
 
-impl Kind {
+impl MetricType {
     fn of(declared: CounterType) -> Self {
         match declared {
             CounterType::Counter => Self::Counter,
@@ -286,11 +308,11 @@ struct Page {
 
 impl Page {
     /// Begins a family; its samples follow.
-    fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    fn family(&mut self, name: &str, kind: MetricType, help: &str) {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
         };
         self.put(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
@@ -307,13 +329,13 @@ impl Page {
 
     /// A family of one sample that goes up and down.
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(name, Kind::Gauge, help);
+        self.family(name, MetricType::Gauge, help);
         self.sample(name, &[], value);
     }
 
     /// A family of one sample that only grows.
     fn counter(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(name, Kind::Counter, help);
+        self.family(name, MetricType::Counter, help);
         self.sample(name, &[], value);
     }
 
@@ -323,7 +345,7 @@ impl Page {
         counts.each(WHOLE, &mut |field, value| {
             let is_there = field.with.is_empty() || settings.contains(&field.with);
             if is_there && !field.metric.is_empty() {
-                self.family(field.metric, Kind::of(field.kind), field.meaning());
+                self.family(field.metric, MetricType::of(field.kind), field.meaning());
                 self.sample(field.metric, &[], value);
             }
         });
@@ -336,7 +358,7 @@ impl Page {
             if field.metric.is_empty() {
                 return;
             }
-            self.family(field.metric, Kind::of(field.kind), field.meaning());
+            self.family(field.metric, MetricType::of(field.kind), field.meaning());
             for (labels, counts) in all {
                 counts.each(WHOLE, &mut |other, value| {
                     if other.metric == field.metric {
@@ -411,7 +433,7 @@ fn cache(page: &mut Page, report: &Report) {
     let name = "floe_cache_requests_total";
     page.family(
         name,
-        Kind::Counter,
+        MetricType::Counter,
         "Reads and writes by whether all of their blocks were cached.",
     );
     for (operation, hits, all) in [
@@ -428,12 +450,12 @@ fn cache(page: &mut Page, report: &Report) {
         stats.metadata_bytes(),
     );
     let name = "floe_cache_blocks";
-    page.family(name, Kind::Gauge, "Blocks in the cache, by their size in bytes.");
+    page.family(name, MetricType::Gauge, "Blocks in the cache, by their size in bytes.");
     for (block_bytes, blocks) in &stats.blocks {
         page.sample(name, &[("block_bytes", &block_bytes.to_string())], *blocks);
     }
     let name = "floe_cache_blocks_allocated_total";
-    page.family(name, Kind::Counter, "Blocks made, by their size in bytes.");
+    page.family(name, MetricType::Counter, "Blocks made, by their size in bytes.");
     for ((block_bytes, _), blocks) in stats.blocks.iter().zip(counters.blocks_allocated) {
         page.sample(name, &[("block_bytes", &block_bytes.to_string())], blocks);
     }
@@ -461,14 +483,14 @@ fn admission(page: &mut Page, report: &Report) {
     let counters = &report.sum.stats.counters;
     page.family(
         "floe_cache_admission_info",
-        Kind::Gauge,
+        MetricType::Gauge,
         "The admission, which decides what comes into the cache; always 1.",
     );
     page.sample("floe_cache_admission_info", &[("admission", admission)], 1);
     let name = "floe_cache_offered_blocks_total";
     page.family(
         name,
-        Kind::Counter,
+        MetricType::Counter,
         "Smallest blocks read or written and not cached, by whether they came in.",
     );
     let bypassed = counters.offered_blocks - counters.admitted_blocks;
@@ -501,7 +523,7 @@ fn tiers(page: &mut Page, report: &Report) {
     let name = "floe_tier_requests_total";
     page.family(
         name,
-        Kind::Counter,
+        MetricType::Counter,
         "Reads and writes a tier was asked for, by whether all was cached.",
     );
     for (tier, Stats { requests, .. }, _) in each() {
@@ -521,7 +543,7 @@ fn tiers(page: &mut Page, report: &Report) {
     let name = "floe_tier_bytes_total";
     page.family(
         name,
-        Kind::Counter,
+        MetricType::Counter,
         "Bytes a tier moved from and to its own device, and what is below it.",
     );
     for (tier, Stats { counters, .. }, _) in each() {
@@ -544,29 +566,32 @@ fn tiers(page: &mut Page, report: &Report) {
             page.sample(name, &[("tier", &tier)], value(stats, errors));
         }
     };
-    gauge("floe_tier_valid_bytes", Kind::Gauge, "Bytes of valid data in a tier.", &|stats, _| {
-        stats.valid_bytes
-    });
+    gauge(
+        "floe_tier_valid_bytes",
+        MetricType::Gauge,
+        "Bytes of valid data in a tier.",
+        &|stats, _| stats.valid_bytes,
+    );
     gauge(
         "floe_tier_dirty_bytes",
-        Kind::Gauge,
+        MetricType::Gauge,
         "Bytes in a tier that what is below it does not have yet.",
         &|stats, _| stats.dirty_bytes,
     );
     gauge(
         "floe_tier_degraded",
-        Kind::Gauge,
+        MetricType::Gauge,
         "1 when the device of a tier, or a part of it, has been given up.",
         &|stats, _| u64::from(stats.degraded_shards > 0),
     );
     gauge(
         "floe_tier_device_errors_total",
-        Kind::Counter,
+        MetricType::Counter,
         "Failed operations of a tier's device.",
         &|_, errors| errors,
     );
     let name = "floe_tier_size_bytes";
-    page.family(name, Kind::Gauge, "Bytes a tier may hold.");
+    page.family(name, MetricType::Gauge, "Bytes a tier may hold.");
     for (number, facts) in report.facts.tiers.iter().enumerate() {
         page.sample(name, &[("tier", &number.to_string())], facts.size_bytes);
     }
@@ -575,7 +600,7 @@ fn tiers(page: &mut Page, report: &Report) {
 
 /// The halves of tiers that are mirrors.
 fn mirrors(page: &mut Page, report: &Report) {
-    let status = |facts: &TierFacts| facts.mirror.as_ref().and_then(MirrorWatch::status);
+    let status = |facts: &CacheFacts| facts.mirror.as_ref().and_then(MirrorWatch::status);
     let tiers = report.facts.tiers.iter().enumerate();
     let mirrors: Vec<_> =
         tiers.filter_map(|(at, it)| Some((at.to_string(), status(it)?))).collect();
@@ -583,7 +608,11 @@ fn mirrors(page: &mut Page, report: &Report) {
         return;
     }
     let name = "floe_mirror_half_in_sync";
-    page.family(name, Kind::Gauge, "1 for a half of a mirror that is in sync, 0 for another one.");
+    page.family(
+        name,
+        MetricType::Gauge,
+        "1 for a half of a mirror that is in sync, 0 for another one.",
+    );
     for (tier, mirror) in &mirrors {
         for (half, status) in mirror.halves.iter().enumerate() {
             let labels = [("tier", tier.as_str()), ("half", &half.to_string())];
@@ -593,7 +622,7 @@ fn mirrors(page: &mut Page, report: &Report) {
     let name = "floe_mirror_mended_bytes_total";
     page.family(
         name,
-        Kind::Counter,
+        MetricType::Counter,
         "Bytes of a half that were not what was stored, and were written anew from another half.",
     );
     for (tier, mirror) in &mirrors {
@@ -603,14 +632,18 @@ fn mirrors(page: &mut Page, report: &Report) {
         }
     }
     let name = "floe_mirror_resync_bytes";
-    page.family(name, Kind::Gauge, "Bytes that are still to be copied between halves of a mirror.");
+    page.family(
+        name,
+        MetricType::Gauge,
+        "Bytes that are still to be copied between halves of a mirror.",
+    );
     for (tier, mirror) in &mirrors {
         page.sample(name, &[("tier", tier)], mirror.resync_bytes);
     }
     let name = "floe_mirror_generation";
     page.family(
         name,
-        Kind::Gauge,
+        MetricType::Gauge,
         "The generation of a mirror, which a change of its halves raises.",
     );
     for (tier, mirror) in &mirrors {
@@ -621,7 +654,7 @@ fn mirrors(page: &mut Page, report: &Report) {
 fn devices(page: &mut Page, report: &Report) {
     let (counters, lowest) = (&report.sum.stats.counters, &report.sum.lowest().counters);
     let name = "floe_device_bytes_total";
-    page.family(name, Kind::Counter, "Bytes read from and written to devices.");
+    page.family(name, MetricType::Counter, "Bytes read from and written to devices.");
     for (device, direction, bytes) in [
         ("backing", "read", lowest.backing_read_bytes),
         ("backing", "write", lowest.backing_write_bytes),
@@ -631,7 +664,7 @@ fn devices(page: &mut Page, report: &Report) {
         page.sample(name, &[("device", device), ("direction", direction)], bytes);
     }
     let name = "floe_device_errors_total";
-    page.family(name, Kind::Counter, "Failed operations of devices.");
+    page.family(name, MetricType::Counter, "Failed operations of devices.");
     page.sample(name, &[("device", "backing")], report.sum.backing_errors);
     page.sample(name, &[("device", "cache")], report.sum.cache_errors);
 }

@@ -42,11 +42,11 @@ use crate::acceptor::{Acceptor, Io, Phase};
 use crate::admin::AdminAddress;
 use crate::control::board::Board;
 use crate::control::{Control, End, Inbox};
-use crate::kept::{guarded, random_stack};
 use crate::listener::{ListenAddress, Listener, NvmeAddress};
 use crate::messages::{Event, Mailbox, Message, Notice};
 use crate::offer::{Offer, Offered};
 use crate::pair::{OwnNote, Turn, Waited, stand_by};
+use crate::persistent::{guarded, random_stack};
 use crate::protocol::subsystem_name;
 use crate::setup::{ServeError, ServerSetup};
 use crate::slots::Slots;
@@ -55,7 +55,7 @@ use crate::tier::{Tier, TierKey, TierPart, in_threads, link};
 use crate::ublk::{Ending, LocalDevice, LocalDevices, LocalVolume, QueueOrder};
 use crate::volume::Volume;
 use crate::worker::handle::{Team, WorkerHandle, WorkerOutbox, Workers};
-use crate::worker::shedding::Valve;
+use crate::worker::shedding::ShedController;
 use crate::worker::{Beginning, RING_ENTRIES};
 
 /// The end of a server.
@@ -309,8 +309,9 @@ impl Bound {
             connections: Arc::new(AtomicUsize::new(0)),
         };
         let workers = Workers(wake_ups.iter().map(handle).collect());
-        let valve =
-            config.shed_most.map(|most| Arc::new(Valve::new(most, threads, Instant::now())));
+        let shed_controller = config
+            .shed_most
+            .map(|most| Arc::new(ShedController::new(most, threads, Instant::now())));
         let is_local = volumes.iter().any(|volume| volume.reach.is_local());
         let arena_bytes = match is_local {
             true => LOCAL_ARENA_BYTES,
@@ -342,7 +343,7 @@ impl Bound {
                 acceptor: Arc::clone(&inbox),
             },
             connections: Arc::clone(&worker.connections),
-            valve: valve.clone(),
+            shed_controller: shed_controller.clone(),
         });
         let team = Team::begin(beginnings.collect(), workers.clone(), config.limits.reply_time)?;
         let board = Arc::new(Board::new(&offer, &known));
@@ -361,7 +362,7 @@ impl Bound {
             control: sender.clone(),
             board: Arc::clone(&board),
             questions: Questions::default(),
-            reporting: Reporting::new(&config, threads, valve),
+            reporting: Reporting::new(&config, threads, shed_controller),
             entrance: Entrance::default(),
             phase: Phase::Serving,
             replaced: false,

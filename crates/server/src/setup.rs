@@ -13,11 +13,11 @@ use floe_nvme::target::subsystem::NqnError;
 
 use crate::admin::{AdminAddress, AdminChoice, AllowedPaths, PageKey, Token};
 use crate::config::{self, Wrong, named};
-use crate::kept::{StartError, StateDir};
 use crate::limits::Limits;
 use crate::listener::{ListenAddress, ListenError};
 use crate::nvme_access::NvmeAccess;
 use crate::pair::{StandbyError, Turn};
+use crate::persistent::{StartError, StateDir};
 use crate::session::HandOff;
 use crate::socket_file::SocketError;
 use crate::tier::open::CacheDevices;

@@ -17,7 +17,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::accept;
 
 use crate::acceptor::admin::{Encryption, Undecipherable};
-use crate::admin::{Access, Command, Conversation, Heard, Reply, Trouble};
+use crate::admin::{Access, AdminCommand, Conversation, Heard, Reply, Trouble};
 use crate::pair::{Role, StandbyStatus, Turn};
 use crate::tls::TlsConfig;
 
@@ -190,24 +190,24 @@ fn talk(client: OwnedFd, access: Arc<Access>, shared: &Shared) -> io::Result<()>
     stream.write_all(&encryption.encrypt_last(reply.encode()))
 }
 
-fn obey(command: &Command, shared: &Shared) -> Reply {
+fn obey(command: &AdminCommand, shared: &Shared) -> Reply {
     let pair = shared.turn.status();
     match command {
-        Command::Status => Reply::json(&StandbyStatus { pair }),
-        Command::Health if pair.role == Role::Active => {
+        AdminCommand::Status => Reply::json(&StandbyStatus { pair }),
+        AdminCommand::Health if pair.role == Role::Active => {
             Reply::trouble(Trouble::Refusing, "waiting for a half of the mirror")
         }
-        Command::Health => Reply::Done("standby"),
-        Command::Metrics => Reply::Metrics(crate::metrics::of_standby(&pair)),
-        Command::Stop => {
+        AdminCommand::Health => Reply::Done("standby"),
+        AdminCommand::Metrics => Reply::Metrics(crate::metrics::of_standby(&pair)),
+        AdminCommand::Stop => {
             let _ = shared.end.send(()); // it may have ended
             Reply::Done("stopped")
         }
-        Command::TakeOver if pair.active.is_none() => {
+        AdminCommand::TakeOver if pair.active.is_none() => {
             let problem = "no active server is known that keeps a lease; see floe status";
             Reply::trouble(Trouble::Conflict, problem)
         }
-        Command::TakeOver => {
+        AdminCommand::TakeOver => {
             shared.turn.want();
             Reply::Done("taking over")
         }

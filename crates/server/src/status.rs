@@ -2,7 +2,7 @@
 //! Prometheus.
 
 mod advice;
-mod tally;
+mod counters;
 mod tiers;
 
 use std::fmt;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::pair::PairStatus;
 
 pub use advice::AdviceStatus;
-pub use tally::{ByProtocol, ClientCounts};
+pub use counters::{ByProtocol, ClientCounts};
 pub use tiers::{
     AdmissionStatus, FreezingStatus, LostPlace, LostStatus, MemoryAdmissionStatus, MemoryStatus,
     MirrorHalfStatus, MirrorTierStatus, OpenedStatus, SheddingDecisionStatus, SheddingStatus,
@@ -25,10 +25,11 @@ pub use tiers::{
 };
 
 pub(crate) use advice::{Counted, Lately, ServiceTimes};
-pub(crate) use tally::{
-    Answered, By, Found, Latencies, Operation, Percentiles, Snapshot, Spread, Tally, VolumeTally,
+pub(crate) use counters::{
+    Answered, By, Found, Latencies, Operation, Percentiles, Snapshot, Spread, ThreadCounters,
+    VolumeCounters,
 };
-pub(crate) use tiers::{SheddingFacts, TierFacts};
+pub(crate) use tiers::{CacheFacts, SheddingFacts};
 
 /// Latencies in microseconds, 0 when there was no request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -206,7 +207,7 @@ pub(crate) struct Facts {
     /// The default one first.
     pub(crate) volumes: Vec<VolumeFacts>,
     /// The tiers, at least one, from the top.
-    pub(crate) tiers: Vec<TierFacts>,
+    pub(crate) tiers: Vec<CacheFacts>,
     pub(crate) started: SystemTime,
     pub(crate) uptime: Duration,
     pub(crate) memory: Option<MemoryFacts>,
@@ -244,7 +245,7 @@ pub(crate) struct Report {
 
 impl Facts {
     /// The first tier, which clients' requests come to.
-    pub(crate) fn top(&self) -> &TierFacts {
+    pub(crate) fn top(&self) -> &CacheFacts {
         &self.tiers[0]
     }
 
@@ -285,7 +286,7 @@ impl Report {
     /// Returns true if the cache device of some tier has been given up, or a mirror lacks a half.
     pub(crate) fn is_degraded(&self) -> bool {
         self.sum.tiers().any(|(stats, _)| stats.degraded_shards > 0)
-            || self.facts.tiers.iter().any(TierFacts::lacks_half)
+            || self.facts.tiers.iter().any(CacheFacts::lacks_half)
     }
 
     /// Counters of the cache as they are published: those of the first tier, but for what is
@@ -302,12 +303,12 @@ impl Report {
         let lowest = &self.sum.lowest().counters;
         cache.counters.backing_read_bytes = lowest.backing_read_bytes;
         cache.counters.backing_write_bytes = lowest.backing_write_bytes;
-        cache.requests.errors += self.sum.tally.clients.requests_refused;
+        cache.requests.errors += self.sum.counters.clients.requests_refused;
         cache
     }
 
     pub(crate) fn status(&self) -> Status {
-        let Snapshot { tally, stats, .. } = &self.sum;
+        let Snapshot { counters, stats, .. } = &self.sum;
         let (facts, top, requests) = (&self.facts, self.facts.top(), &stats.requests);
         let tiers = facts.tiers.iter().zip(self.sum.tiers());
         let admission = |admission: &String| AdmissionStatus::of(admission, stats);
@@ -331,8 +332,8 @@ impl Report {
             requests: RequestStatus {
                 read_hit_ratio: ratio(requests.read_hits, requests.reads),
                 write_hit_ratio: ratio(requests.write_hits, requests.writes),
-                read_latency: tally.latencies(Operation::Read).summary(),
-                write_latency: tally.latencies(Operation::Write).summary(),
+                read_latency: counters.latencies(Operation::Read).summary(),
+                write_latency: counters.latencies(Operation::Write).summary(),
             },
             devices: DeviceStatus {
                 cache_errors: self.sum.cache_errors,
@@ -344,7 +345,7 @@ impl Report {
                 blocks: stats.blocks.iter().copied().map(BlockCount::of).collect(),
             },
             cache: Published(self.cache()),
-            clients: Published(tally.clients),
+            clients: Published(counters.clients),
             memory: facts.memory.as_ref().map(|memory| MemoryStatus::of(memory, stats)),
             admission: top.admission.as_ref().map(admission),
             shedding: facts.shedding.as_ref().map(shedding),
@@ -354,7 +355,7 @@ impl Report {
     }
 
     fn volume(&self, facts: &VolumeFacts) -> VolumeStatus {
-        let answered = self.sum.tally.volume(facts.id).answered;
+        let answered = self.sum.counters.volume(facts.id).answered;
         let users = self.sum.users(facts.id);
         VolumeStatus {
             name: facts.name.clone(),
@@ -371,7 +372,7 @@ impl ThreadStatus {
     fn of(snapshot: &Snapshot) -> Self {
         Self {
             connections: snapshot.connections.total(),
-            requests: snapshot.tally.requests(),
+            requests: snapshot.counters.requests(),
             valid_bytes: snapshot.stats.valid_bytes,
             dirty_bytes: snapshot.stats.dirty_bytes,
             messages: snapshot.traffic.messages,

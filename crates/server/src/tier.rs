@@ -9,8 +9,8 @@ use std::time::Instant;
 use floe_block::{BlockCache, Companion, Exchange, PartJournal, WriteMode};
 use floe_device::{OpenError, Pool, Ring};
 
-use crate::kept::{Keeper, Parts, StartError};
-use crate::status::{OpenedStatus, TierFacts};
+use crate::persistent::{Parts, StartError, SuperblockWriter};
+use crate::status::{CacheFacts, OpenedStatus};
 use crate::volume::DeviceSource;
 
 /// A tier of a server's cache, ready to serve.
@@ -103,7 +103,7 @@ pub(crate) struct KnownTier {
     /// The tier may hold dirty data.
     may_be_dirty: bool,
     /// The superblock writer, of a persistent tier.
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) writer: Option<SuperblockWriter>,
     /// Its cache device.
     pub(crate) source: Arc<dyn DeviceSource>,
     /// The byte of the device at which a volatile tier's data begins.
@@ -138,7 +138,7 @@ pub(crate) fn in_threads(
         evict: config.evict.to_string(),
         cache_bytes,
         opened: cache.opened,
-        keeper: cache.keeper,
+        writer: cache.writer,
         source: Arc::clone(&source),
         data_start: cache.data_start,
         failing: Failing::default(),
@@ -158,18 +158,18 @@ impl KnownTier {
     /// lack, or was ended and its device cannot be told.
     pub(crate) fn companion(&self, may: bool) -> Option<Companion> {
         let Failing { unnoted, retired, .. } = self.failing;
-        let keeper = self.keeper.as_ref().filter(|_| may || unnoted && retired)?;
+        let writer = self.writer.as_ref().filter(|_| may || unnoted && retired)?;
         let passed = unnoted.then_some(retired);
-        Some(Companion { passed, ..keeper.as_companion(&self.name) })
+        Some(Companion { passed, ..writer.as_companion(&self.name) })
     }
 
-    pub(crate) fn facts(&self) -> TierFacts {
-        TierFacts {
+    pub(crate) fn facts(&self) -> CacheFacts {
+        CacheFacts {
             name: self.name.clone(),
             mode: self.mode,
             admission: self.admission.clone(),
             evict: self.evict.clone(),
-            session: self.keeper.as_ref().map(Keeper::session),
+            session: self.writer.as_ref().map(SuperblockWriter::session),
             opened: self.opened.clone(),
             journal_lost: self.failing.journal_lost,
             bypass: self.failing.bypass(),
@@ -191,15 +191,16 @@ pub(crate) fn link<'a>(
 ) -> Result<(), StartError> {
     let mut tiers: Vec<&mut KnownTier> = tiers.collect();
     let all: Vec<_> = tiers.iter().map(|tier| tier.companion(tier.may_be_dirty)).collect();
-    let keepers = |tiers: &mut [&mut KnownTier],
-                   act: &dyn Fn(usize, &mut Keeper) -> Result<(), StartError>| {
-        let mut sound = tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.failing.degraded);
-        sound.try_for_each(|(at, tier)| {
-            tier.keeper.as_mut().map_or(Ok(()), |keeper| act(at, keeper))
-        })
-    };
-    keepers(&mut tiers, &|_, keeper| keeper.announce(stack))?;
-    keepers(&mut tiers, &|at, keeper| keeper.link(stack, others(&all, at)))
+    let writers =
+        |tiers: &mut [&mut KnownTier],
+         act: &dyn Fn(usize, &mut SuperblockWriter) -> Result<(), StartError>| {
+            let mut sound = tiers.iter_mut().enumerate().filter(|(_, tier)| !tier.failing.degraded);
+            sound.try_for_each(|(at, tier)| {
+                tier.writer.as_mut().map_or(Ok(()), |writer| act(at, writer))
+            })
+        };
+    writers(&mut tiers, &|_, writer| writer.announce(stack))?;
+    writers(&mut tiers, &|at, writer| writer.link(stack, others(&all, at)))
 }
 
 /// Returns the entries of all peers of the tier at this place.
@@ -214,15 +215,15 @@ pub(crate) fn others(companions: &[Option<Companion>], at: usize) -> Vec<Compani
 impl KnownTier {
     /// Records in the superblock how much of its data may be old.
     pub(crate) fn note(&mut self) -> Result<(), StartError> {
-        let Self { keeper: Some(keeper), failing, .. } = self else { return Ok(()) };
-        keeper.set_void(failing.degraded, failing.retired)
+        let Self { writer: Some(writer), failing, .. } = self else { return Ok(()) };
+        writer.set_void(failing.degraded, failing.retired)
     }
 
     /// Fails unless its cache device stores and returns data.
     pub(crate) fn try_device(&mut self) -> Result<(), StartError> {
-        match &mut self.keeper {
-            Some(keeper) => keeper.try_device(),
-            None => crate::kept::try_volatile(&Arc::clone(&self.source), self.data_start),
+        match &mut self.writer {
+            Some(writer) => writer.try_device(),
+            None => crate::persistent::try_volatile(&Arc::clone(&self.source), self.data_start),
         }
     }
 }

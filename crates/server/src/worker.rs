@@ -26,18 +26,18 @@ use floe_device::{Device, Ring, Seed, SocketCompletion, Sockets};
 use floe_nbd::export::Exports;
 
 use crate::messages::{
-    Command, Done, Event, Mailbox, Message, Problem, Ticket, TierCommand, TierEvent,
+    CacheEvent, Done, Event, Mailbox, Message, Problem, StackCommand, Ticket, WorkerCommand,
 };
 use crate::offer::Offered;
 use crate::sampler::Sampler;
 use crate::session::{Budget, Common, Session};
 use crate::setup::{ServeError, ServerSetup};
-use crate::status::{Snapshot, Tally};
+use crate::status::{Snapshot, ThreadCounters};
 use crate::tier::{TierKey, TierPart};
 use crate::worker::clients::{Locals, LookedFor, Origin, Origins};
 use crate::worker::handle::WorkerOutbox;
 use crate::worker::sessions::{ClientToken, Sessions};
-use crate::worker::shedding::{Shedding, Valve};
+use crate::worker::shedding::{ShedController, Shedding};
 
 /// Submissions a ring takes at a time.
 pub(crate) const RING_ENTRIES: u32 = 512;
@@ -55,7 +55,7 @@ pub(crate) struct Beginning {
     pub(crate) outbox: WorkerOutbox,
     pub(crate) connections: Arc<AtomicUsize>,
     /// The shed controller, if anything may be shed.
-    pub(crate) valve: Option<Arc<Valve>>,
+    pub(crate) shed_controller: Option<Arc<ShedController>>,
 }
 
 /// Messages to and from a worker.
@@ -86,10 +86,10 @@ pub(crate) struct Worker {
     pub(crate) sessions: Sessions,
     pub(crate) locals: Locals,
     pub(crate) requests: Requests,
-    pub(crate) tally: Tally,
+    pub(crate) counters: ThreadCounters,
     pub(crate) post: Post,
     pub(crate) commands: Commands,
-    pub(crate) watches: TierWatches,
+    pub(crate) watches: CacheWatches,
     shedding: Shedding,
     clean_at: Instant,
     stopped: bool,
@@ -102,7 +102,7 @@ impl Worker {
     /// When a device cannot be opened.
     pub(crate) fn begin(beginning: Beginning) -> Result<Self, ServeError> {
         let Beginning { number, config, tiers, seed, volumes, .. } = beginning;
-        let Beginning { exports, mailbox, outbox, connections, valve, .. } = beginning;
+        let Beginning { exports, mailbox, outbox, connections, shed_controller, .. } = beginning;
         if volumes.iter().any(|it| it.volume.reach.is_local())
             && let Err(error) = floe_ublk::ready_thread()
         {
@@ -119,7 +119,7 @@ impl Worker {
                 "buffers are not registered with the kernel; I/O costs a little more"
             );
         }
-        let watches = TierWatches::new(tiers.iter().map(|tier| tier.key));
+        let watches = CacheWatches::new(tiers.iter().map(|tier| tier.key));
         let mut below: Option<Driver> = None;
         for (at, tier) in tiers.into_iter().enumerate().rev() {
             let memory = if at == 0 { config.memory.clone() } else { None };
@@ -147,11 +147,11 @@ impl Worker {
             sessions: Sessions::new(exports, connections),
             locals: Locals::default(),
             requests: Requests::default(),
-            tally: Tally::default(),
+            counters: ThreadCounters::default(),
             post: Post { mailbox, outbox, wake_up },
             commands: Commands::default(),
             watches,
-            shedding: Shedding::new(valve),
+            shedding: Shedding::new(shed_controller),
             stopped: false,
         })
     }
@@ -234,7 +234,7 @@ impl Worker {
             }
             Message::Adopt(passed) => {
                 self.sessions.adopt(passed, &self.common);
-                self.tally.clients.connections_taken += 1;
+                self.counters.clients.connections_taken += 1;
             }
             Message::Touch(index) => self.sessions.touch(index),
             Message::End => self.sessions.end(self.config.nvme.hands_off, &mut self.sockets),
@@ -245,7 +245,7 @@ impl Worker {
 
     pub(crate) fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot {
-            tally: self.tally.clone(),
+            counters: self.counters.clone(),
             stats: self.driver.top().stats(),
             cache_errors: self.driver.top().device_errors(),
             backing_errors: self.driver.backing_errors(),
@@ -270,7 +270,7 @@ impl Worker {
             self.look_after_commands();
         }
         let now = Instant::now();
-        let served = || self.tally.served();
+        let served = || self.counters.served();
         if let Some(share) = self.shedding.turn(self.post.outbox.worker, served, now) {
             self.driver.top_mut().shed(share);
         }
@@ -301,26 +301,26 @@ impl Worker {
 
 impl Worker {
     /// Carries out a command, or begins to.
-    pub(crate) fn begin_command(&mut self, ticket: Ticket, command: Command) {
+    pub(crate) fn begin_command(&mut self, ticket: Ticket, command: WorkerCommand) {
         let until = Some(Instant::now() + self.config.limits.farewell_time);
         let awaited = match command {
-            Command::Flush(volume, kind) => {
+            WorkerCommand::Flush(volume, kind) => {
                 let flush = Request { volume, kind, offset: 0, len: 0 };
                 return self.submit_for(Origin::Command(ticket), flush, None);
             }
-            Command::ResizeVolume(volume, bytes) => Awaited::Grown { volume, bytes },
-            Command::RetireVolume(volume) => Awaited::Unused { volume, until },
-            Command::RemoveVolume { tier, volume } => Awaited::Idle { tier, volume },
-            Command::Tier(command) => match self.step_with_tier(ticket.number, command) {
+            WorkerCommand::ResizeVolume(volume, bytes) => Awaited::Grown { volume, bytes },
+            WorkerCommand::RetireVolume(volume) => Awaited::Unused { volume, until },
+            WorkerCommand::RemoveVolume { tier, volume } => Awaited::Idle { tier, volume },
+            WorkerCommand::Tier(command) => match self.step_with_tier(ticket.number, command) {
                 Ok(()) => return self.post.outbox.reply(ticket, Ok(Done::Nothing)),
                 Err(awaited) => Awaited::Tier(awaited),
             },
-            Command::Rest => {
+            WorkerCommand::Rest => {
                 self.commands.resting = true;
                 Awaited::Rest
             }
-            Command::NoteRest => Awaited::Noted { begun: false },
-            Command::End => {
+            WorkerCommand::NoteRest => Awaited::Noted { begun: false },
+            WorkerCommand::End => {
                 self.driver.set_timeout(self.config.limits.stop_timeout);
                 self.sessions.end(self.config.nvme.hands_off, &mut self.sockets);
                 self.locals.end();
@@ -335,34 +335,34 @@ impl Worker {
     }
 
     /// Carries out a command that is done at once.
-    fn carry_out(&mut self, command: Command) -> Result<Done, Problem> {
+    fn carry_out(&mut self, command: WorkerCommand) -> Result<Done, Problem> {
         match command {
-            Command::Sample(sampling) => {
+            WorkerCommand::Sample(sampling) => {
                 let touches = self.requests.sampler.take(sampling);
                 let snapshot = Snapshot { touches, ..self.snapshot() };
                 return Ok(Done::Snapshot(Box::new(snapshot)));
             }
-            Command::Snapshot => return Ok(Done::Snapshot(Box::new(self.snapshot()))),
-            Command::OpenVolume { name, source } => {
+            WorkerCommand::Snapshot => return Ok(Done::Snapshot(Box::new(self.snapshot()))),
+            WorkerCommand::OpenVolume { name, source } => {
                 let device = source.open(&self.ring, &self.common.pool);
                 let device = device.map_err(|error| Problem::Other(error.to_string()))?;
                 self.commands.opened.insert(name, device);
             }
-            Command::CloseVolume { name } => {
+            WorkerCommand::CloseVolume { name } => {
                 self.commands.opened.remove(&name); // where it could not be opened there is none
             }
-            Command::AddVolume { name } => {
+            WorkerCommand::AddVolume { name } => {
                 let device = self
                     .commands
                     .opened
                     .remove(&name)
                     .expect("a volume is added after its device is open");
                 let volume = self.driver.add_volume(&name, device);
-                self.tally.forget(volume);
+                self.counters.forget(volume);
                 return Ok(Done::Numbered(self.driver.volume_ids(volume)));
             }
-            Command::Restore => self.watches.restored(&mut self.driver),
-            Command::OpenTier(tier) => self.open_newcomer(*tier)?,
+            WorkerCommand::Restore => self.watches.restored(&mut self.driver),
+            WorkerCommand::OpenTier(tier) => self.open_tier(*tier)?,
             _ => unreachable!("the end of other commands is awaited"),
         }
         Ok(Done::Nothing)
@@ -445,11 +445,11 @@ fn is_busy(error: &io::Error) -> bool {
 
 impl Worker {
     /// Opens the device of a tier to attach.
-    pub(crate) fn open_newcomer(&mut self, tier: TierPart) -> Result<(), Problem> {
+    pub(crate) fn open_tier(&mut self, tier: TierPart) -> Result<(), Problem> {
         let key = tier.key;
         let opened = tier.open(&self.ring, &self.common.pool);
         let tier = opened.map_err(|error| Problem::Other(error.to_string()))?;
-        self.commands.tier_change.newcomer = Some((key, tier));
+        self.commands.tier_change.attaching = Some((key, tier));
         Ok(())
     }
 
@@ -457,41 +457,42 @@ impl Worker {
     pub(crate) fn step_with_tier(
         &mut self,
         number: u32,
-        command: TierCommand,
-    ) -> Result<(), TierAwaited> {
+        command: StackCommand,
+    ) -> Result<(), StackAwaited> {
         match command {
-            TierCommand::LimitDirty { tier, bytes } => self.tier(tier).limit_dirty(bytes),
-            TierCommand::Empty { above, volume } => {
+            StackCommand::LimitDirty { tier, bytes } => self.tier(tier).limit_dirty(bytes),
+            StackCommand::Empty { above, volume } => {
                 let at = self.place(above);
                 self.driver.drain_below(at, volume, number);
-                return Err(TierAwaited::Emptied { above });
+                return Err(StackAwaited::Emptied { above });
             }
-            TierCommand::Quiesce { above } => {
+            StackCommand::Quiesce { above } => {
                 self.commands.tier_change.is_shut = true;
                 self.tier(above).io_gate_mut().shut();
-                return Err(TierAwaited::Quiet { above });
+                return Err(StackAwaited::Quiet { above });
             }
-            TierCommand::Rest { above } => return Err(TierAwaited::Rest { above }),
-            TierCommand::PutIn { above, ids } => {
-                let newcomer = self.commands.tier_change.newcomer.take();
-                let (key, newcomer) = newcomer.expect("a tier is put in after its device is open");
+            StackCommand::Rest { above } => return Err(StackAwaited::Rest { above }),
+            StackCommand::PutIn { above, ids } => {
+                let attaching = self.commands.tier_change.attaching.take();
+                let (key, attaching) =
+                    attaching.expect("a tier is put in after its device is open");
                 let at = self.place(above);
-                self.driver.put_below(at, newcomer, &ids);
+                self.driver.put_below(at, attaching, &ids);
                 self.watches.insert(at + 1, key);
                 self.open_gate(above);
             }
-            TierCommand::TakeOut { above } => {
+            StackCommand::TakeOut { above } => {
                 let at = self.place(above);
                 drop(self.driver.take_below(at));
                 self.watches.remove(at + 1);
                 self.open_gate(above);
             }
-            TierCommand::Dismiss { above } => {
+            StackCommand::Dismiss { above } => {
                 // where its device could not be opened there is none
-                self.commands.tier_change.newcomer = None;
+                self.commands.tier_change.attaching = None;
                 self.open_gate(above);
             }
-            TierCommand::Keep { above, bytes } => {
+            StackCommand::Keep { above, bytes } => {
                 self.tier_below(above).limit_dirty(bytes);
                 self.open_gate(above);
             }
@@ -503,13 +504,13 @@ impl Worker {
     pub(crate) fn tier_step_ended(
         &mut self,
         number: u32,
-        awaited: TierAwaited,
+        awaited: StackAwaited,
     ) -> Option<Result<Done, Problem>> {
         match awaited {
-            TierAwaited::Quiet { above } => {
+            StackAwaited::Quiet { above } => {
                 self.tier(above).io_gate().is_quiet().then_some(Ok(Done::Nothing))
             }
-            TierAwaited::Emptied { above } => {
+            StackAwaited::Emptied { above } => {
                 let mut emptied = std::mem::take(&mut self.commands.tier_change.emptied);
                 self.tier(above).io_gate_mut().take_drained(&mut emptied);
                 let at = emptied.iter().position(|(of, _)| *of == number);
@@ -517,7 +518,7 @@ impl Worker {
                 self.commands.tier_change.emptied = emptied;
                 ended.map(|result| result.map(|()| Done::Nothing).map_err(Problem::Fault))
             }
-            TierAwaited::Rest { above } => {
+            StackAwaited::Rest { above } => {
                 let below = self.tier_below(above);
                 match (below.is_at_rest(), below.cache().condition().has_dirty_data()) {
                     (false, _) => None,
@@ -559,7 +560,7 @@ impl Worker {
 #[derive(Default)]
 pub(crate) struct Commands {
     pub(crate) awaited: Vec<(Ticket, Awaited)>,
-    pub(crate) tier_change: TierChange,
+    pub(crate) tier_change: StackChange,
     /// Devices of volumes to come.
     pub(crate) opened: HashMap<String, Box<dyn Device>>,
     /// The worker begins no work of its own any more, such as cleaning.
@@ -606,7 +607,7 @@ pub(crate) enum Awaited {
     /// `begun`.
     Noted { begun: bool },
     /// A step of attaching or detaching a tier.
-    Tier(TierAwaited),
+    Tier(StackAwaited),
 }
 
 impl Awaited {
@@ -624,7 +625,7 @@ impl Awaited {
 
 /// The condition for the end of a step of attaching or detaching a tier.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum TierAwaited {
+pub(crate) enum StackAwaited {
     /// Nothing is under way below this tier.
     Quiet { above: TierKey },
     /// The tier below this one has written back all its dirty data of a volume.
@@ -635,9 +636,9 @@ pub(crate) enum TierAwaited {
 
 /// A tier that a worker attaches or detaches.
 #[derive(Default)]
-pub(crate) struct TierChange {
+pub(crate) struct StackChange {
     /// The one to attach, its device open.
-    pub(crate) newcomer: Option<(TierKey, Tier)>,
+    pub(crate) attaching: Option<(TierKey, Tier)>,
     /// The I/O gate is shut, and something may be held back.
     pub(crate) is_shut: bool,
     /// Drains of the one to detach that have ended, by ticket.
@@ -646,7 +647,7 @@ pub(crate) struct TierChange {
 
 /// A tier of a worker, and what the control thread knows of it.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TierWatch {
+pub(crate) struct CacheWatch {
     key: TierKey,
     pub(crate) degraded: bool,
     pub(crate) journal_lost: bool,
@@ -657,49 +658,49 @@ pub(crate) struct TierWatch {
     refusing: bool,
 }
 
-impl TierWatch {
+impl CacheWatch {
     pub(crate) fn new(key: TierKey) -> Self {
         let (degraded, journal_lost, emptied, blocked) = (false, false, false, false);
         Self { key, degraded, journal_lost, emptied, blocked, refusing: false }
     }
 
     /// The changes of a tier's cache in this worker; they count as reported.
-    pub(crate) fn events(&mut self, worker: usize, cache: &BlockCache) -> Vec<TierEvent> {
+    pub(crate) fn events(&mut self, worker: usize, cache: &BlockCache) -> Vec<CacheEvent> {
         let condition = cache.condition();
         let mut events = Vec::new();
-        let mut first = |is: bool, reported: &mut bool, event: TierEvent| {
+        let mut first = |is: bool, reported: &mut bool, event: CacheEvent| {
             if is && !std::mem::replace(reported, is) {
                 events.push(event);
             }
         };
-        first(condition.is_degraded(), &mut self.degraded, TierEvent::Degraded);
+        first(condition.is_degraded(), &mut self.degraded, CacheEvent::Degraded);
         if condition.has_lost_journal() {
-            first(true, &mut self.journal_lost, TierEvent::JournalLost);
+            first(true, &mut self.journal_lost, CacheEvent::JournalLost);
             let emptied = condition.is_bypassed() && !self.emptied && condition.is_emptied();
-            first(emptied, &mut self.emptied, TierEvent::Emptied { worker });
+            first(emptied, &mut self.emptied, CacheEvent::Emptied { worker });
             let blocked = condition.is_blocked();
-            first(blocked, &mut self.blocked, TierEvent::Blocked);
+            first(blocked, &mut self.blocked, CacheEvent::Blocked);
             self.blocked = blocked;
         }
         // A device that fails now and then is never degraded, and refuses what cannot be read.
         let refusing = condition.is_refusing();
         if refusing != std::mem::replace(&mut self.refusing, refusing) {
-            events.push(TierEvent::Refusing { worker, refusing });
+            events.push(CacheEvent::Refusing { worker, refusing });
         }
         events
     }
 }
 
 /// The watches over all tiers of a worker, from the top.
-pub(crate) struct TierWatches {
-    list: Vec<TierWatch>,
+pub(crate) struct CacheWatches {
+    list: Vec<CacheWatch>,
     /// Empty but for its memory.
     newly_lost: Vec<(VolumeId, Sectors)>,
 }
 
-impl TierWatches {
+impl CacheWatches {
     pub(crate) fn new(keys: impl Iterator<Item = TierKey>) -> Self {
-        Self { list: keys.map(TierWatch::new).collect(), newly_lost: Vec::new() }
+        Self { list: keys.map(CacheWatch::new).collect(), newly_lost: Vec::new() }
     }
 
     /// Returns the position of a tier, from the top; `None` when it is not there any more.
@@ -708,12 +709,12 @@ impl TierWatches {
     }
 
     /// Returns the watch over a tier, unless that is not there any more.
-    pub(crate) fn of(&mut self, key: TierKey) -> Option<&mut TierWatch> {
+    pub(crate) fn of(&mut self, key: TierKey) -> Option<&mut CacheWatch> {
         self.list.iter_mut().find(|watch| watch.key == key)
     }
 
     pub(crate) fn insert(&mut self, at: usize, key: TierKey) {
-        self.list.insert(at, TierWatch::new(key));
+        self.list.insert(at, CacheWatch::new(key));
     }
 
     pub(crate) fn remove(&mut self, at: usize) {
@@ -737,7 +738,7 @@ impl TierWatches {
                 outbox.send(Event::Tier(watch.key, event));
             }
             for (volume, run) in self.newly_lost.drain(..) {
-                outbox.send(Event::Tier(watch.key, TierEvent::DataLost { volume, run }));
+                outbox.send(Event::Tier(watch.key, CacheEvent::DataLost { volume, run }));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! The reference of settings in the documentation, made from the declarations.
 
-use floe_server::config::{Kind, ServerConfig, Setting, VolumeConfig};
+use floe_server::config::{ServerConfig, Setting, SettingKind, VolumeConfig};
 
 /// Returns a word as code, and a phrase as it is.
 fn shown(text: &str) -> String {
@@ -16,7 +16,7 @@ fn shown(text: &str) -> String {
 fn row(setting: &Setting) -> String {
     let name = setting.name();
     let value = match (setting.kind, setting.unit) {
-        (Kind::Flag, _) => "`true` or `false`".to_owned(),
+        (SettingKind::Flag, _) => "`true` or `false`".to_owned(),
         (_, "") => format!("`{}`", setting.value),
         (_, unit) => format!("`{}`, {unit}", setting.value),
     };

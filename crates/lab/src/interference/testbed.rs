@@ -14,7 +14,7 @@ use floe_device::{
     Action, Completion, Device, OpenError, Operation, Pool, Ring, RingError, Role, Slice, Spec,
 };
 use floe_server::DeviceSource;
-use floe_server::kept::{Holds, StartError, holds};
+use floe_server::persistent::{Holds, StartError, holds};
 use hdrhistogram::Histogram;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::status::Tally;
+use crate::status::ThreadCounters;
 use crate::warnings::{Complaint, Warnings};
 
 /// The acceptor's memory of clients that it took or sent away.
@@ -16,7 +16,7 @@ pub(crate) struct Entrance {
     /// log.
     crowded: bool,
     pub(crate) warnings: Warnings,
-    pub(crate) tally: Tally,
+    pub(crate) counters: ThreadCounters,
 }
 
 impl Entrance {
@@ -44,7 +44,7 @@ impl Entrance {
         if is_first && self.warnings.count(Complaint::TooMany, Instant::now()) {
             tracing::warn!(connections, "{}", Complaint::TooMany.text());
         }
-        self.tally.clients.connections_refused += 1;
+        self.counters.clients.connections_refused += 1;
     }
 }
 

@@ -10,8 +10,10 @@ use crate::live::{EVENTS_HEAD, History, Sample, Update, WhatIf, event};
 use crate::offer::facts;
 use crate::sampler::Sampling;
 use crate::setup::ServerSetup;
-use crate::status::{Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Status, Tally};
-use crate::worker::shedding::Valve;
+use crate::status::{
+    Facts, Lately, MemoryFacts, Report, ServiceTimes, Snapshot, Status, ThreadCounters,
+};
+use crate::worker::shedding::ShedController;
 
 /// The other facts of a report, beside counters and volumes.
 pub(crate) struct Reporting {
@@ -25,11 +27,15 @@ pub(crate) struct Reporting {
     /// The history of the live page.
     pub(crate) feed: Feed,
     /// The shed controller, if anything may be shed.
-    valve: Option<Arc<Valve>>,
+    shed_controller: Option<Arc<ShedController>>,
 }
 
 impl Reporting {
-    pub(crate) fn new(config: &ServerSetup, threads: usize, valve: Option<Arc<Valve>>) -> Self {
+    pub(crate) fn new(
+        config: &ServerSetup,
+        threads: usize,
+        shed_controller: Option<Arc<ShedController>>,
+    ) -> Self {
         Self {
             begun: Instant::now(),
             started: SystemTime::now(),
@@ -37,19 +43,19 @@ impl Reporting {
             lately: Lately::default(),
             live_lately: Lately::default(),
             feed: Feed::new(config.limits.sample_interval, threads),
-            valve,
+            shed_controller,
         }
     }
 
-    /// A report of these counters; `tally` has those of the acceptor.
+    /// A report of these counters; `counters` has those of the acceptor.
     pub(crate) fn report(
         &mut self,
         config: &ServerSetup,
         state: &State,
-        tally: &Tally,
+        counters: &ThreadCounters,
         snapshots: Vec<Snapshot>,
     ) -> Report {
-        let mut report = self.without_advice(config, state, tally, snapshots);
+        let mut report = self.without_advice(config, state, counters, snapshots);
         report.advise(&mut self.lately, processor_time());
         report
     }
@@ -59,10 +65,10 @@ impl Reporting {
         &mut self,
         config: &ServerSetup,
         state: &State,
-        tally: &Tally,
+        counters: &ThreadCounters,
         snapshots: Vec<Snapshot>,
     ) -> Report {
-        let mut report = self.without_advice(config, state, tally, snapshots);
+        let mut report = self.without_advice(config, state, counters, snapshots);
         report.advise(&mut self.live_lately, processor_time());
         report
     }
@@ -71,7 +77,7 @@ impl Reporting {
         &self,
         config: &ServerSetup,
         state: &State,
-        tally: &Tally,
+        counters: &ThreadCounters,
         snapshots: Vec<Snapshot>,
     ) -> Report {
         let facts = Facts {
@@ -84,13 +90,13 @@ impl Reporting {
                 usage: tier.usage(),
                 freezing: tier.freezing(),
             }),
-            shedding: self.valve.as_ref().map(|valve| valve.facts()),
+            shedding: self.shed_controller.as_ref().map(|shed_controller| shed_controller.facts()),
             service: self.service.clone(),
             log_lines_dropped: (config.log_lines_dropped)(),
             pair: config.turn.as_ref().map(|turn| turn.status()),
         };
         let mut report = Report::new(facts, snapshots);
-        report.sum.tally += tally;
+        report.sum.counters += counters;
         report
     }
 }
@@ -148,7 +154,7 @@ impl Feed {
         let smallest = report.sum.stats.blocks.first();
         self.what_if.count_blocks_of(smallest.map_or(4096, |(block_bytes, _)| *block_bytes));
         let touches = report.threads.iter_mut().map(|thread| std::mem::take(&mut thread.touches));
-        self.what_if.take(touches.collect(), report.sum.tally.found, report.facts.uptime);
+        self.what_if.take(touches.collect(), report.sum.counters.found, report.facts.uptime);
         let status = self.status.insert(report.status());
         let point = self.history.add(Sample::of(report))?;
         let what_if = self.what_if.outlook(report.facts.top().size_bytes);

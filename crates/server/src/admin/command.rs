@@ -17,7 +17,7 @@ pub(crate) const REPLACING: &str = "replacing";
 
 /// A command of an admin client.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) enum Command {
+pub(crate) enum AdminCommand {
     /// The live page.
     Page,
     /// The stream of events that the live page shows.
@@ -152,7 +152,7 @@ pub struct NewTier {
     pub discard_dirty: bool,
 }
 
-impl Command {
+impl AdminCommand {
     /// Returns whether the command changes nothing.
     pub(super) fn only_reads(&self) -> bool {
         matches!(

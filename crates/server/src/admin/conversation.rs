@@ -6,7 +6,7 @@ use std::sync::Arc;
 use httparse::Status as Parsed;
 
 use super::access::{Access, Trust, values};
-use super::command::{Command, Reply, Trouble};
+use super::command::{AdminCommand, Reply, Trouble};
 
 /// Longest request head that is read; Floe's clients send a few dozen bytes.
 const HEAD_MAX_BYTES: usize = 8 << 10;
@@ -23,7 +23,7 @@ pub(crate) enum Heard {
     /// The request is not complete.
     More,
     /// Carry out the command and answer.
-    Command(Command),
+    Command(AdminCommand),
     /// Answer this and hang up.
     Refusal(Reply),
 }
@@ -56,7 +56,7 @@ impl Conversation {
         }
     }
 
-    fn understand(&self) -> Result<Option<Command>, Reply> {
+    fn understand(&self) -> Result<Option<AdminCommand>, Reply> {
         let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
         let mut request = httparse::Request::new(&mut headers);
         let head_bytes = match request.parse(&self.received) {
@@ -81,7 +81,7 @@ impl Conversation {
             return Ok(None);
         };
         let (method, path) = (request.method.unwrap_or(""), request.path.unwrap_or(""));
-        let command = Command::understand(method, path, body)?;
+        let command = AdminCommand::understand(method, path, body)?;
         match trust {
             Trust::Reading { token_given } if !command.only_reads() => {
                 Err(self.access.refusal(token_given))
@@ -139,12 +139,12 @@ mod tests {
         let mut conversation = Conversation::default();
         assert_eq!(conversation.hear(b"GET /sta"), Heard::More);
         assert_eq!(conversation.hear(b"tus HTTP/1.1\r\nHost: a\r\n"), Heard::More);
-        assert_eq!(conversation.hear(b"\r\n"), Heard::Command(Command::Status));
+        assert_eq!(conversation.hear(b"\r\n"), Heard::Command(AdminCommand::Status));
         let request = with_body("POST", "/volumes/a/resize", r#"{"size_bytes": 4096}"#);
         let mut conversation = Conversation::default();
         let (last, first) = request.split_last().unwrap();
         first.iter().for_each(|byte| assert_eq!(conversation.hear(&[*byte]), Heard::More));
-        let resize = Command::ResizeVolume { name: "a".into(), size_bytes: Some(4096) };
+        let resize = AdminCommand::ResizeVolume { name: "a".into(), size_bytes: Some(4096) };
         assert_eq!(conversation.hear(&[*last]), Heard::Command(resize));
     }
 
@@ -155,25 +155,28 @@ mod tests {
             other => panic!("{other:?}"),
         };
         let plain = |line: &str| command(format!("{line} HTTP/1.1\r\n\r\n").as_bytes());
-        assert_eq!(plain("GET /metrics"), Command::Metrics);
-        assert_eq!((plain("GET /"), plain("GET /events")), (Command::Page, Command::Events));
-        assert_eq!(plain("GET /healthz?verbose"), Command::Health);
-        assert_eq!(plain("POST /cache/restore"), Command::RestoreCache);
-        assert_eq!(plain("GET /volumes"), Command::ListVolumes);
+        assert_eq!(plain("GET /metrics"), AdminCommand::Metrics);
+        assert_eq!(
+            (plain("GET /"), plain("GET /events")),
+            (AdminCommand::Page, AdminCommand::Events)
+        );
+        assert_eq!(plain("GET /healthz?verbose"), AdminCommand::Health);
+        assert_eq!(plain("POST /cache/restore"), AdminCommand::RestoreCache);
+        assert_eq!(plain("GET /volumes"), AdminCommand::ListVolumes);
         let name = "a/b c".to_owned();
         assert_eq!(
             plain("DELETE /volumes/a%2Fb%20c"),
-            Command::RemoveVolume { name: name.clone(), force: false }
+            AdminCommand::RemoveVolume { name: name.clone(), force: false }
         );
-        let force = Command::RemoveVolume { name: name.clone(), force: true };
+        let force = AdminCommand::RemoveVolume { name: name.clone(), force: true };
         assert_eq!(plain("DELETE /volumes/a%2Fb%20c?force"), force);
         assert_eq!(
             plain("POST /volumes/a%2fb%20c/resize"),
-            Command::ResizeVolume { name, size_bytes: None }
+            AdminCommand::ResizeVolume { name, size_bytes: None }
         );
         let ana = with_body("POST", "/volumes/a/ana", r#"{"state": "inaccessible"}"#);
         let state = AnaState::Inaccessible;
-        assert_eq!(command(&ana), Command::SetAccess { name: "a".into(), state });
+        assert_eq!(command(&ana), AdminCommand::SetAccess { name: "a".into(), state });
         let add =
             command(&with_body("POST", "/volumes", r#"{"name": "a", "backing": "memory:4MiB"}"#));
         let addition = Addition {
@@ -182,7 +185,7 @@ mod tests {
             read_only: false,
             description: String::new(),
         };
-        assert_eq!(add, Command::AddVolume(Box::new(addition)));
+        assert_eq!(add, AdminCommand::AddVolume(Box::new(addition)));
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub struct Setting {
     /// `floe replay` has it too.
     pub replayed: bool,
     /// The kind of its value.
-    pub kind: Kind,
+    pub kind: SettingKind,
     /// It takes several values.
     pub is_list: bool,
 }
@@ -53,13 +53,13 @@ pub(crate) struct Form {
     pub(crate) unit: &'static str,
     /// The forms that there are.
     pub(crate) forms: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: SettingKind,
     pub(crate) is_list: bool,
 }
 
 /// The kind of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum SettingKind {
     /// A text.
     Text,
     /// A whole number.
@@ -111,7 +111,7 @@ impl Setting {
         for (before, text, after) in
             [(" (", forms, ")"), (" [example: ", example, "]"), (" [default: ", default, "]")]
         {
-            if !text.is_empty() && self.kind != Kind::Flag {
+            if !text.is_empty() && self.kind != SettingKind::Flag {
                 help = help + before + text + after;
             }
         }

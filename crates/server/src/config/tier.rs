@@ -12,7 +12,7 @@ use floe_device::{MemoryLimit, Spec, SpecError};
 use floe_policy::admission::Admission;
 use serde::Deserialize;
 
-use super::declare::{Kind, Setting, read_given};
+use super::declare::{Setting, SettingKind, read_given};
 use super::place::{TableRef, Wrong};
 use super::value::{Bytes, Percent};
 use super::{Table, TierConfig};
@@ -48,7 +48,7 @@ fn own_settings() -> impl Iterator<Item = &'static Setting> {
 /// Returns the settings that the text of a tier may have, as help and errors list them.
 pub fn own_forms() -> Vec<String> {
     let form = |setting: &Setting| match (setting.kind, setting.value) {
-        (Kind::Flag, _) => setting.name(),
+        (SettingKind::Flag, _) => setting.name(),
         // A comma ends the setting, so sizes are joined as the paths of a stripe are.
         (_, "LIST") => format!("{}=SIZE+SIZE", setting.name()),
         (_, value) => format!("{}={value}", setting.name()),
@@ -160,7 +160,7 @@ impl TierConfig {
     }
 
     /// Returns whether its content outlasts the server.
-    pub fn is_kept(&self) -> bool {
+    pub fn is_persistent(&self) -> bool {
         !self.volatile && !self.cache().is_memory()
     }
 
@@ -176,7 +176,7 @@ impl TierConfig {
             gate: Gate { admission: self.admit.clone().unwrap_or_default(), above_bytes },
             evict: self.evict.clone().unwrap_or_default(),
             memory,
-            kept: self.is_kept(),
+            kept: self.is_persistent(),
         }
     }
 

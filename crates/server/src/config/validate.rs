@@ -540,7 +540,7 @@ impl ServerConfig {
             format!("standby is for images of Ceph (rbd:) that are written; {name:?} is none")
         } else if self.volume.iter().any(|volume| volume.reach().is_local()) {
             "standby is for volumes that clients reach; this one is attached".to_owned()
-        } else if let Some(tier) = own().find(|tier| tier.is_kept()) {
+        } else if let Some(tier) = own().find(|tier| tier.is_persistent()) {
             let cache = tier.cache();
             format!(
                 "cache {cache} outlives the server, and would be old when it takes over; give \
@@ -591,7 +591,7 @@ impl ServerConfig {
 
 /// Returns whether both servers of a pair have the tier: it is on a mirror of both, and is kept.
 fn is_shared(tier: &TierConfig) -> bool {
-    tier.is_kept() && tier.cache().local_half().is_some()
+    tier.is_persistent() && tier.cache().local_half().is_some()
 }
 
 impl ServingConfig {

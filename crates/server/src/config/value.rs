@@ -12,7 +12,7 @@ use floe_nvme::target::subsystem::{NqnError, check_nqn};
 use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
 use serde::{Serialize, Serializer};
 
-use super::declare::{Flag, Form, Kind, Number, Text};
+use super::declare::{Flag, Form, Number, SettingKind, Text};
 use crate::admin::AdminChoice;
 use crate::listener::ListenAddress;
 use crate::tls::TlsMode;
@@ -102,7 +102,8 @@ impl<T: Scalar> Value for Option<Vec<T>> {
 }
 
 impl Value for bool {
-    const FORM: Form = Form { value: "", unit: "", forms: "", kind: Kind::Flag, is_list: false };
+    const FORM: Form =
+        Form { value: "", unit: "", forms: "", kind: SettingKind::Flag, is_list: false };
 
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_bool(Flag)
@@ -138,7 +139,8 @@ impl Value for u64 {
 }
 
 impl Scalar for u64 {
-    const FORM: Form = Form { value: "N", unit: "", forms: "", kind: Kind::Number, is_list: false };
+    const FORM: Form =
+        Form { value: "N", unit: "", forms: "", kind: SettingKind::Number, is_list: false };
 
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_u64(Number)
@@ -161,7 +163,7 @@ macro_rules! texts {
                 value: $value,
                 unit: $unit,
                 forms: $forms,
-                kind: Kind::Text,
+                kind: SettingKind::Text,
                 is_list: false,
             };
 

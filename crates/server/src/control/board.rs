@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::admin::{Reply, Trouble};
 use crate::offer::{Offer, Offered};
-use crate::status::{Snapshot, TierFacts};
+use crate::status::{CacheFacts, Snapshot};
 use crate::tier::KnownTier;
 
 /// All clients are served, and the server needs attention.
@@ -20,7 +20,7 @@ pub(crate) struct Board(Mutex<Arc<State>>);
 pub(crate) struct State {
     /// Also those that are leaving.
     pub(crate) volumes: Vec<Offered>,
-    pub(crate) tiers: Vec<TierFacts>,
+    pub(crate) tiers: Vec<CacheFacts>,
     /// The reply of `/healthz`, as far as the control thread knows.
     health: Reply,
 }
@@ -60,7 +60,7 @@ impl State {
     /// Returns whether a mirror is degraded. Mirrors are asked for their halves now: they change
     /// without the control thread.
     pub(crate) fn lacks_half(&self) -> bool {
-        self.tiers.iter().any(TierFacts::lacks_half)
+        self.tiers.iter().any(CacheFacts::lacks_half)
     }
 }
 

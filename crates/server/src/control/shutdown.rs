@@ -7,10 +7,10 @@ use floe_block::{Companion, Kind, VolumeId};
 use super::{Control, Wait, beside, beside_the_end};
 use crate::admin::{Reply, Trouble};
 use crate::control::board::Dirty;
-use crate::kept::{Keeper, StartError};
-use crate::messages::{Command, Notice, Problem};
+use crate::messages::{Notice, Problem, WorkerCommand};
 use crate::notify;
 use crate::offer::{Offered, facts};
+use crate::persistent::{StartError, SuperblockWriter};
 use crate::setup::ServeError;
 use crate::status::{LostStatus, Snapshot};
 use crate::tier::{KnownTier, others};
@@ -38,10 +38,10 @@ pub(crate) fn shutdown(mut control: Control) -> Result<Closing, ServeError> {
     }
     // Clients have all their answers, or are broken off with. A thread that does not answer does
     // not keep the others from making durable what they have.
-    let quiet = control.ask_all(Wait::Long, || Command::End).map(drop);
+    let quiet = control.ask_all(Wait::Long, || WorkerCommand::End).map(drop);
     let flushed = control.flush(Wait::Long, control.offer.ids(), Kind::Flush);
-    let resting = control.ask_all(Wait::Long, || Command::Rest).map(drop);
-    let noted = control.ask_all(Wait::Long, || Command::NoteRest).map(drop);
+    let resting = control.ask_all(Wait::Long, || WorkerCommand::Rest).map(drop);
+    let noted = control.ask_all(Wait::Long, || WorkerCommand::NoteRest).map(drop);
     let snapshots = control.snapshots(Wait::Long);
     let looked = snapshots.as_ref().map(drop).map_err(Problem::clone);
     let ended = [flushed, quiet, resting, noted, looked].into_iter().fold(Ok(()), Result::and);
@@ -116,7 +116,7 @@ pub(crate) struct Closing {
 
 /// A tier that is in order, and the backing devices of its volumes.
 struct InOrder {
-    keeper: Keeper,
+    writer: SuperblockWriter,
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
     /// Peer tiers that hold dirty data.
     companions: Vec<Companion>,
@@ -134,12 +134,12 @@ impl Closing {
         let all = tiers.iter().zip(&dirty.tiers);
         let all: Vec<_> = all.map(|(tier, bytes)| tier.companion(*bytes > 0)).collect();
         let in_order = |(at, tier): (usize, KnownTier)| {
-            let keeper =
-                tier.keeper.filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
+            let writer =
+                tier.writer.filter(|_| !tier.failing.degraded && !tier.failing.journal_lost)?;
             let backings = volumes.iter().map(|it| (it.ids[at], Arc::clone(&it.volume.backing)));
             let (backings, companions) = (backings.collect(), others(&all, at));
             let dirty_bytes = dirty.tiers.get(at).copied().unwrap_or_default();
-            Some(InOrder { keeper, backings, companions, dirty_bytes })
+            Some(InOrder { writer, backings, companions, dirty_bytes })
         };
         Self { in_order: tiers.into_iter().enumerate().filter_map(in_order).collect(), lost }
     }
@@ -157,7 +157,7 @@ impl Closing {
         let ended = self
             .in_order
             .into_iter()
-            .map(|it| it.keeper.end(&it.backings, Some(it.companions), it.dirty_bytes));
+            .map(|it| it.writer.end(&it.backings, Some(it.companions), it.dirty_bytes));
         ended.fold(Ok(()), Result::and)
     }
 }

@@ -10,9 +10,9 @@ use floe_block::{Exchange, Kind, VolumeId};
 
 use super::{Control, Wait, beside};
 use crate::admin::{AllowedPaths, NewTier, Reply, Trouble};
-use crate::kept::Consent;
-use crate::messages::{Command, Message, Problem, TierCommand};
-use crate::tier::open::TierOrder;
+use crate::messages::{Message, Problem, StackCommand, WorkerCommand};
+use crate::persistent::ForceFlags;
+use crate::tier::open::CacheMaker;
 use crate::tier::{TierKey, in_threads, link};
 
 /// The longest that requests of clients wait at the I/O gate for those below it. Attaching or
@@ -34,11 +34,11 @@ pub(crate) fn attach_tier(
         let above_bytes =
             control.tiers[..at].iter().map(|tier| tier.cache_bytes).sum::<u64>() + memory;
         let volumes = control.offer.all().iter().map(|offered| offered.volume.clone()).collect();
-        let consent = Consent { initialise, discard_dirty, ..Consent::default() };
+        let force = ForceFlags { initialise, discard_dirty, ..ForceFlags::default() };
         let threads = control.workers.len();
         let (state, devices) = (control.config.state.clone(), Arc::clone(&control.config.devices));
         let order =
-            TierOrder { spec, consent, threads, above_bytes, paths, volumes, state, devices };
+            CacheMaker { spec, force, threads, above_bytes, paths, volumes, state, devices };
         let made = beside(control, move || order.make()).map_err(Problem::into_reply)?;
         made.map_err(|error| {
             let trouble = if error.is_failure { Trouble::Failed } else { Trouble::Conflict };
@@ -54,13 +54,14 @@ pub(crate) fn attach_tier(
 
     // Every worker opens the device.
     let open = parts.into_iter().enumerate();
-    let open = open.map(|(worker, part)| (worker, Command::OpenTier(Box::new(part)))).collect();
+    let open =
+        open.map(|(worker, part)| (worker, WorkerCommand::OpenTier(Box::new(part)))).collect();
     if let Err(problem) = control.ask(Wait::UntilEnd, open) {
         return Err(dismiss(control, above, problem));
     }
 
     // Nothing is under way at its place.
-    let quiesce = || Command::Tier(TierCommand::Quiesce { above });
+    let quiesce = || WorkerCommand::Tier(StackCommand::Quiesce { above });
     if let Err(problem) = control.ask_all(Wait::AtMost(GATE_TIME), quiesce) {
         return Err(dismiss(control, above, problem));
     }
@@ -91,7 +92,7 @@ pub(crate) fn attach_tier(
     });
 
     // It is put in, and there is no way back but to detach it: also a worker that is late will.
-    let put_in = || Command::Tier(TierCommand::PutIn { above, ids: Arc::clone(&ids) });
+    let put_in = || WorkerCommand::Tier(StackCommand::PutIn { above, ids: Arc::clone(&ids) });
     let put_in = control.ask_all(Wait::Long, put_in);
     let (name, bytes) = (&control.tiers[at].name, control.tiers[at].cache_bytes);
     tracing::info!(tier = at, %name, bytes, "tier added");
@@ -106,7 +107,7 @@ pub(crate) fn attach_tier(
 /// Undoes all steps before a tier is put in: workers close its device and open the I/O gate.
 fn dismiss(control: &mut Control, above: TierKey, problem: Problem) -> Reply {
     // The first problem is what counts.
-    let _ = control.ask_all(Wait::Long, || Command::Tier(TierCommand::Dismiss { above }));
+    let _ = control.ask_all(Wait::Long, || WorkerCommand::Tier(StackCommand::Dismiss { above }));
     Reply::trouble(Trouble::Failed, problem.to_string())
 }
 
@@ -152,7 +153,7 @@ pub(crate) fn detach_tier(control: &mut Control, number: usize) -> Result<Reply,
     // It leaves nothing on its device, for its data will be old: then it is taken out.
     let vacated = vacate(control, number);
     let taken_out = control.ask_all(Wait::Long, || {
-        Command::Tier(TierCommand::TakeOut { above }) // also a worker that is late will
+        WorkerCommand::Tier(StackCommand::TakeOut { above }) // also a worker that is late will
     });
     let gone = control.tiers.remove(number);
     control.renumber(|offered| {
@@ -173,13 +174,13 @@ fn clean(
     tier: TierKey,
     above: TierKey,
 ) -> Result<(), Problem> {
-    let limit = || Command::Tier(TierCommand::LimitDirty { tier, bytes: 0 });
+    let limit = || WorkerCommand::Tier(StackCommand::LimitDirty { tier, bytes: 0 });
     control.ask_all(Wait::UntilEnd, limit)?;
     empty(control, Wait::UntilEnd, number, above)?;
     let gate = Wait::AtMost(GATE_TIME);
-    control.ask_all(gate, || Command::Tier(TierCommand::Quiesce { above }))?;
+    control.ask_all(gate, || WorkerCommand::Tier(StackCommand::Quiesce { above }))?;
     empty(control, gate, number, above)?;
-    control.ask_all(gate, || Command::Tier(TierCommand::Rest { above })).map(drop)
+    control.ask_all(gate, || WorkerCommand::Tier(StackCommand::Rest { above })).map(drop)
 }
 
 /// Makes a worker clean a tier's dirty data of all volumes, by their numbers in the tier above it.
@@ -187,7 +188,7 @@ fn clean(
 fn empty(control: &mut Control, wait: Wait, number: usize, above: TierKey) -> Result<(), Problem> {
     let ids = control.offer.all().iter().map(|offered| offered.ids[number - 1]);
     let volumes: Vec<VolumeId> = ids.collect();
-    let empty = |volume| Command::Tier(TierCommand::Empty { above, volume });
+    let empty = |volume| WorkerCommand::Tier(StackCommand::Empty { above, volume });
     let workers = (0..control.workers.len()).cycle();
     control.ask(wait, workers.zip(volumes.into_iter().map(empty)).collect()).map(drop)
 }
@@ -197,7 +198,8 @@ fn empty(control: &mut Control, wait: Wait, number: usize, above: TierKey) -> Re
 fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem) -> Reply {
     let bytes = control.tiers[number].most_dirty_bytes.unwrap_or(u64::MAX);
     // The first problem is what counts.
-    let _ = control.ask_all(Wait::Long, || Command::Tier(TierCommand::Keep { above, bytes }));
+    let _ =
+        control.ask_all(Wait::Long, || WorkerCommand::Tier(StackCommand::Keep { above, bytes }));
     Reply::trouble(
         Trouble::Failed,
         format!("tier {number} stays, since it could not bring down what only it has: {problem}"),
@@ -207,21 +209,21 @@ fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem)
 /// Empties the device of a detached persistent tier: later writes bypass it and make its content
 /// old.
 fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
-    let Some(keeper) = control.tiers[number].keeper.take() else { return Ok(()) };
-    keeper.note_clean();
+    let Some(writer) = control.tiers[number].writer.take() else { return Ok(()) };
+    writer.note_clean();
     // The peer tiers forget it before its device may be reused.
     let linked = link(control.stack, control.tiers.iter_mut());
     // A tier whose device has failed may still accept its superblock.
     let given_up = control.tiers.iter().filter(|tier| tier.failing.degraded);
-    let peers = given_up.filter_map(|tier| tier.keeper.as_ref());
-    let forgotten = peers.map(|peer| peer.forget_companion(&keeper)).fold(Ok(()), Result::and);
+    let peers = given_up.filter_map(|tier| tier.writer.as_ref());
+    let forgotten = peers.map(|peer| peer.forget_companion(&writer)).fold(Ok(()), Result::and);
     let unlinked = linked.and(forgotten).map_err(|error| {
         format!(
             "the tier is removed, but others could not be told so, and will ask for it at the next \
              start: {error}"
         )
     });
-    let vacated = keeper.vacate().map_err(|error| {
+    let vacated = writer.vacate().map_err(|error| {
         format!(
             "the tier is removed, but its device could not be told so: {error}; do not serve it \
              again without --initialise"
@@ -262,7 +264,7 @@ pub(crate) fn restore(control: &mut Control) -> Result<Reply, Reply> {
     // They are used again, unless a worker says otherwise from here on.
     control.tiers.iter_mut().for_each(|tier| tier.failing.degraded = false);
     let failed = |problem: String| Reply::trouble(Trouble::Failed, problem);
-    let restored = control.ask_all(Wait::Long, || Command::Restore);
+    let restored = control.ask_all(Wait::Long, || WorkerCommand::Restore);
     restored.map_err(|problem| failed(problem.to_string()))?;
     tracing::info!("the cache device is used again");
     // Data that could not be read is read to be written back: only that shows that it can be.

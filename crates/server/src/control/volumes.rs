@@ -7,9 +7,9 @@ use floe_device::Role;
 
 use super::{Control, Wait, beside};
 use crate::admin::{Addition, AllowedPaths, AnaState, Reply, Trouble};
-use crate::kept::{Keeper, without};
-use crate::messages::{Command, Done, Event, Problem};
+use crate::messages::{Done, Event, Problem, WorkerCommand};
 use crate::offer::{Offered, absent, present};
+use crate::persistent::{SuperblockWriter, without};
 use crate::status::ByProtocol;
 use crate::volume::{Reach, Volume};
 
@@ -29,7 +29,7 @@ pub(crate) fn add_volume(
     offerable.map_err(|error| Reply::trouble(Trouble::Input, error.to_string()))?;
 
     let ids: Vec<_> =
-        control.tiers.iter().filter_map(|tier| Some(tier.keeper.as_ref()?.id())).collect();
+        control.tiers.iter().filter_map(|tier| Some(tier.writer.as_ref()?.id())).collect();
     if let Some(state) = &control.config.state {
         let missing = without(state, std::slice::from_ref(&volume), &ids, |_| false);
         let missing =
@@ -39,15 +39,16 @@ pub(crate) fn add_volume(
 
     // Every worker opens the device.
     let name = volume.name.clone();
-    let open = || Command::OpenVolume { name: name.clone(), source: Arc::clone(&volume.backing) };
+    let open =
+        || WorkerCommand::OpenVolume { name: name.clone(), source: Arc::clone(&volume.backing) };
     if let Err(problem) = control.ask_all(Wait::UntilEnd, open) {
         // Undo: those that have it open close it. The first problem is what counts.
-        let _ = control.ask_all(Wait::Long, || Command::CloseVolume { name: name.clone() });
+        let _ = control.ask_all(Wait::Long, || WorkerCommand::CloseVolume { name: name.clone() });
         return Err(problem.into_reply());
     }
 
     // They add it, and number it alike.
-    let added = control.ask_all(Wait::Long, || Command::AddVolume { name: name.clone() });
+    let added = control.ask_all(Wait::Long, || WorkerCommand::AddVolume { name: name.clone() });
     let ids = match added.map_err(Problem::into_reply)?.pop() {
         Some(Done::Numbered(ids)) => ids,
         other => unreachable!("workers number the volume they add, not {other:?}"),
@@ -58,7 +59,7 @@ pub(crate) fn add_volume(
     if control.is_persistent() {
         let drained = control.flush(Wait::UntilEnd, vec![ids[0]], Kind::Drain);
         let known = match drained {
-            Ok(()) => control.write_down(&ids, |keeper, id| keeper.add(id, &volume)),
+            Ok(()) => control.write_down(&ids, |writer, id| writer.add(id, &volume)),
             Err(problem) => Err(problem.to_string()),
         };
         if let Err(problem) = known {
@@ -131,7 +132,7 @@ pub(crate) fn remove_volume(
     // clients that hang.
     set_leaving(control, id, true);
     let cleaned = control
-        .ask_all(Wait::Long, || Command::RetireVolume(id))
+        .ask_all(Wait::Long, || WorkerCommand::RetireVolume(id))
         .and_then(|_| control.flush(Wait::Long, vec![id], Kind::Drain))
         .and_then(|()| forget(control, 0, id));
     if let Err(problem) = cleaned {
@@ -154,7 +155,7 @@ pub(crate) fn remove_volume(
     let removed = control.offer.change(|volumes| volumes.retain(|offered| offered.id != id));
     removed.expect("a part of what can be offered can be");
     tracing::info!(volume = %name, "volume removed");
-    match control.write_down(&ids, Keeper::remove) {
+    match control.write_down(&ids, SuperblockWriter::remove) {
         Ok(()) => Ok(Reply::Done("removed")),
         Err(problem) => {
             Err(Reply::trouble(Trouble::Failed, format!("the volume is removed, but {problem}")))
@@ -164,7 +165,7 @@ pub(crate) fn remove_volume(
 
 /// Makes all workers forget a volume in one tier.
 pub(crate) fn forget(control: &mut Control, tier: usize, volume: VolumeId) -> Result<(), Problem> {
-    control.ask_all(Wait::Long, || Command::RemoveVolume { tier, volume }).map(drop)
+    control.ask_all(Wait::Long, || WorkerCommand::RemoveVolume { tier, volume }).map(drop)
 }
 
 fn set_leaving(control: &mut Control, id: VolumeId, leaving: bool) {
@@ -235,10 +236,10 @@ pub(crate) fn resize_volume(
     }
     // There is no undo: a volume that has grown in some workers reads as its device does, and its
     // clients see the new size only in the end.
-    let grown = control.ask_all(Wait::Long, || Command::ResizeVolume(id, bytes));
+    let grown = control.ask_all(Wait::Long, || WorkerCommand::ResizeVolume(id, bytes));
     grown.map_err(Problem::into_reply)?;
     let failed = |problem: String| Reply::trouble(Trouble::Failed, problem);
-    control.write_down(&ids, |keeper, id| keeper.resize(id, there)).map_err(failed)?;
+    control.write_down(&ids, |writer, id| writer.resize(id, there)).map_err(failed)?;
     let offer = control.change_volume(id, |offered| offered.bytes = bytes);
     offer.map_err(|error| failed(error.to_string()))?;
     tracing::info!(volume = name, bytes, "volume resized");

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::status::{
-    Answered, By, Latencies, Operation, Percentiles, Report, Spread, Tally, VolumeTally,
+    Answered, By, Latencies, Operation, Percentiles, Report, Spread, ThreadCounters, VolumeCounters,
 };
 
 /// Most tiers kept apart.
@@ -30,7 +30,7 @@ pub(crate) struct Flow {
 
 /// A tier in an interval. Ratios are `None` where nothing was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub(crate) struct TierPoint {
+pub(crate) struct CachePoint {
     read_hit_ratio: Option<f32>,
     write_hit_ratio: Option<f32>,
     dirty_bytes: u64,
@@ -83,13 +83,13 @@ pub(crate) struct Point {
     /// Latencies of reads answered from memory, by the tier at the top, and below it.
     by: [SpreadPoint; 3],
     /// From the top.
-    tiers: Box<[TierPoint]>,
+    tiers: Box<[CachePoint]>,
     volumes: Box<[VolumePoint]>,
 }
 
 /// Counters of a tier since the start.
 #[derive(Debug, Clone, Copy, Default)]
-struct TierCounts {
+struct CacheCounts {
     reads: u64,
     read_hits: u64,
     writes: u64,
@@ -118,7 +118,7 @@ pub(crate) struct Sample {
     memory_dirty_bytes: u64,
     /// Latencies of reads answered from memory, by the tier at the top, and below it.
     by: [Spread; 3],
-    tiers: Vec<TierCounts>,
+    tiers: Vec<CacheCounts>,
     volumes: Vec<(Arc<str>, VolumeCounts)>,
 }
 
@@ -126,7 +126,7 @@ impl Sample {
     /// Takes the counters of a report.
     pub(crate) fn of(report: &Report) -> Self {
         let (facts, sum) = (&report.facts, &report.sum);
-        let tiers = sum.tiers().take(MOST_TIERS).map(|(stats, _)| TierCounts {
+        let tiers = sum.tiers().take(MOST_TIERS).map(|(stats, _)| CacheCounts {
             reads: stats.requests.reads,
             read_hits: stats.requests.read_hits,
             writes: stats.requests.writes,
@@ -134,22 +134,22 @@ impl Sample {
             dirty_bytes: stats.dirty_bytes,
         });
         let volumes = facts.volumes.iter().take(MOST_VOLUMES).map(|volume| {
-            let VolumeTally { answered, hits } = sum.tally.volume(volume.id);
+            let VolumeCounters { answered, hits } = sum.counters.volume(volume.id);
             let answered =
                 [Operation::Read, Operation::Write].map(|operation| answered[operation as usize]);
-            let spreads = sum.tally.spread(volume.id);
+            let spreads = sum.counters.spread(volume.id);
             (Arc::from(volume.name.as_str()), VolumeCounts { answered, hits, spreads })
         });
         Self {
             uptime: facts.uptime,
             at: SystemTime::now(),
-            read: sum.tally.latencies(Operation::Read).clone(),
-            write: sum.tally.latencies(Operation::Write).clone(),
+            read: sum.counters.latencies(Operation::Read).clone(),
+            write: sum.counters.latencies(Operation::Write).clone(),
             read_bytes: sum.stats.requests.read_bytes,
             write_bytes: sum.stats.requests.write_bytes,
             memory_hits: facts.memory.as_ref().map(|_| sum.stats.memory_hits),
             memory_dirty_bytes: sum.stats.held_bytes,
-            by: by(&sum.tally),
+            by: by(&sum.counters),
             tiers: tiers.collect(),
             volumes: volumes.collect(),
         }
@@ -177,7 +177,7 @@ impl Sample {
         let reads = self.read.count().saturating_sub(before.read.count());
         let tiers = self.tiers.iter().enumerate().map(|(at, now)| {
             let then = before.tiers.get(at).copied().unwrap_or_default();
-            TierPoint {
+            CachePoint {
                 read_hit_ratio: share((now.read_hits, then.read_hits), (now.reads, then.reads)),
                 write_hit_ratio: share(
                     (now.write_hits, then.write_hits),
@@ -225,8 +225,8 @@ impl Sample {
 }
 
 /// Returns the latencies of reads answered from memory, by the tier at the top, and below it.
-fn by(tally: &Tally) -> [Spread; 3] {
-    let [memory, top, below] = [By::Memory, By::Top, By::Below].map(|by| tally.read_by(by));
+fn by(counters: &ThreadCounters) -> [Spread; 3] {
+    let [memory, top, below] = [By::Memory, By::Top, By::Below].map(|by| counters.read_by(by));
     [memory.clone(), top.since(memory), below.clone()]
 }
 
@@ -270,7 +270,7 @@ mod tests {
                 memory_hits: None,
                 memory_dirty_bytes: 0,
                 by: Default::default(),
-                tiers: vec![TierCounts { reads: requests, ..TierCounts::default() }; MOST_TIERS],
+                tiers: vec![CacheCounts { reads: requests, ..CacheCounts::default() }; MOST_TIERS],
                 volumes: (0..MOST_VOLUMES)
                     .map(|it| (format!("volume {it}").into(), counts.clone()))
                     .collect(),
@@ -288,18 +288,18 @@ mod tests {
     #[test]
     fn a_point_tells_of_its_interval_alone() {
         let ms = Duration::from_millis;
-        let mut tally = Tally::default();
-        let at = |tally: &Tally, seconds, hits| Sample {
-            read: tally.latencies(Operation::Read).clone(),
-            tiers: vec![TierCounts { reads: 4 * hits, read_hits: hits, ..TierCounts::default() }],
+        let mut counters = ThreadCounters::default();
+        let at = |counters: &ThreadCounters, seconds, hits| Sample {
+            read: counters.latencies(Operation::Read).clone(),
+            tiers: vec![CacheCounts { reads: 4 * hits, read_hits: hits, ..CacheCounts::default() }],
             volumes: Vec::new(),
             ..Sample::crowded(Duration::from_secs(seconds), hits)
         };
         let mut answer = |latency, times| {
             for _ in 0..times {
-                tally.answered(VolumeId(0), Operation::Read, 4096, latency, true);
+                counters.answered(VolumeId(0), Operation::Read, 4096, latency, true);
             }
-            tally.clone()
+            counters.clone()
         };
         let before = at(&answer(ms(100), 1000), 10, 7);
         let after = at(&answer(ms(1), 50), 20, 27);

@@ -10,7 +10,9 @@ use floe_block::{
 
 use super::*;
 use crate::protocol::ProtocolName;
-use crate::status::{Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot, TierFacts};
+use crate::status::{
+    CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot,
+};
 
 /// A page read as strictly as Prometheus does: families with help and type first, each name once,
 /// no sample twice.
@@ -92,7 +94,7 @@ fn report(volumes: &[&str], threads: Vec<Snapshot>) -> Report {
     };
     let facts = Facts {
         volumes: volumes.iter().enumerate().map(volume).collect(),
-        tiers: vec![TierFacts {
+        tiers: vec![CacheFacts {
             name: "memory:1MiB".into(),
             mode: WriteMode::Back,
             admission: Some("obp:target=0.1".to_owned()),
@@ -153,8 +155,8 @@ fn what_was_counted_is_found_under_its_labels() {
         ..Snapshot::default()
     };
     let us = Duration::from_micros;
-    thread.tally.answered(VolumeId(0), Operation::Read, 4096, us(20), true);
-    thread.tally.answered(VolumeId(1), Operation::Read, 4096, us(3000), false);
+    thread.counters.answered(VolumeId(0), Operation::Read, 4096, us(20), true);
+    thread.counters.answered(VolumeId(1), Operation::Read, 4096, us(3000), false);
     thread.connected(ProtocolName::Nbd, vec![VolumeId(1)]);
     let mut report = report(&["floe", "odd \"name\" \\ \n"], vec![thread.clone(), thread]);
     let asked =
@@ -203,7 +205,13 @@ fn advice_is_there_when_something_was_read() {
     };
     assert!(!of(&thread).types.contains_key("floe_p_star"));
     for _ in 0..100 {
-        thread.tally.answered(VolumeId(0), Operation::Read, 4096, Duration::from_millis(1), true);
+        thread.counters.answered(
+            VolumeId(0),
+            Operation::Read,
+            4096,
+            Duration::from_millis(1),
+            true,
+        );
     }
     thread.stats.memory_hits = 90;
     let read = of(&thread);
@@ -217,7 +225,7 @@ fn advice_is_there_when_something_was_read() {
 fn a_histogram_counts_up_to_each_bound() {
     let mut thread = Snapshot::default();
     for us in [5, 20, 20, 30_000, 20_000_000] {
-        thread.tally.answered(VolumeId(0), Operation::Write, 1, Duration::from_micros(us), true);
+        thread.counters.answered(VolumeId(0), Operation::Write, 1, Duration::from_micros(us), true);
     }
     let read = Read::page(&render(&report(&["floe"], vec![thread])));
     let name = "floe_request_duration_seconds";
@@ -260,7 +268,7 @@ fn full_report() -> Report {
     stats.memory_hits = 1;
     for operation in Operation::ALL {
         let latency = Duration::from_millis(1);
-        thread.tally.answered(VolumeId(0), operation, 4096, latency, true);
+        thread.counters.answered(VolumeId(0), operation, 4096, latency, true);
     }
     let mut report = report(&["floe"], vec![thread]);
     let (at, reason) = (Duration::from_secs(1), "it paid".to_owned());

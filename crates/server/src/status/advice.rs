@@ -89,15 +89,15 @@ counters! {
 impl Counted {
     /// Takes the sum of all threads' counts, `uptime` after the start.
     pub(crate) fn of(sum: &Snapshot, uptime: Duration, processor: Duration) -> Self {
-        let latencies = sum.tally.latencies(Operation::Read);
+        let latencies = sum.counters.latencies(Operation::Read);
         Self {
             time: uptime,
-            requests: sum.tally.requests(),
+            requests: sum.counters.requests(),
             reads: latencies.count(),
             memory_hits: sum.stats.memory_hits,
             cache_hits: sum.stats.requests.read_hits,
             reading: latencies.sum(),
-            from_memory: sum.tally.from_memory,
+            from_memory: sum.counters.from_memory,
             processor: processor.saturating_sub(sum.spun),
             cleaned_bytes: sum.stats.counters.cleaned_bytes,
         }

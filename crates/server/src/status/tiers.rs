@@ -96,7 +96,7 @@ impl TierStatus {
 
 /// Properties of a tier that all threads share.
 #[derive(Debug, Clone)]
-pub(crate) struct TierFacts {
+pub(crate) struct CacheFacts {
     pub(crate) name: String,
     pub(crate) mode: WriteMode,
     pub(crate) admission: Option<String>,
@@ -109,7 +109,7 @@ pub(crate) struct TierFacts {
     pub(crate) mirror: Option<MirrorWatch>,
 }
 
-impl TierFacts {
+impl CacheFacts {
     /// Returns whether it is a mirror that lacks a half, or whose witness cannot be told of one.
     pub(crate) fn lacks_half(&self) -> bool {
         let status = self.mirror.as_ref().and_then(MirrorWatch::status);

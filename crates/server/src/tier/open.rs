@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::fmt::Debug;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -11,9 +12,9 @@ use floe_device::{FolderWitness, MirrorStatus, OpenError, Role, Witness};
 
 use crate::admin::AllowedPaths;
 use crate::config::{ServerConfig, TierConfig};
-use crate::kept::{
-    Consent, Parts, Peered, Ready, StartError, StateDir, Wishes, claim, company, examine,
-    may_claim, missing, volatile_data_start,
+use crate::persistent::{
+    ForceFlags, OpenOptions, Parts, Peered, Ready, StartError, StateDir, check_peers, claim,
+    examine, may_claim, missing, volatile_data_start,
 };
 use crate::tier::Tier;
 use crate::volume::{DeviceSource, Volume};
@@ -31,19 +32,19 @@ const GROUPS_A_LARGE_SHARD: u64 = 64;
 #[derive(Debug)]
 pub struct PreparedTiers {
     /// Each with its file and line, for errors.
-    tiers: Vec<(TierConfig, How, String)>,
-    consent: Consent,
+    tiers: Vec<(TierConfig, CachePlan, String)>,
+    force: ForceFlags,
     state: Option<StateDir>,
 }
 
 #[derive(Debug)]
-enum How {
-    Kept(Box<Wishes>),
+enum CachePlan {
+    Kept(Box<OpenOptions>),
     Volatile {
         caches: Vec<BlockCache>,
         /// The byte of a file or disk at which the data begins.
         data_start: u64,
-        consent: Consent,
+        force: ForceFlags,
     },
 }
 
@@ -51,11 +52,11 @@ impl PreparedTiers {
     /// Checks the tiers of validated settings. `memory` is the tier above them.
     ///
     /// # Errors
-    /// When a tier cannot be made so, or `consent` fits none.
+    /// When a tier cannot be made so, or `force` fits none.
     pub fn new(
         config: &ServerConfig,
         memory: Option<&MemoryTier>,
-        consent: Consent,
+        force: ForceFlags,
         state: Option<StateDir>,
     ) -> Result<Self, TierError> {
         let is_state = |path: &&PathBuf| state.as_ref().is_some_and(|state| state.has(path));
@@ -68,13 +69,14 @@ impl PreparedTiers {
                 return Err(TierError::usage(problem).at(&config.before_cache(at)));
             }
         }
-        let needed = Consent { initialise: false, ..consent } != Consent::default();
-        let is_for = |tier: &TierConfig| tier.is_kept() || !needed && !tier.cache().is_memory();
+        let needed = ForceFlags { initialise: false, ..force } != ForceFlags::default();
+        let is_for =
+            |tier: &TierConfig| tier.is_persistent() || !needed && !tier.cache().is_memory();
         // Without a persistent tier --discard-dirty may still be about one that is missing.
         let may_miss =
-            state.is_some() && consent == Consent { discard_dirty: true, ..Consent::default() };
-        if consent != Consent::default() && !may_miss && !config.tiers().any(is_for) {
-            return Err(TierError::usage(FOR_KEPT));
+            state.is_some() && force == ForceFlags { discard_dirty: true, ..ForceFlags::default() };
+        if force != ForceFlags::default() && !may_miss && !config.tiers().any(is_for) {
+            return Err(TierError::usage(FOR_PERSISTENT));
         }
         let above = memory.map_or(Memory::None, MemoryTier::config);
         // Memory is above the first tier only; the tier above a lower one holds data for it, too.
@@ -85,14 +87,14 @@ impl PreparedTiers {
         let several = tiers.len() > 1;
         // With several tiers all need shards for the same number of threads.
         let fewer_threads = config.serving.threads.is_none() && !several;
-        let lowest = tiers.iter().rposition(|tier| tier.is_kept());
+        let lowest = tiers.iter().rposition(|tier| tier.is_persistent());
         let tier = |(at, (tier, memory)): (usize, (TierConfig, Memory))| {
             let config = tier.config(memory, above_bytes);
             above_bytes += tier.cache_bytes();
-            let mut how = How::new(&tier, config, threads, fewer_threads, consent)
+            let mut how = CachePlan::new(&tier, config, threads, fewer_threads, force)
                 .map_err(|error| in_tier(error, &tier, several).at(&before(at)))?;
-            if let How::Kept(wishes) = &mut how {
-                (wishes.lowest, wishes.state) = (lowest == Some(at), state.clone());
+            if let CachePlan::Kept(options) = &mut how {
+                (options.lowest, options.state) = (lowest == Some(at), state.clone());
             }
             Ok((tier, how, before(at)))
         };
@@ -103,7 +105,7 @@ impl PreparedTiers {
             .enumerate()
             .map(tier)
             .collect::<Result<_, TierError>>()?;
-        Ok(Self { tiers, consent, state })
+        Ok(Self { tiers, force, state })
     }
 
     /// Opens the tiers on their devices, which `devices` opens. `progress` receives the bytes of a
@@ -117,10 +119,11 @@ impl PreparedTiers {
         devices: &dyn CacheDevices,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Vec<Tier>, TierError> {
-        let Self { tiers, consent, state } = self;
+        let Self { tiers, force, state } = self;
         let witness = witness(volumes, state.as_ref());
         let several = tiers.len() > 1;
-        if let Some(state) = state.as_ref().filter(|_| tiers.iter().any(|it| it.0.is_kept())) {
+        if let Some(state) = state.as_ref().filter(|_| tiers.iter().any(|it| it.0.is_persistent()))
+        {
             state.try_out().map_err(|refusal| refused(refusal.into()))?;
         }
         // A cache that is missing is found before a file is made in its place.
@@ -136,12 +139,12 @@ impl PreparedTiers {
             Ok::<_, TierError>(())
         };
         prepare(&is_made, &mut sources)?;
-        let kept = tiers.iter().zip(&sources).filter(|((plan, ..), _)| plan.is_kept());
+        let kept = tiers.iter().zip(&sources).filter(|((plan, ..), _)| plan.is_persistent());
         let kept: Vec<_> = kept.filter_map(|(_, source)| source.clone()).collect();
-        let missing = missing(state.as_ref(), volumes, &kept, consent).map_err(refused)?;
-        let discards = consent.discard_dirty || consent.accept_backing;
-        if discards && !missing.is_dirty() && !tiers.iter().any(|(plan, ..)| plan.is_kept()) {
-            return Err(TierError::usage(FOR_KEPT));
+        let missing = missing(state.as_ref(), volumes, &kept, force).map_err(refused)?;
+        let discards = force.discard_dirty || force.accept_backing;
+        if discards && !missing.is_dirty() && !tiers.iter().any(|(plan, ..)| plan.is_persistent()) {
+            return Err(TierError::usage(FOR_PERSISTENT));
         }
         prepare(&|plan| !is_made(plan), &mut sources)?;
         let sources = sources.into_iter().map(|source| source.expect("all are open"));
@@ -150,17 +153,17 @@ impl PreparedTiers {
             .zip(sources)
             .map(|((plan, how, _), source)| (plan, how, source))
             .collect();
-        let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_kept()).collect();
+        let mut kept: Vec<_> = tiers.iter_mut().filter(|(plan, ..)| plan.is_persistent()).collect();
         let sources =
             kept.iter().map(|(plan, _, source)| (plan.cache().to_string(), Arc::clone(source)));
-        let peered = company(&sources.collect::<Vec<_>>(), consent)
+        let peered = check_peers(&sources.collect::<Vec<_>>(), force)
             .map_err(|(at, error)| in_tier(refused(error), &kept[at].0, several))?;
         for ((_, how, _), peered) in kept.iter_mut().zip(peered) {
-            if let How::Kept(wishes) = how {
-                wishes.peered = peered;
+            if let CachePlan::Kept(options) = how {
+                options.peered = peered;
             }
         }
-        let examine = |(plan, how, source): (TierConfig, How, _)| {
+        let examine = |(plan, how, source): (TierConfig, CachePlan, _)| {
             let examined = how.examine(&source, volumes, progress);
             let examined = examined.map_err(|error| in_tier(error, &plan, several))?;
             Ok((plan, examined, source))
@@ -175,7 +178,7 @@ impl PreparedTiers {
 }
 
 /// The complaint about permissions that no cache needs.
-const FOR_KEPT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a \
+const FOR_PERSISTENT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a \
                         cache that is kept";
 
 /// Returns whether the device of a tier has been made: a file with a length, a disk, or anything on
@@ -195,7 +198,7 @@ fn is_made(plan: &TierConfig) -> bool {
 /// A tier that was examined, with nothing changed.
 enum Examined {
     Kept(Box<Ready>),
-    Volatile { caches: Vec<BlockCache>, data_start: u64, consent: Consent },
+    Volatile { caches: Vec<BlockCache>, data_start: u64, force: ForceFlags },
 }
 
 impl Examined {
@@ -203,13 +206,14 @@ impl Examined {
     fn begin(self, plan: &TierConfig, source: Arc<dyn DeviceSource>) -> Result<Tier, TierError> {
         let mut cache = match self {
             Self::Kept(ready) => ready.begin().map_err(refused)?,
-            Self::Volatile { caches, data_start, consent } => {
+            Self::Volatile { caches, data_start, force } => {
                 if data_start > 0 {
-                    claim(&source, consent).map_err(refused)?;
+                    claim(&source, force).map_err(refused)?;
                 }
                 Parts::volatile(caches).with_data_at(data_start)
             }
         };
+        keep_from_others(plan.cache().paths());
         let cache_bytes = cache.used_bytes(plan.cache_bytes());
         if let Some(most) = plan.most_dirty_of(cache_bytes) {
             cache.limit_dirty(most);
@@ -218,21 +222,21 @@ impl Examined {
     }
 }
 
-impl How {
+impl CachePlan {
     fn new(
         tier: &TierConfig,
         config: Config,
         threads: usize,
         fewer_threads: bool,
-        consent: Consent,
+        force: ForceFlags,
     ) -> Result<Self, TierError> {
-        if !tier.is_kept() {
+        if !tier.is_persistent() {
             let on_disk = !tier.cache().is_memory();
             let data_start = if on_disk { volatile_data_start(&config.sizes) } else { 0 };
             let config =
                 Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
             let caches = BlockCache::parts(config, threads).map_err(TierError::usage)?;
-            return Ok(Self::Volatile { caches, data_start, consent });
+            return Ok(Self::Volatile { caches, data_start, force });
         }
         let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
         if tier.cache().paths().iter().any(|path| !path.exists()) {
@@ -245,7 +249,7 @@ impl How {
             };
             BlockCache::parts(config, threads).map_err(TierError::usage)?;
         }
-        Ok(Self::Kept(Box::new(Wishes {
+        Ok(Self::Kept(Box::new(OpenOptions {
             sizes: tier.block_sizes.clone(),
             shards: tier.shards,
             config,
@@ -256,7 +260,7 @@ impl How {
             joins: false,
             lowest: false,
             state: None,
-            consent,
+            force,
         })))
     }
 
@@ -268,15 +272,15 @@ impl How {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Examined, TierError> {
         Ok(match self {
-            Self::Kept(wishes) => {
-                let ready = examine(source, volumes, &wishes, progress).map_err(refused)?;
+            Self::Kept(options) => {
+                let ready = examine(source, volumes, &options, progress).map_err(refused)?;
                 Examined::Kept(Box::new(ready))
             }
-            Self::Volatile { caches, data_start, consent } => {
+            Self::Volatile { caches, data_start, force } => {
                 if data_start > 0 {
-                    may_claim(source, consent).map_err(refused)?;
+                    may_claim(source, force).map_err(refused)?;
                 }
-                Examined::Volatile { caches, data_start, consent }
+                Examined::Volatile { caches, data_start, force }
             }
         })
     }
@@ -284,11 +288,11 @@ impl How {
 
 /// A tier that is to be made for a running server.
 #[derive(Debug)]
-pub(crate) struct TierOrder {
+pub(crate) struct CacheMaker {
     /// Its device and settings, as users write them.
     pub(crate) spec: String,
     /// The user's permissions to lose or overwrite data on its device.
-    pub(crate) consent: Consent,
+    pub(crate) force: ForceFlags,
     /// Number of worker threads: it needs as many parts.
     pub(crate) threads: usize,
     /// Bytes that the tiers above it hold.
@@ -302,19 +306,19 @@ pub(crate) struct TierOrder {
     pub(crate) devices: Arc<dyn CacheDevices>,
 }
 
-impl TierOrder {
+impl CacheMaker {
     /// Opens the tier's device and makes its parts, empty. It may take long.
     ///
     /// # Errors
     /// The reason for which there can be no such tier.
     pub(crate) fn make(self) -> Result<Tier, TierError> {
-        let Self { spec, consent, threads, above_bytes, paths, volumes, state, devices } = self;
+        let Self { spec, force, threads, above_bytes, paths, volumes, state, devices } = self;
         let make = || {
             let tier = TierConfig::of(&spec, &paths).map_err(TierError::usage)?;
             let config = tier.config(Memory::None, above_bytes);
-            let mut how = How::new(&tier, config, threads, false, consent)?;
-            if let How::Kept(wishes) = &mut how {
-                (wishes.joins, wishes.state) = (true, state.clone());
+            let mut how = CachePlan::new(&tier, config, threads, false, force)?;
+            if let CachePlan::Kept(options) = &mut how {
+                (options.joins, options.state) = (true, state.clone());
             }
             let witness = witness(&volumes, state.as_ref());
             let source = device(&tier, &*devices, witness.as_ref())?;
@@ -390,6 +394,29 @@ fn device(
     Ok(source)
 }
 
+/// Takes the permissions of other users from the files of a cache. Earlier versions made them readable
+/// for all. Block devices keep theirs, which udev sets.
+fn keep_from_others(paths: &[PathBuf]) {
+    for path in paths {
+        let Ok(data) = std::fs::metadata(path) else { continue };
+        let mode = data.permissions().mode() & 0o777;
+        if !data.is_file() || mode & 0o007 == 0 {
+            continue;
+        }
+        let (file, mode) = (path.display(), format!("{mode:o}"));
+        match std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)) {
+            Ok(()) => tracing::warn!(
+                %file, mode,
+                "other users could read the cache's file; it has mode 600 now"
+            ),
+            Err(error) => tracing::warn!(
+                %file, mode, %error,
+                "other users can read the cache's file; chmod 600 it"
+            ),
+        }
+    }
+}
+
 /// Returns the witness of mirrors that name none: an image among the volumes, or else the state
 /// directory.
 fn witness(volumes: &[Volume], state: Option<&StateDir>) -> Option<Arc<dyn Witness>> {
@@ -461,6 +488,46 @@ fn log_changes() -> impl Fn(&MirrorStatus) + Send + 'static {
         let knew = before.as_ref().is_some_and(|before| before.witness_error.is_some());
         if let Some(error) = status.witness_error.as_ref().filter(|_| !knew) {
             tracing::error!(%error, "the witness of the mirror does not take its generation");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+
+    use super::*;
+
+    const MIB: usize = 1 << 20;
+
+    /// Opens a tier on this file, as at the start of a server.
+    fn open(file: &std::path::Path) -> Result<Vec<Tier>, TierError> {
+        let text =
+            format!("cache = {file:?}\n[[volume]]\nname = \"disk\"\nbacking = \"memory:1MiB\"\n");
+        let config = ServerConfig::from_text(&text).expect("good settings");
+        let tiers = PreparedTiers::new(&config, None, ForceFlags::default(), None)?;
+        tiers.open(&[], &NamedDevices, &mut |_, _| {})
+    }
+
+    fn mode_of(file: &std::path::Path) -> u32 {
+        file.metadata().expect("it is there").permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_cache_file_that_others_can_read_is_taken_from_them_at_the_start() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("cache");
+        for (content, before, after) in [
+            (vec![0; 64 * MIB], 0o644, 0o600),
+            (vec![0; 64 * MIB], 0o640, 0o640),
+            (vec![7; 64 * MIB], 0o644, 0o644),
+        ] {
+            let is_foreign = content[0] != 0;
+            std::fs::write(&file, content).expect("there is room");
+            std::fs::set_permissions(&file, Permissions::from_mode(before)).expect("it is ours");
+            let opened = open(&file);
+            assert_eq!(opened.is_err(), is_foreign, "{opened:?}");
+            assert_eq!(mode_of(&file), after, "from {before:o}");
         }
     }
 }

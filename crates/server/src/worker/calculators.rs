@@ -17,14 +17,14 @@ use crate::messages::{Mailbox, Message};
 const NICE: i32 = 10;
 
 /// A calculation, and the session that waits for it.
-struct Order {
+struct QueuedCalculation {
     calculation: Calculation,
     mailbox: Arc<Mailbox<Message>>,
     session: u32,
 }
 
 #[derive(Default)]
-struct Orders {
+struct CalculationQueue {
     /// By their cost, and then in their order.
     queue: Mutex<Queue>,
     come: Condvar,
@@ -32,17 +32,17 @@ struct Orders {
 
 #[derive(Default)]
 struct Queue {
-    orders: BTreeMap<(usize, u64), Order>,
+    orders: BTreeMap<(usize, u64), QueuedCalculation>,
     taken: u64,
 }
 
-static ORDERS: LazyLock<Option<Arc<Orders>>> = LazyLock::new(|| {
-    let orders = Arc::new(Orders::default());
+static ORDERS: LazyLock<Option<Arc<CalculationQueue>>> = LazyLock::new(|| {
+    let orders = Arc::new(CalculationQueue::default());
     let own = Arc::clone(&orders);
     let run = move || {
         let _ = rustix::process::nice(NICE); // without it the thread is as important as others
         loop {
-            let Order { calculation, mailbox, session } = own.next();
+            let QueuedCalculation { calculation, mailbox, session } = own.next();
             calculation.run();
             mailbox.post(Message::Touch(session));
         }
@@ -51,8 +51,8 @@ static ORDERS: LazyLock<Option<Arc<Orders>>> = LazyLock::new(|| {
     thread.is_ok().then_some(orders)
 });
 
-impl Orders {
-    fn put(&self, order: Order) {
+impl CalculationQueue {
+    fn put(&self, order: QueuedCalculation) {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         let number = queue.taken;
         queue.taken += 1;
@@ -60,7 +60,7 @@ impl Orders {
         self.come.notify_one();
     }
 
-    fn next(&self) -> Order {
+    fn next(&self) -> QueuedCalculation {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match queue.orders.pop_first() {
@@ -74,7 +74,7 @@ impl Orders {
 /// Has a calculation done, and the session touched that waits for it. The session may have ended,
 /// and another one have its number: to be touched harms none.
 pub(crate) fn calculate(calculation: Calculation, mailbox: &Arc<Mailbox<Message>>, session: u32) {
-    let order = Order { calculation, mailbox: Arc::clone(mailbox), session };
+    let order = QueuedCalculation { calculation, mailbox: Arc::clone(mailbox), session };
     match &*ORDERS {
         Some(orders) => orders.put(order),
         None => {

@@ -35,7 +35,7 @@ impl Worker {
         let _ = sockopt::set_tcp_keepidle(&socket, KEEPALIVE_IDLE);
         let _ = sockopt::set_tcp_keepintvl(&socket, KEEPALIVE_INTERVAL);
         let Some(index) = self.sessions.begin(socket, protocol, &self.common) else { return };
-        self.tally.clients.connections_taken += 1;
+        self.counters.clients.connections_taken += 1;
         tracing::debug!(thread = self.post.outbox.worker, client = index, "connected");
     }
 
@@ -114,7 +114,7 @@ impl Worker {
                 }
                 Ok(Some(Want::Pause | Want::End) | None) => break,
                 Err(error @ SessionError::Tls(_)) => {
-                    self.tally.clients.clients_hung_up_on += 1;
+                    self.counters.clients.clients_hung_up_on += 1;
                     self.sessions.warn(
                         self.post.outbox.worker,
                         Complaint::NotTrusted,
@@ -125,7 +125,7 @@ impl Worker {
                     break; // it is told so
                 }
                 Err(error) => {
-                    self.tally.clients.clients_hung_up_on += 1;
+                    self.counters.clients.clients_hung_up_on += 1;
                     let complaint = match error.is_distrust() {
                         true => Complaint::NotTrusted,
                         false => Complaint::BrokeProtocol,
@@ -141,7 +141,7 @@ impl Worker {
         if let Some(calculation) = self.sessions[index].take_calculation() {
             calculate(calculation, &self.post.mailbox, index);
         }
-        self.tally.clients.requests_refused += self.sessions[index].take_refused();
+        self.counters.clients.requests_refused += self.sessions[index].take_refused();
         if self.common.budget.is_waited_for() {
             self.sessions.watch(now);
         }
@@ -212,7 +212,7 @@ impl Worker {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
                 let latency = now.elapsed();
-                self.tally.found_in_memory(latency);
+                self.counters.found_in_memory(latency);
                 self.note(&request.to_cache(), latency, true, true);
                 self.sessions[index].reply(&request, Ok(Some(payload)));
             } else {
@@ -285,9 +285,9 @@ impl Worker {
     /// Counts a request that is answered.
     pub(crate) fn note(&mut self, wanted: &CacheRequest, latency: Duration, well: bool, hit: bool) {
         let (volume, operation, bytes) = (wanted.volume, Operation::of(wanted.kind), wanted.len);
-        self.tally.answered(volume, operation, bytes, latency, well);
+        self.counters.answered(volume, operation, bytes, latency, well);
         if well && matches!(operation, Operation::Read | Operation::Write) {
-            self.tally.found(volume, operation, latency, hit);
+            self.counters.found(volume, operation, latency, hit);
             let reads = operation == Operation::Read;
             self.requests.sampler.note(volume, wanted.offset, bytes, reads);
         }
@@ -333,7 +333,7 @@ impl Worker {
             again |= self.sessions[index].is_watched();
             self.sessions[index].leave_the_line_if_slow(now);
             if let Some(overdue) = self.sessions[index].overdue(now) {
-                self.tally.clients.clients_hung_up_on += 1;
+                self.counters.clients.clients_hung_up_on += 1;
                 self.sessions.warn(
                     self.post.outbox.worker,
                     Complaint::TooSlow,
@@ -492,7 +492,7 @@ impl Worker {
         {
             let payload = <Driver>::payload(&wanted, &buffer);
             if hit {
-                self.tally.found_in_memory(now.elapsed());
+                self.counters.found_in_memory(now.elapsed());
                 self.complete_local(
                     next.index,
                     &next.request,

@@ -23,7 +23,7 @@ struct Served {
 
 /// The share to shed, and the controller that decides it.
 #[derive(Debug)]
-pub(crate) struct Valve {
+pub(crate) struct ShedController {
     most: f64,
     begun: Instant,
     /// The bits of the share.
@@ -36,7 +36,7 @@ pub(crate) struct Valve {
 
 // All orderings are relaxed: no other memory depends on these numbers, and a short delay is
 // harmless.
-impl Valve {
+impl ShedController {
     /// Makes a controller for `workers` workers that sheds at most the share `most`.
     pub(crate) fn new(most: f64, workers: usize, begun: Instant) -> Self {
         Self {
@@ -92,14 +92,14 @@ impl Valve {
 /// A worker's part in load shedding.
 pub(crate) struct Shedding {
     /// The shed controller, if anything may be shed.
-    valve: Option<Arc<Valve>>,
+    shed_controller: Option<Arc<ShedController>>,
     /// The share that is being shed.
     share: f64,
 }
 
 impl Shedding {
-    pub(crate) fn new(valve: Option<Arc<Valve>>) -> Self {
-        Self { valve, share: 0.0 }
+    pub(crate) fn new(shed_controller: Option<Arc<ShedController>>) -> Self {
+        Self { shed_controller, share: 0.0 }
     }
 
     /// Reports the served requests. Returns the share to shed, if that has changed.
@@ -109,7 +109,7 @@ impl Shedding {
         served: impl FnOnce() -> (u64, Duration),
         now: Instant,
     ) -> Option<f64> {
-        let share = self.valve.as_ref()?.turn(worker, served(), now);
+        let share = self.shed_controller.as_ref()?.turn(worker, served(), now);
         (share != std::mem::replace(&mut self.share, share)).then_some(share)
     }
 }
@@ -121,19 +121,19 @@ mod tests {
     #[test]
     fn what_both_of_two_workers_have_served_decides_what_each_sheds() {
         let begun = Instant::now();
-        let valve = Valve::new(0.25, 2, begun);
+        let shed_controller = ShedController::new(0.25, 2, begun);
         let (mut now, mut served) = (begun, [(0, Duration::ZERO); 2]);
         // Requests of the first worker become slower the more is shed, those of the second faster
         // by more.
         for _ in 0..2000 {
             now += Duration::from_millis(10);
-            let shares = [0, 1].map(|worker| valve.turn(worker, served[worker], now));
+            let shares = [0, 1].map(|worker| shed_controller.turn(worker, served[worker], now));
             for (worker, change) in [0.5, -1.0].into_iter().enumerate() {
                 served[worker].0 += 100;
                 served[worker].1 += Duration::from_secs_f64(0.1 * (1.0 + change * shares[worker]));
             }
         }
-        let facts = valve.facts();
+        let facts = shed_controller.facts();
         assert_eq!((facts.most, facts.share), (0.25, 0.25), "{facts:?}");
         assert!(facts.decisions.iter().any(|decision| decision.share == 0.25));
     }
@@ -141,8 +141,11 @@ mod tests {
     #[test]
     fn a_worker_whose_turn_it_is_while_another_decides_goes_on_as_before() {
         let begun = Instant::now();
-        let valve = Valve::new(0.5, 2, begun);
-        let _decides = valve.shedder.lock().unwrap();
-        assert_eq!(valve.turn(1, (1, Duration::from_secs(1)), begun + Duration::from_secs(1)), 0.0);
+        let shed_controller = ShedController::new(0.5, 2, begun);
+        let _decides = shed_controller.shedder.lock().unwrap();
+        assert_eq!(
+            shed_controller.turn(1, (1, Duration::from_secs(1)), begun + Duration::from_secs(1)),
+            0.0
+        );
     }
 }

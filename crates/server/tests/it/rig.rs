@@ -16,9 +16,9 @@ use floe_device::{Completion, Device, MemoryDevice, OpenError, Operation, Pool, 
 use floe_nbd::uri::{Address, Uri};
 use floe_server::admin::AdminAddress;
 use floe_server::admin::client::{self as admin, Endpoint};
-use floe_server::kept::Parts;
 use floe_server::limits::Limits;
 use floe_server::nbd_client::{Client, ClientError, Options};
+use floe_server::persistent::Parts;
 use floe_server::status::Status;
 use floe_server::{
     AdminSetup, Bound, DeviceSource, NamedDevices, NvmeSetup, Reach, ServeError, ServerSetup, Tier,

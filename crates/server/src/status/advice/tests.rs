@@ -5,12 +5,12 @@ use floe_block::{
 };
 
 use super::*;
-use crate::status::TierFacts;
+use crate::status::CacheFacts;
 
 fn facts(policy: Option<&'static str>) -> Facts {
     Facts {
         volumes: Vec::new(),
-        tiers: vec![TierFacts {
+        tiers: vec![CacheFacts {
             name: String::new(),
             mode: WriteMode::Through,
             admission: None,
@@ -139,10 +139,10 @@ fn counts_are_those_of_all_threads() {
         ..Snapshot::default()
     };
     let ms = Duration::from_millis;
-    sum.tally.answered(VolumeId(0), Operation::Read, 1, ms(10), true);
-    sum.tally.answered(VolumeId(0), Operation::Read, 1, ms(1), true);
-    sum.tally.answered(VolumeId(0), Operation::Write, 1, ms(5), true);
-    sum.tally.from_memory = ms(1);
+    sum.counters.answered(VolumeId(0), Operation::Read, 1, ms(10), true);
+    sum.counters.answered(VolumeId(0), Operation::Read, 1, ms(1), true);
+    sum.counters.answered(VolumeId(0), Operation::Write, 1, ms(5), true);
+    sum.counters.from_memory = ms(1);
     let counted = Counted::of(&sum, ms(60_000), ms(1500));
     let expected = Counted {
         time: ms(60_000),

@@ -19,9 +19,9 @@ use std::sync::Arc;
 
 use floe_block::{Companion, KeptCache, StoreError, Superblock};
 
-use super::content::Consent;
+use super::content::ForceFlags;
 use super::disk::Disk;
-use super::refusal::{Difference, Refusal, StartError};
+use super::error::{Difference, Refusal, StartError};
 use super::state_dir::{Noted, StateDir};
 use crate::volume::{DeviceSource, Volume};
 
@@ -31,9 +31,9 @@ use crate::volume::{DeviceSource, Volume};
 /// # Errors
 /// When a tier misses a companion, is above a tier that it was below, or fails. The number is that
 /// of the tier. Nothing has been changed.
-pub fn company(
+pub fn check_peers(
     tiers: &[(String, Arc<dyn DeviceSource>)],
-    consent: Consent,
+    force: ForceFlags,
 ) -> Result<Vec<Peered>, (usize, StartError)> {
     let known = tiers.iter().map(|(_, source)| identify(source)).enumerate();
     let known = known.map(|(at, found)| found.map_err(|error| (at, error)));
@@ -47,7 +47,7 @@ pub fn company(
         let companions = superblock.iter().flat_map(|superblock| &superblock.companions);
         let is_missing = |it: &&Companion| !is_there(&it.id) && it.passed != Some(true);
         let missing: Vec<_> = companions.filter(is_missing).collect();
-        if let (Some(first), false) = (missing.first(), consent.accept_backing) {
+        if let (Some(first), false) = (missing.first(), force.accept_backing) {
             return Err((at, Refusal::MissingTier { tier: first.name.clone() }.into()));
         }
         for companion in &missing {
@@ -79,7 +79,7 @@ fn passed(tier: &Superblock, known: &[Option<Superblock>]) -> Option<bool> {
 }
 
 /// The order in which tiers are emptied.
-pub(super) struct Order {
+pub(super) struct DrainOrder {
     /// The tiers' positions in the given list, the lowest tier first.
     pub(super) order: Vec<usize>,
     /// No tier is missing that was below one of these and may hold dirty data.
@@ -97,7 +97,7 @@ pub(super) struct Order {
 pub(super) fn from_the_lowest(
     tiers: &[Arc<dyn DeviceSource>],
     accept: bool,
-) -> Result<Order, StartError> {
+) -> Result<DrainOrder, StartError> {
     let known: Vec<Option<Superblock>> = tiers.iter().map(identify).collect::<Result<_, _>>()?;
     let is_there = |id: &[u8; 16]| known.iter().flatten().any(|superblock| superblock.id == *id);
     let mut companions = known.iter().flatten().flat_map(|superblock| &superblock.companions);
@@ -108,7 +108,7 @@ pub(super) fn from_the_lowest(
     }
     let passed = known.iter().map(|tier| passed(tier.as_ref()?, &known)).collect();
     let order = order(&known).into_iter().rev().collect();
-    Ok(Order { order, is_whole: missing.is_none(), passed })
+    Ok(DrainOrder { order, is_whole: missing.is_none(), passed })
 }
 
 /// Returns whether two tiers were served together the last time that either was served.
@@ -208,7 +208,7 @@ pub(crate) fn missing(
     state: Option<&StateDir>,
     volumes: &[Volume],
     tiers: &[Arc<dyn DeviceSource>],
-    consent: Consent,
+    force: ForceFlags,
 ) -> Result<Missing, StartError> {
     let Some(state) = state else { return Ok(Missing::default()) };
     let (mut there, mut companions) = (Vec::new(), Vec::new());
@@ -225,7 +225,7 @@ pub(crate) fn missing(
         }
     }
     // A tier that another one names is looked for by `company`.
-    let accepted = |id: &_| consent.discard_dirty || companions.contains(id);
+    let accepted = |id: &_| force.discard_dirty || companions.contains(id);
     without(state, volumes, &there, accepted).map_err(StartError::from)
 }
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use floe_block::{KeptCache, Report, Rotten, Sectors, VolumeId, WrongCopy, scan, write_superblock};
 
 use super::disk::Disk;
-use super::keeper::Keeper;
-use super::refusal::StartError;
+use super::error::StartError;
+use super::superblock_writer::SuperblockWriter;
 use crate::volume::DeviceSource;
 
 /// The findings of a check of a cache device.
@@ -130,7 +130,7 @@ pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool,
         drop(cache);
         let Some(superblock) = rewritten else { return Ok(false) };
         if was_clean {
-            Keeper::new(Arc::clone(source), superblock, None).end(&[], None, 0)?;
+            SuperblockWriter::new(Arc::clone(source), superblock, None).end(&[], None, 0)?;
         }
         // Clean data could not be verified before the journals were repaired.
         let again = check(source, &mut |_, _, _| {})?;
@@ -152,7 +152,7 @@ pub fn repair(source: &Arc<dyn DeviceSource>, checked: &Checked) -> Result<bool,
     let Some(superblock) = forgotten else { return Ok(false) };
     if was_clean {
         drop(cache);
-        Keeper::new(Arc::clone(source), superblock, None).end(&[], None, 0)?;
+        SuperblockWriter::new(Arc::clone(source), superblock, None).end(&[], None, 0)?;
     }
     Ok(is_all)
 }

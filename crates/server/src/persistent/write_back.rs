@@ -18,13 +18,13 @@ use floe_block::{
     Volume as Known, VolumeId, WriteMode,
 };
 
-use super::company::{Order, from_the_lowest};
-use super::content::{Consent, Found, look};
+use super::content::{ForceFlags, Found, look};
 use super::disk::Disk;
-use super::keeper::{Keeper, random_stack};
-use super::refusal::{Difference, Given, Refusal, StartError};
+use super::error::{Difference, Given, Refusal, StartError};
+use super::peer_tiers::{DrainOrder, from_the_lowest};
 use super::state_dir::StateDir;
-use super::suit::{difference, known};
+use super::superblock_writer::{SuperblockWriter, random_stack};
+use super::validate::{difference, known};
 use super::{candidates, noted, old_copy};
 use crate::volume::{DeviceSource, Reach, Volume};
 
@@ -53,7 +53,7 @@ pub struct WrittenBack {
 
 /// A tier that has been drained.
 struct Done {
-    keeper: Keeper,
+    writer: SuperblockWriter,
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
     /// Dirty bytes that it still has, of other volumes.
     left_bytes: u64,
@@ -74,8 +74,8 @@ pub fn write_back(
     state: Option<&StateDir>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<WrittenBack>, StartError> {
-    let Order { order, is_whole, passed } = from_the_lowest(tiers, accept)?;
-    let consent = Consent { accept_backing: accept, ..Consent::default() };
+    let DrainOrder { order, is_whole, passed } = from_the_lowest(tiers, accept)?;
+    let force = ForceFlags { accept_backing: accept, ..ForceFlags::default() };
     let mut known = Vec::new();
     for (place, at) in order.iter().enumerate() {
         let (_, kept) = opened(&tiers[*at])?;
@@ -83,14 +83,14 @@ pub fn write_back(
             (Found::Cache(kept), before) => (*kept, before),
             _ => return Err(Refusal::NoCache.into()), // it was ended
         };
-        old_copy(&kept, before.judged, consent)?;
-        refuse_passed(&kept, targets, &before.without, accept)?;
+        old_copy(&kept, before.judged, force)?;
+        refuse_bypassed(&kept, targets, &before.without, accept)?;
         let lowest = place == 0 && is_whole;
         let (_, ids) = matched(&mut kept, targets, accept, lowest)?;
         known.push((&tiers[*at], kept.superblock().clone(), ids));
     }
     for (tier, superblock, ids) in known {
-        Keeper::new(Arc::clone(tier), superblock, state.cloned()).forget_content(&ids)?;
+        SuperblockWriter::new(Arc::clone(tier), superblock, state.cloned()).forget_content(&ids)?;
     }
     let mut written: Vec<WrittenBack> = Vec::new();
     let mut done: Vec<Done> = Vec::new();
@@ -107,8 +107,8 @@ pub fn write_back(
             }
         }
     }
-    for Done { keeper, backings, left_bytes } in done {
-        keeper.close(&backings, None, left_bytes)?;
+    for Done { writer, backings, left_bytes } in done {
+        writer.close(&backings, None, left_bytes)?;
     }
     Ok(written)
 }
@@ -137,7 +137,7 @@ fn write_back_one(
     let (volumes, ids) = matched(&mut kept, targets, accept, false)?;
     let dirty: Vec<u64> = ids.iter().map(|id| kept.dirty_bytes(*id)).collect();
     if dirty.iter().any(|bytes| *bytes > 0) {
-        below.iter_mut().try_for_each(|lower| lower.keeper.set_void(true, false))?;
+        below.iter_mut().try_for_each(|lower| lower.writer.set_void(true, false))?;
     }
     let after = after(&kept, &volumes, &ids);
     let config = Config { mode: WriteMode::Back, ..Config::default() };
@@ -189,14 +189,14 @@ fn write_back_one(
     drop(driver);
     let backings: Vec<_> =
         ids.iter().zip(&volumes).map(|(id, volume)| (*id, Arc::clone(&volume.backing))).collect();
-    let mut keeper = Keeper::new(Arc::clone(source), superblock, state.cloned());
+    let mut writer = SuperblockWriter::new(Arc::clone(source), superblock, state.cloned());
     let backing = |volume: &Volume| (volume.name.clone(), volume.backing.name());
-    keeper.note_begin(volumes.iter().map(backing).collect(), true, false);
+    writer.note_begin(volumes.iter().map(backing).collect(), true, false);
     if !is_whole {
         // A bypassed tier must not be served with this one as if nothing had happened.
-        keeper.link_alone(random_stack()?)?;
+        writer.link_alone(random_stack()?)?;
     }
-    below.push(Done { keeper, backings, left_bytes });
+    below.push(Done { writer, backings, left_bytes });
     let written = |((volume, id), bytes): ((Volume, VolumeId), u64)| WrittenBack {
         volume: volume.name,
         bytes: bytes - lost_sectors(&lost, id) * SECTOR_BYTES,
@@ -210,7 +210,7 @@ fn lost_sectors(lost: &[(VolumeId, Sectors)], volume: VolumeId) -> u64 {
 }
 
 /// Refuses a cache whose volumes were served without it since, unless the user accepts that.
-fn refuse_passed(
+fn refuse_bypassed(
     kept: &KeptCache,
     targets: &[Target],
     without: &[String],

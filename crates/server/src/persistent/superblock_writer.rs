@@ -12,9 +12,9 @@ use floe_block::{
 };
 
 use super::disk::Disk;
-use super::refusal::StartError;
-use super::state_dir::{Noted, Passed, StateDir, UNWRITTEN};
-use super::suit::{known, marker_of, samples};
+use super::error::StartError;
+use super::state_dir::{Bypassed, Noted, StateDir, UNWRITTEN};
+use super::validate::{known, marker_of, samples};
 use crate::status::OpenedStatus;
 use crate::volume::{DeviceSource, Volume};
 
@@ -24,7 +24,7 @@ const CONTENT_TIME: Duration = Duration::from_secs(10);
 
 /// The superblock writer of one cache.
 #[derive(Debug)]
-pub(crate) struct Keeper(Arc<Mutex<Written>>);
+pub(crate) struct SuperblockWriter(Arc<Mutex<Written>>);
 
 /// A superblock and the device it is on.
 #[derive(Debug)]
@@ -76,7 +76,7 @@ impl SampleWriter {
     }
 }
 
-impl Keeper {
+impl SuperblockWriter {
     /// Returns the writer for a cache whose session has begun, or that no session uses.
     pub(super) fn new(
         cache: Arc<dyn DeviceSource>,
@@ -201,7 +201,7 @@ impl Keeper {
     }
 
     /// Removes another tier from the companions: it is no longer part of the stack.
-    pub(crate) fn forget_companion(&self, gone: &Keeper) -> Result<(), StartError> {
+    pub(crate) fn forget_companion(&self, gone: &SuperblockWriter) -> Result<(), StartError> {
         let id = gone.written().superblock.id;
         let mut written = self.written();
         if !written.superblock.companions.iter().any(|companion| companion.id == id) {
@@ -331,7 +331,7 @@ impl Keeper {
         });
         if vacated.is_err() {
             written.superblock.retired = Some(0);
-            written.note_passed();
+            written.note_bypassed();
         } else if let Some(state) = &written.state {
             state.forget(&written.superblock.id);
         }
@@ -359,7 +359,7 @@ impl Written {
         let written = self.write();
         if written.is_err() {
             self.unwritten = true;
-            self.note_passed();
+            self.note_bypassed();
         }
         written
     }
@@ -381,10 +381,10 @@ impl Written {
     }
 
     /// Notes that the device refuses the superblock, and requests go past the cache.
-    fn note_passed(&self) {
+    fn note_bypassed(&self) {
         let Some(state) = &self.state else { return };
         let retired = self.superblock.retired.is_some();
-        let passed = Some(Passed { retired, generation: self.taken });
+        let passed = Some(Bypassed { retired, generation: self.taken });
         let noted = self.noted();
         let noted = Noted { generation: noted.generation + UNWRITTEN, passed, ..noted };
         if !state.note(&self.superblock.id, &noted) {
@@ -426,7 +426,7 @@ pub struct Parts {
     pub(crate) parts: Vec<(BlockCache, Option<PartJournal>)>,
     /// The cache's id of each volume, in the order of the volumes.
     pub(crate) ids: Vec<VolumeId>,
-    pub(crate) keeper: Option<Keeper>,
+    pub(crate) writer: Option<SuperblockWriter>,
     /// The byte of the device at which the data of a cache without a journal begins.
     pub(crate) data_start: u64,
     /// The limit of dirty bytes, if there is one.
@@ -442,7 +442,7 @@ impl Parts {
         Self {
             parts,
             ids: Vec::new(),
-            keeper: None,
+            writer: None,
             data_start: 0,
             most_dirty_bytes: None,
             opened: None,
@@ -464,7 +464,7 @@ impl Parts {
     /// Returns the bytes of its device that the cache uses, of `has`. A device that has grown is
     /// used as far as the cache was made for.
     pub(crate) fn used_bytes(&self, has: u64) -> u64 {
-        self.keeper.as_ref().and_then(|keeper| keeper.unused_bytes(has)).map_or(has, |unused| {
+        self.writer.as_ref().and_then(|writer| writer.unused_bytes(has)).map_or(has, |unused| {
             tracing::warn!(
                 unused_bytes = unused,
                 "the cache device has grown, and the cache uses as much of it as it was made with; \

@@ -22,7 +22,7 @@ use floe_device::{Identity, Likeness, Place, create_private, create_private_fold
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use serde::{Deserialize, Serialize};
 
-use super::refusal::Refusal;
+use super::error::Refusal;
 use crate::volume::Volume;
 
 /// A superblock has two copies, and the later one may be damaged.
@@ -49,7 +49,7 @@ pub(super) enum Judged {
     /// The cache is an old copy.
     Old { noted: Noted, file: PathBuf },
     /// Requests went past the cache, and its device did not take the record of that.
-    Passed { retired: bool, file: PathBuf },
+    Bypassed { retired: bool, file: PathBuf },
     /// Requests went past the cache. It is not known whether its dirty data was written back.
     Unclear { noted: Noted, file: PathBuf },
 }
@@ -123,7 +123,7 @@ impl StateDir {
             Some(passed) if noted.session == superblock.session => {
                 match is_behind(passed.generation) {
                     true => Judged::Old { noted, file },
-                    false => Judged::Passed { retired: passed.retired, file },
+                    false => Judged::Bypassed { retired: passed.retired, file },
                 }
             }
             // It was opened since, without this directory.
@@ -245,7 +245,7 @@ pub(super) struct Noted {
     pub(super) generation: u64,
     /// The device refused its superblock, and requests go past the cache since.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) passed: Option<Passed>,
+    pub(super) passed: Option<Bypassed>,
     /// The name of its device.
     pub(super) device: String,
     /// The volumes it has.
@@ -261,7 +261,7 @@ pub(super) struct Noted {
 
 /// A cache that requests went past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Passed {
+pub(super) struct Bypassed {
     /// All of its dirty data was written back, and nothing in it is valid any more. Otherwise its
     /// dirty data is valid, and nothing else is.
     pub(super) retired: bool,
@@ -321,7 +321,7 @@ impl Noted {
 mod tests {
     use floe_block::{BlockSizes, Layout};
 
-    use super::Passed;
+    use super::Bypassed;
     use super::*;
 
     fn superblock(session: u64, generation: u64) -> Superblock {
@@ -349,12 +349,12 @@ mod tests {
         let judge = |session, generation| match state.judge(&superblock(session, generation)) {
             Judged::Current => "current",
             Judged::Old { .. } => "old",
-            Judged::Passed { retired: false, .. } => "void",
-            Judged::Passed { retired: true, .. } => "retired",
+            Judged::Bypassed { retired: false, .. } => "void",
+            Judged::Bypassed { retired: true, .. } => "retired",
             Judged::Unclear { .. } => "unclear",
         };
         let note = |generation, passed: Option<bool>| {
-            let passed = passed.map(|retired| Passed { retired, generation });
+            let passed = passed.map(|retired| Bypassed { retired, generation });
             let generation = generation + if passed.is_some() { UNWRITTEN } else { 0 };
             let noted = Noted { session: 5, generation, passed, ..Noted::default() };
             assert!(state.note(&[7; 16], &noted));

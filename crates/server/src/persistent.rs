@@ -1,20 +1,20 @@
 //! Persistent caches: opens them for serving, and checks, repairs or empties them without a server.
 //!
 //! A cache belongs to the volumes it was used with. [`examine`] compares its superblock with the
-//! given volumes (`suit`). It makes a new cache, opens the old one, or refuses with a reason and
-//! without a change. Steps that would or could lose data need the user's [`Consent`]. While a
-//! server runs, its `Keeper` records the volumes in the superblock, and at the end the clean
+//! given volumes (`validate_volumes`). It makes a new cache, opens the old one, or refuses with a reason and
+//! without a change. Steps that would or could lose data need the user's [`ForceFlags`]. While a
+//! server runs, its `SuperblockWriter` records the volumes in the superblock, and at the end the clean
 //! shutdown.
 
 mod check;
-mod company;
 mod content;
 mod disk;
+mod error;
 mod guard;
-mod keeper;
-mod refusal;
+mod peer_tiers;
 mod state_dir;
-mod suit;
+mod superblock_writer;
+mod validate;
 mod write_back;
 
 use std::collections::BTreeMap;
@@ -28,26 +28,26 @@ use floe_block::{
 use floe_device::Identity;
 
 use self::content::{Found, look};
-use self::keeper::random_id;
-use self::refusal::Bytes;
+use self::error::Bytes;
 use self::state_dir::Judged;
-use self::suit::{Candidate, known, sampled, suit};
+use self::superblock_writer::random_id;
+use self::validate::{Candidate, known, sampled, validate_volumes};
 use crate::status::OpenedStatus;
 use crate::volume::{DeviceSource, Volume};
 
 pub use check::{Checked, check, repair};
-pub use company::{Peered, company};
-pub use content::{Consent, Holds, claim, holds, refuse_kept, volatile_data_start};
+pub use content::{ForceFlags, Holds, claim, holds, refuse_kept, volatile_data_start};
 pub use disk::{Disk, DiskError};
-pub use keeper::Parts;
-pub use refusal::{Difference, Given, Refusal, StartError};
+pub use error::{Difference, Given, Refusal, StartError};
+pub use peer_tiers::{Peered, check_peers};
 pub use state_dir::StateDir;
+pub use superblock_writer::Parts;
 pub use write_back::{Target, WrittenBack, write_back};
 
-pub(crate) use company::{missing, without};
 pub(crate) use content::{may_claim, try_volatile};
 pub(crate) use guard::guarded;
-pub(crate) use keeper::{Keeper, random_stack};
+pub(crate) use peer_tiers::{missing, without};
+pub(crate) use superblock_writer::{SuperblockWriter, random_stack};
 
 /// A cache that can begin a session, and on whose device nothing was changed yet.
 pub(crate) struct Ready {
@@ -58,7 +58,7 @@ pub(crate) struct Ready {
     replaces: Option<[u8; 16]>,
     /// The names of the volumes' devices.
     backings: BTreeMap<String, String>,
-    wishes: Wishes,
+    options: OpenOptions,
     took: Duration,
 }
 
@@ -76,37 +76,38 @@ enum Examined {
 pub(crate) fn examine(
     source: &Arc<dyn DeviceSource>,
     volumes: &[Volume],
-    wishes: &Wishes,
+    options: &OpenOptions,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Ready, StartError> {
     let begun_at = Instant::now();
     let mut cache = Disk::open(source)?;
     let mut candidates = candidates(volumes)?;
     let found = cache.with_io(|io| look(io, progress))?;
-    let (found, before) = noted(found, wishes.state.as_ref(), wishes.peered.passed);
+    let (found, before) = noted(found, options.state.as_ref(), options.peered.passed);
     let id = match &found {
         Found::Cache(kept) => Some(kept.superblock().id),
         _ => cache.with_io(KeptCache::identify).ok().flatten().map(|superblock| superblock.id),
     };
-    let (found, replaces) = match replacement(found, &mut cache, wishes)? {
+    let (found, replaces) = match replacement(found, &mut cache, options)? {
         Some(mut kept) => {
-            let old = old_copy(&kept, before.judged, wishes.consent)?;
-            let apart = old.or(wishes.peered.differs);
+            let old = old_copy(&kept, before.judged, options.force)?;
+            let apart = old.or(options.peered.differs);
             let without = &before.without;
-            let (lowest, consent) = (wishes.lowest, wishes.consent);
-            let volumes = suit(&mut kept, &mut candidates, apart, without, lowest, consent)?;
-            let parts = wishes.threads.min(kept.superblock().layout.shards() as usize);
-            kept.try_parts(&wishes.config, parts)?;
+            let (lowest, force) = (options.lowest, options.force);
+            let volumes =
+                validate_volumes(&mut kept, &mut candidates, apart, without, lowest, force)?;
+            let parts = options.threads.min(kept.superblock().layout.shards() as usize);
+            kept.try_parts(&options.config, parts)?;
             (Examined::Kept(Box::new(kept), volumes), None)
         }
         None => {
             let layout = Layout::new(
-                wishes.sizes.as_ref().unwrap_or(&wishes.config.sizes),
-                wishes.config.cache_bytes,
-                wishes.new_shards,
+                options.sizes.as_ref().unwrap_or(&options.config.sizes),
+                options.config.cache_bytes,
+                options.new_shards,
             )?;
             let ids = (0..).map(VolumeId).zip(&mut candidates);
-            let volume = |(id, candidate): (VolumeId, &mut Candidate<'_>)| match wishes.joins {
+            let volume = |(id, candidate): (VolumeId, &mut Candidate<'_>)| match options.joins {
                 true => known(id, candidate.volume), // clients may be writing to it
                 false => sampled(id, candidate, &Samples::default()),
             };
@@ -121,7 +122,7 @@ pub(crate) fn examine(
         found,
         replaces,
         backings: volumes.iter().map(backing).collect(),
-        wishes: wishes.clone(),
+        options: options.clone(),
         took: begun_at.elapsed(),
     })
 }
@@ -132,13 +133,13 @@ impl Ready {
     /// # Errors
     /// When the device fails.
     pub(crate) fn begin(self) -> Result<Parts, StartError> {
-        let Self { source, mut cache, found, replaces, backings, wishes, took } = self;
+        let Self { source, mut cache, found, replaces, backings, options, took } = self;
         let (kept, volumes) = match found {
             Examined::Kept(kept, volumes) => (*kept, volumes),
             Examined::New(new) => {
                 let volumes = new.volumes.clone();
                 let kept = cache.with_io(|io| KeptCache::create(io, new))?;
-                if let (Some(state), Some(id)) = (&wishes.state, replaces) {
+                if let (Some(state), Some(id)) = (&options.state, replaces) {
                     state.forget(&id);
                 }
                 let layout = &kept.superblock().layout;
@@ -152,7 +153,7 @@ impl Ready {
                 (kept, volumes)
             }
         };
-        begin(&source, cache, kept, volumes, backings, &wishes, took)
+        begin(&source, cache, kept, volumes, backings, &options, took)
     }
 }
 
@@ -177,7 +178,7 @@ fn noted(found: Found, state: Option<&StateDir>, by_peers: Option<bool>) -> (Fou
         before.without = state.read(&superblock.id).map_or(Vec::new(), |(it, _)| it.without);
     }
     let by_state = match &before.judged {
-        Judged::Passed { retired, file } => Some((*retired, file.display().to_string())),
+        Judged::Bypassed { retired, file } => Some((*retired, file.display().to_string())),
         _ => None,
     };
     let by_peers = by_peers.map(|retired| (retired, "the superblock of another tier".to_owned()));
@@ -225,9 +226,9 @@ fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, StartError> {
 fn replacement(
     found: Found,
     cache: &mut Disk,
-    wishes: &Wishes,
+    options: &OpenOptions,
 ) -> Result<Option<KeptCache>, StartError> {
-    let consent = wishes.consent;
+    let force = options.force;
     let (dirty_bytes, exact) = match found {
         Found::Nothing => return Ok(None),
         Found::Retired => {
@@ -237,17 +238,17 @@ fn replacement(
             );
             return Ok(None);
         }
-        Found::Foreign if consent.initialise => (0, true),
+        Found::Foreign if force.initialise => (0, true),
         Found::Foreign => return Err(Refusal::Foreign.into()),
-        Found::Cache(kept) if consent.initialise => (all_dirty_bytes(&kept), true),
+        Found::Cache(kept) if force.initialise => (all_dirty_bytes(&kept), true),
         // A cache that was detached from a running server holds nothing.
         Found::Cache(kept) if kept.superblock().volumes.is_empty() => return Ok(None),
-        Found::Cache(_) if wishes.joins => return Err(Refusal::Joins.into()),
+        Found::Cache(_) if options.joins => return Err(Refusal::Joins.into()),
         Found::Cache(kept) => {
-            check_layout(&kept, wishes)?;
+            check_layout(&kept, options)?;
             return Ok(Some(*kept));
         }
-        Found::Unreadable(error) if !consent.initialise => {
+        Found::Unreadable(error) if !force.initialise => {
             return Err(Refusal::Unreadable(error).into());
         }
         Found::Unreadable(_) => {
@@ -255,7 +256,7 @@ fn replacement(
             (report.shards.iter().map(|shard| shard.dirty_bytes).sum(), false)
         }
     };
-    if (dirty_bytes > 0 || !exact) && !consent.discard_dirty {
+    if (dirty_bytes > 0 || !exact) && !force.discard_dirty {
         return Err(Refusal::WouldLose { dirty_bytes, exact }.into());
     }
     if dirty_bytes > 0 {
@@ -272,16 +273,16 @@ fn replacement(
 fn old_copy(
     kept: &KeptCache,
     judged: Judged,
-    consent: Consent,
+    force: ForceFlags,
 ) -> Result<Option<Difference>, Refusal> {
     let (noted, file, is_old) = match judged {
-        Judged::Current | Judged::Passed { .. } => return Ok(None),
+        Judged::Current | Judged::Bypassed { .. } => return Ok(None),
         Judged::Old { noted, file } => (noted.session, file, true),
         Judged::Unclear { noted, file } => (noted.session, file, false),
     };
     let session = kept.superblock().session;
     let witness = file.display().to_string();
-    if !consent.accept_backing {
+    if !force.accept_backing {
         let dirty_bytes = all_dirty_bytes(kept);
         return Err(match is_old {
             true => Refusal::OldCache { session, noted, witness, dirty_bytes },
@@ -297,22 +298,22 @@ fn all_dirty_bytes(kept: &KeptCache) -> u64 {
 }
 
 /// Compares the cache's layout with the options.
-fn check_layout(kept: &KeptCache, wishes: &Wishes) -> Result<(), Refusal> {
+fn check_layout(kept: &KeptCache, options: &OpenOptions) -> Result<(), Refusal> {
     let layout = &kept.superblock().layout;
-    if let Some(asked) = &wishes.sizes
+    if let Some(asked) = &options.sizes
         && asked != layout.sizes()
     {
         let (has, asked) = (layout.sizes().to_string(), asked.to_string());
         return Err(Refusal::Layout { setting: "block-sizes", has, asked });
     }
-    if let Some(asked) = wishes.shards
+    if let Some(asked) = options.shards
         && asked != layout.shards()
     {
         let (has, asked) = (layout.shards().to_string(), asked.to_string());
         return Err(Refusal::Layout { setting: "shards", has, asked });
     }
-    let threads = wishes.threads;
-    if threads as u64 > layout.shards() && !wishes.fewer_threads {
+    let threads = options.threads;
+    if threads as u64 > layout.shards() && !options.fewer_threads {
         return Err(Refusal::Threads { shards: layout.shards(), threads });
     }
     Ok(())
@@ -325,7 +326,7 @@ fn begin(
     kept: KeptCache,
     volumes: Vec<Known>,
     backings: BTreeMap<String, String>,
-    wishes: &Wishes,
+    options: &OpenOptions,
     took: Duration,
 ) -> Result<Parts, StartError> {
     let sum = |bytes: &dyn Fn(VolumeId) -> u64| {
@@ -334,7 +335,7 @@ fn begin(
     let (valid_bytes, dirty_bytes) =
         (sum(&|id| kept.valid_bytes(id)), sum(&|id| kept.dirty_bytes(id)));
     let (clean, shards) = (kept.superblock().clean, kept.superblock().layout.shards());
-    let (mut config, threads) = (wishes.config.clone(), wishes.threads.min(shards as usize));
+    let (mut config, threads) = (options.config.clone(), options.threads.min(shards as usize));
     if let Some(calibrated) = &kept.superblock().calibrated {
         let gate = &mut config.gate;
         gate.admission = gate.admission.calibrated(calibrated);
@@ -372,13 +373,13 @@ fn begin(
             "the cache had been passed by; what the backing devices have too was forgotten"
         );
     }
-    let keeper = Keeper::new(Arc::clone(source), superblock, wishes.state.clone());
-    keeper.note_begin(backings, dirty_bytes > 0, config.mode.keeps_writes());
+    let writer = SuperblockWriter::new(Arc::clone(source), superblock, options.state.clone());
+    writer.note_begin(backings, dirty_bytes > 0, config.mode.keeps_writes());
     let parts = parts.into_iter().map(|(cache, journal)| (cache, Some(journal))).collect();
     Ok(Parts {
         parts,
         ids,
-        keeper: Some(keeper),
+        writer: Some(writer),
         data_start: 0,
         most_dirty_bytes: None,
         opened: Some(OpenedStatus { ended: ended.to_owned(), dirty_bytes, valid_bytes }),
@@ -403,7 +404,7 @@ pub fn note_calibration(
 
 /// The options for opening a cache.
 #[derive(Debug, Clone)]
-pub struct Wishes {
+pub struct OpenOptions {
     /// The block sizes; `None` accepts those of an existing cache.
     pub sizes: Option<BlockSizes>,
     /// The number of shards; `None` accepts that of an existing cache.
@@ -416,7 +417,7 @@ pub struct Wishes {
     pub threads: usize,
     /// Use fewer threads if the cache has fewer shards.
     pub fewer_threads: bool,
-    /// The facts about the tier that its peers have, from [`company()`](company()).
+    /// The facts about the tier that its peers have, from [`check_peers()`](check_peers()).
     pub peered: Peered,
     /// The cache joins a running server: its content of the volumes may be old by now.
     pub joins: bool,
@@ -425,5 +426,5 @@ pub struct Wishes {
     /// The state directory, by which an old copy of the cache is detected.
     pub state: Option<StateDir>,
     /// The user's permissions.
-    pub consent: Consent,
+    pub force: ForceFlags,
 }

@@ -9,9 +9,9 @@ use floe_block::{
 };
 use floe_device::Likeness;
 
-use super::content::Consent;
+use super::content::ForceFlags;
 use super::disk::Disk;
-use super::refusal::{Bytes, Difference, Given, Refusal, StartError};
+use super::error::{Bytes, Difference, Given, Refusal, StartError};
 use crate::volume::Volume;
 
 /// A volume to be served, with its device.
@@ -41,13 +41,13 @@ pub(super) fn sampled(id: VolumeId, candidate: &mut Candidate<'_>, right: &Sampl
 /// # Errors
 /// When the user has to decide something first, or a device fails. The cache's device has not been
 /// changed.
-pub(super) fn suit(
+pub(super) fn validate_volumes(
     kept: &mut KeptCache,
     candidates: &mut [Candidate<'_>],
     apart: Option<Difference>,
     without: &[String],
     lowest: bool,
-    consent: Consent,
+    force: ForceFlags,
 ) -> Result<Vec<Known>, StartError> {
     let before = kept.superblock().volumes.clone();
     let is_wanted =
@@ -61,7 +61,7 @@ pub(super) fn suit(
     }
     for known in before.iter().filter(|known| !is_wanted(known)) {
         let dirty_bytes = kept.dirty_bytes(known.id);
-        if dirty_bytes > 0 && !consent.discard_dirty {
+        if dirty_bytes > 0 && !force.discard_dirty {
             return Err(Refusal::MissingVolume { volume: known.name.clone(), dirty_bytes }.into());
         }
         lost(&known.name, dirty_bytes);
@@ -109,7 +109,7 @@ pub(super) fn suit(
             None => true,
             Some(difference) => {
                 let swapped = match difference {
-                    Difference::Identity | Difference::Content if !consent.accept_backing => {
+                    Difference::Identity | Difference::Content if !force.accept_backing => {
                         whose(kept, old, volume, disk)?
                     }
                     _ => None,
@@ -118,7 +118,7 @@ pub(super) fn suit(
                     let (device, volume) = (Given::of(volume), volume.name.clone());
                     return Err(Refusal::Swapped { volume, device, of }.into());
                 }
-                accept(kept, old, volume, difference, consent)?
+                accept(kept, old, volume, difference, force)?
             }
         };
         if stays && volume.read_only && dirty_bytes > 0 {
@@ -206,23 +206,23 @@ fn accept(
     old: &Known,
     volume: &Volume,
     difference: Difference,
-    consent: Consent,
+    force: ForceFlags,
 ) -> Result<bool, StartError> {
     let (name, dirty_bytes) = (volume.name.clone(), kept.dirty_bytes(old.id));
-    let stays = match (consent.accept_backing, dirty_bytes > 0) {
+    let stays = match (force.accept_backing, dirty_bytes > 0) {
         (false, _) => {
             let device = Given::of(volume);
             return Err(Refusal::Changed { volume: name, device, difference, dirty_bytes }.into());
         }
         (true, false) => false,
-        (true, true) if consent.discard_dirty => {
+        (true, true) if force.discard_dirty => {
             lost(&name, dirty_bytes);
             false
         }
         (true, true) if volume.backing.size_bytes() < old.bytes => {
             return Err(Refusal::Shrunk { volume: name, difference, dirty_bytes }.into());
         }
-        (true, true) if consent.keep_dirty => {
+        (true, true) if force.keep_dirty => {
             kept.forget_clean(old.id);
             true
         }

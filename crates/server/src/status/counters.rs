@@ -1,6 +1,6 @@
 //! Counts of one thread while it serves, and the sum of all threads'.
 //!
-//! A thread keeps a [`Tally`] that no other touches; on request it hands in a [`Snapshot`]. The
+//! A thread keeps a [`ThreadCounters`] that no other touches; on request it hands in a [`Snapshot`]. The
 //! server's counts are the sum of its threads' snapshots.
 
 use std::fmt;
@@ -101,7 +101,7 @@ pub(crate) enum By {
 
 /// Requests to one volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct VolumeTally {
+pub(crate) struct VolumeCounters {
     /// By `Operation as usize`.
     pub(crate) answered: [Answered; Operation::ALL.len()],
     /// Reads and writes that were hits.
@@ -125,9 +125,9 @@ counters! {
 
 /// Counts of a thread.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tally {
+pub(crate) struct ThreadCounters {
     /// By number of the volume; shorter when the last ones were not asked for anything.
-    volumes: Vec<VolumeTally>,
+    volumes: Vec<VolumeCounters>,
     /// By `Operation as usize`.
     latencies: [Latencies; Operation::ALL.len()],
     /// Latencies of reads and of writes, by number of the volume.
@@ -142,7 +142,7 @@ pub(crate) struct Tally {
     pub(crate) clients: ClientCounts,
 }
 
-impl Tally {
+impl ThreadCounters {
     /// Notes an answer given to a client.
     pub(crate) fn answered(
         &mut self,
@@ -154,7 +154,7 @@ impl Tally {
     ) {
         let volume = usize::from(volume.0);
         if self.volumes.len() <= volume {
-            self.volumes.resize_with(volume + 1, VolumeTally::default);
+            self.volumes.resize_with(volume + 1, VolumeCounters::default);
         }
         let answered = &mut self.volumes[volume].answered[operation as usize];
         answered.requests += 1;
@@ -210,15 +210,15 @@ impl Tally {
 
     /// Resets the counts of a volume's number when another volume gets it.
     pub(crate) fn forget(&mut self, volume: VolumeId) {
-        if let Some(tally) = self.volumes.get_mut(usize::from(volume.0)) {
-            *tally = VolumeTally::default();
+        if let Some(counters) = self.volumes.get_mut(usize::from(volume.0)) {
+            *counters = VolumeCounters::default();
         }
         if let Some(spreads) = self.spreads.get_mut(usize::from(volume.0)) {
             *spreads = Default::default();
         }
     }
 
-    pub(crate) fn volume(&self, volume: VolumeId) -> VolumeTally {
+    pub(crate) fn volume(&self, volume: VolumeId) -> VolumeCounters {
         self.volumes.get(usize::from(volume.0)).copied().unwrap_or_default()
     }
 
@@ -238,10 +238,10 @@ impl Tally {
     }
 }
 
-impl AddAssign<&Tally> for Tally {
-    fn add_assign(&mut self, other: &Tally) {
+impl AddAssign<&ThreadCounters> for ThreadCounters {
+    fn add_assign(&mut self, other: &ThreadCounters) {
         let longer = self.volumes.len().max(other.volumes.len());
-        self.volumes.resize_with(longer, VolumeTally::default);
+        self.volumes.resize_with(longer, VolumeCounters::default);
         for (sum, part) in self.volumes.iter_mut().zip(&other.volumes) {
             for (sum, part) in sum.answered.iter_mut().zip(part.answered) {
                 *sum += &part;
@@ -266,7 +266,7 @@ impl AddAssign<&Tally> for Tally {
 /// Counts and state of a thread, or the sum of all.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
-    pub(crate) tally: Tally,
+    pub(crate) counters: ThreadCounters,
     /// Of this thread's part of the cache, in the tier at the top.
     pub(crate) stats: Stats,
     /// Connections, also of clients that have not chosen a volume yet.
@@ -317,7 +317,7 @@ impl Snapshot {
 
 impl AddAssign<&Snapshot> for Snapshot {
     fn add_assign(&mut self, other: &Snapshot) {
-        self.tally += &other.tally;
+        self.counters += &other.counters;
         self.stats += &other.stats;
         self.below.resize_with(self.below.len().max(other.below.len()), Default::default);
         for (sum, part) in self.below.iter_mut().zip(&other.below) {
@@ -542,11 +542,11 @@ mod tests {
             (2, Operation::Flush, 0, 9_000_000, true),
         ];
         let mut threads = [Snapshot::default(), Snapshot::default()];
-        let mut one = Tally::default();
+        let mut one = ThreadCounters::default();
         for (at, (volume, operation, bytes, us, well)) in answers.into_iter().enumerate() {
             let latency = Duration::from_micros(us);
             one.answered(VolumeId(volume), operation, bytes, latency, well);
-            threads[at % 2].tally.answered(VolumeId(volume), operation, bytes, latency, well);
+            threads[at % 2].counters.answered(VolumeId(volume), operation, bytes, latency, well);
         }
         threads[0].connected(ProtocolName::Nbd, vec![VolumeId(0)]);
         for volumes in [vec![VolumeId(2)], vec![], vec![VolumeId(0), VolumeId(2)]] {
@@ -555,10 +555,10 @@ mod tests {
         let mut sum = Snapshot::default();
         threads.iter().for_each(|thread| sum += thread);
         for volume in [0, 1, 2, 3].map(VolumeId) {
-            assert_eq!(sum.tally.volume(volume), one.volume(volume));
+            assert_eq!(sum.counters.volume(volume), one.volume(volume));
         }
         for operation in Operation::ALL {
-            let (sum, one) = (sum.tally.latencies(operation), one.latencies(operation));
+            let (sum, one) = (sum.counters.latencies(operation), one.latencies(operation));
             assert_eq!(sum.summary(), one.summary());
         }
         assert_eq!(

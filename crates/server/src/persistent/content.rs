@@ -5,7 +5,7 @@ use std::sync::Arc;
 use floe_block::{BlockSizes, Io, KeptCache, SECTOR_BYTES, StoreError, Superblock, scan};
 
 use super::disk::Disk;
-use super::refusal::{Refusal, StartError};
+use super::error::{Refusal, StartError};
 use crate::volume::DeviceSource;
 
 /// File systems, partition tables, RAID and LVM have their signatures within these ends.
@@ -18,7 +18,7 @@ const MAGIC_AT: [usize; 2] = [8, (32 << 10) + 8];
 
 /// The user's permissions to lose or overwrite data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Consent {
+pub struct ForceFlags {
     /// Make a new cache, whatever is on the device.
     pub initialise: bool,
     /// Lose dirty data of the cache that cannot be kept.
@@ -140,8 +140,8 @@ pub fn volatile_data_start(sizes: &BlockSizes) -> u64 {
 /// # Errors
 /// When the device holds a persistent cache, or foreign data that the user has not allowed to
 /// overwrite: nothing was changed then. Also when the device fails.
-pub fn claim(source: &Arc<dyn DeviceSource>, consent: Consent) -> Result<(), StartError> {
-    may_claim(source, consent)?;
+pub fn claim(source: &Arc<dyn DeviceSource>, force: ForceFlags) -> Result<(), StartError> {
+    may_claim(source, force)?;
     let mut disk = Disk::open(source)?;
     // Nothing tells of what is on a half, and nothing of it counts.
     disk.device.set_judge(None);
@@ -155,12 +155,11 @@ pub fn claim(source: &Arc<dyn DeviceSource>, consent: Consent) -> Result<(), Sta
 /// fails.
 pub(crate) fn may_claim(
     source: &Arc<dyn DeviceSource>,
-    consent: Consent,
+    force: ForceFlags,
 ) -> Result<(), StartError> {
     refuse_kept(source)?;
     let mut disk = Disk::open(source)?;
-    if !consent.initialise && matches!(disk.with_io(|io| look(io, &mut |_, _| {}))?, Found::Foreign)
-    {
+    if !force.initialise && matches!(disk.with_io(|io| look(io, &mut |_, _| {}))?, Found::Foreign) {
         return Err(Refusal::Foreign.into());
     }
     Ok(())

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 use floe_block::SECTOR_BYTES;
 use floe_device::{Action, Completion, Device, Extent, Identity, OpenError, Operation, Pool, Ring};
 
-use super::keeper::{Parts, SampleWriter};
+use super::superblock_writer::{Parts, SampleWriter};
 use crate::volume::{DeviceSource, Volume};
 
 /// Interval at which a device checks whether its delayed writes may go on.
@@ -57,7 +57,7 @@ pub(crate) fn guarded<'a>(
     caches: impl Iterator<Item = &'a Parts> + Clone,
 ) -> Vec<Volume> {
     let guard = |(at, volume): (usize, Volume)| {
-        let of = |parts: &Parts| parts.keeper.as_ref()?.samples(parts.id(at));
+        let of = |parts: &Parts| parts.writer.as_ref()?.samples(parts.id(at));
         let (sectors, writers): (Vec<_>, Vec<_>) = caches.clone().filter_map(of).unzip();
         let mut sectors = sectors.concat();
         sectors.sort_unstable();
@@ -270,7 +270,7 @@ mod tests {
     use floe_testkit::Intercepted;
 
     use super::super::disk::Disk;
-    use super::super::keeper::Keeper;
+    use super::super::superblock_writer::SuperblockWriter;
     use super::*;
     use crate::volume::Reach;
 
@@ -340,11 +340,11 @@ mod tests {
         let new = NewCache { id: [1; 16], layout, volumes };
         let made = Disk::open(&cache).expect("a device").with_io(|io| KeptCache::create(io, new));
         let superblock = made.expect("there is room").superblock().clone();
-        let keeper = Keeper::new(Arc::clone(&cache), superblock, None);
+        let writer = SuperblockWriter::new(Arc::clone(&cache), superblock, None);
         let parts = Parts {
             parts: Vec::new(),
             ids: vec![VolumeId(0)],
-            keeper: Some(keeper),
+            writer: Some(writer),
             data_start: 0,
             most_dirty_bytes: None,
             opened: None,
