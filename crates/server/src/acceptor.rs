@@ -23,7 +23,7 @@ use rustix::net::{Shutdown, shutdown};
 use crate::acceptor::admin::{AdminListener, AdminSession, Encryption, Undecipherable};
 use crate::acceptor::entrance::{AcceptorToken, Entrance};
 use crate::acceptor::questions::{Purpose, Question, Questions};
-use crate::acceptor::reporting::Reporting;
+use crate::acceptor::reporting::{Audience, Reporting};
 use crate::admin::{AdminCommand, Conversation, Heard, Reply, Trouble};
 use crate::control::board::{Board, Dirty};
 use crate::listener::Listener;
@@ -307,27 +307,7 @@ impl Acceptor {
     pub(crate) fn send_to_control(&self, event: Event) {
         let _ = self.control.send(event); // it has said so if it could not go on
     }
-}
 
-/// Bytes received at once.
-const RECEIVE_BYTES: usize = 4096;
-
-/// Most connections over Unix sockets, and as many over TCP, so that neither keep the others out.
-/// Beyond that the oldest without a request under way is disconnected. Each has
-/// [`admin_time`](crate::limits::Limits::admin_time) and no longer.
-const MOST_CONNECTIONS: usize = 32;
-
-/// Admin sessions whose requests may wait for workers. The rest is reserved for requests that are
-/// answered at once, such as health checks.
-const MOST_WAITING: usize = 24;
-
-const NO_STANDBY: &str = "no standby has been seen lately that could take over; start one with \
-                          standby = true, or end this server by floe stop";
-
-const LACKS_HALF: &str = "the halves of the mirror are not in sync, so that the standby could not \
-                          serve from its own; see floe status";
-
-impl Acceptor {
     pub(crate) fn greet_admin(&mut self, listener: u32, socket: OwnedFd) {
         let access = Arc::clone(&self.admin_listeners[listener as usize].access);
         let (is_remote, required) = (access.network.is_some(), access.encrypted_only());
@@ -361,19 +341,15 @@ impl Acceptor {
     /// Hangs up on the oldest client that has asked for nothing, or else takes no answer, if there
     /// are as many as may be.
     fn make_room_for_admin(&mut self, is_remote: bool) {
-        let there = |session: &AdminSession| session.is_remote == is_remote && !session.is_dropped;
-        let indices = self.admin_sessions.indices();
-        let alike: Vec<u32> =
-            indices.into_iter().filter(|&index| there(&self.admin_sessions[index])).collect();
+        let sessions = self.admin_sessions.iter();
+        let alike: Vec<(u32, &AdminSession)> =
+            sessions.filter(|(_, it)| it.is_remote == is_remote && !it.is_dropped).collect();
         if alike.len() < MOST_CONNECTIONS {
             return;
         }
-        let idle = alike.into_iter().filter(|&index| self.admin_sessions[index].is_idle());
-        let oldest = idle.min_by_key(|&index| {
-            let session = &self.admin_sessions[index];
-            (!session.listening, session.since)
-        });
-        if let Some(oldest) = oldest {
+        let idle = alike.into_iter().filter(|(_, session)| session.is_idle());
+        let oldest = idle.min_by_key(|(_, session)| (!session.listening, session.since));
+        if let Some((oldest, _)) = oldest {
             let session = &mut self.admin_sessions[oldest];
             session.is_dropped = true;
             let _ = shutdown(&session.socket, Shutdown::Both); // it may be gone already
@@ -382,18 +358,15 @@ impl Acceptor {
 
     /// Returns whether one more request of such clients may wait for workers.
     fn may_wait(&self, is_remote: bool) -> bool {
-        let sessions =
-            self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
-        let waiting = |session: &&AdminSession| {
+        let waiting = |(_, session): &(u32, &AdminSession)| {
             session.is_remote == is_remote && !session.is_dropped && session.is_waiting()
         };
-        sessions.filter(waiting).count() < MOST_WAITING
+        self.admin_sessions.iter().filter(waiting).count() < MOST_WAITING
     }
 
     /// Returns the time at which the next admin client is late.
     pub(crate) fn admin_due(&self) -> Option<Instant> {
-        let indices = self.admin_sessions.indices().into_iter();
-        indices.filter_map(|index| self.admin_sessions[index].until).min()
+        self.admin_sessions.iter().filter_map(|(_, session)| session.until).min()
     }
 
     /// Disconnects late admin clients: the operations under way on their sockets end.
@@ -570,12 +543,7 @@ impl Acceptor {
     /// The reply of `/healthz`: a worker that hangs, or what the board says. Each call gives the
     /// workers a message to take, so that a later one notices if it was not taken.
     fn health(&self) -> Reply {
-        let (now, patience) = (Instant::now(), self.config.limits.reply_time);
-        let silent = (0..self.workers.len()).find_map(|worker| {
-            let seconds = self.workers.silence(worker, now, patience)?.as_secs();
-            Some(Problem::Silent { worker, seconds })
-        });
-        match silent {
+        match self.workers.silent(Instant::now(), self.config.limits.reply_time) {
             Some(problem) => Reply::trouble(Trouble::Refusing, problem.to_string()),
             None => self.board.state().health(),
         }
@@ -622,14 +590,18 @@ impl Acceptor {
     fn answer_with(&mut self, purpose: Purpose, replies: Vec<Done>) {
         let (admin, reply) = match purpose {
             Purpose::Flushed { admin } => (admin, Reply::Done("flushed")),
-            Purpose::Status { admin } => (admin, Reply::json(&self.report(replies).status())),
+            Purpose::Status { admin } => {
+                (admin, Reply::json(&self.report(Audience::Admin, replies).status()))
+            }
             Purpose::Metrics { admin } => {
-                (admin, Reply::Metrics(metrics::render(&self.report(replies))))
+                (admin, Reply::Metrics(metrics::render(&self.report(Audience::Admin, replies))))
             }
             Purpose::Volumes { admin } => {
-                (admin, Reply::json(&self.report(replies).status().volumes))
+                (admin, Reply::json(&self.report(Audience::Admin, replies).status().volumes))
             }
-            Purpose::Tiers { admin } => (admin, Reply::json(&self.report(replies).status().tiers)),
+            Purpose::Tiers { admin } => {
+                (admin, Reply::json(&self.report(Audience::Admin, replies).status().tiers))
+            }
             Purpose::Sample => return self.take_sample(replies),
             Purpose::LogDirty => return Dirty::of(&snapshots(replies)).log(),
         };
@@ -652,9 +624,10 @@ impl Acceptor {
         }
     }
 
-    fn report(&mut self, replies: Vec<Done>) -> Report {
+    fn report(&mut self, audience: Audience, replies: Vec<Done>) -> Report {
         let (config, state) = (&self.config, self.board.state());
-        self.reporting.report(config, &state, &self.entrance.counters, snapshots(replies))
+        let counters = &self.entrance.counters;
+        self.reporting.report(audience, config, &state, counters, snapshots(replies))
     }
 
     /// Sends the server's last result to all clients that asked for the end, and disconnects
@@ -692,9 +665,7 @@ impl Acceptor {
         session.until = Some(Instant::now() + self.config.limits.admin_time);
         self.leave_admin(index);
     }
-}
 
-impl Acceptor {
     /// Gives a job to the control thread. Volumes and tiers change one at a time: another change is
     /// refused until that is done.
     pub(crate) fn begin_job(&mut self, admin: u32, operation: Operation) -> Result<(), Reply> {
@@ -729,13 +700,7 @@ impl Acceptor {
         self.change.take_if(|(by, _)| *by == admin);
         self.tell_admin(admin, reply);
     }
-}
 
-/// Most watching clients over Unix sockets, and as many over TCP: a part of all connections, so
-/// that they keep no other client out.
-const MOST_WATCHING: usize = 8;
-
-impl Acceptor {
     /// Asks for a sample once it is due.
     pub(crate) fn sample_when_due(&mut self) {
         let (feed, now) = (&mut self.reporting.feed, Instant::now());
@@ -747,9 +712,7 @@ impl Acceptor {
 
     /// Takes a sample in and tells those that watch.
     pub(crate) fn take_sample(&mut self, replies: Vec<Done>) {
-        let (config, state) = (&self.config, self.board.state());
-        let counts = snapshots(replies);
-        let mut report = self.reporting.sample(config, &state, &self.entrance.counters, counts);
+        let mut report = self.report(Audience::LivePage, replies);
         let Some(update) = self.reporting.feed.take(&mut report) else { return };
         for index in self.admin_sessions.indices() {
             // A client that has not taken the last event misses this one.
@@ -764,10 +727,9 @@ impl Acceptor {
     /// # Errors
     /// Too many clients watch already.
     pub(crate) fn watch(&mut self, index: u32) -> Result<(), Reply> {
-        let sessions =
-            self.admin_sessions.indices().into_iter().map(|index| &self.admin_sessions[index]);
         let is_remote = self.admin_sessions[index].is_remote;
-        let alike = sessions.filter(|session| session.watching && session.is_remote == is_remote);
+        let alike =
+            self.admin_sessions.iter().filter(|(_, it)| it.watching && it.is_remote == is_remote);
         if alike.count() >= MOST_WATCHING {
             let problem = format!("{MOST_WATCHING} clients watch already; close a page");
             return Err(Reply::trouble(Trouble::Busy, problem));
@@ -779,3 +741,25 @@ impl Acceptor {
         Ok(())
     }
 }
+
+/// Bytes received at once.
+const RECEIVE_BYTES: usize = 4096;
+
+/// Most connections over Unix sockets, and as many over TCP, so that neither keep the others out.
+/// Beyond that the oldest without a request under way is disconnected. Each has
+/// [`admin_time`](crate::limits::Limits::admin_time) and no longer.
+const MOST_CONNECTIONS: usize = 32;
+
+/// Admin sessions whose requests may wait for workers. The rest is reserved for requests that are
+/// answered at once, such as health checks.
+const MOST_WAITING: usize = 24;
+
+const NO_STANDBY: &str = "no standby has been seen lately that could take over; start one with \
+                          standby = true, or end this server by floe stop";
+
+const LACKS_HALF: &str = "the halves of the mirror are not in sync, so that the standby could not \
+                          serve from its own; see floe status";
+
+/// Most watching clients over Unix sockets, and as many over TCP: a part of all connections, so
+/// that they keep no other client out.
+const MOST_WATCHING: usize = 8;

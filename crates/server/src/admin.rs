@@ -25,9 +25,9 @@
 //! 403 for a missing right, 404 and 409 for a conflict with the present volumes and tiers, 500 for
 //! a failure, 503 while the server ends or is busy.
 //!
-//! `Conversation` is the server's side of one connection, without I/O: bytes in, one `AdminCommand`, one
-//! `Reply`, and the connection closes. [`client`] is the other side, for `floe status` and similar
-//! commands.
+//! `Conversation` is the server's side of one connection, without I/O: bytes in, one
+//! `AdminCommand`, one `Reply`, and the connection closes. [`client`] is the other side, for `floe
+//! status` and similar commands.
 
 mod access;
 mod address;

@@ -1,7 +1,7 @@
 //! The settings of a server: one typed tree, read from floe.toml, the command line or an admin
 //! request, validated in one pass, and carried whole to where it is used.
 //!
-//! Each setting is declared once (`tree`). Its name in files and options, its help, the manual page
+//! Each setting is declared once, here. Its name in files and options, its help, the manual page
 //! and the reference in docs/service/settings.md follow from the declaration.
 
 mod declare;
@@ -281,6 +281,75 @@ impl ServerConfig {
         let first = memory.out_of_range().or_else(|| serving.out_of_range());
         first.or_else(|| listen.out_of_range()).or_else(|| admin.out_of_range())
     }
+
+    /// Reads and validates the settings in a file.
+    ///
+    /// # Errors
+    /// A line with the file, and with the line and the setting where there is one.
+    pub fn from_file(file: &Path) -> Result<Self, String> {
+        let refuse = |problem: String| format!("{}: {problem}", file.display());
+        let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
+        let text = String::from_utf8(bytes).map_err(|error| {
+            let intact = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let line = 1 + intact.iter().filter(|byte| **byte == b'\n').count();
+            refuse(format!("line {line}: this is not UTF-8, and no text with settings"))
+        })?;
+        let config = Self::from_text(&text).map_err(refuse)?;
+        Ok(Self { origin: Origin::new(file, &text), ..config })
+    }
+
+    /// Reads and validates the text of a file.
+    ///
+    /// # Errors
+    /// The problem, after its line and the setting.
+    pub fn from_text(text: &str) -> Result<Self, String> {
+        let at = |line: Option<usize>, problem: String| match line {
+            Some(line) => format!("line {line}: {problem}"),
+            None => problem,
+        };
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let start = error.span().map(|span| span.start);
+            let setting = start.and_then(|start| setting_at(text, start));
+            let setting = setting.map(|setting| format!("{setting}: ")).unwrap_or_default();
+            let line = start.map(|start| line_at(text, start));
+            at(line, format!("{setting}{}", error.message()))
+        })?;
+        config.validated().map_err(|wrong| at(wrong.place.line(text), wrong.to_string()))
+    }
+
+    /// Returns the settings as the text of a file.
+    pub fn to_text(&self) -> String {
+        toml::to_string(self).expect("settings are tables of texts, numbers and flags")
+    }
+
+    /// Returns the line for a setting that turned out to be unusable: its file and line, its name,
+    /// and the problem.
+    pub fn unusable(&self, setting: &str, problem: impl Display) -> String {
+        let place = Place { table: None, setting: setting.to_owned() };
+        format!("{}{setting}: {problem}", self.origin.before(&place))
+    }
+
+    /// Returns the line for a volume's backing device, by the number of the volume, as
+    /// [`ServerConfig::unusable`].
+    pub fn unusable_backing(&self, volume: usize, problem: impl Display) -> String {
+        let place = Place { table: Some(TableRef::Volume(volume)), setting: "backing".to_owned() };
+        format!("{}backing: {problem}", self.origin.before(&place))
+    }
+
+    /// Returns the file and the line of the device of a tier, by its number from the top, to stand
+    /// before a problem; empty for settings of a command line.
+    pub(crate) fn before_cache(&self, tier: usize) -> String {
+        let table = match (self.first.cache.is_some(), tier) {
+            (true, 0) => None,
+            (has_first, tier) => Some(TableRef::Tier(tier - usize::from(has_first))),
+        };
+        self.origin.before(&Place { table, setting: "cache".to_owned() })
+    }
+
+    /// Returns the line for a setting that turned out to be wrong.
+    pub fn wrong(&self, wrong: &Wrong) -> String {
+        format!("{}{wrong}", self.origin.before(&wrong.place))
+    }
 }
 
 impl TierConfig {
@@ -437,78 +506,5 @@ impl<'de, T: FileTable> Visitor<'de> for Settings<T> {
             table.read(&name, &mut map)?;
         }
         Ok(table)
-    }
-}
-
-impl ServerConfig {
-    /// Reads and validates the settings in a file.
-    ///
-    /// # Errors
-    /// A line with the file, and with the line and the setting where there is one.
-    pub fn from_file(file: &Path) -> Result<Self, String> {
-        let refuse = |problem: String| format!("{}: {problem}", file.display());
-        let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
-        let text = String::from_utf8(bytes).map_err(|error| {
-            let intact = &error.as_bytes()[..error.utf8_error().valid_up_to()];
-            let line = 1 + intact.iter().filter(|byte| **byte == b'\n').count();
-            refuse(format!("line {line}: this is not UTF-8, and no text with settings"))
-        })?;
-        let config = Self::from_text(&text).map_err(refuse)?;
-        Ok(Self { origin: Origin::new(file, &text), ..config })
-    }
-
-    /// Reads and validates the text of a file.
-    ///
-    /// # Errors
-    /// The problem, after its line and the setting.
-    pub fn from_text(text: &str) -> Result<Self, String> {
-        let at = |line: Option<usize>, problem: String| match line {
-            Some(line) => format!("line {line}: {problem}"),
-            None => problem,
-        };
-        let config: Self = toml::from_str(text).map_err(|error| {
-            let start = error.span().map(|span| span.start);
-            let setting = start.and_then(|start| setting_at(text, start));
-            let setting = setting.map(|setting| format!("{setting}: ")).unwrap_or_default();
-            let line = start.map(|start| line_at(text, start));
-            at(line, format!("{setting}{}", error.message()))
-        })?;
-        config.validated().map_err(|wrong| at(wrong.place.line(text), wrong.to_string()))
-    }
-
-    /// Returns the settings as the text of a file.
-    pub fn to_text(&self) -> String {
-        toml::to_string(self).expect("settings are tables of texts, numbers and flags")
-    }
-}
-
-impl ServerConfig {
-    /// Returns the line for a setting that turned out to be unusable: its file and line, its name,
-    /// and the problem.
-    pub fn unusable(&self, setting: &str, problem: impl Display) -> String {
-        let place = Place { table: None, setting: setting.to_owned() };
-        format!("{}{setting}: {problem}", self.origin.before(&place))
-    }
-
-    /// Returns the line for a volume's backing device, by the number of the volume, as
-    /// [`ServerConfig::unusable`].
-    pub fn unusable_backing(&self, volume: usize, problem: impl Display) -> String {
-        let place = Place { table: Some(TableRef::Volume(volume)), setting: "backing".to_owned() };
-        format!("{}backing: {problem}", self.origin.before(&place))
-    }
-
-    /// Returns the file and the line of the device of a tier, by its number from the top, to stand
-    /// before a problem; empty for settings of a command line.
-    pub(crate) fn before_cache(&self, tier: usize) -> String {
-        let table = match (self.first.cache.is_some(), tier) {
-            (true, 0) => None,
-            (has_first, tier) => Some(TableRef::Tier(tier - usize::from(has_first))),
-        };
-        self.origin.before(&Place { table, setting: "cache".to_owned() })
-    }
-
-    /// Returns the line for a setting that turned out to be wrong.
-    pub fn wrong(&self, wrong: &Wrong) -> String {
-        format!("{}{wrong}", self.origin.before(&wrong.place))
     }
 }

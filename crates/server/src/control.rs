@@ -145,7 +145,7 @@ pub(crate) enum Wait {
 }
 
 /// An event that concerns the job under way.
-pub(crate) enum Next {
+pub(crate) enum Wakening {
     Replied(WorkerReply),
     /// Work is done, a job has come, or the end is due.
     Woken,
@@ -155,7 +155,7 @@ pub(crate) enum Next {
 
 impl Control {
     /// Takes events until one concerns the job under way; those of tiers are acted on here.
-    pub(crate) fn next(&mut self, due: Option<Instant>) -> Next {
+    pub(crate) fn next(&mut self, due: Option<Instant>) -> Wakening {
         loop {
             self.note_when_due();
             self.publish();
@@ -168,28 +168,28 @@ impl Control {
                 }
             };
             match event {
-                Ok(Event::Replied(reply)) => return Next::Replied(reply),
+                Ok(Event::Replied(reply)) => return Wakening::Replied(reply),
                 Ok(Event::Tier(tier, event)) => self.tier_event(tier, event),
-                Ok(Event::WorkDone) => return Next::Woken,
+                Ok(Event::WorkDone) => return Wakening::Woken,
                 Ok(Event::Job(job)) => {
                     self.jobs.push_back(job);
-                    return Next::Woken;
+                    return Wakening::Woken;
                 }
                 Ok(Event::DeviceChanged { volume: name }) => {
                     let operation = Operation::FollowDevice { name };
                     self.jobs.push_back(Job { admin: None, operation });
-                    return Next::Woken;
+                    return Wakening::Woken;
                 }
                 Ok(Event::End { replaced }) => {
                     (self.end.is_due, self.end.replaces) = (true, replaced);
-                    return Next::Woken;
+                    return Wakening::Woken;
                 }
                 Ok(Event::Abandon) => {
                     (self.end.is_due, self.end.is_abandoned) = (true, true);
-                    return Next::Woken;
+                    return Wakening::Woken;
                 }
                 Err(RecvTimeoutError::Timeout) if due.is_some_and(|due| due <= Instant::now()) => {
-                    return Next::Due;
+                    return Wakening::Due;
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => unreachable!("a sender is held here"),
@@ -220,18 +220,17 @@ impl Control {
                 return Err(Problem::Ending);
             }
             match self.next(Some(look)) {
-                Next::Replied(reply) if reply.number == ticket.number => replies.take(reply),
-                Next::Replied(_) | Next::Woken => {} // a reply that was given up
-                Next::Due => {
+                Wakening::Replied(reply) if reply.number == ticket.number => replies.take(reply),
+                Wakening::Replied(_) | Wakening::Woken => {} // a reply that was given up
+                Wakening::Due => {
                     let now = Instant::now();
                     look = now + patience / LOOKS;
                     // Any of them: a worker that replies may wait for another one's shards.
-                    for worker in 0..self.workers.len() {
-                        if let Some(silence) = self.workers.silence(worker, now, patience) {
-                            let seconds = silence.as_secs();
+                    if let Some(problem) = self.workers.silent(now, patience) {
+                        if let Problem::Silent { worker, seconds } = problem {
                             tracing::error!(thread = worker, seconds, "a thread does not answer");
-                            return Err(Problem::Silent { worker, seconds });
                         }
+                        return Err(problem);
                     }
                     if let Wait::AtMost(time) = wait
                         && begun + time <= now
@@ -341,16 +340,16 @@ impl Control {
         let first = failed.map(|error| error.to_string()).reduce(|first, _| first);
         first.map_or(Ok(()), Err)
     }
-}
 
-/// The pause before a note is tried again.
-const NOTE_AGAIN: Duration = Duration::from_secs(10);
-
-/// Places with lost data that the log names, of each tier.
-const MOST_LOST_LINES: u32 = 32;
-
-impl Control {
     /// Handles a worker's event of a tier; events of a detached one are ignored.
+    ///
+    /// `restore` makes a device that only failed usable again. A *journal* that could not be
+    /// written is worse: its last state remains on the device. So before clients change data it
+    /// describes, its superblock records that it is invalid: first its clean data, then, when all
+    /// dirty data has been written back, all of it. A note that the device refuses goes into the
+    /// state directory, where the next start finds it, and is tried again later. Requests bypass
+    /// the cache also where neither takes it, and status, log and `/healthz` say what the next
+    /// start must not do.
     fn tier_event(&mut self, key: TierKey, event: CacheEvent) {
         let Some(tier) = self.at(key) else { return };
         match event {
@@ -516,6 +515,12 @@ impl Control {
     }
 }
 
+/// The pause before a note is tried again.
+const NOTE_AGAIN: Duration = Duration::from_secs(10);
+
+/// Places with lost data that the log names, of each tier.
+const MOST_LOST_LINES: u32 = 32;
+
 /// Runs the work on an extra thread, and waits for it.
 ///
 /// # Errors
@@ -538,6 +543,11 @@ fn beside_the_end<T: Send + 'static>(
     wait_for(control, work, |control| control.end.is_abandoned)
 }
 
+/// Runs work that may take long and concerns no worker, such as opening a device, on an extra
+/// thread. Meanwhile the control thread acts on events.
+///
+/// Opening a device may take any time. When the server is to end meanwhile, the job ends at once,
+/// and the result of the work is dropped. A cache device can be restored meanwhile.
 fn wait_for<T: Send + 'static>(
     control: &mut Control,
     work: impl FnOnce() -> T + Send + 'static,

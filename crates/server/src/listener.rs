@@ -1,4 +1,5 @@
-//! Listening sockets, each with the protocol of its clients.
+//! The addresses on which the server listens for clients, and their sockets, each with its
+//! protocol.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;

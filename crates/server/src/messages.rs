@@ -1,5 +1,5 @@
-//! Messages between the server's threads: commands of the control thread and questions of the
-//! acceptor to workers, replies and events of workers, jobs.
+//! Messages between the server's threads: commands and questions to workers, their replies and
+//! events, and jobs of the control thread.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -301,6 +301,8 @@ pub(crate) fn snapshots(replies: Vec<Done>) -> Vec<Snapshot> {
 }
 
 /// One thread's messages, and the wake-up for them.
+///
+/// They are rare, so a lock does no harm; requests of clients never travel this way.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     messages: Mutex<Messages<T>>,

@@ -20,6 +20,8 @@ use rustix::process::{Resource, getrlimit};
 use crate::pair::{PairStatus, Role};
 use crate::status::{CacheFacts, Latencies, MemoryFacts, Operation, Report, Snapshot, VolumeFacts};
 
+use self::MetricType::{Counter, Gauge, Histogram};
+
 /// The content type of [`render`]'s text.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
@@ -32,13 +34,13 @@ const BUCKETS_US: [u64; 19] = [
 /// All metrics of a server.
 pub(crate) fn render(report: &Report) -> String {
     let mut page = Page::default();
-    page.family("floe_build_info", MetricType::Gauge, "The version of floe; always 1.");
+    page.family("floe_build_info", Gauge, "The version of floe; always 1.");
     page.sample("floe_build_info", &[("version", env!("CARGO_PKG_VERSION"))], 1);
-    page.family("floe_write_mode_info", MetricType::Gauge, "The write mode; always 1.");
+    page.family("floe_write_mode_info", Gauge, "The write mode; always 1.");
     page.sample("floe_write_mode_info", &[("mode", &report.facts.top().mode.to_string())], 1);
     page.family(
         "floe_cache_evict_info",
-        MetricType::Gauge,
+        Gauge,
         "The policy that decides what leaves the cache; always 1.",
     );
     page.sample("floe_cache_evict_info", &[("policy", &report.facts.top().evict)], 1);
@@ -69,28 +71,16 @@ pub(crate) fn of_standby(status: &PairStatus) -> String {
 
 fn pair(page: &mut Page, status: &PairStatus) {
     let name = "floe_pair_active";
-    page.family(
-        name,
-        MetricType::Gauge,
-        "1 for the server of a pair that serves, 0 for the standby.",
-    );
+    page.family(name, Gauge, "1 for the server of a pair that serves, 0 for the standby.");
     page.sample(name, &[], u64::from(status.role == Role::Active));
     let name = "floe_pair_generation";
-    page.family(
-        name,
-        MetricType::Gauge,
-        "The number of servers of the pair that have served so far.",
-    );
+    page.family(name, Gauge, "The number of servers of the pair that have served so far.");
     page.sample(name, &[], status.generation);
     let name = "floe_pair_standbys";
-    page.family(
-        name,
-        MetricType::Gauge,
-        "Standbys that the active server has seen within a lease: 0, 1.",
-    );
+    page.family(name, Gauge, "Standbys that the active server has seen within a lease: 0, 1.");
     page.sample(name, &[], u64::from(status.standby.is_some()));
     let name = "floe_pair_lease_age_seconds";
-    page.family(name, MetricType::Gauge, "Time since the lease was last seen to be renewed.");
+    page.family(name, Gauge, "Time since the lease was last seen to be renewed.");
     page.sample(name, &[], status.renewed_seconds);
 }
 
@@ -113,19 +103,13 @@ fn volumes(page: &mut Page, report: &Report) {
             page.sample(name, &[("volume", &volume.name)], value(volume));
         }
     };
-    each("floe_volume_size_bytes", MetricType::Gauge, "Size of a volume.", &|volume| volume.bytes);
-    each(
-        "floe_volume_read_only",
-        MetricType::Gauge,
-        "1 for a volume clients cannot write to.",
-        &|volume| u64::from(volume.read_only),
-    );
-    each(
-        "floe_volume_connections",
-        MetricType::Gauge,
-        "Clients connected to a volume.",
-        &|volume| report.sum.users(volume.id).total(),
-    );
+    each("floe_volume_size_bytes", Gauge, "Size of a volume.", &|volume| volume.bytes);
+    each("floe_volume_read_only", Gauge, "1 for a volume clients cannot write to.", &|volume| {
+        u64::from(volume.read_only)
+    });
+    each("floe_volume_connections", Gauge, "Clients connected to a volume.", &|volume| {
+        report.sum.users(volume.id).total()
+    });
     let answered = report.facts.volumes.iter().flat_map(|volume| {
         let answered = report.sum.counters.volume(volume.id).answered;
         Operation::ALL.into_iter().zip(answered).map(|(operation, answered)| {
@@ -146,11 +130,7 @@ fn clients(page: &mut Page, report: &Report) {
 
 fn latencies(page: &mut Page, report: &Report) {
     let name = "floe_request_duration_seconds";
-    page.family(
-        name,
-        MetricType::Histogram,
-        "From the arrival of a whole request to its reply being queued.",
-    );
+    page.family(name, Histogram, "From the arrival of a whole request to its reply being queued.");
     for operation in Operation::ALL {
         histogram(page, name, operation.name(), report.sum.counters.latencies(operation));
     }
@@ -175,7 +155,7 @@ fn advice(page: &mut Page, report: &Report) {
         let name = "floe_bottleneck_info";
         page.family(
             name,
-            MetricType::Gauge,
+            Gauge,
             "The list operation that is busiest by the model, or cores; always 1.",
         );
         page.sample(name, &[("tier", &advice.tier), ("station", bottleneck)], 1);
@@ -194,28 +174,22 @@ fn threads(page: &mut Page, report: &Report) {
     for (name, kind, help, value) in [
         (
             "floe_thread_connections",
-            MetricType::Gauge,
+            Gauge,
             "Clients connected to a thread.",
             (|thread| thread.connections.total()) as fn(&Snapshot) -> u64,
         ),
-        (
-            "floe_thread_requests_total",
-            MetricType::Counter,
-            "Requests answered by a thread.",
-            |thread| thread.counters.requests(),
-        ),
+        ("floe_thread_requests_total", Counter, "Requests answered by a thread.", |thread| {
+            thread.counters.requests()
+        }),
         (
             "floe_thread_messages_total",
-            MetricType::Counter,
+            Counter,
             "Messages a thread has sent to others.",
             |thread| thread.traffic.messages,
         ),
-        (
-            "floe_thread_wakes_total",
-            MetricType::Counter,
-            "Sleeping threads a thread has woken.",
-            |thread| thread.traffic.wakes,
-        ),
+        ("floe_thread_wakes_total", Counter, "Sleeping threads a thread has woken.", |thread| {
+            thread.traffic.wakes
+        }),
     ] {
         page.family(name, kind, help);
         for (number, thread) in report.threads.iter().enumerate() {
@@ -232,11 +206,7 @@ mod tests;
 /// Writes the metrics of the tier in memory, where there is one.
 fn memory(page: &mut Page, report: &Report) {
     let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
-    page.family(
-        "floe_memory_write_mode_info",
-        MetricType::Gauge,
-        "The write mode of memory; always 1.",
-    );
+    page.family("floe_memory_write_mode_info", Gauge, "The write mode of memory; always 1.");
     page.sample("floe_memory_write_mode_info", &[("mode", &write.to_string())], 1);
     page.gauge("floe_memory_size_bytes", "Bytes the tier in memory may take.", usage.size_bytes);
     page.gauge("floe_memory_page_bytes", "Bytes of pages in memory.", usage.page_bytes);
@@ -247,23 +217,19 @@ fn memory(page: &mut Page, report: &Report) {
     );
     if let Some(admission) = &usage.admission {
         let name = "floe_memory_admission_info";
-        page.family(name, MetricType::Gauge, "The admission of memory; always 1.");
+        page.family(name, Gauge, "The admission of memory; always 1.");
         page.sample(name, &[("admission", &admission.name)], 1);
         let name = "floe_memory_offered_pages_total";
         page.family(
             name,
-            MetricType::Counter,
+            Counter,
             "Pages read or written and not in memory, by whether they came in.",
         );
         page.sample(name, &[("result", "admitted")], admission.admitted);
         page.sample(name, &[("result", "bypassed")], admission.bypassed);
     }
     let Some(freezing) = freezing else { return };
-    page.family(
-        "floe_memory_freezing_phase_info",
-        MetricType::Gauge,
-        "The phase of freezing; always 1.",
-    );
+    page.family("floe_memory_freezing_phase_info", Gauge, "The phase of freezing; always 1.");
     page.sample("floe_memory_freezing_phase_info", &[("phase", freezing.phase.name())], 1);
     page.gauge(
         "floe_memory_frozen_ratio",
@@ -310,9 +276,9 @@ impl Page {
     /// Begins a family; its samples follow.
     fn family(&mut self, name: &str, kind: MetricType, help: &str) {
         let kind = match kind {
-            MetricType::Counter => "counter",
-            MetricType::Gauge => "gauge",
-            MetricType::Histogram => "histogram",
+            Counter => "counter",
+            Gauge => "gauge",
+            Histogram => "histogram",
         };
         self.put(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
@@ -329,13 +295,13 @@ impl Page {
 
     /// A family of one sample that goes up and down.
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(name, MetricType::Gauge, help);
+        self.family(name, Gauge, help);
         self.sample(name, &[], value);
     }
 
     /// A family of one sample that only grows.
     fn counter(&mut self, name: &str, help: &str, value: impl Display) {
-        self.family(name, MetricType::Counter, help);
+        self.family(name, Counter, help);
         self.sample(name, &[], value);
     }
 
@@ -384,6 +350,9 @@ fn escaped(value: &str) -> String {
 }
 
 /// Writes the metrics that the system offers.
+///
+/// The metrics that Prometheus expects of every process, under the names of its client libraries.
+/// They are read from `/proc`.
 fn write(page: &mut Page, started: SystemTime) {
     if let Ok(started) = started.duration_since(UNIX_EPOCH) {
         let help = "Start of the server in seconds since 1970.";
@@ -431,11 +400,7 @@ fn cache(page: &mut Page, report: &Report) {
     let stats = &report.sum.stats;
     let (requests, counters) = (&stats.requests, &stats.counters);
     let name = "floe_cache_requests_total";
-    page.family(
-        name,
-        MetricType::Counter,
-        "Reads and writes by whether all of their blocks were cached.",
-    );
+    page.family(name, Counter, "Reads and writes by whether all of their blocks were cached.");
     for (operation, hits, all) in [
         ("read", requests.read_hits, requests.reads),
         ("write", requests.write_hits, requests.writes),
@@ -450,12 +415,12 @@ fn cache(page: &mut Page, report: &Report) {
         stats.metadata_bytes(),
     );
     let name = "floe_cache_blocks";
-    page.family(name, MetricType::Gauge, "Blocks in the cache, by their size in bytes.");
+    page.family(name, Gauge, "Blocks in the cache, by their size in bytes.");
     for (block_bytes, blocks) in &stats.blocks {
         page.sample(name, &[("block_bytes", &block_bytes.to_string())], *blocks);
     }
     let name = "floe_cache_blocks_allocated_total";
-    page.family(name, MetricType::Counter, "Blocks made, by their size in bytes.");
+    page.family(name, Counter, "Blocks made, by their size in bytes.");
     for ((block_bytes, _), blocks) in stats.blocks.iter().zip(counters.blocks_allocated) {
         page.sample(name, &[("block_bytes", &block_bytes.to_string())], blocks);
     }
@@ -483,14 +448,14 @@ fn admission(page: &mut Page, report: &Report) {
     let counters = &report.sum.stats.counters;
     page.family(
         "floe_cache_admission_info",
-        MetricType::Gauge,
+        Gauge,
         "The admission, which decides what comes into the cache; always 1.",
     );
     page.sample("floe_cache_admission_info", &[("admission", admission)], 1);
     let name = "floe_cache_offered_blocks_total";
     page.family(
         name,
-        MetricType::Counter,
+        Counter,
         "Smallest blocks read or written and not cached, by whether they came in.",
     );
     let bypassed = counters.offered_blocks - counters.admitted_blocks;
@@ -521,11 +486,7 @@ fn tiers(page: &mut Page, report: &Report) {
             .map(|(number, (stats, errors))| (number.to_string(), stats, errors))
     };
     let name = "floe_tier_requests_total";
-    page.family(
-        name,
-        MetricType::Counter,
-        "Reads and writes a tier was asked for, by whether all was cached.",
-    );
+    page.family(name, Counter, "Reads and writes a tier was asked for, by whether all was cached.");
     for (tier, Stats { requests, .. }, _) in each() {
         for (operation, hits, all) in [
             ("read", requests.read_hits, requests.reads),
@@ -543,7 +504,7 @@ fn tiers(page: &mut Page, report: &Report) {
     let name = "floe_tier_bytes_total";
     page.family(
         name,
-        MetricType::Counter,
+        Counter,
         "Bytes a tier moved from and to its own device, and what is below it.",
     );
     for (tier, Stats { counters, .. }, _) in each() {
@@ -566,32 +527,29 @@ fn tiers(page: &mut Page, report: &Report) {
             page.sample(name, &[("tier", &tier)], value(stats, errors));
         }
     };
-    gauge(
-        "floe_tier_valid_bytes",
-        MetricType::Gauge,
-        "Bytes of valid data in a tier.",
-        &|stats, _| stats.valid_bytes,
-    );
+    gauge("floe_tier_valid_bytes", Gauge, "Bytes of valid data in a tier.", &|stats, _| {
+        stats.valid_bytes
+    });
     gauge(
         "floe_tier_dirty_bytes",
-        MetricType::Gauge,
+        Gauge,
         "Bytes in a tier that what is below it does not have yet.",
         &|stats, _| stats.dirty_bytes,
     );
     gauge(
         "floe_tier_degraded",
-        MetricType::Gauge,
+        Gauge,
         "1 when the device of a tier, or a part of it, has been given up.",
         &|stats, _| u64::from(stats.degraded_shards > 0),
     );
     gauge(
         "floe_tier_device_errors_total",
-        MetricType::Counter,
+        Counter,
         "Failed operations of a tier's device.",
         &|_, errors| errors,
     );
     let name = "floe_tier_size_bytes";
-    page.family(name, MetricType::Gauge, "Bytes a tier may hold.");
+    page.family(name, Gauge, "Bytes a tier may hold.");
     for (number, facts) in report.facts.tiers.iter().enumerate() {
         page.sample(name, &[("tier", &number.to_string())], facts.size_bytes);
     }
@@ -608,11 +566,7 @@ fn mirrors(page: &mut Page, report: &Report) {
         return;
     }
     let name = "floe_mirror_half_in_sync";
-    page.family(
-        name,
-        MetricType::Gauge,
-        "1 for a half of a mirror that is in sync, 0 for another one.",
-    );
+    page.family(name, Gauge, "1 for a half of a mirror that is in sync, 0 for another one.");
     for (tier, mirror) in &mirrors {
         for (half, status) in mirror.halves.iter().enumerate() {
             let labels = [("tier", tier.as_str()), ("half", &half.to_string())];
@@ -622,7 +576,7 @@ fn mirrors(page: &mut Page, report: &Report) {
     let name = "floe_mirror_mended_bytes_total";
     page.family(
         name,
-        MetricType::Counter,
+        Counter,
         "Bytes of a half that were not what was stored, and were written anew from another half.",
     );
     for (tier, mirror) in &mirrors {
@@ -632,20 +586,12 @@ fn mirrors(page: &mut Page, report: &Report) {
         }
     }
     let name = "floe_mirror_resync_bytes";
-    page.family(
-        name,
-        MetricType::Gauge,
-        "Bytes that are still to be copied between halves of a mirror.",
-    );
+    page.family(name, Gauge, "Bytes that are still to be copied between halves of a mirror.");
     for (tier, mirror) in &mirrors {
         page.sample(name, &[("tier", tier)], mirror.resync_bytes);
     }
     let name = "floe_mirror_generation";
-    page.family(
-        name,
-        MetricType::Gauge,
-        "The generation of a mirror, which a change of its halves raises.",
-    );
+    page.family(name, Gauge, "The generation of a mirror, which a change of its halves raises.");
     for (tier, mirror) in &mirrors {
         page.sample(name, &[("tier", tier)], mirror.generation);
     }
@@ -654,7 +600,7 @@ fn mirrors(page: &mut Page, report: &Report) {
 fn devices(page: &mut Page, report: &Report) {
     let (counters, lowest) = (&report.sum.stats.counters, &report.sum.lowest().counters);
     let name = "floe_device_bytes_total";
-    page.family(name, MetricType::Counter, "Bytes read from and written to devices.");
+    page.family(name, Counter, "Bytes read from and written to devices.");
     for (device, direction, bytes) in [
         ("backing", "read", lowest.backing_read_bytes),
         ("backing", "write", lowest.backing_write_bytes),
@@ -664,7 +610,7 @@ fn devices(page: &mut Page, report: &Report) {
         page.sample(name, &[("device", device), ("direction", direction)], bytes);
     }
     let name = "floe_device_errors_total";
-    page.family(name, MetricType::Counter, "Failed operations of devices.");
+    page.family(name, Counter, "Failed operations of devices.");
     page.sample(name, &[("device", "backing")], report.sum.backing_errors);
     page.sample(name, &[("device", "cache")], report.sum.cache_errors);
 }

@@ -236,6 +236,11 @@ impl Turn {
 }
 
 /// The file; nothing is held yet.
+///
+/// The server keeps the file locked for as long as it runs. The system frees it when the process
+/// has ended, however that was. So a server that is started again knows at once that the owner of
+/// the images is its dead predecessor, and does not wait for the lease. The file names the owner as
+/// the cluster does, so that an old file, or one of another pair, says nothing.
 #[derive(Debug, Clone)]
 pub struct OwnNote(PathBuf);
 

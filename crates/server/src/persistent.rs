@@ -1,10 +1,10 @@
 //! Persistent caches: opens them for serving, and checks, repairs or empties them without a server.
 //!
 //! A cache belongs to the volumes it was used with. [`examine`] compares its superblock with the
-//! given volumes (`validate_volumes`). It makes a new cache, opens the old one, or refuses with a reason and
-//! without a change. Steps that would or could lose data need the user's [`ForceFlags`]. While a
-//! server runs, its `SuperblockWriter` records the volumes in the superblock, and at the end the clean
-//! shutdown.
+//! given volumes (`validate_volumes`). It makes a new cache, opens the old one, or refuses with a
+//! reason and without a change. Steps that would or could lose data need the user's [`ForceFlags`].
+//! While a server runs, its `SuperblockWriter` records the volumes in the superblock, and at the
+//! end the clean shutdown.
 
 mod check;
 mod content;

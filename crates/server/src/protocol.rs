@@ -269,6 +269,9 @@ struct QueuedReply {
 }
 
 /// The queue of bytes to send.
+///
+/// Headers gather in one buffer, and payloads leave straight from the device's buffers. A send is
+/// at most `PIECE_BYTES` long, so that a stalled client can be told from a slow one.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     /// Answers of the handshake, before all replies.

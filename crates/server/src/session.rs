@@ -338,30 +338,7 @@ impl Session {
     pub(crate) fn take_refused(&mut self) -> u64 {
         std::mem::take(&mut self.refused)
     }
-}
 
-/// Returns the memory a request takes of the budget: its buffer, in whole sectors. A comparison has
-/// two. A block status takes a byte for each sector of its range. That is free again before the
-/// reply is made, which fits a sector.
-fn bytes_of(request: &Request) -> usize {
-    let sectors = |most: u64| {
-        let end = request.offset + u64::from(request.length).min(most);
-        (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
-    };
-    match request.kind {
-        Kind::Read if request.compares => 2 * sectors(u64::MAX) * SECTOR_BYTES as usize,
-        Kind::Read | Kind::Write { .. } if request.length > 0 => {
-            sectors(u64::MAX) * SECTOR_BYTES as usize
-        }
-        Kind::DirtyMap => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
-        _ => 0,
-    }
-}
-
-#[cfg(test)]
-mod tests;
-
-impl Session {
     /// Takes no further requests; complete ones are still answered.
     pub(crate) fn end(&mut self) {
         self.end.ended = true;
@@ -444,27 +421,7 @@ impl Session {
     pub(crate) fn is_over(&self) -> bool {
         self.end.ended && !self.input.receiving && self.is_quiet()
     }
-}
 
-/// A request on its way to the server.
-#[derive(Debug, Clone, Copy)]
-enum Turn {
-    /// In line at the budget.
-    Waiting(Request),
-    /// Not in line, until the client has taken the send under way.
-    SetAside(Request),
-    Come(Request),
-}
-
-/// Requests that wait for their turn at the budget.
-#[derive(Debug, Default)]
-struct Line {
-    turn: Option<Turn>,
-    /// Requests behind the one in `turn`.
-    behind: VecDeque<Request>,
-}
-
-impl Session {
     /// Takes out the request whose memory is there.
     fn take_request(&mut self, now: Instant) -> Option<Want> {
         let Some(Turn::Come(request)) = self.line.turn else { return None };
@@ -515,9 +472,7 @@ impl Session {
         };
         self.line.turn = Some(Turn::Come(request));
     }
-}
 
-impl Session {
     /// Returns the next send, if bytes are pending and no send is under way.
     pub(crate) fn next_send(&mut self, now: Instant) -> Option<Vec<Slice>> {
         if self.output.sending || self.end.silent {
@@ -573,9 +528,7 @@ impl Session {
             self.line.turn = Some(self.line_up(request)); // it was slow, and has moved
         }
     }
-}
 
-impl Session {
     /// Returns the volume the client has chosen; `None` while the handshake lasts.
     pub(crate) fn volume(&self) -> Option<VolumeId> {
         self.protocol.volume()
@@ -596,6 +549,61 @@ impl Session {
         let mut waiting = turn.chain(&self.line.behind).chain(incoming);
         self.volume() == Some(volume) || waiting.any(|request| request.volume == volume)
     }
+
+    /// Has the session leave, so that its connection can be handed on. Returns whether it can.
+    pub(crate) fn leave(&mut self) -> bool {
+        self.end.leaving = self.channel.is_none() && !self.is_in_handshake() && !self.end.ended;
+        self.end.leaving
+    }
+
+    /// Returns whether the session leaves.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.end.leaving && !self.end.ended
+    }
+
+    /// The receive under way was cancelled before anything came.
+    pub(crate) fn receive_cancelled(&mut self) {
+        self.input.receiving = false;
+    }
+}
+
+/// Returns the memory a request takes of the budget: its buffer, in whole sectors. A comparison has
+/// two. A block status takes a byte for each sector of its range. That is free again before the
+/// reply is made, which fits a sector.
+fn bytes_of(request: &Request) -> usize {
+    let sectors = |most: u64| {
+        let end = request.offset + u64::from(request.length).min(most);
+        (end.div_ceil(SECTOR_BYTES) - request.offset / SECTOR_BYTES) as usize
+    };
+    match request.kind {
+        Kind::Read if request.compares => 2 * sectors(u64::MAX) * SECTOR_BYTES as usize,
+        Kind::Read | Kind::Write { .. } if request.length > 0 => {
+            sectors(u64::MAX) * SECTOR_BYTES as usize
+        }
+        Kind::DirtyMap => sectors(MOST_MAPPED_BYTES).next_multiple_of(SECTOR_BYTES as usize),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;
+
+/// A request on its way to the server.
+#[derive(Debug, Clone, Copy)]
+enum Turn {
+    /// In line at the budget.
+    Waiting(Request),
+    /// Not in line, until the client has taken the send under way.
+    SetAside(Request),
+    Come(Request),
+}
+
+/// Requests that wait for their turn at the budget.
+#[derive(Debug, Default)]
+struct Line {
+    turn: Option<Turn>,
+    /// Requests behind the one in `turn`.
+    behind: VecDeque<Request>,
 }
 
 /// An error that ends a session.
@@ -637,6 +645,10 @@ pub(crate) enum Overdue {
 }
 
 /// A connection between two sessions.
+///
+/// A session that leaves receives no further request. It answers what has arrived, and is taken
+/// apart when nothing is under way. The next server makes a session of the connection, which goes
+/// on where the first one stopped. An encrypted connection ends like that of any other server.
 #[derive(Debug)]
 pub(crate) struct Passed {
     socket: OwnedFd,
@@ -655,24 +667,6 @@ impl HandOff {
     /// Takes all of them.
     pub(crate) fn take(&self) -> Vec<Passed> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-impl Session {
-    /// Has the session leave, so that its connection can be handed on. Returns whether it can.
-    pub(crate) fn leave(&mut self) -> bool {
-        self.end.leaving = self.channel.is_none() && !self.is_in_handshake() && !self.end.ended;
-        self.end.leaving
-    }
-
-    /// Returns whether the session leaves.
-    pub(crate) fn is_leaving(&self) -> bool {
-        self.end.leaving && !self.end.ended
-    }
-
-    /// The receive under way was cancelled before anything came.
-    pub(crate) fn receive_cancelled(&mut self) {
-        self.input.receiving = false;
     }
 }
 

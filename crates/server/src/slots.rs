@@ -45,6 +45,11 @@ impl<T> Slots<T> {
         (0..self.slots.len() as u32).filter(|&index| self.contains(index)).collect()
     }
 
+    /// The values, each with its number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+        (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

@@ -1,4 +1,4 @@
-//! The admin interface of a server that stands by: it tells its state, and takes few commands.
+//! The admin interface of a server that stands by: it reports its state, and takes few commands.
 //! Clients of volumes are disconnected at once, so that they ask the other server.
 
 mod away;

@@ -1,5 +1,4 @@
-//! The status of a server: as JSON for people and programs; `metrics` has it for
-//! Prometheus.
+//! The status of a server, as JSON for people and programs. `metrics` renders it for Prometheus.
 
 mod advice;
 mod counters;

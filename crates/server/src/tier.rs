@@ -1,4 +1,4 @@
-//! A tier of a server's cache, before its threads have it.
+//! The tiers of a server's cache: as they are opened, in the control thread, and in each worker.
 
 pub(crate) mod open;
 
@@ -86,6 +86,9 @@ impl Failing {
 }
 
 /// A tier as the control thread knows it.
+///
+/// Tiers are counted from the top. A failing device or a lost journal of one does not affect the
+/// others: each goes on as far as it can, and the one above it sees its answers.
 #[derive(Debug)]
 pub(crate) struct KnownTier {
     pub(crate) key: TierKey,
@@ -177,6 +180,20 @@ impl KnownTier {
             mirror: self.source.mirror(),
         }
     }
+
+    /// Records in the superblock how much of its data may be old.
+    pub(crate) fn note(&mut self) -> Result<(), StartError> {
+        let Self { writer: Some(writer), failing, .. } = self else { return Ok(()) };
+        writer.set_void(failing.degraded, failing.retired)
+    }
+
+    /// Fails unless its cache device stores and returns data.
+    pub(crate) fn try_device(&mut self) -> Result<(), StartError> {
+        match &mut self.writer {
+            Some(writer) => writer.try_device(),
+            None => crate::persistent::try_volatile(&Arc::clone(&self.source), self.data_start),
+        }
+    }
 }
 
 /// Records in each persistent tier's superblock which peer tiers may hold dirty data, and that they
@@ -210,20 +227,4 @@ pub(crate) fn others(companions: &[Option<Companion>], at: usize) -> Vec<Compani
         companion.clone().map(|companion| Companion { above: other < at, ..companion })
     };
     others.filter_map(seen).collect()
-}
-
-impl KnownTier {
-    /// Records in the superblock how much of its data may be old.
-    pub(crate) fn note(&mut self) -> Result<(), StartError> {
-        let Self { writer: Some(writer), failing, .. } = self else { return Ok(()) };
-        writer.set_void(failing.degraded, failing.retired)
-    }
-
-    /// Fails unless its cache device stores and returns data.
-    pub(crate) fn try_device(&mut self) -> Result<(), StartError> {
-        match &mut self.writer {
-            Some(writer) => writer.try_device(),
-            None => crate::persistent::try_volatile(&Arc::clone(&self.source), self.data_start),
-        }
-    }
 }

@@ -3,8 +3,8 @@
 //!
 //! A folder holds the files under the names that qemu, nbdkit and libnbd use: `server-cert.pem`,
 //! `server-key.pem`, and to check clients `ca-cert.pem` and, when there is one, `ca-crl.pem`. The
-//! server speaks TLS 1.2 and 1.3, as proto.md, "TLS versions", asks. `channel` processes the bytes
-//! of one connection.
+//! server speaks TLS 1.2 and 1.3, as proto.md, "TLS versions", asks. [`Channel`] processes the
+//! bytes of one connection.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -198,6 +198,13 @@ fn pem_problem(error: &pem::Error, what: &str) -> String {
 const FEED_BYTES: usize = 4 << 10;
 
 /// The server's end of one encrypted connection.
+///
+/// Bytes from the socket go into `Channel::received` and come out of `Channel::read`. Bytes to send
+/// go into `Channel::write` and come out of `Channel::take`. rustls decrypts record by record.
+///
+/// Invariants: unread bytes are at most those of one receive, and the plaintext of one record or a
+/// few more. Unsent bytes are those given to `Channel::write` since the last `Channel::take`, and
+/// handshake messages.
 pub(crate) struct Channel {
     tls: ServerConnection,
     /// Received and not yet given to rustls.

@@ -22,6 +22,16 @@ pub(crate) use device::{Ending, LocalDevice, LocalDevices, LocalVolume};
 pub(crate) use local_queue::{LocalQueue, LocalRequest, QueueOrder};
 
 /// The folders of links and notes.
+///
+/// `/dev/floe/NAME` is a link to the block device of volume NAME.
+///
+/// The server makes the link itself, so that it is there without udev too, and before the server
+/// says that it serves. systemd waits for a device of /etc/fstab until udev tells of its links. So
+/// the server also leaves a note for the rule of packaging/65-floe.rules, `/run/floe/ublkb0.udev`,
+/// before the block device appears, and udev makes the same link of it.
+///
+/// Invariants: a device has one name at most. The link of a device that is there is not taken from
+/// it; one whose device is gone belongs to nobody.
 #[derive(Debug)]
 pub(crate) struct Names {
     links: PathBuf,
@@ -134,6 +144,9 @@ fn is_usable(volume: &str) -> bool {
 
 /// Returns the uses of a block device and of its partitions, each as a phrase such as "mounted at
 /// /srv". `device` is its name in `/dev`.
+///
+/// Sources: `proc_pid_mountinfo(5)`, `proc_swaps(5)`, and the kernel's
+/// `Documentation/ABI/stable/sysfs-block` for `holders`.
 pub fn uses(device: &str) -> Vec<String> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let folder = Path::new("/sys/block").join(device);

@@ -4,8 +4,7 @@
 //! Each turn of the loop takes in what has arrived (bytes, completions, messages of other parts,
 //! commands), lets the cache advance, hands answers to sessions, and sends what they have to say.
 //! Then the thread waits in its one ring, until a completion or a wake-up. State machines decide
-//! (`Session`, [`Driver`]); this file, `clients`, `worker_commands` and `worker_tiers` move their
-//! results.
+//! (`Session`, [`Driver`]); this file and `clients` move their results.
 
 mod calculators;
 mod clients;
@@ -297,9 +296,7 @@ impl Worker {
         ];
         dues.into_iter().flatten().min()
     }
-}
 
-impl Worker {
     /// Carries out a command, or begins to.
     pub(crate) fn begin_command(&mut self, ticket: Ticket, command: WorkerCommand) {
         let until = Some(Instant::now() + self.config.limits.farewell_time);
@@ -436,14 +433,7 @@ impl Worker {
         }
         None
     }
-}
 
-/// Returns whether a volume cannot be changed just now, but soon.
-fn is_busy(error: &io::Error) -> bool {
-    error.get_ref().and_then(|error| error.downcast_ref()) == Some(&VolumeError::Busy)
-}
-
-impl Worker {
     /// Opens the device of a tier to attach.
     pub(crate) fn open_tier(&mut self, tier: TierPart) -> Result<(), Problem> {
         let key = tier.key;
@@ -454,6 +444,9 @@ impl Worker {
     }
 
     /// Takes a step with a tier, or returns the condition for its end.
+    ///
+    /// While the I/O gate is shut, the worker begins no work but clients' requests, so that no
+    /// operation starts below the gate.
     pub(crate) fn step_with_tier(
         &mut self,
         number: u32,
@@ -554,6 +547,11 @@ impl Worker {
         self.commands.awaited.retain(|(_, awaited)| !matches!(awaited, Awaited::Tier(_)));
         self.tier(above).io_gate_mut().open();
     }
+}
+
+/// Returns whether a volume cannot be changed just now, but soon.
+fn is_busy(error: &io::Error) -> bool {
+    error.get_ref().and_then(|error| error.downcast_ref()) == Some(&VolumeError::Busy)
 }
 
 /// The commands that a worker has begun, and what they have left for later ones.

@@ -1,4 +1,4 @@
-//! A connection of the admin interface.
+//! The admin interface's listening sockets, connections and their encryption.
 
 use std::io;
 use std::io::{Read, Write};
@@ -76,6 +76,8 @@ impl AdminSession {
 const HANDSHAKE_RECORD: u8 = 22;
 
 /// The encryption of one connection.
+///
+/// The client's first byte decides: TLS begins with a handshake record, HTTP with a letter.
 #[derive(Debug)]
 pub(crate) enum Encryption {
     /// The client has sent nothing so far.

@@ -1,4 +1,4 @@
-//! The acceptor's memory of clients that it took or sent away.
+//! Accepted and refused clients of the acceptor, and the tokens of its socket operations.
 
 use std::time::Instant;
 

@@ -88,11 +88,7 @@ impl Questions {
             return Vec::new();
         }
         // Any of them: a worker that answers may wait for another one's shards.
-        let silent = (0..workers.len()).find_map(|worker| {
-            let silence = workers.silence(worker, now, patience)?;
-            Some(Problem::Silent { worker, seconds: silence.as_secs() })
-        });
-        let Some(problem) = silent else { return Vec::new() };
+        let Some(problem) = workers.silent(now, patience) else { return Vec::new() };
         let given_up = std::mem::take(&mut self.asked).into_iter();
         given_up.map(|(_, question)| (question.purpose, problem.clone())).collect()
     }

@@ -1,11 +1,12 @@
-//! Reports on the whole server, from what the workers handed in and the control thread published.
+//! Reports on the whole server from the workers' counters and the published state, for admin
+//! clients and the live page.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::control::board::State;
+use crate::control::board::PublishedState;
 use crate::live::{EVENTS_HEAD, History, Sample, Update, WhatIf, event};
 use crate::offer::facts;
 use crate::sampler::Sampling;
@@ -15,15 +16,22 @@ use crate::status::{
 };
 use crate::worker::shedding::ShedController;
 
+/// The readers of a report. The live page asks more often, and its advice covers intervals of its
+/// own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Audience {
+    Admin,
+    LivePage,
+}
+
 /// The other facts of a report, beside counters and volumes.
 pub(crate) struct Reporting {
     begun: Instant,
     started: SystemTime,
     /// The times that advice in the status goes by.
     service: ServiceTimes,
-    lately: Lately,
-    /// The same for the live page, which asks more often.
-    live_lately: Lately,
+    /// The intervals that advice covers, by `Audience as usize`.
+    lately: [Lately; 2],
     /// The history of the live page.
     pub(crate) feed: Feed,
     /// The shed controller, if anything may be shed.
@@ -40,43 +48,18 @@ impl Reporting {
             begun: Instant::now(),
             started: SystemTime::now(),
             service: ServiceTimes::of(config.service.as_ref()),
-            lately: Lately::default(),
-            live_lately: Lately::default(),
+            lately: Default::default(),
             feed: Feed::new(config.limits.sample_interval, threads),
             shed_controller,
         }
     }
 
-    /// A report of these counters; `counters` has those of the acceptor.
+    /// Makes a report of the workers' snapshots and the acceptor's `counters`.
     pub(crate) fn report(
         &mut self,
+        audience: Audience,
         config: &ServerSetup,
-        state: &State,
-        counters: &ThreadCounters,
-        snapshots: Vec<Snapshot>,
-    ) -> Report {
-        let mut report = self.without_advice(config, state, counters, snapshots);
-        report.advise(&mut self.lately, processor_time());
-        report
-    }
-
-    /// The same for the live page.
-    pub(crate) fn sample(
-        &mut self,
-        config: &ServerSetup,
-        state: &State,
-        counters: &ThreadCounters,
-        snapshots: Vec<Snapshot>,
-    ) -> Report {
-        let mut report = self.without_advice(config, state, counters, snapshots);
-        report.advise(&mut self.live_lately, processor_time());
-        report
-    }
-
-    fn without_advice(
-        &self,
-        config: &ServerSetup,
-        state: &State,
+        state: &PublishedState,
         counters: &ThreadCounters,
         snapshots: Vec<Snapshot>,
     ) -> Report {
@@ -97,6 +80,7 @@ impl Reporting {
         };
         let mut report = Report::new(facts, snapshots);
         report.sum.counters += counters;
+        report.advise(&mut self.lately[audience as usize], processor_time());
         report
     }
 }

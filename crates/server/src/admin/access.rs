@@ -274,6 +274,13 @@ fn secret_in(path: &Path) -> Result<String, TokenError> {
 }
 
 /// Files and devices that admin clients may have opened.
+///
+/// The folders in which devices may be that admin clients name: with the right to open any path, a
+/// client of a server that runs as root could have it create a file anywhere, and read and write
+/// any disk.
+///
+/// Links and `..` are resolved first, of the folders and of the path. A folder in which others may
+/// change links protects nothing.
 #[derive(Debug, Clone, Default)]
 pub enum AllowedPaths {
     /// All that the server can open.

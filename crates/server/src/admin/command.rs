@@ -1,4 +1,4 @@
-//! The commands of an admin client: a method, a path, and for some a body.
+//! The commands of admin clients and the replies to them, as HTTP carries them.
 
 use std::fmt;
 use std::io::Read;
@@ -353,6 +353,11 @@ fn response(status: &str, content_type: &str, headers: &str, body: &str) -> Vec<
 pub(super) const HEADER: &str = "Floe-Page";
 
 /// The key of the page of one run of a server. Clones share it.
+///
+/// A browser sends a request for any page that asks for it, through an address that a user can
+/// reach. It shows a page the answers of its own server only. So the live page carries a secret of
+/// this run of the server, and repeats it in a header, which pages of others can neither know nor
+/// send. Without `admin-write` there is no key, and browsers change nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PageKey(Arc<str>);
 

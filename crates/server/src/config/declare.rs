@@ -1,4 +1,4 @@
-//! The form in which settings are declared, and the declaration's data.
+//! The declaration of settings, and the reading of their values from files, options and requests.
 
 use std::fmt::{self, Display, Formatter};
 use std::marker::PhantomData;

@@ -1,4 +1,4 @@
-//! Finds the place of a setting in a file.
+//! The place of a setting in a file, and errors that name it.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};

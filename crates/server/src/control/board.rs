@@ -1,5 +1,5 @@
-//! The board: the state of volumes and tiers that the control thread publishes, so that status,
-//! metrics and health are answered while it works.
+//! The state of volumes and tiers that the control thread publishes, so that status, metrics and
+//! health are answered while it works.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -13,11 +13,11 @@ const DEGRADED: Reply = Reply::Done("degraded");
 
 /// The state that was published last.
 #[derive(Debug)]
-pub(crate) struct Board(Mutex<Arc<State>>);
+pub(crate) struct Board(Mutex<Arc<PublishedState>>);
 
 /// The volumes and tiers at a moment.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct PublishedState {
     /// Also those that are leaving.
     pub(crate) volumes: Vec<Offered>,
     pub(crate) tiers: Vec<CacheFacts>,
@@ -27,20 +27,20 @@ pub(crate) struct State {
 
 impl Board {
     pub(crate) fn new(offer: &Offer, tiers: &[KnownTier]) -> Self {
-        Self(Mutex::new(Arc::new(State::of(offer, tiers))))
+        Self(Mutex::new(Arc::new(PublishedState::of(offer, tiers))))
     }
 
     pub(crate) fn publish(&self, offer: &Offer, tiers: &[KnownTier]) {
-        let state = Arc::new(State::of(offer, tiers));
+        let state = Arc::new(PublishedState::of(offer, tiers));
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 
-    pub(crate) fn state(&self) -> Arc<State> {
+    pub(crate) fn state(&self) -> Arc<PublishedState> {
         Arc::clone(&self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl State {
+impl PublishedState {
     fn of(offer: &Offer, tiers: &[KnownTier]) -> Self {
         Self {
             volumes: offer.all().to_vec(),

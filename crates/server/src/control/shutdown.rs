@@ -1,4 +1,4 @@
-//! Ends the server.
+//! The shutdown, and the preparation of an upgrade that ends in one.
 
 use std::sync::Arc;
 
@@ -93,6 +93,10 @@ fn lost(control: &Control, snapshots: &[Snapshot]) -> Option<String> {
 
 /// Checks that the new program takes this server's settings, and makes written data durable, so
 /// that little is left to do while requests wait.
+///
+/// The server then ends in good order, except that its local devices stay, and the process carries
+/// out the new program, with the same arguments. So requests to local devices wait from the last
+/// answer of this program until the new one has opened the cache.
 ///
 /// # Errors
 /// The reply that refuses to replace the program. The server goes on.

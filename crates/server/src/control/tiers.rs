@@ -1,4 +1,4 @@
-//! Attaches a tier to the running server.
+//! Attaches, detaches and restores tiers of the running server.
 //!
 //! The first tier stays the first: it numbers the volumes for clients, and memory and shedding are
 //! made for it.

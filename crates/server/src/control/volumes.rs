@@ -1,4 +1,4 @@
-//! Adds a volume to the running server.
+//! Adds, removes and resizes volumes of the running server, and sets the access to them.
 
 use std::sync::Arc;
 

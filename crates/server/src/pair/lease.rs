@@ -1,4 +1,4 @@
-//! The lease of an active server.
+//! The lease of an active server, and its record beside the first image.
 
 use std::io;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};

@@ -47,7 +47,7 @@ struct Look {
 
 /// The consequence of a look.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Next {
+enum LeaseState {
     /// Nobody has the lock.
     Free,
     /// The active server is well.
@@ -76,17 +76,21 @@ impl Seen {
     /// The owner's lease begins before its renewal is seen, and clocks run differently by much less
     /// than a tenth: when a look that *began* so long after the first sight still finds the same
     /// record, the owner answers nobody any more.
-    fn look(&mut self, look: &Look) -> Next {
-        let Some((owner, lives)) = &look.owner else { return Next::Free };
+    fn look(&mut self, look: &Look) -> LeaseState {
+        let Some((owner, lives)) = &look.owner else { return LeaseState::Free };
         let Some(record) = look.record.as_ref().filter(|it| it.owners.contains(owner)) else {
-            return if *lives { Next::Foreign(owner.clone()) } else { Next::Dead(owner.clone()) };
+            return if *lives {
+                LeaseState::Foreign(owner.clone())
+            } else {
+                LeaseState::Dead(owner.clone())
+            };
         };
         if self.record.as_ref() != Some(record) {
             (self.record, self.since) = (Some(record.clone()), look.answered);
         }
         match look.asked >= self.over() {
-            true => Next::Late(record.clone()),
-            false => Next::Wait,
+            true => LeaseState::Late(record.clone()),
+            false => LeaseState::Wait,
         }
     }
 
@@ -117,7 +121,7 @@ pub fn stand_by(
 ) -> Result<Waited, StandbyError> {
     let watches = images.iter().map(RbdWatch::open).collect::<Result<Vec<_>, _>>()?;
     let first = watches.first().expect("there is an image");
-    let (mut seen, mut told, mut not_before) = (Seen::default(), Next::Free, Duration::ZERO);
+    let (mut seen, mut told, mut not_before) = (Seen::default(), LeaseState::Free, Duration::ZERO);
     let mut reason = "no other server has the images".to_owned();
     let mut note_at = now();
     loop {
@@ -125,40 +129,40 @@ pub fn stand_by(
             Ok(look) => {
                 let owner = look.owner.as_ref();
                 let dead = owner.zip(own).and_then(|((owner, _), own)| own.of_the_dead(owner));
-                let next = dead.map_or_else(|| seen.look(&look), Next::Own);
-                if let (Next::Wait, Some(record)) = (&next, &look.record) {
+                let next = dead.map_or_else(|| seen.look(&look), LeaseState::Own);
+                if let (LeaseState::Wait, Some(record)) = (&next, &look.record) {
                     turn.saw(record.generation, &record.server, record.lease(), seen.since);
                 }
                 next
             }
             Err(error) => {
                 tracing::warn!(%error, "the images cannot be looked at; trying again");
-                Next::Wait
+                LeaseState::Wait
             }
         };
         let mut pause = LOOK;
-        let forced = turn.is_wanted() && next == Next::Wait && seen.record.is_some();
+        let forced = turn.is_wanted() && next == LeaseState::Wait && seen.record.is_some();
         match &next {
-            Next::Free if now() >= not_before => return Ok(Waited::Free(reason)),
-            Next::Free => {}
-            Next::Wait | Next::Foreign(_) if !forced => {
-                if let Next::Foreign(owner) = &next
+            LeaseState::Free if now() >= not_before => return Ok(Waited::Free(reason)),
+            LeaseState::Free => {}
+            LeaseState::Wait | LeaseState::Foreign(_) if !forced => {
+                if let LeaseState::Foreign(owner) = &next
                     && told != next
                 {
                     tracing::warn!(%owner, "a client that keeps no lease has the images; waiting");
                 }
-                if told == Next::Free {
+                if told == LeaseState::Free {
                     let why = "another server has the images";
                     turn.change(Role::Standby, turn.status().generation, None, why);
                     tracing::info!("standing by: {why}");
                 }
             }
-            Next::Dead(owner) => {
+            LeaseState::Dead(owner) => {
                 reason = format!("{owner}, which kept no lease, has died");
                 tracing::warn!(reason, "fencing");
                 fence(&watches, std::slice::from_ref(owner));
             }
-            Next::Own(owners) => {
+            LeaseState::Own(owners) => {
                 "the server that ran here before has died".clone_into(&mut reason);
                 tracing::warn!(reason, "fencing");
                 if fence(&watches, owners) {
@@ -178,13 +182,13 @@ pub fn stand_by(
                 }
             }
         }
-        if next == Next::Wait && now() >= note_at {
+        if next == LeaseState::Wait && now() >= note_at {
             note_at = now() + NOTE;
             if let Err(error) = first.set_note(STANDBY, &StandbyRecord::new(note_at).encode()) {
                 tracing::warn!(%error, "the active server cannot be told of this; trying again");
             }
         }
-        if next != Next::Free {
+        if next != LeaseState::Free {
             export();
         }
         told = next;
@@ -263,39 +267,43 @@ mod tests {
     #[test]
     fn a_lease_that_stands_still_for_longer_than_it_lasts_has_run_out() {
         let mut seen = Seen::default();
-        assert_eq!(seen.look(&at(0, Some("x"), Some(record(0)))), Next::Wait);
-        assert_eq!(seen.look(&at(4000, Some("x"), Some(record(1)))), Next::Wait);
+        assert_eq!(seen.look(&at(0, Some("x"), Some(record(0)))), LeaseState::Wait);
+        assert_eq!(seen.look(&at(4000, Some("x"), Some(record(1)))), LeaseState::Wait);
         // Seen at 4,100 ms; a lease and a tenth of it later is 9,600 ms.
-        assert_eq!(seen.look(&at(9599, Some("x"), Some(record(1)))), Next::Wait);
-        assert_eq!(seen.look(&at(9600, Some("x"), Some(record(1)))), Next::Late(record(1)));
-        assert_eq!(seen.look(&at(9700, Some("x"), Some(record(2)))), Next::Wait);
+        assert_eq!(seen.look(&at(9599, Some("x"), Some(record(1)))), LeaseState::Wait);
+        assert_eq!(seen.look(&at(9600, Some("x"), Some(record(1)))), LeaseState::Late(record(1)));
+        assert_eq!(seen.look(&at(9700, Some("x"), Some(record(2)))), LeaseState::Wait);
     }
 
     #[test]
     fn looks_that_were_not_answered_say_nothing_about_the_lease() {
         let mut seen = Seen::default();
         // The first answer after a minute shows a record for the first time.
-        assert_eq!(seen.look(&at(60_000, Some("x"), Some(record(9)))), Next::Wait);
-        assert_eq!(seen.look(&at(65_000, Some("x"), Some(record(9)))), Next::Wait);
+        assert_eq!(seen.look(&at(60_000, Some("x"), Some(record(9)))), LeaseState::Wait);
+        assert_eq!(seen.look(&at(65_000, Some("x"), Some(record(9)))), LeaseState::Wait);
     }
 
     #[test]
     fn a_lock_without_a_lease_is_left_alone_however_long() {
         let mut seen = Seen::default();
         for asked in [0, 60_000, 600_000] {
-            assert_eq!(seen.look(&at(asked, Some("q"), None)), Next::Foreign("q".to_owned()));
+            assert_eq!(seen.look(&at(asked, Some("q"), None)), LeaseState::Foreign("q".to_owned()));
             let other = seen.look(&at(asked, Some("q"), Some(record(1))));
-            assert_eq!(other, Next::Foreign("q".to_owned()), "the record is an earlier owner's");
+            assert_eq!(
+                other,
+                LeaseState::Foreign("q".to_owned()),
+                "the record is an earlier owner's"
+            );
         }
-        assert_eq!(seen.look(&at(700_000, None, Some(record(1)))), Next::Free);
+        assert_eq!(seen.look(&at(700_000, None, Some(record(1)))), LeaseState::Free);
     }
 
     #[test]
     fn a_client_that_died_before_its_first_lease_is_known_by_that() {
         let mut seen = Seen::default();
         let dead = |asked| Look { owner: Some(("q".to_owned(), false)), ..at(asked, None, None) };
-        assert_eq!(seen.look(&dead(0)), Next::Dead("q".to_owned()));
+        assert_eq!(seen.look(&dead(0)), LeaseState::Dead("q".to_owned()));
         let with_record = Look { record: Some(record(1)), ..dead(0) };
-        assert_eq!(seen.look(&with_record), Next::Dead("q".to_owned()));
+        assert_eq!(seen.look(&with_record), LeaseState::Dead("q".to_owned()));
     }
 }

@@ -1,4 +1,11 @@
-//! The content of a cache device, before it is used.
+//! The content of a cache device, before it is used, and the user's permissions to overwrite it.
+//!
+//! Volatile caches on a file or disk: decides whether one may be made there, and writes the marker
+//! by which the next server recognises its remains.
+//!
+//! A volatile cache may leave any content, often that of the volume's own file system. So its data
+//! begins after a *marker* in the place of partition tables and file system headers: writing one of
+//! those removes the marker.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Reasons for which a cache cannot be used as it was found. Each is one line with the finding and
-//! the possible remedies.
+//! Errors that keep a persistent cache from being used. Each is one line with the finding and the
+//! possible remedies.
 
 use std::fmt;
 use std::sync::Arc;

@@ -164,6 +164,10 @@ pub struct Peered {
 }
 
 /// Caches that these volumes were served with, and are to be served without.
+///
+/// A missing cache that may hold dirty data is refused, since a new one would serve old data. One
+/// that is clean is named in the log. Both are noted as passed by: when they come back, the data
+/// they have of these volumes may be old.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
     state: Option<StateDir>,

@@ -1,4 +1,17 @@
 //! Matches a cache with the volumes to be served, and decides about its content of other volumes.
+//!
+//! A backing device and its state are recognised by their content:
+//!
+//! - The *marker*, a checksum of both ends, counts after a clean shutdown. Mounting a file system
+//!   writes to its superblock there, and partition tables and the metadata of RAID and LVM are at
+//!   the ends, too. It costs reading 192 KiB.
+//! - *Samples*, the checksums of some sectors, are taken when a session begins and when it ends.
+//!   They count after a crash as well: before a session changes one of these sectors, the
+//!   superblock durably forgets its checksum (`guard`). They distinguish two disks with equal ends.
+//! - *Clean sectors* of the cache count after a crash as well. The journal states that the backing
+//!   device holds the same data, and durably takes that back before the device is changed there.
+//!
+//! A change of any other content goes undetected.
 
 use std::io;
 use std::ops::Range;

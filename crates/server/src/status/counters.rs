@@ -1,7 +1,7 @@
 //! Counts of one thread while it serves, and the sum of all threads'.
 //!
-//! A thread keeps a [`ThreadCounters`] that no other touches; on request it hands in a [`Snapshot`]. The
-//! server's counts are the sum of its threads' snapshots.
+//! A thread keeps a [`ThreadCounters`] that no other touches; on request it hands in a
+//! [`Snapshot`]. The server's counts are the sum of its threads' snapshots.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -460,6 +460,9 @@ pub(crate) struct Percentiles {
 }
 
 /// Numbers of latencies of each size.
+///
+/// Buckets are eighths of a factor of two, so that a percentile is exact to 6 %, and 900 bytes hold
+/// all up to a minute. `Latencies` keeps two digits in 30 KiB.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Spread {
     /// By bucket; empty without requests.

@@ -1,4 +1,4 @@
-//! The tiers of a cache in the status, from the top.
+//! The tiers of a cache in the status, from the top, with memory, admission, mirrors and losses.
 
 use std::fmt;
 

@@ -40,12 +40,16 @@ pub struct PreparedTiers {
 #[derive(Debug)]
 enum CachePlan {
     Kept(Box<OpenOptions>),
-    Volatile {
-        caches: Vec<BlockCache>,
-        /// The byte of a file or disk at which the data begins.
-        data_start: u64,
-        force: ForceFlags,
-    },
+    Volatile(VolatileCache),
+}
+
+/// A volatile cache that is to be made.
+#[derive(Debug)]
+struct VolatileCache {
+    caches: Vec<BlockCache>,
+    /// The byte of a file or disk at which the data begins.
+    data_start: u64,
+    force: ForceFlags,
 }
 
 impl PreparedTiers {
@@ -178,8 +182,8 @@ impl PreparedTiers {
 }
 
 /// The complaint about permissions that no cache needs.
-const FOR_PERSISTENT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for a \
-                        cache that is kept";
+const FOR_PERSISTENT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for \
+                              a cache that is kept";
 
 /// Returns whether the device of a tier has been made: a file with a length, a disk, or anything on
 /// a network. A mirror has been made where one of its halves has, a stripe where all are there.
@@ -198,7 +202,7 @@ fn is_made(plan: &TierConfig) -> bool {
 /// A tier that was examined, with nothing changed.
 enum Examined {
     Kept(Box<Ready>),
-    Volatile { caches: Vec<BlockCache>, data_start: u64, force: ForceFlags },
+    Volatile(VolatileCache),
 }
 
 impl Examined {
@@ -206,7 +210,7 @@ impl Examined {
     fn begin(self, plan: &TierConfig, source: Arc<dyn DeviceSource>) -> Result<Tier, TierError> {
         let mut cache = match self {
             Self::Kept(ready) => ready.begin().map_err(refused)?,
-            Self::Volatile { caches, data_start, force } => {
+            Self::Volatile(VolatileCache { caches, data_start, force }) => {
                 if data_start > 0 {
                     claim(&source, force).map_err(refused)?;
                 }
@@ -236,7 +240,7 @@ impl CachePlan {
             let config =
                 Config { cache_bytes: config.cache_bytes.saturating_sub(data_start), ..config };
             let caches = BlockCache::parts(config, threads).map_err(TierError::usage)?;
-            return Ok(Self::Volatile { caches, data_start, force });
+            return Ok(Self::Volatile(VolatileCache { caches, data_start, force }));
         }
         let new_shards = tier.shards.unwrap_or_else(|| new_shards(&config, threads));
         if tier.cache().paths().iter().any(|path| !path.exists()) {
@@ -276,11 +280,11 @@ impl CachePlan {
                 let ready = examine(source, volumes, &options, progress).map_err(refused)?;
                 Examined::Kept(Box::new(ready))
             }
-            Self::Volatile { caches, data_start, force } => {
-                if data_start > 0 {
-                    may_claim(source, force).map_err(refused)?;
+            Self::Volatile(cache) => {
+                if cache.data_start > 0 {
+                    may_claim(source, cache.force).map_err(refused)?;
                 }
-                Examined::Volatile { caches, data_start, force }
+                Examined::Volatile(cache)
             }
         })
     }
@@ -394,8 +398,8 @@ fn device(
     Ok(source)
 }
 
-/// Takes the permissions of other users from the files of a cache. Earlier versions made them readable
-/// for all. Block devices keep theirs, which udev sets.
+/// Takes the permissions of other users from the files of a cache. Earlier versions made them
+/// readable for all. Block devices keep theirs, which udev sets.
 fn keep_from_others(paths: &[PathBuf]) {
     for path in paths {
         let Ok(data) = std::fs::metadata(path) else { continue };

@@ -1,5 +1,4 @@
-//! A worker's clients: their bytes to their sessions, their requests to the cache, and the answers
-//! back.
+//! A worker's clients and local block devices: their requests to the cache, and the answers back.
 
 use std::collections::VecDeque;
 use std::io;
@@ -349,76 +348,7 @@ impl Worker {
             self.sessions.watch(now);
         }
     }
-}
 
-/// Reads that are looked for in memory together: enough for the processor, and few enough that none
-/// waits for long.
-const LOOKED_FOR_AT_ONCE: usize = 16;
-
-/// The asker of a request of the cache.
-#[derive(Debug)]
-pub(crate) enum Origin {
-    Session {
-        index: u32,
-        request: Request,
-        payload: Option<Slice>,
-        begun: Instant,
-    },
-    /// A read whose data is compared with the client's.
-    Comparison {
-        index: u32,
-        request: Request,
-        payload: Slice,
-        theirs: Slice,
-        begun: Instant,
-    },
-    Local {
-        index: usize,
-        request: LocalRequest,
-        payload: Option<Slice>,
-        begun: Instant,
-    },
-    Command(Ticket),
-}
-
-/// The asker of each request of the cache under way, by its number.
-#[derive(Debug, Default)]
-pub(crate) struct Origins(Vec<Option<Origin>>);
-
-impl Origins {
-    pub(crate) fn put(&mut self, number: usize, origin: Origin) {
-        if self.0.len() <= number {
-            self.0.resize_with(number + 1, || None);
-        }
-        self.0[number] = Some(origin);
-    }
-
-    pub(crate) fn take(&mut self, number: usize) -> Origin {
-        self.0[number].take().expect("an answer belongs to a request under way")
-    }
-}
-
-/// Reads of one client that memory may have. They came in one go, and are looked for together.
-#[derive(Debug, Default)]
-pub(crate) struct LookedFor {
-    pub(crate) requests: Vec<Request>,
-    pub(crate) reads: Vec<(CacheRequest, Buffer)>,
-    /// As many while they are looked for; empty otherwise.
-    pub(crate) hits: Vec<bool>,
-}
-
-impl LookedFor {
-    pub(crate) fn push(&mut self, request: Request, wanted: CacheRequest, buffer: Buffer) {
-        self.requests.push(request);
-        self.reads.push((wanted, buffer));
-    }
-
-    pub(crate) fn is_full(&self) -> bool {
-        self.reads.len() >= LOOKED_FOR_AT_ONCE
-    }
-}
-
-impl Worker {
     /// Begins to serve a queue, and tells the thread that waits for that.
     pub(crate) fn serve_queue(&mut self, order: QueueOrder) {
         let begun = LocalQueue::begin(&self.ring, &order);
@@ -529,7 +459,78 @@ impl Worker {
     }
 }
 
+/// Reads that are looked for in memory together: enough for the processor, and few enough that none
+/// waits for long.
+const LOOKED_FOR_AT_ONCE: usize = 16;
+
+/// The asker of a request of the cache.
+#[derive(Debug)]
+pub(crate) enum Origin {
+    Session {
+        index: u32,
+        request: Request,
+        payload: Option<Slice>,
+        begun: Instant,
+    },
+    /// A read whose data is compared with the client's.
+    Comparison {
+        index: u32,
+        request: Request,
+        payload: Slice,
+        theirs: Slice,
+        begun: Instant,
+    },
+    Local {
+        index: usize,
+        request: LocalRequest,
+        payload: Option<Slice>,
+        begun: Instant,
+    },
+    Command(Ticket),
+}
+
+/// The asker of each request of the cache under way, by its number.
+#[derive(Debug, Default)]
+pub(crate) struct Origins(Vec<Option<Origin>>);
+
+impl Origins {
+    pub(crate) fn put(&mut self, number: usize, origin: Origin) {
+        if self.0.len() <= number {
+            self.0.resize_with(number + 1, || None);
+        }
+        self.0[number] = Some(origin);
+    }
+
+    pub(crate) fn take(&mut self, number: usize) -> Origin {
+        self.0[number].take().expect("an answer belongs to a request under way")
+    }
+}
+
+/// Reads of one client that memory may have. They came in one go, and are looked for together.
+#[derive(Debug, Default)]
+pub(crate) struct LookedFor {
+    pub(crate) requests: Vec<Request>,
+    pub(crate) reads: Vec<(CacheRequest, Buffer)>,
+    /// As many while they are looked for; empty otherwise.
+    pub(crate) hits: Vec<bool>,
+}
+
+impl LookedFor {
+    pub(crate) fn push(&mut self, request: Request, wanted: CacheRequest, buffer: Buffer) {
+        self.requests.push(request);
+        self.reads.push((wanted, buffer));
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.reads.len() >= LOOKED_FOR_AT_ONCE
+    }
+}
+
 /// The queues that a worker serves, by their numbers here.
+///
+/// Requests that have arrived wait here until those under way leave memory for them: the memory of
+/// requests is set aside at the start, and a server that took more could wait for the kernel, which
+/// may wait for the server's device.
 #[derive(Debug, Default)]
 pub(crate) struct Locals {
     pub(crate) queues: Vec<Option<LocalQueue>>,

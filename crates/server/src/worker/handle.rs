@@ -1,4 +1,5 @@
-//! The threads that serve: started together, and waited for at the end.
+//! The workers as other threads know them: started together, sent messages, and waited for at the
+//! end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -163,9 +164,17 @@ impl Workers {
         self.0.iter().min_by_key(|worker| worker.count()).expect("there are workers")
     }
 
+    /// Returns the first worker that has not taken a message for `limit` or longer, as a problem.
+    pub(crate) fn silent(&self, now: Instant, limit: Duration) -> Option<Problem> {
+        (0..self.len()).find_map(|worker| {
+            let seconds = self.silence(worker, now, limit)?.as_secs();
+            Some(Problem::Silent { worker, seconds })
+        })
+    }
+
     /// The time in which a worker has not taken a message, if that is `limit` or longer. A worker
     /// that has taken all is given one more, so that a later look finds out whether it still does.
-    pub(crate) fn silence(&self, worker: usize, now: Instant, limit: Duration) -> Option<Duration> {
+    fn silence(&self, worker: usize, now: Instant, limit: Duration) -> Option<Duration> {
         let mailbox = &self.0[worker].mailbox;
         match mailbox.waiting_since() {
             Some(since) => {

@@ -1,4 +1,4 @@
-//! The sessions of a worker's clients, and the ones with something to do.
+//! The sessions of a worker's clients, those with something to do, and the tokens of their sockets.
 
 use std::fmt::Display;
 use std::ops::{Index, IndexMut};
