@@ -1,6 +1,6 @@
-//! A server from its addresses to its end: worker threads that serve clients (`worker`), an acceptor
-//! to which clients come first (`acceptor`), and a control thread that runs admin operations
-//! (`control`).
+//! A server from its addresses to its end: worker threads that serve clients (`worker`), an
+//! acceptor to which clients come first (`acceptor`), and a control thread that runs admin
+//! operations (`control`).
 //!
 //! ```text
 //!             accept, admin, signals         questions, replies        its clients, its shards,

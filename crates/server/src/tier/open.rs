@@ -182,8 +182,8 @@ impl PreparedTiers {
 }
 
 /// The complaint about permissions that no cache needs.
-const FOR_PERSISTENT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are for \
-                              a cache that is kept";
+const FOR_PERSISTENT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are \
+                              for a cache that is kept";
 
 /// Returns whether the device of a tier has been made: a file with a length, a disk, or anything on
 /// a network. A mirror has been made where one of its halves has, a stripe where all are there.
