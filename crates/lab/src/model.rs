@@ -6,7 +6,7 @@
 use floe_model::events::{Distributions, Effort, Simulated, simulate};
 use floe_model::open::{Open, open};
 use floe_model::peak::{Peak, peak, saturation_peak};
-use floe_model::{Load, ModelError, Network, Policy, Service, Setting, bound::bound, mva};
+use floe_model::{Load, ModelError, Network, Policy, Service, Setting, bound, mva};
 use serde::Serialize;
 
 /// A policy under a load, at any hit ratio.

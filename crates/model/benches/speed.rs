@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use floe_model::events::{Distributions, Effort, simulate};
 use floe_model::policies::POLICIES;
-use floe_model::{Load, Service, Setting, bound::bound, mva};
+use floe_model::{Load, Service, Setting, bound, mva};
 use floe_testkit::thread_time;
 
 /// A curve as the paper draws it.

@@ -10,16 +10,13 @@
 //! until the interval is as narrow as asked for, batches no longer resemble their neighbours, and
 //! enough misses have been seen; its first quarter is left out.
 
-mod batches;
-mod calendar;
-mod run;
-mod shape;
+use std::collections::VecDeque;
+use std::hint::select_unpredictable;
+use std::str::FromStr;
 
-pub use shape::Distribution;
-
-use crate::{Load, ModelError, Network, bound::bound};
-use batches::{BATCHES, Batches};
-use run::Run;
+use crate::network::RouteStep;
+use crate::network::bound;
+use crate::{Load, ModelError, Network, Time};
 
 /// The distributions of a simulation's times around their means.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -121,5 +118,683 @@ pub fn simulate(
             }
         }
         batches.grow();
+    }
+}
+
+/// Stretches of a run.
+const BATCHES: usize = 64;
+
+/// Requests completed in each stretch.
+///
+/// Batch means: a run cut into stretches of equal length, each counted by itself.
+///
+/// When all are full, pairs become one and there is room for as many again. So their number stays
+/// within bounds, and their length grows with the run.
+struct Batches {
+    length_us: f64,
+    per_us: f64,
+    /// As many again as are simulated to: what is being served at the end completes after it.
+    counts: [u64; 2 * BATCHES],
+    ready: usize,
+}
+
+/// The estimate from batches.
+struct Estimate {
+    /// Requests a microsecond.
+    mean: f64,
+    /// Half of the 95 % interval.
+    half_width: f64,
+    /// The correlation of a batch with the next: 0 without any.
+    correlation: f64,
+}
+
+impl Batches {
+    fn of(length_us: f64) -> Self {
+        Self { length_us, per_us: 1.0 / length_us, counts: [0; 2 * BATCHES], ready: 0 }
+    }
+
+    /// Counts a request.
+    #[inline]
+    fn completed(&mut self, at_us: f64) {
+        let last = self.counts.len() - 1;
+        self.counts[((at_us * self.per_us) as usize).min(last)] += 1;
+    }
+
+    /// When so many batches are over.
+    fn end_of(&self, batches: usize) -> f64 {
+        batches as f64 * self.length_us
+    }
+
+    /// Returns the number of batches that are over.
+    fn ready(&self) -> usize {
+        self.ready
+    }
+
+    fn note_ready(&mut self, ready: usize) {
+        self.ready = ready;
+    }
+
+    /// Makes one of each pair.
+    fn grow(&mut self) {
+        for at in 0..BATCHES {
+            self.counts[at] = self.counts[2 * at] + self.counts[2 * at + 1];
+        }
+        self.counts[BATCHES..].fill(0);
+        self.length_us *= 2.0;
+        self.per_us /= 2.0;
+        self.ready /= 2;
+    }
+
+    /// From all that are over but the first quarter, while the run was warming up.
+    fn estimate(&self) -> Estimate {
+        let kept = &self.counts[self.ready / 4..self.ready];
+        let number = kept.len() as f64;
+        let mean = kept.iter().sum::<u64>() as f64 / number;
+        let off = |count: &u64| *count as f64 - mean;
+        let squares: f64 = kept.iter().map(|count| off(count).powi(2)).sum();
+        let neighbours: f64 = kept.windows(2).map(|pair| off(&pair[0]) * off(&pair[1])).sum();
+        let standard_error = (squares / (number - 1.0) / number).sqrt();
+        Estimate {
+            mean: mean * self.per_us,
+            half_width: t_975(number - 1.0) * standard_error * self.per_us,
+            correlation: if squares > 0.0 { neighbours / squares } else { 0.0 },
+        }
+    }
+}
+
+/// The time that never comes.
+const NEVER: f64 = f64::INFINITY;
+
+/// Times of a fixed number of requests.
+///
+/// The calendar of events: each request has one event ahead of it, and the earliest is next.
+///
+/// A tournament over a fixed number of players, each with a time: changing one replays only its own
+/// matches, log₂ n of them, on a path that is known beforehand. Requests that wait for somebody
+/// else are at infinity.
+struct Calendar {
+    /// `matches[1]` is the earliest of all, `matches[n]` of `matches[2 n]` and `matches[2 n + 1]`;
+    /// the second half are the requests, and some that never come to make them a power of two. A
+    /// winner's time stands beside it: the path up then depends on nothing that has to be looked up
+    /// first.
+    matches: Vec<Event>,
+}
+
+#[derive(Clone, Copy)]
+struct Event {
+    /// The bits of the time: none is negative, so they are in the same order.
+    time: u64,
+    request: u64,
+}
+
+impl Calendar {
+    /// All at 0.
+    fn new(requests: u32) -> Self {
+        let places = (requests as usize).next_power_of_two();
+        let mut calendar =
+            Self { matches: vec![Event { time: NEVER.to_bits(), request: 0 }; 2 * places] };
+        (0..requests as usize).for_each(|request| calendar.set(request, 0.0));
+        calendar
+    }
+
+    /// The earliest event, and whose it is.
+    #[inline]
+    fn first(&self) -> (f64, usize) {
+        let Event { time, request } = self.matches[1];
+        (f64::from_bits(time), request as usize)
+    }
+
+    /// A request's next event.
+    #[inline]
+    fn set(&mut self, request: usize, time: f64) {
+        let mut place = self.matches.len() / 2 + request;
+        let mut winner = Event { time: time.to_bits(), request: request as u64 };
+        self.matches[place] = winner;
+        while place > 1 {
+            let other = self.matches[place ^ 1];
+            // As likely as not: a branch would be guessed wrong half the time.
+            let is_other = other.time < winner.time;
+            winner.time = select_unpredictable(is_other, other.time, winner.time);
+            winner.request = select_unpredictable(is_other, other.request, winner.request);
+            place /= 2;
+            self.matches[place] = winner;
+        }
+    }
+}
+
+/// A form of distribution; the mean is the operation's.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub enum Distribution {
+    /// Without memory: what exact analysis assumes.
+    #[default]
+    Exponential,
+    /// Always the mean.
+    Deterministic,
+    /// Short ones and long ones: two exponential phases that contribute the same to the mean, with
+    /// this squared coefficient of variation.
+    Hyperexponential(f64),
+    /// As in the histogram of each operation, and exponential where there is none.
+    Measured,
+}
+
+impl FromStr for Distribution {
+    type Err = ModelError;
+
+    /// `exponential`, `deterministic`, `measured`, or `hyperexponential:CV2` with the squared
+    /// coefficient of variation.
+    fn from_str(name: &str) -> Result<Self, ModelError> {
+        let unknown = || ModelError::UnknownDistribution { name: name.to_owned() };
+        match name.split_once(':') {
+            None if name == "exponential" => Ok(Distribution::Exponential),
+            None if name == "deterministic" => Ok(Distribution::Deterministic),
+            None if name == "measured" => Ok(Distribution::Measured),
+            Some(("hyperexponential", squared)) => {
+                let squared: f64 = squared.parse().map_err(|_| unknown())?;
+                if squared >= 1.0 && squared.is_finite() {
+                    return Ok(Distribution::Hyperexponential(squared));
+                }
+                Err(ModelError::Variation { squared })
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// A distribution with mean 1, ready to be drawn from.
+#[derive(Debug, Clone, PartialEq)]
+enum Shape {
+    Exponential,
+    Constant,
+    /// The probability of the short phase, and both means.
+    Phases(f64, [f64; 2]),
+    /// Columns of equal probability: a share of each is one value, the rest another (Walker's
+    /// aliases).
+    Table(Vec<(f64, [f64; 2])>),
+}
+
+impl Shape {
+    fn of(distribution: &Distribution, time: &Time) -> Self {
+        match distribution {
+            Distribution::Deterministic => Shape::Constant,
+            Distribution::Hyperexponential(squared) => {
+                let short = (1.0 + ((squared - 1.0) / (squared + 1.0)).sqrt()) / 2.0;
+                Shape::Phases(short, [0.5 / short, 0.5 / (1.0 - short)])
+            }
+            Distribution::Measured if !time.histogram.is_empty() => {
+                Shape::Table(aliases(&time.histogram))
+            }
+            Distribution::Exponential | Distribution::Measured => Shape::Exponential,
+        }
+    }
+
+    #[inline]
+    fn draw(&self, random: &mut Random) -> f64 {
+        match self {
+            Shape::Exponential => random.exponential(),
+            Shape::Constant => 1.0,
+            Shape::Phases(short, means) => {
+                means[usize::from(random.unit() >= *short)] * random.exponential()
+            }
+            Shape::Table(columns) => {
+                let at = random.unit() * columns.len() as f64;
+                let (share, values) = columns[at as usize];
+                values[usize::from(at.fract() >= share)]
+            }
+        }
+    }
+}
+
+/// Columns for a histogram, scaled to mean 1.
+fn aliases(histogram: &[(f64, f64)]) -> Vec<(f64, [f64; 2])> {
+    let total: f64 = histogram.iter().map(|(_, weight)| weight).sum();
+    let mean = histogram.iter().map(|(us, weight)| us * weight).sum::<f64>() / total;
+    let value = |at: usize| histogram[at].0 / mean;
+    let number = histogram.len();
+    let mut left: Vec<f64> =
+        histogram.iter().map(|(_, weight)| weight / total * number as f64).collect();
+    let mut columns: Vec<(f64, [f64; 2])> = (0..number).map(|at| (1.0, [value(at); 2])).collect();
+    let (mut small, mut large): (Vec<usize>, Vec<usize>) =
+        (0..number).partition(|&at| left[at] < 1.0);
+    while let (Some(&filler), Some(lacking)) = (large.last(), small.pop()) {
+        columns[lacking] = (left[lacking], [value(lacking), value(filler)]);
+        left[filler] -= 1.0 - left[lacking];
+        if left[filler] < 1.0 {
+            large.pop();
+            small.push(filler);
+        }
+    }
+    columns
+}
+
+/// The SplitMix64 generator (Steele, Lea and Flood, OOPSLA 2014).
+#[derive(Debug, Clone)]
+struct Random {
+    state: u64,
+}
+
+impl Random {
+    fn new(seed: u64) -> Self {
+        Self { state: seed }
+    }
+
+    #[inline]
+    fn next(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// From 0 to below 1.
+    #[inline]
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
+    }
+
+    /// With mean 1.
+    #[inline]
+    fn exponential(&mut self) -> f64 {
+        -(1.0 - self.unit()).ln()
+    }
+}
+
+/// Time spent side by side with all others.
+#[derive(Debug, Clone, Copy, Default)]
+struct Think {
+    compute_us: f64,
+    /// The mean time of the disk.
+    disk_us: f64,
+}
+
+/// A stage in the course of a request; the next one follows it in the list.
+enum Stage {
+    /// Takes a core, and then thinks.
+    Enter { think: Think },
+    /// Is served, and then thinks.
+    Serve { service: usize, think: Think },
+    /// Is served, thinks, and ends.
+    ServeLast { service: usize, think: Think },
+    /// Gives its core back and thinks.
+    Leave { think: Think },
+    /// Gives its core back and ends.
+    End,
+}
+
+/// A list operation.
+struct Service {
+    /// The first of its station's servers, and how many each copy has.
+    servers: usize,
+    copies: u32,
+    per_copy: usize,
+    time: Time,
+    shape: Shape,
+}
+
+/// The possible outcomes of a request.
+struct Course {
+    /// Of this and all before it.
+    probability: f64,
+    is_miss: bool,
+    /// The time before the first stage.
+    think: Think,
+    /// The first stage; none when it has nothing to wait for.
+    first: Option<u32>,
+}
+
+/// Cores, when there are fewer of them than requests.
+struct Cores {
+    free: u32,
+    waiting: VecDeque<u32>,
+}
+
+/// A simulation under way.
+struct Run {
+    /// Visits so far, and requests without any.
+    visits: u64,
+    /// Misses so far.
+    misses: u64,
+    calendar: Calendar,
+    /// Each request's next stage; none when it begins anew.
+    next: Vec<Option<u32>>,
+    courses: Vec<Course>,
+    stages: Vec<Stage>,
+    services: Vec<Service>,
+    /// When each server is done with all that have come.
+    free_us: Vec<f64>,
+    /// When each of those at a station will be gone, for copies whose times depend on that.
+    present: Vec<VecDeque<f64>>,
+    cores: Option<Cores>,
+    disk: Shape,
+    random: Random,
+}
+
+impl Run {
+    fn new(network: &Network, load: &Load, distributions: &Distributions, seed: u64) -> Self {
+        let cores = load.cores.filter(|&cores| cores < load.mpl);
+        let mut run = Self {
+            visits: 0,
+            misses: 0,
+            calendar: Calendar::new(load.mpl),
+            next: vec![None; load.mpl as usize],
+            courses: Vec::new(),
+            stages: Vec::new(),
+            services: Vec::new(),
+            free_us: Vec::new(),
+            present: Vec::new(),
+            cores: cores
+                .map(|free| Cores { free, waiting: VecDeque::with_capacity(load.mpl as usize) }),
+            disk: Shape::of(&distributions.disk, &Time::default()),
+            random: Random::new(seed),
+        };
+        let mut servers = Vec::new();
+        for station in network.stations() {
+            servers.push(run.free_us.len());
+            let places = run.free_us.len() + station.servers as usize * station.copies as usize;
+            run.free_us.resize(places, 0.0);
+        }
+        run.present.resize_with(run.free_us.len(), VecDeque::new);
+        let mut probability = 0.0;
+        for outcome in network.outcomes() {
+            probability += outcome.probability;
+            let (think, first) =
+                run.lay_out(network, &servers, &outcome.steps, &distributions.service);
+            run.courses.push(Course { probability, is_miss: outcome.is_miss, think, first });
+        }
+        run
+    }
+
+    /// Appends the stages of an outcome.
+    fn lay_out(
+        &mut self,
+        network: &Network,
+        servers: &[usize],
+        steps: &[RouteStep],
+        distribution: &Distribution,
+    ) -> (Think, Option<u32>) {
+        let first = self.stages.len() as u32;
+        let with_cores = self.cores.is_some();
+        // What comes before all stages.
+        let mut before = Think::default();
+        if with_cores {
+            self.stages.push(Stage::Enter { think: Think::default() });
+        }
+        for step in steps {
+            let think = match self.stages[first as usize..].last_mut() {
+                Some(Stage::Enter { think } | Stage::Serve { think, .. }) => think,
+                _ => &mut before,
+            };
+            match step {
+                RouteStep::Disk(us) if with_cores => {
+                    self.stages
+                        .push(Stage::Leave { think: Think { compute_us: 0.0, disk_us: *us } });
+                    self.stages.push(Stage::Enter { think: Think::default() });
+                }
+                RouteStep::Compute(us) => think.compute_us += us,
+                RouteStep::Disk(us) => think.disk_us += us,
+                RouteStep::Visit(visit) => {
+                    let station = network.stations()[visit.station];
+                    self.services.push(Service {
+                        servers: servers[visit.station],
+                        copies: station.copies,
+                        per_copy: station.servers as usize,
+                        shape: Shape::of(distribution, &visit.time),
+                        time: visit.time.clone(),
+                    });
+                    let service = self.services.len() - 1;
+                    self.stages.push(Stage::Serve { service, think: Think::default() });
+                }
+            }
+        }
+        if with_cores {
+            self.stages.push(Stage::End);
+        } else if let Some(last) = self.stages[first as usize..].last_mut()
+            && let Stage::Serve { service, think } = *last
+        {
+            *last = Stage::ServeLast { service, think };
+        }
+        (before, (self.stages.len() as u32 > first).then_some(first))
+    }
+
+    /// Lets all happen that happens up to a time.
+    fn until(&mut self, end_us: f64, batches: &mut Batches) {
+        loop {
+            let (now, request) = self.calendar.first();
+            if now > end_us {
+                return;
+            }
+            let next = match self.next[request] {
+                None => self.begin(request, now, end_us, batches),
+                Some(stage) => self.advance(request, stage, now, end_us, batches),
+            };
+            self.calendar.set(request, next);
+        }
+    }
+
+    /// Takes a request through one stage; when the next is due.
+    #[inline]
+    fn advance(
+        &mut self,
+        request: usize,
+        stage: u32,
+        now: f64,
+        end_us: f64,
+        batches: &mut Batches,
+    ) -> f64 {
+        self.next[request] = Some(stage + 1);
+        match self.stages[stage as usize] {
+            Stage::Serve { service, think } => {
+                let served = self.serve(service, now);
+                self.think(think, served)
+            }
+            Stage::ServeLast { service, think } => {
+                let served = self.serve(service, now);
+                let done = self.think(think, served);
+                batches.completed(done);
+                self.begin(request, done, end_us, batches)
+            }
+            Stage::Enter { .. } => self.enter(request, stage, now),
+            Stage::Leave { think } => {
+                self.give_back(now);
+                self.think(think, now)
+            }
+            Stage::End => {
+                self.give_back(now);
+                batches.completed(now);
+                self.begin(request, now, end_us, batches)
+            }
+        }
+    }
+
+    /// Begins a request, and goes through as many as wait for nothing.
+    #[inline]
+    fn begin(&mut self, request: usize, mut now: f64, end_us: f64, batches: &mut Batches) -> f64 {
+        loop {
+            let place = self.random.unit();
+            // Rounding may leave the sum of all just below 1.
+            let last = self.courses.len() - 1;
+            let course = &self.courses[..last].iter().find(|course| place < course.probability);
+            let course = course.unwrap_or(&self.courses[last]);
+            let (think, first) = (course.think, course.first);
+            self.misses += u64::from(course.is_miss);
+            now = self.think(think, now);
+            if let Some(first) = first {
+                self.next[request] = Some(first);
+                return if self.cores.is_some() { self.enter(request, first, now) } else { now };
+            }
+            self.visits += 1;
+            batches.completed(now);
+            if now > end_us {
+                self.next[request] = None;
+                return now;
+            }
+        }
+    }
+
+    /// Returns the time at which a client that thinks from now on is done.
+    #[inline]
+    fn think(&mut self, Think { compute_us, disk_us }: Think, now: f64) -> f64 {
+        let disk_us = if disk_us > 0.0 { disk_us * self.disk.draw(&mut self.random) } else { 0.0 };
+        now + compute_us + disk_us
+    }
+
+    /// When a visit that arrives now will be done.
+    #[inline]
+    fn serve(&mut self, service: usize, now: f64) -> f64 {
+        self.visits += 1;
+        let Service { servers, copies, per_copy, ref time, ref shape } = self.services[service];
+        let copy = if copies == 1 { 0 } else { (self.random.unit() * f64::from(copies)) as usize };
+        let first = servers + copy * per_copy;
+        let own = shape.draw(&mut self.random);
+        let free = self.free_us[first..first + per_copy].iter_mut().min_by(|a, b| a.total_cmp(b));
+        let free = free.expect("a station has a server");
+        if time.contended.is_empty() {
+            *free = free.max(now) + own * time.alone_us;
+            return *free;
+        }
+        let present = &mut self.present[first];
+        while present.front().is_some_and(|&gone| gone <= now) {
+            present.pop_front();
+        }
+        *free = free.max(now) + own * time.at_us(present.len() as u32 + 1);
+        let place = present.partition_point(|&gone| gone <= *free);
+        present.insert(place, *free);
+        *free
+    }
+
+    /// Takes a core and goes on, or waits for one.
+    fn enter(&mut self, request: usize, stage: u32, now: f64) -> f64 {
+        let (Some(cores), Stage::Enter { think }) = (&mut self.cores, &self.stages[stage as usize])
+        else {
+            return now;
+        };
+        self.next[request] = Some(stage + 1);
+        if cores.free == 0 {
+            cores.waiting.push_back(request as u32);
+            return NEVER;
+        }
+        cores.free -= 1;
+        now + think.compute_us
+    }
+
+    /// Gives a core to the request that has waited longest.
+    fn give_back(&mut self, now: f64) {
+        let Some(cores) = &mut self.cores else { return };
+        let Some(request) = cores.waiting.pop_front() else {
+            cores.free += 1;
+            return;
+        };
+        let entered = self.next[request as usize].expect("who waits has a course") as usize - 1;
+        let Stage::Enter { think } = self.stages[entered] else {
+            unreachable!("only who enters waits")
+        };
+        self.calendar.set(request as usize, now + think.compute_us);
+    }
+}
+
+/// Student's t for 95 % intervals with so many degrees of freedom, from that of the normal
+/// distribution (Fisher's expansion; to 0.001 from 10 on, to 0.01 from 4 on).
+pub fn t_975(freedom: f64) -> f64 {
+    let z: f64 = 1.959_964;
+    let first = (z.powi(3) + z) / 4.0;
+    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+    let third = (3.0 * z.powi(7) + 19.0 * z.powi(5) + 17.0 * z.powi(3) - 15.0 * z) / 384.0;
+    z + first / freedom + second / freedom.powi(2) + third / freedom.powi(3)
+}
+
+#[cfg(test)]
+mod batches_tests {
+    use super::*;
+
+    #[test]
+    fn growing_keeps_every_request_at_its_time() {
+        let mut batches = Batches::of(1.0);
+        (0..BATCHES).for_each(|at| (0..=at).for_each(|_| batches.completed(at as f64 + 0.5)));
+        batches.note_ready(BATCHES);
+        let all: u64 = batches.counts.iter().sum();
+        batches.grow();
+        assert_eq!((batches.ready(), batches.end_of(BATCHES / 2)), (BATCHES / 2, BATCHES as f64));
+        assert_eq!(batches.counts.iter().sum::<u64>(), all);
+        assert_eq!(batches.counts[..3], [3, 7, 11]);
+    }
+}
+
+#[cfg(test)]
+mod calendar_tests {
+    use super::*;
+
+    #[test]
+    fn the_earliest_wins_whatever_changes() {
+        for requests in [1u32, 2, 3, 7, 64, 72] {
+            let mut calendar = Calendar::new(requests);
+            let mut plain = vec![0.0; requests as usize];
+            let mut random = super::Random::new(u64::from(requests));
+            for _ in 0..2000 {
+                let request = (random.unit() * f64::from(requests)) as usize;
+                let time = if random.unit() < 0.1 { NEVER } else { random.unit() };
+                calendar.set(request, time);
+                plain[request] = time;
+                let earliest = plain.iter().fold(NEVER, |a, &b| a.min(b));
+                let (time, first) = calendar.first();
+                assert_eq!(time, earliest, "{requests} requests");
+                assert!(time == NEVER || plain[first] == time, "{requests} requests");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod shape_tests {
+    use super::*;
+
+    #[test]
+    fn shapes_have_mean_one_and_the_variation_asked_for() {
+        let histogram: Vec<(f64, f64)> = vec![(0.5, 10.0), (1.0, 80.0), (3.0, 9.0), (100.0, 1.0)];
+        let total: f64 = histogram.iter().map(|(_, weight)| weight).sum();
+        let moment = |power| {
+            histogram.iter().map(|(us, weight)| us.powi(power) * weight / total).sum::<f64>()
+        };
+        let of_histogram = moment(2) / moment(1).powi(2) - 1.0;
+        let time = Time { histogram: histogram.clone(), ..Time::of(7.0) };
+        for (distribution, squared) in [
+            (Distribution::Exponential, 1.0f64),
+            (Distribution::Deterministic, 0.0),
+            (Distribution::Hyperexponential(4.0), 4.0),
+            (Distribution::Hyperexponential(1.0), 1.0),
+            (Distribution::Measured, of_histogram),
+        ] {
+            let shape = Shape::of(&distribution, &time);
+            let mut random = Random::new(7);
+            let draws: Vec<f64> = (0..1_000_000).map(|_| shape.draw(&mut random)).collect();
+            let mean = draws.iter().sum::<f64>() / draws.len() as f64;
+            let second = draws.iter().map(|draw| draw * draw).sum::<f64>() / draws.len() as f64;
+            let found = second / (mean * mean) - 1.0;
+            // Five standard errors of the mean, and the seed is fixed.
+            assert!(
+                (mean - 1.0).abs() < 5.0 * (squared / 1e6).sqrt() + 1e-9,
+                "{distribution:?}: mean {mean}"
+            );
+            assert!(
+                (found - squared).abs() < 0.05 * squared + 1e-9,
+                "{distribution:?}: {found} for {squared}"
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod student_tests {
+    use super::*;
+
+    #[test]
+    fn students_t_is_as_in_the_tables() {
+        for (freedom, t, off) in [
+            (4.0, 2.776, 0.01),
+            (15.0, 2.131, 0.001),
+            (35.0, 2.030, 0.001),
+            (47.0, 2.012, 0.001),
+            (100.0, 1.984, 0.001),
+        ] {
+            assert!((t_975(freedom) - t).abs() < off, "{freedom}: {}", t_975(freedom));
+        }
     }
 }

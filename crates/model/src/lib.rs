@@ -1,10 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 pub mod advice;
-pub mod bound;
-mod check;
 pub mod convolution;
-pub mod cores;
 pub mod counted;
 mod error;
 pub mod events;
@@ -15,17 +12,15 @@ mod operation;
 pub mod peak;
 pub mod policies;
 pub mod service;
-mod shares;
-mod student;
 
 pub use advice::{Advice, Situation};
+pub use counted::Shares;
 pub use error::ModelError;
-pub use network::{Network, RequestOutcome, RouteStep, Station, Visit};
+pub use events::t_975;
+pub use network::{Network, RequestOutcome, RouteStep, Station, Visit, bound};
 pub use operation::Operation;
 pub use policies::{Policy, Setting};
 pub use service::{Locks, Service, Time, Times};
-pub use shares::Shares;
-pub use student::t_975;
 
 /// The use of a cache: a closed loop of clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

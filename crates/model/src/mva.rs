@@ -12,18 +12,18 @@
 //! station, its mean is taken for all; that is exact only when they are alike.
 
 use crate::convolution::{Closed, Serving};
-use crate::{Load, ModelError, Network, cores};
+use crate::{Load, ModelError, Network, convolution};
 
 /// A network's throughput, in million requests a second.
 ///
-/// With fewer cores than requests in flight that is [approximate](crate::cores).
+/// With fewer cores than requests in flight that is approximate.
 ///
 /// # Errors
 /// The load is none, or a request takes no time at all.
 pub fn throughput(network: &Network, load: &Load) -> Result<f64, ModelError> {
     load.check()?;
     if load.computing_max() < load.mpl {
-        return cores::throughput(network, load);
+        return convolution::throughput(network, load);
     }
     let closed = Closed::of(network, network.compute_us() + network.disk_us());
     if closed.takes_no_time() {

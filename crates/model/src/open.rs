@@ -8,7 +8,7 @@
 //! approximate.
 
 use crate::convolution::{Closed, Serving};
-use crate::{Load, ModelError, Network, cores};
+use crate::{Load, ModelError, Network, convolution};
 
 /// A network that requests arrive at.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -28,7 +28,7 @@ pub fn saturation(network: &Network, cores: Option<u32>) -> Result<f64, ModelErr
     match cores {
         Some(cores) => {
             Load { mpl: cores, cores: Some(cores) }.check()?;
-            Ok(cores::rates(network, cores)?[cores as usize - 1])
+            Ok(convolution::rates(network, cores)?[cores as usize - 1])
         }
         None => {
             let limits = (0..network.stations().len()).map(|station| network.limit_us(station));
@@ -51,7 +51,7 @@ pub fn open(network: &Network, arrival_mrps: f64, cores: Option<u32>) -> Result<
     }
     let response_us = match cores {
         Some(cores) => {
-            let rates = cores::rates(network, cores)?;
+            let rates = convolution::rates(network, cores)?;
             let demand_us = |queue: u32| 1.0 / rates[queue.min(cores) as usize - 1];
             network.disk_us() + present(arrival_mrps, demand_us, cores) / arrival_mrps
         }

@@ -6,7 +6,8 @@
 
 use std::ops::RangeInclusive;
 
-use hashbrown::{HashTable, hash_table::Entry};
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use crate::error::{Error, ErrorKind};
 use crate::request::{Kind, Op, Request};

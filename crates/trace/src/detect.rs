@@ -7,9 +7,9 @@
 //! may be integers, which only a name tells. A refusal names the nearest formats, and for each the
 //! first record that breaks it.
 
+use crate::decode::{SAMPLE_BYTES, Sample};
 use crate::error::{Error, ErrorKind};
 use crate::format::{Fit, Format};
-use crate::sample::{SAMPLE_BYTES, Sample};
 
 /// Formats that a refusal names.
 const NEAREST: usize = 3;

@@ -21,33 +21,27 @@
 //! format costs one indirect call per batch rather than one per request. Formats sit in a registry,
 //! one file each; it drives detection, error messages and [`formats_table`].
 
-mod columns;
 mod compact;
-mod compress;
 mod decode;
 mod dense;
-mod dense_load;
 mod detect;
 mod error;
 mod fields;
 mod filter;
 mod format;
 mod generate;
-mod last_touches;
 mod lru_curve;
 mod request;
 mod reuse;
-mod sample;
 mod stats;
 mod trace;
 mod window;
 
-pub use columns::{Columns, ColumnsError};
 pub use compact::{CompactOptions, CompactTrace, CompactWriter, Header, convert};
 pub use dense::{DenseKeys, NEVER, Numbering, covered_blocks};
 pub use error::{Error, ErrorKind, UnknownFormat};
 pub use filter::{Filter, FilterError};
-pub use format::{Format, formats_table};
+pub use format::{Columns, ColumnsError, Format, formats_table};
 pub use generate::{
     GeneratorInfo, GeneratorSpec, ParameterInfo, SpecError, generators, generators_table,
 };

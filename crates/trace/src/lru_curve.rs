@@ -20,8 +20,8 @@ use hashbrown::HashMap;
 use serde::Serialize;
 
 use crate::dense::{deleted, touches};
-use crate::last_touches::LastTouches;
 use crate::request::{Kind, Request};
+use crate::reuse::LastTouches;
 
 /// Keys in a sample, unless told otherwise: four times as many as in the paper's evaluation, which
 /// halves the error.

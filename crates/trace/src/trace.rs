@@ -7,16 +7,16 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use crate::columns::Columns;
-use crate::compress::decompressed;
+use crate::decode::SAMPLE_BYTES;
 use crate::decode::{Batch, Decode};
 use crate::detect;
 use crate::error::{Error, ErrorKind};
 use crate::filter::Filter;
+use crate::format::Columns;
 use crate::format::Format;
 use crate::generate::{Generated, GeneratorSpec};
 use crate::request::{Kind, Request};
-use crate::sample::SAMPLE_BYTES;
+use crate::window::decompressed;
 use crate::window::{Counted, WINDOW_BYTES, Window};
 
 /// The name of standard input.

@@ -1,6 +1,6 @@
 //! What the paper prints of its networks, and what exact analysis says of them.
 
-use floe_model::bound::bound;
+use floe_model::bound;
 use floe_model::peak::{Class, Peak, peak};
 use floe_model::policies::POLICIES;
 use floe_model::{Load, Network, Operation, Policy, Service, Setting, Time, mva};

@@ -6,7 +6,7 @@
 
 use std::path::PathBuf;
 
-use floe_model::bound::bound;
+use floe_model::bound;
 use floe_model::{Load, Policy, Service, Setting, mva};
 
 /// Throughput in million requests a second, by bound and exactly, at MPL 72.

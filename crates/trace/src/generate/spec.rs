@@ -6,8 +6,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::parameter::{BLOCK, OF_PARTS, Parameter, READ, REQUESTS, SEED, Value};
-use super::{ENTRIES, Entry, Made, Plan, SpecError, mix, sfs};
+use super::{ENTRIES, Entry, Made, Plan};
+
+/// The generator that has parts.
+pub(super) const MIX: &str = "mix";
+/// The generator whose requests have sizes of their own.
+pub(super) const SFS: &str = "sfs";
+/// The size of the block that a key of [`SFS`] names.
+pub(super) const SFS_BLOCK_BYTES: u64 = 4096;
 
 /// A generated trace in words. Parses from `zipf:keys=1000,theta=0.9` and prints as what was given.
 ///
@@ -174,13 +180,13 @@ impl FromStr for GeneratorSpec {
     fn from_str(text: &str) -> Result<Self, SpecError> {
         let mut parts = text.split('+');
         let mut spec = Self::parse(parts.next().unwrap_or_default(), false)?;
-        let is_mix = spec.name() == mix::MIX.name;
+        let is_mix = spec.name() == MIX;
         for part in parts {
             if !is_mix {
                 return Err(SpecError::Parts { generator: spec.name() });
             }
             let part = Self::parse(part, true)?;
-            if part.name() == mix::MIX.name {
+            if part.name() == MIX {
                 return Err(SpecError::Nested);
             }
             spec.parts.push(part);
@@ -189,10 +195,9 @@ impl FromStr for GeneratorSpec {
             return Err(SpecError::NoParts);
         }
         // What a file server asks for has the sizes of a paper, in blocks of these.
-        let has_sizes =
-            std::iter::once(&spec).chain(&spec.parts).any(|spec| spec.name() == sfs::SFS.name);
+        let has_sizes = std::iter::once(&spec).chain(&spec.parts).any(|spec| spec.name() == SFS);
         match spec.block_bytes() {
-            Some(bytes) if has_sizes && bytes != sfs::BLOCK_BYTES => Err(SpecError::Value {
+            Some(bytes) if has_sizes && bytes != SFS_BLOCK_BYTES => Err(SpecError::Value {
                 parameter: "block",
                 expected: "4KiB, since sfs has sizes of its own",
                 found: bytes.to_string(),
@@ -223,4 +228,228 @@ impl PartialEq for GeneratorSpec {
     fn eq(&self, other: &Self) -> bool {
         self.to_string() == other.to_string()
     }
+}
+
+/// The most keys or requests: sums and products of a few stay far from overflow.
+const WHOLE_MAX: u64 = 1 << 48;
+
+/// A parameter as a generator declares it.
+pub(crate) struct Parameter {
+    pub(crate) name: &'static str,
+    pub(crate) of: Type,
+    /// As a user would write it.
+    pub(crate) default: &'static str,
+    pub(crate) about: &'static str,
+}
+
+pub(super) const KEYS: Parameter = Parameter {
+    name: "keys",
+    of: Type::Count,
+    default: "1000000",
+    about: "how many keys there are",
+};
+pub(super) const THETA: Parameter = Parameter {
+    name: "theta",
+    of: Type::Exponent,
+    default: "0.99",
+    about: "exponent of Zipf's law",
+};
+pub(super) const REQUESTS: Parameter = Parameter {
+    name: "requests",
+    of: Type::Count,
+    default: "1000000",
+    about: "length of the trace",
+};
+pub(super) const SEED: Parameter =
+    Parameter { name: "seed", of: Type::Seed, default: "1", about: "another seed, another trace" };
+pub(super) const BLOCK: Parameter = Parameter {
+    name: "block",
+    of: Type::Bytes,
+    default: "0",
+    about: "makes keys disk I/O of so many bytes, one behind the other",
+};
+pub(super) const READ: Parameter = Parameter {
+    name: "read",
+    of: Type::Share,
+    default: "100%",
+    about: "share of requests that read",
+};
+pub(super) const WEIGHT: Parameter = Parameter {
+    name: "weight",
+    of: Type::Weight,
+    default: "1",
+    about: "how often this part's turn comes",
+};
+
+/// Parameters that a part of a mix takes besides its generator's own.
+pub(super) const OF_PARTS: &[Parameter] = &[WEIGHT];
+
+/// The types of parameters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Type {
+    Count,
+    Seed,
+    Bytes,
+    Exponent,
+    Weight,
+    Share,
+    Flag,
+    Workload,
+    FileServer,
+}
+
+/// A parameter's value.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Value {
+    Whole(u64),
+    Bytes(u64),
+    Real(f64),
+    Flag(bool),
+    Letter(char),
+    Word(&'static str),
+}
+
+impl Type {
+    pub(crate) fn expected(self) -> &'static str {
+        match self {
+            Self::Count => "a whole number from 1 to 2^48",
+            Self::Seed => "a whole number",
+            Self::Bytes => "a size from 512 to 4GiB, such as 4KiB",
+            Self::Exponent => "a number from 0 to 100",
+            Self::Weight => "a number above 0",
+            Self::Share => "a share such as 70% or 0.7",
+            Self::Flag => "yes or no",
+            Self::Workload => "a workload from A to F",
+            Self::FileServer => "dbtable, dblog, swbuild, vda or websearch",
+        }
+    }
+
+    pub(crate) fn parse(self, text: &str) -> Option<Value> {
+        let real = || text.parse().ok().filter(|number: &f64| number.is_finite());
+        match self {
+            Self::Count => {
+                whole(text).filter(|count| (1..=WHOLE_MAX).contains(count)).map(Value::Whole)
+            }
+            Self::Seed => whole(text).map(Value::Whole),
+            Self::Bytes => bytes(text).map(Value::Bytes),
+            Self::Exponent => real().filter(|theta| (0.0..=100.0).contains(theta)).map(Value::Real),
+            Self::Weight => real().filter(|weight| (1e-9..=1e9).contains(weight)).map(Value::Real),
+            Self::Share => match text.strip_suffix('%') {
+                Some(percent) => percent.parse::<f64>().ok().map(|percent| percent / 100.0),
+                None => real(),
+            }
+            .filter(|share| (0.0..=1.0).contains(share))
+            .map(Value::Real),
+            Self::Flag => match text {
+                "yes" => Some(Value::Flag(true)),
+                "no" => Some(Value::Flag(false)),
+                _ => None,
+            },
+            Self::Workload => match text.to_ascii_uppercase().as_bytes() {
+                [letter @ b'A'..=b'F'] => Some(Value::Letter(char::from(*letter))),
+                _ => None,
+            },
+            Self::FileServer => {
+                let known = ["dbtable", "dblog", "swbuild", "vda", "websearch"];
+                known.into_iter().find(|known| text.eq_ignore_ascii_case(known)).map(Value::Word)
+            }
+        }
+    }
+}
+
+/// Digits, and underscores between them.
+fn whole(text: &str) -> Option<u64> {
+    if !text.starts_with(|first: char| first.is_ascii_digit()) {
+        return None;
+    }
+    text.replace('_', "").parse().ok()
+}
+
+const UNITS: [(&str, u64); 3] = [("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)];
+
+fn bytes(text: &str) -> Option<u64> {
+    let (number, unit) = UNITS
+        .iter()
+        .find_map(|&(suffix, unit)| {
+            let number = text.strip_suffix(suffix).or_else(|| text.strip_suffix(&suffix[..1]));
+            number.map(|number| (number, unit))
+        })
+        .unwrap_or((text, 1));
+    whole(number)?.checked_mul(unit).filter(|bytes| *bytes == 0 || (512..=1 << 32).contains(bytes))
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Whole(number) => write!(f, "{number}"),
+            Self::Bytes(bytes) => {
+                match UNITS.iter().find(|(_, unit)| bytes % unit == 0 && bytes > 0) {
+                    Some((suffix, unit)) => write!(f, "{}{suffix}", bytes / unit),
+                    None => write!(f, "{bytes}"),
+                }
+            }
+            Self::Real(number) => write!(f, "{number}"),
+            Self::Flag(flag) => f.write_str(if flag { "yes" } else { "no" }),
+            Self::Letter(letter) => write!(f, "{letter}"),
+            Self::Word(word) => f.write_str(word),
+        }
+    }
+}
+
+/// An error in the text of a generator.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// No generator has this name.
+    #[error("no generator is called {name:?}; there are {generators}")]
+    UnknownGenerator {
+        /// The name that was asked for.
+        name: String,
+        /// All generators, separated by commas.
+        generators: String,
+    },
+    /// The generator has no such parameter.
+    #[error("{generator} has no parameter {name:?}; it has {parameters}")]
+    UnknownParameter {
+        /// The generator.
+        generator: &'static str,
+        /// The parameter that was given.
+        name: String,
+        /// Its parameters, separated by commas.
+        parameters: String,
+    },
+    /// A parameter is not what it should be.
+    #[error("{parameter}: expected {expected}, found {found:?}")]
+    Value {
+        /// The parameter.
+        parameter: &'static str,
+        /// The expected value.
+        expected: &'static str,
+        /// The value that was found.
+        found: String,
+    },
+    /// A parameter is there twice.
+    #[error("{parameter} is given twice")]
+    Twice {
+        /// The parameter.
+        parameter: &'static str,
+    },
+    /// Only a mix has parts.
+    #[error("{generator} takes no parts; a mix does: mix:requests=9000+zipf:keys=100+loop:keys=50")]
+    Parts {
+        /// The generator.
+        generator: &'static str,
+    },
+    /// A mix of nothing.
+    #[error("mix needs parts, as in mix:requests=9000+zipf:keys=100+loop:keys=50")]
+    NoParts,
+    /// A mix in a mix.
+    #[error("a mix cannot be part of a mix; give its parts")]
+    Nested,
+    /// The last block would lie behind the end of any disk.
+    #[error("{keys} keys of this block size do not fit on a disk")]
+    TooFar {
+        /// The number of keys.
+        keys: u64,
+    },
 }

@@ -7,8 +7,7 @@
 //! few nanoseconds, and needs a table of some thousand cells for any number of keys. Nearly all
 //! draws are kept without computing a power.
 
-use super::parameter::{KEYS, Parameter, THETA, Type};
-use super::rng::Rng;
+use super::spec::{KEYS, Parameter, THETA, Type};
 use super::{Access, Entry, Generate, Made};
 
 pub(super) static ZIPF: Entry = Entry {
@@ -54,6 +53,15 @@ const ALONE: u64 = 1024;
 const PART: u64 = 64;
 
 /// Draws ranks, counted from 0.
+///
+/// Zipf's law: the key of rank r is asked for in proportion to r^-θ.
+///
+/// Ranks are cut into cells: the first thousand stand alone, the others share cells 1/64 as wide as
+/// their first rank. A cell is drawn from an alias table (Vose, 1991) in proportion to its width
+/// times its first rank's weight, a rank uniformly from the cell, and it is kept with the
+/// probability that corrects the difference. That follows the law exactly for any θ ≥ 0, takes a
+/// few nanoseconds, and needs a table of some thousand cells for any number of keys. Nearly all
+/// draws are kept without computing a power.
 #[derive(Debug, Clone)]
 pub(super) struct Ranks {
     cells: Vec<Cell>,
@@ -118,7 +126,7 @@ fn alias(cells: &mut [Cell], weights: &[f64]) {
     let (mut small, mut large): (Vec<_>, Vec<_>) =
         (0..shares.len()).partition(|&i| shares[i] < 1.0);
     while let (Some(&rich), Some(poor)) = (large.last(), small.pop()) {
-        cells[poor].stay = super::rng::threshold(shares[poor]);
+        cells[poor].stay = threshold(shares[poor]);
         cells[poor].alias = rich as u32;
         shares[rich] -= 1.0 - shares[poor];
         if shares[rich] < 1.0 {
@@ -158,6 +166,171 @@ impl Scatter {
 
 fn divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { divisor(b, a % b) }
+}
+
+/// A stream of random numbers.
+///
+/// Random numbers whose streams never change: xoshiro256++ (Blackman and Vigna, 2018), seeded by
+/// SplitMix64.
+///
+/// Written out here because a trace named by a seed must be the same trace after every update of
+/// every dependency.
+#[derive(Debug, Clone)]
+pub(super) struct Rng {
+    state: [u64; 4],
+}
+
+impl Rng {
+    /// The stream of this seed.
+    pub(super) fn new(seed: u64) -> Self {
+        let mut state = seed;
+        Self { state: [(); 4].map(|()| split_mix(&mut state)) }
+    }
+
+    /// 64 random bits.
+    #[inline]
+    pub(super) fn next(&mut self) -> u64 {
+        let [a, b, c, d] = &mut self.state;
+        let result = a.wrapping_add(*d).rotate_left(23).wrapping_add(*a);
+        let shifted = *b << 17;
+        *c ^= *a;
+        *d ^= *b;
+        *b ^= *c;
+        *a ^= *d;
+        *c ^= shifted;
+        *d = d.rotate_left(45);
+        result
+    }
+
+    /// A whole number below `end`, each equally likely (Lemire, 2019).
+    #[inline]
+    pub(super) fn below(&mut self, end: u64) -> u64 {
+        let mut product = u128::from(self.next()) * u128::from(end);
+        if (product as u64) < end {
+            let unfair = end.wrapping_neg() % end;
+            while (product as u64) < unfair {
+                product = u128::from(self.next()) * u128::from(end);
+            }
+        }
+        (product >> 64) as u64
+    }
+
+    /// A whole number below `end`, and where in its share of the draw it fell: 64 more bits, for a
+    /// second decision. Off from uniform by less than `end` in 2⁶⁴.
+    #[inline]
+    pub(super) fn place(&mut self, end: u64) -> (u64, u64) {
+        let product = u128::from(self.next()) * u128::from(end);
+        ((product >> 64) as u64, product as u64)
+    }
+}
+
+/// A seed for the `index`-th part of whatever has this seed.
+pub(super) fn derived(seed: u64, index: u64) -> u64 {
+    let mut state = seed ^ index.wrapping_mul(0xa076_1d64_78bd_642f);
+    split_mix(&mut state)
+}
+
+fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut mixed = *state;
+    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ mixed >> 31
+}
+
+/// A share between 0 and 1 as a threshold: `rng.next() < threshold(share)` holds for that share of
+/// draws.
+pub(super) fn threshold(share: f64) -> u64 {
+    (share * 18_446_744_073_709_551_616.0) as u64
+}
+
+pub(super) static UNIFORM: Entry = Entry {
+    name: "uniform",
+    about: "every key equally likely",
+    parameters: &[KEYS],
+    chooses_ops: false,
+    make: |spec, plan| {
+        let keys = spec.whole("keys");
+        Ok(Made { span: keys, generator: Box::new(Uniform { rng: Rng::new(plan.seed), keys }) })
+    },
+};
+
+/// Every key equally likely: nothing to learn, the hit ratio of any policy is the share of keys it
+/// holds.
+struct Uniform {
+    rng: Rng,
+    keys: u64,
+}
+
+impl Generate for Uniform {
+    #[inline]
+    fn next(&mut self) -> Access {
+        Access::to(self.rng.below(self.keys))
+    }
+}
+
+pub(super) static DRIFT: Entry = Entry {
+    name: "drift",
+    about: "Zipf's law whose ranks move on to other keys",
+    parameters: &[
+        KEYS,
+        THETA,
+        Parameter {
+            name: "shift",
+            of: Type::Count,
+            default: "1",
+            about: "by how many keys ranks move",
+        },
+        Parameter {
+            name: "every",
+            of: Type::Count,
+            default: "1000",
+            about: "requests between two moves",
+        },
+    ],
+    chooses_ops: false,
+    make: |spec, plan| {
+        let keys = spec.whole("keys");
+        let generator = Drift {
+            rng: Rng::new(plan.seed),
+            ranks: Ranks::new(keys, spec.real("theta")),
+            keys,
+            shift: spec.whole("shift") % keys,
+            every: spec.whole("every"),
+            start: 0,
+            left: spec.whole("every"),
+        };
+        Ok(Made { span: keys, generator: Box::new(generator) })
+    },
+};
+
+/// Zipf's law over a moving crowd: every so many requests, each key takes over the rank of a key
+/// further down.
+///
+/// Tests how fast a policy forgets: counts of the past mislead it, recency does not.
+struct Drift {
+    rng: Rng,
+    ranks: Ranks,
+    keys: u64,
+    shift: u64,
+    every: u64,
+    /// The key of the first rank.
+    start: u64,
+    /// Requests until the next move.
+    left: u64,
+}
+
+impl Generate for Drift {
+    #[inline]
+    fn next(&mut self) -> Access {
+        if self.left == 0 {
+            self.start = (self.start + self.shift) % self.keys;
+            self.left = self.every;
+        }
+        self.left -= 1;
+        let key = self.start + self.ranks.draw(&mut self.rng);
+        Access::to(if key < self.keys { key } else { key - self.keys })
+    }
 }
 
 #[cfg(test)]
@@ -214,5 +387,29 @@ mod tests {
             (0..keys).for_each(|rank| seen[scatter.key(rank) as usize] = true);
             assert!(seen.iter().all(|&seen| seen), "{keys}");
         }
+    }
+}
+
+#[cfg(test)]
+mod rng_tests {
+    use super::*;
+
+    #[test]
+    fn numbers_below_an_end_are_equally_likely() {
+        let mut rng = Rng::new(1);
+        let mut counts = [0u32; 10];
+        (0..1_000_000).for_each(|_| counts[rng.below(10) as usize] += 1);
+        let chi_square: f64 = counts.iter().map(|&n| (f64::from(n) - 1e5).powi(2) / 1e5).sum();
+        assert!(chi_square < 27.9, "{chi_square}"); // one in a thousand at 9 degrees of freedom
+    }
+
+    #[test]
+    fn the_stream_is_the_published_one() {
+        // First outputs of the authors' C code for the state 1, 2, 3, 4.
+        let mut rng = Rng { state: [1, 2, 3, 4] };
+        assert_eq!(
+            [rng.next(), rng.next(), rng.next()],
+            [41_943_041, 58_720_359, 3_588_806_011_781_223]
+        );
     }
 }

@@ -4,13 +4,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::columns::Columns;
 use crate::compact::is_compact;
+use crate::decode::Sample;
 use crate::decode::{Batch, Decode, Decoded, Line, Lines, Record};
 use crate::error::UnknownFormat;
 use crate::fields::Flaw;
 use crate::request::{Kind, Op};
-use crate::sample::Sample;
+pub use csv::{Columns, ColumnsError};
 use rows::{Row, Table};
 
 /// A format's entry in the registry.
@@ -48,7 +48,7 @@ impl Spec {
         rows: &[],
         asks: None,
         fit: |_| Fit::NONE,
-        decoder: || Box::new(Lines::new(plain::Plain)),
+        decoder: || Box::new(Lines::new(text::Plain)),
         block_decoder: None,
     };
 
@@ -110,41 +110,30 @@ macro_rules! formats {
     };
 }
 
-mod address;
-mod arc;
-mod blkparse;
-mod cachelib;
+mod binary;
 mod csv;
-mod fio;
-mod floe;
-mod keys;
-mod oracle_general;
-mod plain;
 mod rows;
-mod srt;
-mod vscsi;
+mod text;
 
 formats! {
     rows: ADAPTSIZE;
-    address: ADDRESS;
+    text: ADDRESS;
     rows: ALIBABA;
-    arc: ARC;
-    blkparse: QUEUED, ISSUED;
-    cachelib: CACHELIB;
+    text: ARC, QUEUED, ISSUED, CACHELIB;
     csv: CSV;
     rows: DISKSIM, SSDSIM;
-    fio: FIO;
+    text: FIO;
     rows: FIU;
-    floe: FLOE;
+    binary: FLOE;
     rows: IBM;
-    keys: BE32, BE64, LE32, LE64;
+    binary: BE32, BE64, LE32, LE64;
     rows: MSR;
-    oracle_general: ORACLE_GENERAL;
-    plain: PLAIN;
+    binary: ORACLE_GENERAL;
+    text: PLAIN;
     rows: SPC;
-    srt: SRT;
+    text: SRT;
     rows: SYSTOR, TENCENT, TWITTER;
-    vscsi: VSCSI;
+    binary: VSCSI;
     rows: WIKIBENCH, WIKIPEDIA;
 }
 
@@ -193,7 +182,7 @@ impl Format {
 
     /// The format that a stream's first bytes name, which spares looking further.
     pub(crate) fn by_magic(bytes: &[u8]) -> Option<Self> {
-        is_compact(bytes).then_some(Self(&floe::FLOE))
+        is_compact(bytes).then_some(Self(&self::binary::FLOE))
     }
 
     pub(crate) fn fit(self, sample: &Sample<'_>) -> Fit {

@@ -7,29 +7,20 @@
 //!
 //! Invariant: a generator's keys are below the span it declares, so that parts of a mix never meet.
 
-mod churn;
-mod cycle;
-mod drift;
-mod error;
-mod mix;
-mod parameter;
-mod rng;
-mod scan;
-mod sfs;
+mod loads;
+mod orders;
 mod spec;
-mod uniform;
-mod ycsb;
 mod zipf;
 
-pub use error::SpecError;
+pub use self::spec::SpecError;
 pub use spec::GeneratorSpec;
 
 use serde::Serialize;
 
+use self::spec::Parameter;
+use self::zipf::Rng;
 use crate::decode::{Batch, key_only};
 use crate::request::{BLOCK_REQUEST_BYTES_MAX, Kind, Op, Request};
-use parameter::Parameter;
-use rng::Rng;
 
 /// A generator's entry in the registry.
 pub(crate) struct Entry {
@@ -53,14 +44,14 @@ macro_rules! generators {
 
 generators! {
     zipf::ZIPF,
-    drift::DRIFT,
-    uniform::UNIFORM,
-    cycle::LOOP,
-    scan::SCAN,
-    mix::MIX,
-    ycsb::YCSB,
-    sfs::SFS,
-    churn::CHURN,
+    zipf::DRIFT,
+    zipf::UNIFORM,
+    orders::LOOP,
+    orders::SCAN,
+    orders::MIX,
+    loads::YCSB,
+    loads::SFS,
+    loads::CHURN,
 }
 
 /// The plan that a generator draws from.
@@ -151,8 +142,9 @@ impl Generated {
         if made.span > i64::MAX as u64 / block_bytes.unwrap_or(1) {
             return Err(SpecError::TooFar { keys: made.span });
         }
-        let read_until = spec.read_share().filter(|share| *share < 1.0).map(rng::threshold);
-        let shape = Shape { block_bytes, read_until, rng: Rng::new(rng::derived(seed, u64::MAX)) };
+        let read_until = spec.read_share().filter(|share| *share < 1.0).map(self::zipf::threshold);
+        let shape =
+            Shape { block_bytes, read_until, rng: Rng::new(self::zipf::derived(seed, u64::MAX)) };
         Ok(Self { generator: made.generator, shape, left: requests })
     }
 
