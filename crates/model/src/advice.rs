@@ -17,7 +17,7 @@ use crate::peak::{Class, peak};
 use crate::policies::{POLICIES, Policy, Setting};
 use crate::{Load, ModelError, Service, mva};
 
-/// Where a cache is.
+/// The state of a running cache: its policy, load and hit ratio.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation {
     /// Its policy.
@@ -47,7 +47,7 @@ pub struct Busy {
 pub struct Alternative {
     /// The policy.
     pub policy: &'static str,
-    /// Of its hits, those that skip the list, where one chooses that.
+    /// The share of hits that skips the list, where the user chooses it.
     pub q: Option<f64>,
     /// Throughput with it, in million requests a second.
     pub throughput_mrps: f64,
@@ -174,7 +174,7 @@ pub fn throughputs(
     (0..=steps).map(at).collect()
 }
 
-/// Nothing, where service times lack what it takes.
+/// `None` where the service times lack an operation that the policy needs.
 fn known(found: Result<Alternative, ModelError>) -> Result<Option<Alternative>, ModelError> {
     match found {
         Ok(alternative) => Ok(Some(alternative)),

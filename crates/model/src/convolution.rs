@@ -11,16 +11,16 @@ use crate::{Load, ModelError, Network};
 
 /// The service of a station.
 pub(crate) enum Serving<'a> {
-    /// One at a time, always as fast.
+    /// A single server whose service time does not depend on the queue.
     Steady {
         /// Time of a request here.
         demand_us: f64,
     },
-    /// By how many are here.
+    /// A service time that depends on the queue length.
     Changing {
         /// Time of a request with so many here, divided by how many are served side by side.
         demand_us: Box<dyn Fn(u32) -> f64 + 'a>,
-        /// So many from which on it stays the same.
+        /// The queue length from which on the time stays constant.
         steady_from: u32,
     },
 }

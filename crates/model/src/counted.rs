@@ -230,13 +230,13 @@ impl Service {
 /// 0.4 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shares {
-    /// Of all requests, those that hit the protected segment of SLRU, or the main queue of 2Q.
+    /// Share of all requests that hit the protected segment of SLRU, or the main queue of 2Q.
     pub protected: f64,
-    /// Of misses, those whose key is among the ghosts.
+    /// Share of misses whose key is among the ghosts.
     pub ghost: f64,
-    /// Of the small queue's evictions, those that go on to the main queue.
+    /// Share of the small queue's evictions that move on to the main queue.
     pub moved_on: f64,
-    /// Of misses, those that the filter of W-TinyLFU keeps out.
+    /// Share of misses that the filter of W-TinyLFU rejects.
     pub rejected: f64,
     /// Entries passed by, on average, before one may leave.
     pub passed_by: f64,

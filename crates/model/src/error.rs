@@ -10,26 +10,26 @@ use crate::Operation;
 pub enum ModelError {
     /// A share below 0 or above 1, or none at all.
     Share {
-        /// Of what.
+        /// The quantity.
         what: &'static str,
         /// The value that was given.
         share: f64,
     },
     /// A time that is negative, or none at all.
     Time {
-        /// Of what.
+        /// The quantity.
         what: &'static str,
         /// The value that was given.
         us: f64,
     },
     /// A time under contention has no place in order.
     Queues {
-        /// Of what.
+        /// The quantity.
         what: &'static str,
     },
-    /// Nothing of a histogram has weight.
+    /// A histogram has no weight.
     Histogram {
-        /// Of what.
+        /// The quantity.
         what: &'static str,
     },
     /// Outcomes that are not all there is.
@@ -97,9 +97,9 @@ pub enum ModelError {
         /// The value that was given.
         name: String,
     },
-    /// Something that was not measured.
+    /// An operation was not measured.
     Unknown {
-        /// Of what.
+        /// The quantity.
         what: &'static str,
     },
     /// A network in which a request takes no time at all.

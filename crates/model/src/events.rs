@@ -21,14 +21,14 @@ use crate::{Load, ModelError, Network, Time};
 /// The distributions of a simulation's times around their means.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Distributions {
-    /// Those of list operations.
+    /// The distribution of list operations.
     pub service: Distribution,
-    /// Those of the disk.
+    /// The distribution of disk reads.
     pub disk: Distribution,
 }
 
 impl Default for Distributions {
-    /// As in the paper.
+    /// The distributions of the paper.
     fn default() -> Self {
         Self { service: Distribution::Exponential, disk: Distribution::Deterministic }
     }
@@ -39,7 +39,7 @@ impl Default for Distributions {
 pub struct Effort {
     /// Half the 95 % interval shall be no more than this share of the mean.
     pub precision: f64,
-    /// No further than so many visits, and requests without any.
+    /// The most visits to simulate; a request without any counts as one.
     pub visits_max: u64,
     /// The seed of the random numbers: the same seed gives the same run.
     pub seed: u64,
@@ -160,7 +160,7 @@ impl Batches {
         self.counts[((at_us * self.per_us) as usize).min(last)] += 1;
     }
 
-    /// When so many batches are over.
+    /// Returns the time at which so many batches are over.
     fn end_of(&self, batches: usize) -> f64 {
         batches as f64 * self.length_us
     }
@@ -265,7 +265,7 @@ impl Calendar {
 /// A form of distribution; the mean is the operation's.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Distribution {
-    /// Without memory: what exact analysis assumes.
+    /// Exponential, as exact analysis assumes.
     #[default]
     Exponential,
     /// Always the mean.
@@ -273,7 +273,7 @@ pub enum Distribution {
     /// Short ones and long ones: two exponential phases that contribute the same to the mean, with
     /// this squared coefficient of variation.
     Hyperexponential(f64),
-    /// As in the histogram of each operation, and exponential where there is none.
+    /// The histogram of each operation; exponential where there is none.
     Measured,
 }
 
@@ -385,13 +385,13 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// From 0 to below 1.
+    /// Returns a uniform number in `0.0..1.0`.
     #[inline]
     fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
 
-    /// With mean 1.
+    /// Returns an exponential number with mean 1.
     #[inline]
     fn exponential(&mut self) -> f64 {
         -(1.0 - self.unit()).ln()
@@ -637,7 +637,7 @@ impl Run {
         now + compute_us + disk_us
     }
 
-    /// When a visit that arrives now will be done.
+    /// Returns the time at which a visit that arrives now will be done.
     #[inline]
     fn serve(&mut self, service: usize, now: f64) -> f64 {
         self.visits += 1;

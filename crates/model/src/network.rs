@@ -12,7 +12,7 @@
 use crate::error::{share, time};
 use crate::{Load, ModelError, Time};
 
-/// Where requests are served one after the other.
+/// A server, or several, with one queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Station {
     /// Its name: `delink`, `head-S`.

@@ -12,7 +12,7 @@ use std::fmt;
 pub enum Operation {
     /// Finding a key in the index, or finding that it is not there.
     Lookup,
-    /// The same in the frozen index.
+    /// Finding a key in the frozen index, or finding that it is not there.
     FrozenLookup,
     /// Finding out whether a key left lately.
     GhostLookup,

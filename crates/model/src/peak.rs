@@ -21,7 +21,7 @@ impl Class {
     }
 }
 
-/// Where throughput is highest.
+/// The hit ratio at which throughput is highest.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Peak {
     /// The hit ratio; 1 when throughput never falls.

@@ -27,13 +27,13 @@ pub struct Policy {
 /// The share of the hits that skips the list.
 #[derive(Debug, Clone, Copy)]
 enum Q {
-    /// As many as the policy does, always.
+    /// A fixed share.
     Always(f64),
-    /// As many as one likes.
+    /// A parameter of the policy.
     Parameter,
-    /// As many as find the lock taken.
+    /// The measured share of hits that find the lock taken.
     Measured,
-    /// That is no question here.
+    /// The policy has no such share.
     None,
 }
 
@@ -128,14 +128,14 @@ pub struct Setting {
     pub q: Option<f64>,
     /// Share of hits that finds its entry frozen; `None` without a frozen part.
     pub frozen: Option<f64>,
-    /// Of hits that leave a mark, those that write it, as it was not there.
+    /// Share of the marking hits that write the mark, because it was not set.
     pub written: f64,
     /// The shares of outcomes, where they differ from the authors' fits.
     pub shares: Option<Shares>,
 }
 
 impl Setting {
-    /// With this hit ratio and disk, and all else as is usual.
+    /// A setting with this hit ratio and disk time, and defaults for the rest.
     pub fn new(hit_ratio: f64, disk_us: f64) -> Self {
         Self {
             hit_ratio,
@@ -148,7 +148,7 @@ impl Setting {
         }
     }
 
-    /// The same at another hit ratio.
+    /// Returns the setting with another hit ratio.
     pub fn at(self, hit_ratio: f64) -> Self {
         Self { hit_ratio, ..self }
     }
@@ -342,10 +342,10 @@ struct At<'a> {
     hits: f64,
     /// Share of all requests that hit what is frozen, if anything can be.
     frozen: Option<f64>,
-    /// Of hits, those that are not on frozen entries.
+    /// Share of the hits on entries that are not frozen.
     unfrozen: f64,
     misses: f64,
-    /// Of hits, those that skip the list.
+    /// Share of the hits that skip the list.
     q: f64,
     /// The share of each outcome.
     shares: Shares,
@@ -477,7 +477,7 @@ impl Walk {
         self
     }
 
-    /// The same, with a time that is only an upper limit.
+    /// Waits for a station, with a time that is only an upper limit.
     fn limit(mut self, station: &'static str, time: Time) -> Self {
         self.parts.push(Part::Visit { station, time, is_limit: true });
         self

@@ -29,7 +29,7 @@ pub struct Time {
 }
 
 impl Time {
-    /// The same however many wait.
+    /// A time that does not depend on the queue.
     pub fn of(us: f64) -> Self {
         Self { alone_us: us, ..Self::default() }
     }
@@ -69,13 +69,13 @@ impl Time {
         }
     }
 
-    /// As often as that, one after the other.
+    /// Returns the time of so many of these operations in sequence.
     pub(crate) fn times(&self, times: f64) -> Time {
         let contended = self.contended.iter().map(|&(queue, us)| (queue, times * us)).collect();
         Time { alone_us: times * self.alone_us, contended, histogram: self.histogram.clone() }
     }
 
-    /// So much of one time and the rest of another, for what lies between two that were measured.
+    /// Interpolates between two measured times; `share` is the part of `other`.
     pub(crate) fn between(&self, other: &Time, share: f64) -> Time {
         let nearer = if share < 0.5 { self } else { other };
         let mean = self.times(1.0 - share).then(&other.times(share));
@@ -193,7 +193,7 @@ impl Service {
         Ok(Times { q: Some(q), times: times.collect(), ..(*below).clone() })
     }
 
-    /// The same times in a cache of so many parts.
+    /// Returns the times for a cache of so many shards.
     pub fn with_shards(&self, shards: u32) -> Self {
         let policies = self.policies.iter().map(|times| Times { shards, ..times.clone() });
         Self { machine: self.machine.clone(), policies: policies.collect() }

@@ -26,7 +26,7 @@ use crate::{Access, Parameters, PolicyInfo, Slot, Tick};
 
 pub use self::registry::{Admissions, Calibrated};
 
-/// Every admission, told to a macro behind what else it is `given`. New ones get their line here.
+/// Calls a macro with the list of all admissions, behind what else it is `given`.
 macro_rules! with_admissions {
     ($then:ident $($given:tt)*) => {
         $then! {
@@ -145,7 +145,7 @@ pub trait Admission {
     /// for all parts together. Called before it has room.
     fn split(&mut self, _part: usize, _parts: usize) {}
 
-    /// Tells how large the cache is, and makes room for what is remembered of it. Never shrinks.
+    /// Sets the size of the cache, and makes room for what is remembered of it. Never shrinks.
     /// The only method that allocates.
     fn reserve(&mut self, _: &Room) {}
 
@@ -204,7 +204,7 @@ pub trait RegisteredAdmission: Admission + Clone + Send + Sync + 'static {
     /// Its name, idea, source and parameters.
     const INFO: PolicyInfo;
 
-    /// One without room.
+    /// An admission without room.
     fn with(parameters: &Parameters) -> Self;
 }
 
@@ -234,7 +234,7 @@ macro_rules! register {
             pub use $module::$Kind;
 
             impl Default for $Kind {
-                /// One without room, with the parameters of the registry.
+                /// An admission without room, with the default parameters of the registry.
                 fn default() -> Self {
                     let info = <Self as RegisteredAdmission>::INFO;
                     <Self as RegisteredAdmission>::with(&Parameters::defaults(&info))
@@ -290,7 +290,7 @@ pub struct Window {
     pub puts_writes_off: bool,
     /// Blocks looked up, found or not, for reads and writes.
     pub lookups: Traffic,
-    /// Those that were found.
+    /// The lookups that found their block.
     pub hits: Traffic,
     /// Blocks put in, replaced values included.
     pub inserted: Traffic,

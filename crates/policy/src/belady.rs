@@ -12,7 +12,7 @@ use crate::{Access, Eviction, NoMarks, Parameters, Policy, PolicyInfo, Slot};
 /// Belady's offline optimum (`belady`): evicts the entry that is needed latest. Simulations only.
 #[derive(Debug, Clone)]
 pub struct Belady {
-    /// By the complement of the next use, so that the furthest is the least.
+    /// Slots by the complement of their next use, so that the furthest is the least.
     nearest_last: Heap,
 }
 

@@ -45,7 +45,7 @@ fn rounded(of: u64, to: u64) -> u64 {
     (2 * of + to) / (2 * to)
 }
 
-/// Where an entry in Q comes from.
+/// The origin of an entry in Q.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 enum Origin {
     /// It was hit.

@@ -83,7 +83,7 @@ impl Default for Access {
 /// The work that a hit still owes the order after it has set its mark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touch {
-    /// Nothing: the mark was all.
+    /// Nothing.
     Noted,
     /// A call of [`Eviction::promote`], by the owner of the order.
     Promote,
@@ -140,7 +140,7 @@ impl<M> Plain<M> {
     pub(crate) const YES: Option<Self> = Some(Self(PhantomData));
 }
 
-/// Where a walk through the ranking of a policy stands.
+/// The position of a walk through the ranking of a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
     pub(crate) part: u32,
@@ -181,12 +181,12 @@ pub trait Eviction {
     /// to its argument, besides [`set_capacity`](Self::set_capacity) and [`freeze`](Self::freeze).
     fn reserve(&mut self, slots: usize);
 
-    /// Tells how many slots there will be at most, before the first insertion. A policy that sizes
+    /// Sets the most slots that there will be, before the first insertion. A policy that sizes
     /// its memory of keys by the reserved slots then does so at once, and forgets nothing when
     /// [`reserve`](Self::reserve) is called again.
     fn expect(&mut self, _slots: usize) {}
 
-    /// Tells the total weight that the cache holds, from which segments and ghost lists are sized.
+    /// Sets the total weight of the cache, from which segments and ghost lists are sized.
     /// Without it, the number of reserved slots is assumed.
     fn set_capacity(&mut self, weight: u64);
 
@@ -205,7 +205,7 @@ pub trait Eviction {
     /// Puts a slot into the order; it must not be in it.
     fn insert(&mut self, slot: Slot, access: &Access);
 
-    /// Tells how important the entry in `slot` is, which has just come in and is not frozen. A slot
+    /// Sets the priority of the entry in `slot`, which has just come in and is not frozen. A slot
     /// that is not in the order is ignored. An order without [pools](crate::PriorityPools) counts
     /// one of high priority as used.
     fn prioritize(&mut self, slot: Slot, priority: Priority) {
@@ -364,28 +364,28 @@ impl PolicyInfo {
         Self { name, idea, source, parameters: &[], streams: false, next_uses: false }
     }
 
-    /// The same with parameters.
+    /// Returns the info with parameters.
     pub const fn with(self, parameters: &'static [Parameter]) -> Self {
         Self { parameters, ..self }
     }
 
-    /// The same for a policy that looks at streams.
+    /// Returns the info for a policy that looks at streams.
     pub const fn looking_at_streams(self) -> Self {
         Self { streams: true, ..self }
     }
 
-    /// The same for a policy that looks at next uses.
+    /// Returns the info for a policy that looks at next uses.
     pub const fn looking_at_next_uses(self) -> Self {
         Self { next_uses: true, ..self }
     }
 }
 
-/// A number that a policy can be told.
+/// A numeric parameter of a policy.
 #[derive(Debug, Clone, Copy)]
 pub struct Parameter {
     /// Its name.
     pub name: &'static str,
-    /// Its value when nothing is said.
+    /// Its default value.
     pub default: f64,
     /// The smallest value.
     pub min: f64,

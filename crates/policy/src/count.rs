@@ -31,7 +31,7 @@ pub enum Operation {
     Step,
     /// A key is looked up among the ghosts.
     GhostLookup,
-    /// And found there.
+    /// A key is found among the ghosts.
     GhostFound,
     /// An entry is drawn at random.
     Draw,
@@ -126,7 +126,7 @@ pub(crate) fn wrote_mark() {
     tally::note("", Operation::WriteMark);
 }
 
-/// Where lookups among ghosts are counted.
+/// The name under which ghost lookups are counted.
 const GHOSTS: &str = "ghosts";
 
 /// The names of the lists of a structure. Lists with one name are one list in two parts.
@@ -160,7 +160,7 @@ impl<const N: usize> Names<N> {
         ""
     }
 
-    /// Something was done to a list.
+    /// Counts an operation on a list.
     #[inline(always)]
     pub(crate) fn note(&self, list: usize, operation: Operation) {
         tally::note(self.name(list), operation);

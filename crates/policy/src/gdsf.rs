@@ -22,7 +22,7 @@ const USE: u64 = 1 << 32;
 /// LRU-like.
 #[derive(Debug, Clone)]
 pub struct Gdsf {
-    /// By priority, and where that is equal by the last use.
+    /// Slots by priority, and by their last use where priorities are equal.
     by_priority: Heap<(u64, u64)>,
     uses: Vec<u32>,
     weights: Vec<u32>,

@@ -169,7 +169,7 @@ impl Eviction for LeCaR {
         self.tags[to.index()] = self.tags[from.index()];
     }
 
-    /// By the expert that is trusted more.
+    /// Ranks by the expert with the higher weight.
     fn rank(&self, from: Cursor, out: &mut Vec<Slot>) -> Cursor {
         if self.trust_in_lru >= 0.5 {
             self.recency.rank(&[RECENCY], from, out)

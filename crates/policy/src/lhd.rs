@@ -58,7 +58,7 @@ impl AgedHits {
         self.step.store((entries * SPAN / AGES).max(1) as u32, Relaxed);
     }
 
-    /// Where hits and evictions of a slot are counted now.
+    /// Returns the index of the counters for a slot: its class and age.
     #[inline]
     fn bin(&self, slot: Slot) -> usize {
         let class = (u32::BITS - self.stamps.count(slot).leading_zeros()) as usize;

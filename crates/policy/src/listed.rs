@@ -53,7 +53,7 @@ pub trait Listed {
         None
     }
 
-    /// Tells how many slots there will be at most, before the first insertion.
+    /// Sets the most slots that there will be, before the first insertion.
     fn expect(&mut self, _slots: usize) {}
 
     /// Follows a change of the slots or the capacity: grows what is kept per slot, sets targets.
@@ -80,7 +80,7 @@ pub trait Listed {
 pub trait SlotLists {
     /// Makes room for slots `0..slots`.
     fn reserve(&mut self, slots: usize);
-    /// Tells the weight that all lists together are meant to hold.
+    /// Sets the weight that all lists together may hold.
     fn set_capacity(&mut self, weight: u64);
     /// The number of slots in the lists or frozen.
     fn len(&self) -> usize;

@@ -99,7 +99,7 @@ impl<const N: usize> Lists<N> {
         self.links.len() - N
     }
 
-    /// Tells the weight that all lists together are meant to hold.
+    /// Sets the weight that all lists together may hold.
     pub fn set_capacity(&mut self, weight: u64) {
         self.capacity = Some(weight);
     }
@@ -457,7 +457,7 @@ impl<const N: usize> Lists<N> {
 
 /// Marks the place of a slot that has left.
 const GONE: Slot = Slot(u32::MAX);
-/// Of the places, more than half and so many have to be left before they are closed up.
+/// Vacated places above which, and above half of all, the list is compacted.
 const GONE_MIN: usize = 64;
 
 /// Frozen slots, best first.
@@ -489,7 +489,7 @@ impl FrozenList {
         self.slots.len() as u32 - 1
     }
 
-    /// Another slot has taken over.
+    /// Replaces the slot in a place.
     pub(crate) fn replace(&mut self, place: u32, slot: Slot) {
         self.slots[place as usize] = slot;
     }

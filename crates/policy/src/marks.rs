@@ -81,7 +81,7 @@ impl Counters {
     /// Classes that [`class`](Self::class) tells apart.
     pub(crate) const CLASSES: usize = 4;
 
-    /// By how often a slot was hit: 4 times and more, twice and more, once, never. 0 for the most.
+    /// Returns the class of a slot: 0 for four hits or more, 1 for two, 2 for one, 3 for none.
     #[inline]
     pub(crate) fn class(&self, slot: Slot) -> usize {
         3 - ((u8::BITS - self.get(slot).leading_zeros()) as usize).min(3)

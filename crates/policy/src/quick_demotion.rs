@@ -38,7 +38,7 @@ pub struct QuickDemotion<const HITS_TO_STAY: u8, const MAIN_FIRST: bool> {
     small_target: u64,
     ghost_limit: u64,
     ghosts: GhostTable,
-    /// By slot: the tag of its key, for the ghost it may become.
+    /// The tag of the key in each slot, for the ghost it may become.
     tags: Vec<Tag>,
     /// Nothing had to leave since the order was empty. Room alone does not tell: where orders share
     /// a capacity, one may stay below its part.

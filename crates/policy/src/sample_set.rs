@@ -16,7 +16,7 @@ const FROZEN: u32 = 1 << 31;
 /// Seed of the draws; any number does.
 const SEED: u64 = 0xf10e;
 
-/// A bag is an array that insertions and departures share.
+/// Insertions and departures share one array.
 const NAMES: Names<1> = Names::new(["entries"]);
 
 /// A set of slots.
@@ -110,7 +110,7 @@ impl SampleSet {
         }
     }
 
-    /// Of `samples` random members the one whose `worth` is least.
+    /// Draws `samples` members and returns the one with the least `worth`.
     #[inline]
     pub(crate) fn worst<W: PartialOrd>(
         &mut self,

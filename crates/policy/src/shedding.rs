@@ -27,9 +27,9 @@ const RECORD: usize = 32;
 /// The limits of shedding, and the settings of its trials.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SheddingOptions {
-    /// From one share of requests to the next.
+    /// The difference between neighbouring shares of requests.
     pub step: f64,
-    /// No more is shed, in trials too.
+    /// The highest share, in trials too.
     pub max: f64,
     /// The settings of trials. [`interval_min`](TrialOptions::interval_min) and
     /// [`interval_max`](TrialOptions::interval_max) are the waits between those that change
@@ -50,7 +50,7 @@ impl Default for SheddingOptions {
 pub struct ShedOrder {
     /// The share, from 0 to the highest.
     pub share: f64,
-    /// In the time of [`Seen::now`].
+    /// The time of the next step, on the clock of [`Seen::now`].
     pub until: Duration,
 }
 
@@ -103,7 +103,7 @@ pub struct Shedding {
 enum State {
     Resting {
         next: Duration,
-        /// Of the two neighbours, the one to try.
+        /// The neighbour to try next.
         side: Side,
     },
     /// The baseline is a rung and the variant the one above it.
@@ -286,7 +286,7 @@ impl Shedder {
         }
     }
 
-    /// When to step next: earlier does no harm, later makes windows longer.
+    /// Returns the time of the next step: earlier does no harm, later makes windows longer.
     pub fn due(&self) -> Duration {
         self.due
     }

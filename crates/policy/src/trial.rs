@@ -32,9 +32,9 @@ const TRIALS_KEPT: usize = 4;
 /// One of two ways to work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Without the mechanism.
+    /// The mechanism is off.
     Baseline,
-    /// With it.
+    /// The mechanism is on.
     Variant,
 }
 
@@ -68,9 +68,9 @@ pub struct TrialOptions {
     pub risk: f64,
     /// The gain, as a share of the baseline, below which the variant is not worth entering.
     pub margin: f64,
-    /// From the end of a trial to the next, at first.
+    /// The first wait from the end of a trial to the next.
     pub interval_min: Duration,
-    /// And at most.
+    /// The longest wait between trials.
     pub interval_max: Duration,
     /// A change of the level by more than this brings the next trial forward.
     pub shift: f64,
@@ -96,9 +96,9 @@ impl Default for TrialOptions {
 /// The observations since the step before, in the mode that was ordered.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Seen {
-    /// Since any fixed start.
+    /// The time since any fixed start.
     pub now: Duration,
-    /// Of latencies, in any unit as long as it is the same for both modes.
+    /// Sums of latencies, in any unit that is the same for both modes.
     pub sums: Sums,
     /// A level whose shift says that the load has changed, such as the hit ratio; `None` without
     /// one.
@@ -110,7 +110,7 @@ pub struct Seen {
 pub struct TrialOrder {
     /// The mode.
     pub mode: Mode,
-    /// In the time of [`Seen::now`].
+    /// The time of the next step, on the clock of [`Seen::now`].
     pub until: Duration,
     /// True if the observations until then count. Otherwise a switch has yet to settle, or there is
     /// no trial.
@@ -185,7 +185,7 @@ impl Trial {
         self.mode
     }
 
-    /// The same, with the first trial not before this time.
+    /// Delays the first trial until this time.
     pub fn resting_until(mut self, next: Duration) -> Self {
         self.state = State::Resting { next };
         self
@@ -201,7 +201,7 @@ impl Trial {
         &self.decisions
     }
 
-    /// Something notable has changed: the next trial comes soon, and others soon after it.
+    /// Notes a change of the load: the next trial comes soon, and others soon after it.
     pub fn notice(&mut self) {
         self.interval.reset();
         self.undecided.clear();
@@ -406,7 +406,7 @@ pub(crate) struct Level {
 }
 
 impl Level {
-    /// One that has shifted when it is off by more than this.
+    /// A level that has shifted when it is off by more than this.
     pub(crate) fn new(shift: f64) -> Self {
         Self { shift, smooth: None, decided: None }
     }
@@ -425,7 +425,7 @@ impl Level {
         has_shifted
     }
 
-    /// Something was decided at what it is now.
+    /// Takes the present level as that of the last decision.
     pub(crate) fn decide(&mut self) {
         self.decided = self.smooth;
     }
@@ -452,7 +452,7 @@ impl Backoff {
         wait
     }
 
-    /// The same, and not less than this, from where it doubles.
+    /// Takes a wait of at least this; later ones double from there.
     pub fn take_at_least(&mut self, least: Duration) -> Duration {
         self.next = self.next.max(least).min(self.max);
         self.take()
@@ -487,7 +487,7 @@ impl<T> Record<T> {
         self.last.push_back(one);
     }
 
-    /// From the oldest to the newest.
+    /// Returns the records from the oldest to the newest.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + ExactSizeIterator {
         self.last.iter()
     }
@@ -503,7 +503,7 @@ impl<T> Record<T> {
     }
 }
 
-/// Of the windows, the share that is cut off at each end.
+/// The share of the windows that is cut off at each end.
 const TRIM: f64 = 0.2;
 /// Windows below which nothing is said.
 const WINDOWS_MIN: usize = 4;
@@ -546,7 +546,7 @@ impl Difference {
         Some(Self { baseline: baseline.mean, gain: gain.mean, error, windows: rounds.len() })
     }
 
-    /// From windows that were not run side by side. `None` for too few on either side.
+    /// Compares windows that were not run side by side. `None` for too few on either side.
     pub fn between(baseline: &[f64], variant: &[f64], risk: f64) -> Option<Self> {
         let (one, other) =
             (Trimmed::of(baseline.iter().copied())?, Trimmed::of(variant.iter().copied())?);
@@ -615,7 +615,7 @@ impl std::fmt::Display for Difference {
 #[derive(Debug, Clone, Copy)]
 struct Trimmed {
     mean: f64,
-    /// Of the mean, not of the windows.
+    /// The variance of the mean, not of the windows.
     variance: f64,
     freedom: f64,
 }

@@ -22,7 +22,7 @@ const BATCH_RUNS: usize = 1024;
 pub(crate) struct Run {
     pub(crate) first: Request,
     pub(crate) count: u64,
-    /// From key to key: 1, or 0 where the same request is repeated.
+    /// The distance between keys: 1, or 0 where the same request is repeated.
     pub(crate) stride: u64,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct BadRecord {
     pub(crate) flaw: Flaw,
     /// Counted from 1.
     pub(crate) record: u64,
-    /// Where the record starts in the decoder's input.
+    /// The offset of the record in the decoder's input.
     pub(crate) at: usize,
 }
 
@@ -62,7 +62,7 @@ impl Batch {
         self.runs.push(Run { first, count, stride: 1 });
     }
 
-    /// The same request `count` times.
+    /// Adds a request `count` times.
     pub(crate) fn push_repeated(&mut self, request: Request, count: u64) {
         self.runs.push(Run { first: request, count, stride: 0 });
     }
@@ -119,12 +119,12 @@ pub(crate) trait Line: Send {
         false
     }
 
-    /// As [`Decode::kind`].
+    /// The kind of trace, where the stream's first bytes tell and not the format.
     fn kind(&mut self, _head: &[u8]) -> Option<Kind> {
         None
     }
 
-    /// As [`Decode::clock`].
+    /// The clock of a format with times.
     fn clock(&self) -> Option<&Clock> {
         None
     }
@@ -203,7 +203,7 @@ impl<L: Line> Decode for Lines<L> {
 pub(crate) enum Decoded {
     /// It was good and this long.
     Took(usize),
-    /// So many bytes were no record, such as a header.
+    /// Bytes that are no record, such as a header.
     Skip(usize),
     /// It is longer than the input.
     Need,
@@ -216,7 +216,7 @@ pub(crate) trait Record: Send {
     /// Decodes the record at the front of `input`, which is not empty.
     fn record(&mut self, input: &[u8], batch: &mut Batch) -> Decoded;
 
-    /// As [`Decode::clock`].
+    /// The clock of a format with times.
     fn clock(&self) -> Option<&Clock> {
         None
     }

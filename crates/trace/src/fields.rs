@@ -23,7 +23,7 @@ pub(crate) enum Found {
     Text(Vec<u8>),
     /// A number of a binary record.
     Number(u64),
-    /// So many bytes and then the end.
+    /// The end of the input after so many bytes.
     Bytes(usize),
 }
 
@@ -133,7 +133,7 @@ impl<'a> Fields<'a> {
             .ok_or_else(|| self.flaw(expected, text))
     }
 
-    /// Nothing may be left.
+    /// Refuses further columns.
     pub(crate) fn end(&mut self) -> Result<(), Flaw> {
         let rest = self.rest.trim_ascii();
         if rest.is_empty() {

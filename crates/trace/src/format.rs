@@ -38,7 +38,7 @@ pub(crate) struct Spec {
 }
 
 impl Spec {
-    /// Nothing: no file has this format.
+    /// Defaults for the fields of a format.
     const NONE: Self = Self {
         name: "",
         kind: Kind::Key,
@@ -67,7 +67,7 @@ impl Spec {
 /// Rates how well a sample fits a format.
 #[derive(Debug)]
 pub(crate) struct Fit {
-    /// From 0, not at all, to 100.
+    /// The score, from 0 (not at all) to 100.
     pub(crate) score: u8,
     /// Records before the one that breaks the format.
     pub(crate) good: usize,

@@ -69,7 +69,7 @@ pub struct LruPoint {
 }
 
 impl LruCurve {
-    /// Nothing yet of a trace of this kind.
+    /// An empty curve for a trace of this kind.
     pub fn new(kind: Kind) -> Self {
         Self::with_sample(kind, SAMPLE_KEYS)
     }

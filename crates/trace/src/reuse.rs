@@ -58,7 +58,7 @@ pub struct ReuseStats {
 }
 
 impl ReuseStats {
-    /// Nothing yet of a trace of this kind.
+    /// Empty statistics for a trace of this kind.
     pub fn new(kind: Kind) -> Self {
         Self {
             kind,

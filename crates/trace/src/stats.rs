@@ -90,7 +90,7 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// Nothing yet of a trace of this kind.
+    /// Empty statistics for a trace of this kind.
     pub fn new(kind: Kind) -> Self {
         let seen = HashMap::with_hasher(foldhash::fast::FixedState::default());
         Self {

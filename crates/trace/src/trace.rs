@@ -40,7 +40,7 @@ pub struct OpenOptions {
     pub filter: Option<Filter>,
 }
 
-/// Where requests come from.
+/// The source of requests.
 enum Origin {
     File { window: Window, decoder: Box<dyn Decode> },
     Generator(Generated),

@@ -35,7 +35,7 @@ impl Window {
         &self.buffer[self.start..self.end]
     }
 
-    /// Where the window starts in the stream.
+    /// The offset of the window in the decompressed stream.
     pub(crate) fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }

@@ -70,7 +70,7 @@ pub struct Fussy {
     check_requests: u64,
     warm_up_requests: u64,
     table_share: f64,
-    /// With `tune=1`.
+    /// The tuning by measurements, with `tune=1`.
     tuning: Option<Box<Tuning>>,
     /// Checks in a row that change the mode.
     patience: u64,
@@ -135,7 +135,7 @@ impl Fussy {
         }
     }
 
-    /// The same by what is measured: it begins plain, and with all the table that there is.
+    /// The check with `tune=1`: it begins plain, and with the whole table.
     fn check_tuned(&mut self, interval: Interval, orders: &mut Orders) {
         let Some(tuning) = &mut self.tuning else { return };
         let Interval { lookups, evicted, .. } = interval;
@@ -274,7 +274,7 @@ impl Admission for Fussy {
     }
 }
 
-/// One access.
+/// The popularity of one access.
 pub(crate) const UNIT: u16 = 16;
 /// The most accesses that are told apart.
 pub(crate) const POPULARITY_MAX: usize = 31;
@@ -301,7 +301,7 @@ struct Block {
 /// differently.
 #[derive(Debug, Clone)]
 pub(crate) struct Metadata {
-    /// By whole accesses, the last list for so many and more.
+    /// One list for each number of whole accesses; the last one also has all higher counts.
     classes: Lists<CLASSES>,
     blocks: Vec<Block>,
     free: Vec<u32>,

@@ -57,7 +57,7 @@ pub struct Obp {
 }
 
 impl Obp {
-    /// With this target and all else as in the registry.
+    /// An admission with this target and default parameters.
     ///
     /// # Panics
     /// When the target is not a number from 0 to 1.

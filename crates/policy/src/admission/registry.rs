@@ -117,7 +117,7 @@ macro_rules! define_part {
 }
 with_admissions!(define_part);
 
-/// The same done with `part`, whichever admission it is.
+/// Evaluates an expression with the chosen admission.
 macro_rules! each {
     (($any:expr, |$part:ident| $does:expr) $($module:ident::$Kind:ident,)*) => {
         match $any {
@@ -131,7 +131,7 @@ macro_rules! each {
 #[derive(Clone)]
 pub struct Admissions {
     parts: Vec<Part>,
-    /// By part: offers that it would not have.
+    /// Offers that each part declined.
     declined: Vec<u64>,
     text: String,
 }
@@ -189,7 +189,7 @@ impl fmt::Debug for Admissions {
 }
 
 impl fmt::Display for Admissions {
-    /// As [`FromStr`] reads it.
+    /// The text that [`FromStr`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }

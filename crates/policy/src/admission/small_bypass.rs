@@ -26,7 +26,7 @@ pub struct SmallBypass {
 }
 
 impl SmallBypass {
-    /// With this much memory above, in the unit of [`Access::weight`].
+    /// An admission below this much memory, in the unit of [`Access::weight`].
     pub fn new(memory: u64) -> Self {
         Self { given: memory, above: memory, ..Self::default() }
     }

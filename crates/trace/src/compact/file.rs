@@ -31,7 +31,7 @@ pub struct CompactOptions {
 /// place.
 pub struct CompactWriter<W: Write + Seek> {
     out: Out<W>,
-    /// Where the header goes.
+    /// The offset of the header.
     header_at: u64,
     options: CompactOptions,
     kind: Kind,

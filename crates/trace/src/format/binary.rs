@@ -1,7 +1,4 @@
-//! Keys as binary integers and nothing else: 32 or 64 bits, either byte order.
-//!
-//! cache2k's traces are big-endian 32-bit, Corda's big-endian 64-bit. Any bytes could be integers,
-//! so that content never tells: only a file's name does.
+//! Binary formats: the compact form, keys as integers, oracleGeneral and vSCSI.
 
 use super::{Broken, Fit, Spec, fit_records};
 use crate::compact::{Decoder, is_compact};
@@ -209,7 +206,7 @@ impl Version {
         }
     }
 
-    /// Where the command stands; the version follows it, and the rest is in the same order.
+    /// The offset of the command; the version follows it.
     fn command_at(self) -> usize {
         match self {
             Self::V1 => 12,

@@ -54,7 +54,7 @@ enum Column {
     Time(&'static str),
     /// A time with so many digits from its unit down to a nanosecond.
     Decimal(u32, &'static str),
-    /// The same, with a point.
+    /// A decimal time that must have a point.
     Pointed(u32, &'static str),
     /// The number of a disk.
     Disk(&'static str),

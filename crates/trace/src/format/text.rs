@@ -1,7 +1,5 @@
-//! One key per line, as in the traces of the LIRS paper (Jiang & Zhang, SIGMETRICS '02).
-//!
-//! Numbers are taken as they are, anything else is hashed. Blank lines, and `*`, which separates
-//! phases, are no requests.
+//! Text formats that are more than rows of columns: plain keys, the ARC paper, memory addresses,
+//! fio, SRT, blkparse and CacheLib.
 
 use super::{Fit, Spec, fit_lines, flags, operation, starts_with};
 use crate::decode::{
@@ -472,7 +470,7 @@ struct CacheLib {
     columns: Option<CacheLibColumns>,
 }
 
-/// Where the columns stand, from 0.
+/// The positions of the columns, from 0.
 #[derive(Clone, Copy)]
 struct CacheLibColumns {
     time: Option<usize>,

@@ -1,19 +1,5 @@
-//! The core workloads of the Yahoo! Cloud Serving Benchmark (Cooper et al., SoCC '10, table 2).
-//!
-//! | | operations | keys |
-//! |---|---|---|
-//! | A | 50 % read, 50 % update | zipfian |
-//! | B | 95 % read, 5 % update | zipfian |
-//! | C | read | zipfian |
-//! | D | 95 % read, 5 % insert | latest: Zipf's law over how lately keys were inserted |
-//! | E | 95 % scan of 1 to `length` keys, 5 % insert | zipfian |
-//! | F | 50 % read, 50 % read, modify, write | zipfian |
-//!
-//! An update or insert is a write; a scan is a read of each of its keys; read-modify-write is a
-//! read and a write of one key. Zipfian keys are scattered as in the paper, but one to one, where
-//! its generator hashes and lets keys collide. While keys are added, ranks are drawn from the law
-//! over all that could ever be and drawn again until the key exists, which is the law over those
-//! that do.
+//! Generators that imitate programs: YCSB, file servers under SPEC SFS, and a file system that
+//! moves what it writes.
 
 use std::collections::HashMap;
 
@@ -230,7 +216,7 @@ pub(super) static SFS: Entry = Entry {
     },
 };
 
-/// Where the next request goes.
+/// The choice of the next place.
 enum Place {
     Popular(Ranks, Scatter),
     /// So many from the first on, which wraps around, and sometimes any.

@@ -1,4 +1,4 @@
-//! `loop`: keys in order, over and over. LRU and FIFO hit nothing until the cache holds all of it.
+//! Generators of keys in order: loops, scans between popular keys, and mixes of other generators.
 
 use super::spec::{KEYS, Parameter, THETA, Type};
 use super::zipf::{Ranks, Rng, derived, threshold};
@@ -143,7 +143,7 @@ struct Mix {
 struct Part {
     /// Its turn comes when a draw falls below this, and not below that of the part before.
     until: u64,
-    /// Where its keys start.
+    /// The first of its keys.
     first: u64,
     generator: Box<dyn Generate>,
 }

@@ -1,11 +1,5 @@
-//! Zipf's law: the key of rank r is asked for in proportion to r^-θ.
-//!
-//! Ranks are cut into cells: the first thousand stand alone, the others share cells 1/64 as wide as
-//! their first rank. A cell is drawn from an alias table (Vose, 1991) in proportion to its width
-//! times its first rank's weight, a rank uniformly from the cell, and it is kept with the
-//! probability that corrects the difference. That follows the law exactly for any θ ≥ 0, takes a
-//! few nanoseconds, and needs a table of some thousand cells for any number of keys. Nearly all
-//! draws are kept without computing a power.
+//! Generators that draw keys at random, and what they draw from: random numbers whose streams never
+//! change, and Zipf's law.
 
 use super::spec::{KEYS, Parameter, THETA, Type};
 use super::{Access, Entry, Generate, Made};

@@ -60,7 +60,7 @@ pub(super) struct Tuning {
 }
 
 impl Tuning {
-    /// Without room.
+    /// An empty value without room.
     pub(super) fn new() -> Self {
         Self {
             prices: Prices::default(),
@@ -173,7 +173,7 @@ const ENTRIES_MAX: usize = 1 << 13;
 struct Line {
     order: Ghosts<1, Fetch>,
     entries_max: usize,
-    /// In best hits.
+    /// Total savings, in best hits.
     saved: f64,
 }
 
@@ -259,7 +259,7 @@ pub(super) struct Miniatures {
 }
 
 impl Miniatures {
-    /// Without room.
+    /// An empty value without room.
     pub(super) fn new() -> Self {
         Self {
             bits: 0,
