@@ -77,17 +77,48 @@ typedef struct floe_value floe_value;
 // thread, outside of locks. It may use the cache. It must not throw or unwind.
 typedef void (*floe_free_fn)(void *data, size_t len, void *context);
 
-// Frees an object: called once, when it has left the cache and no handle is left, by any thread,
-// outside of locks. It may use the cache. It must not throw or unwind.
-typedef void (*floe_host_free_fn)(const void *key, size_t key_len, void *object, void *context);
+// The value that a loader brings.
+typedef struct floe_loaded {
+  // The value. Belongs to Floe once the loader has returned 0.
+  void *data;
+  // Its number of bytes.
+  size_t len;
+  // Its charge; 0 for the length of key and value.
+  uint32_t charge;
+  // Frees it, as for `floe_insert_given`; NULL for a value that need not be freed.
+  floe_free_fn free_data;
+  // The last argument of `free_data`.
+  void *context;
+} floe_loaded;
 
-// Is shown an object of the cache, which is valid during the call.
-typedef void (*floe_host_see_fn)(void *seer,
-                                 const void *key,
-                                 size_t key_len,
-                                 void *object,
-                                 size_t charge,
-                                 void *context);
+// Loads the value of a key. Returns 0 when `*loaded` is filled in, or an error of the program's.
+// It may use the cache, and load other keys; for its own key `floe_get_or_load` answers with
+// `FLOE_STATUS_INVALID`. It must not throw or unwind.
+typedef int32_t (*floe_load_fn)(void *context,
+                                const void *key,
+                                size_t key_len,
+                                struct floe_loaded *loaded);
+
+// Is shown a value, which is valid during the call.
+typedef void (*floe_read_fn)(void *context, const void *data, size_t len);
+
+// A key of `floe_read_many`.
+typedef struct floe_bytes {
+  // The first byte; may be NULL if there is none.
+  const void *data;
+  // The number of bytes.
+  size_t len;
+} floe_bytes;
+
+// Is shown the value of one of many keys, by the key's number; valid during the call.
+typedef void (*floe_read_many_fn)(void *context, size_t number, const void *data, size_t len);
+
+// Is shown an entry, which is valid during the call. Returns whether to go on.
+typedef bool (*floe_entry_fn)(void *context,
+                              const void *key,
+                              size_t key_len,
+                              const void *data,
+                              size_t len);
 
 // Counts of a cache since it was made, and of its content. Counts of other threads may be a
 // moment late. A later version may have more fields at the end: see `floe_cache_stats`.
@@ -126,41 +157,17 @@ typedef struct floe_stats {
   uint64_t memory_bytes;
 } floe_stats;
 
-// The value that a loader brings.
-typedef struct floe_loaded {
-  // The value. Belongs to Floe once the loader has returned 0.
-  void *data;
-  // Its number of bytes.
-  size_t len;
-  // Its charge; 0 for the length of key and value.
-  uint32_t charge;
-  // Frees it, as for `floe_insert_given`; NULL for a value that need not be freed.
-  floe_free_fn free_data;
-  // The last argument of `free_data`.
-  void *context;
-} floe_loaded;
+// Frees an object: called once, when it has left the cache and no handle is left, by any thread,
+// outside of locks. It may use the cache. It must not throw or unwind.
+typedef void (*floe_host_free_fn)(const void *key, size_t key_len, void *object, void *context);
 
-// Loads the value of a key. Returns 0 when `*loaded` is filled in, or an error of the program's.
-// It may use the cache, and load other keys; for its own key `floe_get_or_load` answers with
-// `FLOE_STATUS_INVALID`. It must not throw or unwind.
-typedef int32_t (*floe_load_fn)(void *context,
-                                const void *key,
-                                size_t key_len,
-                                struct floe_loaded *loaded);
-
-// Is shown a value, which is valid during the call.
-typedef void (*floe_read_fn)(void *context, const void *data, size_t len);
-
-// A key of `floe_read_many`.
-typedef struct floe_bytes {
-  // The first byte; may be NULL if there is none.
-  const void *data;
-  // The number of bytes.
-  size_t len;
-} floe_bytes;
-
-// Is shown the value of one of many keys, by the key's number; valid during the call.
-typedef void (*floe_read_many_fn)(void *context, size_t number, const void *data, size_t len);
+// Is shown an object of the cache, which is valid during the call.
+typedef void (*floe_host_see_fn)(void *seer,
+                                 const void *key,
+                                 size_t key_len,
+                                 void *object,
+                                 size_t charge,
+                                 void *context);
 
 // Is told of an entry that left. Key and value are valid during the call.
 typedef void (*floe_left_fn)(void *context,
@@ -169,13 +176,6 @@ typedef void (*floe_left_fn)(void *context,
                              const void *data,
                              size_t len,
                              enum floe_cause cause);
-
-// Is shown an entry, which is valid during the call. Returns whether to go on.
-typedef bool (*floe_entry_fn)(void *context,
-                              const void *key,
-                              size_t key_len,
-                              const void *data,
-                              size_t len);
 
 #ifdef __cplusplus
 extern "C" {
@@ -239,6 +239,78 @@ enum floe_status floe_resize_weight(const struct floe_cache *cache, uint64_t wei
 // Frees what has left and is kept by nobody. Caches do so by themselves, in batches; this is for
 // programs that wait for their `free_data`.
 enum floe_status floe_reclaim(const struct floe_cache *cache);
+
+// Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
+// time. `*value` is to be released. Where the loader returns an error, so does this
+// (`FLOE_STATUS_LOAD_FAILED`), and `*error`, unless it is NULL, becomes what it returned.
+//
+// Loads that need each other's keys do not wait for ever: the one that would close the circle
+// loads by itself. A loader must not wait for another thread that asks for its key.
+//
+// Where what the loader filled in makes no sense, such as NULL with a length, the answer is
+// `FLOE_STATUS_INVALID`. Then nothing is stored, `free_data` is not called, and the next thread
+// that waits calls its loader.
+enum floe_status floe_get_or_load(const struct floe_cache *cache,
+                                  const void *key,
+                                  size_t key_len,
+                                  floe_load_fn load,
+                                  void *context,
+                                  struct floe_value **value,
+                                  int32_t *error);
+
+// Looks a key up and keeps its value: `*value` is to be released. Takes a lock; `floe_read` and
+// `floe_get_copy` do not. `FLOE_STATUS_NOT_FOUND` if it is not there.
+enum floe_status floe_get(const struct floe_cache *cache,
+                          const void *key,
+                          size_t key_len,
+                          struct floe_value **value);
+
+// Looks a key up and copies its value to a buffer of `room` bytes. `*len` becomes the length of
+// the value, also where that is more than there is room for: then nothing is copied, and
+// `FLOE_STATUS_TOO_SMALL` returned.
+enum floe_status floe_get_copy(const struct floe_cache *cache,
+                               const void *key,
+                               size_t key_len,
+                               void *buffer,
+                               size_t room,
+                               size_t *len);
+
+// Looks a key up and shows its value to a function, which may use the cache and must not throw or
+// unwind. The fastest way to read: a hit copies nothing, and with the
+// default policy takes no lock.
+enum floe_status floe_read(const struct floe_cache *cache,
+                           const void *key,
+                           size_t key_len,
+                           floe_read_fn read,
+                           void *context);
+
+// Looks many keys up and shows the values of those that are there to a function, in order, as
+// `floe_read` does. Faster than one by one where the cache is larger than the processor's.
+// `*found`, unless it is NULL, becomes the number of keys that were there.
+enum floe_status floe_read_many(const struct floe_cache *cache,
+                                const struct floe_bytes *keys,
+                                size_t count,
+                                floe_read_many_fn read,
+                                void *context,
+                                size_t *found);
+
+// Returns whether a key is there. No hit is counted, and the policy does not learn of it. False,
+// too, where an argument is wrong.
+bool floe_contains(const struct floe_cache *cache, const void *key, size_t key_len);
+
+// Shows all entries to a function, in no particular order, until it returns false. An entry that
+// stays meanwhile is shown once; one that comes or leaves may be. The function may use the cache,
+// and must not throw or unwind.
+enum floe_status floe_for_each(const struct floe_cache *cache, floe_entry_fn show, void *context);
+
+// Counts. `size` is `sizeof(floe_stats)`, so that a program that knows fewer fields gets those.
+// Goes through all threads and locks: for once a second, not once a request.
+enum floe_status floe_cache_stats(const struct floe_cache *cache,
+                                  struct floe_stats *stats,
+                                  size_t size);
+
+// Returns the number of entries, 0 for NULL.
+size_t floe_len(const struct floe_cache *cache);
 
 // Returns why the last call of this thread that failed did, as a line of text. It is empty before
 // the first, and valid until the next call of this thread that fails.
@@ -359,64 +431,6 @@ enum floe_status floe_host_stand_alone(const struct floe_host *host,
 // handle is released. NULL if `key_len` is.
 const void *floe_host_key(const struct floe_handle *handle, size_t *key_len);
 
-// Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
-// time. `*value` is to be released. Where the loader returns an error, so does this
-// (`FLOE_STATUS_LOAD_FAILED`), and `*error`, unless it is NULL, becomes what it returned.
-//
-// Loads that need each other's keys do not wait for ever: the one that would close the circle
-// loads by itself. A loader must not wait for another thread that asks for its key.
-//
-// Where what the loader filled in makes no sense, such as NULL with a length, the answer is
-// `FLOE_STATUS_INVALID`. Then nothing is stored, `free_data` is not called, and the next thread
-// that waits calls its loader.
-enum floe_status floe_get_or_load(const struct floe_cache *cache,
-                                  const void *key,
-                                  size_t key_len,
-                                  floe_load_fn load,
-                                  void *context,
-                                  struct floe_value **value,
-                                  int32_t *error);
-
-// Looks a key up and keeps its value: `*value` is to be released. Takes a lock; `floe_read` and
-// `floe_get_copy` do not. `FLOE_STATUS_NOT_FOUND` if it is not there.
-enum floe_status floe_get(const struct floe_cache *cache,
-                          const void *key,
-                          size_t key_len,
-                          struct floe_value **value);
-
-// Looks a key up and copies its value to a buffer of `room` bytes. `*len` becomes the length of
-// the value, also where that is more than there is room for: then nothing is copied, and
-// `FLOE_STATUS_TOO_SMALL` returned.
-enum floe_status floe_get_copy(const struct floe_cache *cache,
-                               const void *key,
-                               size_t key_len,
-                               void *buffer,
-                               size_t room,
-                               size_t *len);
-
-// Looks a key up and shows its value to a function, which may use the cache and must not throw or
-// unwind. The fastest way to read: a hit copies nothing, and with the
-// default policy takes no lock.
-enum floe_status floe_read(const struct floe_cache *cache,
-                           const void *key,
-                           size_t key_len,
-                           floe_read_fn read,
-                           void *context);
-
-// Looks many keys up and shows the values of those that are there to a function, in order, as
-// `floe_read` does. Faster than one by one where the cache is larger than the processor's.
-// `*found`, unless it is NULL, becomes the number of keys that were there.
-enum floe_status floe_read_many(const struct floe_cache *cache,
-                                const struct floe_bytes *keys,
-                                size_t count,
-                                floe_read_many_fn read,
-                                void *context,
-                                size_t *found);
-
-// Returns whether a key is there. No hit is counted, and the policy does not learn of it. False,
-// too, where an argument is wrong.
-bool floe_contains(const struct floe_cache *cache, const void *key, size_t key_len);
-
 // Returns new options, to be freed by `floe_options_free`. Without a capacity of entries or of
 // weight no cache can be made of them.
 struct floe_options *floe_options_new(void);
@@ -469,15 +483,6 @@ enum floe_status floe_options_set_listener(struct floe_options *options,
                                            floe_left_fn listener,
                                            void *context);
 
-// Counts. `size` is `sizeof(floe_stats)`, so that a program that knows fewer fields gets those.
-// Goes through all threads and locks: for once a second, not once a request.
-enum floe_status floe_cache_stats(const struct floe_cache *cache,
-                                  struct floe_stats *stats,
-                                  size_t size);
-
-// Returns the number of entries, 0 for NULL.
-size_t floe_len(const struct floe_cache *cache);
-
 // Returns where the bytes of a value begin, or NULL for NULL. They must not be written, and are
 // valid until the value is released. Threads: any.
 const void *floe_value_data(const struct floe_value *value);
@@ -488,11 +493,6 @@ size_t floe_value_len(const struct floe_value *value);
 // Releases a value, which must not be used afterwards. NULL does nothing. Threads: any, also
 // another one than that which got it, and after the cache was freed.
 void floe_value_release(struct floe_value *value);
-
-// Shows all entries to a function, in no particular order, until it returns false. An entry that
-// stays meanwhile is shown once; one that comes or leaves may be. The function may use the cache,
-// and must not throw or unwind.
-enum floe_status floe_for_each(const struct floe_cache *cache, floe_entry_fn show, void *context);
 
 #ifdef __cplusplus
 }  // extern "C"

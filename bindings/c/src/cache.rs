@@ -1,14 +1,15 @@
-//! The cache: making it, putting in, taking out.
+//! The cache: making it, putting in, looking up, loading, walking, counting, taking out.
 
 use std::ffi::c_void;
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use floe_memory::InsertOptions;
+use floe_memory::{InsertOptions, Stats};
 
-use crate::error::{Failure, bytes, guarded, guarded_or, reference, region};
+use crate::error::{Failure, bytes, flag, give, guarded, guarded_or, reference, region};
 use crate::floe_status;
 use crate::options::{self, floe_options};
-use crate::value::{Asked, Inner, Key, Value, floe_free_fn};
+use crate::value::{Asked, Inner, Key, Value, floe_free_fn, floe_value};
 
 /// A cache. All threads may use it at once, until one frees it.
 pub struct floe_cache(pub(crate) Inner);
@@ -192,4 +193,443 @@ pub unsafe extern "C" fn floe_reclaim(cache: *const floe_cache) -> floe_status {
         unsafe { self::cache(cache)? }.reclaim();
         Ok(floe_status::Ok)
     })
+}
+
+/// The value that a loader brings.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct floe_loaded {
+    /// The value. Belongs to Floe once the loader has returned 0.
+    pub data: *mut c_void,
+    /// Its number of bytes.
+    pub len: usize,
+    /// Its charge; 0 for the length of key and value.
+    pub charge: u32,
+    /// Frees it, as for `floe_insert_given`; NULL for a value that need not be freed.
+    pub free_data: floe_free_fn,
+    /// The last argument of `free_data`.
+    pub context: *mut c_void,
+}
+
+/// Loads the value of a key. Returns 0 when `*loaded` is filled in, or an error of the program's.
+/// It may use the cache, and load other keys; for its own key `floe_get_or_load` answers with
+/// `FLOE_STATUS_INVALID`. It must not throw or unwind.
+pub type floe_load_fn = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        key: *const c_void,
+        key_len: usize,
+        loaded: *mut floe_loaded,
+    ) -> i32,
+>;
+
+/// Looks a key up and, if it is not there, loads it, once for all threads that ask at the same
+/// time. `*value` is to be released. Where the loader returns an error, so does this
+/// (`FLOE_STATUS_LOAD_FAILED`), and `*error`, unless it is NULL, becomes what it returned.
+///
+/// Loads that need each other's keys do not wait for ever: the one that would close the circle
+/// loads by itself. A loader must not wait for another thread that asks for its key.
+///
+/// Where what the loader filled in makes no sense, such as NULL with a length, the answer is
+/// `FLOE_STATUS_INVALID`. Then nothing is stored, `free_data` is not called, and the next thread
+/// that waits calls its loader.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_get_or_load(
+    cache: *const floe_cache,
+    key: *const c_void,
+    key_len: usize,
+    load: floe_load_fn,
+    context: *mut c_void,
+    value: *mut *mut floe_value,
+    error: *mut i32,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache and key, and its place for the value.
+        let (cache, key) = unsafe {
+            give(value, std::ptr::null_mut(), "value")?;
+            (self::cache(cache)?, bytes(key, key_len, "key")?)
+        };
+        let load = load.ok_or_else(|| Failure::invalid("load is NULL"))?;
+        if floe_memory::host::is_own_load(cache, key_of(key)) {
+            return Err(Failure::invalid("the loader asks for the key that it loads"));
+        }
+        let found = cache.get_or_insert_with(key_of(key), || {
+            let (data, context_of) = (std::ptr::null_mut(), std::ptr::null_mut());
+            let mut loaded =
+                floe_loaded { data, len: 0, charge: 0, free_data: None, context: context_of };
+            // SAFETY: the program's function.
+            let said = unsafe { load(context, key.as_ptr().cast(), key.len(), &mut loaded) };
+            if said != 0 {
+                return Err(Unloaded::Said(said));
+            }
+            let floe_loaded { data, len, charge, free_data, context } = loaded;
+            region(data, len, "the loader's data").map_err(Unloaded::Wrong)?;
+            let charge = if charge == 0 { charge_of(key, len) } else { charge };
+            // SAFETY: the program gives the memory away by returning 0.
+            Ok(unsafe { Value::given(data, len, charge, free_data, context) })
+        });
+        match found {
+            // SAFETY: the program's place for the value.
+            Ok(found) => unsafe { give(value, floe_value::give(found.hold(cache)), "value")? },
+            Err(Unloaded::Wrong(why)) => return Err(why),
+            Err(Unloaded::Said(said)) => {
+                if !error.is_null() {
+                    // SAFETY: the program's place for the error.
+                    unsafe { error.write(said) };
+                }
+                let message = format!("the loader returned {said}");
+                return Err(Failure::new(floe_status::LoadFailed, message));
+            }
+        }
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Why a loader brings no value.
+enum Unloaded {
+    /// It returned this.
+    Said(i32),
+    /// Its value makes no sense.
+    Wrong(Failure),
+}
+
+/// A key by which the cache can make its own.
+fn key_of(key: &[u8]) -> &Slice {
+    Slice::of(key)
+}
+
+/// Bytes that own a [`Key`] when they are to be kept.
+#[derive(Debug, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+struct Slice([u8]);
+
+impl Slice {
+    fn of(bytes: &[u8]) -> &Self {
+        // SAFETY: transparent, so the same in memory.
+        unsafe { &*(std::ptr::from_ref(bytes) as *const Self) }
+    }
+}
+
+impl std::borrow::Borrow<Slice> for Key {
+    fn borrow(&self) -> &Slice {
+        Slice::of(&self.0)
+    }
+}
+
+impl ToOwned for Slice {
+    type Owned = Key;
+
+    fn to_owned(&self) -> Key {
+        Key(self.0.into())
+    }
+}
+
+/// Is shown a value, which is valid during the call.
+pub type floe_read_fn =
+    Option<unsafe extern "C" fn(context: *mut c_void, data: *const c_void, len: usize)>;
+
+/// Is shown the value of one of many keys, by the key's number; valid during the call.
+pub type floe_read_many_fn = Option<
+    unsafe extern "C" fn(context: *mut c_void, number: usize, data: *const c_void, len: usize),
+>;
+
+/// A key of `floe_read_many`.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub struct floe_bytes {
+    /// The first byte; may be NULL if there is none.
+    pub data: *const c_void,
+    /// The number of bytes.
+    pub len: usize,
+}
+
+/// Looks a key up and keeps its value: `*value` is to be released. Takes a lock; `floe_read` and
+/// `floe_get_copy` do not. `FLOE_STATUS_NOT_FOUND` if it is not there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_get(
+    cache: *const floe_cache,
+    key: *const c_void,
+    key_len: usize,
+    value: *mut *mut floe_value,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache and key, and its place for the value.
+        unsafe {
+            give(value, std::ptr::null_mut(), "value")?;
+            let (cache, key) = (self::cache(cache)?, bytes(key, key_len, "key")?);
+            let Some(held) = cache.hold(&Asked(key)) else { return Ok(floe_status::NotFound) };
+            give(value, floe_value::give(held), "value")?;
+        }
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Looks a key up and copies its value to a buffer of `room` bytes. `*len` becomes the length of
+/// the value, also where that is more than there is room for: then nothing is copied, and
+/// `FLOE_STATUS_TOO_SMALL` returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_get_copy(
+    cache: *const floe_cache,
+    key: *const c_void,
+    key_len: usize,
+    buffer: *mut c_void,
+    room: usize,
+    len: *mut usize,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache and key, and its place for the length.
+        let (cache, key) = unsafe {
+            give(len, 0, "len")?;
+            (self::cache(cache)?, bytes(key, key_len, "key")?)
+        };
+        if buffer.is_null() && room > 0 {
+            return Err(Failure::invalid(format!("buffer is NULL, but its room is {room}")));
+        }
+        let Some(value) = cache.get(&Asked(key)) else { return Ok(floe_status::NotFound) };
+        // SAFETY: as above.
+        unsafe { give(len, value.len(), "len")? };
+        if value.len() > room {
+            return Err(Failure::new(
+                floe_status::TooSmall,
+                format!("the value has {} bytes, the buffer {room}", value.len()),
+            ));
+        }
+        if value.len() > 0 {
+            // SAFETY: the value has so many bytes and the guard keeps them; the buffer has room.
+            unsafe { std::ptr::copy(value.data(), buffer, value.len()) };
+        }
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Looks a key up and shows its value to a function, which may use the cache and must not throw or
+/// unwind. The fastest way to read: a hit copies nothing, and with the
+/// default policy takes no lock.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_read(
+    cache: *const floe_cache,
+    key: *const c_void,
+    key_len: usize,
+    read: floe_read_fn,
+    context: *mut c_void,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache and key.
+        let (cache, key) = unsafe { (self::cache(cache)?, bytes(key, key_len, "key")?) };
+        let read = read.ok_or_else(|| Failure::invalid("read is NULL"))?;
+        let Some(value) = cache.get(&Asked(key)) else { return Ok(floe_status::NotFound) };
+        // SAFETY: the program's function; the guard keeps the value during the call.
+        unsafe { read(context, value.data(), value.len()) };
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Looks many keys up and shows the values of those that are there to a function, in order, as
+/// `floe_read` does. Faster than one by one where the cache is larger than the processor's.
+/// `*found`, unless it is NULL, becomes the number of keys that were there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_read_many(
+    cache: *const floe_cache,
+    keys: *const floe_bytes,
+    count: usize,
+    read: floe_read_many_fn,
+    context: *mut c_void,
+    found: *mut usize,
+) -> floe_status {
+    /// Keys that are looked up at once, so that no list of all need be made.
+    const AT_ONCE: usize = 64;
+    guarded(|| {
+        // SAFETY: the program's cache.
+        let cache = unsafe { self::cache(cache)? };
+        let read = read.ok_or_else(|| Failure::invalid("read is NULL"))?;
+        if keys.is_null() && count > 0 {
+            return Err(Failure::invalid(format!("keys is NULL, but there are {count}")));
+        }
+        if count > isize::MAX as usize / size_of::<floe_bytes>() {
+            return Err(Failure::invalid(format!("count is {count}: more keys than can be")));
+        }
+        if !keys.is_aligned() {
+            return Err(Failure::invalid("keys is not aligned as a floe_bytes is"));
+        }
+        let keys = match count {
+            0 => &[][..],
+            // SAFETY: not null, and so many keys can be read there.
+            count => unsafe { std::slice::from_raw_parts(keys, count) },
+        };
+        // All are looked at first: after an error none has been shown.
+        for (number, key) in keys.iter().enumerate() {
+            // SAFETY: the program's keys.
+            unsafe { bytes(key.data, key.len, &format!("key {number}"))? };
+        }
+        let mut there = 0;
+        for (chunk, keys) in keys.chunks(AT_ONCE).enumerate() {
+            let mut asked = [Asked(&[]); AT_ONCE];
+            for (asked, key) in asked.iter_mut().zip(keys) {
+                // SAFETY: as above.
+                *asked = Asked(unsafe { bytes(key.data, key.len, "key")? });
+            }
+            there += cache.get_many(&asked[..keys.len()], |at, value: &Value| {
+                // SAFETY: the program's function; the value is kept during the call.
+                unsafe { read(context, chunk * AT_ONCE + at, value.data(), value.len()) };
+            });
+        }
+        if !found.is_null() {
+            // SAFETY: the program's place.
+            unsafe { found.write(there) };
+        }
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Returns whether a key is there. No hit is counted, and the policy does not learn of it. False,
+/// too, where an argument is wrong.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_contains(
+    cache: *const floe_cache,
+    key: *const c_void,
+    key_len: usize,
+) -> bool {
+    guarded_or(false, || {
+        // SAFETY: the program's cache and key.
+        let (cache, key) = unsafe { (self::cache(cache)?, bytes(key, key_len, "key")?) };
+        Ok(cache.contains_key(&Asked(key)))
+    })
+}
+
+/// Is shown an entry, which is valid during the call. Returns whether to go on.
+pub type floe_entry_fn = Option<
+    unsafe extern "C" fn(
+        context: *mut c_void,
+        key: *const c_void,
+        key_len: usize,
+        data: *const c_void,
+        len: usize,
+    ) -> MaybeUninit<bool>,
+>;
+
+/// Shows all entries to a function, in no particular order, until it returns false. An entry that
+/// stays meanwhile is shown once; one that comes or leaves may be. The function may use the cache,
+/// and must not throw or unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_for_each(
+    cache: *const floe_cache,
+    show: floe_entry_fn,
+    context: *mut c_void,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache.
+        let cache = unsafe { self::cache(cache)? };
+        let show = show.ok_or_else(|| Failure::invalid("show is NULL"))?;
+        for item in cache {
+            let (key, value) = (&item.key().0, item.value());
+            // SAFETY: the program's function; the item keeps the entry during the call.
+            let goes_on =
+                unsafe { show(context, key.as_ptr().cast(), key.len(), value.data(), value.len()) };
+            if !flag(goes_on) {
+                break;
+            }
+        }
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Counts of a cache since it was made, and of its content. Counts of other threads may be a
+/// moment late. A later version may have more fields at the end: see `floe_cache_stats`.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(C)]
+pub struct floe_stats {
+    /// Lookups that found their key.
+    pub hits: u64,
+    /// Lookups that did not.
+    pub misses: u64,
+    /// Of the hits, those on frozen entries.
+    pub frozen_hits: u64,
+    /// Entries that came in.
+    pub insertions: u64,
+    /// Values that took another's place.
+    pub replacements: u64,
+    /// Entries that did not come in because they did not fit.
+    pub rejections: u64,
+    /// Entries that left to make room.
+    pub evictions: u64,
+    /// Entries whose time was over.
+    pub expirations: u64,
+    /// Entries that were removed.
+    pub removals: u64,
+    /// Loads that were begun.
+    pub loads: u64,
+    /// Of these, those that failed.
+    pub failed_loads: u64,
+    /// Entries.
+    pub entries: u64,
+    /// The sum of their charges; their number in a cache without a capacity of weight.
+    pub weight: u64,
+    /// Of the entries, those that are frozen.
+    pub frozen: u64,
+    /// Entries that have left and wait to be freed, those that are kept included.
+    pub waiting: u64,
+    /// Bytes the cache holds for itself and its entries, without keys' and values' own memory.
+    pub memory_bytes: u64,
+}
+
+/// Counts. `size` is `sizeof(floe_stats)`, so that a program that knows fewer fields gets those.
+/// Goes through all threads and locks: for once a second, not once a request.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_cache_stats(
+    cache: *const floe_cache,
+    stats: *mut floe_stats,
+    size: usize,
+) -> floe_status {
+    guarded(|| {
+        // SAFETY: the program's cache and place.
+        unsafe { write_stats(self::cache(cache)?.stats(), stats, size)? };
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Writes counts for C.
+///
+/// # Safety
+/// The place is null, or of so many bytes.
+pub(crate) unsafe fn write_stats(
+    counted: Stats,
+    stats: *mut floe_stats,
+    size: usize,
+) -> Result<(), Failure> {
+    let all = floe_stats {
+        hits: counted.hits,
+        misses: counted.misses,
+        frozen_hits: counted.frozen_hits,
+        insertions: counted.insertions,
+        replacements: counted.replacements,
+        rejections: counted.rejections,
+        evictions: counted.evictions,
+        expirations: counted.expirations,
+        removals: counted.removals,
+        loads: counted.loads,
+        failed_loads: counted.failed_loads,
+        entries: counted.entries,
+        weight: counted.weight,
+        frozen: counted.frozen,
+        waiting: counted.waiting,
+        memory_bytes: counted.memory_bytes,
+    };
+    let place = stats.cast::<u8>();
+    // SAFETY: the program's place, of so many bytes. What this library does not know is zero.
+    unsafe {
+        if size > 0 {
+            give(place, 0, "stats")?;
+            place.write_bytes(0, size);
+        }
+        let known = size.min(size_of::<floe_stats>());
+        place.copy_from_nonoverlapping((&raw const all).cast(), known);
+    }
+    Ok(())
+}
+
+/// Returns the number of entries, 0 for NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_len(cache: *const floe_cache) -> usize {
+    // SAFETY: the program's cache.
+    guarded_or(0, || Ok(unsafe { self::cache(cache)? }.len()))
 }

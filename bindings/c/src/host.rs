@@ -2,23 +2,22 @@
 //! pointer wide and may be released by any thread; values count with their charge until they are
 //! freed. See [`floe_memory::host`].
 
-pub mod alone;
-mod name;
-pub mod object;
-mod references;
-
+use std::collections::HashMap;
 use std::ffi::{c_uint, c_void};
+use std::hash::{Hash, Hasher};
 use std::mem::{ManuallyDrop, MaybeUninit, offset_of};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use floe_memory::host::{Handle, IfPresent, Insertion, Priority};
+use floe_memory::Equivalent;
+use floe_memory::host::{Handle, HostCache, IfPresent, Insertion, Priority};
+use floe_memory::policy::{AnyPolicy, PriorityPools};
 
+use crate::cache::{floe_stats, write_stats};
 use crate::error::{Failure, bytes, flag, give, guarded, guarded_or, reference};
 use crate::floe_status;
 use crate::options::{self, floe_options};
-use crate::stats::{self, floe_stats};
-use object::{Asked, Inner, Item, floe_host_free_fn};
-use references::References;
 
 /// Is shown an object of the cache, which is valid during the call.
 pub type floe_host_see_fn = Option<
@@ -389,7 +388,7 @@ pub unsafe extern "C" fn floe_host_stats(
 ) -> floe_status {
     guarded(|| {
         // SAFETY: the program's cache and place.
-        unsafe { stats::write(self::host(host)?.cache.stats(), stats, size)? };
+        unsafe { write_stats(self::host(host)?.cache.stats(), stats, size)? };
         Ok(floe_status::Ok)
     })
 }
@@ -402,4 +401,211 @@ pub unsafe extern "C" fn floe_host_reclaim(host: *const floe_host) -> floe_statu
         unsafe { self::host(host)? }.cache.reclaim();
         Ok(floe_status::Ok)
     })
+}
+
+/// Makes a handle of an object that no lookup finds: it counts in the cache's usage, and is freed
+/// with its last handle. The rest is as of `floe_host_insert`, but `handle` must not be NULL.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_stand_alone(
+    host: *const floe_host,
+    key: *const c_void,
+    key_len: usize,
+    object: *mut c_void,
+    charge: usize,
+    free_object: floe_host_free_fn,
+    context: *mut c_void,
+    handle: *mut *mut floe_handle,
+) -> floe_status {
+    guarded(|| {
+        if handle.is_null() {
+            return Err(Failure::invalid("handle is NULL"));
+        }
+        // SAFETY: the program's cache and key.
+        let (host, key) = unsafe { (self::host(host)?, bytes(key, key_len, "key")?) };
+        possible(charge)?;
+        match host.cache.stand_alone(Item::new(key, object, free_object, context), (), charge) {
+            // SAFETY: the program's place.
+            Ok(held) => unsafe { give(handle, into_raw(held), "handle")? },
+            Err(mut refused) => {
+                refused.key.free = None;
+                return Err(Failure::new(floe_status::Full, "objects with handles fill the cache"));
+            }
+        }
+        Ok(floe_status::Ok)
+    })
+}
+
+/// Returns the key of a handle, and writes its length to `key_len`. The bytes are valid until the
+/// handle is released. NULL if `key_len` is.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn floe_host_key(
+    handle: *const floe_handle,
+    key_len: *mut usize,
+) -> *const c_void {
+    guarded_or(std::ptr::null(), || {
+        // SAFETY: the program's handle.
+        let owner = unsafe { borrowed(handle)? };
+        let name = owner.key().name();
+        // SAFETY: the program's place.
+        unsafe { give(key_len, name.len(), "key_len")? };
+        Ok(name.as_ptr().cast())
+    })
+}
+
+/// Frees an object: called once, when it has left the cache and no handle is left, by any thread,
+/// outside of locks. It may use the cache. It must not throw or unwind.
+pub type floe_host_free_fn = Option<
+    unsafe extern "C" fn(
+        key: *const c_void,
+        key_len: usize,
+        object: *mut c_void,
+        context: *mut c_void,
+    ),
+>;
+
+/// The cache of the library. The object is part of the key: so a hit finds both in one line of
+/// memory, and the key is there when the object is freed.
+pub(crate) type Inner = HostCache<Item, (), PriorityPools<AnyPolicy>>;
+
+/// A key with its object, which is freed with the entry.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Item {
+    name: Name,
+    /// C reads it.
+    object: *mut c_void,
+    context: *mut c_void,
+    free: floe_host_free_fn,
+}
+
+// SAFETY: the program promises that any thread may use and free its objects: see
+// `floe_host_insert`.
+unsafe impl Send for Item {}
+// SAFETY: as above.
+unsafe impl Sync for Item {}
+
+impl Item {
+    fn new(
+        name: &[u8],
+        object: *mut c_void,
+        free: floe_host_free_fn,
+        context: *mut c_void,
+    ) -> Self {
+        Self { name: Name::new(name), object, context, free }
+    }
+
+    #[inline]
+    fn name(&self) -> &[u8] {
+        self.name.bytes()
+    }
+}
+
+impl PartialEq for Item {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Item {}
+
+impl Hash for Item {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Asked(self.name()).hash(state);
+    }
+}
+
+/// A key that is looked up.
+struct Asked<'a>(&'a [u8]);
+
+impl Hash for Asked<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write(self.0);
+    }
+}
+
+impl Equivalent<Item> for Asked<'_> {
+    #[inline]
+    fn equivalent(&self, item: &Item) -> bool {
+        self.0 == item.name()
+    }
+}
+
+impl Drop for Item {
+    fn drop(&mut self) {
+        let Some(free) = self.free else { return };
+        let name = self.name.bytes();
+        // SAFETY: the program's function, called once for each object that came in.
+        unsafe { free(name.as_ptr().cast(), name.len(), self.object, self.context) };
+    }
+}
+
+/// Keys up to this length need no memory of their own. RocksDB's have 16 bytes.
+const SHORT_BYTES: usize = 23;
+
+/// A key.
+#[derive(Debug)]
+enum Name {
+    Short(u8, [u8; SHORT_BYTES]),
+    Long(Box<[u8]>),
+}
+
+impl Name {
+    fn new(bytes: &[u8]) -> Self {
+        match u8::try_from(bytes.len()) {
+            Ok(len) if bytes.len() <= SHORT_BYTES => {
+                let mut short = [0; SHORT_BYTES];
+                short[..bytes.len()].copy_from_slice(bytes);
+                Self::Short(len, short)
+            }
+            _ => Self::Long(bytes.into()),
+        }
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Short(len, bytes) => &bytes[..usize::from(*len)],
+            Self::Long(bytes) => bytes,
+        }
+    }
+}
+
+/// Further references by the pointer of a handle. The pointers of counted handles count by
+/// themselves; those of others, which are few, are looked up here.
+#[derive(Debug, Default)]
+struct References {
+    /// All that are in the table.
+    count: AtomicUsize,
+    /// By handle: counted ones.
+    table: Mutex<HashMap<usize, Vec<usize>>>,
+}
+
+impl References {
+    /// Adds a reference, which is another counted handle.
+    fn add(&self, raw: NonNull<()>, another: NonNull<()>) {
+        if raw == another {
+            return; // counted: the same pointer
+        }
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        table.entry(raw.addr().get()).or_default().push(another.as_ptr().expose_provenance());
+        // Relaxed: who releases the handle was given it after this, and takes the lock.
+        self.count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Takes out the counted handle that is released in place of this one, if there is one.
+    fn take(&self, raw: NonNull<()>) -> Option<NonNull<()>> {
+        // Relaxed: as above.
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
+        let mut table = self.table.lock().unwrap_or_else(PoisonError::into_inner);
+        let handles = table.get_mut(&raw.addr().get())?;
+        let another = handles.pop();
+        if handles.is_empty() {
+            table.remove(&raw.addr().get());
+        }
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        another.and_then(|it| NonNull::new(std::ptr::with_exposed_provenance_mut(it)))
+    }
 }

@@ -13,13 +13,8 @@
 pub mod cache;
 pub mod error;
 pub mod host;
-pub mod left;
-pub mod load;
-pub mod look;
 pub mod options;
-pub mod stats;
 pub mod value;
-pub mod walk;
 
 /// The result of a function that can fail. 0 is success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

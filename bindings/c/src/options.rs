@@ -10,9 +10,8 @@ use floe_memory::{Cache, Freezing};
 
 use crate::error::{Failure, flag, guarded, guarded_or, reference};
 use crate::floe_status;
-use crate::host::object::Inner as Host;
-use crate::left::{Listener, floe_left_fn};
-use crate::value::{Inner, Key, Value};
+use crate::host::Inner as Host;
+use crate::value::{Inner, Key, Listener, Value, floe_left_fn};
 
 /// Options of a cache. One thread at a time.
 #[derive(Debug, Default)]
