@@ -10,14 +10,14 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use floe_memory::Equivalent;
-use floe_memory::host::{Handle, HostCache, IfPresent, Insertion, Priority};
+use floe_memory::host::{Handle, HostBuilder, HostCache, IfPresent, Insertion, Priority};
 use floe_memory::policy::{AnyPolicy, PriorityPools};
+use floe_memory::{Equivalent, Freezing};
 
 use crate::cache::{floe_stats, write_stats};
 use crate::error::{Failure, bytes, flag, give, guarded, guarded_or, reference};
 use crate::floe_status;
-use crate::options::{self, floe_options};
+use crate::options::floe_options;
 
 /// Is shown an object of the cache, which is valid during the call.
 pub type floe_host_see_fn = Option<
@@ -107,6 +107,39 @@ fn into_raw(handle: Owner<'_>) -> *mut floe_handle {
     handle.into_raw().as_ptr().cast()
 }
 
+/// Makes the cache for a host that options describe.
+///
+/// # Safety
+/// They are null, or of `floe_options_new`.
+unsafe fn build_host(options: *const floe_options, strict: bool) -> Result<Inner, Failure> {
+    let invalid = |error: &dyn std::fmt::Display| Failure::invalid(error.to_string());
+    // SAFETY: the caller says so.
+    let options = unsafe { reference(options, "options")? };
+    let Some(capacity) = options.weight.and_then(|weight| usize::try_from(weight).ok()) else {
+        return Err(Failure::invalid("a cache for a host needs a capacity of weight"));
+    };
+    let others = [
+        (options.entries.is_some(), "capacity of entries"),
+        (options.admission.is_some(), "admission"),
+        (options.live.is_some() || options.idle.is_some(), "lifetime"),
+        (options.listener.is_some(), "listener"),
+    ];
+    if let Some((_, name)) = others.iter().find(|(is_set, _)| *is_set) {
+        return Err(Failure::invalid(format!("a cache for a host has no {name}")));
+    }
+    let mut builder = HostBuilder::new(capacity).strict(strict);
+    if let Some(shards) = options.shards {
+        builder = builder.shards(shards);
+    }
+    if options.freezing {
+        builder = builder.freezing(Freezing::adaptive());
+    }
+    let policy = options.policy.as_deref().unwrap_or("qd-clock");
+    let builder = builder.policy_named(policy).map_err(|error| invalid(&error))?;
+    let (high, low) = options.pools;
+    builder.priority_pools(high, low).try_build().map_err(|error| invalid(&error))
+}
+
 /// Makes a cache for a host of options with a weight capacity; policy, shards and freezing count,
 /// too. NULL where it cannot be as described. To be freed by `floe_host_free`.
 ///
@@ -119,7 +152,7 @@ pub unsafe extern "C" fn floe_host_new(
 ) -> *mut floe_host {
     guarded_or(std::ptr::null_mut(), || {
         // SAFETY: the program's options.
-        let cache = unsafe { options::build_host(options, flag(strict))? };
+        let cache = unsafe { build_host(options, flag(strict))? };
         Ok(Box::into_raw(Box::new(floe_host { cache, references: References::default() })))
     })
 }

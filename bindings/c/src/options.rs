@@ -4,28 +4,26 @@ use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-use floe_memory::host::HostBuilder;
 use floe_memory::policy::AnyPolicy;
 use floe_memory::{Cache, Freezing};
 
 use crate::error::{Failure, flag, guarded, guarded_or, reference};
 use crate::floe_status;
-use crate::host::Inner as Host;
 use crate::value::{Inner, Key, Listener, Value, floe_left_fn};
 
 /// Options of a cache. One thread at a time.
 #[derive(Debug, Default)]
 pub struct floe_options {
-    entries: Option<usize>,
-    weight: Option<u64>,
-    policy: Option<String>,
-    admission: Option<String>,
-    live: Option<Duration>,
-    idle: Option<Duration>,
-    shards: Option<usize>,
-    freezing: bool,
-    pools: (f64, f64),
-    listener: Option<Listener>,
+    pub(crate) entries: Option<usize>,
+    pub(crate) weight: Option<u64>,
+    pub(crate) policy: Option<String>,
+    pub(crate) admission: Option<String>,
+    pub(crate) live: Option<Duration>,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) shards: Option<usize>,
+    pub(crate) freezing: bool,
+    pub(crate) pools: (f64, f64),
+    pub(crate) listener: Option<Listener>,
 }
 
 /// Returns new options, to be freed by `floe_options_free`. Without a capacity of entries or of
@@ -286,40 +284,4 @@ pub(crate) unsafe fn build(options: *const floe_options) -> Result<Inner, Failur
     let policy = options.policy.as_deref().unwrap_or("qd-clock");
     let builder = builder.policy_named(policy).map_err(|error| invalid(&error))?;
     builder.try_build().map_err(|error| invalid(&error))
-}
-
-/// Makes the cache for a host that options describe.
-///
-/// # Safety
-/// As of [`build`].
-pub(crate) unsafe fn build_host(
-    options: *const floe_options,
-    strict: bool,
-) -> Result<Host, Failure> {
-    let invalid = |error: &dyn std::fmt::Display| Failure::invalid(error.to_string());
-    // SAFETY: the caller says so.
-    let options = unsafe { reference(options, "options")? };
-    let Some(capacity) = options.weight.and_then(|weight| usize::try_from(weight).ok()) else {
-        return Err(Failure::invalid("a cache for a host needs a capacity of weight"));
-    };
-    let others = [
-        (options.entries.is_some(), "capacity of entries"),
-        (options.admission.is_some(), "admission"),
-        (options.live.is_some() || options.idle.is_some(), "lifetime"),
-        (options.listener.is_some(), "listener"),
-    ];
-    if let Some((_, name)) = others.iter().find(|(is_set, _)| *is_set) {
-        return Err(Failure::invalid(format!("a cache for a host has no {name}")));
-    }
-    let mut builder = HostBuilder::new(capacity).strict(strict);
-    if let Some(shards) = options.shards {
-        builder = builder.shards(shards);
-    }
-    if options.freezing {
-        builder = builder.freezing(Freezing::adaptive());
-    }
-    let policy = options.policy.as_deref().unwrap_or("qd-clock");
-    let builder = builder.policy_named(policy).map_err(|error| invalid(&error))?;
-    let (high, low) = options.pools;
-    builder.priority_pools(high, low).try_build().map_err(|error| invalid(&error))
 }
