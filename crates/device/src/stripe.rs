@@ -334,11 +334,11 @@ impl DeviceSpec for StripeSpec {
     }
 
     fn title(&self) -> String {
-        let name = |member: &Box<dyn DeviceSpec>| match member.paths() {
+        let names = self.members.iter().map(|member| match member.paths() {
             [path] => path.display().to_string(),
             _ => member.title(),
-        };
-        format!("stripe:{}", self.members.iter().map(name).collect::<Vec<_>>().join("+"))
+        });
+        format!("stripe:{}", names.collect::<Vec<_>>().join("+"))
     }
 
     fn write_settings(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -424,13 +424,13 @@ impl DeviceSpec for StripeSpec {
         {
             return Err(OpenError::StripeUnit(size));
         }
-        let prepare = |(number, member): (u64, &Box<dyn DeviceSpec>)| {
+        let members = (0..).zip(&self.members).map(|(number, member)| {
             let is_made = member.paths().iter().any(|path| !path.exists());
             let size = wanted.size.filter(|_| is_made).map(|size| layout.member_bytes(size));
             let Wanted { role, imitation, witness, .. } = *wanted;
             member.prepare(&Wanted { size, role, imitation, number, witness })
-        };
-        let members = (0..).zip(&self.members).map(prepare).collect::<Result<Vec<_>, _>>()?;
+        });
+        let members = members.collect::<Result<Vec<_>, _>>()?;
         let stripe = StripeSource { members, layout, size: wanted.size };
         let needed = wanted.size.unwrap_or(SECTOR_BYTES);
         if stripe.room() < needed {
