@@ -54,7 +54,7 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Its length in bytes.
+    /// Length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
@@ -105,7 +105,7 @@ impl Slice {
         self.buffer.lend_part(self.start, self.len)
     }
 
-    /// Its first byte. Valid while the slice or another clone of its buffer lives.
+    /// The address of the first byte. Valid while the slice or another clone of its buffer lives.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` is at most the buffer's length.
@@ -211,7 +211,6 @@ unsafe impl Send for Ground {}
 unsafe impl Sync for Ground {}
 
 impl Ground {
-    /// That of a buffer in an arena.
     fn in_arena(family: &Arc<Family>) -> Ground {
         Ground::Arena { _family: Arc::clone(family) }
     }

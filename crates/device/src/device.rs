@@ -22,7 +22,7 @@ pub enum Action {
     },
     /// Make the range read as zeros; `may_unmap` allows giving the space back.
     Zero {
-        /// The bytes to zero.
+        /// Length in bytes.
         len: u64,
         /// True if the space may be given back to the file system.
         may_unmap: bool,
@@ -32,14 +32,14 @@ pub enum Action {
     },
     /// The range's content is no longer needed; it may read as zeros or as before.
     Discard {
-        /// The bytes to forget.
+        /// Length in bytes.
         len: u64,
     },
     /// Make every write completed before this operation was submitted survive a power cut.
     Flush,
 }
 
-/// One operation on one device.
+/// An operation on a device.
 #[derive(Debug, Clone)]
 pub struct Operation {
     /// The caller's name for it, returned in the [`Completion`].
@@ -63,7 +63,7 @@ pub struct Completion {
 /// A run of a device's bytes of one kind, as far as the device knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Its length.
+    /// Length in bytes.
     pub bytes: u64,
     /// True if the bytes take up space.
     pub allocated: bool,
@@ -148,7 +148,7 @@ pub trait Device {
     /// answers.
     fn set_timeout(&mut self, _timeout: Duration) {}
 
-    /// Processor time burnt in waiting for the exact moment, by devices that imitate a fast medium.
+    /// Processor time that devices which imitate a fast medium spent spinning.
     fn spun(&self) -> Duration {
         Duration::ZERO
     }
@@ -238,7 +238,7 @@ impl Halves {
         Halves(((1u16 << count) - 1) as u8)
     }
 
-    /// One half.
+    /// Returns the set of one half.
     pub fn one(half: usize) -> Halves {
         Halves(1 << half)
     }
@@ -299,7 +299,7 @@ pub struct Damage {
     pub exact: bool,
 }
 
-/// Tells stored bytes from damaged ones. Any thread may ask.
+/// A test that distinguishes stored bytes from damaged ones, for any thread.
 ///
 /// A mirror knows no checksums. It asks before it copies bytes between halves, so that a damaged
 /// copy never replaces an intact one.

@@ -62,7 +62,7 @@ impl FileDevice {
         Ok(FileDevice::new(ring, pool, &FileSource::prepare(path, &options)?))
     }
 
-    /// One thread's device of a file that is open already.
+    /// Makes a thread's device of a file that is open.
     pub fn new(ring: &Ring, pool: &Pool, source: &FileSource) -> FileDevice {
         FileDevice {
             ring: ring.clone(),
@@ -213,7 +213,7 @@ const ZEROS_BYTES: u64 = 256 << 10;
 #[derive(Debug)]
 struct FileOperation {
     token: u64,
-    /// Where the part still to do begins.
+    /// The first byte still to do.
     offset: u64,
     /// The bytes still to do.
     left: u64,
@@ -304,7 +304,7 @@ impl FileOperation {
         }
     }
 
-    /// Takes in one result of the kernel's.
+    /// Takes in a result of the kernel.
     fn advance(&mut self, result: i32, pool: &Pool) -> Progress {
         match (-result, &self.work) {
             (libc::EINTR | libc::EAGAIN, _) => return Progress::More,
@@ -342,7 +342,7 @@ impl FileOperation {
     }
 }
 
-/// One look finds no more extents than this, so that a file in a million pieces stops no thread.
+/// The most extents that one look finds, so that a file in a million pieces stops no thread.
 const EXTENTS_MAX: usize = 64;
 
 /// Appends the extents of a range of `file`, as [`Device::allocation`](crate::Device::allocation)

@@ -28,13 +28,13 @@ const VALUE_MASK: u64 = (1 << VALUE_BITS) - 1;
 pub enum FactKind {
     /// The number of a file's inode.
     Inode = 1,
-    /// When a file was created.
+    /// The time at which a file was created.
     Birth = 2,
     /// The UUID of the file system a file is in.
     FileSystem = 3,
     /// The number by which `statfs` names that file system, where it is made from its UUID.
     FileSystemNumber = 4,
-    /// Where a loop device begins in its file; none at the beginning.
+    /// The offset of a loop device in its file; absent if zero.
     Offset = 5,
     /// The device mapper's UUID of a device: LVM, encryption, multipath.
     Mapping = 16,
@@ -63,7 +63,8 @@ const OF_FILES: [FactKind; 5] = [
     FactKind::Offset,
 ];
 
-/// Of each group the first kind that both identities have decides; in every group they must agree.
+/// Groups of kinds. In each, the first kind that both identities have decides; all groups must
+/// agree.
 const GROUPS: [&[FactKind]; 10] = [
     &[FactKind::Mirror],
     &[FactKind::Image],
@@ -96,7 +97,7 @@ impl fmt::Display for FactKind {
     }
 }
 
-/// Something that tells a device from others.
+/// A property that tells a device from others, as a word of 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fact(u64);
 
@@ -129,12 +130,12 @@ pub enum Likeness {
     Unknown,
     /// A fact differs.
     Other(FactKind),
-    /// One is a file and the other one a disk.
+    /// A file is compared with a disk.
     OtherClass,
 }
 
 impl Identity {
-    /// One made of these facts.
+    /// Makes an identity of facts.
     pub fn of(facts: impl IntoIterator<Item = Fact>) -> Self {
         let mut facts: Vec<Fact> = facts.into_iter().collect();
         facts.sort_unstable();
@@ -225,10 +226,10 @@ fn mix(values: impl Iterator<Item = u64>) -> u64 {
 /// btrfs, f2fs, ZFS. Others make it from the number of a device, which changes.
 const NUMBERED_BY_UUID: [u64; 4] = [0xEF53, 0x9123_683E, 0xF2F5_2010, 0x2FC1_2FC1];
 
-/// A loop device may stand on a file that is on another one; not for ever.
+/// The most levels of loop devices that are followed.
 const MOST_LOOPS: usize = 8;
 
-/// Where the system says what it knows of block devices.
+/// The folders in which the system describes block devices.
 struct Places {
     sysfs: PathBuf,
     udev: PathBuf,

@@ -58,7 +58,7 @@ pub struct MediumDevice<D> {
     spun: Duration,
     /// The delay with which this thread wakes, as learnt.
     lead_ns: u64,
-    /// When the caller was last told to wake, and whether it has been looked at since.
+    /// The due time of the last wake-up that the caller was told, until it has come.
     asked: Cell<Option<u64>>,
 }
 
@@ -264,7 +264,6 @@ impl SharedMedium {
         &self.0.medium
     }
 
-    /// When the medium's time began.
     fn epoch(&self) -> Instant {
         self.0.epoch
     }

@@ -119,7 +119,7 @@ impl MemoryDevice {
 }
 
 impl Clone for MemoryDevice {
-    /// The same bytes, with completions of its own.
+    /// Shares the bytes; completions are separate.
     fn clone(&self) -> MemoryDevice {
         MemoryDevice { bytes: Arc::clone(&self.bytes), size: self.size, done: Vec::new() }
     }

@@ -138,7 +138,7 @@ struct NbdOperation {
 }
 
 impl NbdDevice {
-    /// One thread's device of an export that is open.
+    /// Makes a thread's device of an export that is open.
     ///
     /// # Errors
     /// When the system has no eventfd left.

@@ -14,7 +14,7 @@ use rustix::fs::{major, minor};
 /// The unit of the numbers in sysfs.
 const SYSFS_SECTOR: u64 = 512;
 
-/// A loop device may stand on a file that is on another one; not for ever.
+/// The most levels of loop devices that are followed.
 const MOST_LEVELS: usize = 8;
 
 /// The bytes to which a path leads.

@@ -181,7 +181,7 @@ impl<T> Mailbox<T> {
         to.append(&mut self.messages());
     }
 
-    /// Another descriptor of the eventfd.
+    /// Duplicates the eventfd's descriptor.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.wake_up.try_clone()
     }
@@ -219,7 +219,7 @@ impl<T> Inbox<T> {
         self.listens
     }
 
-    /// Has the ring poll the eventfd.
+    /// Makes the ring poll the eventfd.
     ///
     /// # Errors
     /// When the ring has no room.

@@ -26,14 +26,14 @@ use crate::system::kernel_release;
 const TOKEN_BITS: u32 = 48;
 const TOKEN_MASK: u64 = (1 << TOKEN_BITS) - 1;
 
-/// One finished entry: its token, its result (a negative errno on failure), its completion flags.
+/// A finished entry: its token, its result (a negative errno on failure), its completion flags.
 pub type Event = (u64, i32, u32);
 
 /// The user that pushed an entry, to whose queue its completion goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u16);
 
-/// Why a ring could not be set up.
+/// The reason why a ring could not be set up.
 #[derive(Debug, thiserror::Error)]
 pub enum RingError {
     /// The kernel has no io_uring, or forbids it.
@@ -52,7 +52,7 @@ pub enum RingError {
     Missing(&'static str),
 }
 
-/// Why a pool's arenas could not be registered. Everything works without, only slower.
+/// The reason why a pool's arenas could not be registered. I/O works without, only slower.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// The kernel refused; usually the limit on locked memory (RLIMIT_MEMLOCK).

@@ -46,7 +46,7 @@ pub struct Sockets {
 pub struct SocketCompletion {
     /// The operation's token.
     pub token: u64,
-    /// Its result.
+    /// The result.
     pub result: io::Result<SocketOutcome>,
 }
 
@@ -55,7 +55,7 @@ pub struct SocketCompletion {
 pub enum SocketOutcome {
     /// A new connection.
     Accepted(OwnedFd),
-    /// So many bytes arrived; none means the other side closed.
+    /// The number of bytes that arrived; zero means that the other side closed.
     Received(usize),
     /// Everything was handed to the network. The list of slices comes back empty, to be used again.
     Sent(Vec<Slice>),
@@ -95,7 +95,7 @@ struct Message {
 }
 
 impl Sockets {
-    /// None in flight yet.
+    /// Makes a set without operations.
     pub fn new(ring: &Ring) -> Sockets {
         Sockets {
             ring: ring.clone(),
@@ -170,7 +170,7 @@ impl Sockets {
         self.events = events;
     }
 
-    /// When to call [`Sockets::poll`] even if the ring reports nothing.
+    /// The time to call [`Sockets::poll`] even if the ring reports nothing.
     pub fn next_due(&self) -> Option<Instant> {
         (!self.early.is_empty()).then(Instant::now)
     }

@@ -116,7 +116,7 @@ impl Source {
         self.device.image()
     }
 
-    /// Its size when it was made ready or last refreshed.
+    /// Size in bytes when it was made ready or last refreshed.
     pub fn size_bytes(&self) -> u64 {
         self.device.size_bytes()
     }
@@ -127,7 +127,7 @@ impl Source {
         self.device.identity()
     }
 
-    /// Its name for people: its paths.
+    /// The name for people: the paths.
     pub fn name(&self) -> String {
         self.device.name()
     }

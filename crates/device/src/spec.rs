@@ -127,7 +127,7 @@ pub(crate) struct Wanted<'a> {
     pub(crate) size: Option<u64>,
     pub(crate) role: Role,
     pub(crate) imitation: &'a Imitation,
-    /// Its number among the members of a stripe.
+    /// The number among the members of a stripe.
     pub(crate) number: u64,
     /// The witness of a mirror that names none.
     pub(crate) witness: Option<&'a Arc<dyn Witness>>,
@@ -178,7 +178,7 @@ impl Setting<'_> {
 #[derive(Debug, Clone)]
 pub struct Spec {
     device: Arc<dyn DeviceSpec>,
-    /// Of a stripe, by each member.
+    /// Applies to each member of a stripe.
     imitation: Imitation,
 }
 
@@ -198,7 +198,7 @@ pub enum Role {
     },
     /// The fast one: created when missing.
     Cache {
-        /// Its size in bytes.
+        /// Size in bytes.
         size: u64,
     },
 }

@@ -70,7 +70,7 @@ impl<D: Device> StripeDevice<D> {
         }
     }
 
-    /// The same, of its first `size` bytes only.
+    /// Limits the stripe to its first `size` bytes.
     ///
     /// # Panics
     /// When there are fewer, or `size` is not a multiple of [`SECTOR_BYTES`].
@@ -223,9 +223,9 @@ struct Layout {
 struct Part {
     /// The number of the member.
     member: usize,
-    /// Where on that member.
+    /// The first byte on that member.
     offset: u64,
-    /// Its length.
+    /// Length in bytes.
     len: u64,
 }
 

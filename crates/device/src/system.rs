@@ -94,7 +94,7 @@ impl MemoryLimit {
 }
 
 impl fmt::Display for MemoryLimit {
-    /// Says what sets the bound.
+    /// Names the source of the bound.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.by {
             Bound::Machine => "this machine has",

@@ -35,14 +35,14 @@ const FULL_BYTES: u64 = 64 << 20;
 /// The time between two looks of a handle at what the disk has finished.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// One thread's handle of a [`VolatileDisk`], over a handle of the device within.
+/// A thread's handle of a [`VolatileDisk`], over a handle of the device within.
 #[derive(Debug)]
 pub struct VolatileDevice<D> {
     inner: D,
     disk: VolatileDisk,
     /// Reads that the inner device is at, with what the cache had of them.
     reads: Queue<Read>,
-    /// Ended by the disk, of `asked` that it has not ended yet.
+    /// Completions of the disk's thread, for `asked` operations.
     answers: (Sender<Completion>, Receiver<Completion>),
     asked: usize,
     finished: Vec<Completion>,
@@ -68,18 +68,19 @@ impl<D: Device> VolatileDevice<D> {
         }
     }
 
-    /// Has the disk do something.
-    fn ask(&mut self, token: u64, what: What) {
+    fn ask(&mut self, token: u64, what: DiskTask) {
         self.asked += 1;
-        self.disk
-            .give(Job { what, waiter: Some(Waiter { token, answers: self.answers.0.clone() }) });
+        self.disk.give(DiskJob {
+            task: what,
+            waiter: Some(Waiter { token, answers: self.answers.0.clone() }),
+        });
     }
 
     fn begin(&mut self, operation: Operation) -> io::Result<()> {
         let Operation { token, offset, action } = operation;
         let len = clip(&Operation { token, offset, action: action.clone() }, self.size_bytes())?;
         match action {
-            Action::Flush => self.ask(token, What::Flush),
+            Action::Flush => self.ask(token, DiskTask::Flush),
             _ if len == 0 => self.reads.end(token, Ok(())),
             Action::Read(into) => {
                 let newer = self.disk.cache().overlapping(offset, len);
@@ -93,8 +94,8 @@ impl<D: Device> VolatileDevice<D> {
                 let is_full = cache.bytes() > FULL_BYTES;
                 drop(cache);
                 match (durable, is_full) {
-                    (true, _) => self.ask(token, What::Store { offset, len }),
-                    (false, true) => self.ask(token, What::MakeRoom),
+                    (true, _) => self.ask(token, DiskTask::Store { offset, len }),
+                    (false, true) => self.ask(token, DiskTask::MakeRoom),
                     (false, false) => self.reads.end(token, Ok(())),
                 }
             }
@@ -104,7 +105,7 @@ impl<D: Device> VolatileDevice<D> {
                     Action::Zero { may_unmap, fast, .. } => Some((may_unmap, fast)),
                     _ => None,
                 };
-                self.ask(token, What::Zero { offset, len, zeroing, stale });
+                self.ask(token, DiskTask::Zero { offset, len, zeroing, stale });
             }
         }
         Ok(())
@@ -140,7 +141,7 @@ impl<D: Device> Device for VolatileDevice<D> {
 
     fn set_size(&mut self, bytes: u64) -> io::Result<()> {
         self.inner.set_size(bytes)?;
-        self.disk.give(Job { what: What::Resize { bytes }, waiter: None });
+        self.disk.give(DiskJob { task: DiskTask::Resize { bytes }, waiter: None });
         Ok(())
     }
 
@@ -168,15 +169,15 @@ impl<D: Device> Device for VolatileDevice<D> {
 
 /// The longest run written out at once, in sectors.
 const RUN_SECTORS: usize = 64;
-/// Writes the inner device has to do at a time.
+/// The most writes of the inner device at a time.
 const WRITES: usize = 32;
-/// Looks at an inner device that does not wake the ring when it is done.
+/// The pause between two looks at an inner device that does not wake the ring.
 const PATIENCE: Duration = Duration::from_millis(1);
 
 /// The writes that a disk stores without being asked to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Habit {
-    /// Nothing, unless there is no more room.
+    /// The disk stores nothing until there is no more room.
     Lazy,
     /// A quarter of its sectors, chosen at random, at random times that are at most so far apart.
     Restless {
@@ -196,14 +197,14 @@ pub struct VolatileDisk(Arc<Shared>);
 struct Shared {
     cache: Arc<Mutex<WriteCache>>,
     /// Both until the end, when the thread learns that nobody will ask any more and is waited for.
-    jobs: Option<Sender<Job>>,
+    jobs: Option<Sender<DiskJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Something to do, and who waits for it.
+/// A job of the disk's thread, and the handle that waits for it.
 #[derive(Debug)]
-struct Job {
-    what: What,
+struct DiskJob {
+    task: DiskTask,
     waiter: Option<Waiter>,
 }
 
@@ -214,12 +215,12 @@ struct Waiter {
 }
 
 #[derive(Debug)]
-enum What {
-    /// Bring everything to the device, durably.
+enum DiskTask {
+    /// Store everything, durably.
     Flush,
-    /// Bring a range there, durably.
+    /// Store a range, durably.
     Store { offset: u64, len: u64 },
-    /// Bring everything there.
+    /// Store everything.
     MakeRoom,
     /// Zero a range, given whether it may be unmapped and must be fast, or else discard it; `stale`
     /// is what the cache had of it then.
@@ -265,12 +266,12 @@ impl VolatileDisk {
         lock(&self.0.cache)
     }
 
-    /// The power fails: what was not written out is lost.
+    /// Drops the data that was not written out, as a power cut does.
     pub(crate) fn lose_unflushed(&self) {
         self.cache().clear();
     }
 
-    fn give(&self, job: Job) {
+    fn give(&self, job: DiskJob) {
         let jobs = self.0.jobs.as_ref().expect("there until the end");
         jobs.send(job).expect("the thread takes jobs as long as there are handles");
     }
@@ -304,7 +305,7 @@ struct Writer<D> {
 }
 
 impl<D: Device> Writer<D> {
-    fn run(&mut self, todo: &Receiver<Job>, habit: Habit) {
+    fn run(&mut self, todo: &Receiver<DiskJob>, habit: Habit) {
         let mut random = SmallRng::seed_from_u64(match habit {
             Habit::Lazy => 0,
             Habit::Restless { seed, .. } => seed,
@@ -328,20 +329,20 @@ impl<D: Device> Writer<D> {
         }
     }
 
-    /// Does what has gathered; in sequence, but all that is to be brought to the device at once.
-    fn carry_out(&mut self, jobs: impl Iterator<Item = Job>) {
+    /// Carries out jobs in order. Consecutive stores and flushes are carried out as one.
+    fn carry_out(&mut self, jobs: impl Iterator<Item = DiskJob>) {
         let mut gathered = Vec::new();
         for job in jobs {
-            let result = match job.what {
-                What::Flush | What::Store { .. } | What::MakeRoom => {
+            let result = match job.task {
+                DiskTask::Flush | DiskTask::Store { .. } | DiskTask::MakeRoom => {
                     gathered.push(job);
                     continue;
                 }
-                What::Zero { offset, len, zeroing, stale } => {
+                DiskTask::Zero { offset, len, zeroing, stale } => {
                     self.bring(&mut gathered);
                     self.zero(offset, len, zeroing, &stale)
                 }
-                What::Resize { bytes } => {
+                DiskTask::Resize { bytes } => {
                     self.bring(&mut gathered);
                     lock(&self.cache).truncate(bytes);
                     self.inner.set_size(bytes)
@@ -352,18 +353,18 @@ impl<D: Device> Writer<D> {
         self.bring(&mut gathered);
     }
 
-    /// Brings to the device what any of the jobs wants there.
-    fn bring(&mut self, jobs: &mut Vec<Job>) {
+    /// Stores the sectors that any of the jobs covers, and flushes if one asks for it.
+    fn bring(&mut self, jobs: &mut Vec<DiskJob>) {
         if jobs.is_empty() {
             return;
         }
         let mut what = Vec::new();
         let cache = lock(&self.cache);
-        if jobs.iter().any(|job| !matches!(job.what, What::Store { .. })) {
+        if jobs.iter().any(|job| !matches!(job.task, DiskTask::Store { .. })) {
             what = cache.all();
         } else {
             for job in jobs.iter() {
-                if let What::Store { offset, len } = job.what {
+                if let DiskTask::Store { offset, len } = job.task {
                     what.extend(cache.overlapping(offset, len));
                 }
             }
@@ -372,7 +373,7 @@ impl<D: Device> Writer<D> {
         }
         drop(cache);
         let mut result = self.store(what);
-        if result.is_ok() && jobs.iter().any(|job| !matches!(job.what, What::MakeRoom)) {
+        if result.is_ok() && jobs.iter().any(|job| !matches!(job.task, DiskTask::MakeRoom)) {
             self.submit(0, Action::Flush);
             result = self.finish();
         }
@@ -420,7 +421,7 @@ impl<D: Device> Writer<D> {
         self.open += 1;
     }
 
-    /// Waits for all operations, and says how they went.
+    /// Waits for all operations. Returns the first error.
     fn finish(&mut self) -> io::Result<()> {
         self.wait_until_open_are(0);
         self.failed.take().map_or(Ok(()), Err)
@@ -484,9 +485,9 @@ struct Sector {
 /// A sector of the cache as it was at some moment.
 #[derive(Debug, Clone)]
 pub struct Dirty {
-    /// Where on the device.
+    /// The offset on the device in bytes.
     pub offset: u64,
-    /// Where in the range that was asked for.
+    /// The offset in the range that was asked for.
     position: usize,
     sector: Arc<Sector>,
 }
@@ -511,7 +512,7 @@ impl Dirty {
         }
     }
 
-    /// The same sector, as a range of its own.
+    /// Returns the sector as a range of its own.
     pub fn alone(&self) -> Dirty {
         Dirty { position: 0, ..self.clone() }
     }

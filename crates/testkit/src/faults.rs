@@ -92,7 +92,7 @@ impl Faults {
         self.0.borrow().counts
     }
 
-    /// Does `fault` to the next operation of that kind.
+    /// Applies `fault` to the next operation of a kind.
     pub fn inject(&self, kind: OperationKind, fault: Fault) {
         let mut shared = self.0.borrow_mut();
         let nth = shared.counts.of(kind);
@@ -415,13 +415,13 @@ pub enum AfterTear {
 /// Probabilities of faults, each between 0 and 1, for every operation.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Rates {
-    /// Of failing.
+    /// Probability of failing.
     pub fail: f64,
-    /// Of completing late, and so out of order.
+    /// Probability of completing late, and so out of order.
     pub delay: f64,
-    /// Of being torn (writes only).
+    /// Probability of being torn (writes only).
     pub tear: f64,
-    /// Of being lost without a word (writes only).
+    /// Probability of being lost without an error (writes only).
     pub drop: f64,
 }
 
@@ -437,7 +437,7 @@ pub struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// Nothing fails by itself.
+    /// Makes a plan without faults.
     pub fn none() -> FaultPlan {
         FaultPlan::default()
     }
@@ -447,7 +447,7 @@ impl FaultPlan {
         FaultPlan { named: HashMap::new(), seeded: Some((SmallRng::seed_from_u64(seed), rates)) }
     }
 
-    /// Also does `fault` to the `nth` operation of its kind, counted from zero.
+    /// Adds a fault of the `nth` operation of a kind, counted from zero.
     pub fn on(mut self, kind: OperationKind, nth: u64, fault: Fault) -> FaultPlan {
         self.set(kind, nth, fault);
         self

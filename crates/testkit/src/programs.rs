@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait_until;
 
-/// Says on standard error that a test is skipped, and why.
+/// Prints on standard error that a test is skipped, and the reason.
 pub fn skipped(reason: &str) {
     // Not eprintln: the test harness would swallow it.
     let _ = writeln!(std::io::stderr(), "SKIPPED: {reason}");
@@ -106,7 +106,7 @@ impl Ceph {
         Some(Ceph { folder: parent.join("ceph"), script })
     }
 
-    /// Its configuration file.
+    /// The path of the cluster's configuration file.
     pub fn conf(&self) -> PathBuf {
         self.folder.join("ceph.conf")
     }

@@ -33,7 +33,7 @@ use super::{Family, Ground, PAGE};
 /// lending.
 const LOOKS: usize = 2;
 
-/// Where buffers come from. Clones share the same arena.
+/// An arena of memory from which buffers are cut. Clones share the arena.
 #[derive(Clone)]
 pub struct Pool(Rc<Home>);
 
@@ -59,14 +59,14 @@ pub struct PoolStats {
     pub on_loan: usize,
 }
 
-/// One buffer as one thread knows it.
+/// A buffer's memory, and its count on one thread.
 struct Memory {
     start: NonNull<u8>,
     len: usize,
     place: Place,
     /// `None` only in a borrower's spare count.
     ground: Option<Arc<Ground>>,
-    /// Where it returns to: `None` for what is borrowed, and once the local count is zero.
+    /// The pool that it returns to: `None` for borrowed memory, and once the local count is zero.
     home: Option<Rc<Home>>,
 }
 
@@ -103,7 +103,7 @@ impl Pool {
         })
     }
 
-    /// As [`Pool::family`].
+    /// Makes pools as [`Pool::family`] does, without a panic.
     ///
     /// # Errors
     /// When the process has no address space left for the arenas.
@@ -218,7 +218,7 @@ impl Buffer {
         self.0.len == 0
     }
 
-    /// Its first byte.
+    /// The address of the first byte.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.0.start
     }
@@ -277,7 +277,7 @@ impl Drop for Buffer {
     }
 }
 
-/// Gives back what the last buffer of a thread's stood on.
+/// Returns the memory of a thread's last buffer to its pool or its lender.
 fn end(mut memory: Rc<Memory>, home: Option<Rc<Home>>) {
     match home {
         Some(home) => {
@@ -428,7 +428,7 @@ const KEPT: usize = 16;
 /// A pool's arena and its buffers, on the thread of the pool.
 struct Home {
     family: Arc<Family>,
-    /// Where in the mapping this pool's arena begins.
+    /// The offset of this pool's arena in the mapping.
     first: usize,
     buddy: RefCell<Buddy>,
     /// Buffers that ended, by order, with their blocks: the next buffer of that order.

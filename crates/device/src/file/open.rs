@@ -34,7 +34,7 @@ pub struct FileOptions {
     pub read_only: bool,
 }
 
-/// Why a device could not be opened.
+/// The reason why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// A system call failed.
@@ -42,7 +42,7 @@ pub enum OpenError {
     System {
         /// The action that failed.
         what: &'static str,
-        /// To which file.
+        /// The file.
         path: PathBuf,
         /// The kernel's answer.
         source: io::Error,
@@ -75,7 +75,7 @@ pub enum OpenError {
     WrongSize {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// The size in bytes.
         actual: u64,
         /// The size asked for.
         wanted: u64,
@@ -88,13 +88,13 @@ pub enum OpenError {
     OddSize {
         /// The file.
         path: PathBuf,
-        /// Its size.
+        /// The size in bytes.
         size: u64,
     },
     /// A memory device too large for the machine.
     #[error("cannot reserve memory for a device of {size} bytes: {source}")]
     Memory {
-        /// Its size.
+        /// The size in bytes.
         size: u64,
         /// The kernel's answer.
         source: io::Error,
@@ -106,7 +106,7 @@ pub enum OpenError {
         limit.bytes
     )]
     TooMuchMemory {
-        /// Its size.
+        /// The size in bytes.
         size: u64,
         /// The machine's memory, or what this process may have of it.
         limit: MemoryLimit,
@@ -124,7 +124,7 @@ pub enum OpenError {
         room: u64,
         /// Bytes asked for.
         wanted: u64,
-        /// Its chunks' size.
+        /// Bytes of a chunk.
         chunk: u64,
     },
     /// An image of Ceph could not be opened.
@@ -139,7 +139,7 @@ pub enum OpenError {
     /// A memory device has the size it was specified with.
     #[error("the memory device has {actual} bytes, not the {wanted} asked for")]
     WrongMemorySize {
-        /// Its size.
+        /// The size in bytes.
         actual: u64,
         /// The size asked for.
         wanted: u64,
@@ -155,7 +155,7 @@ pub struct FileSource(pub(super) Arc<Opened>);
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) file: File,
-    /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
+    /// Bytes at the last look. No other memory depends on it, so relaxed loads and stores suffice.
     pub(super) size: AtomicU64,
     direct: bool,
     pub(super) block_device: bool,
@@ -172,7 +172,7 @@ fn lacks_folder(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Says who uses a file.
+/// Names the user of a file, for people.
 fn used_by(path: &Path, by: Option<&Path>) -> String {
     match by {
         None => "is in use by another process".to_owned(),
@@ -191,7 +191,7 @@ impl FileSource {
         open(path.as_ref(), options).map(|opened| FileSource(Arc::new(opened)))
     }
 
-    /// Its size when it was opened or last refreshed.
+    /// Size in bytes when it was opened or last refreshed.
     pub fn size_bytes(&self) -> u64 {
         self.0.size.load(Ordering::Relaxed)
     }
@@ -204,7 +204,7 @@ impl FileSource {
         &self.0.file
     }
 
-    /// Its size at this moment.
+    /// Asks the kernel for the present size in bytes.
     pub(super) fn size_now(&self) -> io::Result<u64> {
         Ok(seek(&self.0.file, SeekFrom::End(0))?)
     }
@@ -293,7 +293,7 @@ fn create(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     })
 }
 
-/// Gives an empty file its size.
+/// Sets the size of an empty file, which an interrupted creation left.
 fn fill(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
     let Some(size) = options.size else { return Ok(()) };
@@ -308,7 +308,7 @@ fn fill(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     })
 }
 
-/// Makes the error of a lock that was not given.
+/// Converts the error of a lock that was refused.
 fn not_locked(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     move |error| match is_taken(&error) {
         true => OpenError::InUse { path: path.to_owned(), by: held_as(path) },
@@ -346,7 +346,7 @@ pub(super) fn direct_works(file: &File, size: u64) -> bool {
 /// an image. They are left out, so that `qemu-img` can read a volume that is served.
 const BYTES_OF_QEMU: u64 = 4096;
 
-/// A loop device may stand on a file that is on another one; not for ever.
+/// The most levels of loop devices that are followed.
 const MOST_LEVELS: usize = 8;
 
 /// A file that this process has open.
@@ -365,7 +365,7 @@ static NUMBERS: AtomicU64 = AtomicU64::new(0);
 /// The locks of an open file or block device. Those on itself end with the file.
 #[derive(Debug)]
 pub(super) struct Locks {
-    /// Its entry among the files that this process has open.
+    /// The number of the entry in [`HELD`].
     number: u64,
     /// The files and disks below it, locked as long as it is open.
     _below: Vec<File>,
@@ -437,7 +437,7 @@ fn lock_whole(file: &File, read_only: bool) -> io::Result<()> {
     Ok(flock(file, how)?)
 }
 
-/// Locks what a block device lies on. The kernel sees to disks and their partitions.
+/// Locks the files and disks below a block device. The kernel locks disks and their partitions.
 fn lock_below(
     number: u64,
     bytes: &Range<u64>,

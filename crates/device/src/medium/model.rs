@@ -33,11 +33,11 @@ const BURST_NS: f64 = 100_000.0;
 /// The direction of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
-    /// From the medium.
+    /// Data from the medium.
     Read,
-    /// To the medium.
+    /// Data to the medium.
     Write,
-    /// Nowhere: waits for the writes in flight and makes them last.
+    /// A flush, which waits for the writes in flight.
     Flush,
 }
 
@@ -54,7 +54,7 @@ impl Direction {
     }
 }
 
-/// One direction's figures.
+/// Latency and throughput of reads or of writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Path {
     /// Median latency of an operation of 4 KiB on an idle medium.
@@ -93,7 +93,7 @@ pub enum Timing {
 pub struct Medium {
     /// The name it is asked for by.
     pub name: &'static str,
-    /// Its description, for help texts.
+    /// The description in help texts.
     pub description: &'static str,
     /// Reads.
     pub read: Path,
@@ -160,13 +160,13 @@ impl Medium {
 pub struct Model {
     medium: Medium,
     random: SmallRng,
-    /// When each server is free again.
+    /// Times at which the servers are free again.
     servers: BinaryHeap<Reverse<u64>>,
-    /// When the bus of each direction is free again; one entry for both when half-duplex.
+    /// Times at which the bus of each direction is free; one for both where half-duplex.
     bus_free_ns: [f64; 2],
     /// Until when each write under way disturbs reads.
     writers: BinaryHeap<Reverse<u64>>,
-    /// When the last write submitted so far is done.
+    /// The time at which all writes submitted so far are done.
     writes_done_ns: u64,
 }
 

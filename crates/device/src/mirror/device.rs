@@ -39,15 +39,15 @@ pub struct MirrorDevice {
 struct MirrorOperation {
     operation: Operation,
     span: Option<Span>,
-    /// It reads this half, and no other.
+    /// The only half to read.
     copy: Option<usize>,
-    stage: Stage,
+    stage: OperationStage,
     /// Operations that are held fail when more is refused than was then.
     refusals: u64,
 }
 
 #[derive(Clone, Copy)]
-enum Stage {
+enum OperationStage {
     Held,
     Running {
         left: usize,
@@ -102,7 +102,7 @@ impl MirrorDevice {
         }
         let span = (!is_flush).then(|| shape.span(operation.offset, len));
         let refusals = self.running.shared.lock().state.refusals();
-        let stage = Stage::Held;
+        let stage = OperationStage::Held;
         let slot = self.queue.insert(MirrorOperation { operation, span, copy, stage, refusals });
         self.proceed(slot);
         Ok(())
@@ -124,7 +124,7 @@ impl MirrorDevice {
         let state = &mut core.state;
         let refused = state.refusals() != waiting.refusals;
         match waiting.stage {
-            Stage::Held => {
+            OperationStage::Held => {
                 let begin = match (&waiting.operation.action, waiting.span.clone(), waiting.copy) {
                     (_, Some(span), Some(half)) => state.begin_read_copy(half, span),
                     (Action::Read(_), Some(span), None) => Some(state.begin_read(span)),
@@ -144,11 +144,13 @@ impl MirrorDevice {
                     Begin::Fenced => self.end(slot, Err(fenced())),
                 }
             }
-            Stage::Confirming(_) if state.is_fenced() => self.end(slot, Err(fenced())),
-            Stage::Confirming(missed) if state.is_settled(missed) => self.end(slot, Ok(())),
-            Stage::Confirming(_) if refused => self.end(slot, Err(refusal(&core))),
-            Stage::Confirming(_) => self.waiting.push(slot),
-            Stage::Running { .. } => unreachable!("an operation that runs does not wait"),
+            OperationStage::Confirming(_) if state.is_fenced() => self.end(slot, Err(fenced())),
+            OperationStage::Confirming(missed) if state.may_acknowledge(missed) => {
+                self.end(slot, Ok(()))
+            }
+            OperationStage::Confirming(_) if refused => self.end(slot, Err(refusal(&core))),
+            OperationStage::Confirming(_) => self.waiting.push(slot),
+            OperationStage::Running { .. } => unreachable!("an operation that runs does not wait"),
         }
     }
 
@@ -156,7 +158,7 @@ impl MirrorDevice {
     fn start(&mut self, core: &mut Core, slot: usize, halves: Halves) {
         let started = &mut self.queue[slot];
         let none = Halves::NONE;
-        started.stage = Stage::Running { left: halves.len(), sent: halves, missed: none };
+        started.stage = OperationStage::Running { left: halves.len(), sent: halves, missed: none };
         let Operation { offset, action, .. } = started.operation.clone();
         let offset = if started.span.is_some() { offset + HEAD_BYTES } else { 0 };
         // Halves would differ after a discard.
@@ -194,7 +196,7 @@ impl MirrorDevice {
     /// An operation has ended on a half.
     fn ended(&mut self, core: &mut Core, slot: usize, half: usize, result: io::Result<()>) {
         let running = &mut self.queue[slot];
-        let Stage::Running { left, sent, missed } = &mut running.stage else {
+        let OperationStage::Running { left, sent, missed } = &mut running.stage else {
             unreachable!("an operation that ends on a half runs")
         };
         *left -= 1;
@@ -220,7 +222,7 @@ impl MirrorDevice {
                 if is_of_copy || !goes_on {
                     return self.end(slot, result);
                 }
-                running.stage = Stage::Held;
+                running.stage = OperationStage::Held;
                 true
             }
             Some(span) => core.state.end_write(span, sent, missed),
@@ -233,9 +235,9 @@ impl MirrorDevice {
         }
         match done {
             true if is_read => self.waiting.push(slot),
-            true if core.state.is_settled(missed) => self.end(slot, Ok(())),
+            true if core.state.may_acknowledge(missed) => self.end(slot, Ok(())),
             true => {
-                running.stage = Stage::Confirming(missed);
+                running.stage = OperationStage::Confirming(missed);
                 self.waiting.push(slot);
             }
             false => {
@@ -389,7 +391,7 @@ impl Drop for MirrorDevice {
         }
         // Writes that were under way have ended for the state too.
         for running in self.queue.drain() {
-            let Stage::Running { sent, .. } = running.stage else { continue };
+            let OperationStage::Running { sent, .. } = running.stage else { continue };
             let is_read = matches!(running.operation.action, Action::Read(_));
             if let Some(span) = running.span.filter(|_| !is_read) {
                 self.running.shared.lock().state.end_write(span, sent, Halves::NONE);

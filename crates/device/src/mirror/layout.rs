@@ -56,9 +56,9 @@ pub(crate) enum Seen {
     Header(Label, Header),
     /// A half's header that is damaged.
     Damaged,
-    /// Nothing.
+    /// Zeros.
     Blank,
-    /// Something that is no half of a mirror.
+    /// Data that is no half's.
     Foreign,
     /// The half cannot be reached, for this reason.
     Missing(String),
@@ -67,7 +67,7 @@ pub(crate) enum Seen {
 /// The part of a header that changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// Of two headers of a half the one with the higher number counts.
+    /// The number of the header; the highest of a half's headers counts.
     pub(crate) sequence: u64,
     /// The generation that the half has, or is about to have.
     pub(crate) generation: Generation,

@@ -197,7 +197,7 @@ impl Marks {
         self.busy.contains_key(&region)
     }
 
-    /// Has the headers written again.
+    /// Makes the next header due.
     pub(super) fn rewrite(&mut self) {
         self.changed = true;
     }

@@ -75,7 +75,7 @@ pub(super) struct Core {
     pub(super) witness_error: Option<String>,
     /// The last handle is gone.
     pub(super) ends: bool,
-    /// Tells damaged bytes, once it is known.
+    /// The test for damaged bytes, once there is one.
     pub(super) judge: Option<Arc<dyn Judge>>,
 }
 
@@ -109,9 +109,9 @@ pub(super) struct Opened {
 /// The state of a mirror, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorStatus {
-    /// Its generation.
+    /// The generation.
     pub generation: u64,
-    /// Its halves, in the order of their numbers.
+    /// The halves, in the order of their numbers.
     pub halves: Vec<HalfStatus>,
     /// Bytes that are still to be copied.
     pub resync_bytes: u64,
@@ -126,7 +126,7 @@ pub struct MirrorStatus {
 /// The state of a half, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HalfStatus {
-    /// Its name.
+    /// The name.
     pub name: String,
     /// `in-sync`, `resync` or `out`.
     pub state: &'static str,
@@ -253,7 +253,7 @@ impl Shared {
         leaves
     }
 
-    /// Tells the listener of a change since it was told last.
+    /// Reports the status to the listener if it has changed since `last`.
     pub(super) fn tell(&self, last: &mut Option<MirrorStatus>) {
         let status = self.status();
         let is_new = last.as_ref().is_none_or(|last| !last.is_alike(&status));
@@ -354,7 +354,7 @@ const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
 /// A place in which a half is or may be.
 pub(crate) trait HalfPlace: fmt::Debug + Send + Sync {
-    /// Its name for people.
+    /// The name for people.
     fn name(&self) -> String;
 
     /// True for a file that does not exist.

@@ -43,7 +43,7 @@ struct Found {
     source: Option<Box<dyn HalfDevice>>,
     seen: Seen,
     slot: usize,
-    /// It was made just now: it holds zeros.
+    /// Made just now, so it holds zeros.
     fresh: bool,
 }
 
@@ -213,7 +213,7 @@ fn make(
     })
 }
 
-/// Why a mirror does not open.
+/// The reason why a mirror does not open.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorRefusal {
     /// No half has the newest generation.
@@ -224,7 +224,7 @@ pub enum MirrorRefusal {
     Stale {
         /// The half that was found.
         stale: String,
-        /// Its generation.
+        /// The generation.
         has: u64,
         /// The generation of the witness.
         newest: u64,
@@ -240,7 +240,7 @@ pub enum MirrorRefusal {
     /// A new mirror needs all of its halves.
     #[error("{0} is needed to make the mirror: {1}")]
     NotMade(String, String),
-    /// It cannot be made or run.
+    /// The mirror cannot be made or run.
     #[error("cannot open the mirror: {0}")]
     Making(String),
     /// Halves of two mirrors.
@@ -280,7 +280,7 @@ impl MirrorRefusal {
 /// A mirror that opens.
 #[derive(Debug)]
 pub(crate) enum Opening {
-    /// There is none yet.
+    /// No half has a header: the mirror is to be made.
     New,
     /// The number of the half at each place, and the state to begin with.
     Serve { numbers: Vec<usize>, start: Start },

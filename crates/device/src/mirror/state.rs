@@ -31,9 +31,9 @@ pub(crate) type Span = RangeInclusive<usize>;
 /// The answer to an operation that wants to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begin {
-    /// On these halves.
+    /// The operation begins on these halves.
     Go(Halves),
-    /// It asks again when the state has changed.
+    /// The operation waits and asks again when the state has changed.
     Hold,
     /// Another server owns the mirror.
     Fenced,
@@ -147,7 +147,7 @@ impl State {
         self.generation.halves.without(self.failed)
     }
 
-    /// Says whether copies wait for a judge of what is copied.
+    /// Makes copies wait for a judge, or no longer wait.
     pub(crate) fn await_judge(&mut self, waits: bool) {
         self.unjudged = waits;
     }
@@ -293,7 +293,7 @@ impl State {
     }
 
     /// Returns whether an operation that these halves missed may be acknowledged.
-    pub(crate) fn is_settled(&self, missed: Halves) -> bool {
+    pub(crate) fn may_acknowledge(&self, missed: Halves) -> bool {
         missed.and(self.failed).is_empty() || self.has(Plant::AcknowledgeEarly)
     }
 
@@ -418,7 +418,7 @@ pub(crate) enum Raised {
     Done,
     /// The witness has a generation of another server.
     Refused,
-    /// It is not known whether the witness has it.
+    /// The witness may or may not have it.
     Unknown,
 }
 
@@ -462,7 +462,7 @@ impl Lanes {
         self.copying == Some(region) && self.copy.is_some() && self.targets.contains(half)
     }
 
-    /// Another half returns: it lacks what is being copied.
+    /// Discards the copy under way, since another half returns and lacks it.
     fn restart(&mut self) {
         self.joins = false;
         if matches!(self.copy, Some(Copying::Region(_) | Copying::Join)) {

@@ -405,7 +405,7 @@ impl<'a> Hands<'a> {
                 until = Instant::now() + self.shared.pace.timeout;
             }
             if let Some(ring) = self.ring.as_ref().filter(|_| !left.is_empty()) {
-                // What the ring does not tell, the next poll does.
+                // The next poll finds what the ring does not report.
                 let _ = ring.wait(Some(LONGEST_WAIT));
             }
         }

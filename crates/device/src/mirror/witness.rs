@@ -162,7 +162,7 @@ impl Witness for NoWitness {
 /// crashed before the witness took the first. The witness takes only one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Generation {
-    /// Its number; the first is 1.
+    /// The number; the first is 1.
     pub number: u64,
     /// The halves that are in sync.
     pub halves: Halves,
@@ -183,7 +183,7 @@ impl Generation {
     }
 }
 
-/// Why the witness did not take a generation.
+/// The reason why the witness did not take a generation.
 #[derive(Debug, thiserror::Error)]
 pub enum RaiseError {
     /// Another server has raised it.

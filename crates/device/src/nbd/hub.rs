@@ -41,7 +41,7 @@ const RECEIVED: u64 = 2;
 
 /// The state of the connection.
 enum Link {
-    /// None; the next attempt is not before this.
+    /// No connection; the next attempt is not before this.
     Down(Instant),
     /// A thread is at it.
     Connecting,
@@ -57,7 +57,7 @@ pub(super) struct Hub {
     sockets: Sockets,
     wake_up: Rc<OwnedFd>,
     work: Work,
-    /// For messages: the operations have their deadlines.
+    /// The timeout that messages name; each operation has its own deadline.
     timeout: Option<Duration>,
     link: Link,
     /// The pause before the next attempt to connect.
@@ -264,7 +264,7 @@ impl Hub {
         self.link = Link::Up(Rc::new(socket));
     }
 
-    /// There is no connection, for now.
+    /// Notes a failed attempt to connect, and plans the next.
     fn failed(&mut self, why: String) {
         for to in self.measuring.drain(..) {
             let _ = to.send(Err(io::Error::other(why.clone()))); // perhaps nobody waits any more
@@ -382,7 +382,7 @@ pub(super) fn connect(name: &NbdName, read_only: bool) -> Result<Connected, NbdE
     Ok(Connected { socket, info })
 }
 
-/// Has the kernel notice a server that is gone without a word.
+/// Sets keep-alive times, so that the kernel detects a server that is gone.
 fn watch(socket: &OwnedFd) -> io::Result<()> {
     if sockopt::socket_domain(socket)? == rustix::net::AddressFamily::UNIX {
         return Ok(());
@@ -411,7 +411,7 @@ impl fmt::Display for NbdName {
     }
 }
 
-/// Why an export could not be opened. Each variant begins with its name.
+/// The reason why an export could not be opened. Each variant begins with its name.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
     /// The server could not be reached, or did not grant the export.
@@ -422,19 +422,19 @@ pub enum NbdError {
         /// The client's error.
         source: ClientError,
     },
-    /// It refuses writes.
+    /// The export refuses writes.
     #[error("export {0} is read-only; serve it read-only")]
     ReadOnly(String),
-    /// Its size makes no device.
+    /// The size is not a positive multiple of 512.
     #[error("export {0} has {1} bytes, which is not a positive multiple of 512")]
     OddSize(String, u64),
-    /// Its blocks are larger than sectors, or not of whole bytes of the device's end.
+    /// The least block is larger than a sector or than the device's odd end.
     #[error(
         "export {0} takes requests in units of {1} bytes only; a device is read and \
          written in units of {SECTOR_BYTES}"
     )]
     LargeBlocks(String, u32),
-    /// Its requests are shorter than a sector.
+    /// The longest request is shorter than a sector.
     #[error("export {0} takes requests of at most {1} bytes; a device needs {SECTOR_BYTES}")]
     SmallRequests(String, u32),
     /// After a lost connection, something else is there.
@@ -453,15 +453,15 @@ pub enum NbdError {
 /// A message to the hub.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// To carry an operation out.
+    /// An operation to carry out.
     Job(Job),
     /// The end of an attempt to connect.
     Connected(Result<Connected, NbdError>),
-    /// To find the export's size, by a new connection.
+    /// A request for the export's size, by a new connection.
     Measure(Sender<io::Result<u64>>),
     /// Operations under way fail that have no answer for so long from now.
     Timeout(Duration),
-    /// To end.
+    /// The end of the thread.
     End,
 }
 
@@ -471,7 +471,7 @@ pub(super) struct Shared {
     pub(super) name: NbdName,
     pub(super) read_only: bool,
     pub(super) mailbox: Mailbox<Event>,
-    /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
+    /// Bytes at the last look. No other memory depends on it, so relaxed loads and stores suffice.
     pub(super) size: AtomicU64,
 }
 

@@ -41,10 +41,10 @@ struct Running {
 
 /// A request under way.
 struct Sent {
-    /// Its number among all that were sent.
+    /// The number of the request in the order of sending.
     number: u64,
     request: Request,
-    /// Of a flush, the end of the log that it covers.
+    /// The end of the log that a flush covers.
     covers: u64,
 }
 
@@ -54,9 +54,9 @@ pub(super) struct Work {
     operations: Queue<Running>,
     waiting: VecDeque<Request>,
     ledger: Ledger,
-    /// By the places of their cookies.
+    /// Requests under way, by the indices of their cookies.
     sent: Vec<Option<Sent>>,
-    /// Not carried out by a server that is shutting down.
+    /// Requests that a server did not carry out, since it is shutting down.
     returned: Vec<Sent>,
     number: u64,
     log: Log,
@@ -100,12 +100,12 @@ impl Work {
         self.ledger.in_flight()
     }
 
-    /// When the first operation fails without an answer.
+    /// The earliest deadline of an operation.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.operations.iter().filter_map(|(_, running)| running.due).min()
     }
 
-    /// Has operations fail that are not answered by `due`.
+    /// Lowers the deadline of all operations to `due`.
     pub(super) fn bound(&mut self, due: Instant) {
         for running in self.operations.iter_mut() {
             running.due = Some(running.due.map_or(due, |own| own.min(due)));
@@ -359,7 +359,7 @@ pub(super) struct Job {
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) action: JobAction,
-    /// When it fails without an answer.
+    /// The deadline.
     pub(super) due: Option<Instant>,
 }
 
@@ -451,7 +451,7 @@ impl Incoming {
         self.message.clear();
     }
 
-    /// So many bytes arrived where [`Next::Receive`] said.
+    /// Takes in bytes that arrived where [`Next::Receive`] said.
     pub(super) fn received(&mut self, bytes: usize) -> Result<(), ClientError> {
         match &mut self.data {
             _ if bytes == 0 => return Err(ClientError::HungUp),

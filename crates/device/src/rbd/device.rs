@@ -39,7 +39,7 @@ pub struct RbdDevice {
     ring: Ring,
     inbox: Inbox<Answer>,
     queue: Queue<RbdOperation>,
-    /// When operations time out, the first one first: their numbers and slots.
+    /// Deadlines in order, with the numbers and slots of their operations.
     deadlines: VecDeque<(Instant, u64, usize)>,
     /// Operations so far.
     count: u64,
@@ -49,7 +49,7 @@ pub struct RbdDevice {
 /// An operation that the library is at.
 #[derive(Debug)]
 struct RbdOperation {
-    /// Its number among all.
+    /// The number of the operation, in the order of submission.
     number: u64,
     /// `None` once it has timed out.
     token: Option<u64>,
@@ -65,7 +65,7 @@ struct Return {
     slot: usize,
 }
 
-/// Called by a thread of the library.
+/// Callback of the library, on one of its threads.
 ///
 /// # Safety
 /// The argument is from `Box::into_raw` of a `Return`, and is given once.
@@ -83,7 +83,7 @@ unsafe extern "C" fn ended(completion: Handle, argument: *mut c_void) {
 }
 
 impl RbdDevice {
-    /// One thread's device of an image that is open.
+    /// Makes a thread's device of an image that is open.
     ///
     /// # Errors
     /// When the system has no eventfd left.

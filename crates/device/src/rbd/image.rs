@@ -26,7 +26,7 @@ pub(super) struct Image {
     pub(super) open: OpenImage,
     name: RbdName,
     pub(super) identity: Identity,
-    /// As last seen. No other memory depends on it, so that relaxed loads and stores do.
+    /// Bytes at the last look. No other memory depends on it, so relaxed loads and stores suffice.
     pub(super) size: AtomicU64,
     news: Arc<News>,
 }
@@ -126,7 +126,7 @@ impl RbdSource {
         self.0.news.set(Box::new(notify));
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> &RbdName {
         &self.0.name
     }

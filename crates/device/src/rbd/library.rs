@@ -26,10 +26,10 @@ pub(super) struct Watcher {
     pub(super) cookie: u64,
 }
 
-/// Called by a thread of the library when an operation has ended.
+/// The callback for the end of an operation, on a thread of the library.
 pub(super) type Callback = unsafe extern "C" fn(Handle, *mut c_void);
 
-/// Called by a thread of the library when an image has changed.
+/// The callback for a change of an image, on a thread of the library.
 pub(super) type UpdateCallback = unsafe extern "C" fn(*mut c_void);
 
 /// Declares the functions that are used: the field's name is the function's.
@@ -173,7 +173,7 @@ const SETTINGS: [(&str, &str); 7] = [
 /// A further setting of the library.
 type Setting = (&'static str, &'static str);
 
-/// That which images must have in common to share a connection.
+/// The settings that images must have in common to share a connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Key {
     user: Option<String>,
@@ -225,7 +225,7 @@ impl Connection {
         Ok((connection, true))
     }
 
-    /// Has no further image opened by it.
+    /// Excludes the connection from opening further images.
     pub(super) fn retire(self: &Arc<Self>) {
         list().retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(self)));
     }
@@ -305,7 +305,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(super) struct OpenImage {
     pub(super) handles: Handles,
-    /// There until this is dropped.
+    /// `None` only while this is dropped.
     connection: Option<Arc<Connection>>,
 }
 
@@ -479,7 +479,7 @@ impl Handles {
     }
 }
 
-/// Called when an image has changed.
+/// A function that is called when an image has changed.
 pub(super) type Notify = Box<dyn Fn() + Send + Sync>;
 
 /// The receiver of news; it does not move while the library knows of it.
@@ -498,7 +498,7 @@ impl fmt::Debug for News {
     }
 }
 
-/// Called by a thread of the library.
+/// Callback of the library, on one of its threads.
 ///
 /// # Safety
 /// The argument is a `News` that lives.

@@ -303,7 +303,7 @@ impl Handles {
 }
 
 impl Handles {
-    /// Has the library tell of changes, until [`Handles::unwatch`].
+    /// Registers for changes of the image, until [`Handles::unwatch`].
     pub(super) fn watch(&mut self, library: &Functions, news: &Arc<News>) -> io::Result<()> {
         let argument = Arc::into_raw(Arc::clone(news));
         let mut number = 0;

@@ -64,7 +64,7 @@ impl fmt::Display for RbdName {
     }
 }
 
-/// Why an image could not be opened.
+/// The reason why an image could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RbdError {
     /// The library is not installed, or not to be loaded.
@@ -96,7 +96,7 @@ pub enum RbdError {
         /// The library's answer.
         source: io::Error,
     },
-    /// Nothing keeps a second server from writing to it.
+    /// The image lacks the exclusive lock, which keeps a second server from writing.
     #[error(
         "image {0} has no exclusive lock, so that a second server could write to it; run: rbd \
          feature enable {0} exclusive-lock"
@@ -117,7 +117,7 @@ pub enum RbdError {
     /// A snapshot cannot be written.
     #[error("image {0} is a snapshot, which is only read; serve it read-only")]
     Snapshot(String),
-    /// Its size makes no device.
+    /// The size is not a positive multiple of 512.
     #[error("image {0} has {1} bytes, which is not a positive multiple of 512")]
     OddSize(String, u64),
     /// Text for the library has a zero byte.

@@ -6,7 +6,7 @@ use crate::medium::Medium;
 /// An error in a device's text. Each variant begins with the whole text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// No kind of device, nor the begin of a path.
+    /// Text that begins with no kind of device and no path.
     #[error(
         "unknown kind of device in {0:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
          mirror:HALF+HALF, rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths that begin with / \
@@ -19,7 +19,7 @@ pub enum SpecError {
     /// `stripe:` without two paths, or with an empty one.
     #[error("{0:?} names fewer than two paths; write stripe:PATH+PATH")]
     FewPaths(String),
-    /// One path twice in a stripe.
+    /// A stripe or mirror with one path twice.
     #[error("{0:?} names path {1:?} twice; name each path once")]
     SamePath(String, String),
     /// A stripe of paths, images and exports.
@@ -31,7 +31,7 @@ pub enum SpecError {
         most = Halves::MAX
     )]
     HalfCount(String, usize),
-    /// A half that cannot be one.
+    /// A device that cannot be a half.
     #[error("{1:?} in {0:?} cannot be a half; halves are files, disks and exports")]
     Half(String, String),
     /// A setting without a value.
@@ -40,7 +40,7 @@ pub enum SpecError {
     /// `rbd:` without a pool and an image.
     #[error("{0:?} names no image; write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE@SNAPSHOT")]
     Image(String),
-    /// An NBD URI that is none, or that this program cannot use.
+    /// Text that is no NBD URI, or one that this program cannot use.
     #[error("{0:?}: {1}; write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")]
     Export(String, String),
     /// `memory:` without a size.
@@ -56,13 +56,13 @@ pub enum SpecError {
         /// The known names.
         known: &'static str,
     },
-    /// The same setting twice.
+    /// A setting that is given twice.
     #[error("{0:?} gives the setting {1:?} twice; give it once")]
     Twice(String, String),
-    /// A size that is no size.
+    /// Text that is no size.
     #[error("{1:?} in {0:?} is not a size; write 4096, 64KiB or 10GiB")]
     Size(String, String),
-    /// A time that is no time.
+    /// Text that is no time.
     #[error("{1:?} in {0:?} is not a time; write 500ms, 30s or 2m")]
     Time(String, String),
     /// A size a device cannot have.
@@ -75,19 +75,19 @@ pub enum SpecError {
         /// The unit of which it must be a multiple.
         unit: u64,
     },
-    /// A write cache of another kind.
+    /// An unknown kind of write cache.
     #[error("unknown write-cache {1:?} in {0:?}; there is volatile")]
     WriteCache(String, String),
-    /// Interference that is neither left alone nor switched off, or of no medium.
+    /// A value of `interference` other than `off`, or one without a medium.
     #[error("{1:?} in {0:?} has no effect; write medium=NAME,interference=off")]
     Interference(String, String),
-    /// Limits of no medium.
+    /// Limits without a medium.
     #[error("iops and bandwidth in {0:?} have no effect without medium=NAME")]
     NoMedium(String),
-    /// A number of operations that is none.
+    /// Text that is no number of operations.
     #[error("{1:?} in {0:?} is not a number of operations a second")]
     Iops(String, String),
-    /// A medium nobody knows.
+    /// An unknown medium.
     #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
     Medium {
         /// The text.

@@ -5,7 +5,9 @@ use std::ops::Range;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use super::world::{Client, Copy, Ends, Life, Owner, Pending, REGION_SECTORS, Stage, What, World};
+use super::world::{
+    Client, ClientAction, Copy, Ends, Life, Owner, Pending, REGION_SECTORS, Stage, World,
+};
 use crate::device::Halves;
 use crate::mirror::layout::Header;
 use crate::mirror::state::{Begin, Job, Plant, Raised, Span};
@@ -24,7 +26,7 @@ impl World {
         }
         let sectors = self.focus;
         let what = match self.random.random_range(0..10) {
-            0..2 => What::Flush,
+            0..2 => ClientAction::Flush,
             kind => {
                 let start = self.random.random_range(0..sectors);
                 let len = if kind < 5 { 1 } else { self.random.random_range(1..5) };
@@ -35,7 +37,7 @@ impl World {
                     return;
                 }
                 if kind < 5 {
-                    What::Read(start)
+                    ClientAction::Read(start)
                 } else {
                     let content = self.next_content;
                     self.next_content += 1;
@@ -43,7 +45,7 @@ impl World {
                         self.unrot(at);
                         self.oracle.begin(at, content);
                     });
-                    What::Write(range, content)
+                    ClientAction::Write(range, content)
                 }
             }
         };
@@ -66,7 +68,7 @@ impl World {
             if let Stage::Settling(missed) = client.stage {
                 if life.state.is_fenced() {
                     client.stage = Stage::Ended { acknowledged: false };
-                } else if life.state.is_settled(missed) {
+                } else if life.state.may_acknowledge(missed) {
                     client.stage = Stage::Ended { acknowledged: true };
                 }
             }
@@ -94,7 +96,7 @@ impl World {
 
     /// Reads each half in turn, as whatever finds a wrong checksum does.
     fn search(&mut self, life: &mut Life, client: &mut Client) -> Result<(), String> {
-        let What::Read(sector) = client.what else { panic!("{client:?} reads") };
+        let ClientAction::Read(sector) = client.what else { panic!("{client:?} reads") };
         for half in 0..self.disks.len() {
             match life.state.begin_read_copy(half, span(&(sector..sector + 1))) {
                 Some(Begin::Go(_)) => {}
@@ -104,7 +106,7 @@ impl World {
             let found = self.disks[half].try_read(sector).filter(|content| content & ROT == 0);
             if let Some(content) = found {
                 self.seldom.mends += 1;
-                client.what = What::Mend(sector, content);
+                client.what = ClientAction::Mend(sector, content);
                 client.stage = Stage::Held { refusals: life.state.refusals() };
                 return self.oracle.read(sector, content, self.step);
             }
@@ -115,22 +117,22 @@ impl World {
 
     fn ask(&mut self, life: &mut Life, client: &mut Client, refusals: u64) {
         let begin = match &client.what {
-            What::Read(sector) => life.state.begin_read(span(&(*sector..sector + 1))),
-            What::Write(sectors, _) => life.state.begin_write(span(sectors)),
-            What::Mend(sector, _) => life.state.begin_write(span(&(*sector..sector + 1))),
-            What::Flush => life.state.begin_flush(),
+            ClientAction::Read(sector) => life.state.begin_read(span(&(*sector..sector + 1))),
+            ClientAction::Write(sectors, _) => life.state.begin_write(span(sectors)),
+            ClientAction::Mend(sector, _) => life.state.begin_write(span(&(*sector..sector + 1))),
+            ClientAction::Flush => life.state.begin_flush(),
         };
         match begin {
             Begin::Go(sent) => {
                 for half in sent.iter() {
                     let op = match &client.what {
-                        What::Read(sector) => DiskOp::Read(vec![*sector]),
-                        What::Write(sectors, content) => {
+                        ClientAction::Read(sector) => DiskOp::Read(vec![*sector]),
+                        ClientAction::Write(sectors, content) => {
                             let sectors = sectors.clone().map(|at| (at, *content));
                             DiskOp::Write(sectors.collect(), Way::Cached)
                         }
-                        What::Mend(sector, content) => self.mend(vec![(*sector, *content)]),
-                        What::Flush => DiskOp::Flush(self.disks[half].written),
+                        ClientAction::Mend(sector, content) => self.mend(vec![(*sector, *content)]),
+                        ClientAction::Flush => DiskOp::Flush(self.disks[half].written),
                     };
                     life.pending.push(Pending { half, op, owner: Owner::Client(client.id) });
                 }
@@ -165,7 +167,7 @@ impl World {
         }
         let (sent, missed, read) = (*sent, *missed, *read);
         let done = match &client.what {
-            What::Read(sector) => {
+            ClientAction::Read(sector) => {
                 let Some(content) = read else {
                     let again = life.state.read_failed(half, span(&(*sector..sector + 1)));
                     client.stage = match again {
@@ -181,11 +183,11 @@ impl World {
                 client.stage = Stage::Ended { acknowledged: true };
                 return self.oracle.read(*sector, content, self.step);
             }
-            What::Write(sectors, _) => life.state.end_write(span(sectors), sent, missed),
-            What::Mend(sector, _) => {
+            ClientAction::Write(sectors, _) => life.state.end_write(span(sectors), sent, missed),
+            ClientAction::Mend(sector, _) => {
                 life.state.end_write(span(&(*sector..sector + 1)), sent, missed)
             }
-            What::Flush => life.state.end_flush(sent, missed),
+            ClientAction::Flush => life.state.end_flush(sent, missed),
         };
         client.stage =
             if done { Stage::Settling(missed) } else { Stage::Ended { acknowledged: false } };
@@ -195,8 +197,10 @@ impl World {
     /// The client has its answer.
     fn end(&mut self, client: &Client, acknowledged: bool) {
         match &client.what {
-            What::Read(sector) | What::Mend(sector, _) => self.oracle.unlock(*sector),
-            What::Write(sectors, _) => {
+            ClientAction::Read(sector) | ClientAction::Mend(sector, _) => {
+                self.oracle.unlock(*sector)
+            }
+            ClientAction::Write(sectors, _) => {
                 self.seldom.writes += 1;
                 for sector in sectors.clone() {
                     if acknowledged {
@@ -205,11 +209,11 @@ impl World {
                     self.oracle.unlock(sector);
                 }
             }
-            What::Flush if acknowledged => {
+            ClientAction::Flush if acknowledged => {
                 self.seldom.flushes += 1;
                 self.oracle.flushed(client.begun);
             }
-            What::Flush => {}
+            ClientAction::Flush => {}
         }
     }
 }

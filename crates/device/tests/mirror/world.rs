@@ -161,9 +161,9 @@ impl World {
         };
         let is_busy = life.pending.iter().any(|pending| touches(&pending.op))
             || life.clients.iter().any(|client| match &client.what {
-                What::Write(sectors, _) => sectors.contains(&sector),
-                What::Read(at) | What::Mend(at, _) => *at == sector,
-                What::Flush => false,
+                ClientAction::Write(sectors, _) => sectors.contains(&sector),
+                ClientAction::Read(at) | ClientAction::Mend(at, _) => *at == sector,
+                ClientAction::Flush => false,
             });
         let members = life.state.members();
         let settled = |half: usize| self.disks[half].settled(sector).filter(|it| it & ROT == 0);
@@ -449,14 +449,14 @@ pub(super) struct Pending {
 #[derive(Debug, Clone)]
 pub(super) struct Client {
     pub(super) id: usize,
-    pub(super) what: What,
+    pub(super) what: ClientAction,
     pub(super) stage: Stage,
     /// The step at which it began.
     pub(super) begun: u64,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum What {
+pub(super) enum ClientAction {
     Read(usize),
     Write(Range<usize>, u64),
     /// A write of what another half has.
