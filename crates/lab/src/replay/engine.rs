@@ -227,6 +227,11 @@ impl<P: FnMut(u64)> Engine<'_, P> {
         self.measured.recorded.note(request.time_ns);
         let number = self.started;
         let (volume, offset, len) = self.layout.place(request);
+        if len == 0 {
+            // It touches nothing, and neither hits nor misses, as in a simulation.
+            self.ended += 1;
+            return;
+        }
         let kind = match request.op {
             Op::Read => Kind::Read,
             Op::Write => Kind::Write { durable: false },

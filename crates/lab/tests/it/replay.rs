@@ -264,6 +264,21 @@ fn a_virtual_replay_is_the_same_every_time_and_with_verification() {
 }
 
 #[test]
+fn requests_without_length_reach_no_cache() {
+    use floe_trace::Op;
+    let sound = ragged(2_000, 4 << 20);
+    let mixed: Vec<Request> = sound
+        .iter()
+        .zip([Op::Read, Op::Write, Op::Delete].into_iter().cycle())
+        .flat_map(|(request, op)| [Request { bytes: 0, op, ..*request }, *request])
+        .collect();
+    let plan = plan(WriteMode::Back, "memory:256KiB,medium=nvme", "memory:4MiB,medium=hdd");
+    let [sound, mixed] =
+        [&sound, &mixed].map(|requests| figures(&simulated(&plan, &setup(1, true), requests)));
+    assert_eq!(format!("{mixed:?}"), format!("{sound:?}"));
+}
+
+#[test]
 fn requests_in_flight_over_each_other_read_what_they_may() {
     // A volume so small that nearly all requests overlap others.
     let requests = ragged(3_000, 200_000);
