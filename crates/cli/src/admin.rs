@@ -1,4 +1,5 @@
-//! `floe flush`, `restore` and `stop`: commands to a running server.
+//! Commands to a running server, among them `floe flush`, `restore` and `stop`; and the replacement
+//! of the program by `floe upgrade`.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -7,28 +8,34 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use clap::Args;
-use floe_server::admin::client::{self, Endpoint};
+use floe_server::admin::client::{AdminError, Endpoint};
 use floe_server::admin::{AdminAddress, Token};
 use floe_server::take_upgrade_client;
 use rustix::net::{Shutdown, shutdown};
+use serde::Serialize;
 
 use crate::error::{CliError, OrFail};
-use crate::log;
+use crate::{log, output};
 
-const FLUSH_EXAMPLES: &str = "\
+pub(crate) const FLUSH_EXAMPLES: &str = "\
 Examples:
   floe flush
   floe flush --admin storage1:10810 --admin-token-file ~/.floe-token";
 
-const RESTORE_EXAMPLES: &str = "\
+pub(crate) const RESTORE_EXAMPLES: &str = "\
 Examples:
   floe restore";
 
-const STOP_EXAMPLES: &str = "\
+pub(crate) const STOP_EXAMPLES: &str = "\
 Examples:
   floe stop
   floe flush && floe stop         # with nothing left in the cache that the volumes do not have
   floe stop --admin /run/floe-2/admin.sock";
+
+pub(crate) const UPGRADE_EXAMPLES: &str = "\
+Examples:
+  floe upgrade
+  floe upgrade --admin /run/floe-attach-pictures/admin.sock";
 
 /// The server that a command is for.
 #[derive(Debug, Args)]
@@ -57,53 +64,37 @@ impl Server {
     }
 }
 
+/// The server that is asked for a change, and the form of its answer.
 #[derive(Debug, Args)]
-#[command(after_help = FLUSH_EXAMPLES)]
-pub(crate) struct FlushArguments {
+pub(crate) struct Answer {
     #[command(flatten)]
     server: Server,
+    /// One JSON object instead of a line
+    #[arg(long)]
+    json: bool,
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = RESTORE_EXAMPLES)]
-pub(crate) struct RestoreArguments {
-    #[command(flatten)]
-    server: Server,
+impl Answer {
+    pub(crate) fn endpoint(&self) -> Result<Endpoint, CliError> {
+        self.server.endpoint()
+    }
+
+    /// Prints the result of a change, as JSON or as a line.
+    pub(crate) fn print(&self, result: &impl Serialize, line: &str) -> Result<(), CliError> {
+        if self.json {
+            return output::json_line(result).or_failure();
+        }
+        output::say!("{line}");
+        Ok(())
+    }
 }
 
-#[derive(Debug, Args)]
-#[command(after_help = STOP_EXAMPLES)]
-pub(crate) struct StopArguments {
-    #[command(flatten)]
-    server: Server,
-}
-
-pub(crate) fn flush(arguments: &FlushArguments) -> Result<(), CliError> {
-    Ok(client::flush(&arguments.server.endpoint()?)?)
-}
-
-pub(crate) fn restore(arguments: &RestoreArguments) -> Result<(), CliError> {
-    Ok(client::restore(&arguments.server.endpoint()?)?)
-}
-
-pub(crate) fn stop(arguments: &StopArguments) -> Result<(), CliError> {
-    Ok(client::stop(&arguments.server.endpoint()?)?)
-}
-
-const EXAMPLES: &str = "\
-Examples:
-  floe upgrade
-  floe upgrade --admin /run/floe-attach-pictures/admin.sock";
-
-#[derive(Debug, Args)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct UpgradeArguments {
-    #[command(flatten)]
-    server: Server,
-}
-
-pub(crate) fn upgrade(arguments: &UpgradeArguments) -> Result<(), CliError> {
-    Ok(client::upgrade(&arguments.server.endpoint()?)?)
+/// Sends a command without parameters to a server.
+pub(crate) fn send(
+    server: &Server,
+    command: fn(&Endpoint) -> Result<(), AdminError>,
+) -> Result<(), CliError> {
+    Ok(command(&server.endpoint()?)?)
 }
 
 /// The variable with the number of the process whose standard input is the client.

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use clap::Args;
@@ -11,7 +9,8 @@ use comfy_table::Table;
 use floe_block::WriteMode;
 use floe_device::Medium;
 use floe_lab::advise::{Advice, AdviseError, Question, Trial, Workload, advise};
-use floe_lab::report::{advice_report, html};
+use floe_lab::report::advice_report;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::error::{CliError, OrFail};
 use crate::output;
@@ -135,10 +134,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         writes: arguments.write.iter().map(ToString::to_string).collect(),
         price: arguments.price,
     };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted)).or_failure()?;
-    }
+    let interrupted = crate::flag_of_signals(&[SIGINT, SIGTERM])?;
     let bar = output::progress(0, "replaying");
     let advice = advise(&question, &workload, &|done, expected| {
         bar.set_length(expected as u64);
@@ -153,9 +149,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         AdviseError::Config(_) => CliError::usage(format!("--cache: {error}")),
         AdviseError::Replay(_) | AdviseError::Interrupted => CliError::failure(error.to_string()),
     })?;
-    if let Some(file) = &arguments.report {
-        write_report(file, &advice)?;
-    }
+    let page = arguments.report.as_deref();
+    output::write_report(page, None, |command| advice_report(command, &advice))?;
     if arguments.json {
         return output::json_line(&advice).or_failure();
     }
@@ -187,12 +182,6 @@ fn read(arguments: &Arguments) -> Result<Workload, CliError> {
     }
     tell_skipped(path, &trace);
     Ok(workload)
-}
-
-fn write_report(file: &PathBuf, found: &Advice) -> Result<(), CliError> {
-    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
-    std::fs::write(file, html(&advice_report(&command, found)))
-        .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
 }
 
 fn print(advice: &Advice) {

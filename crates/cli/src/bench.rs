@@ -17,7 +17,7 @@ use self::plan::Capacity;
 use crate::error::{CliError, OrFail};
 use crate::numbers::{Counts, Numbers};
 use crate::output;
-use crate::trace::{PROGRESS_EVERY, TraceArguments};
+use crate::trace::{TraceArguments, read_all};
 use floe_lab::sizes::Sizes;
 use floe_server::config::Bytes;
 use plan::Configuration;
@@ -304,18 +304,7 @@ fn read(arguments: &Arguments, requests_min: u64) -> Result<Stream, CliError> {
     let mut trace = arguments.open.open(&source, false)?;
     let keep = Keep { rate: 1.0, sizes: false, next_use: false };
     let mut builder = Builder::new(trace.kind(), keep, BLOCK_BYTES);
-    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
-    let progress = trace.progress();
-    for (request, count) in trace.by_ref().zip(0u64..) {
-        builder.add(&request.or_usage()?).or_usage()?;
-        if count.is_multiple_of(PROGRESS_EVERY) {
-            bar.set_position(progress.bytes_read());
-        }
-    }
-    bar.finish_and_clear();
-    if trace.skipped() > 0 {
-        eprintln!("floe: {source}: {} bad record(s) passed over", trace.skipped());
-    }
+    read_all(&source, &mut trace, "reading", |request| builder.add(request).or_usage())?;
     builder.finish().or_usage()
 }
 

@@ -1,8 +1,7 @@
 //! `floe calibrate`: measures the slowdown of a device's reads by writes, and derives parameters of
 //! an admission.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use floe_lab::interference::{
 use floe_lab::report::{calibration_report, png};
 use floe_server::persistent::{Holds, holds, note_calibration};
 use serde::Serialize;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::check::{self, cache};
 use crate::error::{CliError, OrFail};
@@ -114,10 +114,7 @@ enum Time {
 pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
     let plan = plan(arguments)?;
     arguments.cache.as_ref().map_or(Ok(()), expect_cache)?;
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted)).or_failure()?;
-    }
+    let interrupted = crate::flag_of_signals(&[SIGINT, SIGTERM])?;
     let least = plan.block_bytes.iter().max().map_or(0, |block| block * BLOCKS_LEAST);
     let backing = match &arguments.backing {
         Some(spec) => {
@@ -166,7 +163,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         )));
     }
     if let Some(file) = &arguments.into {
-        keep(file, &calibration)?;
+        let text = serde_json::to_string_pretty(&calibration).or_failure()? + "\n";
+        output::write_file(file, &text)?;
     }
     if let Some(cache) = &arguments.cache {
         let source = check::open(cache, false, state_dir(None).as_ref())?;
@@ -251,12 +249,6 @@ fn refused(error: TestBedError) -> CliError {
         _ => false,
     };
     if is_failure { CliError::failure(line) } else { CliError::usage(line) }
-}
-
-fn keep(file: &Path, calibration: &Calibration) -> Result<(), CliError> {
-    let text = serde_json::to_string_pretty(calibration).or_failure()? + "\n";
-    std::fs::write(file, text)
-        .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
 }
 
 /// A line of JSON: the device, and its result.

@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fs, io};
@@ -27,6 +27,7 @@ use floe_server::config::{
 };
 use floe_server::persistent::ForceFlags;
 use floe_server::status::Status;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 
 use crate::error::{CliError, OrFail};
@@ -130,12 +131,7 @@ struct Demo<'a> {
 
 /// Measures the devices and runs the load on them.
 fn rows(arguments: &Arguments) -> Result<Vec<Row>, CliError> {
-    let interrupted = Arc::new(AtomicBool::new(false));
-    for signal in
-        [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP]
-    {
-        signal_hook::flag::register(signal, Arc::clone(&interrupted)).or_failure()?;
-    }
+    let interrupted = crate::flag_of_signals(&[SIGINT, SIGTERM, SIGHUP])?;
     let temporary = std::env::temp_dir();
     let on_volume = arguments.volume.as_deref().unwrap_or(&temporary);
     let on_cache = arguments.cache.as_deref().unwrap_or(&temporary);

@@ -28,12 +28,16 @@ mod volume;
 mod warmup;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use clap::error::{ContextKind, ContextValue};
+use floe_server::admin::client;
 
-use error::{CliError, USAGE};
+use admin::Server;
+use error::{CliError, OrFail, USAGE};
 use settings::refused_by_replay;
 
 /// A cache for storage that is nearly as fast as memory.
@@ -75,9 +79,11 @@ enum FloeCommand {
     /// Show the counters of a running server
     Status(status::Arguments),
     /// Write all dirty data of a running server to its volumes
-    Flush(admin::FlushArguments),
+    #[command(after_help = admin::FLUSH_EXAMPLES)]
+    Flush(Server),
     /// Use a failed cache device again
-    Restore(admin::RestoreArguments),
+    #[command(after_help = admin::RESTORE_EXAMPLES)]
+    Restore(Server),
     /// List and change the volumes of a running server
     #[command(subcommand)]
     Volume(volume::VolumeCommand),
@@ -85,13 +91,17 @@ enum FloeCommand {
     #[command(subcommand)]
     Tier(tier::TierCommand),
     /// Shut down a running server after making all written data durable
-    Stop(admin::StopArguments),
+    #[command(after_help = admin::STOP_EXAMPLES)]
+    Stop(Server),
     /// Replace the program of a running server, whose attached devices stay in use
-    Upgrade(admin::UpgradeArguments),
+    #[command(after_help = admin::UPGRADE_EXAMPLES)]
+    Upgrade(Server),
     /// End the active server of a pair, so that the standby takes over
-    Handover(pair::HandoverArguments),
+    #[command(after_help = pair::HANDOVER_EXAMPLES)]
+    Handover(Server),
     /// Have a standby take over from the active server of its pair
-    Takeover(pair::TakeoverArguments),
+    #[command(after_help = pair::TAKEOVER_EXAMPLES)]
+    Takeover(Server),
     /// Check a cache that no server uses, and repair it
     Check(check::Arguments),
     /// Write a cache's dirty data to its volumes, without a server
@@ -144,14 +154,14 @@ pub fn run() -> ExitCode {
         FloeCommand::Attach(arguments) => serve::told(serve::attach(*arguments)),
         FloeCommand::Detach(arguments) => attach::detach(&arguments),
         FloeCommand::Status(arguments) => status::run(&arguments),
-        FloeCommand::Flush(arguments) => admin::flush(&arguments),
-        FloeCommand::Restore(arguments) => admin::restore(&arguments),
+        FloeCommand::Flush(server) => admin::send(&server, client::flush),
+        FloeCommand::Restore(server) => admin::send(&server, client::restore),
         FloeCommand::Volume(command) => volume::run(&command),
         FloeCommand::Tier(command) => tier::run(&command),
-        FloeCommand::Stop(arguments) => admin::stop(&arguments),
-        FloeCommand::Upgrade(arguments) => admin::upgrade(&arguments),
-        FloeCommand::Handover(arguments) => pair::hand_over(&arguments),
-        FloeCommand::Takeover(arguments) => pair::take_over(&arguments),
+        FloeCommand::Stop(server) => admin::send(&server, client::stop),
+        FloeCommand::Upgrade(server) => admin::send(&server, client::upgrade),
+        FloeCommand::Handover(server) => admin::send(&server, client::hand_over),
+        FloeCommand::Takeover(server) => admin::send(&server, client::take_over),
         FloeCommand::Check(arguments) => check::run(&arguments),
         FloeCommand::ExportDirty(arguments) => check::export_dirty(&arguments),
         FloeCommand::Simulate(arguments) => simulate::run(&arguments),
@@ -206,6 +216,15 @@ fn meant(refusal: &clap::Error) -> Option<&str> {
         ContextValue::Strings(some) => some.first().map(String::as_str),
         _ => None,
     }
+}
+
+/// Returns a flag that each of these signals sets.
+fn flag_of_signals(signals: &[i32]) -> Result<Arc<AtomicBool>, CliError> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for &signal in signals {
+        signal_hook::flag::register(signal, Arc::clone(&flag)).or_failure()?;
+    }
+    Ok(flag)
 }
 
 #[cfg(test)]

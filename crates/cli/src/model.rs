@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::Args;
 use floe_lab::classes::{self, Conditions, Point, Verdict};
 use floe_lab::model::{Answer, Curve, Demand, Identity, Line, Star};
-use floe_lab::report::{Solved, html, model_report, png};
+use floe_lab::report::model_report;
 use floe_lab::simulate::operations::{Candidate, Operations};
 use floe_lab::simulate::stream::{Keep, Stream};
 use floe_model::events::{Distribution, Distributions, Effort};
@@ -170,25 +170,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), CliError> {
         shown.push((lines, star));
     }
     bar.finish_and_clear();
-    draw(arguments, &shown)
-}
-
-/// Writes the page and the pictures that were asked for.
-fn draw(arguments: &Arguments, solved: &Solved) -> Result<(), CliError> {
-    if arguments.report.is_none() && arguments.png.is_none() {
-        return Ok(());
-    }
-    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
-    let report = model_report(&command, solved);
-    if let Some(file) = &arguments.report {
-        std::fs::write(file, html(&report)).map_err(|error| {
-            CliError::failure(format!("cannot write {}: {error}", file.display()))
-        })?;
-    }
-    if let Some(stem) = &arguments.png {
-        png::write_all(&report, stem).or_failure()?;
-    }
-    Ok(())
+    let (page, pictures) = (arguments.report.as_deref(), arguments.png.as_deref());
+    output::write_report(page, pictures, |command| model_report(command, &shown))
 }
 
 /// Adds to each line of a curve what a simulation says.

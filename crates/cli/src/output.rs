@@ -3,15 +3,19 @@
 
 use std::fmt;
 use std::io::Write;
+use std::path::Path;
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, TableComponent, presets};
 use floe_block::format_size;
+use floe_lab::report::{Report, html, png};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde::ser::Error;
 use serde_json::Value;
+
+use crate::error::{CliError, OrFail};
 
 /// Prints one JSON object on a line of its own.
 pub(crate) fn json_line(value: &impl Serialize) -> std::io::Result<()> {
@@ -108,6 +112,33 @@ pub(crate) fn spinner(what: &str) -> ProgressBar {
     spinner.set_message(what.to_owned());
     spinner.enable_steady_tick(Duration::from_millis(200));
     spinner
+}
+
+/// Writes a text to a file that the user has named.
+pub(crate) fn write_file(file: &Path, text: &str) -> Result<(), CliError> {
+    std::fs::write(file, text)
+        .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
+}
+
+/// Writes a report as a page and as pictures, where these are wanted. `report` makes it from the
+/// command line.
+pub(crate) fn write_report(
+    page: Option<&Path>,
+    pictures: Option<&Path>,
+    report: impl FnOnce(&str) -> Report,
+) -> Result<(), CliError> {
+    if page.is_none() && pictures.is_none() {
+        return Ok(());
+    }
+    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
+    let report = report(&command);
+    if let Some(file) = page {
+        write_file(file, &html(&report))?;
+    }
+    if let Some(stem) = pictures {
+        png::write_all(&report, stem).or_failure()?;
+    }
+    Ok(())
 }
 
 /// The fields of a result in their order.

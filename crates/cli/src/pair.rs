@@ -7,10 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use floe_block::WriteMode;
 use floe_device::{MirrorRefusal, OpenError, RbdError, RbdWatch, Witness};
-use floe_server::admin::client;
 use floe_server::config::{ServerConfig, TierConfig, VolumeConfig};
 use floe_server::limits::Limits;
 use floe_server::pair::{LastHalf, Lease, PairStatus, Role, Turn, Waited};
@@ -20,41 +18,18 @@ use floe_server::{
     PreparedTiers, ServerSetup, Volume, notify,
 };
 
-use crate::admin::Server;
 use crate::error::{CliError, OrFail};
 use crate::output;
 
-const HANDOVER_EXAMPLES: &str = "\
+pub(crate) const HANDOVER_EXAMPLES: &str = "\
 Examples:
   floe handover
   floe handover --admin storage1:10810 --admin-token-file ~/.floe-token";
 
-const TAKEOVER_EXAMPLES: &str = "\
+pub(crate) const TAKEOVER_EXAMPLES: &str = "\
 Examples:
   floe takeover
   floe takeover --admin storage2:10810 --admin-token-file ~/.floe-token";
-
-#[derive(Debug, Args)]
-#[command(after_help = HANDOVER_EXAMPLES)]
-pub(crate) struct HandoverArguments {
-    #[command(flatten)]
-    server: Server,
-}
-
-#[derive(Debug, Args)]
-#[command(after_help = TAKEOVER_EXAMPLES)]
-pub(crate) struct TakeoverArguments {
-    #[command(flatten)]
-    server: Server,
-}
-
-pub(crate) fn hand_over(arguments: &HandoverArguments) -> Result<(), CliError> {
-    Ok(client::hand_over(&arguments.server.endpoint()?)?)
-}
-
-pub(crate) fn take_over(arguments: &TakeoverArguments) -> Result<(), CliError> {
-    Ok(client::take_over(&arguments.server.endpoint()?)?)
-}
 
 /// Waits until no other server has the volumes, opens them, and takes their lease; `None` if the
 /// server is told to end meanwhile.

@@ -1,7 +1,7 @@
 //! `floe replay`: replays a trace through the cache of a configuration, on its devices or on
 //! simulated ones.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use floe_lab::replay::{
     Feed, Fit, IntervalResult, LatencyStep, Layout, Pace, Plan, ReplayError, ReplayResult, Setup,
     Stage, Survey, Tier, TierOutcome, run as replay,
 };
-use floe_lab::report::{html, replay_report};
+use floe_lab::report::replay_report;
 use floe_server::DeviceSource;
 use floe_server::config::Percent;
 use floe_server::persistent::refuse_kept;
@@ -226,9 +226,8 @@ pub(crate) fn run(arguments: Arguments) -> Result<(), CliError> {
     if arguments.histogram {
         outcome.show_histograms();
     }
-    if let Some(file) = &arguments.report {
-        write_report(file, &outcome)?;
-    }
+    let page = arguments.report.as_deref();
+    output::write_report(page, None, |command| replay_report(command, &outcome))?;
     if arguments.csv && arguments.interval.is_some() {
         return output::csv(&outcome.series).or_failure();
     }
@@ -293,12 +292,6 @@ fn pace(at: At, speed: Speed, in_flight: Option<u32>, survey: &Survey) -> Result
             Ok(Pace::Recorded { speed: speed.0, in_flight: in_flight(IN_FLIGHT_RECORDED) })
         }
     }
-}
-
-fn write_report(file: &Path, outcome: &ReplayResult) -> Result<(), CliError> {
-    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
-    std::fs::write(file, html(&replay_report(&command, outcome)))
-        .map_err(|error| CliError::failure(format!("cannot write {}: {error}", file.display())))
 }
 
 /// The price of one tier, which has its number in the tables of a replay.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use floe_block::{BlockSizes, Config, Evict, Gate, WriteMode};
-use floe_lab::report::{Report, blocks_report, html, png};
+use floe_lab::report::blocks_report;
 use floe_lab::simulate::blocks::{BlockInterval, BlockSimulationResult, Setup, simulate};
 use floe_lab::simulate::objects::{SimulatedInterval, SimulationResult};
 use floe_policy::admission::registry::{Choice, choices};
@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::error::{CliError, OrFail};
 use crate::output;
-use crate::trace::{PROGRESS_EVERY, TraceArguments, tell_skipped};
+use crate::trace::{TraceArguments, read_all};
 use crate::warmup::{Interval, Warmup};
 use floe_lab::sizes::Sizes;
 
@@ -172,27 +172,6 @@ fn admissions(arguments: &Arguments, unit: &str) -> Result<Vec<Vec<Choice>>, Cli
         Ok(choices)
     };
     arguments.admit.iter().map(chosen).collect()
-}
-
-/// Writes the requested reports, which are built from the command line on demand.
-fn write_report(
-    arguments: &Arguments,
-    report: impl FnOnce(&str) -> Report,
-) -> Result<(), CliError> {
-    if arguments.report.is_none() && arguments.png.is_none() {
-        return Ok(());
-    }
-    let command = std::env::args().skip(1).fold("floe".to_owned(), |line, word| line + " " + &word);
-    let report = report(&command);
-    if let Some(file) = &arguments.report {
-        std::fs::write(file, html(&report)).map_err(|error| {
-            CliError::failure(format!("cannot write {}: {error}", file.display()))
-        })?;
-    }
-    if let Some(stem) = &arguments.png {
-        png::write_all(&report, stem).or_failure()?;
-    }
-    Ok(())
 }
 
 /// A line of CSV: an interval, and the run that it is of.
@@ -359,7 +338,8 @@ fn run_blocks(arguments: &Arguments) -> Result<(), CliError> {
     });
     bar.finish_and_clear();
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>().or_usage()?;
-    write_report(arguments, |command| blocks_report(command, trace, &outcomes))?;
+    let (page, pictures) = (arguments.report.as_deref(), arguments.png.as_deref());
+    output::write_report(page, pictures, |command| blocks_report(command, trace, &outcomes))?;
     if arguments.csv && interval.is_some() {
         return output::csv(&of_blocks(&outcomes)).or_failure();
     }
@@ -377,20 +357,13 @@ fn run_blocks(arguments: &Arguments) -> Result<(), CliError> {
 /// Reads the trace as disk I/O, and how many bytes it touches.
 fn load(arguments: &Arguments, path: &str) -> Result<(Vec<Request>, u64), CliError> {
     let mut trace = arguments.open.open_disk(path, "--blocks")?;
-    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
-    let progress = trace.progress();
     let mut stats = floe_trace::Stats::new(trace.kind());
     let mut requests = Vec::new();
-    for request in trace.by_ref() {
-        let request = request.or_usage()?;
-        stats.add(&request);
-        requests.push(request);
-        if (requests.len() as u64).is_multiple_of(PROGRESS_EVERY) {
-            bar.set_position(progress.bytes_read());
-        }
-    }
-    bar.finish_and_clear();
-    tell_skipped(path, &trace);
+    read_all(path, &mut trace, "reading", |request| {
+        stats.add(request);
+        requests.push(*request);
+        Ok(())
+    })?;
     let footprint_bytes = stats.info(path, trace.format().name()).footprint_bytes;
     Ok((requests, footprint_bytes))
 }

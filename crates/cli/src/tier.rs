@@ -3,8 +3,9 @@
 use clap::{Args, Subcommand};
 use floe_server::admin::{NewTier, client};
 use floe_server::status::TierStatus;
+use serde_json::json;
 
-use crate::admin::Server;
+use crate::admin::{Answer, Server};
 use crate::error::{CliError, OrFail};
 use crate::output;
 
@@ -55,10 +56,7 @@ pub(crate) struct Add {
     #[arg(long, requires = "initialise")]
     discard_dirty: bool,
     #[command(flatten)]
-    server: Server,
-    /// One JSON object instead of a line
-    #[arg(long)]
-    json: bool,
+    answer: Answer,
 }
 
 const REMOVE_EXAMPLES: &str = "\
@@ -73,10 +71,7 @@ pub(crate) struct Remove {
     #[arg(value_name = "N")]
     number: usize,
     #[command(flatten)]
-    server: Server,
-    /// One JSON object instead of a line
-    #[arg(long)]
-    json: bool,
+    answer: Answer,
 }
 
 pub(crate) fn run(command: &TierCommand) -> Result<(), CliError> {
@@ -89,31 +84,20 @@ pub(crate) fn run(command: &TierCommand) -> Result<(), CliError> {
             print(&tiers);
             Ok(())
         }
-        TierCommand::Add(Add { tier, at, initialise, discard_dirty, server, json }) => {
+        TierCommand::Add(Add { tier, at, initialise, discard_dirty, answer }) => {
             let new = NewTier {
                 tier: tier.clone(),
                 at: *at,
                 initialise: *initialise,
                 discard_dirty: *discard_dirty,
             };
-            let (number, added) = client::add_tier(&server.endpoint()?, &new)?;
-            if *json {
-                return output::json_line(&added).or_failure();
-            }
-            output::say!(
-                "added tier {number}: {} of {}",
-                added.name,
-                output::bytes(added.size_bytes)
-            );
-            Ok(())
+            let (number, added) = client::add_tier(&answer.endpoint()?, &new)?;
+            let size = output::bytes(added.size_bytes);
+            answer.print(&added, &format!("added tier {number}: {} of {size}", added.name))
         }
-        TierCommand::Remove(Remove { number, server, json }) => {
-            client::remove_tier(&server.endpoint()?, *number)?;
-            if *json {
-                return output::json_line(&serde_json::json!({ "removed": number })).or_failure();
-            }
-            output::say!("removed tier {number}");
-            Ok(())
+        TierCommand::Remove(Remove { number, answer }) => {
+            client::remove_tier(&answer.endpoint()?, *number)?;
+            answer.print(&json!({ "removed": number }), &format!("removed tier {number}"))
         }
     }
 }

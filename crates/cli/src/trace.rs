@@ -13,8 +13,7 @@ use floe_trace::{
 use serde::Serialize;
 
 use crate::error::{CliError, OrFail};
-use crate::log;
-use crate::output;
+use crate::{log, output};
 use floe_lab::sizes::{CacheSize, Sizes};
 
 #[derive(Debug, Subcommand)]
@@ -324,24 +323,14 @@ fn info(file: &str, arguments: &InfoArguments) -> Result<Line, CliError> {
     let mut trace = arguments.trace.open(file, arguments.as_blocks)?;
     let kind = trace.kind();
     check(&arguments.size, file, kind)?;
-    let bar = output::progress(trace.total_bytes().unwrap_or(0), file);
-    let progress = trace.progress();
     let mut curve = LruCurve::new(kind);
     let mut stats = Stats::new(kind);
     let mut reuse = arguments.reuse.then(|| ReuseStats::new(kind));
-    for (request, count) in trace.by_ref().zip(0u64..) {
-        let request = request.or_usage()?;
-        stats.add(&request);
-        curve.add(&request);
-        if let Some(reuse) = &mut reuse {
-            reuse.add(&request).or_usage()?;
-        }
-        if count.is_multiple_of(PROGRESS_EVERY) {
-            bar.set_position(progress.bytes_read());
-        }
-    }
-    bar.finish_and_clear();
-    tell_skipped(file, &trace);
+    read_all(file, &mut trace, file, |request| {
+        stats.add(request);
+        curve.add(request);
+        reuse.as_mut().map_or(Ok(()), |reuse| reuse.add(request).or_usage())
+    })?;
     let info = stats.info_of(&trace);
     let curve = Curve::of(&curve, &arguments.size, kind, &info);
     let (reuse, touches) = (reuse.map(ReuseStats::reuse), info.touches);
@@ -369,6 +358,26 @@ fn write_compact(arguments: &ConvertArguments) -> Result<(), CliError> {
         return output::json_line(&line).or_failure();
     }
     output::say!("{to}: {requests} requests, {}", output::bytes(bytes));
+    Ok(())
+}
+
+/// Reads a trace to its end behind a progress bar, and prints the number of bad records.
+pub(crate) fn read_all(
+    file: &str,
+    trace: &mut Trace,
+    label: &str,
+    mut each: impl FnMut(&floe_trace::Request) -> Result<(), CliError>,
+) -> Result<(), CliError> {
+    let bar = output::progress(trace.total_bytes().unwrap_or(0), label);
+    let progress = trace.progress();
+    for (request, count) in trace.by_ref().zip(0u64..) {
+        each(&request.or_usage()?)?;
+        if count.is_multiple_of(PROGRESS_EVERY) {
+            bar.set_position(progress.bytes_read());
+        }
+    }
+    bar.finish_and_clear();
+    tell_skipped(file, trace);
     Ok(())
 }
 

@@ -3,19 +3,20 @@
 use clap::{Args, Subcommand, ValueEnum};
 use floe_device::Spec;
 use floe_server::admin::{AnaState, NewVolume, Resize, client};
+use floe_server::config::Bytes;
 use floe_server::status::VolumeStatus;
+use serde_json::json;
 
-use crate::admin::Server;
+use crate::admin::{Answer, Server};
 use crate::error::{CliError, OrFail};
 use crate::output;
-use floe_server::config::Bytes;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum VolumeCommand {
     /// List the volumes
     List(List),
     /// Add a volume
-    Add(Box<Add>),
+    Add(Add),
     /// Remove a volume that no client uses, after writing its dirty data to its backing device
     Remove(Remove),
     /// Resize a volume
@@ -60,10 +61,7 @@ pub(crate) struct Add {
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     description: String,
     #[command(flatten)]
-    server: Server,
-    /// One JSON object instead of a line
-    #[arg(long)]
-    json: bool,
+    answer: Answer,
 }
 
 const REMOVE_EXAMPLES: &str = "\
@@ -81,10 +79,7 @@ pub(crate) struct Remove {
     #[arg(long)]
     force: bool,
     #[command(flatten)]
-    server: Server,
-    /// One JSON object instead of a line
-    #[arg(long)]
-    json: bool,
+    answer: Answer,
 }
 
 const RESIZE_EXAMPLES: &str = "\
@@ -103,10 +98,7 @@ pub(crate) struct ResizeArguments {
     #[arg(value_name = "SIZE")]
     size: Option<Bytes>,
     #[command(flatten)]
-    server: Server,
-    /// One JSON object instead of a line
-    #[arg(long)]
-    json: bool,
+    answer: Answer,
 }
 
 const ANA_EXAMPLES: &str = "\
@@ -124,10 +116,7 @@ pub(crate) struct Ana {
     #[arg(value_name = "STATE")]
     state: State,
     #[command(flatten)]
-    server: Server,
-    /// One JSON object instead of a line
-    #[arg(long)]
-    json: bool,
+    answer: Answer,
 }
 
 /// A state of asymmetric namespace access.
@@ -161,52 +150,34 @@ pub(crate) fn run(command: &VolumeCommand) -> Result<(), CliError> {
             print(&volumes);
             Ok(())
         }
-        VolumeCommand::Add(add) => {
+        VolumeCommand::Add(Add { name, backing, read_only, description, answer }) => {
             let volume = NewVolume {
-                name: add.name.clone(),
-                backing: add.backing.to_string(),
-                read_only: add.read_only,
-                description: add.description.clone(),
+                name: name.clone(),
+                backing: backing.to_string(),
+                read_only: *read_only,
+                description: description.clone(),
             };
-            tell("added", "of", &client::add_volume(&add.server.endpoint()?, &volume)?, add.json)
+            let added = client::add_volume(&answer.endpoint()?, &volume)?;
+            let size = output::bytes(added.bytes);
+            answer.print(&added, &format!("added {} of {size}", added.name))
         }
-        VolumeCommand::Remove(Remove { name, force, server, json }) => {
-            client::remove_volume(&server.endpoint()?, name, *force)?;
-            if *json {
-                return output::json_line(&serde_json::json!({ "removed": name })).or_failure();
-            }
-            output::say!("removed {name}");
-            Ok(())
+        VolumeCommand::Remove(Remove { name, force, answer }) => {
+            client::remove_volume(&answer.endpoint()?, name, *force)?;
+            answer.print(&json!({ "removed": name }), &format!("removed {name}"))
         }
-        VolumeCommand::Ana(Ana { name, state, server, json }) => {
+        VolumeCommand::Ana(Ana { name, state, answer }) => {
             let state = AnaState::from(*state);
-            client::set_access(&server.endpoint()?, name, state)?;
-            if *json {
-                let set = serde_json::json!({ "volume": name, "state": state });
-                return output::json_line(&set).or_failure();
-            }
-            output::say!("{name} is {state} for NVMe hosts");
-            Ok(())
+            client::set_access(&answer.endpoint()?, name, state)?;
+            let set = json!({ "volume": name, "state": state });
+            answer.print(&set, &format!("{name} is {state} for NVMe hosts"))
         }
-        VolumeCommand::Resize(ResizeArguments { name, size, server, json }) => {
+        VolumeCommand::Resize(ResizeArguments { name, size, answer }) => {
             let resize = Resize { size_bytes: size.map(|Bytes(bytes)| bytes) };
-            tell(
-                "resized",
-                "to",
-                &client::resize_volume(&server.endpoint()?, name, &resize)?,
-                *json,
-            )
+            let resized = client::resize_volume(&answer.endpoint()?, name, &resize)?;
+            let size = output::bytes(resized.bytes);
+            answer.print(&resized, &format!("resized {} to {size}", resized.name))
         }
     }
-}
-
-/// Prints the result of a change of a volume.
-fn tell(what: &str, of: &str, volume: &VolumeStatus, json: bool) -> Result<(), CliError> {
-    if json {
-        return output::json_line(volume).or_failure();
-    }
-    output::say!("{what} {} {of} {}", volume.name, output::bytes(volume.bytes));
-    Ok(())
 }
 
 /// Volumes as a table.

@@ -16,11 +16,10 @@ use serde::Serialize;
 
 use super::{
     Arguments, admissions, of_policies, on_all_cores, print_policies, refuse_without_times,
-    write_report,
 };
 use crate::error::{CliError, OrFail};
 use crate::output;
-use crate::trace::{PROGRESS_EVERY, object, tell_skipped};
+use crate::trace::{object, read_all};
 use crate::warmup::Interval;
 use floe_lab::sizes::CacheSize;
 
@@ -52,7 +51,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<(), CliError> {
     if let [Simulated { outcomes, .. }] = &traces[..] {
         let trace = super::one_trace(arguments, "a report")?;
         let sizes = if in_bytes { Sizes::Bytes } else { Sizes::Objects };
-        write_report(arguments, |command| simulation_report(trace, command, sizes, outcomes))?;
+        let (page, pictures) = (arguments.report.as_deref(), arguments.png.as_deref());
+        let report = |command: &str| simulation_report(trace, command, sizes, outcomes);
+        output::write_report(page, pictures, report)?;
     }
     if arguments.csv && arguments.interval.is_some() {
         let outcomes: Vec<_> = traces.into_iter().flat_map(|trace| trace.outcomes).collect();
@@ -230,18 +231,10 @@ fn read_timed(
         builder = builder.by_time(every);
     }
     let mut has_times = false;
-    let bar = output::progress(trace.total_bytes().unwrap_or(0), "reading");
-    let progress = trace.progress();
-    for (request, count) in trace.by_ref().zip(0u64..) {
-        let request = request.or_usage()?;
+    read_all(path, &mut trace, "reading", |request| {
         has_times |= request.time_ns > 0;
-        builder.add(&request).or_usage()?;
-        if count.is_multiple_of(PROGRESS_EVERY) {
-            bar.set_position(progress.bytes_read());
-        }
-    }
-    bar.finish_and_clear();
-    tell_skipped(path, &trace);
+        builder.add(request).or_usage()
+    })?;
     Ok((builder.finish().or_usage()?, has_times))
 }
 
