@@ -18,6 +18,8 @@ mod failing_cache;
 mod hosts;
 mod interference;
 mod kept;
+mod kept_checked;
+mod kept_refused;
 mod mirror;
 mod missing_cache;
 mod missing_tier;

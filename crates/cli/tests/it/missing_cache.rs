@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::common::{Server, Volume, assert_same, floe, floe_ok, text};
-use crate::kept::{offline, read, used, write};
+use crate::kept::{read, used, write};
+use crate::kept_checked::offline;
 use floe_testkit::pattern;
 
 const MIB: usize = 1 << 20;

@@ -2,7 +2,8 @@
 //! is well, and says so where it is out of reach.
 
 use crate::common::assert_same;
-use crate::kept::{offline, read, rot, used};
+use crate::kept::{read, used};
+use crate::kept_checked::{offline, rot};
 
 const MIB: usize = 1 << 20;
 
