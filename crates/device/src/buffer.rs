@@ -1,11 +1,12 @@
 //! Aligned, reference-counted memory for device and socket I/O.
 //!
-//! [`Buffer`]s come from a [`Pool`]; a [`Slice`] is part of one, and what operations take.
+//! [`Buffer`]s come from a [`Pool`]. A [`Slice`] is part of a buffer, and the unit of memory that
+//! operations take.
 //!
-//! Invariants: a buffer's memory is 4096-aligned, initialised, and its own until the last clone
-//! drops. No `&` or `&mut` to it is ever formed, because the kernel may be writing there:
-//! everything is a raw copy. Reading a slice while a read into it is in flight gives unspecified
-//! bytes, so the owner of an operation leaves its slice alone until the completion.
+//! Invariants: a buffer's memory is 4096-aligned, initialised, and shared with no other buffer
+//! until the last clone drops. No `&` or `&mut` to it is ever formed, because the kernel may be
+//! writing there: everything is a raw copy. Reading a slice while a read into it is in flight gives
+//! unspecified bytes, so the owner of an operation leaves its slice alone until the completion.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ops::Range;
@@ -19,12 +20,12 @@ pub use pool::{Buffer, Lent, Pool, PoolStats, Seed};
 
 mod pool;
 
-/// The unit in which floe keeps track of what is valid and what is dirty, and the alignment of all
-/// device I/O.
+/// The unit in bytes in which Floe tracks valid and dirty data, and the alignment of all device
+/// I/O.
 pub const SECTOR_BYTES: u64 = 4096;
 
 impl Buffer {
-    /// The part of the buffer in `range`.
+    /// Returns the part of the buffer in `range`.
     ///
     /// # Panics
     /// When `range` reaches past the end.
@@ -38,14 +39,14 @@ impl Buffer {
         Slice { buffer: self.clone(), start: range.start, len: range.end - range.start }
     }
 
-    /// The whole buffer as a slice.
+    /// Returns the whole buffer as a slice.
     #[inline]
     pub fn whole(&self) -> Slice {
         self.slice(0..self.len())
     }
 }
 
-/// Part of a [`Buffer`]; keeps it alive.
+/// Part of a [`Buffer`], which a slice keeps alive.
 #[derive(Clone)]
 pub struct Slice {
     buffer: Buffer,
@@ -54,18 +55,18 @@ pub struct Slice {
 }
 
 impl Slice {
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// True if it holds no bytes.
+    /// Returns whether the slice has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The part of the slice in `range`, which counts from the slice's start.
+    /// Returns the part of the slice in `range`, relative to the slice's start.
     ///
     /// # Panics
     /// When `range` reaches past the slice's end.
@@ -83,12 +84,12 @@ impl Slice {
         }
     }
 
-    /// The same memory as a buffer of its own, for whoever takes whole buffers. It counts as a loan
-    /// of the buffer until its last clone drops, and whoever works on the bytes is alone with them
-    /// by agreement, as with [`Buffer::lend`].
+    /// Returns a separate buffer over the slice's memory, for functions that take whole buffers.
+    /// The memory counts as lent until the last clone of that buffer drops. As with
+    /// [`Buffer::lend`], one user at a time touches the bytes by convention.
     ///
     /// # Panics
-    /// When the slice does not start where a page does: buffers do.
+    /// When the slice does not start at a page boundary; buffers always do.
     #[inline]
     pub fn share(&self) -> Buffer {
         assert!(
@@ -99,20 +100,21 @@ impl Slice {
         self.buffer.lend_part(self.start, self.len).attach()
     }
 
-    /// The same memory for another thread, as [`Buffer::lend`] gives it; the buffer that becomes of
-    /// it starts where the slice does.
+    /// Lends the slice's memory to another thread, as [`Buffer::lend`] does for a whole buffer. The
+    /// borrower's buffer starts where the slice does.
     pub(crate) fn lend(&self) -> Lent {
         self.buffer.lend_part(self.start, self.len)
     }
 
-    /// The address of the first byte. Valid while the slice or another clone of its buffer lives.
+    /// Returns the address of the first byte. Valid while the slice or another clone of its buffer
+    /// lives.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         // SAFETY: `start` is at most the buffer's length.
         unsafe { self.buffer.start().as_ptr().add(self.start) }
     }
 
-    /// Stores `bytes` in the slice.
+    /// Copies `bytes` into the slice.
     ///
     /// # Panics
     /// When the lengths differ.
@@ -123,7 +125,7 @@ impl Slice {
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.as_ptr(), self.len) }
     }
 
-    /// Stores the slice's bytes in `bytes`.
+    /// Copies the slice's bytes into `bytes`.
     ///
     /// # Panics
     /// When the lengths differ.
@@ -134,14 +136,14 @@ impl Slice {
         unsafe { std::ptr::copy_nonoverlapping(self.as_ptr(), bytes.as_mut_ptr(), self.len) }
     }
 
-    /// The slice's bytes as a vector of their own.
+    /// Returns a copy of the slice's bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.len];
         self.copy_to(&mut bytes);
         bytes
     }
 
-    /// Makes every byte zero.
+    /// Sets every byte to zero.
     pub fn fill_zero(&self) {
         // SAFETY: the slice covers `len` bytes of live memory.
         unsafe { std::ptr::write_bytes(self.as_ptr(), 0, self.len) }
@@ -174,7 +176,7 @@ pub(crate) struct Family {
 }
 
 impl Family {
-    /// Arenas of `arena_bytes` each, whole pages.
+    /// Maps `arenas` arenas of `arena_bytes` each, which is a multiple of the page size.
     fn new(arenas: usize, arena_bytes: usize) -> io::Result<Family> {
         let bytes = arenas.checked_mul(arena_bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let mapping = Mapping::new(bytes)?;
@@ -182,23 +184,23 @@ impl Family {
         Ok(Family { mapping, arena_bytes })
     }
 
-    /// First byte of all arenas, which lie one after another.
+    /// Returns the address of the first arena; the others follow without gaps.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.mapping.start()
     }
 
-    /// Bytes of all arenas.
+    /// Returns the size of all arenas together in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.mapping.len()
     }
 
-    /// Bytes of each arena.
+    /// Returns the size of each arena in bytes.
     pub(crate) fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }
 }
 
-/// The memory below a buffer, which is valid on every thread as long as this lives.
+/// The memory under a buffer, valid on every thread as long as the `Ground` lives.
 enum Ground {
     Arena { _family: Arc<Family> },
     Heap { start: NonNull<u8>, layout: Layout },
@@ -215,7 +217,7 @@ impl Ground {
         Ground::Arena { _family: Arc::clone(family) }
     }
 
-    /// A zeroed heap block of `bytes`, which are whole pages and not none.
+    /// Allocates a zeroed heap block of `bytes`, a positive multiple of the page size.
     fn from_heap(bytes: usize) -> (Ground, NonNull<u8>) {
         assert!(bytes > 0, "a heap block has a size");
         let layout = Layout::from_size_align(bytes, PAGE)

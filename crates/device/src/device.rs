@@ -1,4 +1,4 @@
-//! The contract of a block device: operations, completions, and the trait.
+//! The interface of a block device: operations, completions, and the [`Device`] trait.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use crate::buffer::{SECTOR_BYTES, Slice};
 /// An action on a range of a device.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Fill the slice from the device.
+    /// Read from the device into the slice.
     Read(Slice),
-    /// Store the slice on the device; with `durable`, complete only once it would survive a power
-    /// cut (FUA).
+    /// Write the slice to the device; with `durable`, complete only once the data would survive a
+    /// power cut (FUA).
     Write {
         /// The bytes to store.
         from: Slice,
-        /// Force unit access.
+        /// True if the write must be on stable storage before it completes (force unit access).
         durable: bool,
     },
-    /// Make the range read as zeros; `may_unmap` allows giving the space back.
+    /// Make the range read as zeros; `may_unmap` allows deallocating the space.
     Zero {
         /// Length in bytes.
         len: u64,
-        /// True if the space may be given back to the file system.
+        /// True if the space may be deallocated.
         may_unmap: bool,
-        /// Fail with [`Unsupported`](std::io::ErrorKind::Unsupported) rather than write zeros; part
-        /// of the range may have been zeroed all the same.
+        /// Fail with [`Unsupported`](std::io::ErrorKind::Unsupported) rather than write zeros. Part
+        /// of the range may have been zeroed nevertheless.
         fast: bool,
     },
     /// The range's content is no longer needed; it may read as zeros or as before.
@@ -42,42 +42,42 @@ pub enum Action {
 /// An operation on a device.
 #[derive(Debug, Clone)]
 pub struct Operation {
-    /// The caller's name for it, returned in the [`Completion`].
+    /// The caller's identifier of the operation, returned in the [`Completion`].
     pub token: u64,
-    /// First byte on the device; a multiple of [`SECTOR_BYTES`], as are the lengths, except that a
+    /// First byte on the device. Offset and length are multiples of [`SECTOR_BYTES`], except that a
     /// range may end at the device's end.
     pub offset: u64,
-    /// The action.
+    /// The action to perform.
     pub action: Action,
 }
 
-/// The end of an operation.
+/// The result of a finished operation.
 #[derive(Debug)]
 pub struct Completion {
     /// The operation's token.
     pub token: u64,
-    /// Success means the whole range was transferred.
+    /// Success, which means that the whole range was transferred, or the error.
     pub result: std::io::Result<()>,
 }
 
-/// A run of a device's bytes of one kind, as far as the device knows.
+/// A run of a device's bytes in the same allocation state, as far as the device knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
     /// Length in bytes.
     pub bytes: u64,
-    /// True if the bytes take up space.
+    /// True if the bytes occupy space.
     pub allocated: bool,
     /// True if the bytes are known to read as zeros.
     pub zero: bool,
 }
 
 impl Extent {
-    /// Bytes that may hold anything.
+    /// Creates an extent of `bytes` that may hold any content.
     pub fn data(bytes: u64) -> Extent {
         Extent { bytes, allocated: true, zero: false }
     }
 
-    /// Bytes that were never written, or given back.
+    /// Creates an extent of `bytes` that were never written, or have been deallocated.
     pub fn hole(bytes: u64) -> Extent {
         Extent { bytes, allocated: false, zero: true }
     }
@@ -85,55 +85,56 @@ impl Extent {
 
 /// A block device that never blocks its caller and finishes operations in any order.
 pub trait Device {
-    /// Size in bytes, a multiple of 512.
+    /// Returns the size in bytes, a multiple of 512.
     fn size_bytes(&self) -> u64;
 
-    /// Starts an operation. Errors, also bad ranges, arrive as completions.
+    /// Starts an operation. Errors, including bad ranges, arrive as completions.
     fn submit(&mut self, operation: Operation);
 
-    /// Appends what has finished since the last call.
+    /// Appends the operations that have finished since the last call to `done`.
     fn poll(&mut self, done: &mut Vec<Completion>);
 
-    /// Returns the copies of its bytes that can be read one by one now: the halves of a mirror, by
-    /// their numbers. A device that has one copy returns none.
+    /// Returns the numbers of a mirror's halves that [`read_copy`](Device::read_copy) can read now.
+    /// A device with a single copy returns an empty set.
     fn copies(&self) -> Halves {
         Halves::NONE
     }
 
-    /// Starts a read of one of its [copies](Device::copies). It fails where that copy lacks a part
-    /// of the range.
+    /// Starts a read of one of the device's [copies](Device::copies). The read fails where that
+    /// copy lacks part of the range.
     fn read_copy(&mut self, _copy: usize, operation: Operation) {
         self.submit(operation);
     }
 
-    /// Returns whether copies may differ in a range without any damage: a crash came while it was
-    /// written.
+    /// Returns whether the copies may legitimately differ in a range, because a crash interrupted a
+    /// write to it.
     fn may_differ(&self, _range: Range<u64>) -> bool {
         false
     }
 
-    /// Starts a write, to all copies, of bytes that were found wrong on some of them.
+    /// Starts a write, to all copies, that repairs bytes found damaged on some of them.
     fn mend(&mut self, _wrong: Halves, operation: Operation) {
         self.submit(operation);
     }
 
-    /// Takes a judge of what is stored here; `None` where nothing can judge it. Until then a mirror
-    /// copies nothing from one half to another, unless a reader waits for that.
+    /// Sets the judge that detects damaged data on this device; `None` if nothing can detect it.
+    /// Until this is called, a mirror copies nothing from one half to another unless a reader waits
+    /// for it.
     fn set_judge(&mut self, _judge: Option<Arc<dyn Judge>>) {}
 
-    /// Takes a new size, which [`Source::refresh`] found. Operations that reach outside it are
-    /// refused from then on; those in flight are left alone.
+    /// Sets a new size, which [`Source::refresh`] found. Operations beyond it are refused from then
+    /// on; those in flight continue.
     ///
     /// # Errors
-    /// When this device's size is fixed or it does not have so many bytes; the size stays as it
-    /// was.
+    /// When this device's size is fixed or the device is smaller than `bytes`; the size stays
+    /// unchanged.
     fn set_size(&mut self, bytes: u64) -> std::io::Result<()> {
         Err(fixed_size(bytes))
     }
 
-    /// Appends what the range consists of, from its start on and in order: at least one extent
-    /// unless the range is empty, but not always up to its end. Writes in flight may or may not
-    /// show. May look into the file system, but reads no data.
+    /// Appends the extents of the range to `extents`, in order from its start. There is at least
+    /// one unless the range is empty, but they need not reach the end. Writes in flight may or may
+    /// not be visible. May query the file system, but reads no data.
     ///
     /// # Panics
     /// When the range reaches outside the device.
@@ -142,19 +143,18 @@ pub trait Device {
         extents.extend((!range.is_empty()).then(|| Extent::data(range.end - range.start)));
     }
 
-    /// From now on, operations fail that have had no answer for so long from whoever this device
-    /// depends on: another machine, a cluster. Those in flight have so long from now. A shorter
-    /// timeout that the device has already stays. Devices of this machine do nothing: the kernel
-    /// answers.
+    /// Sets the time after which an unanswered operation fails, on devices that depend on another
+    /// machine or a cluster. Operations in flight get the full timeout from now. A shorter timeout
+    /// that the device already has stays. Local devices ignore it.
     fn set_timeout(&mut self, _timeout: Duration) {}
 
-    /// Processor time that devices which imitate a fast medium spent spinning.
+    /// Returns the processor time that imitated fast media have spent spinning.
     fn spun(&self) -> Duration {
         Duration::ZERO
     }
 
-    /// When to call [`Device::poll`] even if the ring reports nothing; `None` when nothing is
-    /// waiting for the clock.
+    /// Returns when to call [`Device::poll`] even if the ring reports nothing; `None` when no
+    /// operation waits for a timer.
     fn next_due(&self) -> Option<Instant> {
         None
     }
@@ -223,62 +223,62 @@ impl<D: Device + ?Sized> Device for Box<D> {
     }
 }
 
-/// A set of halves, by their numbers.
+/// A set of a mirror's halves, by number.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub struct Halves(pub(crate) u8);
 
 impl Halves {
-    /// Halves that a mirror may have.
+    /// The most halves that a mirror may have.
     pub const MAX: usize = 8;
-    /// No half.
+    /// The empty set.
     pub const NONE: Halves = Halves(0);
 
-    /// The first `count` halves.
+    /// Returns the set of the first `count` halves.
     pub fn first(count: usize) -> Halves {
         Halves(((1u16 << count) - 1) as u8)
     }
 
-    /// Returns the set of one half.
+    /// Returns the set that contains only this half.
     pub fn one(half: usize) -> Halves {
         Halves(1 << half)
     }
 
-    /// Returns whether a half is one of them.
+    /// Returns whether a half is in the set.
     pub fn contains(self, half: usize) -> bool {
         self.0 >> half & 1 == 1
     }
 
-    /// Returns whether all of them are in another set.
+    /// Returns whether this set is a subset of another.
     pub fn are_in(self, other: Halves) -> bool {
         self.without(other).is_empty()
     }
 
-    /// Returns the halves of both sets.
+    /// Returns the union of both sets.
     pub fn with(self, other: Halves) -> Halves {
         Halves(self.0 | other.0)
     }
 
-    /// Returns the halves that the other set does not have.
+    /// Returns the halves of this set that are not in the other.
     pub fn without(self, other: Halves) -> Halves {
         Halves(self.0 & !other.0)
     }
 
-    /// Returns the halves that are in both sets.
+    /// Returns the intersection of both sets.
     pub fn and(self, other: Halves) -> Halves {
         Halves(self.0 & other.0)
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Returns their number.
+    /// Returns the number of halves in the set.
     pub fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Returns their numbers.
+    /// Returns the numbers of the halves, in ascending order.
     pub fn iter(self) -> impl Iterator<Item = usize> {
         (0..Halves::MAX).filter(move |half| self.contains(*half))
     }
@@ -290,22 +290,22 @@ impl fmt::Debug for Halves {
     }
 }
 
-/// Bytes that are not what was stored.
+/// Bytes that differ from the data that was stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Damage {
-    /// Their places among the bytes that were judged.
+    /// Range of the damaged bytes within the buffer that was judged.
     pub range: Range<usize>,
-    /// Only the bytes that were stored last pass. Otherwise older ones pass too.
+    /// True if only the bytes stored last pass the test; false if older ones pass too.
     pub exact: bool,
 }
 
-/// A test that distinguishes stored bytes from damaged ones, for any thread.
+/// A test that distinguishes intact data from damaged data, usable from any thread.
 ///
-/// A mirror knows no checksums. It asks before it copies bytes between halves, so that a damaged
-/// copy never replaces an intact one.
+/// A mirror has no checksums. It asks the judge before it copies bytes between halves, so that a
+/// damaged copy never replaces an intact one.
 pub trait Judge: fmt::Debug + Send + Sync {
-    /// Returns the parts of `bytes` that are not what was stored from this offset on. Each part can
-    /// be judged by itself.
+    /// Returns the damaged parts of `bytes`, which were read from this offset of the device. Each
+    /// part can be judged separately.
     fn damage(&self, offset: u64, bytes: &[u8]) -> Vec<Damage>;
 }
 
@@ -315,7 +315,7 @@ pub trait Judge: fmt::Debug + Send + Sync {
 /// there or at the end of that sector.
 ///
 /// # Errors
-/// `InvalidInput` naming the range, when it is not aligned or reaches outside.
+/// `InvalidInput` naming the range, when the range is not aligned or reaches outside the device.
 pub fn clip(operation: &Operation, size: u64) -> io::Result<u64> {
     let (what, len) = match &operation.action {
         Action::Read(into) => ("read", into.len() as u64),

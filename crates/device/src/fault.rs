@@ -1,22 +1,22 @@
-//! Faults by a file that a test changes while the device is used, also by another process:
+//! Fault injection from a file that a test, or another process, changes while the device is used:
 //! `file:PATH,faults=FILE`.
 //!
-//! Each line of the file is a rule, `OPERATION ERROR [START-END]`: what fails, with which error,
-//! and of which bytes.
+//! Each line of the file is a rule, `OPERATION ERROR [START-END]`: the operations that fail, the
+//! error, and the range of bytes.
 //!
 //! ```text
 //! write ENOSPC            every write, zeroing and discard: the file system is full
-//! all EIO 0-65536         everything that touches the first 64 KiB
+//! all EIO 0-65536         every operation that touches the first 64 KiB
 //! read EIO 1048576-       every read from 1 MiB on
-//! write EROFS             a file system that is read-only by now
-//! power-cut               everything, with EIO; with write-cache=volatile, what was not flushed
-//!                         is lost
+//! write EROFS             the file system has become read-only
+//! power-cut               every operation fails with EIO; with write-cache=volatile, unflushed
+//!                         writes are lost
 //! ```
 //!
-//! The operations are `read`, `write`, `flush` and `all`; a flush has no range, and only a rule
-//! without one is about it. Without the file, or with an empty one, nothing fails. It is read for
-//! each operation, so a rule holds for whatever is submitted after it was written. A rule that
-//! makes no sense fails every operation, and the error says which line it is.
+//! The operations are `read`, `write`, `flush` and `all`. A flush has no range, so only a rule
+//! without a range applies to it. Without the file, or with an empty one, nothing fails. The file
+//! is read for each operation, so a rule applies to operations submitted after it was written. An
+//! invalid rule fails every operation, and the error names the line.
 
 use std::io;
 use std::ops::Range;
@@ -28,14 +28,14 @@ use std::time::{Duration, Instant};
 use crate::device::{Action, Completion, Device, Extent, Operation};
 use crate::volatile::VolatileDisk;
 
-/// The file of rules of a device. Clones are the same.
+/// The file of fault rules of a device. Clones share its state.
 #[derive(Debug, Clone)]
 pub struct Script(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     path: PathBuf,
-    /// The power is off.
+    /// True once a rule has cut the power.
     off: AtomicBool,
 }
 
@@ -97,12 +97,12 @@ impl Rule {
 }
 
 impl Script {
-    /// The rules in this file, which need not exist.
+    /// Creates a script that reads its rules from this file, which need not exist.
     pub fn new(path: impl Into<PathBuf>) -> Script {
         Script(Arc::new(Shared { path: path.into(), off: AtomicBool::new(false) }))
     }
 
-    /// The file.
+    /// Returns the path of the file of rules.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
@@ -128,8 +128,8 @@ impl Script {
         lines.map(rule).collect()
     }
 
-    /// Decides whether an operation is carried out or fails. A power cut takes the writes that the
-    /// disk has not flushed.
+    /// Decides whether an operation is carried out or fails. A power cut discards the writes that
+    /// the disk has not flushed.
     fn judge(&self, operation: &Operation, disk: Option<&VolatileDisk>) -> io::Result<()> {
         let rules = self.rules()?;
         let off = rules.contains(&Rule::PowerCut);
@@ -151,7 +151,7 @@ impl Script {
 pub(crate) struct ScriptedDevice<D> {
     inner: D,
     script: Script,
-    /// The disk that loses its unflushed writes with the power.
+    /// The imitated disk that loses its unflushed writes on a power cut.
     disk: Option<VolatileDisk>,
     failed: Vec<Completion>,
 }

@@ -1,4 +1,4 @@
-//! A file or a block device, through the thread's io_uring.
+//! A file or block device, accessed through the thread's io_uring.
 //!
 //! Reads and writes bypass the page cache (O_DIRECT) where the file system allows it, and use the
 //! ring's registered arena when their slice lies in it. Transfers the kernel cuts short are
@@ -6,9 +6,9 @@
 //! zeros as the fallback unless that would be too slow.
 //!
 //! Invariants: an operation's slice is held in `queue` from submission to its last completion, so
-//! the kernel never writes to memory that was given back. Dropping the device submits what is
-//! queued and waits for it: disk I/O ends by itself, and closing a ring would not wait for the
-//! disk. Should waiting fail, the slices are leaked instead.
+//! the kernel never writes to memory that was given back. Dropping the device submits the queued
+//! operations and waits for them: disk I/O always ends, and closing a ring would not wait for the
+//! disk. If waiting fails, the slices are leaked instead.
 
 use std::fs::File;
 use std::io;
@@ -32,10 +32,10 @@ pub(crate) use spec::FileSpec;
 mod open;
 mod spec;
 
-/// Alignment of memory that direct I/O accepts everywhere.
+/// Memory alignment in bytes that direct I/O accepts everywhere.
 const DIRECT_ALIGNMENT: usize = 512;
 
-/// A file or block device.
+/// One thread's handle of a file or block device.
 #[derive(Debug)]
 pub struct FileDevice {
     ring: Ring,
@@ -48,11 +48,11 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens (or with `options.create` makes) the file at `path`, and locks it against a second
+    /// Opens the file at `path`, or creates it with `options.create`, and locks it against a second
     /// user.
     ///
     /// # Errors
-    /// Names the path and what was wrong with it.
+    /// Names the path and the reason.
     pub fn open(
         ring: &Ring,
         pool: &Pool,
@@ -62,7 +62,7 @@ impl FileDevice {
         Ok(FileDevice::new(ring, pool, &FileSource::prepare(path, &options)?))
     }
 
-    /// Makes a thread's device of a file that is open.
+    /// Creates a thread's device for an open file.
     pub fn new(ring: &Ring, pool: &Pool, source: &FileSource) -> FileDevice {
         FileDevice {
             ring: ring.clone(),
@@ -75,18 +75,19 @@ impl FileDevice {
         }
     }
 
-    /// True if I/O bypasses the page cache; false when that was not asked for or the file system
-    /// refused.
+    /// Returns whether I/O bypasses the page cache: false if that was not requested or the file
+    /// system refused.
     pub fn is_direct(&self) -> bool {
         self.source.is_direct()
     }
 
-    /// Operations the kernel has not finished.
+    /// Returns the number of operations that the kernel has not finished.
     pub fn in_flight(&self) -> usize {
         self.queue.len()
     }
 
-    /// A slice the kernel accepts in place of `slice`: itself, or an aligned one as long.
+    /// Returns a slice that direct I/O accepts in place of `slice`: the slice itself, or an aligned
+    /// one of equal length.
     fn aligned(&self, slice: &Slice) -> Option<Slice> {
         let askew = self.is_direct() && !(slice.as_ptr() as usize).is_multiple_of(DIRECT_ALIGNMENT);
         askew.then(|| self.pool.allocate(slice.len()).whole())
@@ -125,7 +126,7 @@ impl FileDevice {
         self.push(slot).inspect_err(|_| drop(self.queue.remove(slot)))
     }
 
-    /// Gives the part of an operation that is still to do to the ring.
+    /// Pushes the unfinished part of an operation to the ring.
     fn push(&mut self, slot: usize) -> io::Result<()> {
         let entry = self.queue[slot].entry(types::Fd(self.source.fd()), &self.ring);
         // SAFETY: the slices the entry points into stay in `queue`, and the file open, until its
@@ -133,8 +134,8 @@ impl FileDevice {
         unsafe { self.ring.push(self.owner, slot as u64, entry) }
     }
 
-    /// Takes in a result of the kernel. Returns that of the operation, or `None` while more of it
-    /// is to do.
+    /// Processes a result from the kernel. Returns the result of the operation, or `None` if a part
+    /// of it remains.
     fn advance(&mut self, slot: usize, result: i32) -> Option<io::Result<()>> {
         match self.queue[slot].advance(result, &self.pool) {
             Progress::Done(Err(error)) if self.source.is_block_device() => {
@@ -204,26 +205,26 @@ impl Drop for FileDevice {
     }
 }
 
-/// The most bytes one entry moves; the rest follows as a continuation.
+/// The most bytes that one ring entry transfers; the rest follows in further entries.
 const TRANSFER_BYTES_MAX: u64 = 1 << 30;
-/// Zeros written at a time where the file system cannot zero a range itself.
+/// Bytes of zeros written at a time where the file system cannot zero a range itself.
 const ZEROS_BYTES: u64 = 256 << 10;
 
 /// An operation that the kernel has not finished.
 #[derive(Debug)]
 struct FileOperation {
     token: u64,
-    /// The first byte still to do.
+    /// Offset of the first byte that is not done.
     offset: u64,
-    /// The bytes still to do.
+    /// Bytes that are not done.
     left: u64,
     work: Work,
 }
 
 #[derive(Debug)]
 enum Work {
-    /// `into` is what the kernel fills; `target` what the caller asked to have filled, if that is
-    /// not aligned.
+    /// The kernel reads into `into`. `target` is the caller's slice, where that is not aligned for
+    /// direct I/O.
     Read {
         into: Slice,
         target: Option<Slice>,
@@ -236,7 +237,7 @@ enum Work {
         may_unmap: bool,
         fast: bool,
     },
-    /// Zeroing on a file system that cannot: `zeros` written over and over.
+    /// Zeroing on a file system that does not support it, by writing `zeros` repeatedly.
     ZeroByWriting {
         zeros: Slice,
     },
@@ -291,8 +292,9 @@ impl FileOperation {
         }
     }
 
-    /// A block device that has `now` bytes: where one writes past the end of what is left of it, it
-    /// says that there is no space, which sounds as if giving some back would help.
+    /// Replaces a misleading "no space" error by one that names the device's end. The kernel
+    /// reports "no space" for a write past the end of a block device that has shrunk to `now`
+    /// bytes.
     fn unless_past(&self, error: io::Error, now: io::Result<u64>) -> io::Error {
         match now {
             Ok(now)
@@ -304,7 +306,7 @@ impl FileOperation {
         }
     }
 
-    /// Takes in a result of the kernel.
+    /// Processes a result from the kernel.
     fn advance(&mut self, result: i32, pool: &Pool) -> Progress {
         match (-result, &self.work) {
             (libc::EINTR | libc::EAGAIN, _) => return Progress::More,
@@ -342,13 +344,14 @@ impl FileOperation {
     }
 }
 
-/// The most extents that one look finds, so that a file in a million pieces stops no thread.
+/// The most extents that one query returns, so that a fragmented file does not stall the thread.
 const EXTENTS_MAX: usize = 64;
 
 /// Appends the extents of a range of `file`, as [`Device::allocation`](crate::Device::allocation)
-/// has it. They begin and end at whole sectors, or where the range does.
+/// requires. Extents begin and end at sector boundaries, or where the range does.
 ///
-/// File systems may call a hole data, never data a hole. Block devices call everything data.
+/// File systems may report a hole as data, never data as a hole. Block devices report everything as
+/// data.
 fn find(file: &File, range: Range<u64>, extents: &mut Vec<Extent>) {
     let (mut at, end) = (range.start, range.end);
     for _ in 0..EXTENTS_MAX / 2 {

@@ -1,14 +1,14 @@
-//! The identity of a device: facts that stay the same over a restart of the program or the machine,
+//! The identity of a device: facts that stay constant over a restart of the program or the machine,
 //! and the rule that compares them.
 //!
-//! Each [`Fact`] says of what kind it is, so that like is compared with like: a serial number with
-//! a serial number, an inode with an inode. The rule, [`Identity::compare`], is a pure function
-//! over facts; `collect` finds them in the system. Facts are stored as words of 64 bits, the kind
-//! in the upper eight. Numbers that the kernel gives at boot, such as major and minor, are no
-//! facts.
+//! Each [`Fact`] has a kind, and only facts of one kind are compared: a serial number with a serial
+//! number, an inode with an inode. The rule, [`Identity::compare`], is a pure function over facts;
+//! `collect` finds them in the system. Facts are stored as words of 64 bits, the kind in the upper
+//! eight. Numbers that the kernel assigns at boot, such as major and minor, are no facts.
 //!
-//! A file system's UUID says nothing of the device below it: a client that formats the volume
-//! changes it. It counts for files only, where it names the file system they are in.
+//! A file system's UUID does not identify the device below it, since a client that formats the
+//! volume changes the UUID. It is used for files only, to identify the file system that contains
+//! the file.
 
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -18,43 +18,43 @@ use std::time::UNIX_EPOCH;
 
 use rustix::fs::{fstatfs, major, minor};
 
-/// Bits of a fact's value.
+/// Bits of a fact's word that hold its value.
 const VALUE_BITS: u32 = 56;
 const VALUE_MASK: u64 = (1 << VALUE_BITS) - 1;
 
-/// A kind of fact. The numbers are stored in caches.
+/// A kind of fact. The numbers are part of the cache format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum FactKind {
-    /// The number of a file's inode.
+    /// The inode number of a file.
     Inode = 1,
     /// The time at which a file was created.
     Birth = 2,
-    /// The UUID of the file system a file is in.
+    /// The UUID of the file system that contains a file.
     FileSystem = 3,
-    /// The number by which `statfs` names that file system, where it is made from its UUID.
+    /// The file system number from `statfs`, used where the file system derives it from its UUID.
     FileSystemNumber = 4,
-    /// The offset of a loop device in its file; absent if zero.
+    /// The offset of a loop device in its backing file; absent if zero.
     Offset = 5,
-    /// The device mapper's UUID of a device: LVM, encryption, multipath.
+    /// The UUID that the device mapper gives a device (LVM, encryption, multipath).
     Mapping = 16,
-    /// The UUID of a RAID of the kernel.
+    /// The UUID of a Linux software RAID.
     Raid = 17,
-    /// The world-wide name of a disk, and where a partition begins on it.
+    /// The world-wide name of a disk, combined with the start of a partition on it.
     WorldWideName = 18,
-    /// The serial number of a disk, and where a partition begins on it.
+    /// The serial number of a disk, combined with the start of a partition on it.
     Serial = 19,
-    /// The UUID in the entry of a partition table.
+    /// The UUID of a partition in the partition table.
     Partition = 20,
-    /// An image of Ceph: its cluster, its pool, its id and perhaps a snapshot.
+    /// A Ceph image: its cluster, pool, image id and snapshot, if any.
     Image = 21,
-    /// An export of an NBD server: the server's address and the export's name.
+    /// An NBD export: the server's address and the export's name.
     Export = 22,
-    /// A mirror, by the number in its halves' headers.
+    /// A mirror, by the id in the headers of its halves.
     Mirror = 23,
 }
 
-/// Kinds that only files have, in the order of [`GROUPS`].
+/// Kinds of fact that only files have, in the order of [`GROUPS`].
 const OF_FILES: [FactKind; 5] = [
     FactKind::Inode,
     FactKind::Birth,
@@ -63,8 +63,8 @@ const OF_FILES: [FactKind; 5] = [
     FactKind::Offset,
 ];
 
-/// Groups of kinds. In each, the first kind that both identities have decides; all groups must
-/// agree.
+/// Groups of kinds. In each group, the first kind that both identities have decides; all groups
+/// must agree.
 const GROUPS: [&[FactKind]; 10] = [
     &[FactKind::Mirror],
     &[FactKind::Image],
@@ -97,17 +97,17 @@ impl fmt::Display for FactKind {
     }
 }
 
-/// A property that tells a device from others, as a word of 64 bits.
+/// A property that distinguishes a device from others, encoded in 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Fact(u64);
 
 impl Fact {
-    /// A number, of which the lower 56 bits count.
+    /// Creates a fact from the lower 56 bits of a number.
     pub fn number(kind: FactKind, value: u64) -> Self {
         Self((kind as u64) << VALUE_BITS | value & VALUE_MASK)
     }
 
-    /// A text, by its checksum.
+    /// Creates a fact from the checksum of a text.
     pub fn text(kind: FactKind, text: &str) -> Self {
         Self::number(kind, crc_fast::crc64_nvme(text.as_bytes()))
     }
@@ -117,50 +117,50 @@ impl Fact {
     }
 }
 
-/// The known facts that identify a device; none, perhaps.
+/// The known facts that identify a device; there may be none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Identity(Vec<Fact>);
 
-/// The result of comparing a device with the one that was there.
+/// The result of comparing a device with the device that was used before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Likeness {
-    /// Every fact that both have agrees, and there is one.
+    /// All facts that both identities have agree, and there is at least one.
     Same,
-    /// They have no fact in common.
+    /// The identities have no fact in common.
     Unknown,
-    /// A fact differs.
+    /// A fact of this kind differs.
     Other(FactKind),
-    /// A file is compared with a disk.
+    /// One is a file, the other a disk.
     OtherClass,
 }
 
 impl Identity {
-    /// Makes an identity of facts.
+    /// Creates an identity from facts.
     pub fn of(facts: impl IntoIterator<Item = Fact>) -> Self {
         let mut facts: Vec<Fact> = facts.into_iter().collect();
         facts.sort_unstable();
         Self(facts)
     }
 
-    /// One read from a cache. Kinds that this version does not know are kept, and nothing is
-    /// compared with them.
+    /// Reads an identity that was stored in a cache. Kinds unknown to this version are kept, but
+    /// not compared.
     pub fn from_words(words: impl IntoIterator<Item = u64>) -> Self {
         Self::of(words.into_iter().map(Fact))
     }
 
-    /// The words to store.
+    /// Returns the words that represent the identity in a cache.
     pub fn words(&self) -> impl ExactSizeIterator<Item = u64> {
         self.0.iter().map(|fact| fact.0)
     }
 
-    /// The identity that version 2 of the cache's format has: the number of an inode, or one made
-    /// from several; 0 for none.
+    /// Converts an identity from version 2 of the cache format: an inode number or a hash of
+    /// several; 0 means unknown.
     pub fn from_version_2(number: u64) -> Self {
         Self::of((number != 0).then(|| Fact::number(FactKind::Inode, number)))
     }
 
-    /// The identity of members that take turns: each kind of fact that all of them have, in their
-    /// order.
+    /// Returns the identity of a stripe: for each kind of fact that all members have, a hash of
+    /// their facts in order.
     pub(crate) fn of_stripe(members: &[Identity]) -> Self {
         let [first, ..] = members else { return Self::default() };
         let combined = first.0.iter().filter_map(|fact| {
@@ -175,7 +175,7 @@ impl Identity {
         Self::of(combined)
     }
 
-    /// The identity of a mirror, whichever of its halves are there.
+    /// Returns the identity of a mirror, independent of which of its halves are present.
     pub(crate) fn of_mirror(id: &[u8; 16]) -> Self {
         Self::of([Fact::number(FactKind::Mirror, crc_fast::crc64_nvme(id))])
     }
@@ -184,13 +184,13 @@ impl Identity {
         self.0.iter().copied().find(|fact| fact.is_of(kind))
     }
 
-    /// True for the identity of a file; `None` where nothing is known.
+    /// Returns whether this is the identity of a file; `None` if no fact is known.
     fn is_of_file(&self) -> Option<bool> {
         let is = |fact: &Fact| OF_FILES.iter().any(|kind| fact.is_of(*kind));
         (!self.0.is_empty()).then(|| self.0.iter().any(is))
     }
 
-    /// Compares what was known of a device with what is found of one.
+    /// Compares this recorded identity with the one that was found now.
     pub fn compare(&self, found: &Identity) -> Likeness {
         let (Some(was_file), Some(is_file)) = (self.is_of_file(), found.is_of_file()) else {
             return Likeness::Unknown;
@@ -215,18 +215,18 @@ impl Identity {
     }
 }
 
-/// Makes one number of several, whose order counts; never 0. Identities of stripes are stored with
-/// it.
+/// Hashes several numbers, order included, into one that is never 0. The hash is part of the cache
+/// format, for identities of stripes.
 fn mix(values: impl Iterator<Item = u64>) -> u64 {
     let add = |all: u64, one: u64| (all.rotate_left(17) ^ one).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     values.fold(1, add).max(1)
 }
 
-/// Magic numbers of file systems whose number in `statfs` is made from their UUID: ext2 to 4,
-/// btrfs, f2fs, ZFS. Others make it from the number of a device, which changes.
+/// Magic numbers of file systems that derive their `statfs` number from their UUID: ext2 to 4,
+/// btrfs, f2fs, ZFS. Others derive it from a device number, which changes.
 const NUMBERED_BY_UUID: [u64; 4] = [0xEF53, 0x9123_683E, 0xF2F5_2010, 0x2FC1_2FC1];
 
-/// The most levels of loop devices that are followed.
+/// The maximum nesting of loop devices that is followed.
 const MOST_LOOPS: usize = 8;
 
 /// The folders in which the system describes block devices.
@@ -236,7 +236,7 @@ struct Places {
 }
 
 /// Collects all facts about an open file or block device, from sysfs and udev's database. A loop
-/// device is the file behind it. A fact that cannot be found out is left out.
+/// device is identified by its backing file. Facts that cannot be determined are omitted.
 pub(crate) fn identify(file: &File, is_block_device: bool) -> Identity {
     let places = Places { sysfs: "/sys".into(), udev: "/run/udev/data".into() };
     let Ok(data) = file.metadata() else { return Identity::default() };
@@ -334,14 +334,14 @@ impl Udev {
     }
 }
 
-/// The text in a file of sysfs, if there is any.
+/// Returns the text of a file in sysfs, if there is any.
 fn read(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let text = text.trim().trim_matches('\0').trim();
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// True if the name identifies a disk: disks without a name give zeros.
+/// Returns whether a disk's name identifies it; disks without a name report zeros.
 fn is_telling(name: &str) -> bool {
     name.chars().any(|letter| letter.is_ascii_alphanumeric() && letter != '0')
 }
@@ -482,7 +482,7 @@ mod collect_tests {
     use super::Likeness;
     use super::*;
 
-    /// A system with these files below `sys` and `udev`.
+    /// Creates folders like `sys` and `udev` with these files.
     fn system(files: &[(&str, &str)]) -> (tempfile::TempDir, Places) {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -494,7 +494,7 @@ mod collect_tests {
         (folder, places)
     }
 
-    /// A device with these files in sysfs, as the kernel numbers it at one boot.
+    /// Returns the identity of a device that has this number at one boot and these files in sysfs.
     fn disk(number: &str, files: &[(&str, &str)], udev: &str) -> Identity {
         let (folder, places) = system(&[(&format!("udev/b{number}"), udev)]);
         for (path, text) in files {

@@ -1,12 +1,12 @@
 //! Block devices behind one trait.
 //!
-//! A [`Device`] takes [`Operation`]s and gives back [`Completion`]s, in any order, without ever
+//! A [`Device`] takes [`Operation`]s and returns [`Completion`]s in any order, without ever
 //! blocking. One thread owns a device; a thread's devices and sockets share one [`Ring`]
-//! (io_uring), so that one wait covers them all. Devices that finish by the clock rather than by
-//! the ring (a slowed-down medium, a delayed fault) say through [`Device::next_due`] when they want
-//! to be polled next.
+//! (io_uring), so that one wait covers them all. Some devices finish by the clock rather than by
+//! the ring, such as a slowed-down medium or a delayed fault. They report through
+//! [`Device::next_due`] when to poll them next.
 //!
-//! A [`Spec`] says in text which device; it becomes a [`Source`], from which every thread opens a
+//! A [`Spec`] describes a device in text. It becomes a [`Source`], from which every thread opens a
 //! handle of its own.
 //!
 //! Bytes live in [`Slice`]s of reference-counted [`Buffer`]s cut from a [`Pool`] whose memory is

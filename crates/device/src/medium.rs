@@ -1,9 +1,9 @@
-//! Making a fast device behave like a slower medium.
+//! Imitation of a slower medium on a fast device.
 //!
-//! [`Model`] says when an operation would be done on a given [`Medium`]; it is pure and seeded, so
-//! `simulate` and the server use the same one. [`MediumDevice`] wraps a real device and holds
-//! completions back until then; the devices of several threads can share one [`SharedMedium`]. The
-//! media that can be asked for by name are real products, each with its source.
+//! [`Model`] computes when an operation would complete on a given [`Medium`]; it is pure and
+//! seeded, so `simulate` and the server share it. [`MediumDevice`] wraps a real device and delays
+//! completions until then; the devices of several threads can share one [`SharedMedium`]. The named
+//! media are real products, each with its source.
 
 use std::cell::Cell;
 use std::cmp::Reverse;
@@ -21,44 +21,45 @@ pub use model::{Direction, Interference, Medium, Model, Path, Timing};
 
 mod model;
 
-/// Latencies from here on are slept in full.
+/// The latency in nanoseconds from which the device sleeps for the whole time instead of spinning.
 const SLEEP_NS: u64 = 50_000;
-/// The longest `poll` spins, and how much earlier than due a short sleep ends.
+/// The longest time in nanoseconds that `poll` spins. A short sleep ends this much before the
+/// completion is due.
 const SPIN_NS: u64 = 12_000;
-/// The longest `poll` spins after a long sleep that ended early.
+/// The longest time in nanoseconds that `poll` spins after a long sleep that ended early.
 const SPIN_AFTER_SLEEP_NS: u64 = 4_000;
-/// Waking is asked for at most so much earlier than due.
+/// The most nanoseconds by which a wake-up is requested ahead of the due time.
 const LEAD_NS_MAX: u64 = 40_000;
-/// The divisors by which the lead follows a late and an early waking: slowly up and quickly down,
-/// since an early one costs more.
+/// The divisors of the steps by which the lead adapts: slowly up after a late wake-up, quickly down
+/// after an early one, which costs more.
 const LEAD_UP: u64 = 16;
 const LEAD_DOWN: u64 = 2;
-/// Lateness is recorded up to here.
+/// The longest lateness in nanoseconds that is recorded.
 const ERROR_NS_MAX: u64 = 10_000_000_000;
 
-/// A device slowed down to a [`Medium`].
+/// A device slowed down to the speed of a [`Medium`].
 ///
-/// The inner operation starts at once; its completion is held back until the model says it is due.
-/// Latencies from 50 µs on are slept: a thread wakes late by much the same time each, so the device
-/// learns by how much and asks to be woken earlier. For shorter ones the sleep ends a little early
-/// and `poll` spins the rest. The time spent spinning and the lateness of each completion are
-/// counted.
+/// The inner operation starts at once; its completion is delayed until the model's due time. For
+/// latencies from 50 µs on the thread sleeps. A thread wakes late by a similar time each time, so
+/// the device measures this delay and requests earlier wake-ups. For shorter latencies the sleep
+/// ends a little early and `poll` spins for the rest. The device counts the time spent spinning and
+/// records the lateness of each completion.
 ///
-/// Invariants: no completion comes before it is due. One whose inner operation was slower than the
-/// medium comes as soon as it can. Media with a bandwidth budget never spin.
+/// Invariants: no completion comes before it is due. If the inner operation was slower than the
+/// medium, its completion is reported at once. Media with a bandwidth budget never spin.
 #[derive(Debug)]
 pub struct MediumDevice<D> {
     inner: D,
     medium: SharedMedium,
     operations: Queue<Held>,
-    /// Finished inside, by due time.
+    /// Operations that the inner device has finished, by due time.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
     finished: Vec<Completion>,
     lateness: Histogram<u64>,
     spun: Duration,
-    /// The delay with which this thread wakes, as learnt.
+    /// The measured delay with which this thread wakes, in nanoseconds.
     lead_ns: u64,
-    /// The due time of the last wake-up that the caller was told, until it has come.
+    /// The due time of the last wake-up that was requested from the caller, until that wake-up.
     asked: Cell<Option<u64>>,
 }
 
@@ -66,32 +67,33 @@ pub struct MediumDevice<D> {
 struct Held {
     token: u64,
     due_ns: u64,
-    /// Worth spinning for.
+    /// True if `poll` may spin for the completion.
     short: bool,
     result: std::io::Result<()>,
 }
 
-/// The delay of completions, compared with when they were due.
+/// The lateness of completions compared with their due times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TimingError {
-    /// Completions counted.
+    /// Completions measured.
     pub completions: u64,
     /// Mean lateness.
     pub mean: Duration,
     /// Median lateness.
     pub p50: Duration,
-    /// 99th percentile.
+    /// 99th percentile of the lateness.
     pub p99: Duration,
 }
 
 impl<D: Device> MediumDevice<D> {
-    /// Slows `inner` down; the seed fixes the latencies drawn. Sets the thread's timer slack to the
-    /// least, since the kernel otherwise lets every sleep run 50 µs over.
+    /// Slows `inner` down to a medium. The seed determines the latencies. Sets the thread's timer
+    /// slack to the minimum, since the kernel otherwise lets every sleep run 50 µs over.
     pub fn new(inner: D, medium: Medium, seed: u64) -> MediumDevice<D> {
         MediumDevice::sharing(inner, SharedMedium::new(medium, seed))
     }
 
-    /// Slows `inner` down to a medium that other devices share; otherwise as [`MediumDevice::new`].
+    /// Slows `inner` down to a medium that other devices share. Otherwise it works like
+    /// [`MediumDevice::new`].
     pub fn sharing(inner: D, medium: SharedMedium) -> MediumDevice<D> {
         // SAFETY: only changes how precisely this thread's timers fire.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1) };
@@ -109,17 +111,17 @@ impl<D: Device> MediumDevice<D> {
         }
     }
 
-    /// The medium it imitates.
+    /// Returns the imitated medium.
     pub fn medium(&self) -> &Medium {
         self.medium.medium()
     }
 
-    /// The device within.
+    /// Returns the wrapped device.
     pub fn inner(&self) -> &D {
         &self.inner
     }
 
-    /// The delay of all completions so far.
+    /// Returns the lateness of all completions so far.
     pub fn timing_error(&self) -> TimingError {
         TimingError {
             completions: self.lateness.len(),
@@ -129,7 +131,7 @@ impl<D: Device> MediumDevice<D> {
         }
     }
 
-    /// Takes in what the inner device finished.
+    /// Collects the completions of the inner device.
     fn collect(&mut self) {
         self.inner.poll(&mut self.finished);
         for Completion { token: slot, result } in self.finished.drain(..) {
@@ -139,7 +141,7 @@ impl<D: Device> MediumDevice<D> {
         }
     }
 
-    /// Learns from the first look after a sleep how late this thread wakes.
+    /// Updates the wake-up lead from the lateness of the first poll after a sleep.
     fn learn(&mut self) {
         let Some(due_ns) = self.asked.take() else { return };
         let now_ns = self.medium.now_ns();
@@ -154,7 +156,8 @@ impl<D: Device> MediumDevice<D> {
         }
     }
 
-    /// Hands out what is due, and says how long until the next is.
+    /// Reports the completions that are due. Returns the nanoseconds until the next one is due, and
+    /// whether to spin for it.
     fn release(&mut self, done: &mut Vec<Completion>) -> Option<(u64, bool)> {
         while let Some(&Reverse((due_ns, slot))) = self.waiting.peek() {
             let now_ns = self.medium.now_ns();
@@ -239,9 +242,9 @@ impl<D: Device> Device for MediumDevice<D> {
 }
 
 /// A medium for several [`MediumDevice`]s to share: one set of servers, one bus, one count of
-/// writers. Clones are the same medium.
+/// writers. Clones share its state.
 ///
-/// Its time never goes back, since the clock is read under the model's lock.
+/// The time never goes back, since the clock is read under the model's lock.
 #[derive(Debug, Clone)]
 pub struct SharedMedium(Arc<Shared>);
 
@@ -253,13 +256,13 @@ struct Shared {
 }
 
 impl SharedMedium {
-    /// An idle medium; the seed fixes the latencies drawn.
+    /// Creates an idle medium. The seed determines the latencies.
     pub fn new(medium: Medium, seed: u64) -> SharedMedium {
         let model = Mutex::new(Model::new(medium.clone(), seed));
         SharedMedium(Arc::new(Shared { medium, epoch: Instant::now(), model }))
     }
 
-    /// The medium it imitates.
+    /// Returns the imitated medium.
     pub fn medium(&self) -> &Medium {
         &self.0.medium
     }
@@ -268,12 +271,11 @@ impl SharedMedium {
         self.0.epoch
     }
 
-    /// The time now.
     fn now_ns(&self) -> u64 {
         self.0.epoch.elapsed().as_nanos() as u64
     }
 
-    /// Starts an operation: when it began and when it is done.
+    /// Starts an operation. Returns its start and completion times in nanoseconds.
     fn start(&self, direction: Direction, bytes: u64) -> (u64, u64) {
         // A thread that panicked in the model left it usable: it is nothing but times.
         let mut model = self.0.model.lock().unwrap_or_else(PoisonError::into_inner);

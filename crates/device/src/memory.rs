@@ -1,13 +1,13 @@
-//! A device that is plain memory.
+//! A block device in memory.
 //!
-//! The bytes are anonymous memory, so a large device costs nothing until written. An operation is
+//! The bytes are anonymous memory, so a large device uses no memory until written. An operation is
 //! carried out when submitted and reported at the next poll. Clones share the bytes, each with its
-//! own completions: a test keeps one to look at what a server wrote, and every thread of a server
+//! own completions: a test keeps one to inspect what a server wrote, and every thread of a server
 //! has its own. Nothing survives a power cut; [`Action::Flush`] succeeds.
 //!
 //! Invariants: all access is by raw copies within `size`; no reference into the bytes exists.
-//! Threads that read and write one sector at the same time get what they would from a file opened
-//! with O_DIRECT: an unspecified mixture of old and new bytes, and nothing else.
+//! Threads that read and write one sector at the same time get what a file opened with O_DIRECT
+//! would give: an unspecified mixture of old and new bytes, and nothing else.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ use crate::source::{PreparedDevice, Source};
 use crate::spec::{DeviceSpec, Exact, Role, Setting, SpecError, Wanted, parse_size};
 use crate::system::MemoryLimit;
 
-/// A block device in memory, zero at first.
+/// A block device in memory, initially zero.
 #[derive(Debug)]
 pub struct MemoryDevice {
     bytes: Arc<Mapping>,
@@ -30,7 +30,7 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// A device of `size` zero bytes.
+    /// Creates a device of `size` zero bytes.
     ///
     /// # Panics
     /// When `size` is not a multiple of 512 or the address space has no room for it.
@@ -39,7 +39,7 @@ impl MemoryDevice {
             .unwrap_or_else(|error| panic!("cannot make a memory device of {size} bytes: {error}"))
     }
 
-    /// A device of `size` zero bytes.
+    /// Creates a device of `size` zero bytes.
     ///
     /// # Errors
     /// When `size` is not a multiple of 512 or the address space has no room for it.
@@ -57,7 +57,7 @@ impl MemoryDevice {
         Ok(MemoryDevice { bytes: Arc::new(Mapping::new(mapped)?), size, done: Vec::new() })
     }
 
-    /// Copies bytes out, past all operations.
+    /// Copies bytes out of the device directly, without an operation.
     ///
     /// # Panics
     /// When the range reaches outside the device.
@@ -67,7 +67,7 @@ impl MemoryDevice {
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) }
     }
 
-    /// Copies bytes in, past all operations.
+    /// Copies bytes into the device directly, without an operation.
     ///
     /// # Panics
     /// When the range reaches outside the device.
@@ -119,7 +119,7 @@ impl MemoryDevice {
 }
 
 impl Clone for MemoryDevice {
-    /// Shares the bytes; completions are separate.
+    /// Creates another handle to the device's bytes, with separate completions.
     fn clone(&self) -> MemoryDevice {
         MemoryDevice { bytes: Arc::clone(&self.bytes), size: self.size, done: Vec::new() }
     }
@@ -144,7 +144,7 @@ impl Device for MemoryDevice {
     }
 }
 
-/// A device in memory, before it is made.
+/// A memory device's specification, before the device is created.
 #[derive(Debug)]
 pub(crate) struct MemorySpec {
     size: u64,

@@ -1,21 +1,22 @@
-//! Where buffers come from, where they return to, and how another thread borrows them.
+//! Buffer pools: where buffers come from, where they return to, and how another thread borrows
+//! them.
 //!
 //! A [`Pool`] owns a page-aligned arena, which a ring can register with the kernel once, and cuts
 //! [`Buffer`]s out of it with a buddy allocator: blocks are powers of two from 4 KiB, and a freed
-//! block merges with its other half, so mixed sizes do not wear the arena out. When the arena is
+//! block merges with its other half, so mixed sizes do not fragment the arena. When the arena is
 //! full an allocation comes from the heap: slower, never refused. The threads of a server have a
 //! *family* of pools: one mapping, an arena for each thread.
 //!
-//! On its thread a buffer is counted without atomics. The count and what it counts (a [`Memory`])
-//! are used again for the next buffer, so that a warm pool asks the heap for nothing. Another
-//! thread gets a [`Lent`], and from that a `Buffer` with a count of its own.
+//! On its thread a buffer is reference-counted without atomics. The reference count and its content
+//! (a [`Memory`]) are reused for the next buffer, so a warm pool allocates nothing from the heap.
+//! Another thread gets a [`Lent`], and from that a `Buffer` with a count of its own.
 //!
-//! Invariants: what keeps the memory alive is an `Arc<Ground>`, one per buffer, whose other owners
-//! are exactly the loans. A home buffer whose local count is zero goes back to the buddy allocator
-//! only once `Arc::get_mut` finds no loan left; until then it waits in `on_loan`. The borrower
-//! returns a loan by dropping the `Arc`, which touches nothing else of the home thread's: the drop
-//! releases, `get_mut` acquires, and so whatever the borrower did to the memory happened before its
-//! next use. A loan also keeps the mapping, so it outlives its home thread.
+//! Invariants: an `Arc<Ground>`, one per buffer, keeps the memory alive; its other owners are
+//! exactly the loans. A home buffer whose local count is zero goes back to the buddy allocator only
+//! once `Arc::get_mut` finds no loan left; until then it waits in `on_loan`. The borrower returns a
+//! loan by dropping the `Arc`, which touches no other data of the home thread: the drop releases,
+//! `get_mut` acquires, and so all accesses of the borrower happen before the next use of the
+//! memory. A loan also keeps the mapping, so it outlives its home thread.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -29,44 +30,45 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use super::{Family, Ground, PAGE};
 
-/// The number of waiting loans one allocation looks at: more than one, so that looking outruns
-/// lending.
+/// The number of waiting loans that each allocation checks. More than one, so that loans are
+/// collected faster than they are made.
 const LOOKS: usize = 2;
 
 /// An arena of memory from which buffers are cut. Clones share the arena.
 #[derive(Clone)]
 pub struct Pool(Rc<Home>);
 
-/// A pool of a family, before its thread makes it.
+/// A pool of a family that has not yet been bound to its thread.
 #[derive(Debug)]
 pub struct Seed {
     family: Arc<Family>,
     member: usize,
 }
 
-/// The present content of a [`Pool`].
+/// The current usage of a [`Pool`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolStats {
-    /// Size of the arena.
+    /// Size of the arena in bytes.
     pub arena_bytes: usize,
     /// Bytes of the arena in use, rounded up to blocks, buffers on loan included.
     pub arena_used_bytes: usize,
-    /// The number of buffers that came from the heap since the pool was made.
+    /// The number of buffers allocated from the heap since the pool was created.
     pub fallbacks: u64,
-    /// Bytes in heap buffers now.
+    /// Bytes of heap buffers in use now.
     pub fallback_bytes: usize,
-    /// Buffers this thread is done with and another still has.
+    /// Buffers that this thread has dropped and another thread still borrows.
     pub on_loan: usize,
 }
 
-/// A buffer's memory, and its count on one thread.
+/// The memory of a buffer; an `Rc` around it counts the buffer's owners on one thread.
 struct Memory {
     start: NonNull<u8>,
     len: usize,
     place: Place,
-    /// `None` only in a borrower's spare count.
+    /// The underlying memory; `None` only in a borrower's spare entry.
     ground: Option<Arc<Ground>>,
-    /// The pool that it returns to: `None` for borrowed memory, and once the local count is zero.
+    /// The pool that the memory returns to; `None` for borrowed memory, and once the local count is
+    /// zero.
     home: Option<Rc<Home>>,
 }
 
@@ -78,13 +80,13 @@ enum Place {
 }
 
 thread_local! {
-    /// Counts of borrowed buffers that ended, for the next ones.
+    /// Reference counts of borrowed buffers that were dropped, kept for reuse.
     static SPARE: RefCell<Vec<Rc<Memory>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Pool {
-    /// A pool with an arena of `arena_bytes`, rounded up to whole pages. Memory is taken from the
-    /// system when touched.
+    /// Creates a pool with an arena of `arena_bytes`, rounded up to whole pages. The system
+    /// provides the memory when it is first touched.
     ///
     /// # Panics
     /// When the process has no address space left for the arena.
@@ -92,8 +94,8 @@ impl Pool {
         Pool::family(1, arena_bytes).remove(0).pool()
     }
 
-    /// Pools for `threads` threads, each with an arena of `arena_bytes`, rounded up to whole pages.
-    /// A ring that registers one of them knows the buffers of all.
+    /// Creates pools for `threads` threads, each with an arena of `arena_bytes`, rounded up to
+    /// whole pages. A ring that registers one of them knows the buffers of all.
     ///
     /// # Panics
     /// When the process has no address space left for the arenas.
@@ -103,7 +105,7 @@ impl Pool {
         })
     }
 
-    /// Makes pools as [`Pool::family`] does, without a panic.
+    /// Creates pools like [`Pool::family`], but returns an error instead of panicking.
     ///
     /// # Errors
     /// When the process has no address space left for the arenas.
@@ -112,8 +114,8 @@ impl Pool {
         Ok((0..threads).map(|member| Seed { family: Arc::clone(&family), member }).collect())
     }
 
-    /// A buffer of `len` bytes with unspecified (but initialised) content; from the heap when the
-    /// arena has no room.
+    /// Allocates a buffer of `len` bytes with unspecified (but initialised) content. Falls back to
+    /// the heap when the arena has no room.
     pub fn allocate(&self, len: usize) -> Buffer {
         let home = &self.0;
         let order = len.div_ceil(PAGE).next_power_of_two().trailing_zeros();
@@ -162,7 +164,7 @@ impl Pool {
         Buffer::counted(None, |_| Memory { start, len, place, ground, home: Some(Rc::clone(home)) })
     }
 
-    /// The arena's use, and how often it was not enough.
+    /// Returns the arena's usage and the number of heap fallbacks.
     pub fn stats(&self) -> PoolStats {
         PoolStats {
             arena_bytes: self.0.family.arena_bytes(),
@@ -173,7 +175,7 @@ impl Pool {
         }
     }
 
-    /// The arenas of the family, for registering them with a ring.
+    /// Returns the arenas of the family, for registering them with a ring.
     pub(crate) fn arenas(&self) -> &Family {
         &self.0.family
     }
@@ -186,7 +188,7 @@ impl fmt::Debug for Pool {
 }
 
 impl Seed {
-    /// The pool, on the thread that calls.
+    /// Creates the pool on the calling thread.
     pub fn pool(self) -> Pool {
         Pool(Rc::new(Home {
             first: self.member * self.family.arena_bytes(),
@@ -202,35 +204,35 @@ impl Seed {
     }
 }
 
-/// A piece of 4096-aligned memory. Clones share it; it returns to its pool with the last one and
+/// A range of 4096-aligned memory. Clones share it; it returns to its pool with the last clone and
 /// the last loan.
 pub struct Buffer(ManuallyDrop<Rc<Memory>>);
 
 impl Buffer {
-    /// Bytes asked for.
+    /// Returns the length in bytes, as requested at allocation.
     #[inline]
     pub fn len(&self) -> usize {
         self.0.len
     }
 
-    /// True if it holds no bytes.
+    /// Returns whether the buffer has no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.len == 0
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub(super) fn start(&self) -> NonNull<u8> {
         self.0.start
     }
 
-    /// The same memory for another thread. As with an operation in flight, whoever works on the
-    /// bytes is alone with them by agreement: touching them here until the other thread has said
-    /// that it is done gives unspecified bytes.
+    /// Lends the buffer's memory to another thread. By convention one thread at a time uses the
+    /// bytes: touching them here before the borrower has reported that it is done gives unspecified
+    /// bytes.
     pub fn lend(&self) -> Lent {
         self.lend_part(0, self.0.len)
     }
 
-    /// Lends `len` bytes from the byte `from` on.
+    /// Lends `len` bytes, starting at the byte `from`.
     pub(super) fn lend_part(&self, from: usize, len: usize) -> Lent {
         assert!(
             from <= self.0.len && len <= self.0.len - from,
@@ -243,8 +245,8 @@ impl Buffer {
         Lent { start, len, ground: Arc::clone(ground) }
     }
 
-    /// A buffer with the first count of itself, in place of `spare` if there is one; `memory` is
-    /// given what that stood on.
+    /// Creates a buffer with a count of one, reusing the allocation of `spare` if there is one.
+    /// `memory` receives the spare's `Ground`.
     fn counted(
         spare: Option<Rc<Memory>>,
         memory: impl FnOnce(Option<Arc<Ground>>) -> Memory,
@@ -311,7 +313,8 @@ pub struct Lent {
 unsafe impl Send for Lent {}
 
 impl Lent {
-    /// The buffer, on the thread that calls; the loan is returned with its last clone.
+    /// Turns the loan into a buffer on the calling thread. The loan is returned with the last
+    /// clone.
     pub fn attach(self) -> Buffer {
         let Lent { start, len, ground } = self;
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
@@ -333,11 +336,11 @@ impl fmt::Debug for Lent {
 
 const NONE: u32 = u32::MAX;
 const TAKEN: u8 = u8::MAX;
-/// Blocks have fewer than 2^32 pages.
+/// The number of block orders: a block has fewer than 2^32 pages.
 pub(super) const ORDERS: usize = 32;
 
-/// The free pages of an arena, by a buddy allocator (Knowlton, "A fast storage allocator", CACM
-/// 1965).
+/// The free pages of an arena, managed by a buddy allocator (Knowlton, "A fast storage allocator",
+/// CACM 1965).
 ///
 /// A block of order `k` is `2^k` pages that start at a multiple of `2^k`; its buddy is the block
 /// whose number differs in that one bit. Allocation splits the smallest block that is large enough;
@@ -354,7 +357,7 @@ pub(crate) struct Buddy {
 }
 
 impl Buddy {
-    /// All of `pages` free; their number need not be a power of two.
+    /// Creates an allocator with all `pages` free; their number need not be a power of two.
     pub(crate) fn new(pages: usize) -> Buddy {
         assert!(pages < NONE as usize, "an arena has fewer than 2^32 pages");
         let mut buddy = Buddy {
@@ -372,7 +375,8 @@ impl Buddy {
         buddy
     }
 
-    /// The first page of a block of `2^order` pages, if there is one.
+    /// Allocates a block of `2^order` pages and returns its first page; `None` if no such block is
+    /// free.
     pub(crate) fn allocate(&mut self, order: u32) -> Option<u32> {
         let found = (order..ORDERS as u32).find(|&o| self.heads[o as usize] != NONE)?;
         let page = self.heads[found as usize];
@@ -383,7 +387,7 @@ impl Buddy {
         Some(page)
     }
 
-    /// Takes back a block that `allocate(order)` gave out.
+    /// Frees a block that `allocate(order)` returned.
     pub(crate) fn free(&mut self, mut page: u32, mut order: u32) {
         debug_assert_eq!(self.order_of[page as usize], TAKEN, "freed twice");
         loop {
@@ -421,19 +425,20 @@ impl Buddy {
     }
 }
 
-/// The number of free blocks of each order that are kept whole for the next buffer, past the buddy
+/// The number of free blocks of each order that are cached for the next buffer, bypassing the buddy
 /// allocator.
 const KEPT: usize = 16;
 
-/// A pool's arena and its buffers, on the thread of the pool.
+/// The state of a pool on its own thread: its arena and its buffers.
 struct Home {
     family: Arc<Family>,
-    /// The offset of this pool's arena in the mapping.
+    /// Byte offset of this pool's arena in the mapping.
     first: usize,
     buddy: RefCell<Buddy>,
-    /// Buffers that ended, by order, with their blocks: the next buffer of that order.
+    /// Dropped buffers whose blocks are cached, by order, for the next buffer of that order.
     kept: RefCell<[Vec<Rc<Memory>>; ORDERS]>,
-    /// Counts of arena buffers whose blocks went back to the buddy allocator.
+    /// Reference counts of arena buffers whose blocks went back to the buddy allocator, kept for
+    /// reuse.
     spare: RefCell<Vec<Rc<Memory>>>,
     /// Buffers whose local count is zero but which a loan still holds.
     on_loan: RefCell<VecDeque<Rc<Memory>>>,
@@ -443,7 +448,7 @@ struct Home {
 }
 
 impl Home {
-    /// A buffer in a block that was kept whole.
+    /// Returns a buffer in a cached block of this order, if there is one.
     fn again(self: &Rc<Home>, order: u32, len: usize) -> Option<Buffer> {
         let mut memory = self.kept.borrow_mut().get_mut(order as usize)?.pop()?;
         self.used_bytes.set(self.used_bytes.get() + (PAGE << order));
@@ -452,7 +457,7 @@ impl Home {
         Some(Buffer(ManuallyDrop::new(memory)))
     }
 
-    /// Gives all kept blocks back to the buddy allocator, to become larger ones.
+    /// Returns all cached blocks to the buddy allocator, which merges them into larger ones.
     fn merge(&self) {
         for memory in self.kept.borrow_mut().iter_mut().flat_map(|kept| kept.drain(..)) {
             if let Place::Arena { page, order } = memory.place {
@@ -462,8 +467,8 @@ impl Home {
         }
     }
 
-    /// Looks at up to `most` buffers on loan, the longest waiting first, and takes back those that
-    /// have returned.
+    /// Checks up to `most` buffers on loan, the longest waiting first, and frees those whose loans
+    /// have ended.
     fn collect(&self, most: usize) {
         let mut on_loan = self.on_loan.borrow_mut();
         for _ in 0..most.min(on_loan.len()) {
@@ -474,7 +479,8 @@ impl Home {
         }
     }
 
-    /// Takes back a buffer that nobody here uses; gives it back if another thread still does.
+    /// Frees a buffer that this thread no longer uses. Returns the buffer if another thread still
+    /// borrows it.
     fn free(&self, mut memory: Rc<Memory>) -> Option<Rc<Memory>> {
         let (place, ground) = {
             let memory = Rc::get_mut(&mut memory).expect("nobody here uses it");
@@ -502,10 +508,10 @@ impl Home {
     }
 }
 
-/// Anonymous memory from the kernel: page-aligned, zero until written, given back on drop.
+/// Anonymous memory from the kernel: page-aligned, zero until written, unmapped on drop.
 ///
-/// Invariant: it stays mapped as long as the `Mapping` lives. All access is by raw copies, since
-/// the kernel may be writing there; no Rust reference into it exists.
+/// Invariant: the memory stays mapped as long as the `Mapping` lives. All access is by raw copies,
+/// since the kernel may be writing there; no Rust reference into it exists.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
@@ -534,8 +540,8 @@ impl Mapping {
         Ok(Mapping { start, len })
     }
 
-    /// Asks for huge pages: fewer TLB misses and fewer pages to pin. Refusal changes nothing but
-    /// speed.
+    /// Asks the kernel for huge pages: fewer TLB misses and fewer pages to pin. If the kernel
+    /// refuses, I/O is only slower.
     pub(crate) fn prefer_huge_pages(&self) {
         if self.len > 0 {
             // SAFETY: the range is this mapping's own, and the advice does not change what its
@@ -544,7 +550,7 @@ impl Mapping {
         }
     }
 
-    /// Gives the pages of a range back to the kernel; they read as zeros afterwards. Both ends are
+    /// Returns the pages of a range to the kernel; they read as zeros afterwards. Both ends are
     /// page-aligned.
     pub(crate) fn forget(&self, offset: usize, len: usize) -> io::Result<()> {
         assert!(offset + len <= self.len, "range outside the mapping");

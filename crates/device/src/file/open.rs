@@ -1,10 +1,11 @@
-//! Opening a file or block device: which one, how large, direct or not, and for us alone.
+//! Opening a file or block device: choosing the path, checking the size, testing direct I/O, and
+//! locking.
 //!
-//! Two servers on one file would destroy it, so a writer locks it for itself, and readers for
-//! readers (`lock`); a block device is also opened with O_EXCL, which a mounted one refuses. A file
-//! that is made is for its owner only: it will hold a volume's data. Whether direct I/O works is
-//! tried rather than believed: some file systems accept the flag and refuse the reads, and a last
-//! sector that is not whole may be shorter than the disk's unit.
+//! Two servers on one file would destroy it, so a writer takes an exclusive lock, and readers a
+//! shared one (`lock`). A block device is also opened with O_EXCL, which fails for a mounted one. A
+//! file that is created is readable by its owner only, since it will hold a volume's data. Direct
+//! I/O is tested by reading: some file systems accept the flag and refuse the reads, and a last
+//! partial sector may be shorter than the disk's unit.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -24,9 +25,9 @@ use crate::system::{MemoryLimit, OWNER_ONLY, patiently};
 /// Options for opening a [`FileDevice`](crate::FileDevice).
 #[derive(Debug, Clone, Default)]
 pub struct FileOptions {
-    /// The size it must have, or is made with. Needed to create.
+    /// The size that the file must have, or is created with. Required to create a file.
     pub size: Option<u64>,
-    /// Make the file, sparse, when it does not exist.
+    /// Create the file, sparse, when it does not exist.
     pub create: bool,
     /// Bypass the page cache where possible.
     pub direct: bool,
@@ -44,30 +45,30 @@ pub enum OpenError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// The kernel's answer.
+        /// The error from the kernel.
         source: io::Error,
     },
-    /// Another process (or another part of this one) uses the file.
+    /// Another process, or another part of this one, uses the file.
     #[error("{path} {}", used_by(path, by.as_deref()), path = path.display())]
     InUse {
         /// The file.
         path: PathBuf,
-        /// The path by which this process uses it already.
+        /// The path under which this process already uses the file.
         by: Option<PathBuf>,
     },
-    /// A directory, a socket, a terminal.
+    /// The path leads neither to a regular file nor to a block device.
     #[error("{path} is neither a regular file nor a block device", path = path.display())]
     WrongKind {
         /// The file.
         path: PathBuf,
     },
-    /// A file must be created but nobody said how large.
+    /// The file does not exist, and no size was given to create it with.
     #[error("{path} does not exist; give a size to create it", path = path.display())]
     SizeUnknown {
         /// The file.
         path: PathBuf,
     },
-    /// The file exists with another size.
+    /// The file exists, but its size is not the requested one.
     #[error(
         "{path} has {actual} bytes, not the {wanted} asked for; without a size it is used as it is",
         path = path.display()
@@ -75,12 +76,12 @@ pub enum OpenError {
     WrongSize {
         /// The file.
         path: PathBuf,
-        /// The size in bytes.
+        /// The file's size in bytes.
         actual: u64,
-        /// The size asked for.
+        /// The requested size in bytes.
         wanted: u64,
     },
-    /// Disks come in units of 512 bytes.
+    /// The size is not a positive multiple of 512 bytes.
     #[error(
         "{path}: a size of {size} bytes is not a positive multiple of 512",
         path = path.display()
@@ -91,15 +92,15 @@ pub enum OpenError {
         /// The size in bytes.
         size: u64,
     },
-    /// A memory device too large for the machine.
+    /// The system refused to map the memory for a memory device.
     #[error("cannot reserve memory for a device of {size} bytes: {source}")]
     Memory {
         /// The size in bytes.
         size: u64,
-        /// The kernel's answer.
+        /// The error from the kernel.
         source: io::Error,
     },
-    /// A memory device larger than the machine.
+    /// A memory device is larger than the memory available to this process.
     #[error(
         "a device of {size} bytes in memory is more than {limit} ({} bytes); give a smaller size, \
          or a file",
@@ -108,54 +109,55 @@ pub enum OpenError {
     TooMuchMemory {
         /// The size in bytes.
         size: u64,
-        /// The machine's memory, or what this process may have of it.
+        /// The machine's memory, or the limit of this process.
         limit: MemoryLimit,
     },
-    /// A stripe ends with a whole sector.
+    /// The size of a stripe, in bytes, is not a multiple of a sector.
     #[error("a stripe of {0} bytes is not a multiple of {SECTOR_BYTES}")]
     StripeUnit(u64),
-    /// The members of a stripe are too small for it.
+    /// The members of a stripe are too small for the requested size.
     #[error(
         "the stripe has room for {room} bytes, not the {wanted} asked for; its smallest member \
          limits it, in whole chunks of {chunk}"
     )]
     StripeSize {
-        /// Bytes there is room for.
+        /// The largest possible size in bytes.
         room: u64,
-        /// Bytes asked for.
+        /// The requested size in bytes.
         wanted: u64,
-        /// Bytes of a chunk.
+        /// Bytes in a chunk.
         chunk: u64,
     },
-    /// An image of Ceph could not be opened.
+    /// A Ceph image could not be opened.
     #[error(transparent)]
     Rbd(#[from] crate::rbd::RbdError),
-    /// An export of an NBD server could not be opened.
+    /// An NBD export could not be opened.
     #[error(transparent)]
     Nbd(#[from] crate::nbd::NbdError),
     /// A mirror could not be opened.
     #[error(transparent)]
     Mirror(#[from] crate::mirror::MirrorRefusal),
-    /// A memory device has the size it was specified with.
+    /// The requested size differs from the size in the memory device's specification.
     #[error("the memory device has {actual} bytes, not the {wanted} asked for")]
     WrongMemorySize {
-        /// The size in bytes.
+        /// The specified size in bytes.
         actual: u64,
-        /// The size asked for.
+        /// The requested size in bytes.
         wanted: u64,
     },
 }
 
-/// A file or block device, opened and locked once, of which every thread can have a
-/// [`FileDevice`](crate::FileDevice). Clones are the same one; the lock ends with the last clone
-/// and device.
+/// A file or block device, opened and locked once, from which each thread opens a
+/// [`FileDevice`](crate::FileDevice). Clones share it; the lock ends with the last clone and
+/// device.
 #[derive(Debug, Clone)]
 pub struct FileSource(pub(super) Arc<Opened>);
 
 #[derive(Debug)]
 pub(super) struct Opened {
     pub(super) file: File,
-    /// Bytes at the last look. No other memory depends on it, so relaxed loads and stores suffice.
+    /// Size in bytes when last measured. No other memory depends on it, so relaxed loads and stores
+    /// suffice.
     pub(super) size: AtomicU64,
     direct: bool,
     pub(super) block_device: bool,
@@ -163,7 +165,7 @@ pub(super) struct Opened {
     _locks: Locks,
 }
 
-/// Names the folder of a path where that is missing.
+/// Returns an addition to an error message that names the path's folder, if that is missing.
 fn lacks_folder(path: &Path, error: &io::Error) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty() && !folder.exists());
     match folder.filter(|_| error.kind() == io::ErrorKind::NotFound) {
@@ -172,7 +174,7 @@ fn lacks_folder(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// Names the user of a file, for people.
+/// Returns the part of an error message that names the user of a file.
 fn used_by(path: &Path, by: Option<&Path>) -> String {
     match by {
         None => "is in use by another process".to_owned(),
@@ -182,16 +184,16 @@ fn used_by(path: &Path, by: Option<&Path>) -> String {
 }
 
 impl FileSource {
-    /// Opens (or with `options.create` makes) the file at `path`, and locks it against a second
+    /// Opens the file at `path`, or creates it with `options.create`, and locks it against a second
     /// user.
     ///
     /// # Errors
-    /// Names the path and what was wrong with it.
+    /// Names the path and the reason.
     pub fn prepare(path: impl AsRef<Path>, options: &FileOptions) -> Result<FileSource, OpenError> {
         open(path.as_ref(), options).map(|opened| FileSource(Arc::new(opened)))
     }
 
-    /// Size in bytes when it was opened or last refreshed.
+    /// Returns the size in bytes when the file was opened or last refreshed.
     pub fn size_bytes(&self) -> u64 {
         self.0.size.load(Ordering::Relaxed)
     }
@@ -204,7 +206,7 @@ impl FileSource {
         &self.0.file
     }
 
-    /// Asks the kernel for the present size in bytes.
+    /// Asks the kernel for the current size in bytes.
     pub(super) fn size_now(&self) -> io::Result<u64> {
         Ok(seek(&self.0.file, SeekFrom::End(0))?)
     }
@@ -277,7 +279,7 @@ fn open(path: &Path, options: &FileOptions) -> Result<Opened, OpenError> {
     Ok(Opened { file, size, direct, block_device, path, _locks: locks })
 }
 
-/// Makes a sparse file; of two processes that try, one does.
+/// Creates a sparse file. If two processes try at once, only one creates it.
 fn create(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
     let size = options.size.ok_or_else(|| OpenError::SizeUnknown { path: path.to_owned() })?;
@@ -293,7 +295,7 @@ fn create(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     })
 }
 
-/// Sets the size of an empty file, which an interrupted creation left.
+/// Sets the size of an empty file that an interrupted creation left behind.
 fn fill(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     let failed = |what| move |source| OpenError::System { what, path: path.to_owned(), source };
     let Some(size) = options.size else { return Ok(()) };
@@ -308,7 +310,7 @@ fn fill(path: &Path, options: &FileOptions) -> Result<(), OpenError> {
     })
 }
 
-/// Converts the error of a lock that was refused.
+/// Converts the error of a failed attempt to lock.
 fn not_locked(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     move |error| match is_taken(&error) {
         true => OpenError::InUse { path: path.to_owned(), by: held_as(path) },
@@ -323,7 +325,7 @@ fn check_size(path: &Path, size: u64) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// True if the file takes direct reads of its first sector and of the odd end of its last.
+/// Returns whether the file accepts direct reads of its first sector and of its last, partial one.
 pub(super) fn direct_works(file: &File, size: u64) -> bool {
     let pool = Pool::new(0);
     let tail = size % SECTOR_BYTES;
@@ -342,11 +344,11 @@ pub(super) fn direct_works(file: &File, size: u64) -> bool {
     works(0, size.min(SECTOR_BYTES)) && (tail == 0 || works(size - tail, tail))
 }
 
-/// The first bytes of a file carry the locks by which qemu tells its processes what each does with
-/// an image. They are left out, so that `qemu-img` can read a volume that is served.
+/// The number of bytes at the start of a file that Floe leaves unlocked. There qemu's processes
+/// keep their own locks, so `qemu-img` can read a volume while it is served.
 const BYTES_OF_QEMU: u64 = 4096;
 
-/// The most levels of loop devices that are followed.
+/// The maximum nesting of loop devices that is followed.
 const MOST_LEVELS: usize = 8;
 
 /// A file that this process has open.
@@ -359,15 +361,16 @@ struct Held {
 
 static HELD: Mutex<Vec<Held>> = Mutex::new(Vec::new());
 
-/// A number for each entry of [`HELD`]; nothing else depends on it, so that relaxed operations do.
+/// The number for the next entry of [`HELD`]. No other memory depends on it, so relaxed operations
+/// suffice.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
-/// The locks of an open file or block device. Those on itself end with the file.
+/// The locks of an open file or block device. Those on the file itself end when it is closed.
 #[derive(Debug)]
 pub(super) struct Locks {
-    /// The number of the entry in [`HELD`].
+    /// The number of this file's entry in [`HELD`].
     number: u64,
-    /// The files and disks below it, locked as long as it is open.
+    /// The files and disks under a block device, locked while the device is open.
     _below: Vec<File>,
 }
 
@@ -378,15 +381,15 @@ impl Drop for Locks {
     }
 }
 
-/// Locks an open file or block device for one writer, or for readers. Waits a little for another
-/// user to end.
+/// Locks an open file or block device, exclusively for a writer or shared for readers. Waits
+/// briefly for another user to finish.
 ///
 /// `flock` locks the file as a whole. A lock on a range of bytes, owned by the open file
-/// (`F_OFD_SETLK`), tells parts of a file apart: a loop device takes it on its bytes of the file
-/// below. A file below that cannot be opened is not locked.
+/// (`F_OFD_SETLK`), separates parts of a file: a loop device takes it on its bytes of the
+/// underlying file. An underlying file that cannot be opened is not locked.
 ///
 /// # Errors
-/// One for which [`is_taken`] holds if the file is in use, or that of the system.
+/// An error for which [`is_taken`] holds if the file is in use, or the error of the system.
 pub(super) fn lock(file: &File, path: &Path, read_only: bool) -> io::Result<Locks> {
     let mut below = Vec::new();
     let attempt = || {
@@ -408,27 +411,26 @@ pub(super) fn lock(file: &File, path: &Path, read_only: bool) -> io::Result<Lock
     Ok(Locks { number, _below: below })
 }
 
-/// Locks a file as a whole, until it is closed.
+/// Locks a file as a whole, until the file is closed.
 ///
 /// # Errors
-/// As of [`lock`].
+/// An error for which [`is_taken`] holds if the file is in use, or the error of the system.
 pub(super) fn lock_briefly(file: &File) -> io::Result<()> {
     patiently(|| lock_whole(file, false), is_taken)
 }
 
-/// Returns whether an error says that another user has locked the file.
+/// Returns whether an error means that another user has locked the file.
 pub(super) fn is_taken(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::WouldBlock
 }
 
-/// Returns the path by which this process uses the file, if it does.
+/// Returns the path under which this process already uses the file, if any.
 pub(super) fn held_as(path: &Path) -> Option<PathBuf> {
     let place = Place::of(path)?;
     let held = HELD.lock().unwrap_or_else(PoisonError::into_inner);
     held.iter().find(|held| place.overlaps(&held.place)).map(|held| held.path.clone())
 }
 
-/// Locks the file as a whole.
 fn lock_whole(file: &File, read_only: bool) -> io::Result<()> {
     let how = match read_only {
         true => FlockOperation::NonBlockingLockShared,
@@ -437,7 +439,8 @@ fn lock_whole(file: &File, read_only: bool) -> io::Result<()> {
     Ok(flock(file, how)?)
 }
 
-/// Locks the files and disks below a block device. The kernel locks disks and their partitions.
+/// Locks the files and disks under a block device. A partition's disk needs no lock: the kernel
+/// excludes the two from each other.
 fn lock_below(
     number: u64,
     bytes: &Range<u64>,
@@ -475,13 +478,14 @@ fn lock_below(
     Ok(())
 }
 
-/// Locks a part of an open file, without the bytes that are qemu's, until it is closed.
+/// Locks a range of an open file, except the bytes reserved for qemu, until the file is closed.
 fn lock_part(file: &File, bytes: &Range<u64>, as_reader: bool) -> io::Result<()> {
     let bytes = bytes.start.max(BYTES_OF_QEMU)..bytes.end;
     if bytes.is_empty() { Ok(()) } else { lock_bytes(file, &bytes, as_reader) }
 }
 
-/// Locks bytes of an open file until it is closed. File systems without such locks have none.
+/// Locks bytes of an open file until the file is closed. Does nothing on file systems without range
+/// locks.
 fn lock_bytes(file: &File, bytes: &Range<u64>, as_reader: bool) -> io::Result<()> {
     // A length of 0 is all up to the end, wherever that will be.
     let length = i64::try_from(bytes.end - bytes.start).unwrap_or(0);

@@ -19,7 +19,8 @@ use crate::source::{PreparedDevice, Source};
 use crate::spec::{DeviceSpec, Exact, Setting, SpecError, Wanted};
 use crate::volatile::{Habit, VolatileDevice, VolatileDisk};
 
-/// The longest time after which an imitated volatile write cache writes out some of its content.
+/// The longest time after which an imitated volatile write cache writes some of its content to the
+/// medium.
 const RESTLESS: Duration = Duration::from_millis(20);
 
 /// A file or block device, before it is opened.
@@ -27,7 +28,7 @@ const RESTLESS: Duration = Duration::from_millis(20);
 pub(crate) struct FileSpec {
     path: PathBuf,
     size: Option<u64>,
-    /// Loses what is not flushed when the process ends.
+    /// Imitate a volatile write cache: unflushed data is lost when the process ends.
     volatile: bool,
 }
 
@@ -120,7 +121,7 @@ impl DeviceSpec for FileSpec {
 #[derive(Debug)]
 struct PreparedFile {
     file: FileSource,
-    /// The disk with a volatile write cache that it imitates.
+    /// The imitated disk with a volatile write cache, if one is configured.
     disk: Option<VolatileDisk>,
 }
 

@@ -1,17 +1,17 @@
-//! When an operation on a medium is done.
+//! A model that computes when an operation on a storage medium completes.
 //!
 //! A medium is a few servers behind a bus. An operation waits for a free server (queue depth),
 //! keeps it for a log-normal latency, and moves its bytes over a bus that it shares with the other
-//! operations of its direction; it is done when both are. While others write, reads get less of the
+//! operations of its direction. It is done when both are. While others write, reads get less of the
 //! bus and wait longer: *write interference*, a table measured in "Writes Hurt" (NVCache), whose
 //! figure for eight readers on Optane is 12 GB/s alone, 3.4 with one writer, 0.8 with eight.
 //!
 //! Memory-like media answer faster than any timer: they have only the bus, as a token bucket that
 //! lets short bursts through at once.
 //!
-//! Invariants: no clock and no hidden state: the same seed and calls give the same answers; a
-//! larger operation in the same place is never done earlier; over any long run a direction's bytes
-//! stay within its bandwidth.
+//! Invariants: there is no clock and no hidden state, so equal seeds and calls give equal answers.
+//! A larger operation in the same position never completes earlier. Over any long run a direction's
+//! bytes stay within its bandwidth.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,12 +25,13 @@ use crate::device::Action;
 
 /// Standard deviations from the median to the 99th percentile of a normal distribution.
 const P99_DEVIATIONS: f64 = 2.326_347_9;
-/// Samples further out than this are cut off, which keeps one wild draw from stopping a run.
+/// The number of standard deviations at which latency samples are cut off, so that one outlier does
+/// not stall a run.
 const DEVIATIONS_MAX: f64 = 4.0;
-/// The time by which a token bucket may run ahead of the clock.
+/// The time in nanoseconds by which a token bucket may run ahead of the clock.
 const BURST_NS: f64 = 100_000.0;
 
-/// The direction of an operation.
+/// The direction of an operation's data transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// Data from the medium.
@@ -42,7 +43,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The direction of an action, and the bytes it moves.
+    /// Returns the direction of an action, and the number of bytes transferred.
     pub fn of(action: &Action) -> (Direction, u64) {
         match action {
             Action::Read(into) => (Direction::Read, into.len() as u64),
@@ -54,21 +55,21 @@ impl Direction {
     }
 }
 
-/// Latency and throughput of reads or of writes.
+/// Latency and throughput of one direction: reads or writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Path {
-    /// Median latency of an operation of 4 KiB on an idle medium.
+    /// Median latency of a 4 KiB operation on an idle medium, in nanoseconds.
     pub median_ns: f64,
-    /// 99th percentile of the same.
+    /// 99th percentile of the latency of a 4 KiB operation on an idle medium, in nanoseconds.
     pub p99_ns: f64,
-    /// Bytes per second of all operations together.
+    /// Total throughput in bytes per second.
     pub bytes_per_second: f64,
-    /// Operations per second of all together, where that is limited by other things than depth and
-    /// latency.
+    /// Limit on the total operations per second, beyond the limit that queue depth and latency
+    /// imply.
     pub operations_per_second: f64,
 }
 
-/// The share of their speed that reads keep while `writers` writes are in flight.
+/// The slowdown of reads while `writers` writes are in flight.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interference {
     /// Concurrent writes.
@@ -79,29 +80,29 @@ pub struct Interference {
     pub read_latency: f64,
 }
 
-/// The timing of completions.
+/// The way in which the model times completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Timing {
     /// Each operation has its own latency.
     Latency,
-    /// Only bandwidth is kept, by a token bucket; latencies are below what a timer can do.
+    /// Only bandwidth is limited, by a token bucket; latencies are below the resolution of a timer.
     Budget,
 }
 
-/// A kind of storage.
+/// A kind of storage with its performance parameters.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Medium {
-    /// The name it is asked for by.
+    /// The name used in device specifications.
     pub name: &'static str,
     /// The description in help texts.
     pub description: &'static str,
-    /// Reads.
+    /// Performance of reads.
     pub read: Path,
-    /// Writes.
+    /// Performance of writes.
     pub write: Path,
-    /// Latency of a flush once the writes before it are done.
+    /// Latency of a flush in nanoseconds, once the writes before it are done.
     pub flush_ns: f64,
-    /// Operations it works on at the same time.
+    /// Operations that the medium works on at a time.
     pub servers: u32,
     /// True if reads and writes share one bus.
     pub half_duplex: bool,
@@ -112,7 +113,7 @@ pub struct Medium {
 }
 
 impl Medium {
-    /// Sets the operations and the bytes that each direction does in a second.
+    /// Limits the operations and the bytes per second of each direction.
     pub fn limit(&mut self, operations: Option<u64>, bytes: Option<u64>) {
         for path in [&mut self.read, &mut self.write] {
             path.operations_per_second =
@@ -121,7 +122,8 @@ impl Medium {
         }
     }
 
-    /// Returns the limits that set it apart from another, as [`limit`](Self::limit) takes them.
+    /// Returns the limits in which this medium differs from another, as arguments for
+    /// [`limit`](Self::limit).
     pub fn limits_beside(&self, other: &Medium) -> (Option<u64>, Option<u64>) {
         let differs = |of: fn(&Path) -> f64| {
             let same = of(&self.read) == of(&other.read) && of(&self.write) == of(&other.write);
@@ -130,7 +132,8 @@ impl Medium {
         (differs(|path| path.operations_per_second), differs(|path| path.bytes_per_second))
     }
 
-    /// Reads keep this with `writers` writes in flight: the table, geometrically interpolated.
+    /// Returns the slowdown of reads with `writers` writes in flight, geometrically interpolated
+    /// from the table.
     pub fn interference_of(&self, writers: usize) -> Interference {
         let alone = Interference { writers: 0, read_throughput: 1.0, read_latency: 1.0 };
         let writers = u32::try_from(writers).unwrap_or(u32::MAX);
@@ -160,18 +163,19 @@ impl Medium {
 pub struct Model {
     medium: Medium,
     random: SmallRng,
-    /// Times at which the servers are free again.
+    /// Times in nanoseconds at which the servers become free.
     servers: BinaryHeap<Reverse<u64>>,
-    /// Times at which the bus of each direction is free; one for both where half-duplex.
+    /// Times at which the bus of each direction becomes free; half-duplex media use one entry for
+    /// both.
     bus_free_ns: [f64; 2],
-    /// Until when each write under way disturbs reads.
+    /// Times until which each write in progress slows down reads.
     writers: BinaryHeap<Reverse<u64>>,
-    /// The time at which all writes submitted so far are done.
+    /// The time at which all writes submitted so far complete.
     writes_done_ns: u64,
 }
 
 impl Model {
-    /// An idle device; the seed fixes every latency it will draw.
+    /// Creates an idle device. The seed determines all latencies.
     pub fn new(medium: Medium, seed: u64) -> Model {
         let servers = (0..medium.servers.max(1)).map(|_| Reverse(0)).collect();
         Model {
@@ -184,12 +188,12 @@ impl Model {
         }
     }
 
-    /// The medium it models.
+    /// Returns the medium that is modelled.
     pub fn medium(&self) -> &Medium {
         &self.medium
     }
 
-    /// Writes under way at `now_ns`.
+    /// Returns the number of writes in progress at `now_ns`.
     pub fn writers(&mut self, now_ns: u64) -> usize {
         while self.writers.peek().is_some_and(|&Reverse(until)| until <= now_ns) {
             self.writers.pop();
@@ -197,7 +201,8 @@ impl Model {
         self.writers.len()
     }
 
-    /// Starts an operation at `now_ns`, which never goes back, and says when it is done.
+    /// Starts an operation at `now_ns`, which never decreases, and returns its completion time in
+    /// nanoseconds.
     pub fn start(&mut self, now_ns: u64, direction: Direction, bytes: u64) -> u64 {
         let writers = self.writers(now_ns);
         let draw: f64 = self.random.sample(StandardNormal);
@@ -233,8 +238,8 @@ impl Model {
         }
     }
 
-    /// Puts an operation on the servers and the bus. `rest_ns` is the time its bytes past the first
-    /// sector take.
+    /// Schedules an operation on the servers and the bus. `rest_ns` is the time for its bytes after
+    /// the first sector.
     fn transfer(
         &mut self,
         now_ns: u64,
@@ -281,12 +286,13 @@ impl Path {
         self.median_ns * (self.sigma() * deviations).exp()
     }
 
-    /// The part of a large operation's latency that its size adds.
+    /// Returns the latency in nanoseconds that an operation's size adds to that of a 4 KiB
+    /// operation.
     fn rest_ns(&self, bytes: u64) -> f64 {
         bytes.saturating_sub(SECTOR_BYTES) as f64 / self.bytes_per_second * 1e9
     }
 
-    /// The time for which an operation keeps the bus.
+    /// Returns the time in nanoseconds for which an operation occupies the bus.
     fn bus_ns(&self, bytes: u64) -> f64 {
         (bytes as f64 / self.bytes_per_second).max(1.0 / self.operations_per_second) * 1e9
     }
@@ -440,17 +446,17 @@ const CLOUD: Medium = Medium {
 const ALL: [Medium; 7] = [DRAM, PMEM, OPTANE, NVME, SATA_SSD, HDD, CLOUD];
 
 impl Medium {
-    /// The medium called `name`.
+    /// Returns the medium called `name`.
     pub fn named(name: &str) -> Option<Medium> {
         ALL.into_iter().find(|medium| medium.name == name)
     }
 
-    /// All media, fastest first.
+    /// Returns all media, fastest first.
     pub fn all() -> impl Iterator<Item = Medium> {
         ALL.into_iter()
     }
 
-    /// The names of all media, `dram, pmem, …`, for errors and help.
+    /// Returns the names of all media, `dram, pmem, …`, for errors and help.
     pub fn names() -> String {
         ALL.map(|medium| medium.name).join(", ")
     }
