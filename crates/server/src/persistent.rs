@@ -1,8 +1,8 @@
-//! Persistent caches: opens them for serving, and checks, repairs or empties them without a server.
+//! Persistent caches: opens them for serving, and checks, repairs or drains them without a server.
 //!
-//! A cache belongs to the volumes it was used with. [`examine`] compares its superblock with the
-//! given volumes (`validate_volumes`). It makes a new cache, opens the old one, or refuses with a
-//! reason and without a change. Steps that would or could lose data need the user's [`ForceFlags`].
+//! A cache belongs to the volumes with which it was used. [`examine`] compares its superblock with
+//! the given volumes (`validate_volumes`). It makes a new cache, opens the old one, or refuses with
+//! a reason and without a change. Steps that lose or may lose data need the user's [`ForceFlags`].
 //! While a server runs, its `SuperblockWriter` records the volumes in the superblock, and at the
 //! end the clean shutdown.
 
@@ -49,30 +49,30 @@ pub(crate) use guard::guarded;
 pub(crate) use peer_tiers::{missing, without};
 pub(crate) use superblock_writer::{SuperblockWriter, random_stack};
 
-/// A cache that can begin a session, and on whose device nothing was changed yet.
+/// A cache that can begin a session. Nothing on its device has been changed yet.
 pub(crate) struct Ready {
     source: Arc<dyn DeviceSource>,
     cache: Disk,
     found: Examined,
-    /// The cache that a new one replaces.
+    /// Id of the cache that a new one replaces.
     replaces: Option<[u8; 16]>,
-    /// The names of the volumes' devices.
+    /// Maps names of volumes to names of their backing devices.
     backings: BTreeMap<String, String>,
     options: OpenOptions,
     took: Duration,
 }
 
-/// The cache to begin a session with.
+/// The cache with which a session can begin: an existing one with its volume entries, or a new one.
 enum Examined {
     Kept(Box<KeptCache>, Vec<Known>),
     New(NewCache),
 }
 
-/// Examines the cache on a device for a session of these volumes, and changes nothing. `progress`
-/// receives the bytes read so far and their total.
+/// Examines the cache on a device for a session of these volumes, without changing anything.
+/// `progress` receives the bytes read so far and their total.
 ///
 /// # Errors
-/// When the user has to decide something first, or something fails.
+/// When the user has to decide something first, or a device fails.
 pub(crate) fn examine(
     source: &Arc<dyn DeviceSource>,
     volumes: &[Volume],
@@ -128,7 +128,7 @@ pub(crate) fn examine(
 }
 
 impl Ready {
-    /// Makes the cache, if it is a new one, and begins the session.
+    /// Begins the session; makes the cache first if it is a new one.
     ///
     /// # Errors
     /// When the device fails.
@@ -157,15 +157,15 @@ impl Ready {
     }
 }
 
-/// The note on a cache.
+/// The state directory's record of a cache.
 struct Before {
     judged: Judged,
-    /// Volumes that were served without it since.
+    /// Names of volumes that were served without the cache since its last session.
     without: Vec<String>,
 }
 
-/// Compares a cache with its note. Applies a note that requests went past the cache, in the state
-/// directory or in a peer tier: its device did not take that record, and the note is as good.
+/// Compares a cache with its note in the state directory. Applies a record of a bypass, from the
+/// note or from a peer tier, that the cache device itself has refused.
 fn noted(found: Found, state: Option<&StateDir>, by_peers: Option<bool>) -> (Found, Before) {
     let mut before = Before { judged: Judged::Current, without: Vec::new() };
     let mut kept = match found {
@@ -204,8 +204,8 @@ fn noted(found: Found, state: Option<&StateDir>, by_peers: Option<bool>) -> (Fou
     (Found::Cache(kept), before)
 }
 
-/// Opens the backing devices and flushes them: recovery relies on data written to them earlier,
-/// which must not be lost later.
+/// Opens the backing devices and flushes the writable ones. Recovery relies on data written to them
+/// earlier, which must not be lost later.
 fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, StartError> {
     let candidate = |volume: &'_ Volume| -> Result<_, StartError> {
         let mut disk = Disk::open(&volume.backing)?;
@@ -222,7 +222,7 @@ fn candidates(volumes: &[Volume]) -> Result<Vec<Candidate<'_>>, StartError> {
     volumes.iter().map(|volume| Ok(Candidate { volume, disk: candidate(volume)? })).collect()
 }
 
-/// Returns the cache to open; `None` when a new one is to be made.
+/// Returns the existing cache to open, or `None` if a new one is to be made.
 fn replacement(
     found: Found,
     cache: &mut Disk,
@@ -268,7 +268,7 @@ fn replacement(
     Ok(None)
 }
 
-/// Refuses an old copy of the cache, and one of which nothing tells whether its dirty data was
+/// Refuses an old copy of the cache, and a bypassed cache whose dirty data may or may not have been
 /// written back. Returns [`Difference::Old`] if the user accepts it.
 fn old_copy(
     kept: &KeptCache,
@@ -297,7 +297,8 @@ fn all_dirty_bytes(kept: &KeptCache) -> u64 {
     kept.superblock().volumes.iter().map(|volume| kept.dirty_bytes(volume.id)).sum()
 }
 
-/// Compares the cache's layout with the options.
+/// Fails if the options ask for block sizes, shards or threads that the existing cache does not
+/// allow.
 fn check_layout(kept: &KeptCache, options: &OpenOptions) -> Result<(), Refusal> {
     let layout = &kept.superblock().layout;
     if let Some(asked) = &options.sizes
@@ -319,7 +320,7 @@ fn check_layout(kept: &KeptCache, options: &OpenOptions) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// Begins a session on the cache and builds its parts.
+/// Begins a session on the cache and divides it into a part for each thread.
 fn begin(
     source: &Arc<dyn DeviceSource>,
     mut cache: Disk,
@@ -386,11 +387,10 @@ fn begin(
     })
 }
 
-/// Stores calibration results in the cache on a device, for later servers. Nothing else of it
-/// changes.
+/// Stores calibration results in the superblock of the cache on a device, for later servers.
 ///
 /// # Errors
-/// When there is no cache, it cannot be read, or the device fails.
+/// When the device has no cache, the cache cannot be read, or the device fails.
 pub fn note_calibration(
     source: &Arc<dyn DeviceSource>,
     calibrated: Calibrated,
@@ -402,29 +402,29 @@ pub fn note_calibration(
     Ok(disk.with_io(|io| write_superblock(io, &mut superblock))?)
 }
 
-/// The options for opening a cache.
+/// Options for opening or making a persistent cache.
 #[derive(Debug, Clone)]
 pub struct OpenOptions {
-    /// The block sizes; `None` accepts those of an existing cache.
+    /// Block sizes; `None` accepts those of an existing cache.
     pub sizes: Option<BlockSizes>,
-    /// The number of shards; `None` accepts that of an existing cache.
+    /// Number of shards; `None` accepts that of an existing cache.
     pub shards: Option<u64>,
-    /// The number of shards of a new cache.
+    /// Number of shards of a new cache.
     pub new_shards: u64,
-    /// The configuration in which it is served, with the device bytes that a new cache may take.
+    /// Configuration for serving the cache, with the bytes of the device that a new cache may use.
     pub config: Config,
-    /// The number of threads that share it.
+    /// Number of threads that share the cache.
     pub threads: usize,
     /// Use fewer threads if the cache has fewer shards.
     pub fewer_threads: bool,
-    /// The facts about the tier that its peers have, from [`check_peers()`](check_peers()).
+    /// Facts about the tier from its peers' superblocks, by [`check_peers()`](check_peers()).
     pub peered: Peered,
-    /// The cache joins a running server: its content of the volumes may be old by now.
+    /// Whether the tier is attached to a running server: its content may be old by now.
     pub joins: bool,
-    /// No persistent tier is below it.
+    /// Whether no persistent tier is below.
     pub lowest: bool,
     /// The state directory, by which an old copy of the cache is detected.
     pub state: Option<StateDir>,
-    /// The user's permissions.
+    /// The user's permissions to lose or overwrite data.
     pub force: ForceFlags,
 }

@@ -14,13 +14,14 @@ use crate::volume::DeviceSource;
 pub struct Checked {
     /// The state of the superblocks and journals.
     pub report: Report,
-    /// Data whose checksum does not match, for whatever reason, and dirty data that cannot be read.
-    /// The check reads data only where all journals are intact.
+    /// Data with a wrong checksum, for whatever reason, and dirty data that cannot be read. Empty
+    /// unless all journals are intact, because the check reads data only then.
     pub rotten: Vec<Rotten>,
-    /// Runs of volumes of which only the cache had the data, and that are lost. Where a journal is
-    /// damaged, the runs that a repair gives up. [`spoiled`](Self::spoiled) data is among them.
+    /// Sectors of volumes whose newest data only the cache had, and that are lost. Where a journal
+    /// is damaged, they are the sectors that a repair gives up. Includes [`spoiled`](Self::spoiled)
+    /// data.
     pub lost: Vec<(VolumeId, Sectors)>,
-    /// Damage of single halves of a mirror, where another half is intact.
+    /// Ranges that are damaged in one half of a mirror and intact in another.
     pub wrong_copies: Vec<WrongCopy>,
 }
 
@@ -32,32 +33,32 @@ impl Checked {
             || self.rotten.iter().any(|rotten| !rotten.doubted)
     }
 
-    /// Returns whether a repair of the journals loses anything.
+    /// Returns whether a repair of the journals would lose data.
     pub fn gives_up(&self) -> bool {
         let mut salvages = self.report.shards.iter().filter_map(|shard| shard.salvage.as_ref());
         salvages.any(|salvage| !salvage.gone.is_empty())
     }
 
-    /// Returns the clean copies that have rotted. Copies that a crash may have left half
-    /// overwritten are not among them: the cache never uses them.
+    /// Returns the clean data whose checksum is wrong. Leaves out data that a crash may have left
+    /// half overwritten: the cache never uses it.
     pub fn rotted(&self) -> impl Iterator<Item = &Rotten> {
         self.rotten.iter().filter(|rotten| !rotten.doubted && !rotten.dirty)
     }
 
-    /// Returns the dirty data that is not what was stored, or cannot be read: no repair brings it
-    /// back.
+    /// Returns the dirty data that is not as it was stored or cannot be read. No repair restores
+    /// it.
     pub fn spoiled(&self) -> impl Iterator<Item = &Rotten> {
         self.rotten.iter().filter(|rotten| rotten.dirty)
     }
 
-    /// Returns the number of clean copies that a crash may have left half overwritten.
+    /// Returns the number of runs of clean data that a crash may have left half overwritten.
     pub fn half_overwritten(&self) -> usize {
         self.rotten.iter().filter(|rotten| rotten.doubted).count()
     }
 }
 
-/// Reads the whole cache and changes nothing. `progress` receives the current step, the bytes read
-/// so far, and their total.
+/// Reads the whole cache on a device, without changing anything, and returns the damage found.
+/// `progress` receives the current step, the bytes read so far, and their total.
 ///
 /// # Errors
 /// When the device fails.
@@ -91,7 +92,7 @@ pub fn check(
     Ok(Checked { report, rotten, lost, wrong_copies: joined(wrong_copies) })
 }
 
-/// Joins ranges of a copy that follow each other.
+/// Merges adjacent and overlapping damaged ranges of the same mirror half.
 fn joined(mut found: Vec<WrongCopy>) -> Vec<WrongCopy> {
     found.sort_unstable_by_key(|it| (it.copy, it.offset));
     let mut joined: Vec<WrongCopy> = Vec::new();
@@ -106,11 +107,11 @@ fn joined(mut found: Vec<WrongCopy>) -> Vec<WrongCopy> {
     joined
 }
 
-/// Repairs the damage that `checked` found, as far as possible.
+/// Repairs the damage in `checked` as far as possible, and returns whether none is left.
 ///
-/// It rewrites a damaged copy of the superblock from the other copy and forgets rotten copies of
-/// data that the volumes have. It rewrites damaged journals from their trustworthy parts:
-/// [`Checked::lost`] is lost then, and reads as errors. Returns whether that was all the damage.
+/// Rewrites a damaged copy of the superblock from the other copy. Forgets rotten clean data.
+/// Rewrites damaged journals from their trustworthy parts: [`Checked::lost`] is lost then, and
+/// reads of it fail.
 ///
 /// # Errors
 /// When the device fails.

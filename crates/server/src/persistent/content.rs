@@ -1,11 +1,12 @@
-//! The content of a cache device, before it is used, and the user's permissions to overwrite it.
+//! Identifies the content of a cache device before the device is used, and defines the user's
+//! permissions to overwrite it.
 //!
-//! Volatile caches on a file or disk: decides whether one may be made there, and writes the marker
-//! by which the next server recognises its remains.
+//! For a volatile cache on a file or disk, it decides whether the device may be used. It then
+//! writes the marker by which the next server recognises the remains of that cache.
 //!
-//! A volatile cache may leave any content, often that of the volume's own file system. So its data
-//! begins after a *marker* in the place of partition tables and file system headers: writing one of
-//! those removes the marker.
+//! A volatile cache may leave any content on the device, often that of a volume's own file system.
+//! Its data therefore begins after a *marker* in the place of partition tables and file system
+//! headers. Creating a partition table or a file system there removes the marker.
 
 use std::sync::Arc;
 
@@ -15,33 +16,36 @@ use super::disk::Disk;
 use super::error::{Refusal, StartError};
 use crate::volume::DeviceSource;
 
-/// File systems, partition tables, RAID and LVM have their signatures within these ends.
+/// Bytes at the start of a device that must be zero for it to count as empty. File systems,
+/// partition tables, RAID and LVM have their signatures within the first `FIRST_BYTES` and last
+/// `LAST_BYTES`.
 const FIRST_BYTES: u64 = 1 << 20;
 const LAST_BYTES: u64 = 64 << 10;
 
-/// The magic number of each superblock copy, and its positions.
+/// The magic number of a superblock copy. The copies have it at the byte offsets `MAGIC_AT`.
 const MAGIC: &[u8] = b"FloeBlk\n";
 const MAGIC_AT: [usize; 2] = [8, (32 << 10) + 8];
 
 /// The user's permissions to lose or overwrite data.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ForceFlags {
-    /// Make a new cache, whatever is on the device.
+    /// Makes a new cache, whatever is on the cache device.
     pub initialise: bool,
-    /// Lose dirty data of the cache that cannot be kept.
+    /// Discards dirty data of the cache where it would otherwise prevent a start.
     pub discard_dirty: bool,
-    /// Use backing devices that are not as the cache knows them.
+    /// Accepts backing devices that differ from their description in the cache.
     pub accept_backing: bool,
-    /// Keep the cache's dirty data of such devices.
+    /// Keeps the dirty data of volumes whose backing device differs, and so may overwrite newer
+    /// data there.
     pub keep_dirty: bool,
 }
 
 /// The content of a device that is about to be overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Holds {
-    /// Nothing visible: zeros in the places of file system signatures and partition tables.
+    /// Nothing visible: zeros where file systems and partition tables have their signatures.
     Nothing,
-    /// Data that is not a cache's.
+    /// Data that is not a cache of Floe's.
     Data,
     /// A persistent cache, usable or not.
     Cache,
@@ -49,16 +53,18 @@ pub enum Holds {
 
 /// The content of a cache device.
 pub(super) enum Found {
-    /// Zeros in all places that matter.
+    /// No cache and no foreign data: the places of signatures hold zeros, or the remains of a cache
+    /// that may be overwritten.
     Nothing,
     Foreign,
     Cache(Box<KeptCache>),
-    /// A cache of which nothing is valid any more.
+    /// A retired cache: its journal has failed, and nothing in it is valid any more.
     Retired,
     Unreadable(StoreError),
 }
 
-/// Identifies the content of a cache device.
+/// Identifies the content of a cache device, and opens a persistent cache found there. `progress`
+/// receives the bytes read so far and their total.
 pub(super) fn look(
     io: &mut Io<'_>,
     progress: &mut dyn FnMut(u64, u64),
@@ -88,10 +94,10 @@ pub(super) fn look(
     })
 }
 
-/// Refuses a device with a persistent cache, which a volatile one would overwrite.
+/// Fails if the device has a persistent cache, which a volatile cache would overwrite.
 ///
 /// # Errors
-/// When there is one, or the device fails.
+/// When a persistent cache is found, or the device fails.
 pub fn refuse_kept(source: &Arc<dyn DeviceSource>) -> Result<(), StartError> {
     let mut cache = Disk::open(source)?;
     let report = cache.with_io(|io| scan(io, &mut |_, _| {}))?;
@@ -116,7 +122,8 @@ pub fn holds(source: &Arc<dyn DeviceSource>) -> Result<Holds, StartError> {
     })
 }
 
-/// Length of the marker's area, which also covers both superblock copies of a persistent cache.
+/// Bytes reserved for the marker. The area covers both superblock copies of a persistent cache,
+/// too.
 pub(super) const MARK_BYTES: usize = 64 << 10;
 
 const VOLATILE_MAGIC: &[u8; 8] = b"FloeVol\n";
@@ -127,7 +134,7 @@ pub(super) fn is_marked(first: &[u8]) -> bool {
     first.get(..SECTOR_BYTES as usize).is_some_and(|first| first == &mark[..first.len()])
 }
 
-/// Returns the marker's sector, all of which counts, followed by zeros.
+/// Returns the marker, a sector with a checksum, followed by zeros up to [`MARK_BYTES`].
 pub(super) fn mark() -> Vec<u8> {
     let mut bytes = vec![0; MARK_BYTES];
     bytes[8..16].copy_from_slice(VOLATILE_MAGIC);
@@ -136,13 +143,13 @@ pub(super) fn mark() -> Vec<u8> {
     bytes
 }
 
-/// Returns the byte at which the data of a volatile cache begins on a file or disk. The largest
-/// block keeps its alignment.
+/// Returns the byte offset at which the data of a volatile cache begins on a file or disk. Keeps
+/// the largest block aligned.
 pub fn volatile_data_start(sizes: &BlockSizes) -> u64 {
     (sizes.largest() * SECTOR_BYTES).max(MARK_BYTES as u64)
 }
 
-/// Marks a device as that of a volatile cache.
+/// Writes the marker of a volatile cache to a device.
 ///
 /// # Errors
 /// When the device holds a persistent cache, or foreign data that the user has not allowed to
@@ -155,11 +162,11 @@ pub fn claim(source: &Arc<dyn DeviceSource>, force: ForceFlags) -> Result<(), St
     Ok(disk.with_io(|io| io.write_durably(0, &mark()))?)
 }
 
-/// Tests whether a device may become that of a volatile cache.
+/// Tests whether a volatile cache may use a device.
 ///
 /// # Errors
-/// When it holds a persistent cache, or foreign data that the user has not allowed to overwrite, or
-/// fails.
+/// When the device holds a persistent cache or fails, or holds foreign data that the user has not
+/// allowed to overwrite.
 pub(crate) fn may_claim(
     source: &Arc<dyn DeviceSource>,
     force: ForceFlags,
@@ -172,11 +179,11 @@ pub(crate) fn may_claim(
     Ok(())
 }
 
-/// Tests the device of a volatile cache whose data begins at `data_start`: reads it, and writes the
-/// marker where there is room.
+/// Tests the device of a volatile cache by writing the marker, if `data_start` leaves room for it,
+/// and reading the first sector of data.
 ///
 /// # Errors
-/// As the device says.
+/// When the device fails.
 pub(crate) fn try_volatile(
     source: &Arc<dyn DeviceSource>,
     data_start: u64,

@@ -1,5 +1,5 @@
-//! A device on a ring of its own, used by one thread that waits for each operation. It serves I/O
-//! before a server starts, after it has ended, and rarely in between.
+//! A device for blocking I/O, with a ring of its own and used by one thread. It serves before a
+//! server starts, after the server has ended, and rarely in between.
 
 use std::io;
 use std::ops::Range;
@@ -11,10 +11,11 @@ use floe_device::{Action, Device, OpenError, Operation, Pool, Ring, RingError, S
 
 use crate::volume::DeviceSource;
 
-/// Submissions its ring takes at a time: more than [`Io`] has in flight.
+/// Submission queue entries of the ring, more than [`Io`] has in flight.
 const RING_ENTRIES: u32 = 64;
 
-/// Devices that imitate a medium do not wake the ring when an operation becomes due.
+/// Longest wait between two polls of a device. Simulated media do not wake the ring when an
+/// operation becomes due.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
 /// An error while opening a device for blocking use.
@@ -23,12 +24,12 @@ pub enum DiskError {
     /// The device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// There is no ring for it.
+    /// The io_uring for the device cannot be created.
     #[error(transparent)]
     Ring(#[from] RingError),
 }
 
-/// A device with its ring and buffer pool.
+/// A device opened for blocking I/O, with its ring and buffer pool.
 pub struct Disk {
     // Before the ring it is on.
     pub(super) device: Box<dyn Device>,
@@ -40,31 +41,31 @@ impl Disk {
     /// Opens the device.
     ///
     /// # Errors
-    /// When the ring cannot be made or the device cannot be opened.
+    /// When the ring cannot be created or the device cannot be opened.
     pub fn open(source: &Arc<dyn DeviceSource>) -> Result<Self, DiskError> {
         let (ring, pool) = (Ring::new(RING_ENTRIES)?, Pool::new(0));
         Ok(Self { device: source.open(&ring, &pool)?, ring, pool })
     }
 
-    /// Runs `act` with access to the cache on the device.
+    /// Calls `act` with the interface for blocking I/O through which caches are read and written.
     pub fn with_io<T>(&mut self, act: impl FnOnce(&mut Io<'_>) -> T) -> T {
         let Self { device, ring, pool } = self;
         let mut wait = || ring.wait(Some(LONGEST_WAIT)).map(drop);
         act(&mut Io { device, pool, wait: &mut wait })
     }
 
-    /// Makes everything written so far survive a power cut.
+    /// Flushes the device: all completed writes survive a power cut.
     ///
     /// # Errors
-    /// As the device says.
+    /// When the device fails.
     pub fn flush(&mut self) -> io::Result<()> {
         self.run(0, Action::Flush)
     }
 
-    /// Reads a range that begins with a sector.
+    /// Reads a range of bytes that starts at a sector boundary.
     ///
     /// # Errors
-    /// As the device says.
+    /// When the device fails.
     pub(super) fn read(&mut self, range: Range<u64>) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; (range.end - range.start) as usize];
         let into = self.pool.allocate(bytes.len()).slice(0..bytes.len());
@@ -73,8 +74,8 @@ impl Disk {
         Ok(bytes)
     }
 
-    /// Reads the first `first` bytes and the last `last` bytes, rounded to a whole sector. The two
-    /// ranges are cut where the device is shorter and never overlap.
+    /// Reads about `first` bytes at the start of the device and `last` bytes at its end, the latter
+    /// rounded up to a whole sector. On a short device the ranges are cut and never overlap.
     pub(super) fn ends(&mut self, first: u64, last: u64) -> io::Result<[Vec<u8>; 2]> {
         let bytes = self.device.size_bytes();
         let first = first.min(bytes);

@@ -1,5 +1,5 @@
-//! Errors that keep a persistent cache from being used. Each is one line with the finding and the
-//! possible remedies.
+//! Errors that prevent the use of a persistent cache. Each message is one line with the finding and
+//! the possible remedies.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use floe_block::{BeginError, LayoutError, StoreError, format_size};
 use super::disk::DiskError;
 use crate::volume::{DeviceSource, Volume};
 
-/// A reason not to use the content of a cache device.
+/// A reason why a cache, its device or its volumes cannot be used as they are.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// The data is not a cache of Floe's.
+    /// The cache device holds data that is not a cache of Floe's.
     #[error(
         "the cache device holds data that is not a cache of floe's; if it may be overwritten, \
          give --initialise"
@@ -21,16 +21,17 @@ pub enum Refusal {
     /// The cache cannot be read completely.
     #[error("the cache cannot be used: {0}; {way}", way = way_out(.0))]
     Unreadable(StoreError),
-    /// A new cache would replace this one, which may hold dirty data.
+    /// A new cache would replace an existing one, which may hold dirty data.
     #[error(
         "a new cache would lose {} that were written and only the old one has; bring them back \
          first with floe export-dirty, or give --discard-dirty to lose them",
         AtLeast { bytes: *dirty_bytes, exact: *exact }
     )]
     WouldLose {
-        /// Dirty bytes found.
+        /// Dirty bytes found in the existing cache.
         dirty_bytes: u64,
-        /// All of the old cache was read, so that the number is exact.
+        /// Whether `dirty_bytes` is exact. Otherwise the cache could not be read completely, and
+        /// may hold more.
         exact: bool,
     },
     /// The cache belongs to other volumes.
@@ -40,12 +41,12 @@ pub enum Refusal {
         names(of)
     )]
     OtherVolume {
-        /// The volumes it has.
+        /// Names of the cache's volumes.
         of: Vec<String>,
-        /// A volume that was to be served.
+        /// Name of a volume that was to be served.
         wanted: String,
     },
-    /// One of the cache's volumes is not among those to be served.
+    /// The cache has dirty data of a volume that is not to be served.
     #[error(
         "the cache has {} of volume {volume:?} that its backing device does not have, and no such \
          volume is to be served; serve it too, bring the data back with floe export-dirty, or \
@@ -53,47 +54,47 @@ pub enum Refusal {
         Bytes(*dirty_bytes)
     )]
     MissingVolume {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
-        /// Dirty bytes that would be lost.
+        /// Bytes of dirty data that would be lost.
         dirty_bytes: u64,
     },
-    /// A companion that may hold dirty data is not to be served.
+    /// A peer tier that may hold dirty data is not among the tiers to be served.
     #[error(
         "the cache was served together with the tier {tier}, which may hold what was written to \
          the volumes and nothing else has, and is not given: give it, too, or bring its data back \
          with floe export-dirty and give --accept-backing, which forgets what this cache has"
     )]
     MissingTier {
-        /// The tier's device and settings.
+        /// Device and settings of the missing tier.
         tier: String,
     },
-    /// A companion below this tier is missing: its older data would later overwrite newer data.
+    /// A tier below this one is missing: its older data would later overwrite newer data.
     #[error(
         "the cache was served above the tier {tier}, which may hold older data that would be \
          written over its own later: give both, in any order, or --accept-backing if that one has \
          nothing any more"
     )]
     LowerTier {
-        /// The tier's device and settings.
+        /// Device and settings of the missing tier.
         tier: String,
     },
-    /// The last volume was removed.
+    /// The cache has no volumes any more, and so no data to write back.
     #[error("the cache has no volumes any more, and so nothing to write back")]
     NoVolumes,
-    /// The tiers were in another order, and one of them may hold newer data than another.
+    /// The tiers were served in another order, and one of them may hold newer data than another.
     #[error(
         "it was served below {upper}, and one of them may hold newer data than the other: give \
          the tiers in the order {}; after floe flush and an end in good order another one will do",
         order.join(", ")
     )]
     Order {
-        /// The tier that was above it.
+        /// The tier that was above this one.
         upper: String,
-        /// All persistent tiers, from the top.
+        /// All persistent tiers in the order required, from the top.
         order: Vec<String>,
     },
-    /// The backing device is not as the cache left it.
+    /// A backing device differs from its description in the cache.
     #[error(
         "volume {volume:?} on {device} is not as the cache knows it: {difference}; if this is the \
          right device, give --accept-backing: what the cache has of it is then forgotten{}",
@@ -108,29 +109,29 @@ pub enum Refusal {
         }
     )]
     Changed {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
         /// The device given for the volume.
         device: Given,
-        /// The difference found.
+        /// The difference between the device and its description in the cache.
         difference: Difference,
-        /// Bytes of the volume that only the cache has.
+        /// Bytes of the volume that are dirty in the cache.
         dirty_bytes: u64,
     },
-    /// The device has the data of another volume.
+    /// The device given for a volume has the data of another volume.
     #[error(
         "the device given for volume {volume:?}, {device}, has the data of volume {of:?}: give \
          each volume its own device"
     )]
     Swapped {
-        /// The volume the device was given for.
+        /// Name of the volume for which the device was given.
         volume: String,
         /// The device given for the volume.
         device: Given,
-        /// The volume whose data the device has.
+        /// Name of the volume whose data the device has.
         of: String,
     },
-    /// A cache with which a volume was served, and which may hold dirty data, is not given.
+    /// A cache that served the volume before, and that may hold dirty data, is not given.
     #[error(
         "volume {volume:?} was served with the cache {cache}, which {}, and that cache is not \
          there: mount or attach its device and give it again; or, if it is gone for good, give \
@@ -144,18 +145,19 @@ pub enum Refusal {
         }
     )]
     MissingCache {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
-        /// The name of the cache's device.
+        /// Name of the missing cache's device.
         cache: String,
-        /// The latest session of the cache.
+        /// Number of the latest session of the missing cache.
         session: u64,
-        /// Its dirty bytes, where it ended cleanly.
+        /// Bytes of dirty data in the missing cache. `None` if its last session did not end
+        /// cleanly.
         dirty_bytes: Option<u64>,
-        /// The file in which that is noted.
+        /// Path of the file in the state directory that names the missing cache.
         witness: String,
     },
-    /// Requests went past the cache, and nothing tells whether its dirty data was written back.
+    /// The cache was bypassed, and its dirty data may or may not have been written back.
     #[error(
         "the cache was passed by in session {noted} when its device failed, as {witness} notes, \
          and what it has of the volumes may be old: give --accept-backing, which forgets its clean \
@@ -174,14 +176,14 @@ pub enum Refusal {
         }
     )]
     Unclear {
-        /// The session in which it was passed by.
+        /// Number of the session in which the cache was bypassed.
         noted: u64,
-        /// The file in which that is noted.
+        /// Path of the file in the state directory that records the bypass.
         witness: String,
-        /// Its dirty bytes.
+        /// Bytes of dirty data in the cache.
         dirty_bytes: u64,
     },
-    /// A newer state of the cache was served.
+    /// The cache is an old copy: a newer state of it was served.
     #[error(
         "the cache is an old copy: it is in the state of session {session}, and {witness} notes a \
          later one, of session {noted}; use the cache that was served last, or give \
@@ -197,24 +199,25 @@ pub enum Refusal {
         }
     )]
     OldCache {
-        /// The session of this cache.
+        /// Number of the session in which the copy was made.
         session: u64,
-        /// The latest session of the cache.
+        /// Number of the latest session of the cache, by the state directory.
         noted: u64,
-        /// The file in which that session is noted.
+        /// Path of the file in the state directory that records the latest session.
         witness: String,
-        /// Bytes that only this copy has.
+        /// Bytes of dirty data in the old copy.
         dirty_bytes: u64,
     },
-    /// The given state directory cannot be used.
+    /// The state directory that the user gave cannot be used.
     #[error("state-dir: {dir} cannot be used: {source}")]
     StateDir {
-        /// The directory.
+        /// Path of the state directory.
         dir: String,
-        /// The system's error.
+        /// The operating system's error.
         source: std::io::Error,
     },
-    /// The user accepts a changed device but has not decided about dirty data.
+    /// The user accepts a changed backing device, but has not decided whether to keep its dirty
+    /// data.
     #[error(
         "volume {volume:?} is not as the cache knows it ({difference}), and the cache has {} that \
          were not written back: give --keep-dirty to write them to this device, or \
@@ -222,101 +225,101 @@ pub enum Refusal {
         Bytes(*dirty_bytes)
     )]
     Undecided {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
-        /// The difference found.
+        /// The difference between the device and its description in the cache.
         difference: Difference,
-        /// Bytes of the volume that only the cache has.
+        /// Bytes of the volume that are dirty in the cache.
         dirty_bytes: u64,
     },
-    /// The cache has dirty data beyond the end of its volume.
+    /// The backing device has shrunk, and dirty data of the cache may lie beyond its end.
     #[error(
         "volume {volume:?} has shrunk ({difference}), and the cache has {} that were not written \
          back: enlarge it again, or give --discard-dirty to lose them",
         Bytes(*dirty_bytes)
     )]
     Shrunk {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
-        /// The difference found.
+        /// The difference between the device and its description in the cache.
         difference: Difference,
-        /// Bytes of the volume that only the cache has.
+        /// Bytes of the volume that are dirty in the cache.
         dirty_bytes: u64,
     },
-    /// The cache has dirty data of a volume that must not be written to.
+    /// The cache has dirty data of a volume that is to be served read-only.
     #[error(
         "volume {volume:?} is read-only now, and the cache has {} that were not written back to \
          it: serve it writable, or bring them back with floe export-dirty",
         Bytes(*dirty_bytes)
     )]
     ReadOnly {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
-        /// Bytes of the volume that only the cache has.
+        /// Bytes of the volume that are dirty in the cache.
         dirty_bytes: u64,
     },
-    /// The cache has another layout than the one asked for. It keeps the layout it was made with.
+    /// A layout setting differs from that of the existing cache, which cannot be changed.
     #[error(
         "the cache was made with {setting} = {has}, not {asked}: leave {setting} out, or give \
          --initialise to make a new one"
     )]
     Layout {
-        /// The name of the setting.
+        /// Name of the setting.
         setting: &'static str,
-        /// The cache's value.
+        /// Value with which the cache was made.
         has: String,
-        /// The value asked for.
+        /// Value asked for.
         asked: String,
     },
-    /// The cache has fewer shards than there are threads, and each thread needs one.
+    /// The cache has fewer shards than threads were asked for, and each thread needs one.
     #[error(
         "the cache was made with {shards} shard(s), which {threads} threads cannot share; give \
          fewer --threads, or --initialise and --shards to make a new one"
     )]
     Threads {
-        /// The number of shards of the cache.
+        /// Number of shards of the cache.
         shards: u64,
-        /// The number of threads asked for.
+        /// Number of threads asked for.
         threads: usize,
     },
-    /// The device holds a cache that the running server did not use.
+    /// A device to be attached to the running server holds a cache, whose data may be old by now.
     #[error(
         "the device holds a cache, and what that has of the volumes may be old by now; bring back \
          what only it has with floe export-dirty, if there is anything, and give --initialise to \
          make a new one in its place"
     )]
     Joins,
-    /// There is no cache on the device.
+    /// The device holds no cache.
     #[error("there is no cache on the device")]
     NoCache,
-    /// The cache has no volume of this name.
+    /// The cache has no volume of the name asked for.
     #[error("the cache has no volume {wanted:?}; it has {}", names(of))]
     NoVolume {
-        /// The volumes it has.
+        /// Names of the cache's volumes.
         of: Vec<String>,
-        /// The volume asked for.
+        /// Name of the volume asked for.
         wanted: String,
     },
-    /// The device is not the volume to which dirty data would be written back.
+    /// The target of a write-back differs from the volume's description in the cache.
     #[error(
         "{device} is not volume {volume:?} as the cache knows it: {difference}; if it is the \
          right device, give --accept-backing"
     )]
     OtherTarget {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
         /// The device given for the volume.
         device: Given,
-        /// The difference found.
+        /// The difference between the device and its description in the cache.
         difference: Difference,
     },
-    /// The cache has several volumes, and the command does not say to which one the device belongs.
+    /// A device is given without a volume's name, and the cache has several volumes.
     #[error("the cache has {}: say which one the device is, as NAME=SPEC", names(of))]
     WhichVolume {
-        /// The volumes it has.
+        /// Names of the cache's volumes.
         of: Vec<String>,
     },
-    /// A volatile cache would overwrite a persistent one.
+    /// The device of a volatile cache holds a persistent cache, which would be overwritten.
     #[error(
         "the cache device holds a kept cache{}, which one that ends with the program would \
          overwrite; use another device for that",
@@ -327,32 +330,33 @@ pub enum Refusal {
         }
     )]
     Kept {
-        /// Bytes that only the persistent cache has.
+        /// Bytes of dirty data in the persistent cache.
         dirty_bytes: u64,
     },
 }
 
-/// A difference between a backing device and the cache's knowledge of it.
+/// A difference between a backing device and its description in the cache's superblock, or a reason
+/// to suspect one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Difference {
-    /// Its size.
+    /// The size of the device has changed.
     Size {
-        /// Before.
+        /// Size in bytes before.
         was: u64,
-        /// Now.
+        /// Size in bytes now.
         is: u64,
     },
-    /// The device is another file or disk.
+    /// The device is another file or disk, with the size of the one before.
     Identity,
-    /// Its content, where that is known.
+    /// The content of the device was changed while no server ran, or the device is another disk.
     Content,
-    /// The cache is an old copy, so what that has of it may be old.
+    /// The cache is an old copy, so its data of the volume may be old.
     Old,
-    /// A companion is missing that may have newer data of it.
+    /// A peer tier that may have newer data of the volume is missing.
     Alone,
-    /// The volume was served without this tier, or without others that are given now.
+    /// The volume was served by some of the tiers without the others.
     Apart,
-    /// The volume was served without this cache.
+    /// The volume was served without this cache since the cache was last used.
     Without,
 }
 
@@ -375,7 +379,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// The device that was given for a volume.
+/// The device given for a volume. Prints a warning if its name may change at a reboot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
     name: String,
@@ -409,7 +413,7 @@ fn names(of: &[String]) -> String {
     format!("volume{} {}", if of.len() == 1 { "" } else { "s" }, names.join(", "))
 }
 
-/// Returns the remedy for a cache that cannot be read.
+/// Returns the remedy for a cache that cannot be read, as part of the error message.
 fn way_out(error: &StoreError) -> &'static str {
     match error {
         StoreError::Log { .. } | StoreError::Checkpoint { .. } => {
@@ -425,10 +429,10 @@ fn way_out(error: &StoreError) -> &'static str {
     }
 }
 
-/// An error that keeps a persistent cache from serving.
+/// An error that prevents a cache from being opened, checked, or written back.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The content of the device needs a decision by the user.
+    /// The user must decide first: the devices are not as the cache expects them.
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// A device could not be opened.
@@ -437,7 +441,7 @@ pub enum StartError {
     /// The cache device failed while the cache was read or written.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no room for a new cache.
+    /// The device is too small for a new cache, or the layout asked for is invalid.
     #[error("{0}")]
     Layout(#[from] LayoutError),
     /// The cache cannot begin a session with these settings.
@@ -446,11 +450,11 @@ pub enum StartError {
     /// A backing device failed.
     #[error("backing device of volume {volume}: {doing}: {source}")]
     Backing {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
-        /// The operation that failed.
+        /// The operation that failed, such as "flushing".
         doing: &'static str,
-        /// The system's error.
+        /// The operating system's error.
         source: std::io::Error,
     },
     /// Dirty data could not be written to its volume.
@@ -459,26 +463,27 @@ pub enum StartError {
         Bytes(*left_bytes)
     )]
     WriteBack {
-        /// The volume's name.
+        /// Name of the volume.
         volume: String,
         /// The fault of the device.
         fault: floe_block::Fault,
-        /// Dirty bytes that remain in the cache.
+        /// Bytes of dirty data that remain in the cache.
         left_bytes: u64,
     },
-    /// The cache device does not return what was written to it.
+    /// The cache device does not return the superblock just written to it.
     #[error("what was written to it is not there")]
     Forgets,
-    /// The ring does not wait.
+    /// Waiting for completions on the ring failed.
     #[error("waiting for I/O failed: {0}")]
     Wait(std::io::Error),
-    /// The system has no random numbers.
+    /// The operating system returned no random bytes.
     #[error("cannot read /dev/urandom: {0}")]
     Random(std::io::Error),
 }
 
 impl StartError {
-    /// Returns whether a retry may succeed, without a decision by the user.
+    /// Returns whether a device or the system failed, so that a retry may succeed without a
+    /// decision by the user.
     pub fn is_failure(&self) -> bool {
         match self {
             Self::Store(error) | Self::Begin(BeginError::Store(error)) => {
@@ -491,7 +496,8 @@ impl StartError {
     }
 }
 
-/// Formats bytes, followed by a larger unit where that is exact.
+/// A number of bytes for messages. Prints a larger unit behind the number where the conversion is
+/// exact.
 pub(super) struct Bytes(pub(super) u64);
 
 impl fmt::Display for Bytes {
@@ -503,7 +509,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Formats a number of bytes that may be too small.
+/// A number of bytes for messages. Prints as a lower bound unless `exact`.
 pub(super) struct AtLeast {
     pub(super) bytes: u64,
     pub(super) exact: bool,

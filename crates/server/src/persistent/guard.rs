@@ -1,18 +1,18 @@
-//! Keeps the samples of a volume valid after a crash. Before a session first changes a sampled
-//! sector, all superblocks durably forget its checksum.
+//! Keeps a volume's samples valid after a crash. Before a session first changes a sampled sector,
+//! all superblocks durably forget its checksum.
 //!
-//! A guard stands between the lowest tier and the volume's device, whichever tier that is. It
-//! delays a write that touches a sample, has the superblocks of all persistent tiers written on a
-//! separate thread, and then submits the write. That happens once for each sample: at most
-//! [`MOST_SAMPLES`](floe_block::MOST_SAMPLES) times per session and volume. All other operations
-//! cost one load and, while samples are left, a search among so many numbers.
+//! A guard stands between the lowest tier and the volume's device. It delays a write that touches a
+//! sampled sector, has a separate thread update the superblocks of all persistent tiers, and then
+//! submits the write. That happens once for each sample: at most
+//! [`MOST_SAMPLES`](floe_block::MOST_SAMPLES) times per session and volume. Every other operation
+//! costs one atomic load and, while samples are left, a binary search among them.
 //!
-//! The samples of a volume that is a local block device are forgotten at the start, and it has no
-//! guard. The kernel may wait for a write to it before it has memory again, and a thread and a ring
-//! for the superblock need memory.
+//! A volume that is a local block device has no guard: all superblocks forget its samples at the
+//! start. Such a device may have to take a write before the kernel has free memory again, and the
+//! guard's thread and ring need memory.
 //!
-//! A superblock that cannot be written delays no client: the write goes on, and the next start may
-//! refuse a volume that is the right one.
+//! A superblock that cannot be written does not delay clients: the guard submits the write anyway.
+//! The next start may then refuse the right volume.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -27,22 +27,23 @@ use floe_device::{Action, Completion, Device, Extent, Identity, OpenError, Opera
 use super::superblock_writer::{Parts, SampleWriter};
 use crate::volume::{DeviceSource, Volume};
 
-/// Interval at which a device checks whether its delayed writes may go on.
+/// Interval at which a device checks whether it may submit its delayed writes.
 const LOOK: Duration = Duration::from_micros(200);
 
-/// The valid samples of a volume.
+/// The sampled sectors of a volume, and the superblocks that must forget a sample before its sector
+/// changes.
 #[derive(Debug)]
 struct Guard {
     volume: String,
-    /// Sorted, at most 64.
+    /// Sampled sectors, sorted, at most 64.
     sectors: Vec<u64>,
     writers: Vec<SampleWriter>,
-    /// A bit for each sample that the superblocks have durably forgotten.
+    /// A bit for each of `sectors`, set when all superblocks have durably forgotten its sample.
     forgotten: AtomicU64,
     wanted: Mutex<Wanted>,
 }
 
-/// The samples that superblocks must still forget.
+/// The samples that superblocks must still forget, and whether a thread is doing so.
 #[derive(Debug, Default)]
 struct Wanted {
     samples: u64,
@@ -50,8 +51,8 @@ struct Wanted {
     under_way: bool,
 }
 
-/// Guards these volumes: a change of a sampled sector waits until all `caches`, given from the top,
-/// have durably forgotten the sample.
+/// Adds guards to volumes: a write to a sampled sector waits until all `caches`, given from the
+/// top, have durably forgotten its sample.
 pub(crate) fn guarded<'a>(
     volumes: Vec<Volume>,
     caches: impl Iterator<Item = &'a Parts> + Clone,
@@ -84,7 +85,8 @@ pub(crate) fn guarded<'a>(
 }
 
 impl Guard {
-    /// Returns the samples that a change of a range must wait for.
+    /// Returns the samples, one bit each, that superblocks must forget before a range of bytes
+    /// changes.
     fn touched(&self, offset: u64, len: u64) -> u64 {
         // Acquire pairs with the release after superblocks were written: a change is submitted
         // after them.
@@ -103,7 +105,7 @@ impl Guard {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread that makes the superblocks forget these samples, unless one is running.
+    /// Has the superblocks forget these samples, on a new thread unless one is running.
     fn forget(self: &Arc<Self>, samples: u64) {
         let mut wanted = self.wanted();
         wanted.samples |= samples;
@@ -118,7 +120,7 @@ impl Guard {
         }
     }
 
-    /// Writes the superblocks until no sample is left to forget.
+    /// Writes superblocks until none has a wanted sample left to forget.
     fn write(&self) {
         loop {
             let mut wanted = self.wanted();
@@ -132,7 +134,7 @@ impl Guard {
         }
     }
 
-    /// Has all superblocks forget these samples.
+    /// Writes all superblocks without these samples, one after the other.
     fn forget_now(&self, samples: u64) {
         let is_one = |at: &usize| samples >> at & 1 == 1;
         let at = (0..self.sectors.len()).filter(is_one);
@@ -151,7 +153,7 @@ impl Guard {
     }
 }
 
-/// A volume's device, with its guard.
+/// The source of a volume's device. Devices opened from it delay writes to sampled sectors.
 #[derive(Debug)]
 struct GuardedSource {
     inner: Arc<dyn DeviceSource>,
@@ -197,12 +199,13 @@ impl DeviceSource for GuardedSource {
 struct GuardedDevice {
     inner: Box<dyn Device>,
     guard: Arc<Guard>,
-    /// Changes that wait for a superblock.
+    /// Writes, discards and zeroing operations that wait for superblocks to be written.
     held: VecDeque<Operation>,
 }
 
 impl GuardedDevice {
-    /// Returns the samples that an operation must wait for.
+    /// Returns the samples, one bit each, that superblocks must forget before an operation is
+    /// submitted.
     fn touched(&self, operation: &Operation) -> u64 {
         let len = match &operation.action {
             Action::Write { from, .. } => from.len() as u64,
@@ -276,7 +279,7 @@ mod tests {
 
     const BYTES: u64 = 1 << 20;
 
-    /// A device in memory; one of a volume also knows the device of its cache.
+    /// A device in memory. That of a volume has a reference to the device of its cache, too.
     #[derive(Debug)]
     struct Memory {
         device: MemoryDevice,
@@ -307,7 +310,8 @@ mod tests {
         superblock.volumes[0].samples.known().map(|(sector, _)| sector).collect()
     }
 
-    /// A volume's device that looks at each change whether the cache has forgotten its samples.
+    /// Returns a volume's device that panics at a change of a sector whose sample the cache has not
+    /// forgotten.
     fn suspicious(device: MemoryDevice, cache: Arc<dyn DeviceSource>) -> impl Device {
         Intercepted::new(device, move |operation| {
             let len = match &operation.action {
@@ -326,7 +330,8 @@ mod tests {
         })
     }
 
-    /// A guarded volume, and its cache with its device, which knew samples of it.
+    /// Returns a guarded volume, the parts of a cache that has samples of it, and the cache's
+    /// device.
     fn guarded_volume(reach: Reach, read_only: bool) -> (Volume, Parts, Arc<dyn DeviceSource>) {
         let memory = |bytes, cache| -> Arc<dyn DeviceSource> {
             Arc::new(Memory { device: MemoryDevice::new(bytes), cache })

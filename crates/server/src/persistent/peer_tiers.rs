@@ -1,18 +1,19 @@
 //! Checks peer tiers: finds a missing tier that may hold the only copy of some data.
 //!
 //! While a server runs, the superblock of each persistent tier names its companions: the other
-//! persistent tiers that may hold dirty data. An entry is written before that tier accepts any, and
-//! stays until a clean shutdown finds none there. So a tier that is served without one of its
-//! companions detects it.
+//! persistent tiers that may hold dirty data. A companion's entry is written before that tier
+//! accepts dirty data. It stays until a clean shutdown finds no dirty data there. A tier that is
+//! started without one of its companions therefore detects that.
 //!
-//! The entry also says which companions are above the tier. An upper tier answers first and is
+//! The entry also records which companions are above the tier. An upper tier answers first and is
 //! written back last. In another order a read would return old data, and old data would overwrite
-//! new data. Where no tier has dirty data all hold the same, and any order is safe.
+//! new data. Where no tier has dirty data, the copies of all tiers are equal, and any order is
+//! safe.
 //!
-//! Every persistent tier also has the number of the stack in which it was last served, a new one
-//! for each run. Tiers with different numbers were served apart: clean data in any of them may be
-//! old. The number is announced in all tiers before any of them takes it, so that a crash in
-//! between is not mistaken for that.
+//! Each persistent tier also records the number of its stack: a random number that all tiers served
+//! together share, new for each run. Tiers with different numbers were served apart: clean data in
+//! any of them may be old. All tiers announce the number before one of them adopts it. So a crash
+//! in between does not look as if the tiers had been served apart.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,12 +26,12 @@ use super::error::{Difference, Refusal, StartError};
 use super::state_dir::{Noted, StateDir};
 use crate::volume::{DeviceSource, Volume};
 
-/// Identifies the persistent tiers, given from the top with their names. Returns for each tier what
-/// its peers know of it.
+/// Reads the superblocks of the persistent tiers, given from the top with their names. Returns for
+/// each tier the facts that its peers record about it.
 ///
 /// # Errors
-/// When a tier misses a companion, is above a tier that it was below, or fails. The number is that
-/// of the tier. Nothing has been changed.
+/// When a companion of a tier is missing, the order of the tiers is wrong, or a device fails. The
+/// number is the position of the tier. Nothing has been changed.
 pub fn check_peers(
     tiers: &[(String, Arc<dyn DeviceSource>)],
     force: ForceFlags,
@@ -71,29 +72,30 @@ pub fn check_peers(
     Ok(differences)
 }
 
-/// Returns whether a peer notes that requests went past a tier in its last session.
+/// Returns whether peers record that a tier was bypassed in its last session: `Some(true)` if it
+/// was retired as well, `None` if it was not bypassed.
 fn passed(tier: &Superblock, known: &[Option<Superblock>]) -> Option<bool> {
     let entries = known.iter().flatten().flat_map(|peer| &peer.companions);
     let of = entries.filter(|it| it.id == tier.id && it.session == tier.session as u32);
     of.filter_map(|it| it.passed).max()
 }
 
-/// The order in which tiers are emptied.
+/// The order in which tiers are drained.
 pub(super) struct DrainOrder {
-    /// The tiers' positions in the given list, the lowest tier first.
+    /// Positions of the tiers in the given list, the lowest tier first.
     pub(super) order: Vec<usize>,
-    /// No tier is missing that was below one of these and may hold dirty data.
+    /// Whether no lower tier that may hold dirty data is missing.
     pub(super) is_whole: bool,
-    /// By position: as [`Peered::passed`].
+    /// For each tier of the given list, whether it was bypassed: see [`Peered::passed`].
     pub(super) passed: Vec<Option<bool>>,
 }
 
-/// Sorts tiers that are to be emptied, from the lowest to the highest, so that newer data is
-/// written later. Returns their positions in `tiers`.
+/// Sorts the tiers to be drained from the lowest to the highest, so that newer data is written
+/// later.
 ///
 /// # Errors
-/// When a tier is missing that was below another and may hold older data, unless `accept` is set,
-/// or when a device fails.
+/// When a lower tier that may hold older data is missing, unless `accept` is set, or when a device
+/// fails.
 pub(super) fn from_the_lowest(
     tiers: &[Arc<dyn DeviceSource>],
     accept: bool,
@@ -111,13 +113,13 @@ pub(super) fn from_the_lowest(
     Ok(DrainOrder { order, is_whole: missing.is_none(), passed })
 }
 
-/// Returns whether two tiers were served together the last time that either was served.
+/// Returns whether two tiers belonged to one stack when either was served last.
 fn were_together(one: &Superblock, other: &Superblock) -> bool {
     // The announced number of one that has not taken it yet: nothing has been served under that.
     one.stack == other.stack || one.stack == other.next_stack || one.next_stack == other.stack
 }
 
-/// Returns whether `one` was above `other` when either may have got data that the other lacks.
+/// Returns whether the tier at `one` was above the tier at `other`, by the superblock of either.
 fn was_above(known: &[Option<Superblock>], one: usize, other: usize) -> bool {
     let (Some(one), Some(other)) = (&known[one], &known[other]) else { return false };
     // A tier's entry for another one counts only while both are in the same stack.
@@ -132,7 +134,8 @@ fn was_above(known: &[Option<Superblock>], one: usize, other: usize) -> bool {
     says(one, other, false) || says(other, one, true)
 }
 
-/// Returns the tiers in the order in which they were served, as far as their superblocks say.
+/// Returns the positions of the tiers in the order in which they were served, as far as their
+/// superblocks record it.
 fn order(known: &[Option<Superblock>]) -> Vec<usize> {
     let mut left: Vec<usize> = (0..known.len()).collect();
     let mut order = Vec::new();
@@ -144,8 +147,8 @@ fn order(known: &[Option<Superblock>]) -> Vec<usize> {
     order
 }
 
-/// Reads the superblock on a device. A damaged one counts as none here: opening the tier reports
-/// it.
+/// Reads the superblock on a device. Returns `None` for a damaged one, too: opening the tier
+/// reports the damage.
 fn identify(source: &Arc<dyn DeviceSource>) -> Result<Option<Superblock>, StartError> {
     match Disk::open(source)?.with_io(KeptCache::identify) {
         Err(error @ StoreError::Io { .. }) => Err(error.into()),
@@ -156,18 +159,18 @@ fn identify(source: &Arc<dyn DeviceSource>) -> Result<Option<Superblock>, StartE
 /// Facts about a tier from the superblocks of its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Peered {
-    /// The possible difference between its content and that of its peers.
+    /// Reason why the tier's clean data may be older than that of its peers.
     pub differs: Option<Difference>,
-    /// Requests went past it in its last session, and its device refused to record that; true when
-    /// nothing in it is valid any more, false when its dirty data is.
+    /// The tier was bypassed in its last session, and its device refused to record that. True: it
+    /// was also retired, so nothing in it is valid. False: only its dirty data is valid.
     pub passed: Option<bool>,
 }
 
-/// Caches that these volumes were served with, and are to be served without.
+/// Caches that served these volumes before and are not given now.
 ///
-/// A missing cache that may hold dirty data is refused, since a new one would serve old data. One
-/// that is clean is named in the log. Both are noted as passed by: when they come back, the data
-/// they have of these volumes may be old.
+/// A missing cache that may hold dirty data prevents the start, because the volumes without it have
+/// old data. A clean one is only logged. When a missing cache comes back, its data of these volumes
+/// may be old: notes in the state directory record that.
 #[derive(Debug, Default)]
 pub(crate) struct Missing {
     state: Option<StateDir>,
@@ -175,12 +178,13 @@ pub(crate) struct Missing {
 }
 
 impl Missing {
-    /// Returns whether one of them may hold dirty data.
+    /// Returns whether a missing cache may hold dirty data.
     pub(crate) fn is_dirty(&self) -> bool {
         self.list.iter().any(|(noted, _)| noted.dirty)
     }
 
-    /// Notes that the volumes are served without them, and says so in the log.
+    /// Records in the state directory that the volumes are served without the missing caches, and
+    /// logs a warning for each.
     pub(crate) fn go_on(self) {
         let Some(state) = self.state else { return };
         for (noted, file) in self.list {
@@ -203,11 +207,12 @@ impl Missing {
     }
 }
 
-/// Finds the caches of these volumes that are not among `tiers`, the devices of persistent ones.
+/// Finds caches that served these volumes before and are not on `tiers`, the devices of the
+/// persistent tiers.
 ///
 /// # Errors
-/// When one may hold dirty data and the user has not agreed to lose it, or a device fails. Nothing
-/// has been changed.
+/// When a missing cache may hold dirty data and the user has not agreed to lose it, or a device
+/// fails. Nothing has been changed.
 pub(crate) fn missing(
     state: Option<&StateDir>,
     volumes: &[Volume],
@@ -233,10 +238,10 @@ pub(crate) fn missing(
     without(state, volumes, &there, accepted).map_err(StartError::from)
 }
 
-/// Finds the caches of these volumes that are not among those with the ids `there`.
+/// Finds caches that served these volumes before and whose ids are not in `there`.
 ///
 /// # Errors
-/// When one may hold dirty data and is not `accepted`.
+/// When a missing cache may hold dirty data and is not `accepted`.
 pub(crate) fn without(
     state: &StateDir,
     volumes: &[Volume],

@@ -1,13 +1,13 @@
-//! A directory that records the latest state of each cache. It detects old copies of a cache and
-//! caches that are not there, and knows of writes past a cache whose device refused to record them.
+//! A directory that records the latest state of each cache. It detects old copies of a cache,
+//! missing caches, and caches that were bypassed while their device refused to record that.
 //!
-//! It has a file for each cache, named by its id: a [`Noted`]. The file is written after the
-//! superblock, so it is never ahead of the cache, except for a cache that was passed by: then the
-//! device has refused its superblock, and the file is the only record. An old copy goes undetected
-//! where the directory is lost, or restored together with the cache.
+//! Each cache has a file, named by its id, with a note: [`Noted`]. The file is written after the
+//! superblock, so it is never ahead of the cache. A bypassed cache is the exception: its device has
+//! refused the superblock, and the file is the only record. An old copy goes undetected where the
+//! directory is lost, or restored together with the cache.
 //!
-//! A second file for each cache reserves the room of the first. The two change places at each note,
-//! so that a note can be written when the file system is full.
+//! A second file for each cache reserves the disk space of the first. The two change places at each
+//! note, so that a note can be written when the file system is full.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -25,48 +25,51 @@ use serde::{Deserialize, Serialize};
 use super::error::Refusal;
 use crate::volume::Volume;
 
-/// A superblock has two copies, and the later one may be damaged.
+/// Number of copies of a superblock. A cache counts as old only if it is this many generations
+/// behind its note, because the later copy may be damaged.
 const COPIES: u64 = 2;
 
-/// A note's room is a multiple of this.
+/// A note's file is padded to a multiple of this size.
 const ROOM_BYTES: usize = 4096;
 
-/// The state directory. Clones share their state.
+/// The state directory: the place outside of cache devices in which the latest state of each cache
+/// is noted. Clones share their state.
 #[derive(Debug, Clone)]
 pub struct StateDir {
     dir: PathBuf,
-    /// The user asked for the directory, so that an unusable one is an error.
+    /// Whether an unusable directory is an error, because the user has asked for this one.
     required: bool,
-    /// A warning has been logged. No other memory depends on it, so relaxed operations suffice.
+    /// Whether a warning has been logged. Relaxed operations suffice: no other memory depends on
+    /// the flag.
     warned: Arc<AtomicBool>,
 }
 
 /// The result of comparing a cache with its note.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Judged {
-    /// The cache is as noted, or later; or nothing is noted.
+    /// The cache is as recent as its note or more recent, or has no note.
     Current,
     /// The cache is an old copy.
     Old { noted: Noted, file: PathBuf },
-    /// Requests went past the cache, and its device did not take the record of that.
+    /// The cache was bypassed, and only the note records that.
     Bypassed { retired: bool, file: PathBuf },
-    /// Requests went past the cache. It is not known whether its dirty data was written back.
+    /// The cache was bypassed, and nothing records whether its dirty data was written back.
     Unclear { noted: Noted, file: PathBuf },
 }
 
 impl StateDir {
-    /// Names a directory, which the first note creates. An unusable one is only warned of where it
-    /// is not `required`.
+    /// Creates a handle of a directory, which the first note creates on disk. An unusable directory
+    /// is an error if `required`, and otherwise causes a warning.
     pub fn new(dir: impl Into<PathBuf>, required: bool) -> Self {
         Self { dir: dir.into(), required, warned: Arc::default() }
     }
 
-    /// Returns the directory.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.dir
     }
 
-    /// Returns whether a path leads to a file in which the state of a cache or a mirror is.
+    /// Returns whether a path leads to one of the files that hold the state of a cache or a mirror.
     pub(crate) fn has(&self, path: &Path) -> bool {
         let Some(place) = Place::of(path) else { return false };
         let files = std::fs::read_dir(&self.dir).into_iter().flatten().flatten();
@@ -87,11 +90,11 @@ impl StateDir {
         self.dir.join(format!("cache-{digits}.json"))
     }
 
-    /// Tests whether notes can be written, before anything is changed.
+    /// Tests whether notes can be written, before a start changes anything.
     ///
     /// # Errors
-    /// When they cannot, and the user asked for the directory. A full file system is no error: it
-    /// has been usable, and need not stay full.
+    /// When notes cannot be written, and the user asked for the directory. A full file system
+    /// causes a warning only: it was usable before and may have space again.
     pub(crate) fn try_out(&self) -> Result<(), Refusal> {
         let test = self.dir.join("test.new");
         let tried = create_private_folder(&self.dir).and_then(|()| create_private(&test));
@@ -114,7 +117,7 @@ impl StateDir {
         }
     }
 
-    /// Compares the cache with this superblock with its note.
+    /// Compares a cache's superblock with the note on the cache.
     pub(super) fn judge(&self, superblock: &Superblock) -> Judged {
         let Some((noted, file)) = self.read(&superblock.id) else { return Judged::Current };
         let is_behind = |written: u64| written >= superblock.generation + COPIES;
@@ -139,7 +142,7 @@ impl StateDir {
         }
     }
 
-    /// Reads the note of a cache, and its file.
+    /// Returns the note on a cache, and the path of its file.
     pub(super) fn read(&self, id: &[u8; 16]) -> Option<(Noted, PathBuf)> {
         let file = self.file(id);
         match read(&file) {
@@ -165,12 +168,14 @@ impl StateDir {
         ids.into_iter().filter_map(noted).collect()
     }
 
-    /// Records the state of a cache, durably. Returns whether that was possible.
+    /// Writes the note on a cache durably. Returns whether that succeeded, and logs a warning if
+    /// not.
     pub(super) fn note(&self, id: &[u8; 16], noted: &Noted) -> bool {
         self.write(&self.file(id), noted)
     }
 
-    /// Replaces a note.
+    /// Replaces the note in a file durably. Returns whether that succeeded, and logs a warning if
+    /// not.
     pub(super) fn write(&self, file: &Path, noted: &Noted) -> bool {
         let written = self.put(file, noted);
         if let Err(error) = &written {
@@ -190,7 +195,7 @@ impl StateDir {
         }
     }
 
-    /// Forgets a cache that no longer exists.
+    /// Removes the note on a cache that no longer exists.
     pub(super) fn forget(&self, id: &[u8; 16]) {
         // what is left is of a cache that never comes back
         let file = self.file(id);
@@ -233,55 +238,54 @@ fn read(file: &Path) -> io::Result<Option<Noted>> {
     }
 }
 
-/// Added to the noted generation of a cache that was passed by, so that earlier versions of Floe,
-/// which know nothing of [`Noted::passed`], refuse it as an old copy.
+/// Added to the noted generation of a bypassed cache. Earlier versions of Floe, which do not know
+/// [`Noted::passed`], then refuse the cache as an old copy.
 pub(super) const UNWRITTEN: u64 = 1 << 20;
 
-/// The note on a cache. Earlier versions of Floe noted the first two fields only.
+/// The note on a cache. Earlier versions of Floe wrote only the fields `session` and `generation`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Noted {
     pub(super) session: u64,
     pub(super) generation: u64,
-    /// The device refused its superblock, and requests go past the cache since.
+    /// Set while the cache is bypassed because its device has refused the superblock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) passed: Option<Bypassed>,
-    /// The name of its device.
+    /// Name of the cache device.
     pub(super) device: String,
-    /// The volumes it has.
     pub(super) volumes: Vec<NotedVolume>,
-    /// It may have data that its volumes do not have.
+    /// Whether the cache may hold dirty data.
     pub(super) dirty: bool,
-    /// The dirty bytes, where the session has ended cleanly.
+    /// Bytes of dirty data. `None` unless the last session has ended cleanly.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) dirty_bytes: Option<u64>,
-    /// Names of volumes that were served without it since.
+    /// Names of volumes that have since been served without the cache.
     pub(super) without: Vec<String>,
 }
 
-/// A cache that requests went past.
+/// The state of a bypassed cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Bypassed {
-    /// All of its dirty data was written back, and nothing in it is valid any more. Otherwise its
-    /// dirty data is valid, and nothing else is.
+    /// Whether all dirty data was written back, so that nothing in the cache is valid any more.
+    /// Otherwise only its dirty data is valid.
     pub(super) retired: bool,
-    /// The generation of the last superblock that the device took.
+    /// Generation of the last superblock that the device accepted.
     pub(super) generation: u64,
 }
 
-/// A volume of a noted cache.
+/// A volume in the note on a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct NotedVolume {
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// The words of its device's identity.
+    /// Identity of the backing device, as words.
     pub(super) identity: Vec<u64>,
-    /// The name of its device.
+    /// Name of the backing device.
     pub(super) backing: String,
 }
 
 impl Noted {
-    /// Returns the note on a cache with this superblock. `backings` has the names of the volumes'
+    /// Creates a note from a cache's superblock. `backings` maps names of volumes to names of their
     /// devices.
     pub(super) fn of(superblock: &Superblock, backings: &BTreeMap<String, String>) -> Self {
         let volume = |volume: &floe_block::Volume| NotedVolume {
@@ -298,8 +302,8 @@ impl Noted {
         }
     }
 
-    /// Returns whether it has data of a volume: of this device, under whatever name. Where nothing
-    /// identifies the device, its name, size and volume have to be the same.
+    /// Returns whether the cache has data of a volume's backing device, under whatever volume name.
+    /// A device without an identity matches by its name, size and volume name.
     pub(super) fn has(&self, volume: &Volume) -> bool {
         let backing = &volume.backing;
         self.volumes.iter().any(|noted| {

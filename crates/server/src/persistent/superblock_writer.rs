@@ -18,39 +18,39 @@ use super::validate::{known, marker_of, samples};
 use crate::status::OpenedStatus;
 use crate::volume::{DeviceSource, Volume};
 
-/// Time for all backing devices to be read for their markers at the end; a device of this machine
-/// takes as long as it needs.
+/// Time in which all backing devices must be read for their markers at a clean shutdown. Local
+/// devices may take longer.
 const CONTENT_TIME: Duration = Duration::from_secs(10);
 
 /// The superblock writer of one cache.
 #[derive(Debug)]
 pub(crate) struct SuperblockWriter(Arc<Mutex<Written>>);
 
-/// A superblock and the device it is on.
+/// The superblock of a cache in memory, with its state on the device and in the state directory.
 #[derive(Debug)]
 struct Written {
     cache: Arc<dyn DeviceSource>,
     superblock: Superblock,
-    /// The generation of the last superblock that the device took.
+    /// Generation of the last superblock that the device accepted.
     taken: u64,
-    /// The superblock says more than the device has taken.
+    /// Whether the superblock in memory has changes that the device has refused.
     unwritten: bool,
-    /// The state directory in which its starts are noted as well.
+    /// The state directory in which each written superblock is noted, too.
     state: Option<StateDir>,
-    /// The names of the volumes' devices, by those of the volumes.
+    /// Maps names of volumes to names of their backing devices.
     backings: BTreeMap<String, String>,
-    /// It may hold dirty data.
+    /// Whether the cache may hold dirty data.
     dirty: bool,
-    /// It accepts dirty data as soon as it is part of a stack.
+    /// Whether the cache accepts dirty data once it is part of a stack.
     keeps_writes: bool,
-    /// The dirty bytes at the end of the session.
+    /// Bytes of dirty data at the end of the session.
     dirty_bytes: Option<u64>,
-    /// The session has ended, or the tier was detached: nothing is written any more.
+    /// Whether the session has ended or the tier was detached: nothing is written any more.
     over: bool,
 }
 
-/// Makes a superblock forget samples of a volume, from any thread, as long as its session goes on.
-/// It does not keep the device of a detached tier open.
+/// A handle by which any thread makes a superblock forget samples of one volume. It has no effect
+/// after the session, and does not keep the device of a detached tier open.
 #[derive(Debug)]
 pub(super) struct SampleWriter {
     written: Weak<Mutex<Written>>,
@@ -58,7 +58,7 @@ pub(super) struct SampleWriter {
 }
 
 impl SampleWriter {
-    /// Durably forgets the samples of these sectors.
+    /// Removes the samples of these sectors from the superblock, durably.
     pub(super) fn forget(&self, sectors: &[u64]) -> Result<(), StartError> {
         let Some(written) = self.written.upgrade() else { return Ok(()) };
         let mut written = written.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,7 +77,7 @@ impl SampleWriter {
 }
 
 impl SuperblockWriter {
-    /// Returns the writer for a cache whose session has begun, or that no session uses.
+    /// Creates the writer for a cache whose session has begun, or that no session uses.
     pub(super) fn new(
         cache: Arc<dyn DeviceSource>,
         superblock: Superblock,
@@ -97,8 +97,9 @@ impl SuperblockWriter {
         })))
     }
 
-    /// Notes the begun session in the state directory: the names of the volumes' devices, and
-    /// whether the cache has dirty data, and accepts some when it is part of a stack.
+    /// Writes a note on the begun session to the state directory. It has the names of the backing
+    /// devices, whether the cache is dirty, and whether it will accept dirty data as part of a
+    /// stack.
     pub(super) fn note_begin(
         &self,
         backings: BTreeMap<String, String>,
@@ -111,15 +112,15 @@ impl SuperblockWriter {
         written.note();
     }
 
-    /// Notes in the state directory that nothing is dirty any more, and nothing will be.
+    /// Notes in the state directory that the cache has no dirty data and accepts none.
     pub(crate) fn note_clean(&self) {
         let mut written = self.written();
         (written.dirty, written.keeps_writes) = (false, false);
         written.note();
     }
 
-    /// Returns the bytes of a device of this size that the cache leaves unused. `None` if it would
-    /// use no more of it when it were made anew.
+    /// Returns the bytes of a device of this size that the cache leaves unused. Returns `None` if a
+    /// new cache would use no more of the device.
     pub(super) fn unused_bytes(&self, device_bytes: u64) -> Option<u64> {
         let used = &self.written().superblock.layout;
         let anew = Layout::new(used.sizes(), device_bytes, used.shards()).ok()?;
@@ -127,7 +128,6 @@ impl SuperblockWriter {
         has_grown.then(|| device_bytes.saturating_sub(used.end_bytes()))
     }
 
-    /// Returns the cache's id.
     pub(crate) fn id(&self) -> [u8; 16] {
         self.written().superblock.id
     }
@@ -136,13 +136,13 @@ impl SuperblockWriter {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the superblock, durably: see [`Written::change`].
+    /// Changes the superblock durably: see [`Written::change`].
     fn change(&self, change: impl FnOnce(&mut Superblock)) -> Result<(), StartError> {
         self.written().change(change)
     }
 
-    /// Returns the valid samples of a volume, and a handle that makes the superblock forget them.
-    /// `None` where there are none.
+    /// Returns the sectors of a volume that have valid samples, and a handle that removes samples.
+    /// Returns `None` if the volume has none.
     pub(super) fn samples(&self, volume: VolumeId) -> Option<(Vec<u64>, SampleWriter)> {
         let written = self.written();
         let of = written.superblock.volumes.iter().find(|known| known.id == volume)?;
@@ -151,8 +151,8 @@ impl SuperblockWriter {
         (!sectors.is_empty()).then_some((sectors, writer))
     }
 
-    /// Forgets the content marker and samples of these volumes. Runs before their backing devices
-    /// are changed without this cache's knowledge.
+    /// Removes the markers and samples of these volumes from the superblock. Must run before their
+    /// backing devices are changed without this cache's knowledge.
     pub(super) fn forget_content(&mut self, ids: &[VolumeId]) -> Result<(), StartError> {
         self.change(|superblock| {
             let of = superblock.volumes.iter_mut().filter(|volume| ids.contains(&volume.id));
@@ -160,20 +160,20 @@ impl SuperblockWriter {
         })
     }
 
-    /// Returns the number of times the cache was opened.
+    /// Returns the number of times that the cache was opened.
     pub(crate) fn session(&self) -> u64 {
         self.written().superblock.session
     }
 
-    /// Returns the entry for this tier, called `name`, in the superblocks of the tiers below it.
+    /// Returns the entry for this tier, called `name`, in the superblocks of the tiers below.
     pub(crate) fn as_companion(&self, name: &str) -> Companion {
         let superblock = &self.written().superblock;
         let session = superblock.session as u32;
         Companion { id: superblock.id, name: name.to_owned(), above: true, session, passed: None }
     }
 
-    /// Writes down that the tier is about to be served in a stack. After a crash the entry tells
-    /// which tiers were to be served together.
+    /// Records that the tier is about to be served in a stack. After a crash, tiers with the
+    /// announced number count as served together.
     pub(crate) fn announce(&mut self, stack: u32) -> Result<(), StartError> {
         let mut written = self.written();
         if [written.superblock.stack, written.superblock.next_stack].contains(&stack) {
@@ -182,8 +182,8 @@ impl SuperblockWriter {
         written.change(|superblock| superblock.next_stack = stack)
     }
 
-    /// Writes down that the tier is part of the stack, and which companions may hold dirty data.
-    /// The stack has been announced in all of its tiers.
+    /// Records that the tier is part of a stack, and which companions may hold dirty data. All
+    /// tiers of the stack must have announced it before.
     pub(crate) fn link(
         &mut self,
         stack: u32,
@@ -200,7 +200,7 @@ impl SuperblockWriter {
         })
     }
 
-    /// Removes another tier from the companions: it is no longer part of the stack.
+    /// Removes a detached tier from the companions.
     pub(crate) fn forget_companion(&self, gone: &SuperblockWriter) -> Result<(), StartError> {
         let id = gone.written().superblock.id;
         let mut written = self.written();
@@ -210,7 +210,8 @@ impl SuperblockWriter {
         written.change(|superblock| superblock.companions.retain(|companion| companion.id != id))
     }
 
-    /// Writes down that the tier was used without its peer tiers.
+    /// Records that the tier was used without its peer tiers: gives it a new stack number and keeps
+    /// its companions.
     pub(crate) fn link_alone(&mut self, stack: u32) -> Result<(), StartError> {
         let companions = self.written().superblock.companions.clone();
         self.link(stack, companions)
@@ -227,12 +228,12 @@ impl SuperblockWriter {
         })
     }
 
-    /// Removes a volume from the superblock: journal records of it do not count from now on.
+    /// Removes a volume from the superblock, which invalidates its journal records.
     pub(crate) fn remove(&mut self, id: VolumeId) -> Result<(), StartError> {
         self.change(|superblock| superblock.volumes.retain(|volume| volume.id != id))
     }
 
-    /// Writes down the new size of a volume's backing device.
+    /// Records the new size of a volume's backing device.
     pub(crate) fn resize(&mut self, id: VolumeId, bytes: u64) -> Result<(), StartError> {
         self.change(|superblock| {
             let of = superblock.volumes.iter_mut().filter(|volume| volume.id == id);
@@ -246,7 +247,7 @@ impl SuperblockWriter {
         })
     }
 
-    /// Writes down whether clean data may be old (`void`), and whether the whole cache is invalid
+    /// Records whether clean data may be old (`void`), and whether the whole cache is invalid
     /// (`retired`).
     pub(crate) fn set_void(&mut self, void: bool, retired: bool) -> Result<(), StartError> {
         let mut it = self.written();
@@ -272,10 +273,10 @@ impl SuperblockWriter {
         }
     }
 
-    /// Writes down a clean shutdown, with the marker and samples of each backing device. Nothing
-    /// writes to any device any more.
+    /// Records a clean shutdown, with the marker and samples of each backing device. No write to
+    /// any device may follow.
     ///
-    /// `companions` are the tiers that hold dirty data; `None` leaves those that are written down.
+    /// `companions` are the tiers that hold dirty data; `None` keeps the recorded ones.
     /// `dirty_bytes` is the dirty data of this tier.
     pub(crate) fn end(
         self,
@@ -287,7 +288,8 @@ impl SuperblockWriter {
         self.close(backings, companions, dirty_bytes)
     }
 
-    /// Writes down a clean shutdown, but leaves the void flag: clean data may still be old.
+    /// Records a clean shutdown as [`end`](Self::end) does, but keeps the void flag: clean data may
+    /// still be old.
     pub(super) fn close(
         self,
         backings: &[(VolumeId, Arc<dyn DeviceSource>)],
@@ -319,8 +321,9 @@ impl SuperblockWriter {
         Ok(())
     }
 
-    /// Leaves a durably empty cache without volumes on the device: its content becomes old as soon
-    /// as a volume is written to without it. Nothing uses the device any more.
+    /// Replaces the cache on the device by an empty one without volumes, durably. A detached tier
+    /// needs that: its content becomes old as soon as a volume is written to. No I/O may be in
+    /// flight.
     pub(crate) fn vacate(self) -> Result<(), StartError> {
         let id = random_id()?;
         let mut written = self.written();
@@ -353,8 +356,8 @@ impl Written {
         written
     }
 
-    /// Writes a superblock that says less of the cache than before, and notes it in the state
-    /// directory where the device refuses it. It stays as it is in memory, for the next write.
+    /// Writes a superblock that declares less of the cache valid than before. If the device refuses
+    /// it, it is noted in the state directory and stays in memory for the next write.
     fn write_surely(&mut self) -> Result<(), StartError> {
         let written = self.write();
         if written.is_err() {
@@ -372,15 +375,16 @@ impl Written {
         Ok(())
     }
 
-    /// Notes the superblock that the device has taken. A note that cannot be written is only warned
-    /// of: the cache is ahead of it then, which is safe.
+    /// Notes in the state directory the superblock that the device has accepted. A note that cannot
+    /// be written only causes a warning: the cache is then ahead of its note, which is safe.
     fn note(&self) {
         if let Some(state) = &self.state {
             state.note(&self.superblock.id, &self.noted());
         }
     }
 
-    /// Notes that the device refuses the superblock, and requests go past the cache.
+    /// Notes in the state directory that the device refuses the superblock and the cache is
+    /// bypassed.
     fn note_bypassed(&self) {
         let Some(state) = &self.state else { return };
         let retired = self.superblock.retired.is_some();
@@ -406,7 +410,6 @@ impl Written {
     }
 }
 
-/// Returns a random id for a cache.
 pub(super) fn random_id() -> Result<[u8; 16], StartError> {
     let mut id = [0; 16];
     let urandom = std::fs::File::open("/dev/urandom");
@@ -414,29 +417,29 @@ pub(super) fn random_id() -> Result<[u8; 16], StartError> {
     Ok(id)
 }
 
-/// Returns a random number for a stack of tiers; never 0.
+/// Returns a random stack number; never 0.
 pub(crate) fn random_stack() -> Result<u32, StartError> {
     let [a, b, c, d, ..] = random_id()?;
     Ok(u32::from_le_bytes([a, b, c, d]).max(1))
 }
 
-/// The parts of a cache, ready for a server.
+/// A cache that is ready to be served: a part for each thread, and the writer of its superblock.
 #[derive(Debug)]
 pub struct Parts {
     pub(crate) parts: Vec<(BlockCache, Option<PartJournal>)>,
-    /// The cache's id of each volume, in the order of the volumes.
+    /// The cache's id of each volume, in the order of the server's volumes.
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) writer: Option<SuperblockWriter>,
-    /// The byte of the device at which the data of a cache without a journal begins.
+    /// Byte offset on the device at which the data of a cache without a journal begins.
     pub(crate) data_start: u64,
-    /// The limit of dirty bytes, if there is one.
+    /// Upper limit of dirty bytes, if any.
     pub(crate) most_dirty_bytes: Option<u64>,
     /// The state in which a persistent cache was found.
     pub(crate) opened: Option<OpenedStatus>,
 }
 
 impl Parts {
-    /// Makes the parts of a volatile cache.
+    /// Makes the parts of a volatile cache, one for each of `caches`.
     pub fn volatile(caches: Vec<BlockCache>) -> Self {
         let parts = caches.into_iter().map(|cache| (cache, None)).collect();
         Self {
@@ -449,20 +452,20 @@ impl Parts {
         }
     }
 
-    /// Sets the byte at which the data begins: see [`claim()`](super::claim()).
+    /// Sets the byte offset at which the data of a volatile cache begins: see
+    /// [`claim()`](super::claim()).
     pub fn with_data_at(self, bytes: u64) -> Self {
         Self { data_start: bytes, ..self }
     }
 
-    /// Sets how many bytes of the cache may be newer than the backing devices: see
-    /// [`BlockCache::limit_dirty`].
+    /// Limits the dirty bytes of the cache: see [`BlockCache::limit_dirty`].
     pub fn limit_dirty(&mut self, bytes: u64) {
         self.most_dirty_bytes = Some(bytes);
         self.parts.iter_mut().for_each(|(cache, _)| cache.limit_dirty(bytes));
     }
 
-    /// Returns the bytes of its device that the cache uses, of `has`. A device that has grown is
-    /// used as far as the cache was made for.
+    /// Returns the bytes that the cache uses of a device of `has` bytes. If the device has grown,
+    /// the cache keeps its size, and a warning is logged.
     pub(crate) fn used_bytes(&self, has: u64) -> u64 {
         self.writer.as_ref().and_then(|writer| writer.unused_bytes(has)).map_or(has, |unused| {
             tracing::warn!(
@@ -474,12 +477,12 @@ impl Parts {
         })
     }
 
-    /// Returns the number of threads that the parts are for.
+    /// Returns the number of threads for which the cache was divided.
     pub fn threads(&self) -> usize {
         self.parts.len()
     }
 
-    /// Returns the cache's id of the volume at this place in the list of volumes.
+    /// Returns the cache's id of the volume at this position in the server's list of volumes.
     pub(crate) fn id(&self, at: usize) -> VolumeId {
         self.ids.get(at).copied().unwrap_or(VolumeId(at as u16))
     }

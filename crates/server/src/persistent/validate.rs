@@ -1,15 +1,16 @@
-//! Matches a cache with the volumes to be served, and decides about its content of other volumes.
+//! Compares a cache with the volumes to be served, and decides which of its content stays.
 //!
 //! A backing device and its state are recognised by their content:
 //!
-//! - The *marker*, a checksum of both ends, counts after a clean shutdown. Mounting a file system
-//!   writes to its superblock there, and partition tables and the metadata of RAID and LVM are at
-//!   the ends, too. It costs reading 192 KiB.
+//! - The *marker*, a checksum of both ends of the device, is valid after a clean shutdown. Mounting
+//!   a file system writes to its superblock there, and partition tables and the metadata of RAID
+//!   and LVM are at the ends, too. Checking the marker reads 192 KiB.
 //! - *Samples*, the checksums of some sectors, are taken when a session begins and when it ends.
-//!   They count after a crash as well: before a session changes one of these sectors, the
+//!   They are valid after a crash as well: before a session changes one of these sectors, the
 //!   superblock durably forgets its checksum (`guard`). They distinguish two disks with equal ends.
-//! - *Clean sectors* of the cache count after a crash as well. The journal states that the backing
-//!   device holds the same data, and durably takes that back before the device is changed there.
+//! - *Clean sectors* of the cache are valid after a crash as well. The journal states that the
+//!   backing device holds the same data, and durably revokes that before the device is changed
+//!   there.
 //!
 //! A change of any other content goes undetected.
 
@@ -27,32 +28,33 @@ use super::disk::Disk;
 use super::error::{Bytes, Difference, Given, Refusal, StartError};
 use crate::volume::Volume;
 
-/// A volume to be served, with its device.
+/// A volume to be served, and its backing device opened for blocking I/O.
 pub(super) struct Candidate<'a> {
     pub(super) volume: &'a Volume,
     pub(super) disk: Disk,
 }
 
-/// Returns the superblock's entry of a volume while it is served: without marker and samples.
+/// Returns a volume's superblock entry while the volume is served: without marker and samples.
 pub(super) fn known(id: VolumeId, volume: &Volume) -> Known {
     let identity = volume.backing.identity();
     Known { identity, ..Known::new(id, volume.name.clone(), volume.backing.size_bytes()) }
 }
 
-/// Returns a volume's entry with samples of its device's content. Samples in `right` are taken from
-/// there, and unreadable ones stay unknown.
+/// Returns a volume's superblock entry with samples of its device's content. Valid samples in
+/// `right` are copied; the others are read, and unreadable ones stay unknown.
 pub(super) fn sampled(id: VolumeId, candidate: &mut Candidate<'_>, right: &Samples) -> Known {
     let samples = samples_like(right, &mut candidate.disk).unwrap_or_default();
     Known { samples, ..known(id, candidate.volume) }
 }
 
-/// Returns the volume entries with which the cache begins its session, in the order of
-/// `candidates`. Forgets content that may be old, which is all of it after the tiers were `apart`,
-/// and that of the volumes which were served `without` the cache. `lowest` says that no persistent
-/// tier is below.
+/// Decides which content of the cache stays, and returns the volume entries with which its session
+/// begins, in the order of `candidates`.
+///
+/// Forgets content that may be old. With `apart`, that is all content; `without` names volumes that
+/// were served without the cache. `lowest` says that no persistent tier is below.
 ///
 /// # Errors
-/// When the user has to decide something first, or a device fails. The cache's device has not been
+/// When the user has to decide something first, or a device fails. The cache device has not been
 /// changed.
 pub(super) fn validate_volumes(
     kept: &mut KeptCache,
@@ -143,7 +145,8 @@ pub(super) fn validate_volumes(
     Ok(volumes)
 }
 
-/// Compares a volume with the cache's knowledge of it.
+/// Compares a volume's backing device with its description in the cache. Returns `None` if they
+/// agree.
 pub(super) fn difference(
     kept: &KeptCache,
     old: &Known,
@@ -157,7 +160,7 @@ pub(super) fn difference(
     }
 }
 
-/// Compares the identity and size of a volume's device with those in the cache.
+/// Compares the size and identity of a volume's device with those recorded in the cache.
 fn other_device(old: &Known, volume: &Volume) -> Option<Difference> {
     let bytes = volume.backing.size_bytes();
     if bytes != old.bytes {
@@ -169,8 +172,8 @@ fn other_device(old: &Known, volume: &Volume) -> Option<Difference> {
     }
 }
 
-/// Compares a volume's content with the cache. Clean data of a tier may be dirty in one above it,
-/// and clean data of a retired device may be old: neither says anything of the volume.
+/// Compares a volume's content with the cache. Clean sectors are left out in two cases: an upper
+/// tier's clean data may be dirty in a lower tier, and clean data of a void cache may be old.
 fn other_content(
     kept: &KeptCache,
     old: &Known,
@@ -191,7 +194,8 @@ fn unread(volume: &Volume, source: std::io::Error) -> StartError {
     }
 }
 
-/// Finds the other volume whose data is on the device given for this one, if it is recognisable.
+/// Returns the name of the other volume whose data is on the device given for this one, if any is
+/// recognised.
 fn whose(
     kept: &KeptCache,
     old: &Known,
@@ -212,8 +216,8 @@ fn whose(
     Ok(None)
 }
 
-/// Applies the user's decision about the cache's content of a volume that differs. Returns whether
-/// any of it stays.
+/// Applies the user's decision about cached content of a volume that differs. Returns whether any
+/// of the content stays.
 fn accept(
     kept: &mut KeptCache,
     old: &Known,
@@ -253,7 +257,7 @@ fn accept(
     Ok(stays)
 }
 
-/// Logs that dirty data is discarded, if there is any.
+/// Logs a warning that dirty data is discarded, if there is any.
 pub(super) fn lost(volume: &str, dirty_bytes: u64) {
     if dirty_bytes > 0 {
         tracing::warn!(
@@ -267,16 +271,16 @@ pub(super) fn lost(volume: &str, dirty_bytes: u64) {
 const FIRST_BYTES: u64 = 128 << 10;
 const LAST_BYTES: u64 = 64 << 10;
 
-/// Number of clean sectors of a volume that are compared.
+/// Most clean sectors of a volume that are compared with its backing device.
 const MOST_CLEAN_SECTORS: usize = 32;
 
-/// Returns the marker of the device's content; never 0, which means unknown.
+/// Returns the marker of the device's content. It is never 0, which means unknown.
 pub(super) fn marker_of(disk: &mut Disk) -> io::Result<u64> {
     let ends = disk.ends(FIRST_BYTES, LAST_BYTES)?;
     Ok(crc_fast::crc64_nvme(&ends.concat()).max(1))
 }
 
-/// Reads the samples of the device's content.
+/// Reads all sampled sectors of a device and returns their checksums.
 pub(super) fn samples(disk: &mut Disk) -> io::Result<Samples> {
     let of_bytes = disk.device.size_bytes();
     let sum = |sector| Ok(sample_sum(&disk.read(bytes_of(sector, of_bytes))?));
@@ -284,7 +288,7 @@ pub(super) fn samples(disk: &mut Disk) -> io::Result<Samples> {
     Ok(Samples { of_bytes, sums })
 }
 
-/// Reads the samples of the device's content, but takes those in `known` from there.
+/// Returns the samples of a device. Copies those in `known`, and reads only the others.
 pub(super) fn samples_like(known: &Samples, disk: &mut Disk) -> io::Result<Samples> {
     let of_bytes = disk.device.size_bytes();
     if known.of_bytes != of_bytes {
@@ -298,8 +302,8 @@ pub(super) fn samples_like(known: &Samples, disk: &mut Disk) -> io::Result<Sampl
     Ok(Samples { of_bytes, sums: sectors.map(&mut sum).collect::<io::Result<_>>()? })
 }
 
-/// Compares a device's content with a known volume's samples and marker. With `clean`, it also
-/// compares the clean sectors of the cache.
+/// Returns whether a device's content matches a volume's samples and marker. With `clean`, the
+/// clean sectors of the cache must match, too.
 pub(super) fn is_like(
     kept: &KeptCache,
     known: &Known,
@@ -327,7 +331,8 @@ pub(super) fn is_like(
     Ok(true)
 }
 
-/// Returns whether the volume has samples or clean sectors that tell it from most disks.
+/// Returns whether the cache has samples or clean sectors of a volume, which distinguish it from
+/// most disks.
 pub(super) fn is_told_by_content(kept: &KeptCache, known: &Known) -> bool {
     known.samples.known().next().is_some() || !kept.clean_sums(known.id, 1).is_empty()
 }

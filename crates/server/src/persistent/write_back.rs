@@ -1,14 +1,14 @@
-//! Writes dirty data back to its volumes without a server.
+//! Writes dirty data of a cache back to its volumes without a server.
 //!
 //! The cache is opened by the same code as for serving, and each volume is drained: its dirty data
-//! is written, its device flushed, and the data marked clean. Content of other volumes stays as it
-//! is.
+//! is written, its device flushed, and the data marked clean. Content of other volumes stays
+//! unchanged.
 //!
-//! Of several tiers the lowest is drained first. Every change is announced in the superblocks
+//! Among several tiers the lowest is drained first. Every change is announced in the superblocks
 //! before it happens, so that an interrupted run can be repeated. All tiers forget the content of
 //! the volumes before the first volume is written to. A lower tier's clean data is marked as
-//! possibly old before data of a higher tier bypasses it. At the end all tiers note the content as
-//! it is then.
+//! possibly old before data of a higher tier bypasses it. At the end all tiers record the markers
+//! and samples of the volumes anew.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,45 +28,47 @@ use super::validate::{difference, known};
 use super::{candidates, noted, old_copy};
 use crate::volume::{DeviceSource, Reach, Volume};
 
-/// Interval of progress reports, and of polls of devices that imitate a medium.
+/// Longest wait between two progress reports. Also the interval of polling simulated media, which
+/// do not wake the ring.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
-/// A backing device.
+/// A backing device to which dirty data is written back.
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The volume's name; may be left out when the cache has only one.
+    /// Name of the volume; may be omitted if the cache has only one.
     pub volume: Option<String>,
-    /// The device.
+    /// The backing device.
     pub backing: Arc<dyn DeviceSource>,
 }
 
-/// A volume that has all of its data now.
+/// The result of writing one volume back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WrittenBack {
-    /// The volume's name.
+    /// Name of the volume.
     pub volume: String,
-    /// Bytes that only the cache had.
+    /// Bytes written back.
     pub bytes: u64,
-    /// Runs that only the cache had, and that are lost: the volume has older data there, or none.
+    /// Runs of sectors whose dirty data is lost: the volume has older data there, or none.
     pub lost: Vec<Sectors>,
 }
 
-/// A tier that has been drained.
+/// A drained tier whose clean shutdown is not recorded yet.
 struct Done {
     writer: SuperblockWriter,
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
-    /// Dirty bytes that it still has, of other volumes.
+    /// Bytes of dirty data of other volumes that remain in the tier.
     left_bytes: u64,
 }
 
-/// Writes the dirty data of peer tiers back to these devices, that of the lowest tier first. With
-/// `accept`, it also writes to a device that differs from the cache's knowledge, goes on without a
-/// missing lower tier, and uses an old copy of a cache, which `state` detects. `progress` receives
-/// the bytes of a tier written so far, and their total.
+/// Writes the dirty data of peer tiers back to backing devices, that of the lowest tier first.
+///
+/// With `accept`, it also writes to a device that differs from its description in the cache, goes
+/// on without a missing lower tier, and uses an old copy of a cache, which `state` detects.
+/// `progress` receives the bytes of a tier written so far, and their total.
 ///
 /// # Errors
-/// When a cache cannot be used, a tier is missing, or a device is not its volume's: nothing has
-/// changed then. Also when a device fails.
+/// When a cache cannot be used, a tier is missing, or a device is not that of its volume: nothing
+/// has changed then. Also when a device fails.
 pub fn write_back(
     tiers: &[Arc<dyn DeviceSource>],
     targets: &[Target],
@@ -113,7 +115,7 @@ pub fn write_back(
     Ok(written)
 }
 
-/// Opens an existing cache.
+/// Opens an existing cache, or fails if the device holds none.
 fn opened(source: &Arc<dyn DeviceSource>) -> Result<(Disk, KeptCache), StartError> {
     let mut cache = Disk::open(source)?;
     match cache.with_io(|io| look(io, &mut |_, _| {}))? {
@@ -209,7 +211,7 @@ fn lost_sectors(lost: &[(VolumeId, Sectors)], volume: VolumeId) -> u64 {
     lost.iter().filter(|(of, _)| *of == volume).map(|(_, run)| run.end - run.start).sum()
 }
 
-/// Refuses a cache whose volumes were served without it since, unless the user accepts that.
+/// Fails if a target's volume was served without the cache since, unless the user accepts that.
 fn refuse_bypassed(
     kept: &KeptCache,
     targets: &[Target],
@@ -233,7 +235,8 @@ fn refuse_bypassed(
     Ok(())
 }
 
-/// Matches the devices with the cache's volumes.
+/// Assigns the given devices to volumes of the cache, and compares them with their descriptions
+/// there. Returns the volumes and their ids.
 fn matched(
     kept: &mut KeptCache,
     targets: &[Target],
@@ -283,7 +286,8 @@ fn matched(
     Ok((volumes, ids))
 }
 
-/// Returns the volume entries of the coming session: those of before, with their present devices.
+/// Returns the volume entries of the coming session: drained volumes with their present devices,
+/// the others as before.
 fn after(kept: &KeptCache, volumes: &[Volume], ids: &[VolumeId]) -> Vec<Known> {
     let now = |old: &Known| match ids.iter().position(|id| *id == old.id) {
         Some(at) => known(old.id, &volumes[at]),
