@@ -419,9 +419,9 @@ pub struct OpenOptions {
     pub fewer_threads: bool,
     /// Facts about the tier from its peers' superblocks, by [`check_peers()`](check_peers()).
     pub peered: Peered,
-    /// Whether the tier is attached to a running server: its content may be old by now.
+    /// True if the tier is attached to a running server: its content may be old by now.
     pub joins: bool,
-    /// Whether no persistent tier is below.
+    /// True if no persistent tier is below.
     pub lowest: bool,
     /// The state directory, by which an old copy of the cache is detected.
     pub state: Option<StateDir>,

@@ -30,7 +30,7 @@ pub enum Refusal {
     WouldLose {
         /// Dirty bytes found in the existing cache.
         dirty_bytes: u64,
-        /// Whether `dirty_bytes` is exact. Otherwise the cache could not be read completely, and
+        /// True if `dirty_bytes` is exact. Otherwise the cache could not be read completely, and
         /// may hold more.
         exact: bool,
     },

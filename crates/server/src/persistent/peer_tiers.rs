@@ -84,7 +84,7 @@ fn passed(tier: &Superblock, known: &[Option<Superblock>]) -> Option<bool> {
 pub(super) struct DrainOrder {
     /// Positions of the tiers in the given list, the lowest tier first.
     pub(super) order: Vec<usize>,
-    /// Whether no lower tier that may hold dirty data is missing.
+    /// True if no lower tier that may hold dirty data is missing.
     pub(super) is_whole: bool,
     /// For each tier of the given list, whether it was bypassed: see [`Peered::passed`].
     pub(super) passed: Vec<Option<bool>>,

@@ -37,9 +37,9 @@ const ROOM_BYTES: usize = 4096;
 #[derive(Debug, Clone)]
 pub struct StateDir {
     dir: PathBuf,
-    /// Whether an unusable directory is an error, because the user has asked for this one.
+    /// True if an unusable directory is an error, because the user has asked for this one.
     required: bool,
-    /// Whether a warning has been logged. Relaxed operations suffice: no other memory depends on
+    /// True if a warning has been logged. Relaxed operations suffice: no other memory depends on
     /// the flag.
     warned: Arc<AtomicBool>,
 }
@@ -254,7 +254,7 @@ pub(super) struct Noted {
     /// Name of the cache device.
     pub(super) device: String,
     pub(super) volumes: Vec<NotedVolume>,
-    /// Whether the cache may hold dirty data.
+    /// True if the cache may hold dirty data.
     pub(super) dirty: bool,
     /// Bytes of dirty data. `None` unless the last session has ended cleanly.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -266,7 +266,7 @@ pub(super) struct Noted {
 /// The state of a bypassed cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Bypassed {
-    /// Whether all dirty data was written back, so that nothing in the cache is valid any more.
+    /// True if all dirty data was written back, so that nothing in the cache is valid any more.
     /// Otherwise only its dirty data is valid.
     pub(super) retired: bool,
     /// Generation of the last superblock that the device accepted.

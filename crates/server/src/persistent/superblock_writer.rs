@@ -33,19 +33,19 @@ struct Written {
     superblock: Superblock,
     /// Generation of the last superblock that the device accepted.
     taken: u64,
-    /// Whether the superblock in memory has changes that the device has refused.
+    /// True if the superblock in memory has changes that the device has refused.
     unwritten: bool,
     /// The state directory in which each written superblock is noted, too.
     state: Option<StateDir>,
     /// Maps names of volumes to names of their backing devices.
     backings: BTreeMap<String, String>,
-    /// Whether the cache may hold dirty data.
+    /// True if the cache may hold dirty data.
     dirty: bool,
-    /// Whether the cache accepts dirty data once it is part of a stack.
+    /// True if the cache accepts dirty data once it is part of a stack.
     keeps_writes: bool,
     /// Bytes of dirty data at the end of the session.
     dirty_bytes: Option<u64>,
-    /// Whether the session has ended or the tier was detached: nothing is written any more.
+    /// True if the session has ended or the tier was detached: nothing is written any more.
     over: bool,
 }
 
