@@ -4,26 +4,26 @@
 //! | request | answer |
 //! |---|---|
 //! | `GET /` | the live page (`live`) |
-//! | `GET /events` | its events, until the client leaves |
+//! | `GET /events` | events for the live page, until the client closes the connection |
 //! | `GET /status` | [`Status`](crate::status::Status) as JSON |
-//! | `GET /metrics` | the same and more for Prometheus |
+//! | `GET /metrics` | all metrics, in Prometheus' text format |
 //! | `GET /healthz` | `ok` or `degraded`; 503 when requests hang or are refused, and at the end |
 //! | `POST /flush` | after everything written so far is on the backing devices |
-//! | `POST /stop` | after requests under way and the last flush, just before the server ends |
-//! | `POST /cache/restore` | after a cache device that was given up is used again |
+//! | `POST /stop` | after requests in flight and the last flush, just before the server ends |
+//! | `POST /cache/restore` | after a failed cache device is in use again |
 //! | `GET /volumes` | a list of [`VolumeStatus`](crate::status::VolumeStatus) as JSON |
 //! | `POST /volumes` | adds the volume that a [`NewVolume`] as JSON describes |
 //! | `DELETE /volumes/NAME` | removes an unused volume after its dirty data is written back |
-//! | `DELETE /volumes/NAME?force` | the same, and takes it from clients that use it |
-//! | `POST /volumes/NAME/resize` | gives a volume the size a [`Resize`] as JSON says |
-//! | `POST /volumes/NAME/ana` | sets the access of NVMe hosts as a [`SetAccess`] in JSON says |
+//! | `DELETE /volumes/NAME?force` | removes a volume even if clients use it |
+//! | `POST /volumes/NAME/resize` | gives a volume the size in a [`Resize`] as JSON |
+//! | `POST /volumes/NAME/ana` | sets the access of NVMe hosts to that in a [`SetAccess`] as JSON |
 //! | `GET /tiers` | a list of [`TierStatus`](crate::status::TierStatus) as JSON, from the top |
-//! | `POST /tiers` | adds the tier that a [`NewTier`] as JSON describes |
-//! | `DELETE /tiers/NUMBER` | takes a tier out, once what only it had is below it |
+//! | `POST /tiers` | attaches the tier that a [`NewTier`] as JSON describes |
+//! | `DELETE /tiers/NUMBER` | detaches a tier after its dirty data is in the tier below |
 //!
-//! A request that fails is answered with a line that gives the reason: 400 for an invalid request,
-//! 403 for a missing right, 404 and 409 for a conflict with the present volumes and tiers, 500 for
-//! a failure, 503 while the server ends or is busy.
+//! A failed request is answered with a line that gives the reason. The status is 400 for an invalid
+//! request, 403 for a missing right, and 404 or 409 for a conflict with the present volumes and
+//! tiers. It is 500 for a failure, and 503 while the server ends or is busy.
 //!
 //! `Conversation` is the server's side of one connection, without I/O: bytes in, one
 //! `AdminCommand`, one `Reply`, and the connection closes. [`client`] is the other side, for `floe

@@ -1,14 +1,14 @@
-//! Rights of the admin interface's clients, by the address through which they come.
+//! Rights of the admin interface's clients, which depend on the address they connect to.
 //!
 //! A client that can open the Unix socket may do everything: the socket's permissions decide that.
-//! TCP has no user, so that all users of the machine, and every page in a browser on it, can
-//! connect. A TCP client may read, and changes something only with the token. Foreign pages are
-//! recognised by two headers of the browser: `Origin`, and `Host`, the name by which the browser
-//! found the server (DNS rebinding).
+//! TCP connections carry no user, so all users of the machine, and every page in a browser on it,
+//! can connect. A TCP client may read; to change something, it must send the token. Foreign pages
+//! are recognised by two headers of the browser: `Origin`, and `Host`, the name under which the
+//! browser found the server (DNS rebinding).
 //!
-//! A Unix socket can be forwarded to a port, where browsers reach it. So a browser, which is
-//! recognised by `Origin`, changes something only from the live page, with its [key](PageKey),
-//! whatever the address.
+//! A Unix socket can be forwarded to a port, where browsers reach it. A browser is recognised by
+//! `Origin`. It may therefore change something only from the live page, with its [key](PageKey), on
+//! any address.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -22,50 +22,50 @@ use subtle::ConstantTimeEq;
 use super::command::{HEADER, PageKey, PageWrite, Reply, Trouble};
 use crate::socket_file::read_private;
 
-/// Rights of the clients of one address.
+/// Rights of the clients that connect to one address.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Access {
-    /// The rules for clients over TCP; a Unix socket has none.
+    /// Rules for TCP clients; `None` for a Unix socket.
     pub(crate) network: Option<NetworkRules>,
-    /// The key of the live page, where it may change something.
+    /// Key of the live page; `None` if the page may not change anything.
     pub(crate) page: Option<PageKey>,
-    /// The files and devices they may have opened.
+    /// Files and devices that the clients may have the server open.
     pub(crate) paths: AllowedPaths,
 }
 
-/// The rules for clients over TCP.
+/// Rules for clients over TCP.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct NetworkRules {
-    /// Names by which clients may call the server, beside `localhost` and addresses.
+    /// Names that clients may use for the server, beside `localhost` and IP addresses.
     pub(crate) hosts: Vec<String>,
-    /// The secret that makes a client trusted, if there is one.
+    /// Secret by which a client gets all rights; `None` if TCP clients may only read.
     pub(crate) token: Option<Token>,
-    /// Clients have to encrypt.
+    /// True if clients must use TLS.
     pub(crate) encrypted_only: bool,
 }
 
-/// The trust in a client.
+/// The rights of the client that sent a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     Everything,
-    /// It may not change anything: it has given no token, or a wrong one.
+    /// The client may only read: its token is missing or wrong.
     Reading {
         token_given: bool,
     },
-    /// It is a browser, and may not change anything from the page that it shows.
+    /// The client is a browser and does not ask from the live page, so it may only read.
     Browsing,
 }
 
 impl Access {
-    /// Returns whether clients have to encrypt.
+    /// Returns whether clients must use TLS.
     pub(crate) fn encrypted_only(&self) -> bool {
         self.network.as_ref().is_some_and(|rules| rules.encrypted_only)
     }
 
-    /// Returns the client's rights, by the head of its request.
+    /// Returns the client's rights, by the headers of its request.
     ///
     /// # Errors
-    /// The refusal of a request that a foreign page has sent.
+    /// When a page of another server has sent the request.
     pub(super) fn judge(&self, headers: &[Header<'_>]) -> Result<Trust, Reply> {
         let browsing = values(headers, "Origin").next().is_some();
         if browsing && !self.is_own_page(headers) {
@@ -89,8 +89,8 @@ impl Access {
         })
     }
 
-    /// Returns whether a browser's request comes from the live page: it has the key, and the names
-    /// are those of this server. A name that others can point at this machine is none.
+    /// Returns whether a browser's request comes from the live page: the key is right, and `Host`
+    /// and `Origin` name this server. A name that others can point at this machine does not count.
     fn is_own_page(&self, headers: &[Header<'_>]) -> bool {
         let mut keys = values(headers, HEADER);
         let (key, more) = (keys.next(), keys.next());
@@ -100,7 +100,7 @@ impl Access {
         known && more.is_none() && names.refuse_foreign(headers).is_ok()
     }
 
-    /// Returns the changes that the live page offers.
+    /// Returns the changes that the live page offers to clients of this address.
     pub(crate) fn page_write(&self) -> PageWrite {
         let has_token = self.network.as_ref().map(|rules| rules.token.is_some());
         match (&self.page, has_token) {
@@ -110,7 +110,7 @@ impl Access {
         }
     }
 
-    /// The refusal of a change by a browser that does not ask from the live page.
+    /// Returns the reply to a browser that asks for a change from another page than the live page.
     pub(super) fn refusal_of_browser(&self) -> Reply {
         let problem = match &self.page {
             None => "browsers only look here, unless the server has admin-write = true",
@@ -119,7 +119,7 @@ impl Access {
         Reply::trouble(Trouble::Forbidden, problem)
     }
 
-    /// The refusal of a change by a client that may only read.
+    /// Returns the reply to a client that may only read and asks for a change.
     pub(super) fn refusal(&self, token_given: bool) -> Reply {
         let there_is_one = self.network.as_ref().is_some_and(|rules| rules.token.is_some());
         let problem = match (token_given, there_is_one) {
@@ -161,7 +161,7 @@ impl NetworkRules {
         Ok(())
     }
 
-    /// Returns whether a client may call the server by this name.
+    /// Returns whether clients may use this name for the server.
     fn knows(&self, host: &[u8]) -> bool {
         std::str::from_utf8(host).is_ok_and(|host| {
             let name = name_in(host);
@@ -172,7 +172,8 @@ impl NetworkRules {
     }
 }
 
-/// The host in `host:port`, of which the port may be missing; an IPv6 address without its brackets.
+/// Returns the host of `host:port`, where the port may be missing. An IPv6 address loses its
+/// brackets.
 pub(crate) fn name_in(authority: &str) -> &str {
     match authority.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, _)) => address,
@@ -180,13 +181,13 @@ pub(crate) fn name_in(authority: &str) -> &str {
     }
 }
 
-/// The token in the value of an `Authorization` header.
+/// Returns the token in the value of an `Authorization` header.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
 }
 
-/// The values of all headers of this name.
+/// Returns the values of all headers with this name.
 pub(super) fn values<'a>(
     headers: &'a [Header<'a>],
     name: &'static str,
@@ -197,13 +198,13 @@ pub(super) fn values<'a>(
         .map(|header| header.value)
 }
 
-/// Fewer characters could be guessed.
+/// Least length of a token; a shorter one could be guessed.
 const LEAST_BYTES: usize = 16;
 
-/// More is no token.
+/// Largest size of a token file.
 const MOST_BYTES: u64 = 4096;
 
-/// The token in a file. Clones share it, also when it is read again.
+/// The admin token, read from a file. Clones share it, and see a reloaded token.
 #[derive(Clone)]
 pub struct Token(Arc<Kept>);
 
@@ -212,7 +213,7 @@ struct Kept {
     secret: RwLock<String>,
 }
 
-/// Why a file holds no token.
+/// An error about a token file: it cannot be read, is open to other users, or holds no token.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", file.display())]
 pub struct TokenError {
@@ -227,10 +228,10 @@ impl fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token in a file that other users cannot read.
+    /// Reads the token from a file that other users cannot read.
     ///
     /// # Errors
-    /// When it cannot be read, others can read it, or what it holds is no secret.
+    /// When the file cannot be read, is open to other users, or holds no token.
     pub fn read(file: &Path) -> Result<Self, TokenError> {
         let secret = RwLock::new(secret_in(file)?);
         Ok(Self(Arc::new(Kept { file: file.to_owned(), secret })))
@@ -239,20 +240,20 @@ impl Token {
     /// Reads the file again, for all clones.
     ///
     /// # Errors
-    /// As of [`Token::read`]; the token stays what it was.
+    /// Those of [`Token::read`]; the old token then stays in use.
     pub fn reload(&self) -> Result<(), TokenError> {
         let secret = secret_in(&self.0.file)?;
         *self.0.secret.write().unwrap_or_else(PoisonError::into_inner) = secret;
         Ok(())
     }
 
-    /// Compares with the token; takes as long wherever a wrong one of its length differs.
+    /// Compares a client's token with this one, in constant time for tokens of equal length.
     pub(crate) fn is(&self, given: &[u8]) -> bool {
         let secret = self.0.secret.read().unwrap_or_else(PoisonError::into_inner);
         secret.as_bytes().ct_eq(given).into()
     }
 
-    /// The token, to be sent to a server.
+    /// Returns the token, for sending it to a server.
     pub(crate) fn secret(&self) -> String {
         self.0.secret.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -273,49 +274,48 @@ fn secret_in(path: &Path) -> Result<String, TokenError> {
     Ok(secret.to_owned())
 }
 
-/// Files and devices that admin clients may have opened.
+/// Files and devices that admin clients may have the server open.
 ///
-/// The folders in which devices may be that admin clients name: with the right to open any path, a
-/// client of a server that runs as root could have it create a file anywhere, and read and write
-/// any disk.
+/// Clients name devices, for example when they add a volume. Without limits, a client of a server
+/// that runs as root could create a file anywhere, and read and write any disk.
 ///
-/// Links and `..` are resolved first, of the folders and of the path. A folder in which others may
+/// Links and `..` are resolved first, in the folders and in the path. A folder in which others may
 /// change links protects nothing.
 #[derive(Debug, Clone, Default)]
 pub enum AllowedPaths {
-    /// All that the server can open.
+    /// All paths that the server itself can open.
     #[default]
     All,
-    /// Paths in these folders, or below.
+    /// Paths in these folders and their subfolders.
     Within(Arc<[PathBuf]>),
 }
 
-/// A path that an admin client may not have opened.
+/// An error: an admin client may not have this path opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefused {
-    /// The path is in none of the folders.
+    /// The path is in none of the allowed folders.
     #[error(
         "{} is in none of the folders that admin-paths allows{}",
         path.display(), leads(path, place)
     )]
     Outside {
-        /// The path.
+        /// The path that the client gave.
         path: PathBuf,
-        /// The place it leads to.
+        /// The path after links and `..` are resolved.
         place: PathBuf,
     },
-    /// An image of Ceph or an export is in no folder.
+    /// The device is on the network, such as a Ceph image or an NBD export, and so in no folder.
     #[error("{device} is in none of the folders that admin-paths allows, but on a network")]
     Remote {
-        /// The device.
+        /// The device that the client gave.
         device: String,
     },
     /// The path cannot be resolved.
     #[error("{}: {problem}", path.display())]
     Unknown {
-        /// The path.
+        /// The path that the client gave.
         path: PathBuf,
-        /// Why.
+        /// The operating system's error.
         problem: String,
     },
 }
@@ -325,10 +325,11 @@ fn leads(path: &Path, place: &Path) -> String {
 }
 
 impl AllowedPaths {
-    /// Allows a device to be opened, or its files to be made.
+    /// Checks whether clients may have a device opened, or its files created.
     ///
     /// # Errors
-    /// Why not.
+    /// When a path of the device is outside the allowed folders or cannot be resolved, or the
+    /// device is on the network.
     pub fn check_device(&self, device: &Spec) -> Result<(), PathRefused> {
         if matches!(self, Self::Within(_)) && device.is_remote() {
             return Err(PathRefused::Remote { device: device.to_string() });
@@ -336,10 +337,10 @@ impl AllowedPaths {
         device.paths().iter().try_for_each(|path| self.check(path))
     }
 
-    /// Allows a device at this path to be opened, or made there if nothing is.
+    /// Checks whether clients may have a file or device at this path opened or created.
     ///
     /// # Errors
-    /// Why not.
+    /// When the path is outside the allowed folders or cannot be resolved.
     pub fn check(&self, path: &Path) -> Result<(), PathRefused> {
         let Self::Within(folders) = self else { return Ok(()) };
         let place = resolved(path).map_err(|error| PathRefused::Unknown {
@@ -355,7 +356,7 @@ impl AllowedPaths {
     }
 }
 
-/// The path without links and `..`. Its last part may be missing.
+/// Returns the path with links and `..` resolved. The last component need not exist.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     match path.canonicalize() {
         Err(error)

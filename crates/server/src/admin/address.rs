@@ -1,36 +1,36 @@
-//! Addresses of the admin interface: a Unix socket, or TCP where that is asked for.
+//! Addresses of the admin interface: a Unix socket, or TCP if an address for it is given.
 //!
-//! Written as `unix:PATH` or a path, and as `tcp:HOST:PORT` or `HOST:PORT`. A server listens on the
-//! default socket unless it is told of another one, or of `none`. Server and clients find
-//! the default socket by one rule: the folder that systemd gives a service, else `/run/floe` for
-//! root and `$XDG_RUNTIME_DIR/floe` for others.
+//! A socket is written as `unix:PATH` or a path, a TCP address as `tcp:HOST:PORT` or `HOST:PORT`. A
+//! server listens on the default socket unless a setting names another one, or `none`. Server and
+//! clients find the default socket by one rule: the folder that systemd gives a service, else
+//! `/run/floe` for root and `$XDG_RUNTIME_DIR/floe` for others.
 
 use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The folder of root's socket. Clients of other users look there, too: its group may include them.
+/// Folder of the socket of root's server. Clients of other users look there as well, because their
+/// group may be allowed to use it.
 const SYSTEM_FOLDER: &str = "/run/floe";
 
-/// The socket's name in its folder.
 const SOCKET_NAME: &str = "admin.sock";
 
 /// The address of an admin interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminAddress {
-    /// A Unix socket.
+    /// Path of a Unix socket.
     Unix(PathBuf),
-    /// TCP, as `host:port`.
+    /// A TCP address, `host:port`.
     Tcp(String),
 }
 
-/// A setting of the admin interface: an address, or no socket beside those on TCP.
+/// A value of the `admin` setting: an address to listen on, or `none`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AdminChoice {
-    /// It listens there, too.
+    /// Listens on this address. Given once for each address.
     At(AdminAddress),
-    /// It does not listen on the default socket.
+    /// Turns the default socket off: written as `none`.
     NoSocket,
 }
 
@@ -54,20 +54,20 @@ impl fmt::Display for AdminChoice {
     }
 }
 
-/// The text of an address that is none.
+/// An error while parsing an admin address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// It has the form of none.
+    /// The text is neither a socket's path nor `HOST:PORT`.
     #[error(
         "`{0}` is not an address; write unix:PATH, or HOST:PORT for TCP, such as 127.0.0.1:10810"
     )]
     Form(String),
-    /// Addresses with a comma between them.
+    /// The text lists several addresses, separated by commas.
     #[error("`{0}` is more than one address; give each with an --admin of its own")]
     Several(String),
 }
 
-/// There is no default address.
+/// The error that no default address exists: the user has no folder for sockets.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "there is no folder for the admin socket: XDG_RUNTIME_DIR is not set; give --admin unix:PATH"
@@ -110,7 +110,7 @@ impl fmt::Display for AdminAddress {
 }
 
 impl AdminAddress {
-    /// Returns the address on which a server listens by default.
+    /// Returns the address on which a server of this user listens by default.
     ///
     /// # Errors
     /// When the user has no folder for sockets.
@@ -118,11 +118,11 @@ impl AdminAddress {
         Surroundings::here().candidates().into_iter().next().map(Self::Unix).ok_or(NoDefaultAddress)
     }
 
-    /// Returns the address that a client asks by default: the first socket that exists, of a
-    /// server's default ones.
+    /// Returns the address that a client uses by default: the first existing socket among the
+    /// default sockets of this user's server and root's.
     ///
     /// # Errors
-    /// When there is no place to look.
+    /// None at present: where no socket exists, the preferred address is returned.
     pub fn of_client() -> Result<Self, NoDefaultAddress> {
         let mut candidates = Surroundings::here().candidates();
         let system = Path::new(SYSTEM_FOLDER).join(SOCKET_NAME);
@@ -133,16 +133,17 @@ impl AdminAddress {
         Ok(Self::Unix(candidates.swap_remove(there)))
     }
 
-    /// Returns whether this is the default address of this user's server. Its folder is made if it
-    /// is missing.
+    /// Returns whether this is the default address of this user's server. The server creates the
+    /// folder of its default socket.
     pub(crate) fn is_default(&self) -> bool {
         Self::of_server().as_ref() == Ok(self)
     }
 }
 
-/// The environment on which the default address depends.
+/// The environment variables and user on which the default address depends.
 struct Surroundings {
-    /// `RUNTIME_DIRECTORY`: folders that systemd has made for a service, by colons.
+    /// `RUNTIME_DIRECTORY`: the folders that systemd has created for a service, separated by
+    /// colons.
     service: Option<OsString>,
     is_root: bool,
     /// `XDG_RUNTIME_DIR`.
@@ -159,7 +160,7 @@ impl Surroundings {
         }
     }
 
-    /// The sockets that a server may have by default, the most likely first.
+    /// Returns the default sockets of this user's server, the preferred one first.
     fn candidates(&self) -> Vec<PathBuf> {
         let service =
             self.service.as_ref().and_then(|folders| std::env::split_paths(folders).next());

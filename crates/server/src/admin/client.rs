@@ -14,16 +14,17 @@ use super::{AdminAddress, AnaState, NewTier, NewVolume, REPLACING, Resize, SetAc
 use crate::pair::StandbyStatus;
 use crate::status::{Status, TierStatus, VolumeStatus};
 
-/// The time that a new program may take to serve, and between looks.
+/// Time that a new program may take before it serves, and the interval at which the client asks for
+/// it.
 const BEGINNING: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A server to ask.
+/// A server's admin interface, as its clients reach it.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// The address of its admin interface.
+    /// Address of the admin interface.
     pub address: AdminAddress,
-    /// The token that lets this client change something over TCP.
+    /// Token that a TCP client needs to change something.
     pub token: Option<Token>,
 }
 
@@ -39,7 +40,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// An error while asking a server.
+/// An error of a request to a server's admin interface.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// No server answers.
@@ -47,9 +48,9 @@ pub enum AdminError {
         "no floe server answers on {address}: {source}; is it running, and is --admin the same?"
     )]
     Unreachable {
-        /// The address.
+        /// Address of the admin interface.
         address: String,
-        /// The system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// This user may not open the socket.
@@ -58,56 +59,57 @@ pub enum AdminError {
          its admin-group"
     )]
     Denied {
-        /// The address.
+        /// Address of the admin interface.
         address: String,
-        /// The system's answer.
+        /// The operating system's error.
         source: io::Error,
     },
     /// The answer is not that of a Floe server.
     #[error("{address} does not answer as a floe server does")]
     Strange {
-        /// The address.
+        /// Address of the admin interface.
         address: String,
     },
-    /// The request is invalid, or does not fit the volumes and tiers there are.
+    /// The server refused the request, because it is invalid or conflicts with the present volumes
+    /// and tiers.
     #[error("the server on {address} refuses: {problem}")]
     Refused {
-        /// The address.
+        /// Address of the admin interface.
         address: String,
-        /// The server's answer.
+        /// The reason that the server gave.
         problem: String,
     },
     /// The server failed to carry out the request.
     #[error("the server on {address} answers: {problem}")]
     Failed {
-        /// The address.
+        /// Address of the admin interface.
         address: String,
-        /// The server's answer.
+        /// The reason that the server gave.
         problem: String,
     },
 }
 
-/// Returns the server's status.
+/// Returns the status of a server.
 ///
 /// # Errors
-/// When no server answers, or not as expected.
+/// When no server answers, or the answer is not a status.
 pub fn status(server: &Endpoint) -> Result<Status, AdminError> {
     understood(server, &ask(server, "GET", "/status", "")?)
 }
 
-/// The status of a server, whether it serves or stands by.
+/// The status of a server that serves or stands by.
 #[derive(Debug, Clone, PartialEq)]
 pub enum AnyStatus {
-    /// It serves.
+    /// Status of a server that serves volumes.
     Serving(Box<Status>),
-    /// It stands by.
+    /// Status of the standby server of a pair.
     Standby(StandbyStatus),
 }
 
 /// Returns the status of a server that serves or stands by.
 ///
 /// # Errors
-/// When no server answers, or not as expected.
+/// When no server answers, or the answer is not a status.
 pub fn any_status(server: &Endpoint) -> Result<AnyStatus, AdminError> {
     let answer = ask(server, "GET", "/status", "")?;
     match understood(server, &answer) {
@@ -118,26 +120,27 @@ pub fn any_status(server: &Endpoint) -> Result<AnyStatus, AdminError> {
     }
 }
 
-/// Tells a server of a pair to end, so that the other takes over, and waits until it has flushed.
+/// Tells the active server of a pair to end, so that the other takes over, and waits until it has
+/// flushed.
 ///
 /// # Errors
-/// When no server answers, or it is none of a pair.
+/// When no server answers, or the server does not belong to a pair.
 pub fn hand_over(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/handover", "").map(drop)
 }
 
-/// Tells a standby to take over, though the active server may be well.
+/// Tells a standby server to take over, though the active one may be healthy.
 ///
 /// # Errors
-/// When no server answers, or it does not stand by.
+/// When no server answers, or the server does not stand by.
 pub fn take_over(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/takeover", "").map(drop)
 }
 
-/// Returns the server's metrics, in Prometheus' text format.
+/// Returns a server's metrics in Prometheus' text format.
 ///
 /// # Errors
-/// When no server answers, or not as expected.
+/// When no server answers, or the server refuses.
 pub fn metrics(server: &Endpoint) -> Result<String, AdminError> {
     ask(server, "GET", "/metrics", "")
 }
@@ -145,33 +148,33 @@ pub fn metrics(server: &Endpoint) -> Result<String, AdminError> {
 /// Returns `ok`, or `degraded` while a failed cache device is bypassed or a mirror lacks a half.
 ///
 /// # Errors
-/// When no server answers, or it is about to end.
+/// When no server answers, requests hang or are refused, or the server is ending.
 pub fn health(server: &Endpoint) -> Result<String, AdminError> {
     ask(server, "GET", "/healthz", "").map(|word| word.trim().to_owned())
 }
 
-/// Waits until everything written so far is on the backing devices.
+/// Flushes: waits until all data written so far is on the backing devices.
 ///
 /// # Errors
-/// When no server answers, or it could not.
+/// When no server answers, or data could not be written back.
 pub fn flush(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/flush", "").map(drop)
 }
 
-/// Tells the server to flush and end, and waits until it has flushed.
+/// Tells a server to flush and end, and waits until it has flushed.
 ///
 /// # Errors
-/// When no server answers, or it leaves dirty data behind.
+/// When no server answers, or dirty data remains in the cache.
 pub fn stop(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/stop", "").map(drop)
 }
 
-/// Tells the server to replace its program by that of its file, and waits until the new one
-/// serves.
+/// Tells a server to replace its program by the present version of the program file, and waits
+/// until the new one serves.
 ///
 /// # Errors
-/// When no server answers, the new program refuses the server's settings, does not begin or ends
-/// before it serves, or the last flush of the old one leaves dirty data behind.
+/// When no server answers, the new program refuses the server's settings, does not start or ends
+/// before it serves, or the old one's last flush leaves dirty data in the cache.
 pub fn upgrade(server: &Endpoint) -> Result<(), AdminError> {
     let mut stream = Stream::connect(server).map_err(|error| unreachable(server, error))?;
     let request = request(server, "POST", "/upgrade", "");
@@ -207,7 +210,7 @@ pub fn upgrade(server: &Endpoint) -> Result<(), AdminError> {
     }
 }
 
-/// Tells the server to use a failed cache device again.
+/// Tells a server to use a failed cache device again.
 ///
 /// # Errors
 /// When no server answers, or the device still fails.
@@ -215,15 +218,15 @@ pub fn restore(server: &Endpoint) -> Result<(), AdminError> {
     ask(server, "POST", "/cache/restore", "").map(drop)
 }
 
-/// Returns the volumes served, the default one first.
+/// Returns the status of the served volumes, the default volume first.
 ///
 /// # Errors
-/// When no server answers, or not as expected.
+/// When no server answers, or the answer is not a list of volumes.
 pub fn volumes(server: &Endpoint) -> Result<Vec<VolumeStatus>, AdminError> {
     understood(server, &ask(server, "GET", "/volumes", "")?)
 }
 
-/// Adds a volume. Returns it as it is served.
+/// Adds a volume, and returns its status.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot be added.
@@ -233,19 +236,19 @@ pub fn add_volume(server: &Endpoint, volume: &NewVolume) -> Result<VolumeStatus,
     served(server, &volume.name)
 }
 
-/// Removes a volume, after its dirty data is written back. With `force` the server takes it from
-/// clients that use it.
+/// Removes a volume after its dirty data is written back. With `force`, clients that use the volume
+/// are disconnected from it.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot be removed: without `force` also when a client uses
-/// it.
+/// the volume.
 pub fn remove_volume(server: &Endpoint, name: &str, force: bool) -> Result<(), AdminError> {
     let query = if force { "?force" } else { "" };
     ask(server, "DELETE", &format!("{}{query}", path_of(name)), "").map(drop)
 }
 
-/// Resizes a volume, with an empty [`Resize`] to the present size of its backing device. Returns
-/// the volume as it is served.
+/// Resizes a volume, and returns its status. An empty [`Resize`] adopts the present size of the
+/// backing device.
 ///
 /// # Errors
 /// When no server answers, or the volume cannot have that size.
@@ -259,20 +262,20 @@ pub fn resize_volume(
     served(server, name)
 }
 
-/// Sets the access that NVMe hosts have to a volume on this server. Requests that hosts had begun
-/// before may still be under way.
+/// Sets the access that NVMe hosts have to a volume on this server. Requests that hosts sent before
+/// may still be in flight afterwards.
 ///
 /// # Errors
-/// When no server answers, or there is no such volume.
+/// When no server answers, or the volume does not exist.
 pub fn set_access(server: &Endpoint, name: &str, state: AnaState) -> Result<(), AdminError> {
     let body = serde_json::to_string(&SetAccess { state }).expect("a state is plain data");
     ask(server, "POST", &format!("{}/ana", path_of(name)), &body).map(drop)
 }
 
-/// Returns the tiers of the cache, from the top.
+/// Returns the status of the tiers, from the top.
 ///
 /// # Errors
-/// When no server answers, or not as expected.
+/// When no server answers, or the answer is not a list of tiers.
 pub fn tiers(server: &Endpoint) -> Result<Vec<TierStatus>, AdminError> {
     understood(server, &ask(server, "GET", "/tiers", "")?)
 }
@@ -280,7 +283,7 @@ pub fn tiers(server: &Endpoint) -> Result<Vec<TierStatus>, AdminError> {
 /// Attaches a tier while clients go on. Returns its number from the top, and its status.
 ///
 /// # Errors
-/// When no server answers, or the tier cannot be added.
+/// When no server answers, or the tier cannot be attached.
 pub fn add_tier(server: &Endpoint, tier: &NewTier) -> Result<(usize, TierStatus), AdminError> {
     let body = serde_json::to_string(tier).expect("a tier is plain data");
     ask(server, "POST", "/tiers", &body)?;
@@ -292,8 +295,8 @@ pub fn add_tier(server: &Endpoint, tier: &NewTier) -> Result<(usize, TierStatus)
     }
 }
 
-/// Detaches the tier with this number from the top while clients go on. Its dirty data is in the
-/// tier below then.
+/// Detaches the tier with this number from the top while clients go on. Its dirty data moves to the
+/// tier below.
 ///
 /// # Errors
 /// When no server answers, or the tier cannot be detached.
@@ -301,7 +304,7 @@ pub fn remove_tier(server: &Endpoint, number: usize) -> Result<(), AdminError> {
     ask(server, "DELETE", &format!("/tiers/{number}"), "").map(drop)
 }
 
-/// Returns a volume as it is served.
+/// Returns the status of a volume by its name.
 fn served(server: &Endpoint, name: &str) -> Result<VolumeStatus, AdminError> {
     let volume = volumes(server)?.into_iter().find(|volume| volume.name == name);
     volume.ok_or_else(|| AdminError::Strange { address: server.to_string() })
@@ -343,7 +346,7 @@ fn request(server: &Endpoint, method: &str, path: &str, body: &str) -> String {
     )
 }
 
-/// Returns the body of an answer, or the problem that it tells.
+/// Returns the body of a reply, or the error that its HTTP status and body state.
 fn understand(server: &Endpoint, answer: Vec<u8>) -> Result<String, AdminError> {
     let strange = || AdminError::Strange { address: server.to_string() };
     let answer = String::from_utf8(answer).map_err(|_| strange())?;
@@ -357,7 +360,7 @@ fn understand(server: &Endpoint, answer: Vec<u8>) -> Result<String, AdminError> 
     }
 }
 
-/// A connection to a server.
+/// A connection to the admin interface.
 enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
@@ -371,7 +374,7 @@ impl Stream {
         }
     }
 
-    /// Bounds the time of a read.
+    /// Sets the timeout of a read.
     fn limit(&self, time: Duration) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_read_timeout(Some(time)),
@@ -379,7 +382,7 @@ impl Stream {
         }
     }
 
-    /// Appends what has come. Returns whether the other side has hung up.
+    /// Appends received bytes to `bytes`. Returns whether the server has closed the connection.
     fn read_more(&mut self, bytes: &mut Vec<u8>) -> bool {
         let mut some = [0; 4096];
         match self.read(&mut some) {
@@ -421,7 +424,7 @@ fn send(stream: &mut impl Write, request: &str) -> io::Result<()> {
     stream.write_all(request.as_bytes())
 }
 
-/// Returns one answer, up to the length that it states, or to the end.
+/// Reads one reply: up to its `Content-Length`, or to the end of the connection.
 fn answer_of(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let (mut answer, mut byte) = (Vec::new(), [0; 1]);
     let length = |answer: &[u8]| -> Option<usize> {
@@ -447,8 +450,8 @@ fn hung_up() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "it hung up before it answered")
 }
 
-/// Sends a request and returns all bytes of the answer. A server that refuses may not read all of
-/// the request.
+/// Sends a request and returns all bytes of the reply. A failed send is ignored if a reply arrives,
+/// because a server that refuses may not read the whole request.
 fn talk(mut stream: impl Read + Write, request: &str) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let sent = send(&mut stream, request);

@@ -1,4 +1,5 @@
-//! The commands of admin clients and the replies to them, as HTTP carries them.
+//! The commands of admin clients and the replies to them, in the form of HTTP requests and
+//! responses.
 
 use std::fmt;
 use std::io::Read;
@@ -12,22 +13,22 @@ use subtle::ConstantTimeEq;
 
 use crate::{live, metrics};
 
-/// The last word of this program to a client that waits for the next one.
+/// Last line that the old program sends, before an upgrade, to a client that waits for the new one.
 pub(crate) const REPLACING: &str = "replacing";
 
-/// A command of an admin client.
+/// A parsed request of an admin client.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum AdminCommand {
-    /// The live page.
+    /// Send the live page.
     Page,
-    /// The stream of events that the live page shows.
+    /// Send the stream of events that the live page shows.
     Events,
     Status,
     Metrics,
     Health,
     Flush,
     Stop,
-    /// Replace the program by that of its file.
+    /// Replace the running program by the present version of the program file.
     Upgrade,
     /// End, so that the other server of the pair takes over.
     HandOver,
@@ -39,12 +40,12 @@ pub(crate) enum AdminCommand {
     AddVolume(Box<Addition>),
     RemoveVolume {
         name: String,
-        /// Take it from the clients that use it.
+        /// Remove the volume even if clients use it.
         force: bool,
     },
     ResizeVolume {
         name: String,
-        /// `None`: the present size of the backing device.
+        /// New size; `None` adopts the present size of the backing device.
         size_bytes: Option<u64>,
     },
     /// Set the access that NVMe hosts have to a volume.
@@ -55,7 +56,7 @@ pub(crate) enum AdminCommand {
     ListTiers,
     AddTier(NewTier),
     RemoveTier {
-        /// Counted from the top.
+        /// Number of the tier, counted from the top, from 0.
         number: usize,
     },
 }
@@ -63,55 +64,56 @@ pub(crate) enum AdminCommand {
 /// A [`NewVolume`] whose device specification has been parsed.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Addition {
-    /// Not empty.
+    /// Name for clients, not empty.
     pub(crate) name: String,
     pub(crate) backing: Spec,
     pub(crate) read_only: bool,
     pub(crate) description: String,
 }
 
-/// A volume to be added.
+/// The request body that describes a volume to be added.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewVolume {
-    /// The name clients ask for.
+    /// Name by which clients ask for the volume.
     pub name: String,
-    /// The backing device, as on the command line.
+    /// The backing device, written as on the command line.
     pub backing: String,
-    /// Refuse clients' writes.
+    /// Refuse writes of clients.
     #[serde(default)]
     pub read_only: bool,
-    /// A description for users.
+    /// A description that NBD clients can show to users.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub description: String,
 }
 
-/// A volume's new size.
+/// The request body with a volume's new size.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Resize {
-    /// The size in bytes; without it, the present size of the backing device.
+    /// New size in bytes; `None` adopts the present size of the backing device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub size_bytes: Option<u64>,
 }
 
-/// The access that NVMe hosts have to a volume on this server.
+/// The request body with the access that NVMe hosts have to a volume on this server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetAccess {
-    /// The access from now on.
+    /// State of the access from now on.
     pub state: AnaState,
 }
 
-/// A state of asymmetric namespace access.
+/// A state of asymmetric namespace access (ANA), which tells NVMe hosts whether to use this path to
+/// a volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum AnaState {
-    /// Hosts use the volume on this server.
+    /// Hosts use the volume through this server.
     Optimized,
-    /// Hosts use another path, and wait while there is none.
+    /// Hosts use another path to the volume, and wait while none exists.
     Inaccessible,
-    /// The access is about to change. Hosts wait for that for a few seconds.
+    /// The access is about to change. Hosts wait for the change for a few seconds.
     Change,
 }
 
@@ -135,19 +137,19 @@ impl From<AnaState> for AccessState {
     }
 }
 
-/// A tier to be added.
+/// The request body that describes a tier to be attached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewTier {
-    /// Its device and settings, as on the command line.
+    /// Device and settings of the tier, written as on the command line.
     pub tier: String,
-    /// The number it is to have from the top; without it, it is put below all others.
+    /// Number of the tier from the top, from 0; `None` puts the tier below all others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<usize>,
-    /// Make a new cache on its device, whatever is there.
+    /// Makes a new cache on the tier's device, whatever is there.
     #[serde(default)]
     pub initialise: bool,
-    /// Lose dirty data of a cache on its device.
+    /// Discards dirty data of a cache that is on the tier's device.
     #[serde(default)]
     pub discard_dirty: bool,
 }
@@ -167,10 +169,10 @@ impl AdminCommand {
         )
     }
 
-    /// Parses a request whose body has arrived.
+    /// Parses a complete request: its method, path with query, and body.
     ///
     /// # Errors
-    /// The answer that refuses it.
+    /// The reply that refuses the request.
     pub(super) fn understand(method: &str, target: &str, body: &[u8]) -> Result<Self, Reply> {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         let names: Vec<&str> = path.split('/').skip(1).collect();
@@ -249,47 +251,47 @@ fn numbered(text: &str) -> Result<usize, Reply> {
         .map_err(|_| Reply::trouble(Trouble::Input, format!("{text:?} is no number of a tier")))
 }
 
-/// An answer.
+/// A reply to an admin client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// The command succeeded; a word about it.
+    /// The command succeeded. The text is one line about it.
     Done(&'static str),
-    /// The live page, with the changes that it offers.
+    /// The live page, with the changes that it may offer.
     Page(PageWrite),
     /// The requested data, as JSON.
     Json(String),
     /// The requested data, in Prometheus' text format.
     Metrics(String),
-    /// The command failed or was refused; the reason.
+    /// The command failed or was refused, for the reason in the text.
     Trouble(Trouble, String),
-    /// The path supports this method only.
+    /// The path supports only this HTTP method.
     WrongMethod(&'static str),
 }
 
-/// The kind of a refusal or failure.
+/// The kind of a refusal or failure, which decides the HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trouble {
     /// The request is malformed.
     Input,
-    /// The client has no right to it.
+    /// The client has no right to the command.
     Forbidden,
-    /// There is no such thing.
+    /// The path, volume or tier does not exist.
     NotFound,
-    /// The request does not fit the volumes and tiers there are.
+    /// The command conflicts with the present volumes and tiers.
     Conflict,
-    /// The body is too long.
+    /// The request's body is too long.
     TooLong,
     /// The head of the request is too long.
     HeadTooLong,
-    /// The request does not say the length of its body.
+    /// The request states no length of its body.
     NoLength,
     /// A device failed.
     Failed,
-    /// Some requests of clients are being refused.
+    /// The server is refusing some requests of storage clients.
     Refusing,
     /// The server is ending.
     Ending,
-    /// Too many requests are under way.
+    /// Too many admin requests are in progress.
     Busy,
 }
 
@@ -318,7 +320,7 @@ impl Reply {
         Self::Trouble(trouble, problem.into())
     }
 
-    /// Encodes the answer for sending.
+    /// Encodes the reply as an HTTP response.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let text = "text/plain; charset=utf-8";
         match self {
@@ -349,15 +351,16 @@ fn response(status: &str, content_type: &str, headers: &str, body: &str) -> Vec<
     .into_bytes()
 }
 
-/// The header with the key.
+/// Name of the HTTP header in which the live page sends its key.
 pub(super) const HEADER: &str = "Floe-Page";
 
-/// The key of the page of one run of a server. Clones share it.
+/// The secret by which the live page proves where it comes from. It is new for each run of the
+/// server. Clones share it.
 ///
-/// A browser sends a request for any page that asks for it, through an address that a user can
-/// reach. It shows a page the answers of its own server only. So the live page carries a secret of
-/// this run of the server, and repeats it in a header, which pages of others can neither know nor
-/// send. Without `admin-write` there is no key, and browsers change nothing.
+/// Any page can make a browser send requests to an address that the browser's user can reach. But
+/// it cannot read the replies of another server. The live page therefore contains a secret and
+/// repeats it in a header. Other pages neither know the secret nor can send that header. Without
+/// the setting `admin-write` no key exists, and browsers change nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PageKey(Arc<str>);
 
@@ -368,10 +371,10 @@ impl fmt::Debug for PageKey {
 }
 
 impl PageKey {
-    /// Draws a key.
+    /// Creates a random key.
     ///
     /// # Errors
-    /// When the machine has no random numbers.
+    /// When the operating system returns no random bytes.
     pub fn draw() -> std::io::Result<Self> {
         let mut bytes = [0; 16];
         std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -379,30 +382,29 @@ impl PageKey {
         Ok(Self(text.into()))
     }
 
-    /// Returns the text of the key.
     pub(crate) fn text(&self) -> &str {
         &self.0
     }
 
-    /// Compares with a key that was sent.
+    /// Compares the key with one that a client has sent, in constant time.
     pub(super) fn is(&self, given: &[u8]) -> bool {
         self.0.as_bytes().ct_eq(given).into()
     }
 }
 
-/// The changes that the live page offers to a client of an address.
+/// The changes that the live page offers to clients of one address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum PageWrite {
-    /// None.
+    /// No changes: the setting `admin-write` is off.
     Off,
-    /// None at this address: over TCP there is no token.
+    /// No changes at this address: it is on TCP, and the server has no admin token.
     NoToken,
-    /// All, with the key; over TCP with the admin token, too.
+    /// All changes, if the client sends the key, and over TCP the admin token as well.
     On { key: PageKey, needs_token: bool },
 }
 
 impl PageWrite {
-    /// Returns the attributes of the page's body.
+    /// Returns the attributes of the page's `<body>` by which its script knows the allowed changes.
     pub(crate) fn attributes(&self) -> String {
         match self {
             Self::Off => "data-write=\"off\"".to_owned(),

@@ -1,4 +1,4 @@
-//! The server's side of one admin connection: collects bytes until they form one request of bounded
+//! The server's side of one admin connection: collects bytes until they form one request of limited
 //! length.
 
 use std::sync::Arc;
@@ -8,27 +8,27 @@ use httparse::Status as Parsed;
 use super::access::{Access, Trust, values};
 use super::command::{AdminCommand, Reply, Trouble};
 
-/// Longest request head that is read; Floe's clients send a few dozen bytes.
+/// Longest accepted request head. Floe's clients send fewer than a hundred bytes.
 const HEAD_MAX_BYTES: usize = 8 << 10;
 
 /// Most header lines of a request.
 const HEADERS_MAX: usize = 64;
 
-/// Longest body; the longest valid one has a name and the paths of a few devices.
+/// Longest accepted request body. The longest useful one has a name and the paths of a few devices.
 const BODY_MAX_BYTES: usize = 64 << 10;
 
-/// The next action after a connection has sent bytes.
+/// The server's next action after bytes of a request have arrived.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
-    /// The request is not complete.
+    /// Wait for more bytes: the request is not complete.
     More,
-    /// Carry out the command and answer.
+    /// Execute the command and send its reply.
     Command(AdminCommand),
-    /// Answer this and hang up.
+    /// Send this reply and close the connection.
     Refusal(Reply),
 }
 
-/// One admin connection.
+/// The received part of a request, and the rights of the client that sends it.
 #[derive(Debug, Default)]
 pub(crate) struct Conversation {
     received: Vec<u8>,
@@ -36,17 +36,16 @@ pub(crate) struct Conversation {
 }
 
 impl Conversation {
-    /// Begins a conversation with a client of these rights.
+    /// Creates a conversation with a client that has these rights.
     pub(crate) fn new(access: Arc<Access>) -> Self {
         Self { received: Vec::new(), access }
     }
 
-    /// The client's rights.
     pub(crate) fn access(&self) -> &Access {
         &self.access
     }
 
-    /// Takes in received bytes.
+    /// Adds received bytes to the request and parses it.
     pub(crate) fn hear(&mut self, bytes: &[u8]) -> Heard {
         self.received.extend_from_slice(bytes);
         match self.understand() {
@@ -92,7 +91,7 @@ impl Conversation {
     }
 }
 
-/// Returns the length of the body.
+/// Returns the length of the request's body from its `Content-Length`.
 fn body_bytes(headers: &[httparse::Header<'_>]) -> Result<usize, Reply> {
     if values(headers, "Transfer-Encoding").next().is_some() {
         return Err(Reply::trouble(Trouble::NoLength, "a body must come with its Content-Length"));
@@ -121,7 +120,7 @@ mod tests {
         Conversation::default().hear(request)
     }
 
-    /// The status code of a refusal.
+    /// Returns the HTTP status of the refusal of a request.
     fn code(request: &[u8]) -> String {
         match hear(request) {
             Heard::Refusal(reply) => String::from_utf8(reply.encode()).unwrap()[9..12].to_owned(),
