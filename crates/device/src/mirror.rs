@@ -1,11 +1,11 @@
-//! A device of two or more halves with the same content.
+//! A mirror: a device of two or more halves with identical content.
 //!
-//! Writes and flushes wait for all halves in sync; a read takes the first and falls back on the
-//! next. A half that fails leaves, and is brought up to date when it can be reached again. The
+//! Writes and flushes wait for all halves in sync. A read uses the first half and falls back on the
+//! next. A half that fails leaves, and is resynchronised when it can be reached again. The
 //! decisions are a [state machine](state), which a simulator crashes between any two steps.
 //!
-//! The newest [generation] is in the headers of the halves and with a witness outside.
-//! A half without it is never served.
+//! The newest [generation] is recorded in the headers of the halves and at an external witness. A
+//! half without it is never served.
 
 mod device;
 mod layout;

@@ -1,7 +1,7 @@
 //! One thread's device of a mirror.
 //!
-//! An operation asks the state machine before it goes to the halves, and again before it is
-//! answered. Where it must wait, the mailbox wakes the thread when something has changed.
+//! An operation asks the state machine before it is sent to the halves, and again before it is
+//! acknowledged. Where it must wait, the mailbox wakes the thread after a state change.
 
 use std::io;
 use std::ops::Range;
@@ -17,32 +17,33 @@ use crate::device::{Action, Completion, Device, Halves, Judge, Operation, clip};
 use crate::queue::{Inbox, Queue};
 use crate::ring::Ring;
 
-/// The time between two looks where the ring had no room to poll the mailbox.
+/// The polling interval of the mailbox where the ring had no room to poll it.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// A device of one thread.
+/// One thread's handle of a mirror.
 pub struct MirrorDevice {
-    /// `None` until the half is used.
+    /// The thread's device of each half, by number; `None` until the half is used.
     halves: Vec<Option<Opened>>,
     running: Arc<Running>,
     inbox: Inbox<()>,
     pool: Pool,
     ring: Ring,
     queue: Queue<MirrorOperation>,
-    /// Operations that wait for the state to change.
+    /// Slots of operations that wait for a state change.
     waiting: Vec<usize>,
     parts: Queue<Part>,
     done: Vec<Completion>,
 }
 
-/// An operation of the mirror.
+/// An operation on the mirror, sent to one or more halves.
 struct MirrorOperation {
     operation: Operation,
     span: Option<Span>,
-    /// The only half to read.
+    /// The half that a read of one particular copy is for; `None` for all other operations.
     copy: Option<usize>,
     stage: OperationStage,
-    /// Operations that are held fail when more is refused than was then.
+    /// The state's refusal count when the operation was submitted. A held operation fails once the
+    /// count has grown.
     refusals: u64,
 }
 
@@ -54,16 +55,17 @@ enum OperationStage {
         sent: Halves,
         missed: Halves,
     },
-    /// Acknowledged once it is certain that these halves have left.
+    /// The operation has ended, but these halves missed it. It is acknowledged once they have
+    /// certainly left the mirror.
     Confirming(Halves),
 }
 
-/// An operation of a half.
+/// An operation on one half, as part of an operation on the mirror.
 #[derive(Clone, Copy)]
 struct Part {
     half: usize,
     begun: Instant,
-    /// `None` once it was given up.
+    /// Slot of the mirror operation; `None` once the part has been abandoned.
     operation: Option<usize>,
 }
 
@@ -116,7 +118,7 @@ impl MirrorDevice {
         }
     }
 
-    /// Takes an operation as far as the state allows.
+    /// Advances an operation as far as the mirror's state allows.
     fn proceed(&mut self, slot: usize) {
         let running = Arc::clone(&self.running);
         let mut core = running.shared.lock();
@@ -154,7 +156,7 @@ impl MirrorDevice {
         }
     }
 
-    /// Starts an operation on halves.
+    /// Sends an operation to these halves.
     fn start(&mut self, core: &mut Core, slot: usize, halves: Halves) {
         let started = &mut self.queue[slot];
         let none = Halves::NONE;
@@ -193,7 +195,7 @@ impl MirrorDevice {
         }
     }
 
-    /// An operation has ended on a half.
+    /// Handles the end of an operation on one half.
     fn ended(&mut self, core: &mut Core, slot: usize, half: usize, result: io::Result<()>) {
         let running = &mut self.queue[slot];
         let OperationStage::Running { left, sent, missed } = &mut running.stage else {
@@ -252,7 +254,7 @@ impl MirrorDevice {
         self.queue.end(token, result);
     }
 
-    /// Takes what the halves have finished, and gives up what takes too long.
+    /// Collects completions from the halves, and abandons operations that exceed the timeout.
     fn collect(&mut self) {
         let running = Arc::clone(&self.running);
         for half in 0..self.halves.len() {
@@ -280,7 +282,7 @@ impl MirrorDevice {
         }
     }
 
-    /// Closes devices of halves that have left.
+    /// Closes the devices of halves that have left the mirror.
     fn release(&mut self) {
         let running = Arc::clone(&self.running);
         for (half, slot) in self.halves.iter_mut().enumerate() {

@@ -1,6 +1,6 @@
-//! The header of a half, in its first MiB.
+//! The on-disk header in the first MiB of each mirror half.
 //!
-//! There are two slots, written in turn, so that one is whole whenever the other is being written.
+//! There are two slots, written in turn, so that one is intact whenever the other is being written.
 //! A slot has a sector of numbers and, from the next sector on, the map of regions in which halves
 //! may differ. A CRC-64 covers both.
 
@@ -11,70 +11,71 @@ use super::witness::Generation;
 use crate::buffer::SECTOR_BYTES;
 use crate::device::Halves;
 
-/// Bytes of a half before its data.
+/// Bytes at the start of a half that are reserved for its header; the data follows.
 pub(crate) const HEAD_BYTES: u64 = 1 << 20;
 
 const SLOT_BYTES: u64 = HEAD_BYTES / 2;
 
-/// Regions of a mirror at most: a map is written as one, so it has to be small.
+/// The most regions of a mirror. The map of regions is written as a whole, so it must be small.
 const REGIONS_MAX: u64 = 1 << 18;
 
-/// The size of a region unless there would be too many.
+/// The size of a region in bytes, unless that would give more than [`REGIONS_MAX`] regions.
 const REGION_BYTES: u64 = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"FloeMir\n";
 const VERSION: u32 = 1;
 
-/// Bytes of the numbers, which the map's sectors follow.
+/// Bytes of a header slot before its map of regions.
 const NUMBERS: usize = SECTOR_BYTES as usize;
 
-/// The shape of a mirror.
+/// The geometry of a mirror: number of halves, size, and region size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// Halves.
+    /// Number of halves.
     pub(crate) count: usize,
-    /// Bytes of data.
+    /// Size of the mirror's data in bytes.
     pub(crate) bytes: u64,
-    /// Bytes that are copied as one, a power of two.
+    /// Size of a region, the unit of resynchronisation, in bytes; a power of two.
     pub(crate) region_bytes: u64,
 }
 
-/// The part of a header that never changes.
+/// The constant part of a half's header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Label {
-    /// The mirror's id.
+    /// The random id of the mirror.
     pub(crate) mirror: [u8; 16],
-    /// The half's number.
+    /// The number of the half within the mirror.
     pub(crate) half: usize,
     pub(crate) shape: Shape,
 }
 
-/// The content of the place of a half's header.
+/// The result of reading the header area of a half.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Seen {
-    /// A header.
+    /// A valid header.
     Header(Label, Header),
-    /// A half's header that is damaged.
+    /// A header of a half, but no intact copy of it.
     Damaged,
-    /// Zeros.
+    /// Only zeros: the half is new.
     Blank,
-    /// Data that is no half's.
+    /// Data that does not belong to a mirror.
     Foreign,
-    /// The half cannot be reached, for this reason.
+    /// No result: the half could not be read, for this reason.
     Missing(String),
 }
 
-/// The part of a header that changes.
+/// The changing part of a half's header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Header {
-    /// The number of the header; the highest of a half's headers counts.
+    /// The number of this version of the header; of a half's two slots, the higher one is valid.
     pub(crate) sequence: u64,
-    /// The generation that the half has, or is about to have.
+    /// The mirror's generation, or the next one while the witness has not confirmed it.
     pub(crate) generation: Generation,
-    /// The one before, until the witness has the generation; then the generation again.
+    /// The generation before the current one; equal to the current one once the witness has
+    /// confirmed it.
     pub(crate) previous: Generation,
-    /// The highest number of a header that each half was known to have: a half with a lower one is
-    /// an old copy.
+    /// The highest header number known to be on each half. A half with a lower number is an old
+    /// copy.
     pub(crate) known: [u64; Halves::MAX],
     /// Regions in which halves may differ.
     pub(crate) map: Regions,
@@ -87,24 +88,24 @@ impl fmt::Display for Shape {
 }
 
 impl Shape {
-    /// The shape of a new mirror of `count` halves with `bytes` bytes of data.
+    /// Returns the geometry of a new mirror of `count` halves with `bytes` bytes of data.
     pub(crate) fn new(count: usize, bytes: u64) -> Shape {
         let region_bytes = bytes.div_ceil(REGIONS_MAX).next_power_of_two().max(REGION_BYTES);
         Shape { count, bytes, region_bytes }
     }
 
-    /// Returns the number of regions.
+    /// Returns the number of regions in the mirror.
     pub(crate) fn regions(self) -> usize {
         self.bytes.div_ceil(self.region_bytes) as usize
     }
 
-    /// Returns the regions of a range that is not empty.
+    /// Returns the regions that a non-empty range of bytes touches.
     pub(crate) fn span(self, offset: u64, len: u64) -> std::ops::RangeInclusive<usize> {
         let last = (offset + len - 1).min(self.bytes - 1);
         (offset / self.region_bytes) as usize..=(last / self.region_bytes) as usize
     }
 
-    /// Returns the range of a region.
+    /// Returns the range of bytes of a region.
     pub(crate) fn range(self, region: usize) -> std::ops::Range<u64> {
         let start = region as u64 * self.region_bytes;
         start..(start + self.region_bytes).min(self.bytes)
@@ -114,18 +115,18 @@ impl Shape {
         self.regions().div_ceil(64) * 8
     }
 
-    /// Returns the bytes of a header, a multiple of a sector.
+    /// Returns the size of a header in bytes, a multiple of a sector.
     pub(crate) fn header_bytes(self) -> usize {
         NUMBERS + self.map_bytes().next_multiple_of(NUMBERS)
     }
 }
 
-/// Returns the offset of a slot, 0 or 1.
+/// Returns the byte offset of a header slot, 0 or 1, on a half.
 pub(crate) fn slot(number: usize) -> u64 {
     number as u64 * SLOT_BYTES
 }
 
-/// Returns the bytes of a header.
+/// Returns the on-disk bytes of a header.
 pub(crate) fn encode(label: &Label, header: &Header) -> Vec<u8> {
     let Label { mirror, half, shape } = label;
     let mut bytes = Vec::with_capacity(shape.header_bytes());
@@ -149,7 +150,7 @@ pub(crate) fn encode(label: &Label, header: &Header) -> Vec<u8> {
     bytes
 }
 
-/// The checksum's place, which counts as zeros in it.
+/// Offset of the checksum in a header. These bytes count as zeros when the checksum is computed.
 const SUM_AT: usize = NUMBERS - 8;
 
 fn checksum(bytes: &[u8]) -> u64 {
@@ -159,7 +160,7 @@ fn checksum(bytes: &[u8]) -> u64 {
     digest.finalize()
 }
 
-/// Reads the header in one slot's bytes.
+/// Decodes the header in one slot; `None` if it is invalid.
 fn decode(bytes: &[u8]) -> Option<(Label, Header)> {
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"));
     if !bytes.starts_with(MAGIC) || bytes[8..12] != VERSION.to_le_bytes() {
@@ -184,8 +185,8 @@ fn decode(bytes: &[u8]) -> Option<(Label, Header)> {
     Some((Label { mirror, half, shape }, header))
 }
 
-/// Returns the content of the first MiB of a half, and the slot for its next header: the one that
-/// does not hold the newest.
+/// Decodes the header area of a half. Also returns the slot to write next: the one without the
+/// newest header.
 pub(crate) fn look(head: &[u8]) -> (Seen, usize) {
     let slots = [0, 1].map(|number| &head[slot(number) as usize..][..SLOT_BYTES as usize]);
     let found = (0..).zip(&slots).filter_map(|(at, slot)| Some((decode(slot)?, at)));

@@ -1,23 +1,24 @@
-//! The map of regions in which halves may differ, in memory and in the headers.
+//! The dirty-region map of a mirror: the regions in which halves may differ, in memory and in the
+//! headers.
 //!
 //! A write is submitted only while its regions are marked in the headers of all halves in sync. So
 //! after a crash the halves are equal in all other regions, and a half that left is equal in the
 //! regions that were never marked since. A mark is removed when all halves are in sync and a flush
 //! of all has ended after the region's last write.
 //!
-//! Invariant: `durable` holds no region that a header on some half in sync may lack. While a header
-//! without a region is being written, the region is not in `durable`.
+//! Invariant: `durable` contains no region that a header on some half in sync may lack. While a
+//! header without a region is being written, the region is not in `durable`.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;
 
-/// A set of regions of one mirror. All sets of a mirror have the same number of regions.
+/// A set of regions of one mirror, as a bitmap. All sets of a mirror have the same capacity.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Regions {
     words: Vec<u64>,
-    /// Regions of the mirror.
+    /// The number of regions in the mirror.
     count: usize,
-    /// Regions in the set.
+    /// The number of regions in the set.
     len: usize,
 }
 
@@ -32,8 +33,8 @@ impl Regions {
         regions
     }
 
-    /// Reads a set from its bytes; `None` where they do not have the right length or name regions
-    /// that do not exist.
+    /// Decodes a set from its bytes; `None` if their length is wrong or they name regions that do
+    /// not exist.
     pub(crate) fn from_bytes(count: usize, bytes: &[u8]) -> Option<Regions> {
         let (words, rest) = bytes.as_chunks();
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
@@ -47,7 +48,7 @@ impl Regions {
         self.words.iter().flat_map(|word| word.to_le_bytes())
     }
 
-    /// Returns the number of the mirror's regions.
+    /// Returns the number of regions in the mirror, not in the set.
     pub(crate) fn count(&self) -> usize {
         self.count
     }
@@ -104,7 +105,7 @@ impl Regions {
         self.combine(other, |own, other| own & !other);
     }
 
-    /// Keeps only what is in another set as well.
+    /// Removes the regions that are not in another set.
     pub(crate) fn intersect(&mut self, other: &Regions) {
         self.combine(other, |own, other| own & other);
     }
@@ -119,28 +120,28 @@ impl Regions {
     }
 }
 
-/// The regions in which halves may differ, in memory and in the headers.
+/// The dirty-region map of a mirror, in memory and in the headers.
 #[derive(Debug)]
 pub(super) struct Marks {
-    /// The newest map.
+    /// The current map in memory.
     map: Regions,
-    /// Marked in all headers.
+    /// Regions that are certainly marked in the headers of all halves in sync.
     durable: Regions,
-    /// The map that is being written.
+    /// The map in the header that is being written.
     writing: Option<Regions>,
-    /// The map has changed since it was last written.
+    /// True if the map has changed since the last header was begun.
     changed: bool,
-    /// Regions that were written since the last tick.
+    /// Regions written since the last tick.
     touched: Regions,
-    /// Writes in flight in each region.
+    /// The number of writes in flight in each region.
     busy: HashMap<usize, u32>,
-    /// Regions whose marks go when the flush under way has ended.
+    /// Regions whose marks are removed when the pending flush has ended.
     clearing: Option<Regions>,
 }
 
 impl Marks {
-    /// The marks of a mirror that opens. A header is written before the first write, since the
-    /// halves may have different ones.
+    /// Creates the marks of a mirror that opens. A header is written before the first write, since
+    /// the halves may have different maps.
     pub(super) fn new(map: Regions, count: usize) -> Marks {
         Marks {
             durable: Regions::none(count),
@@ -157,21 +158,20 @@ impl Marks {
         &self.map
     }
 
-    /// Marks regions that a half may not have.
+    /// Marks several regions, because a half may lack their data.
     pub(super) fn add(&mut self, regions: &Regions) {
         self.map.add(regions);
         self.touched.add(regions);
         self.changed = true;
     }
 
-    /// Marks a region.
     pub(super) fn insert(&mut self, region: usize) {
         self.changed |= !self.map.contains(region);
         self.map.insert(region);
         self.touched.insert(region);
     }
 
-    /// Returns whether a region is marked for certain.
+    /// Returns whether a region is durably marked in all headers.
     pub(super) fn has(&self, region: usize) -> bool {
         self.map.contains(region) && self.durable.contains(region)
     }
@@ -197,17 +197,17 @@ impl Marks {
         self.busy.contains_key(&region)
     }
 
-    /// Makes the next header due.
+    /// Requests a new header even if the map is unchanged.
     pub(super) fn rewrite(&mut self) {
         self.changed = true;
     }
 
-    /// Returns whether the headers lack something.
+    /// Returns whether a new header has to be written.
     pub(super) fn is_changed(&self) -> bool {
         self.changed
     }
 
-    /// Returns the map for a header that is written now.
+    /// Begins to write a header, and returns its map.
     pub(super) fn write(&mut self) -> Regions {
         self.durable.intersect(&self.map);
         self.changed = false;
@@ -215,7 +215,7 @@ impl Marks {
         self.map.clone()
     }
 
-    /// The header is on all halves in sync, or it is not.
+    /// Ends the writing of a header. `everywhere` is true if all halves in sync have it.
     pub(super) fn written(&mut self, everywhere: bool) {
         let writing = self.writing.take().expect("a header was being written");
         if everywhere {
@@ -227,7 +227,7 @@ impl Marks {
         }
     }
 
-    /// Chooses the marks that a flush can remove: of regions not written since the last tick.
+    /// Selects the marks to remove after a flush: those of regions not written since the last tick.
     pub(super) fn tick(&mut self) {
         if self.clearing.is_some() {
             return;
@@ -243,12 +243,13 @@ impl Marks {
         self.clearing.is_some()
     }
 
-    /// Keeps the marks.
+    /// Cancels the pending removal of marks.
     pub(super) fn keep(&mut self) {
         self.clearing = None;
     }
 
-    /// The flush has ended on all halves: removes the marks of regions that were not written since.
+    /// Ends the flush before a removal of marks. Removes the selected marks, except those of
+    /// regions written meanwhile.
     pub(super) fn flushed(&mut self) {
         let Some(mut quiet) = self.clearing.take() else { return };
         quiet.subtract(&self.touched);

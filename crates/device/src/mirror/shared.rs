@@ -1,9 +1,9 @@
-//! The part of a mirror that all its handles and lanes share.
+//! The state that all handles and lanes of a mirror share. A lane is a background thread that
+//! carries out one kind of job.
 //!
-//! Each half has a source while it can be used. Handles and lanes open devices from it, and
-//! count as its users. When the half has left, each user gives its device back as soon as no
-//! operation is under way on it. Only then the half is opened anew: no operation of before can
-//! arrive later.
+//! Each half has a source while it can be used. Handles and lanes open devices from it, and count
+//! as its users. When the half has left, each user closes its device as soon as no operation is in
+//! flight on it. Only then is the half opened again, so no earlier operation can arrive late.
 
 use std::fmt;
 use std::io;
@@ -19,12 +19,12 @@ use crate::device::{Action, Device, Halves, Judge, Operation};
 use crate::queue::Mailbox;
 use crate::ring::Ring;
 
-/// The times and the rate by which a mirror works.
+/// The timeout and the resynchronisation rate of a mirror.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Pace {
-    /// The time that a half has for an operation.
+    /// The time after which an operation that a half has not answered fails.
     pub(crate) timeout: Duration,
-    /// Bytes a second that are copied to halves that return.
+    /// The resynchronisation rate in bytes per second.
     pub(crate) resync_bytes: u64,
 }
 
@@ -32,9 +32,9 @@ pub(crate) struct Pace {
 pub(crate) struct Shared {
     core: Mutex<Core>,
     changed: Condvar,
-    /// Hears when a half has left or is back.
+    /// The callback for changes of the mirror's status.
     pub(super) listener: Listener,
-    /// The halves, by number.
+    /// The places of the halves, by number.
     pub(super) places: Vec<Arc<dyn HalfPlace>>,
     pub(super) mirror: [u8; 16],
     pub(super) shape: Shape,
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(super) witness: Arc<dyn Witness>,
 }
 
-/// A function that hears of changes.
+/// An optional callback for changes of a mirror's status.
 #[derive(Default)]
 pub(super) struct Listener(Mutex<Option<Hear>>);
 
@@ -71,74 +71,77 @@ pub(super) struct Core {
     pub(super) state: State,
     pub(super) halves: Vec<HalfSource>,
     handles: Vec<Arc<Mailbox<()>>>,
-    /// The error of the witness, while it does not answer.
+    /// The last error of the witness; `None` while the witness answers.
     pub(super) witness_error: Option<String>,
-    /// The last handle is gone.
+    /// True once the last handle is gone, so the threads must end.
     pub(super) ends: bool,
-    /// The test for damaged bytes, once there is one.
+    /// The test for damaged data, once the mirror's user has set one.
     pub(super) judge: Option<Arc<dyn Judge>>,
 }
 
-/// A half's source, and who uses it.
+/// The source of a half, and the number of its users.
 #[derive(Debug)]
 pub(super) struct HalfSource {
     pub(super) name: String,
     pub(super) source: Option<Box<dyn HalfDevice>>,
-    /// The source of before it left. Its end may take a while, and so waits for the thread that
-    /// looks for halves.
+    /// The source in use when the half left. Closing it may take a while, so the thread that looks
+    /// for halves does it.
     pub(super) left: Option<Box<dyn HalfDevice>>,
-    /// The number of times it was closed.
+    /// The number of times the half has left; distinguishes devices opened before and after.
     opening: u64,
     users: usize,
-    /// The slot of the next header.
+    /// The header slot, 0 or 1, to write next.
     pub(super) slot: usize,
-    /// The last reason why it left or cannot return.
+    /// The last reason why the half left or cannot return.
     pub(super) error: Option<String>,
-    /// Bytes of it that were found wrong, and were written anew.
+    /// Bytes that were found damaged on the half and repaired.
     pub(super) mended_bytes: u64,
 }
 
-/// A user's device of a half.
+/// A user's open device of a half.
 pub(super) struct Opened {
     pub(super) device: Box<dyn Device>,
     opening: u64,
-    /// Operations under way.
+    /// The number of operations in flight on the device.
     pub(super) busy: usize,
 }
 
-/// The state of a mirror, for people.
+/// The state of a mirror, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MirrorStatus {
-    /// The generation.
+    /// The number of the mirror's generation. Each start and each change of the set of halves in
+    /// sync raises it.
     pub generation: u64,
     /// The halves, in the order of their numbers.
     pub halves: Vec<HalfStatus>,
-    /// Bytes that are still to be copied.
+    /// Bytes still to be resynchronised.
     pub resync_bytes: u64,
     /// Bytes of the regions in which halves may differ.
     pub marked_bytes: u64,
-    /// Another server owns the mirror: nothing is served.
+    /// True if another server owns the mirror, so that this one serves nothing.
     pub fenced: bool,
-    /// The error of the witness, while writes wait for it.
+    /// The last error of the witness. While there is one, a half cannot leave or return, and writes
+    /// that depend on this wait.
     pub witness_error: Option<String>,
 }
 
-/// The state of a half, for people.
+/// The state of a mirror's half, for operators.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HalfStatus {
-    /// The name.
+    /// The name of the half's device.
     pub name: String,
-    /// `in-sync`, `resync` or `out`.
+    /// `in-sync`, `resync` (being brought up to date) or `out`.
     pub state: &'static str,
-    /// The last error, of one that is not in sync.
+    /// The last error of a half that is not in sync.
     pub error: Option<String>,
-    /// Bytes of it that were not what was stored, and were written anew from another half since the
-    /// mirror was opened.
+    /// Bytes found damaged on this half and rewritten from another half since the mirror was
+    /// opened.
     pub mended_bytes: u64,
 }
 
 impl MirrorStatus {
-    /// Returns whether another status tells the same, but for bytes and generations.
+    /// Returns whether another status agrees in everything but generations and the bytes still to
+    /// be copied.
     fn is_alike(&self, other: &MirrorStatus) -> bool {
         let states =
             |it: &MirrorStatus| it.halves.iter().map(|half| half.state).collect::<Vec<_>>();
@@ -150,8 +153,8 @@ impl MirrorStatus {
             && mended(self) == mended(other)
     }
 
-    /// Returns whether a half is missing or lacks something, or the witness did not take the last
-    /// change.
+    /// Returns whether the mirror lacks redundancy or a working witness: a half is not in sync, the
+    /// witness has failed, or another server owns the mirror.
     pub fn is_degraded(&self) -> bool {
         self.fenced
             || self.witness_error.is_some()
@@ -177,12 +180,12 @@ impl HalfSource {
         }
     }
 
-    /// Takes a source that was just opened.
+    /// Stores a source that was just opened.
     pub(super) fn put(&mut self, source: Box<dyn HalfDevice>, slot: usize) {
         (self.source, self.slot) = (Some(source), slot);
     }
 
-    /// Returns whether it can be opened anew: nobody uses it.
+    /// Returns whether the half has no users, so that it can be opened again.
     pub(super) fn is_free(&self) -> bool {
         self.users == 0
     }
@@ -220,19 +223,18 @@ impl Shared {
         Label { mirror: self.mirror, half, shape: self.shape }
     }
 
-    /// Wakes the lanes.
     pub(super) fn wake_lanes(&self) {
         self.changed.notify_all();
     }
 
-    /// Wakes the lanes and all handles: something has changed for those that wait.
+    /// Wakes the lanes and all handles after a state change.
     pub(super) fn wake(&self, core: &mut Core) {
         core.forget_sources();
         core.handles.iter().for_each(|handle| handle.wake());
         self.changed.notify_all();
     }
 
-    /// Waits until something changes, or for so long.
+    /// Waits for a state change, until `until` at most.
     pub(super) fn wait<'a>(
         &self,
         core: MutexGuard<'a, Core>,
@@ -245,7 +247,7 @@ impl Shared {
         self.changed.wait_timeout(core, left).unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// A half failed with an error. False if it is the last one.
+    /// Records that a half has failed. Returns false for the last working half, which cannot leave.
     pub(super) fn fail(&self, core: &mut Core, half: usize, error: &io::Error) -> bool {
         core.halves[half].error = Some(error.to_string());
         let leaves = core.state.fail(half);
@@ -253,7 +255,7 @@ impl Shared {
         leaves
     }
 
-    /// Reports the status to the listener if it has changed since `last`.
+    /// Reports the status to the listener if it differs from `last`.
     pub(super) fn tell(&self, last: &mut Option<MirrorStatus>) {
         let status = self.status();
         let is_new = last.as_ref().is_none_or(|last| !last.is_alike(&status));
@@ -311,7 +313,7 @@ impl Core {
         }
     }
 
-    /// Opens a half for a user.
+    /// Opens a device of a half for a handle or lane.
     pub(super) fn open(&mut self, half: usize, ring: &Ring, pool: &Pool) -> io::Result<Opened> {
         let half = &mut self.halves[half];
         let source = half.source.as_ref().ok_or(io::ErrorKind::NotConnected)?;
@@ -320,22 +322,22 @@ impl Core {
         Ok(Opened { device, opening: half.opening, busy: 0 })
     }
 
-    /// Returns whether a device is one of before the half left, and rests.
+    /// Returns whether a device has to be closed: it was opened before the half left, and is idle.
     pub(super) fn is_stale(&self, half: usize, opened: &Opened) -> bool {
         opened.busy == 0 && opened.opening != self.halves[half].opening
     }
 
-    /// A user's device is closed.
+    /// Records that a user has closed its device of a half.
     pub(super) fn closed(&mut self, half: usize) {
         self.halves[half].users -= 1;
     }
 
-    /// Counts bytes that were found wrong on halves.
+    /// Adds to the number of bytes repaired on each of these halves.
     pub(super) fn count_wrong(&mut self, halves: Halves, bytes: u64) {
         halves.iter().for_each(|half| self.halves[half].mended_bytes += bytes);
     }
 
-    /// Records the errors of halves.
+    /// Records the errors of halves, and returns the set of these halves.
     pub(super) fn note(&mut self, failed: &[(usize, io::Error)]) -> Halves {
         let mut missed = Halves::NONE;
         for (half, error) in failed {
@@ -346,37 +348,40 @@ impl Core {
     }
 }
 
-/// Submissions of a ring for a few operations.
+/// Submission entries of a ring that carries one operation at a time.
 const RING_ENTRIES: u32 = 8;
 
-/// Devices that imitate a medium do not wake the ring.
+/// The longest wait on a ring. It is short because devices that imitate a medium do not wake the
+/// ring.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
-/// A place in which a half is or may be.
+/// The place of a half, whether or not the half is present there.
 pub(crate) trait HalfPlace: fmt::Debug + Send + Sync {
-    /// The name for people.
+    /// Returns the name shown to operators.
     fn name(&self) -> String;
 
-    /// True for a file that does not exist.
+    /// Returns whether the place is a file that does not exist.
     fn is_absent(&self) -> bool;
 
-    /// Opens the half; with a size a file is made of it.
+    /// Opens the half. With a size, creates the file if necessary.
     ///
     /// # Errors
-    /// When it cannot be reached or made.
+    /// When the half cannot be reached or created.
     fn open(&self, size: Option<u64>) -> io::Result<Box<dyn HalfDevice>>;
 }
 
-/// A half that can be reached, of which every thread opens a device.
+/// A reachable half, from which every thread opens a device.
 pub(crate) trait HalfDevice: fmt::Debug + Send + Sync {
     fn size_bytes(&self) -> u64;
 
+    /// Opens a device of the half for one thread.
+    ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When the device cannot be opened.
     fn open(&self, ring: &Ring, pool: &Pool) -> io::Result<Box<dyn Device>>;
 }
 
-/// A half's device, for a thread that waits for each operation.
+/// A blocking handle of a half, which waits for each operation.
 pub(super) struct Waiting {
     // Before the ring it is on.
     device: Option<Box<dyn Device>>,
@@ -392,7 +397,7 @@ impl Waiting {
         Ok(Waiting { device: Some(device), ring, pool, timeout })
     }
 
-    /// Returns the content of its header, and the slot for the next one.
+    /// Reads the half's header. Also returns the slot to write next.
     pub(super) fn look(&mut self) -> io::Result<(Seen, usize)> {
         let into = self.pool.allocate(HEAD_BYTES as usize).whole();
         self.run(0, Action::Read(into.clone()))?;
@@ -432,7 +437,7 @@ pub(super) fn no_answer(timeout: Duration) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, format!("it has not answered for {timeout:?}"))
 }
 
-/// The headers of a new mirror: before and after the witness knows of it.
+/// Returns the two headers of a new mirror, written before and after the witness has recorded it.
 pub(super) fn first_headers(shape: Shape, generation: Generation, map: &Regions) -> [Header; 2] {
     debug_assert_eq!(map.count(), shape.regions());
     [(1, Generation::default()), (2, generation)].map(|(sequence, previous)| Header {

@@ -1,4 +1,4 @@
-//! Opening a mirror: its halves are looked at, and it is decided which of them serve.
+//! Opening a mirror: reads the headers of the halves and decides which of them serve.
 
 use std::io;
 use std::sync::{Arc, Weak};
@@ -14,22 +14,22 @@ use super::witness::{Generation, Witness};
 use crate::buffer::SECTOR_BYTES;
 use crate::device::Halves;
 
-/// A mirror, made ready. Clones are the same mirror.
+/// An open mirror, from which each thread opens a device. Clones share it.
 #[derive(Debug, Clone)]
 pub(crate) struct MirrorSource(pub(super) Arc<Running>);
 
-/// The state of a mirror, for others to look at; it does not keep the mirror open.
+/// Access to the status of a mirror. Does not keep the mirror open.
 #[derive(Debug, Clone)]
 pub struct MirrorWatch(Weak<Running>);
 
 impl MirrorWatch {
-    /// Returns its state; `None` of a mirror that is closed.
+    /// Returns the mirror's status; `None` once the mirror is closed.
     pub fn status(&self) -> Option<MirrorStatus> {
         self.0.upgrade().map(|running| running.shared.status())
     }
 
-    /// Has a function called with the present state, and again soon after a half has left, returned
-    /// or come into sync. It must not wait.
+    /// Sets a function to call with the current status, and again soon after each change of a
+    /// half's state. The function must not block.
     pub fn on_change(&self, hear: impl Fn(&MirrorStatus) + Send + 'static) {
         if let Some(running) = self.0.upgrade() {
             running.shared.listener.set(Box::new(hear));
@@ -37,13 +37,13 @@ impl MirrorWatch {
     }
 }
 
-/// A half as it was found.
+/// The result of looking for a half at its place.
 struct Found {
     name: String,
     source: Option<Box<dyn HalfDevice>>,
     seen: Seen,
     slot: usize,
-    /// Made just now, so it holds zeros.
+    /// True if the file was just created, so that it holds zeros.
     fresh: bool,
 }
 
@@ -72,7 +72,7 @@ impl Found {
 }
 
 impl MirrorSource {
-    /// Opens or makes the mirror of these halves, with `bytes` of data.
+    /// Opens the mirror of these halves, or creates it with `bytes` of data.
     pub(crate) fn prepare(
         places: &[Arc<dyn HalfPlace>],
         bytes: u64,
@@ -139,8 +139,8 @@ impl MirrorSource {
         Ok(MirrorSource(Arc::new(running)))
     }
 
-    /// Returns the bytes of data of the mirror that these are halves of; where there is no header,
-    /// for which there is room on all of them.
+    /// Returns the size in the first header found. If no half has a header, returns the size for
+    /// which all halves have room.
     pub(crate) fn size_found(places: &[Arc<dyn HalfPlace>], pace: Pace) -> Option<u64> {
         let found = places.iter().map(|place| Found::look(&**place, 0, pace)).collect::<Vec<_>>();
         let header = found.iter().find_map(|half| match &half.seen {
@@ -170,7 +170,8 @@ fn random_id() -> io::Result<[u8; 16]> {
     Ok(id)
 }
 
-/// Makes a mirror: writes the headers of all halves, tells the witness, and writes them again.
+/// Creates a mirror: writes the headers of all halves, informs the witness, and writes the headers
+/// again.
 fn make(
     found: &mut [Found],
     mirror: [u8; 16],
@@ -213,60 +214,60 @@ fn make(
     })
 }
 
-/// The reason why a mirror does not open.
+/// The reason why a mirror cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MirrorRefusal {
-    /// No half has the newest generation.
+    /// No half of the newest generation was found.
     #[error(
         "{stale} has generation {has}, the mirror is at {newest}: bring back {wanted}, which has \
          the newest data"
     )]
     Stale {
-        /// The half that was found.
+        /// The name of the half that was found.
         stale: String,
-        /// The generation.
+        /// The number of that half's generation.
         has: u64,
-        /// The generation of the witness.
+        /// The number of the newest generation, from the witness.
         newest: u64,
-        /// The halves that have it.
+        /// The names of the halves that have the newest generation.
         wanted: String,
     },
-    /// The witness is unknown and not all halves agree.
+    /// The witness is unavailable or unknown, and not all halves are present with one generation.
     #[error(
         "no witness tells which half of the mirror is the newest, and {0}: bring back all \
          halves, or the witness"
     )]
     NoWitness(String),
-    /// A new mirror needs all of its halves.
+    /// The named half is needed to create the mirror, but failed with this error.
     #[error("{0} is needed to make the mirror: {1}")]
     NotMade(String, String),
-    /// The mirror cannot be made or run.
+    /// The mirror cannot be created or started.
     #[error("cannot open the mirror: {0}")]
     Making(String),
-    /// Halves of two mirrors.
+    /// The named half belongs to another mirror.
     #[error("{0} is a half of another mirror; to use it, overwrite its first MiB with zeros")]
     OtherMirror(String),
-    /// A half that holds something else, where others are halves of the mirror.
+    /// The named device holds other data, while other devices are halves of the mirror.
     #[error("{0} holds data that is no half's; to use it, overwrite its first MiB with zeros")]
     Foreign(String),
-    /// The halves are of another shape.
+    /// A half belongs to a mirror with another number of halves or another size.
     #[error("{name} is of a mirror of {found}, not of {wanted}")]
     OtherShape {
-        /// The half.
+        /// The name of the half.
         name: String,
-        /// The shape of its mirror.
+        /// The geometry in the half's header.
         found: String,
-        /// The shape asked for.
+        /// The requested geometry.
         wanted: String,
     },
-    /// Two copies of one half.
+    /// Two devices hold copies of one half.
     #[error("{name} is half {half} of the mirror, as {other} is")]
     Twice {
-        /// One.
+        /// The name of the one device.
         name: String,
-        /// The other.
+        /// The name of the other device.
         other: String,
-        /// Their number.
+        /// The number of the half that both hold.
         half: usize,
     },
 }
@@ -277,16 +278,16 @@ impl MirrorRefusal {
     }
 }
 
-/// A mirror that opens.
+/// The decision on how a mirror opens.
 #[derive(Debug)]
 pub(crate) enum Opening {
-    /// No half has a header: the mirror is to be made.
+    /// No half has a header: create the mirror.
     New,
-    /// The number of the half at each place, and the state to begin with.
+    /// Serve from the halves found: the number of the half at each place, and the initial state.
     Serve { numbers: Vec<usize>, start: Start },
 }
 
-/// Returns the id of the mirror, if a half tells it.
+/// Returns the mirror's id from the headers; `None` if no half has one.
 pub(crate) fn id(seen: &[Seen], names: &[String]) -> Result<Option<[u8; 16]>, MirrorRefusal> {
     let mut id = None;
     for (seen, name) in seen.iter().zip(names) {
@@ -299,20 +300,20 @@ pub(crate) fn id(seen: &[Seen], names: &[String]) -> Result<Option<[u8; 16]>, Mi
     Ok(id)
 }
 
-/// The facts by which a mirror opens.
+/// The information from which [`Facts::open`] decides how a mirror opens.
 pub(crate) struct Facts<'a> {
-    /// The halves, in the order in which reads prefer them.
+    /// The headers found, in the order in which reads prefer the halves.
     pub(crate) seen: &'a [Seen],
     pub(crate) names: &'a [String],
-    /// The shape asked for.
+    /// The requested geometry.
     pub(crate) shape: Shape,
-    /// The newest generation; an error where the witness cannot be reached.
+    /// The newest generation known to the witness; an error if the witness cannot be reached.
     pub(crate) witness: Result<Option<Generation>, String>,
     pub(crate) plant: Option<Plant>,
 }
 
 impl Facts<'_> {
-    /// Decides.
+    /// Decides how the mirror opens, or why it is refused.
     pub(crate) fn open(&self) -> Result<Opening, MirrorRefusal> {
         let found: Vec<(usize, &Label, &Header)> =
             (0..).zip(self.seen).filter_map(header).collect();
@@ -399,7 +400,7 @@ impl Facts<'_> {
         Ok(numbers.into_iter().map(|number| number.expect("as many numbers as places")).collect())
     }
 
-    /// Returns the generation on which all halves agree.
+    /// Returns the generation on which all halves agree; an error if they do not or one is missing.
     fn agreed(&self, found: &[(usize, &Label, &Header)]) -> Result<Generation, MirrorRefusal> {
         let refuse = |why: String| Err(MirrorRefusal::NoWitness(why));
         for (seen, name) in self.seen.iter().zip(self.names) {

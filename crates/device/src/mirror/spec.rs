@@ -18,25 +18,25 @@ use crate::source::{Imitation, PreparedDevice, Source};
 use crate::spec::{DeviceSpec, Exact, Role, Setting, Spec, SpecError, Wanted, write_timeout};
 use crate::stripe::split_members;
 
-/// The time that a half has for an operation unless told otherwise.
+/// The default time after which an operation that a half has not answered fails.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes a second that are copied to a half that returns unless told otherwise.
+/// The default resynchronisation rate in bytes per second.
 const RESYNC_BYTES: u64 = 100 << 20;
 
-/// A mirror, before it is opened.
+/// A mirror's specification, before the mirror is opened.
 #[derive(Debug)]
 pub(crate) struct MirrorSpec {
-    /// The texts of the halves.
+    /// The specifications of the halves as text.
     texts: Vec<String>,
     halves: Vec<Spec>,
     /// The files and disks among the halves.
     paths: Vec<PathBuf>,
     size: Option<u64>,
     timeout: Option<Duration>,
-    /// Bytes a second.
+    /// The resynchronisation rate in bytes per second.
     resync: Option<u64>,
-    /// The folder of the newest generation.
+    /// The folder that serves as witness.
     witness: Option<PathBuf>,
 }
 

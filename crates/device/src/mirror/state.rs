@@ -1,22 +1,22 @@
-//! The state of a mirror: a machine without I/O, clocks or threads. All handles of a process share
+//! The state machine of a mirror, without I/O, clocks or threads. All handles of a process share
 //! one.
 //!
 //! Handles ask before they submit an operation ([`State::begin_write`]) and report its end. Three
-//! lanes carry out [`Job`]s beside each other, one at a time each: headers, the witness, copies.
+//! lanes carry out [`Job`]s in parallel, one job at a time each: headers, the witness, copies.
 //!
 //! **A half leaves** when an operation on it failed. From then on no write begins, until the
 //! remaining halves' headers and then the witness have the next generation. A write that the half
 //! missed is acknowledged only after that. The last half never leaves; its errors are the mirror's.
 //!
 //! **A half returns**: it gets all writes from now on, and a copy of each region marked so far.
-//! Then it is flushed, and the next generation has it again. No write begins in a region while the
+//! Then it is flushed, and the next generation includes it. No write begins in a region while the
 //! region is copied.
 //!
 //! **Each start** raises the generation, so that a copy of a half made before it is stale.
 //!
 //! **After a crash** the halves in sync may differ in the regions marked. Each is copied from the
-//! first half to the others before it is read, so that what was read once does not change when a
-//! half leaves.
+//! first half to the others before it is read, so that data that was read once does not change when
+//! a half leaves.
 
 use std::ops::RangeInclusive;
 
@@ -25,86 +25,89 @@ use super::marks::{Marks, Regions};
 use super::witness::Generation;
 use crate::device::Halves;
 
-/// The regions of an operation.
+/// The range of regions that an operation touches.
 pub(crate) type Span = RangeInclusive<usize>;
 
-/// The answer to an operation that wants to begin.
+/// The state machine's answer to an operation that asks to begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Begin {
     /// The operation begins on these halves.
     Go(Halves),
-    /// The operation waits and asks again when the state has changed.
+    /// The operation waits, and asks again after the next state change.
     Hold,
-    /// Another server owns the mirror.
+    /// The operation fails, because another server owns the mirror.
     Fenced,
 }
 
-/// A generation that is about to replace another.
+/// The replacement of a generation by the next one.
 #[derive(Debug, Clone, Copy)]
 struct Change {
     from: Generation,
     to: Generation,
-    /// The witness may know no generation.
+    /// True if the witness may have no generation of this mirror yet.
     anew: bool,
-    /// The headers have it, the witness may have it.
+    /// True once the headers have the new generation. From then on the witness may have it too.
     prepared: bool,
 }
 
-/// The facts from which a mirror starts.
+/// The facts from which a mirror's state is initialised.
 #[derive(Debug, Clone)]
 pub(crate) struct Start {
-    /// All halves.
+    /// The number of halves in the mirror.
     pub(crate) count: usize,
     /// Halves in the order in which reads prefer them.
     pub(crate) order: Vec<usize>,
-    /// The generation of the witness; of the headers where the witness is not reached.
+    /// The generation of the witness, or that of the headers if the witness cannot be reached.
     pub(crate) generation: Generation,
-    /// Halves of the generation that are not there.
+    /// Halves in sync in that generation that are absent now.
     pub(crate) missing: Halves,
-    /// The witness is to be told the generation.
+    /// True if the witness still has to be given the generation.
     pub(crate) unconfirmed: bool,
-    /// Headers are newer from here on.
+    /// The highest header number found; new headers continue from it.
     pub(crate) sequence: u64,
-    /// The highest number of a header that each half was known to have.
+    /// The highest header number known to be on each half.
     pub(crate) known: [u64; Halves::MAX],
-    /// Regions of the mirror.
+    /// The number of regions in the mirror.
     pub(crate) regions: usize,
     /// Regions in which halves may differ.
     pub(crate) map: Regions,
 }
 
-/// The numbers of headers.
+/// Header numbers: the last one used, and the newest on each half.
 #[derive(Debug)]
 struct Numbers {
     last: u64,
-    /// The highest one that each half was known to have.
+    /// The highest header number known to be on each half.
     known: [u64; Halves::MAX],
 }
 
-/// The halves of a mirror, its generation, and the jobs under way.
+/// The halves of a mirror, its generation, and the jobs in progress.
 #[derive(Debug)]
 pub(crate) struct State {
     all: Halves,
     order: Vec<usize>,
-    /// The witness has it.
+    /// The newest generation that the witness has confirmed.
     generation: Generation,
     change: Option<Change>,
-    /// Halves of the generation, or of the one that the witness may have, that leave.
+    /// Halves that have failed and must leave. Each is in the current generation, or in a next one
+    /// that the witness may already have.
     failed: Halves,
     returning: Halves,
     fenced: bool,
     marks: Marks,
     /// Regions in which halves in sync may differ.
     unequal: Regions,
-    /// Regions that returning halves do not have yet.
+    /// Regions that returning halves still lack.
     behind: Regions,
     lanes: Lanes,
     numbers: Numbers,
-    /// The next generation is due, so that copies made before now are told from the halves.
+    /// True until this start has raised the generation, which makes earlier copies of the halves
+    /// stale.
     renews: bool,
-    /// Grows when operations that are held are to fail.
+    /// A counter that grows each time the operations held so far must fail.
     refusals: u64,
-    /// Nobody can tell damaged bytes yet: only regions for which readers wait are copied.
+    /// True while no judge can detect damaged data. Until then only regions for which readers wait
+    /// are copied.
     unjudged: bool,
     plant: Option<Plant>,
 }
@@ -142,12 +145,12 @@ impl State {
         state
     }
 
-    /// Returns the halves in sync that work.
+    /// Returns the halves that are in sync and have not failed.
     pub(crate) fn members(&self) -> Halves {
         self.generation.halves.without(self.failed)
     }
 
-    /// Makes copies wait for a judge, or no longer wait.
+    /// Sets whether copies wait until a judge can detect damaged data.
     pub(crate) fn await_judge(&mut self, waits: bool) {
         self.unjudged = waits;
     }
@@ -157,7 +160,7 @@ impl State {
         self.returning
     }
 
-    /// Returns the halves that neither are in sync nor may be soon.
+    /// Returns the halves that are neither in sync, nor returning, nor about to join.
     pub(crate) fn out(&self) -> Halves {
         let soon = self.change.map_or(Halves::NONE, |change| change.to.halves);
         self.all.without(self.generation.halves).without(soon).without(self.returning)
@@ -175,33 +178,34 @@ impl State {
         self.refusals
     }
 
-    /// Returns whether halves in sync may differ.
+    /// Returns whether some regions may differ between halves in sync, so that recovery is
+    /// incomplete.
     pub(crate) fn is_recovering(&self) -> bool {
         self.members().len() > 1 && !self.unequal.is_empty()
     }
 
-    /// Returns whether halves in sync may differ in some of these regions.
+    /// Returns whether halves in sync may differ in one of these regions.
     pub(crate) fn may_differ(&self, mut span: Span) -> bool {
         self.members().len() > 1 && span.any(|region| self.unequal.contains(region))
     }
 
-    /// Returns the regions that are still to be copied.
+    /// Returns the number of regions still to be copied.
     pub(crate) fn regions_left(&self) -> usize {
         self.unequal.len() + self.behind.len()
     }
 
-    /// Returns the regions in which halves may differ.
+    /// Returns the number of regions in which halves may differ.
     pub(crate) fn regions_marked(&self) -> usize {
         self.marks.map().len()
     }
 
-    /// Returns whether writes wait until a half has left.
+    /// Returns whether writes are held until a failed half has left.
     pub(crate) fn holds_writes(&self) -> bool {
         let leaves = |change: Change| !self.generation.halves.are_in(change.to.halves);
         !self.failed.is_empty() || self.change.is_some_and(leaves)
     }
 
-    /// Asks for a read. One half is returned.
+    /// Asks to begin a read, and returns the one half to read from.
     pub(crate) fn begin_read(&mut self, mut span: Span) -> Begin {
         if self.fenced {
             return Begin::Fenced;
@@ -220,8 +224,8 @@ impl State {
         Begin::Go(Halves::one(half))
     }
 
-    /// Asks for a read of one half, which may differ from the others. `None` where the half lacks a
-    /// part of it.
+    /// Asks to begin a read of one particular half, which may differ from the others. Returns
+    /// `None` if that half lacks part of the range.
     pub(crate) fn begin_read_copy(&mut self, half: usize, mut span: Span) -> Option<Begin> {
         if self.fenced {
             return Some(Begin::Fenced);
@@ -238,7 +242,7 @@ impl State {
         })
     }
 
-    /// A read failed on a half. True if another one can be asked.
+    /// Records that a read of a half has failed. Returns true if another half can be read.
     pub(crate) fn read_failed(&mut self, half: usize, span: Span) -> bool {
         if !self.fail(half) {
             return false;
@@ -248,7 +252,7 @@ impl State {
         true
     }
 
-    /// Asks for a write, or anything else that changes data.
+    /// Asks to begin a write or another operation that changes data.
     pub(crate) fn begin_write(&mut self, span: Span) -> Begin {
         if self.fenced {
             return Begin::Fenced;
@@ -265,8 +269,8 @@ impl State {
         Begin::Go(self.writers())
     }
 
-    /// A write on `sent` has ended, and failed on `missed`. These leave. False if no half in sync
-    /// has it: it has failed.
+    /// Ends a write that was sent to the halves `sent` and failed on `missed`, which leave. Returns
+    /// false if the write has failed because no half in sync has it.
     pub(crate) fn end_write(&mut self, span: Span, sent: Halves, missed: Halves) -> bool {
         self.marks.end(span);
         let done = self.end_flush(sent, missed);
@@ -277,7 +281,7 @@ impl State {
         done
     }
 
-    /// Asks for a flush.
+    /// Asks to begin a flush.
     pub(crate) fn begin_flush(&mut self) -> Begin {
         match () {
             () if self.fenced => Begin::Fenced,
@@ -286,13 +290,15 @@ impl State {
         }
     }
 
-    /// A flush has ended. As [`State::end_write`].
+    /// Ends a flush that was sent to the halves `sent` and failed on `missed`, which leave. Returns
+    /// false if the flush has failed because no half in sync has completed it.
     pub(crate) fn end_flush(&mut self, sent: Halves, missed: Halves) -> bool {
         self.fail_all(missed);
         !self.members().and(sent.without(missed)).is_empty()
     }
 
-    /// Returns whether an operation that these halves missed may be acknowledged.
+    /// Returns whether an operation that these halves missed may be acknowledged, because they have
+    /// left.
     pub(crate) fn may_acknowledge(&self, missed: Halves) -> bool {
         missed.and(self.failed).is_empty() || self.has(Plant::AcknowledgeEarly)
     }
@@ -304,7 +310,7 @@ impl State {
         }
     }
 
-    /// A half does not work. False if it is the last one.
+    /// Records that a half has failed. Returns false for the last working half, which cannot leave.
     pub(crate) fn fail(&mut self, half: usize) -> bool {
         let half = Halves::one(half);
         if half.are_in(self.returning) {
@@ -333,7 +339,7 @@ impl State {
         true
     }
 
-    /// Some halves do not work. Returns the one that stays, if it is among them.
+    /// Records that several halves have failed. Returns the last working half if it is among them.
     pub(crate) fn fail_all(&mut self, halves: Halves) -> Halves {
         halves
             .iter()
@@ -342,9 +348,9 @@ impl State {
             .fold(Halves::NONE, Halves::with)
     }
 
-    /// A half that is out can be reached again: its header has this number, or it has no content
-    /// that counts. An old copy gets everything. Any other one lacks nothing but what is marked,
-    /// since a write begins when all halves in sync have its mark.
+    /// Begins the return of a half that is reachable again. `sequence` is the number of its header,
+    /// or `None` if its content is worthless. An old copy gets every region. Any other half lacks
+    /// only marked regions, since a write begins only when all halves in sync have its mark.
     pub(crate) fn begin_return(&mut self, half: usize, sequence: Option<u64>) {
         debug_assert!(self.out().contains(half), "a half returns that is not out");
         match sequence {
@@ -358,24 +364,25 @@ impl State {
         self.lanes.restart();
     }
 
-    /// Operations that are held fail: the witness has not answered for too long.
+    /// Makes the operations held now fail, because the witness has not answered within the timeout.
     pub(crate) fn refuse_held(&mut self) {
         self.refusals += 1;
     }
 
-    /// Time has passed: marks of regions that are no longer written may go.
+    /// Advances the clock of the marks: marks of regions not written lately can be removed.
     pub(crate) fn tick(&mut self) {
         if self.is_whole() && self.unequal.is_empty() {
             self.marks.tick();
         }
     }
 
-    /// Returns whether all halves are in sync, and nothing is about to change that.
+    /// Returns whether all halves are in sync and no change of generation is in progress.
     pub(crate) fn is_whole(&self) -> bool {
         self.members() == self.all && self.change.is_none()
     }
 
-    /// Begins the next change of the generation, if one is due.
+    /// Begins the next change of the generation, if a half is to leave or join or the start
+    /// requires it.
     fn steer(&mut self) {
         if self.fenced || self.change.is_some() {
             return;
@@ -399,16 +406,16 @@ impl State {
     }
 }
 
-/// Work for one of the lanes.
+/// A unit of work for one of the lanes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Job {
     /// Write this header to these halves, durably.
     Header(Header, Halves),
-    /// Have the witness replace a generation; with `anew` also where it knows none.
+    /// Replace a generation at the witness. With `anew`, also if the witness has none.
     Raise { from: Generation, to: Generation, anew: bool },
-    /// Copy a region.
+    /// Copy a region from one half to others.
     Copy { region: usize, from: usize, to: Halves },
-    /// Flush halves.
+    /// Flush these halves.
     Flush(Halves),
 }
 
@@ -416,53 +423,53 @@ pub(crate) enum Job {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Raised {
     Done,
-    /// The witness has a generation of another server.
+    /// The witness has a generation set by another server.
     Refused,
-    /// The witness may or may not have it.
+    /// The witness did not answer, and may or may not have the new generation.
     Unknown,
 }
 
-/// The jobs under way.
+/// The jobs in progress on the lanes.
 #[derive(Debug, Default)]
 struct Lanes {
-    /// The halves whose headers are being written, and the generation that becomes prepared by it.
+    /// The halves whose headers are being written, and the generation that this prepares.
     header: Option<(Halves, Option<Generation>)>,
     witness: bool,
-    /// The region that is copied, or as soon as no write is in flight there.
+    /// The region that is being copied, or will be once no write is in flight in it.
     copying: Option<usize>,
     copy: Option<Copying>,
-    /// The halves to which it is copied.
+    /// The halves to which that region is copied.
     targets: Halves,
-    /// A region whose readers wait.
+    /// A region that readers wait for, to be copied first.
     urgent: Option<usize>,
-    /// The returning halves have everything, durably.
+    /// True once the returning halves durably have all data.
     joins: bool,
 }
 
-/// A job of the copying lane.
+/// The kind of job that the copying lane carries out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Copying {
     Region(Halves),
     /// A flush before a half joins.
     Join,
-    /// A flush before marks go.
+    /// A flush before marks are removed.
     Clear,
-    /// A job whose result no longer counts: another half returns since.
+    /// A job whose result is ignored, because another half has begun to return since.
     Stale,
 }
 
 impl Lanes {
-    /// Returns whether a region is being copied.
+    /// Returns whether a region is being copied, or waits for its writes to end before it is.
     fn copies(&self, region: usize) -> bool {
         self.copying == Some(region)
     }
 
-    /// Returns whether a copy of a region to a half is under way.
+    /// Returns whether a copy of a region to this half is in progress.
     fn overwrites(&self, half: usize, region: usize) -> bool {
         self.copying == Some(region) && self.copy.is_some() && self.targets.contains(half)
     }
 
-    /// Discards the copy under way, since another half returns and lacks it.
+    /// Invalidates the copy in progress, because a half that now returns is not among its targets.
     fn restart(&mut self) {
         self.joins = false;
         if matches!(self.copy, Some(Copying::Region(_) | Copying::Join)) {
@@ -490,7 +497,7 @@ impl State {
         Some(Job::Header(Header { sequence, generation, previous, known, map }, halves))
     }
 
-    /// A header was written, except to these halves.
+    /// Ends the writing of a header that failed on the halves `missed`.
     pub(crate) fn header_done(&mut self, missed: Halves) {
         let (halves, target) = self.lanes.header.take().expect("a header was being written");
         halves.without(missed).iter().for_each(|half| self.numbers.known[half] = self.numbers.last);
@@ -508,7 +515,7 @@ impl State {
         }
     }
 
-    /// Returns the next job of the lane that speaks to the witness.
+    /// Returns the next job of the lane that talks to the witness.
     pub(crate) fn next_witness(&mut self) -> Option<Job> {
         let change = self.change.filter(|change| change.prepared)?;
         if self.fenced || std::mem::replace(&mut self.lanes.witness, true) {
@@ -517,7 +524,7 @@ impl State {
         Some(Job::Raise { from: change.from, to: change.to, anew: change.anew })
     }
 
-    /// The witness has answered, or not.
+    /// Ends a [`Job::Raise`] with the answer of the witness.
     pub(crate) fn witness_done(&mut self, raised: Raised) {
         self.lanes.witness = false;
         match raised {
@@ -596,7 +603,8 @@ impl State {
         if self.returning.is_empty() || self.unjudged { None } else { self.behind.first() }
     }
 
-    /// A region was copied, except that its half could not be read, or these not be written.
+    /// Ends the copy of a region. `unread` is the source if reading from it failed; `missed` are
+    /// the halves that could not be written.
     pub(crate) fn copy_done(&mut self, unread: Option<usize>, missed: Halves) {
         let region = self.lanes.copying.take().expect("a region was being copied");
         let copying = self.lanes.copy.take().expect("a region was being copied");
@@ -619,7 +627,7 @@ impl State {
         }
     }
 
-    /// A flush has ended, except on these halves.
+    /// Ends a flush that failed on the halves `missed`.
     pub(crate) fn flush_done(&mut self, missed: Halves) {
         let copying = self.lanes.copy.take().expect("a flush was under way");
         match copying {
@@ -633,30 +641,30 @@ impl State {
     }
 }
 
-/// A fault in the state machine.
+/// A deliberate fault in the state machine, which tests must detect.
 #[cfg_attr(not(test), expect(dead_code, reason = "only tests plant faults"))]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Plant {
-    /// Acknowledges a write that a half missed before the half has left.
+    /// Acknowledges a write that a half missed before that half has left.
     AcknowledgeEarly,
-    /// Leaves out the witness.
+    /// Skips the witness.
     RaiseNothing,
-    /// Writes regions that are not marked in the headers.
+    /// Writes to regions that are not marked in the headers.
     WriteUnmarked,
     /// Removes marks without a flush.
     ClearUnflushed,
-    /// Lets writes into a region that is copied.
+    /// Allows writes to a region while it is copied.
     CopyUnguarded,
     /// Copies nothing after a crash.
     RecoverNothing,
     /// Takes a half back without a flush of what was copied.
     JoinUnflushed,
-    /// Serves the half with the highest number, whatever the witness says.
+    /// Serves from the half with the highest generation, whatever the witness says.
     TrustHeaders,
-    /// Does not write to halves that are being brought up to date.
+    /// Does not write to halves that are returning.
     SkipReturning,
-    /// Copies a flipped bit over an intact half.
+    /// Copies damaged data over an intact half.
     CopyRot,
-    /// Mends a flipped bit without a flush.
+    /// Repairs damaged data without a flush.
     MendUnflushed,
 }

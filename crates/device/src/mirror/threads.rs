@@ -1,5 +1,5 @@
-//! The threads of a mirror that carry out its state machine's jobs: one for each lane, and one that
-//! looks for halves that can return.
+//! The background threads of a mirror: one lane for each kind of job of the state machine, and one
+//! that looks for halves that can return.
 
 use std::io;
 use std::ops::Range;
@@ -15,19 +15,20 @@ use crate::buffer::{Pool, Slice};
 use crate::device::{Action, Damage, Halves, Operation};
 use crate::ring::Ring;
 
-/// The time after which an error is tried again.
+/// The time between two attempts after an error.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// Marks go after a region was not written for one to two of these.
+/// The interval at which marks are aged. A mark is removed when its region was not written for one
+/// to two intervals.
 const TICK: Duration = Duration::from_secs(5);
 
-/// Bytes that are copied at a time.
+/// Bytes copied with one read and one write.
 const COPY_BYTES: u64 = 1 << 20;
 
-/// The work of a thread, until the mirror ends.
+/// The main loop of a thread, which runs until the mirror ends.
 type Lane = fn(&Shared);
 
-/// A mirror in use. Its threads end with it.
+/// An open mirror and its threads, which end when it is dropped.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) shared: Arc<Shared>,
@@ -64,7 +65,8 @@ impl Drop for Running {
     }
 }
 
-/// Waits for a job; `None` when devices are to be closed first, or the mirror ends.
+/// Waits for a job. Returns `None` when nothing is due yet, when the caller must close devices
+/// first, or when the mirror ends.
 fn next(
     shared: &Shared,
     hands: &mut Hands<'_>,
@@ -194,7 +196,7 @@ fn copy_regions(shared: &Shared) {
     }
 }
 
-/// Copies a region. Returns the half that could not be read, and those that could not be written.
+/// Copies a region. Returns the source if it could not be read, and the errors of other halves.
 fn copy(
     shared: &Shared,
     hands: &mut Hands<'_>,
@@ -232,8 +234,8 @@ fn copy(
     (None, failed)
 }
 
-/// Replaces what is damaged in a part that was read from a half by what another half has there.
-/// Returns the ranges that were replaced, and the halves that could not be read.
+/// Replaces damaged ranges in data read from one half by intact data from another. Returns the
+/// ranges replaced, and the halves that could not be read.
 fn replace_damage(
     shared: &Shared,
     hands: &mut Hands<'_>,
@@ -305,8 +307,8 @@ fn look_for_halves(shared: &Shared) {
     }
 }
 
-/// Looks whether a half can return. Returns its source, the slot of its next header, and the number
-/// of its newest header.
+/// Checks whether a half can return. Returns its source, the slot to write next, and the number of
+/// its newest header.
 fn look(shared: &Shared, half: usize) -> io::Result<(Box<dyn HalfDevice>, usize, Option<u64>)> {
     let source = shared.places[half].open(None)?;
     let wanted = shared.shape.bytes + HEAD_BYTES;
@@ -329,18 +331,20 @@ fn look(shared: &Shared, half: usize) -> io::Result<(Box<dyn HalfDevice>, usize,
 
 const RING_ENTRIES: u32 = 16;
 
-/// Devices that imitate a medium do not wake the ring.
+/// The longest wait on the ring. It is short because devices that imitate a medium do not wake the
+/// ring.
 const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
-/// The time between two looks at operations that were given up.
+/// The polling interval for operations that have timed out and may still end.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// A lane's devices, one for each half, whose operations it waits for.
+/// A lane's devices, one for each half, with blocking operations.
 struct Hands<'a> {
     shared: &'a Shared,
-    /// `None` until the half is used. Before the ring that they are on.
+    /// The device of each half; `None` until the half is used. Declared before the ring, so that
+    /// devices are dropped first.
     devices: Vec<Option<Opened>>,
-    /// Devices whose operations were given up, and are under way.
+    /// Devices with operations in flight that have timed out, and their halves.
     late: Vec<(usize, Opened)>,
     ring: Option<Ring>,
     pool: Pool,
@@ -364,8 +368,8 @@ impl<'a> Hands<'a> {
         slice
     }
 
-    /// Runs operations, one at most on each half. Returns those that failed. A half that has not
-    /// answered in time fails too, unless it is the last one.
+    /// Runs at most one operation on each half, and returns those that failed. A half that exceeds
+    /// the timeout fails too, unless it is the last one.
     fn run(&mut self, operations: Vec<(usize, u64, Action)>) -> Vec<(usize, io::Error)> {
         let mut failed = Vec::new();
         let mut left = Vec::new();
@@ -421,7 +425,7 @@ impl<'a> Hands<'a> {
         Ok(self.devices[half].as_mut().expect("it was opened"))
     }
 
-    /// Returns whether a device is to be closed.
+    /// Returns whether a device of a half that has left is ready to be closed.
     fn has_stale(&self, core: &Core) -> bool {
         let is_stale = |(half, opened): (usize, &Option<Opened>)| {
             opened.as_ref().is_some_and(|opened| core.is_stale(half, opened))
@@ -429,12 +433,12 @@ impl<'a> Hands<'a> {
         (0..).zip(&self.devices).any(is_stale)
     }
 
-    /// Returns when to look again at operations that were given up.
+    /// Returns when to poll timed-out operations again.
     fn due(&self) -> Option<Instant> {
         (!self.late.is_empty()).then(|| Instant::now() + LOOK_AGAIN)
     }
 
-    /// Closes devices of halves that have left, where no operation is under way.
+    /// Closes idle devices of halves that have left.
     fn release(&mut self) {
         let mut done = Vec::new();
         if let Some(ring) = self.ring.as_ref().filter(|_| !self.late.is_empty()) {

@@ -1,4 +1,5 @@
-//! Witnesses: a folder with a file for each mirror, a note beside an image, and none at all.
+//! Implementations of the witness: a folder with a file for each mirror, a note beside a Ceph
+//! image, and none at all.
 
 use std::fmt;
 use std::fs::File;
@@ -9,12 +10,13 @@ use crate::device::Halves;
 use crate::rbd::RbdSource;
 use crate::system::{create_private, create_private_folder};
 
-/// A folder with a file for each mirror: the witness of a server without a partner.
+/// A witness that stores each mirror's generation in a file of a folder, for a server without a
+/// partner.
 #[derive(Debug, Clone)]
 pub struct FolderWitness(PathBuf);
 
 impl FolderWitness {
-    /// Names the folder, which is made when the first mirror is.
+    /// Creates a witness in this folder. The folder itself is created with the first mirror.
     pub fn new(folder: impl Into<PathBuf>) -> FolderWitness {
         FolderWitness(folder.into())
     }
@@ -66,13 +68,13 @@ impl Witness for FolderWitness {
     }
 }
 
-/// A folder that is the witness of the mirrors of which it has a note, and of no other: for
-/// programs that do not know which witness a mirror has.
+/// A folder witness that covers only mirrors already recorded in it, for programs that do not know
+/// which witness a mirror uses.
 #[derive(Debug, Clone)]
 pub struct KnownWitness(FolderWitness);
 
 impl KnownWitness {
-    /// Names the folder.
+    /// Creates a witness from the records in this folder.
     pub fn new(folder: impl Into<PathBuf>) -> KnownWitness {
         KnownWitness(FolderWitness::new(folder))
     }
@@ -99,12 +101,13 @@ impl Witness for KnownWitness {
     }
 }
 
-/// A note beside an image of Ceph, while this program holds the image's exclusive lock.
+/// A witness that stores generations in notes beside a Ceph image, while this program holds the
+/// image's exclusive lock.
 #[derive(Debug, Clone)]
 pub struct ImageWitness(RbdSource);
 
 impl ImageWitness {
-    /// Names the image, which holds its lock for as long as it is open.
+    /// Creates a witness beside this image, which holds its lock for as long as it is open.
     pub fn new(image: RbdSource) -> ImageWitness {
         ImageWitness(image)
     }
@@ -136,13 +139,13 @@ impl Witness for ImageWitness {
     }
 }
 
-/// The name of a mirror's generation.
+/// Returns the key under which a mirror's generation is stored.
 fn key(mirror: &[u8; 16]) -> String {
     let digits: String = mirror.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("mirror-{digits}")
 }
 
-/// No witness: a mirror opens only with all of its halves, and no half can leave.
+/// The absence of a witness: a mirror opens only with all of its halves, and no half can leave.
 #[derive(Debug, Clone, Copy)]
 pub struct NoWitness;
 
@@ -156,13 +159,13 @@ impl Witness for NoWitness {
     }
 }
 
-/// A generation of a mirror: a number, and the halves in sync from its beginning on.
+/// A generation of a mirror: a number, and the halves that are in sync at its beginning.
 ///
 /// Two generations with one number and different sets come from two servers, or from one that
-/// crashed before the witness took the first. The witness takes only one of them.
+/// crashed before the witness recorded the first. The witness accepts only one of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Generation {
-    /// The number; the first is 1.
+    /// The number of the generation; the first is 1.
     pub number: u64,
     /// The halves that are in sync.
     pub halves: Halves,
@@ -175,7 +178,7 @@ impl fmt::Display for Generation {
 }
 
 impl Generation {
-    /// Reads the text that displaying one prints.
+    /// Parses a generation from the text that `Display` prints.
     pub fn parse(text: &str) -> Option<Generation> {
         let (number, halves) = text.trim().split_once(':')?;
         let halves = Halves(u8::from_str_radix(halves, 16).ok()?);
@@ -183,18 +186,18 @@ impl Generation {
     }
 }
 
-/// The reason why the witness did not take a generation.
+/// The reason why the witness did not record a generation.
 #[derive(Debug, thiserror::Error)]
 pub enum RaiseError {
-    /// Another server has raised it.
+    /// The witness has another generation than expected: another server has changed it.
     #[error("the witness is at generation {}, not at {}", known(*found), known(*expected))]
     Other {
-        /// The generation it has.
+        /// The generation that the witness has.
         found: Option<Generation>,
-        /// The one it should have had.
+        /// The generation that the witness should have had.
         expected: Option<Generation>,
     },
-    /// The witness cannot be reached; it may or may not have taken the generation.
+    /// The witness cannot be reached; it may or may not have recorded the generation.
     #[error("the witness cannot be reached: {0}")]
     Unreachable(#[from] io::Error),
 }
@@ -203,18 +206,19 @@ fn known(generation: Option<Generation>) -> u64 {
     generation.map_or(0, |generation| generation.number)
 }
 
-/// A place outside the halves that knows the newest generation of each mirror. Calls may block.
+/// A store outside the halves that records the newest generation of each mirror. Calls may block.
 pub trait Witness: fmt::Debug + Send + Sync {
-    /// Returns the newest generation of a mirror, `None` of one that it does not know.
+    /// Returns the newest generation of a mirror; `None` for an unknown mirror.
     ///
     /// # Errors
     /// When the witness cannot be reached.
     fn read(&self, mirror: &[u8; 16]) -> io::Result<Option<Generation>>;
 
-    /// Replaces the generation `from` by `to`, durably. Succeeds also where it is `to` already.
+    /// Replaces the generation `from` by `to`, durably. Succeeds also if the witness already has
+    /// `to`.
     ///
     /// # Errors
-    /// When it is another one, or the witness cannot be reached.
+    /// When the witness has another generation, or cannot be reached.
     fn raise(
         &self,
         mirror: &[u8; 16],
