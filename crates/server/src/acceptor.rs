@@ -1,8 +1,8 @@
-//! The acceptor: a thread of its own, mostly asleep, to which clients come first.
+//! The acceptor: the thread that accepts connections. It is idle most of the time.
 //!
-//! It accepts connections and gives each to the worker with the fewest, speaks with admin clients,
-//! and takes signals. It answers questions after health, status and metrics by itself, and gives
-//! jobs to the control thread. No request of a client passes here, and nothing here blocks.
+//! It gives each connection to the worker with the fewest, talks to admin clients, and handles
+//! signals. It answers requests for health, status and metrics by itself, and passes jobs to the
+//! control thread. No client's data request passes through this thread, and nothing here blocks.
 
 pub(crate) mod admin;
 pub(crate) mod entrance;
@@ -38,20 +38,21 @@ use crate::slots::Slots;
 use crate::status::Report;
 use crate::worker::handle::Workers;
 
-/// The pause before accepting again after the system refused (out of descriptors, say).
+/// The pause before the acceptor retries `accept` after the system has refused one (out of
+/// descriptors, say).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The progress of the end.
+/// Stages of the server's shutdown, as the acceptor sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
     Serving,
-    /// The control thread ends the server.
+    /// The control thread is shutting the server down.
     Ending,
-    /// Clients that asked for the end get this reply.
+    /// The server has ended. Admin clients that asked for the shutdown get this reply.
     Telling(Reply),
 }
 
-/// A change of the volumes or tiers under way.
+/// A kind of configuration change that excludes others while it is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Change {
     Volume,
@@ -59,7 +60,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// The answer to a client that wants another change.
+    /// Returns the refusal for a client that asks for another change meanwhile.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::Volume => {
@@ -70,7 +71,8 @@ impl Change {
     }
 }
 
-/// The acceptor's ring, its memory and sockets on it, and the descriptor that signals come by.
+/// The acceptor's ring, the buffer pool and sockets on that ring, and the descriptor that delivers
+/// signals.
 pub(crate) struct Io {
     pub(crate) ring: Ring,
     pub(crate) pool: Pool,
@@ -78,7 +80,7 @@ pub(crate) struct Io {
     pub(crate) signal: Rc<OwnedFd>,
 }
 
-/// The thread to which clients come first.
+/// State of the acceptor thread.
 pub(crate) struct Acceptor {
     pub(crate) config: Arc<ServerSetup>,
     pub(crate) io: Io,
@@ -93,18 +95,19 @@ pub(crate) struct Acceptor {
     pub(crate) reporting: Reporting,
     pub(crate) entrance: Entrance,
     pub(crate) phase: Phase,
-    /// The program is to be replaced when the server has ended.
+    /// The program is replaced (upgraded) once the server has ended.
     pub(crate) replaced: bool,
-    /// A change of the volumes or tiers under way, and the client that asked for it.
+    /// The change of volumes or tiers under way, and the number of the admin session that asked for
+    /// it.
     pub(crate) change: Option<(u32, Change)>,
 }
 
 impl Acceptor {
-    /// Takes clients until the control thread has ended the server, and tells those that asked for
-    /// the end. Returns whether the program is to be replaced.
+    /// Accepts clients until the control thread has ended the server, then sends the result to
+    /// those that asked for the shutdown. Returns whether the program is to be replaced.
     ///
     /// # Errors
-    /// When the ring fails, or another thread cannot go on.
+    /// When the ring fails, or another thread has died.
     pub(crate) fn run(mut self) -> Result<bool, ServeError> {
         for index in 0..self.listeners.len() as u32 {
             self.accept(AcceptorToken::Accept(index));
@@ -194,7 +197,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// Answers questions to workers that hang.
+    /// Fails the questions under way if a worker hangs, and tells the clients that wait for them.
     fn give_up_questions(&mut self) {
         let patience = self.config.limits.reply_time;
         for (purpose, problem) in self.questions.give_up(&self.workers, patience) {
@@ -248,7 +251,8 @@ impl Acceptor {
         self.accept(token);
     }
 
-    /// Gives a client to the worker that has the fewest.
+    /// Gives a client of a data listener to the least loaded worker, or disconnects it if there are
+    /// too many connections.
     fn welcome(&mut self, listener: u32, socket: OwnedFd) {
         let connections = self.workers.connections();
         if connections >= self.config.limits.connections {
@@ -259,7 +263,8 @@ impl Acceptor {
         self.to_idlest(Message::Serve(socket, protocol));
     }
 
-    /// Gives the worker with the fewest clients one more.
+    /// Posts a message with a client to the worker that has the fewest clients, and counts the
+    /// client there.
     fn to_idlest(&self, client: Message) {
         let idlest = self.workers.idlest();
         idlest.connections.fetch_add(1, Ordering::Relaxed); // roughly is good enough
@@ -283,13 +288,13 @@ impl Acceptor {
         }
     }
 
-    /// True if another server would take over if this one ended.
+    /// Returns whether another server of the pair would take over if this one ended.
     pub(crate) fn has_standby(&self) -> bool {
         self.config.turn.as_ref().is_some_and(|turn| turn.status().standby.is_some())
     }
 
-    /// Stops workers from taking requests, and makes the control thread end the server. Clients
-    /// that ask for the end later are told, too.
+    /// Begins the shutdown: workers take no more requests, and the control thread ends the server.
+    /// If the server has ended already, clients that wait for the shutdown get its result.
     pub(crate) fn end(&mut self) {
         match self.phase {
             Phase::Serving => {
@@ -338,8 +343,9 @@ impl Acceptor {
         self.listen_to_admin(index);
     }
 
-    /// Hangs up on the oldest client that has asked for nothing, or else takes no answer, if there
-    /// are as many as may be.
+    /// Disconnects an admin client if the limit of connections of its kind (Unix or TCP) is
+    /// reached. The oldest client that has sent no request goes first, then one that does not read
+    /// its reply.
     fn make_room_for_admin(&mut self, is_remote: bool) {
         let sessions = self.admin_sessions.iter();
         let alike: Vec<(u32, &AdminSession)> =
@@ -356,7 +362,8 @@ impl Acceptor {
         }
     }
 
-    /// Returns whether one more request of such clients may wait for workers.
+    /// Returns whether the server accepts one more request that waits for workers, from clients
+    /// over TCP or over Unix sockets.
     fn may_wait(&self, is_remote: bool) -> bool {
         let waiting = |(_, session): &(u32, &AdminSession)| {
             session.is_remote == is_remote && !session.is_dropped && session.is_waiting()
@@ -364,12 +371,13 @@ impl Acceptor {
         self.admin_sessions.iter().filter(waiting).count() < MOST_WAITING
     }
 
-    /// Returns the time at which the next admin client is late.
+    /// Returns the earliest deadline of all admin clients.
     pub(crate) fn admin_due(&self) -> Option<Instant> {
         self.admin_sessions.iter().filter_map(|(_, session)| session.until).min()
     }
 
-    /// Disconnects late admin clients: the operations under way on their sockets end.
+    /// Disconnects admin clients that missed their deadline, which ends the operations under way on
+    /// their sockets.
     pub(crate) fn hang_up_on_late_admins(&mut self) {
         let now = Instant::now();
         for index in self.admin_sessions.indices() {
@@ -434,7 +442,8 @@ impl Acceptor {
         }
     }
 
-    /// Something was sent: the rest is next, or the end of a connection that is over.
+    /// Handles the completion of a send to an admin client: sends the rest, or closes the
+    /// connection when it is over.
     pub(crate) fn sent_to_admin(&mut self, index: u32, result: &std::io::Result<SocketOutcome>) {
         let session = &mut self.admin_sessions[index];
         session.sending = false;
@@ -448,14 +457,14 @@ impl Acceptor {
         self.send_to_admin(index);
     }
 
-    /// Ends a connection once all is sent.
+    /// Closes a connection of the admin interface once all its bytes are sent.
     fn leave_admin(&mut self, index: u32) {
         self.admin_sessions[index].is_over = true;
         self.send_to_admin(index);
     }
 
-    /// Sends what is to be sent, one thing after the other. With nothing left a connection that is
-    /// over goes.
+    /// Sends the pending bytes of an admin session, unless a send is under way. If none are pending
+    /// and the connection is over, the session is removed.
     fn send_to_admin(&mut self, index: u32) {
         let session = &mut self.admin_sessions[index];
         if session.sending {
@@ -540,8 +549,8 @@ impl Acceptor {
         }
     }
 
-    /// The reply of `/healthz`: a worker that hangs, or what the board says. Each call gives the
-    /// workers a message to take, so that a later one notices if it was not taken.
+    /// Returns the reply of `/healthz`: an error if a worker hangs, otherwise the published state.
+    /// Each call posts a probe to the workers, so that a later call notices if it was not taken.
     fn health(&self) -> Reply {
         match self.workers.silent(Instant::now(), self.config.limits.reply_time) {
             Some(problem) => Reply::trouble(Trouble::Refusing, problem.to_string()),
@@ -549,7 +558,7 @@ impl Acceptor {
         }
     }
 
-    /// Asks all workers for their counters.
+    /// Requests the counters of all workers.
     pub(crate) fn ask_snapshots(&mut self, purpose: Purpose) {
         let sampling = self.reporting.feed.sampling();
         let command = || match purpose {
@@ -561,7 +570,7 @@ impl Acceptor {
         self.workers.tell_all(|| Message::Ask { ticket, command: command() });
     }
 
-    /// Asks for a flush of each volume. Any worker can do it; they take turns.
+    /// Requests a drain of each volume. Any worker can do it, so they take turns.
     fn flush(&mut self, admin: u32) -> Result<(), Reply> {
         let state = self.board.state();
         if state.volumes.is_empty() {
@@ -578,7 +587,7 @@ impl Acceptor {
         Ok(())
     }
 
-    /// All workers have answered a question.
+    /// Answers the client of a question to which all workers have replied.
     pub(crate) fn answer(&mut self, question: Question) {
         let Question { purpose, replies } = question;
         match replies.finish() {
@@ -608,7 +617,7 @@ impl Acceptor {
         self.tell_admin(admin, &reply);
     }
 
-    /// A question could not be answered.
+    /// Reports to the client of a question that it could not be answered.
     pub(crate) fn answer_failed(&mut self, purpose: Purpose, problem: Problem) {
         if !matches!(purpose, Purpose::Sample) {
             tracing::error!(%problem, "a question of an admin client is not answered");
@@ -630,8 +639,8 @@ impl Acceptor {
         self.reporting.report(audience, config, &state, counters, snapshots(replies))
     }
 
-    /// Sends the server's last result to all clients that asked for the end, and disconnects
-    /// clients that have sent no request.
+    /// Sends the result of the shutdown to all clients that asked for it, and disconnects clients
+    /// that have sent no request.
     pub(crate) fn tell_stopped(&mut self) {
         let Phase::Telling(reply) = self.phase.clone() else { return };
         for index in self.admin_sessions.indices() {
@@ -648,7 +657,7 @@ impl Acceptor {
         }
     }
 
-    /// Sends something that more will follow.
+    /// Sends a part of a reply that continues later, such as an event.
     pub(crate) fn say_to_admin(&mut self, index: u32, text: &str) {
         let session = &mut self.admin_sessions[index];
         let bytes = session.encryption.encrypt(text.as_bytes());
@@ -657,7 +666,7 @@ impl Acceptor {
         self.send_to_admin(index);
     }
 
-    /// Answers, which ends the connection.
+    /// Sends an admin client its reply and then closes the connection.
     pub(crate) fn tell_admin(&mut self, index: u32, reply: &Reply) {
         let session = &mut self.admin_sessions[index];
         let answer = session.encryption.encrypt_last(reply.encode());
@@ -666,8 +675,11 @@ impl Acceptor {
         self.leave_admin(index);
     }
 
-    /// Gives a job to the control thread. Volumes and tiers change one at a time: another change is
-    /// refused until that is done.
+    /// Passes a job to the control thread. Volumes and tiers change one at a time: while a change
+    /// is under way, another one is refused.
+    ///
+    /// # Errors
+    /// The refusal for the client, also while the server ends.
     pub(crate) fn begin_job(&mut self, admin: u32, operation: Operation) -> Result<(), Reply> {
         if self.phase != Phase::Serving {
             return Err(Problem::Ending.into_reply());
@@ -695,13 +707,13 @@ impl Acceptor {
         Ok(())
     }
 
-    /// The control thread has done a job, or could not.
+    /// Sends the result of a finished job to the admin client that asked for it.
     pub(crate) fn job_done(&mut self, admin: u32, reply: &Reply) {
         self.change.take_if(|(by, _)| *by == admin);
         self.tell_admin(admin, reply);
     }
 
-    /// Asks for a sample once it is due.
+    /// Requests a sample for the live page if one is due.
     pub(crate) fn sample_when_due(&mut self) {
         let (feed, now) = (&mut self.reporting.feed, Instant::now());
         if !feed.begin(now) {
@@ -710,7 +722,7 @@ impl Acceptor {
         self.ask_snapshots(Purpose::Sample);
     }
 
-    /// Takes a sample in and tells those that watch.
+    /// Adds a sample to the live page's history and sends it to the watching clients.
     pub(crate) fn take_sample(&mut self, replies: Vec<Done>) {
         let mut report = self.report(Audience::LivePage, replies);
         let Some(update) = self.reporting.feed.take(&mut report) else { return };
@@ -722,7 +734,7 @@ impl Acceptor {
         }
     }
 
-    /// Begins a stream of events.
+    /// Begins to stream the live page's events to an admin client.
     ///
     /// # Errors
     /// Too many clients watch already.
@@ -742,16 +754,16 @@ impl Acceptor {
     }
 }
 
-/// Bytes received at once.
+/// Size of an admin session's receive buffer, in bytes.
 const RECEIVE_BYTES: usize = 4096;
 
-/// Most connections over Unix sockets, and as many over TCP, so that neither keep the others out.
-/// Beyond that the oldest without a request under way is disconnected. Each has
-/// [`admin_time`](crate::limits::Limits::admin_time) and no longer.
+/// Most admin connections over Unix sockets, and as many over TCP, so that neither crowds out the
+/// other. Beyond that the oldest idle one is disconnected. Each lasts
+/// [`admin_time`](crate::limits::Limits::admin_time) at most.
 const MOST_CONNECTIONS: usize = 32;
 
-/// Admin sessions whose requests may wait for workers. The rest is reserved for requests that are
-/// answered at once, such as health checks.
+/// Most admin sessions whose requests wait for workers. The other connections are reserved for
+/// requests that are answered at once, such as health checks.
 const MOST_WAITING: usize = 24;
 
 const NO_STANDBY: &str = "no standby has been seen lately that could take over; start one with \
@@ -760,6 +772,6 @@ const NO_STANDBY: &str = "no standby has been seen lately that could take over; 
 const LACKS_HALF: &str = "the halves of the mirror are not in sync, so that the standby could not \
                           serve from its own; see floe status";
 
-/// Most watching clients over Unix sockets, and as many over TCP: a part of all connections, so
-/// that they keep no other client out.
+/// Most clients that watch the live page's events over Unix sockets, and as many over TCP. The
+/// limit is below that of connections, so that other clients still get in.
 const MOST_WATCHING: usize = 8;

@@ -1,11 +1,11 @@
-//! The control thread: runs admin operations one after the other, each as straight code in its own
-//! function, and acts on the workers' events of failing tiers.
+//! The control thread: runs admin operations one after the other, each as straight-line code in its
+//! own function, and handles the workers' reports of failing tiers.
 //!
 //! An operation broadcasts a command to the workers and waits for their replies; its undo stands
-//! beside each step. Workers never wait for the control thread. The control thread stops waiting
-//! for a worker that takes no messages for
-//! [`Limits::reply_time`](crate::limits::Limits::reply_time), and the operation fails with the
-//! worker's number. Meanwhile the acceptor answers health, status and metrics from the `board`.
+//! beside each step. Workers never wait for the control thread. If a worker takes no messages for
+//! [`Limits::reply_time`](crate::limits::Limits::reply_time), the control thread stops waiting and
+//! the operation fails with the worker's number. Meanwhile the acceptor answers health, status and
+//! metrics from the `board`.
 
 pub(crate) mod board;
 mod shutdown;
@@ -38,7 +38,7 @@ use crate::tier::{KnownTier, TierKey, link};
 use crate::ublk::LocalDevices;
 use crate::worker::handle::Workers;
 
-/// Runs jobs until the server is to end, then ends it.
+/// Runs jobs until the server is to end, then shuts it down.
 ///
 /// # Errors
 /// When the last flush leaves dirty data behind, or a thread does not answer.
@@ -88,73 +88,75 @@ fn carry_out(control: &mut Control, operation: Operation) -> Result<Reply, Reply
     }
 }
 
-/// Number of checks for silent workers within the time that one may be silent.
+/// Number of checks for silent workers within
+/// [`Limits::reply_time`](crate::limits::Limits::reply_time).
 const LOOKS: u32 = 4;
 
-/// The control thread's state. Operations are functions of it, one file each.
+/// The control thread's state. Operations are functions that take it, grouped in files of their
+/// own.
 pub(crate) struct Control {
     pub(crate) config: Arc<ServerSetup>,
     pub(crate) workers: Workers,
     pub(crate) offer: Offer,
-    /// The local block devices.
     pub(crate) local: LocalDevices,
     /// The tiers, from the top.
     pub(crate) tiers: Vec<KnownTier>,
-    /// The random number of the tiers served together.
+    /// A random number that identifies the tiers served together.
     pub(crate) stack: u32,
-    /// The number of tiers ever attached.
+    /// Number of tiers ever attached; the next tier's key.
     pub(crate) keys_given: u32,
     pub(crate) board: Arc<Board>,
     pub(crate) inbox: Inbox,
     pub(crate) acceptor: Arc<Mailbox<Notice>>,
-    /// Jobs that wait for the one under way.
+    /// Jobs queued behind the one under way.
     pub(crate) jobs: VecDeque<Job>,
     pub(crate) end: End,
-    /// The number of the last command.
+    /// Number of the last command sent to workers.
     pub(crate) last_number: u32,
-    /// Time of the next attempt to write a tier's state to its superblock.
+    /// Time of the next attempt to record a tier's failure in its superblock.
     pub(crate) note_again: Option<Instant>,
 }
 
-/// The end of the server, as far as it is decided.
+/// The orders to end the server that have arrived so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct End {
     /// The server is to end.
     pub(crate) is_due: bool,
-    /// The program is to be replaced then: local devices stay for the next one.
+    /// The program is replaced at the end (upgrade): local devices stay for the next program.
     pub(crate) replaces: bool,
-    /// The server has failed: nothing is waited for.
+    /// The server has failed: the control thread waits for nothing any more.
     pub(crate) is_abandoned: bool,
 }
 
-/// The control thread's events, and the way to send it more.
+/// The queue of the control thread's events, and a sender for it.
 pub(crate) struct Inbox {
     pub(crate) events: Receiver<Event>,
     pub(crate) sender: Sender<Event>,
 }
 
-/// The bound of a wait for replies. The wait for a worker that takes no messages ends in any case.
+/// The limit of a wait for replies. Every wait also ends when a worker takes no messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Until all have come.
+    /// Wait until all replies have arrived.
     Long,
-    /// Until all have come, or the server is to end.
+    /// Wait until all replies have arrived, or the server is to end.
     UntilEnd,
-    /// At most so long, because requests of clients wait meanwhile.
+    /// Wait at most this long, because clients' requests are held up meanwhile.
     AtMost(Duration),
 }
 
-/// An event that concerns the job under way.
+/// The reason why [`Control::next`] returned.
 pub(crate) enum Wakening {
     Replied(WorkerReply),
-    /// Work is done, a job has come, or the end is due.
+    /// Work on an extra thread is done, a job has arrived, or the server is to end.
     Woken,
-    /// The bound of the wait has passed.
+    /// The time limit of the wait has passed.
     Due,
 }
 
 impl Control {
-    /// Takes events until one concerns the job under way; those of tiers are acted on here.
+    /// Handles events until one concerns the job under way, or until the time `due`. Events of
+    /// tiers are handled inside.
     pub(crate) fn next(&mut self, due: Option<Instant>) -> Wakening {
         loop {
             self.note_when_due();
@@ -197,11 +199,11 @@ impl Control {
         }
     }
 
-    /// Makes these workers carry out a command, and waits for all replies.
+    /// Sends each of these workers its command, and waits for all replies.
     ///
     /// # Errors
-    /// The first problem that a worker reports, once all have replied; or the reason for which the
-    /// wait ends early. Later replies are dropped.
+    /// The first problem that a worker reports, once all have replied; or the reason why the wait
+    /// ended early. Replies that arrive later are dropped.
     pub(crate) fn ask(
         &mut self,
         wait: Wait,
@@ -249,7 +251,7 @@ impl Control {
         replies.finish()
     }
 
-    /// Makes all workers carry out a command, and waits for all replies.
+    /// Sends all workers a command, and waits for all replies.
     ///
     /// # Errors
     /// As [`Control::ask`].
@@ -262,12 +264,12 @@ impl Control {
         self.ask(wait, commands)
     }
 
-    /// Returns the counters of all workers.
+    /// Requests and returns the counters of all workers.
     pub(crate) fn snapshots(&mut self, wait: Wait) -> Result<Vec<Snapshot>, Problem> {
         self.ask_all(wait, || WorkerCommand::Snapshot).map(snapshots)
     }
 
-    /// Flushes, or drains, each of these volumes. Any worker can do it; they take turns.
+    /// Flushes or drains these volumes. Any worker can do it, so they take turns.
     pub(crate) fn flush(
         &mut self,
         wait: Wait,
@@ -279,12 +281,12 @@ impl Control {
         self.ask(wait, workers.zip(commands).collect()).map(drop)
     }
 
-    /// Publishes the volumes and tiers as they are now.
+    /// Publishes the current volumes and tiers on the `board`.
     pub(crate) fn publish(&self) {
         self.board.publish(&self.offer, &self.tiers);
     }
 
-    /// Sends the result of a job to its admin client.
+    /// Publishes the state, and sends the result of a job to its admin client, if it has one.
     pub(crate) fn answer(&self, admin: Option<u32>, reply: Reply) {
         self.publish();
         if let Some(admin) = admin {
@@ -292,7 +294,10 @@ impl Control {
         }
     }
 
-    /// Changes the volume of this number, and tells all workers the new offer.
+    /// Changes an offered volume, and sends the new offer to all workers.
+    ///
+    /// # Errors
+    /// When the volume cannot be offered with the change. Nothing has changed then.
     pub(crate) fn change_volume(
         &mut self,
         id: VolumeId,
@@ -305,29 +310,29 @@ impl Control {
         Ok(())
     }
 
-    /// Changes the numbers of all volumes in the tiers.
+    /// Changes the ids that the volumes have in the tiers.
     pub(crate) fn renumber(&mut self, change: impl FnMut(&mut Offered)) {
         let changed = self.offer.change(|volumes| volumes.iter_mut().for_each(change));
         changed.expect("what is offered stays the same");
     }
 
-    /// Tells all workers the present offer.
+    /// Sends the current offer to all workers.
     pub(crate) fn announce(&self) {
         self.workers.tell_all(|| Message::Offer(Arc::clone(self.offer.exports())));
     }
 
-    /// Returns whether some tier is persistent.
+    /// Returns whether any tier is persistent.
     pub(crate) fn is_persistent(&self) -> bool {
         self.tiers.iter().any(|tier| tier.writer.is_some())
     }
 
-    /// Returns the position of a tier, from the top; `None` once it is detached.
+    /// Returns the index of a tier, counted from the top; `None` once it is detached.
     pub(crate) fn at(&self, key: TierKey) -> Option<usize> {
         self.tiers.iter().position(|tier| tier.key == key)
     }
 
-    /// Changes the volumes in the superblocks of all persistent tiers, by each tier's id of the
-    /// volume. Returns the first failure.
+    /// Applies a change of a volume to the superblocks of all persistent tiers. `ids` are the
+    /// volume's ids in the tiers. Returns the first failure.
     pub(crate) fn write_down(
         &mut self,
         ids: &[VolumeId],
@@ -341,15 +346,15 @@ impl Control {
         first.map_or(Ok(()), Err)
     }
 
-    /// Handles a worker's event of a tier; events of a detached one are ignored.
+    /// Handles a worker's report on a tier. Reports on a detached tier are ignored.
     ///
-    /// `restore` makes a device that only failed usable again. A *journal* that could not be
-    /// written is worse: its last state remains on the device. So before clients change data it
-    /// describes, its superblock records that it is invalid: first its clean data, then, when all
-    /// dirty data has been written back, all of it. A note that the device refuses goes into the
-    /// state directory, where the next start finds it, and is tried again later. Requests bypass
-    /// the cache also where neither takes it, and status, log and `/healthz` say what the next
-    /// start must not do.
+    /// `restore` makes a device usable again that has only failed. A *journal* that could not be
+    /// written is worse: its last state remains on the device. So before clients change the data it
+    /// describes, the tier's superblock records that the journal is invalid: first for clean data
+    /// and, once all dirty data has been written back, for all data. If the device refuses that
+    /// record, it is written to the state directory, where the next start finds it, and retried
+    /// later. Requests bypass the cache even if neither accepts the record. Status, log and
+    /// `/healthz` then say what the next start must not do.
     fn tier_event(&mut self, key: TierKey, event: CacheEvent) {
         let Some(tier) = self.at(key) else { return };
         match event {
@@ -362,7 +367,7 @@ impl Control {
         }
     }
 
-    /// Stops all workers from using a cache device that one has found failing.
+    /// Stops all workers from using a cache device that a worker has found failing.
     fn degrade(&mut self, tier: usize) {
         let key = self.tiers[tier].key;
         if !std::mem::replace(&mut self.tiers[tier].failing.degraded, true) {
@@ -376,7 +381,7 @@ impl Control {
         self.note(tier);
     }
 
-    /// Bypasses a cache whose journal a worker could not write, and writes its dirty data back.
+    /// Bypasses a tier whose journal a worker could not write, and writes its dirty data back.
     fn lose_journal(&mut self, tier: usize) {
         let key = self.tiers[tier].key;
         if std::mem::replace(&mut self.tiers[tier].failing.journal_lost, true) {
@@ -392,7 +397,8 @@ impl Control {
         self.workers.tell_all(|| Message::Bypass { tier: key, stuck: false });
     }
 
-    /// Refuses requests for dirty data of a tier without a journal that could not be written back.
+    /// Refuses requests for dirty data of a bypassed tier, because some of it could not be written
+    /// back.
     fn block_tier(&mut self, tier: usize) {
         let key = self.tiers[tier].key;
         let failing = &mut self.tiers[tier].failing;
@@ -407,7 +413,8 @@ impl Control {
         self.workers.tell_all(|| Message::Bypass { tier: key, stuck: true });
     }
 
-    /// The part of one worker is clean. After the last part the tier is retired.
+    /// Records that one worker's part of a bypassed tier is clean. After the last part the tier is
+    /// retired.
     fn tier_emptied(&mut self, worker: usize, tier: usize) {
         let key = self.tiers[tier].key;
         let workers = self.workers.len();
@@ -434,7 +441,7 @@ impl Control {
         self.workers.tell_all(|| Message::Retire { tier: key });
     }
 
-    /// A worker begins to refuse requests, or no longer does.
+    /// Records that a worker begins or stops to refuse requests for a tier's dirty data.
     fn tier_refuses(&mut self, worker: usize, tier: usize, refusing: bool) {
         let of = &mut self.tiers[tier].failing.refusing;
         let changed = if refusing { of.insert(worker) } else { of.remove(&worker) };
@@ -445,7 +452,7 @@ impl Control {
         }
     }
 
-    /// A tier has found that the only copy of a run of a volume is gone.
+    /// Logs a range of a volume whose only copy is lost.
     fn lose_data(&mut self, tier: usize, volume: VolumeId, run: &Range<u64>) {
         let known = &mut self.tiers[tier];
         known.lost_places += 1;
@@ -471,7 +478,8 @@ impl Control {
         }
     }
 
-    /// Records in the superblock how much of a tier's data may be old, if that is still possible.
+    /// Records in the superblock how much of a tier's data may be stale, and schedules a retry if
+    /// that fails.
     fn note(&mut self, tier: usize) {
         let written = self.tiers[tier].note();
         let failing = &mut self.tiers[tier].failing;
@@ -500,14 +508,14 @@ impl Control {
         self.note_again = unnoted.then(|| Instant::now() + NOTE_AGAIN);
     }
 
-    /// Retries failed notes that are due.
+    /// Retries failed superblock records if the time for that has come.
     fn note_when_due(&mut self) {
         if self.note_again.take_if(|due| *due <= Instant::now()).is_some() {
             self.note_unnoted();
         }
     }
 
-    /// Retries failed notes.
+    /// Retries the superblock records that failed before.
     fn note_unnoted(&mut self) {
         let unnoted = |tier: &usize| self.tiers[*tier].failing.unnoted;
         let unnoted: Vec<usize> = (0..self.tiers.len()).filter(unnoted).collect();
@@ -515,16 +523,16 @@ impl Control {
     }
 }
 
-/// The pause before a note is tried again.
+/// Pause before a failed superblock record is retried.
 const NOTE_AGAIN: Duration = Duration::from_secs(10);
 
-/// Places with lost data that the log names, of each tier.
+/// Most ranges of lost data that the log names for each tier.
 const MOST_LOST_LINES: u32 = 32;
 
-/// Runs the work on an extra thread, and waits for it.
+/// Runs work on an extra thread, and waits for it or for the order to end the server.
 ///
 /// # Errors
-/// When the server is to end first, the work panics, or there is no thread for it.
+/// When the server is to end first, the work panics, or no thread can be started.
 fn beside<T: Send + 'static>(
     control: &mut Control,
     work: impl FnOnce() -> T + Send + 'static,
@@ -532,10 +540,10 @@ fn beside<T: Send + 'static>(
     wait_for(control, work, |control| control.end.is_due)
 }
 
-/// Runs work of the end of the server on an extra thread, and waits for it.
+/// Runs work of the shutdown on an extra thread, and waits for it.
 ///
 /// # Errors
-/// When the server is abandoned first, the work panics, or there is no thread for it.
+/// When the server is abandoned first, the work panics, or no thread can be started.
 fn beside_the_end<T: Send + 'static>(
     control: &mut Control,
     work: impl FnOnce() -> T + Send + 'static,
@@ -543,11 +551,11 @@ fn beside_the_end<T: Send + 'static>(
     wait_for(control, work, |control| control.end.is_abandoned)
 }
 
-/// Runs work that may take long and concerns no worker, such as opening a device, on an extra
-/// thread. Meanwhile the control thread acts on events.
+/// Runs slow work that concerns no worker, such as opening a device, on an extra thread. Meanwhile
+/// the control thread handles events, and runs `restore` jobs.
 ///
-/// Opening a device may take any time. When the server is to end meanwhile, the job ends at once,
-/// and the result of the work is dropped. A cache device can be restored meanwhile.
+/// Opening a device may take any time. If `is_over` holds before the work is done, this returns at
+/// once, and the result of the work is dropped.
 fn wait_for<T: Send + 'static>(
     control: &mut Control,
     work: impl FnOnce() -> T + Send + 'static,

@@ -1,4 +1,4 @@
-//! The admin interface's listening sockets, connections and their encryption.
+//! The admin interface's listening sockets and connections, and the encryption of connections.
 
 use std::io;
 use std::io::{Read, Write};
@@ -25,83 +25,82 @@ pub(crate) struct AdminSession {
     pub(crate) buffer: Buffer,
     pub(crate) encryption: Encryption,
     pub(crate) conversation: Conversation,
-    /// A receive is under way; otherwise an answer is, or what is to be answered.
+    /// True while a receive is under way.
     pub(crate) listening: bool,
-    /// A send is under way.
+    /// True while a send is under way.
     pub(crate) sending: bool,
-    /// The client waits for the next program, too.
+    /// The client has asked for an upgrade: its connection stays open for the next program.
     pub(crate) upgrading: bool,
-    /// Bytes to be sent next.
+    /// Bytes for the next send.
     pub(crate) outgoing: Vec<u8>,
-    /// The answer is given, or the connection broken: nothing is listened to any more.
+    /// The reply is complete or the connection broken: the server ignores further input.
     pub(crate) is_over: bool,
-    /// The client gets events until it leaves.
+    /// The client receives the live page's events until it disconnects.
     pub(crate) watching: bool,
-    /// The client waits for the end of the server.
+    /// The client waits for the server's shutdown.
     pub(crate) stopping: bool,
-    /// Time by which it must have sent its request, or taken its answer; `None` while the server
-    /// works on it.
+    /// Deadline for the client to send its request or to read its reply; `None` while the server
+    /// works on the request.
     pub(crate) until: Option<Instant>,
     pub(crate) since: Instant,
-    /// The client came over TCP.
+    /// The client is connected over TCP.
     pub(crate) is_remote: bool,
-    /// The client was disconnected, and the session will end soon.
+    /// The server has disconnected the client, and the session is removed soon.
     pub(crate) is_dropped: bool,
 }
 
 impl AdminSession {
-    /// It has asked for nothing so far, or does not take its answer.
+    /// Returns whether the client has sent no request so far, or does not read its reply.
     pub(crate) fn is_idle(&self) -> bool {
         self.until.is_some() && !self.watching
     }
 
-    /// The server works on its request.
+    /// Returns whether the server works on a request of the client.
     pub(crate) fn is_waiting(&self) -> bool {
         self.until.is_none() && !self.watching
     }
 
-    /// It watches, and has taken all events so far.
+    /// Returns whether the client watches events and has received all so far.
     pub(crate) fn is_ready_to_watch(&self) -> bool {
         self.watching && self.until.is_none() && !self.is_over
     }
 
-    /// Returns the limit on devices that the client may name.
+    /// Returns the paths of devices that the client may name in a request.
     pub(crate) fn paths(&self) -> AllowedPaths {
         self.conversation.access().paths.clone()
     }
 }
 
-/// The first byte of TLS: the type of a record that is part of the handshake (RFC 8446, section
-/// 5.1).
+/// The first byte of TLS: the type of a handshake record (RFC 8446, section 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
 
-/// The encryption of one connection.
+/// The encryption of one admin connection.
 ///
 /// The client's first byte decides: TLS begins with a handshake record, HTTP with a letter.
 #[derive(Debug)]
 pub(crate) enum Encryption {
     /// The client has sent nothing so far.
     Undecided {
-        /// The certificates, for clients that ask for TLS.
+        /// The server's certificates; `None` if the server has no TLS.
         tls: Option<TlsConfig>,
-        /// Others get nothing.
+        /// The server refuses clients without TLS.
         required: bool,
     },
     None,
     Tls(Box<Channel>),
 }
 
-/// A client whose bytes cannot be taken.
+/// The reason why received bytes cannot be decrypted.
 #[derive(Debug)]
 pub(crate) enum Undecipherable {
-    /// The client must encrypt here.
+    /// The client did not encrypt, though the address requires TLS.
     InTheClear,
-    /// The client broke TLS, or has ended it.
+    /// The client violated TLS, or closed the TLS connection.
     Broken(io::Error),
 }
 
 impl Encryption {
-    /// The text in what was received, which may be empty so far.
+    /// Decrypts received bytes. The result is empty until a TLS record is complete.
     pub(crate) fn decrypt(&mut self, received: Vec<u8>) -> Result<Vec<u8>, Undecipherable> {
         if let Self::Undecided { tls, required } = self {
             *self = match tls {
@@ -124,14 +123,14 @@ impl Encryption {
         }
     }
 
-    /// The bytes of something that is said, with more to follow.
+    /// Encrypts a part of a reply that continues later.
     pub(crate) fn encrypt(&mut self, text: &[u8]) -> Vec<u8> {
         let Self::Tls(channel) = self else { return text.to_vec() };
         channel.write(text);
         self.take()
     }
 
-    /// The bytes of the last thing that is said.
+    /// Encrypts the last part of a reply, and adds the TLS close notification.
     pub(crate) fn encrypt_last(&mut self, text: Vec<u8>) -> Vec<u8> {
         let Self::Tls(channel) = self else { return text };
         channel.write(&text);
@@ -139,7 +138,7 @@ impl Encryption {
         self.take()
     }
 
-    /// The bytes that TLS itself has to say.
+    /// Returns the bytes that TLS itself wants to send, such as handshake messages.
     pub(crate) fn take(&mut self) -> Vec<u8> {
         let mut bytes = Vec::new();
         if let Self::Tls(channel) = self {
@@ -149,24 +148,24 @@ impl Encryption {
     }
 }
 
-/// The time in which a server that lives answers whether it is well.
+/// Time in which a running server answers a health check.
 const ANSWER: Duration = Duration::from_secs(1);
 
 /// A listening socket of the admin interface.
 #[derive(Debug)]
 pub(crate) struct AdminListener {
     pub(crate) socket: Rc<OwnedFd>,
-    /// The address, with the bound port.
+    /// The address that clients connect to, with the port that was bound.
     pub(crate) address: AdminAddress,
     pub(crate) access: Arc<Access>,
     _file: Option<SocketFile>,
 }
 
 impl AdminListener {
-    /// Begins to listen.
+    /// Listens on an address of the admin interface.
     ///
     /// # Errors
-    /// When the address cannot be bound or may not be.
+    /// When the address cannot be bound, or other machines could reach it without encryption.
     pub(crate) fn bind(
         address: &AdminAddress,
         config: &AdminSetup,
@@ -179,10 +178,11 @@ impl AdminListener {
         }
     }
 
-    /// Begins to listen on the default socket, where the server shall have it beside its addresses.
+    /// Listens on the default admin socket if the settings want it in addition to the configured
+    /// addresses. Returns `None` if they do not.
     ///
     /// # Errors
-    /// The reason for which it does without.
+    /// The reason why the server goes without the default socket.
     pub(crate) fn beside(config: &AdminSetup) -> Result<Option<Self>, String> {
         let Some(address) = &config.beside else { return Ok(None) };
         let AdminAddress::Unix(path) = address else { return Ok(None) };
@@ -251,8 +251,8 @@ impl AdminListener {
     }
 }
 
-/// Returns whether a server answers on a socket. One that was just killed does not, though its
-/// socket may be there for a moment: that is worth waiting for.
+/// Returns whether a running server answers on a socket. The socket of a killed server may still
+/// exist for a moment; its address is worth waiting for.
 fn is_served(path: &Path) -> bool {
     let ask = || {
         let mut stream = UnixStream::connect(path)?;
@@ -263,16 +263,17 @@ fn is_served(path: &Path) -> bool {
     ask().is_ok_and(|bytes| bytes > 0)
 }
 
-/// The connection of the client that has asked for another program: the next program tells it the
-/// reason if it cannot serve. The process has one such client, and answers later ones only.
+/// The connection of the admin client that asked for an upgrade. If the next program cannot serve,
+/// it sends the reason to this client. A process keeps one such connection; later clients are
+/// answered at once.
 static UPGRADE_CLIENT: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
-/// Keeps the connection of a client, unless there is one.
+/// Keeps the connection of a client that asked for an upgrade, unless one is kept already.
 pub(crate) fn keep_upgrade_client(socket: OwnedFd) {
     UPGRADE_CLIENT.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(socket);
 }
 
-/// Takes the connection of the client that waits for the next program.
+/// Takes the connection of the client that asked for the upgrade to this program, if there is one.
 pub fn take_upgrade_client() -> Option<OwnedFd> {
     UPGRADE_CLIENT.lock().unwrap_or_else(PoisonError::into_inner).take()
 }

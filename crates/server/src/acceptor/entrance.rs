@@ -1,31 +1,31 @@
-//! Accepted and refused clients of the acceptor, and the tokens of its socket operations.
+//! The acceptor's record of accepted and refused clients, and the tokens of its socket operations.
 
 use std::time::Instant;
 
 use crate::status::ThreadCounters;
 use crate::warnings::{Complaint, Warnings};
 
-/// The acceptor's memory of clients that it took or sent away.
+/// The acceptor's record of accepted and refused clients.
 #[derive(Default)]
 pub(crate) struct Entrance {
-    /// Sockets to accept from again, and when.
+    /// Listening sockets on which `accept` failed, and the time of the retry.
     pub(crate) accept_again: Option<(Instant, Vec<AcceptorToken>)>,
-    /// The last attempt to accept a client failed; the first of a row is worth a line in the log.
+    /// The last `accept` failed. Only the first failure in a row is logged.
     refusing: bool,
-    /// The last client was sent away for want of room; the first of a row is worth a line in the
-    /// log.
+    /// The last client was refused because of the connection limit. Only the first refusal in a row
+    /// is logged.
     crowded: bool,
     pub(crate) warnings: Warnings,
     pub(crate) counters: ThreadCounters,
 }
 
 impl Entrance {
-    /// A client was accepted.
+    /// Records that `accept` has succeeded.
     pub(crate) fn accepted(&mut self) {
         self.refusing = false;
     }
 
-    /// The system refused to accept a client.
+    /// Records that `accept` has failed, and logs the first failure in a row.
     pub(crate) fn not_accepted(&mut self, error: &std::io::Error, now: Instant) {
         let is_first = !std::mem::replace(&mut self.refusing, true);
         if is_first && self.warnings.count(Complaint::NotAccepted, now) {
@@ -33,12 +33,13 @@ impl Entrance {
         }
     }
 
-    /// A client goes to a worker.
+    /// Records that a client is within the connection limit.
     pub(crate) fn has_room(&mut self) {
         self.crowded = false;
     }
 
-    /// A client is sent away, for there are so many already.
+    /// Records that a client was refused because of the connection limit, and logs the first
+    /// refusal in a row.
     pub(crate) fn sent_away(&mut self, connections: usize) {
         let is_first = !std::mem::replace(&mut self.crowded, true);
         if is_first && self.warnings.count(Complaint::TooMany, Instant::now()) {
@@ -48,7 +49,8 @@ impl Entrance {
     }
 }
 
-/// The use of one of the acceptor's socket operations.
+/// Identifies a socket operation of the acceptor. The numbers are those of listeners and admin
+/// sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AcceptorToken {
     Accept(u32),

@@ -1,21 +1,22 @@
-//! Questions of the acceptor to the workers: one round of replies, then an answer to a client.
+//! Questions of the acceptor to the workers: one round of replies, then a reply to the admin
+//! client.
 //!
-//! They change neither volumes nor tiers, so they need not wait for the control thread: counters,
-//! for the status, and flushes.
+//! Questions ask for counters or flushes. They change neither volumes nor tiers, so they need not
+//! wait for the control thread.
 
 use std::time::{Duration, Instant};
 
 use crate::messages::{Problem, Replies, WorkerReply};
 use crate::worker::handle::Workers;
 
-/// A question that some workers have not answered.
+/// A question to workers, and the replies received so far.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) purpose: Purpose,
     pub(crate) replies: Replies,
 }
 
-/// The use of the replies.
+/// The purpose of a question; `admin` is the number of the admin session that gets the answer.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     Status {
@@ -33,9 +34,9 @@ pub(crate) enum Purpose {
     Flushed {
         admin: u32,
     },
-    /// A point of the live page's history.
+    /// The replies make a point of the live page's history.
     Sample,
-    /// A line in the log that says how much is still dirty.
+    /// The replies make a log line with the bytes that are still dirty.
     LogDirty,
 }
 
@@ -49,7 +50,7 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// Sends a question to these workers, which reply under its number.
+    /// Registers a question to these workers. Returns its number, which their replies carry.
     pub(crate) fn insert(&mut self, purpose: Purpose, workers: impl Iterator<Item = usize>) -> u32 {
         self.last_number = self.last_number.wrapping_add(1);
         let question = Question { purpose, replies: Replies::of(workers) };
@@ -57,7 +58,7 @@ impl Questions {
         self.last_number
     }
 
-    /// Takes a reply in. Returns the question if that was the last one.
+    /// Adds a worker's reply. Returns its question once all replies have arrived.
     pub(crate) fn replied(&mut self, reply: WorkerReply) -> Option<Question> {
         let number = reply.number;
         // Later replies to an abandoned question are dropped.

@@ -16,25 +16,25 @@ use crate::status::{
 };
 use crate::worker::shedding::ShedController;
 
-/// The readers of a report. The live page asks more often, and its advice covers intervals of its
-/// own.
+/// The reader of a report. The live page asks more often than admin clients, so advice covers
+/// separate intervals for each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Audience {
     Admin,
     LivePage,
 }
 
-/// The other facts of a report, beside counters and volumes.
+/// State for reports beside the counters and volumes.
 pub(crate) struct Reporting {
     begun: Instant,
     started: SystemTime,
-    /// The times that advice in the status goes by.
+    /// Service times of list operations, for the advice in the status.
     service: ServiceTimes,
-    /// The intervals that advice covers, by `Audience as usize`.
+    /// The intervals that advice covers, indexed by `Audience as usize`.
     lately: [Lately; 2],
     /// The history of the live page.
     pub(crate) feed: Feed,
-    /// The shed controller, if anything may be shed.
+    /// The shed controller, if load shedding is configured.
     shed_controller: Option<Arc<ShedController>>,
 }
 
@@ -85,26 +85,27 @@ impl Reporting {
     }
 }
 
-/// The processor time that the program has spent.
+/// Returns the processor time that the process has used.
 fn processor_time() -> Duration {
     let processor = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(processor.tv_sec as u64, processor.tv_nsec as u32)
 }
 
-/// The history of the live page, and the time of its next sample.
+/// History of the live page, and the schedule of its samples.
 pub(crate) struct Feed {
     history: History,
     what_if: WhatIf,
-    /// As of the last sample.
+    /// Status of the server at the last sample.
     status: Option<Status>,
     interval: Duration,
     due: Instant,
-    /// A sample is under way.
+    /// True while a sample is under way.
     is_asked: bool,
 }
 
 impl Feed {
-    /// Nothing yet of so many threads; the first sample is due.
+    /// Creates an empty history for a server with `threads` workers. The first sample is due at
+    /// once.
     pub(crate) fn new(interval: Duration, threads: usize) -> Self {
         Self {
             history: History::default(),
@@ -121,7 +122,7 @@ impl Feed {
         (!self.is_asked).then_some(self.due)
     }
 
-    /// Begins a sample if one is due.
+    /// Begins a sample if one is due. Returns whether it has begun.
     pub(crate) fn begin(&mut self, now: Instant) -> bool {
         let begins = self.due().is_some_and(|due| due <= now);
         if begins {
@@ -132,7 +133,8 @@ impl Feed {
         begins
     }
 
-    /// Ends a sample. Returns the event that tells of it; none of the first.
+    /// Ends a sample. Returns the event for watching clients; `None` for the first sample, which
+    /// has no predecessor to compare with.
     pub(crate) fn take(&mut self, report: &mut Report) -> Option<String> {
         self.is_asked = false;
         let smallest = report.sum.stats.blocks.first();
@@ -146,17 +148,17 @@ impl Feed {
         Some(event("update", &Update { point, status, what_if, model }))
     }
 
-    /// The part of blocks that workers are to sample.
+    /// Returns the set of blocks that workers are to sample.
     pub(crate) fn sampling(&self) -> Sampling {
         self.what_if.sampling()
     }
 
-    /// A sample has failed.
+    /// Ends a sample that failed.
     pub(crate) fn give_up(&mut self) {
         self.is_asked = false;
     }
 
-    /// The start of a stream: everything so far.
+    /// Returns the start of an event stream: the HTTP header, the history and the last status.
     pub(crate) fn beginning(&self) -> String {
         let history = event("history", self.history.points());
         let status = self.status.as_ref().map(|status| event("status", status));

@@ -8,20 +8,20 @@ use crate::offer::{Offer, Offered};
 use crate::status::{CacheFacts, Snapshot};
 use crate::tier::KnownTier;
 
-/// All clients are served, and the server needs attention.
+/// The reply of `/healthz` when all clients are served but the server needs attention.
 const DEGRADED: Reply = Reply::Done("degraded");
 
-/// The state that was published last.
+/// The most recently published state, shared between threads.
 #[derive(Debug)]
 pub(crate) struct Board(Mutex<Arc<PublishedState>>);
 
-/// The volumes and tiers at a moment.
+/// A snapshot of the volumes, the tiers and the server's health.
 #[derive(Debug)]
 pub(crate) struct PublishedState {
-    /// Also those that are leaving.
+    /// All volumes, including those that are being removed.
     pub(crate) volumes: Vec<Offered>,
     pub(crate) tiers: Vec<CacheFacts>,
-    /// The reply of `/healthz`, as far as the control thread knows.
+    /// The reply of `/healthz` without the state of mirrors.
     health: Reply,
 }
 
@@ -49,7 +49,7 @@ impl PublishedState {
         }
     }
 
-    /// Returns the reply of `/healthz`.
+    /// Returns the reply of `/healthz`, including the present state of mirrors.
     pub(crate) fn health(&self) -> Reply {
         match &self.health {
             Reply::Done(_) if self.lacks_half() => DEGRADED,
@@ -57,8 +57,8 @@ impl PublishedState {
         }
     }
 
-    /// Returns whether a mirror is degraded. Mirrors are asked for their halves now: they change
-    /// without the control thread.
+    /// Returns whether a mirror is degraded. The mirrors are queried now, because their state
+    /// changes without the control thread.
     pub(crate) fn lacks_half(&self) -> bool {
         self.tiers.iter().any(CacheFacts::lacks_half)
     }
@@ -78,7 +78,7 @@ fn health(tiers: &[KnownTier]) -> Reply {
     if is_degraded { DEGRADED } else { Reply::Done("ok") }
 }
 
-/// Bytes that only some tier of the cache has, from the top, and that only memory has.
+/// Bytes of dirty data in each tier, from the top, and bytes that only memory has.
 #[derive(Debug, Default)]
 pub(crate) struct Dirty {
     pub(crate) tiers: Vec<u64>,
@@ -102,7 +102,7 @@ impl Dirty {
         self.tiers.iter().sum()
     }
 
-    /// Logs what `kill -9` would lose.
+    /// Logs the amount of data that `kill -9` would lose.
     pub(crate) fn log(&self) {
         let (dirty_bytes, held_bytes) = (self.bytes(), self.held_bytes);
         match dirty_bytes + held_bytes {

@@ -1,4 +1,4 @@
-//! The shutdown, and the preparation of an upgrade that ends in one.
+//! The shutdown, and the preparation of an upgrade.
 
 use std::sync::Arc;
 
@@ -16,9 +16,11 @@ use crate::status::{LostStatus, Snapshot};
 use crate::tier::{KnownTier, others};
 use crate::volume::DeviceSource;
 
-/// Takes no new requests, lets those under way finish, makes durable what was written (in a cache
-/// that ends with the program, by bringing it to the backing devices), and tells the acceptor how
-/// that went. There is no undo: each step is taken, also after one that failed.
+/// Shuts the server down, and reports the result to the acceptor.
+///
+/// Workers take no new requests, finish those under way, and make written data durable; a volatile
+/// cache writes it to the backing devices. There is no undo: each step is taken even if one before
+/// it failed.
 ///
 /// # Errors
 /// When the last flush leaves dirty data behind, or a thread does not answer.
@@ -74,7 +76,7 @@ pub(crate) fn shutdown(mut control: Control) -> Result<Closing, ServeError> {
     Ok(Closing::new(tiers, offer.all(), &dirty, lost))
 }
 
-/// Data that cannot be read any more, if there is any.
+/// Describes data that is lost or can be read only from a failing device; `None` if there is none.
 fn lost(control: &Control, snapshots: &[Snapshot]) -> Option<String> {
     let lost = LostStatus::of(snapshots, &facts(control.offer.all()));
     if lost.bytes > 0 {
@@ -91,15 +93,15 @@ fn lost(control: &Control, snapshots: &[Snapshot]) -> Option<String> {
     })
 }
 
-/// Checks that the new program takes this server's settings, and makes written data durable, so
-/// that little is left to do while requests wait.
+/// Prepares an upgrade: checks that the new program accepts this server's settings, and makes
+/// written data durable, so that requests wait only briefly.
 ///
-/// The server then ends in good order, except that its local devices stay, and the process carries
-/// out the new program, with the same arguments. So requests to local devices wait from the last
-/// answer of this program until the new one has opened the cache.
+/// The server then shuts down normally, except that its local devices stay. The process executes
+/// the new program with the same arguments. Requests to local devices wait from the last answer of
+/// this program until the new one has opened the cache.
 ///
 /// # Errors
-/// The reply that refuses to replace the program. The server goes on.
+/// The reply that refuses the upgrade. The server goes on.
 pub(crate) fn make_ready(control: &mut Control) -> Result<(), Reply> {
     let check = control.config.check_program;
     let checked = beside(control, check).map_err(|problem| problem.into_reply())?;
@@ -111,14 +113,14 @@ pub(crate) fn make_ready(control: &mut Control) -> Result<(), Reply> {
     flushed.map_err(|problem| problem.into_reply())
 }
 
-/// The last step, once all workers have stopped: it records the clean shutdown of each tier that is
-/// in order.
+/// The last step of the shutdown, after all workers have stopped: it records the clean shutdown of
+/// each intact persistent tier.
 pub(crate) struct Closing {
     in_order: Vec<InOrder>,
     lost: Option<String>,
 }
 
-/// A tier that is in order, and the backing devices of its volumes.
+/// An intact persistent tier, and the backing devices of its volumes.
 struct InOrder {
     writer: SuperblockWriter,
     backings: Vec<(VolumeId, Arc<dyn DeviceSource>)>,
@@ -128,7 +130,8 @@ struct InOrder {
 }
 
 impl Closing {
-    /// Of the tiers and volumes at the end, of which so much is dirty, and `lost` for good.
+    /// Selects the tiers whose clean shutdown is to be recorded. `dirty` is the dirty data at the
+    /// end, and `lost` describes data that cannot be read any more.
     pub(crate) fn new(
         tiers: Vec<KnownTier>,
         volumes: &[Offered],
@@ -148,12 +151,12 @@ impl Closing {
         Self { in_order: tiers.into_iter().enumerate().filter_map(in_order).collect(), lost }
     }
 
-    /// Data that cannot be read any more, if there is any.
+    /// Describes data that cannot be read any more; `None` if there is none.
     pub(crate) fn lost(&self) -> Option<String> {
         self.lost.clone()
     }
 
-    /// Writes the clean shutdown to the tiers' superblocks.
+    /// Records the clean shutdown in the tiers' superblocks.
     ///
     /// # Errors
     /// The first failure of a device; the other tiers' superblocks are written all the same.

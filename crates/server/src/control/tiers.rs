@@ -1,7 +1,7 @@
 //! Attaches, detaches and restores tiers of the running server.
 //!
-//! The first tier stays the first: it numbers the volumes for clients, and memory and shedding are
-//! made for it.
+//! The first tier is never replaced: its volume ids are those that clients' requests carry, and the
+//! memory tier and load shedding are made for it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::persistent::ForceFlags;
 use crate::tier::open::CacheMaker;
 use crate::tier::{TierKey, in_threads, link};
 
-/// The longest that requests of clients wait at the I/O gate for those below it. Attaching or
-/// detaching a tier fails after that.
+/// Longest time that clients' requests wait at the I/O gate while a tier is attached or detached.
+/// Beyond that the operation fails.
 pub(crate) const GATE_TIME: Duration = Duration::from_secs(60);
 
-/// Opens the device of a tier, attaches it below another one while nothing is under way there, and
-/// records it in the peer tiers before it has any data.
+/// Opens the device of a tier and attaches it below another one while that place is quiescent. The
+/// peer tiers record the new tier before it accepts any data.
 pub(crate) fn attach_tier(
     control: &mut Control,
     wanted: NewTier,
@@ -104,7 +104,8 @@ pub(crate) fn attach_tier(
     }
 }
 
-/// Undoes all steps before a tier is put in: workers close its device and open the I/O gate.
+/// Undoes the attaching of a tier up to the last step: workers close its device and open the I/O
+/// gate.
 fn dismiss(control: &mut Control, above: TierKey, problem: Problem) -> Reply {
     // The first problem is what counts.
     let _ = control.ask_all(Wait::Long, || WorkerCommand::Tier(StackCommand::Dismiss { above }));
@@ -133,8 +134,8 @@ fn conflict(problem: impl Into<String>) -> Reply {
     Reply::trouble(Trouble::Conflict, problem)
 }
 
-/// Cleans a tier, for the most part while clients go on, and detaches it while nothing is under way
-/// there. A tier that cannot be cleaned stays.
+/// Cleans a tier, mostly while clients go on, and detaches it while it is quiescent. A tier that
+/// cannot be cleaned stays.
 pub(crate) fn detach_tier(control: &mut Control, number: usize) -> Result<Reply, Reply> {
     if number == 0 {
         let problem = "the first tier stays: clients, memory and shedding depend on it";
@@ -167,7 +168,8 @@ pub(crate) fn detach_tier(control: &mut Control, number: usize) -> Result<Reply,
     }
 }
 
-/// Cleans a tier. In the end the I/O gate above it is shut, and nothing is under way in it.
+/// Writes back a tier's dirty data. On success the I/O gate above it is shut, and no operation is
+/// under way in it.
 fn clean(
     control: &mut Control,
     number: usize,
@@ -183,8 +185,8 @@ fn clean(
     control.ask_all(gate, || WorkerCommand::Tier(StackCommand::Rest { above })).map(drop)
 }
 
-/// Makes a worker clean a tier's dirty data of all volumes, by their numbers in the tier above it.
-/// Any worker can do it, as for a flush.
+/// Writes back a tier's dirty data of all volumes. Any worker can do it, as for a flush; volumes
+/// have their ids in the tier above.
 fn empty(control: &mut Control, wait: Wait, number: usize, above: TierKey) -> Result<(), Problem> {
     let ids = control.offer.all().iter().map(|offered| offered.ids[number - 1]);
     let volumes: Vec<VolumeId> = ids.collect();
@@ -193,8 +195,7 @@ fn empty(control: &mut Control, wait: Wait, number: usize, above: TierKey) -> Re
     control.ask(wait, workers.zip(volumes.into_iter().map(empty)).collect()).map(drop)
 }
 
-/// Undoes all steps before a tier is taken out: it may be dirty again, and workers open the I/O
-/// gate.
+/// Undoes the detaching of a tier: it may hold dirty data again, and workers open the I/O gate.
 fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem) -> Reply {
     let bytes = control.tiers[number].most_dirty_bytes.unwrap_or(u64::MAX);
     // The first problem is what counts.
@@ -206,8 +207,8 @@ fn keep(control: &mut Control, number: usize, above: TierKey, problem: &Problem)
     )
 }
 
-/// Empties the device of a detached persistent tier: later writes bypass it and make its content
-/// old.
+/// Marks the device of a detached persistent tier as empty, because later writes bypass it and make
+/// its content stale.
 fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     let Some(writer) = control.tiers[number].writer.take() else { return Ok(()) };
     writer.note_clean();
@@ -232,8 +233,8 @@ fn vacate(control: &mut Control, number: usize) -> Result<(), String> {
     unlinked.and(vacated)
 }
 
-/// Tests the failed cache devices, makes all workers use them again, and tests by a flush that
-/// persistent ones accept writes.
+/// Tests failed cache devices and makes all workers use them again. A flush then tests that
+/// persistent tiers accept writes.
 pub(crate) fn restore(control: &mut Control) -> Result<Reply, Reply> {
     let refuse = |at: usize, problem: &dyn std::fmt::Display| {
         Err(Reply::trouble(Trouble::Failed, format!("tier {at} is not restored: {problem}")))

@@ -13,7 +13,8 @@ use crate::persistent::{SuperblockWriter, without};
 use crate::status::ByProtocol;
 use crate::volume::{Reach, Volume};
 
-/// Opens the device, adds the volume in all workers, writes it down, and offers it.
+/// Adds a volume: opens its device, adds it in all workers, records it in the superblocks, and
+/// offers it to clients.
 pub(crate) fn add_volume(
     control: &mut Control,
     addition: Addition,
@@ -89,7 +90,7 @@ pub(crate) fn add_volume(
     Ok(Reply::Done("added"))
 }
 
-/// Makes the device ready, if the client may name it.
+/// Opens the backing device of a volume to add, if the admin client may name it.
 fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> {
     let Addition { name, backing, read_only, description } = addition;
     paths.check_device(&backing)?;
@@ -100,8 +101,8 @@ fn prepare(addition: Addition, paths: &AllowedPaths) -> Result<Volume, Problem> 
     Ok(Volume { name, description, backing, read_only, reach: Reach::Clients })
 }
 
-/// Sends the clients of a volume away, flushes it, and forgets it. A volume that cannot be flushed
-/// stays. Once it has begun to go the server ends after it.
+/// Removes a volume: disconnects its clients, flushes it, and forgets it in all tiers. A volume
+/// that cannot be flushed stays. Once the removal has begun, a shutdown waits for it.
 pub(crate) fn remove_volume(
     control: &mut Control,
     name: &str,
@@ -174,7 +175,8 @@ fn set_leaving(control: &mut Control, id: VolumeId, leaving: bool) {
     control.publish();
 }
 
-/// Has the control thread told when the volume's device may have another size.
+/// Arranges that the control thread gets an event when the size of the volume's device may have
+/// changed.
 pub(crate) fn watch(control: &Control, volume: &Volume) {
     let (sender, name) = (control.inbox.sender.clone(), volume.name.clone());
     let notify = move || {
@@ -183,7 +185,8 @@ pub(crate) fn watch(control: &Control, volume: &Volume) {
     volume.backing.on_change(Box::new(notify));
 }
 
-/// Lets a volume grow with its device, if it was as large as that. Others were given their size.
+/// Grows a volume after its device has grown. Volumes smaller than their device keep the size they
+/// were given.
 pub(crate) fn follow_device(control: &mut Control, name: &str) {
     let Ok(offered) = present(control.offer.all(), name) else { return };
     let (before, backing) = (offered.bytes, Arc::clone(&offered.volume.backing));
@@ -203,8 +206,8 @@ pub(crate) fn follow_device(control: &mut Control, name: &str) {
     }
 }
 
-/// Lets a volume have the size its device has by now, or `wanted`: in the workers first, then for
-/// clients.
+/// Grows a volume to `wanted` bytes, or to the present size of its device: first in the workers,
+/// then for clients.
 pub(crate) fn resize_volume(
     control: &mut Control,
     name: &str,
@@ -246,8 +249,8 @@ pub(crate) fn resize_volume(
     Ok(Reply::Done("resized"))
 }
 
-/// Sets the access to a volume. Once this returns, no connection begins a request that the state
-/// forbids; requests that it had begun before may still be under way.
+/// Sets the NVMe hosts' access to a volume. Once this returns, no connection begins a request that
+/// the state forbids. Requests begun before may still be under way.
 pub(crate) fn set_access(
     control: &mut Control,
     name: &str,
