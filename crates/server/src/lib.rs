@@ -1,8 +1,9 @@
 //! The server: NBD and NVMe over TCP for data, HTTP for operators.
 //!
 //! A [`Server`] runs an acceptor, a control thread and workers, which move bytes between sockets,
-//! sessions and the block cache. `session` is one client, whose protocol [`floe_nbd`] or
-//! [`floe_nvme`] speaks. [`admin`] is the HTTP side. [`nbd_client`] is a client of a server.
+//! sessions and the block cache. The module `session` serves one client, whose protocol
+//! [`floe_nbd`] or [`floe_nvme`] implements. [`admin`] is the HTTP side. [`nbd_client`] is a client
+//! for a server.
 
 mod acceptor;
 pub mod admin;

@@ -1,5 +1,4 @@
-//! The addresses on which the server listens for clients, and their sockets, each with its
-//! protocol.
+//! The addresses and sockets on which the server listens for data clients, each with its protocol.
 
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::OwnedFd;
@@ -18,7 +17,7 @@ use crate::protocol::{Nbd, NvmeTcp, ProtocolFactory};
 use crate::socket_file::{Permitted, SocketError, SocketFile, listen_on};
 use crate::tls::TlsConfig;
 
-/// An error while listening on a URI.
+/// An error while listening on an address.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// The address cannot be bound.
@@ -37,7 +36,7 @@ pub enum ListenError {
         /// The reason.
         source: SocketError,
     },
-    /// Other machines can reach the address, and nothing protects the data.
+    /// Other machines can reach the address, and neither encryption nor `insecure` is configured.
     #[error(
         "{uri} can be reached from other machines without encryption; listen on 127.0.0.1, give \
          --tls require, or --insecure if the network is trusted"
@@ -46,16 +45,16 @@ pub enum ListenError {
         /// The address.
         uri: String,
     },
-    /// Other machines can reach an address, and hosts there need not prove their names.
+    /// Other machines can reach the NVMe address, and hosts need not prove their names.
     #[error(
         "{address} can be reached from other machines, and hosts need no secret; listen on \
          127.0.0.1, give --nvme-secrets-file, or --insecure if the network is trusted"
     )]
     ExposedNvme {
-        /// The address.
+        /// The address of the listener.
         address: String,
     },
-    /// The URI promises TLS, and the server is configured without it.
+    /// The URI requires TLS, but the server is configured without it.
     #[error(
         "cannot listen on {uri} without TLS, which it promises: give --tls require and \
          --tls-certificates DIR"
@@ -64,7 +63,7 @@ pub enum ListenError {
         /// The address.
         uri: String,
     },
-    /// The URI names an export; a server takes its volumes' names instead.
+    /// The URI names an export, although the server offers all its volumes by name.
     #[error("{uri} names an export; the volume's name is set by --volume")]
     NamesExport {
         /// The address.
@@ -86,20 +85,20 @@ impl ListenError {
     }
 }
 
-/// A listening socket. A Unix socket's file is removed when it is dropped.
+/// A listening socket for data clients. Dropping it removes the file of a Unix socket.
 #[derive(Debug)]
 pub(crate) struct Listener {
     pub(crate) socket: Rc<OwnedFd>,
-    /// The address clients connect to, with the bound port.
+    /// The address that clients connect to, with the port that was bound.
     pub(crate) address: ListenAddress,
-    /// Begins the protocol of its clients.
+    /// Creates the protocol state of each client that connects here.
     pub(crate) protocol: Arc<dyn ProtocolFactory>,
     _file: Option<SocketFile>,
 }
 
 impl Listener {
-    /// Begins to listen. It waits a little for an address in use, which may be that of a program
-    /// just killed.
+    /// Listens on an address. If it is in use, this retries for a moment, because a killed program
+    /// may still hold it.
     pub(crate) fn bind(
         address: &ListenAddress,
         tls: Option<&TlsConfig>,
@@ -113,7 +112,7 @@ impl Listener {
         patiently(attempt, ListenError::is_in_use)
     }
 
-    /// Listens on the socket of another listener for NVMe over TCP.
+    /// Creates a listener for NVMe over TCP on the socket of another listener.
     pub(crate) fn copy(
         socket: Rc<OwnedFd>,
         address: ListenAddress,
@@ -123,7 +122,7 @@ impl Listener {
         Self { socket, address, protocol, _file: None }
     }
 
-    /// The address that is bound for NVMe over TCP.
+    /// Returns the bound address of an NVMe over TCP listener; `None` for NBD.
     pub(crate) fn nvme_address(&self) -> Option<SocketAddr> {
         let ListenAddress::NvmeTcp(_) = self.address else { return None };
         rustix::net::getsockname(&*self.socket).ok()?.try_into().ok()
@@ -196,50 +195,50 @@ impl Listener {
     }
 }
 
-/// The scheme of NVMe over TCP.
+/// The scheme of NVMe over TCP addresses.
 const NVME_SCHEME: &str = "nvme-tcp://";
 
 /// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenAddress {
-    /// For clients that speak NBD.
+    /// A URI for NBD clients.
     Nbd(Uri),
-    /// For hosts that speak NVMe over TCP.
+    /// An address for NVMe over TCP hosts.
     NvmeTcp(NvmeAddress),
 }
 
 /// An address of NVMe over TCP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NvmeAddress {
-    /// Name, IPv4 address or IPv6 address (without brackets).
+    /// Host name, IPv4 address or IPv6 address (without brackets).
     pub host: String,
-    /// Port.
+    /// TCP port.
     pub port: u16,
 }
 
-/// A text that is no address to listen on.
+/// An error while parsing an address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ListenAddressError {
-    /// It is no NBD URI.
+    /// The text is no valid NBD URI.
     #[error(transparent)]
     Nbd(#[from] UriError),
-    /// It is no address of NVMe over TCP.
+    /// The text is no valid address of NVMe over TCP.
     #[error("{text:?} is not a usable address: {problem}; write nvme-tcp://HOST:PORT")]
     Nvme {
-        /// The text.
+        /// The text that was parsed.
         text: String,
-        /// The problem found.
+        /// The problem with the text.
         problem: String,
     },
 }
 
 impl ListenAddress {
-    /// Returns whether its clients speak NVMe over TCP.
+    /// Returns whether clients of the address speak NVMe over TCP.
     pub(crate) fn is_nvme(&self) -> bool {
         matches!(self, Self::NvmeTcp(_))
     }
 
-    /// Returns the Unix socket that it is.
+    /// Returns the path of a Unix socket; `None` for other addresses.
     pub(crate) fn socket(&self) -> Option<&Path> {
         match self {
             Self::Nbd(Uri { address: Address::Unix(path), .. }) => Some(path),

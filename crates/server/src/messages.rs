@@ -24,109 +24,110 @@ use crate::volume::DeviceSource;
 /// A message to a worker.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// Serve this client, in the protocol that the factory begins.
+    /// Serve a new client, in the protocol that the factory creates.
     Serve(OwnedFd, Arc<dyn ProtocolFactory>),
-    /// Serve the client of this connection, which another server has served.
+    /// Serve the client of a connection that another server has handed off.
     Adopt(Passed),
-    /// Serve this queue of a local block device.
+    /// Serve a queue of a local block device.
     ServeQueue(QueueOrder),
     /// Fail all requests of the queues of a volume's local block device.
     FailQueues(VolumeId),
-    /// These exports are offered now: new clients see them, and clients of others are sent away.
+    /// Offer these exports: new clients see them, and clients of other exports are disconnected.
     Offer(Arc<Exports>),
-    /// Carry out the command, and reply under the ticket.
+    /// Carry out the command, and send the reply with the ticket.
     Ask { ticket: Ticket, command: WorkerCommand },
-    /// Another worker has found the cache device of a tier failing: stop using it.
+    /// Stop using the cache device of a tier, which another worker has found failing.
     Degrade { tier: TierKey },
-    /// The journal of a tier cannot be written: bypass the tier.
+    /// Bypass a tier whose journal cannot be written.
     Bypass {
         tier: TierKey,
-        /// Some of its dirty data cannot be written back.
+        /// Some of the tier's dirty data cannot be written back.
         stuck: bool,
     },
-    /// Nothing in a tier is valid any more: bypass it altogether.
+    /// Bypass a tier altogether: nothing in it is valid any more.
     Retire { tier: TierKey },
-    /// The session with this number may have something to do.
+    /// Look at the session with this number, which may have something to do.
     Touch(u32),
-    /// Take no more requests of clients.
+    /// Take no more requests of clients, because the server ends.
     End,
-    /// An empty command: a worker that does not take even this hangs.
+    /// Do nothing. A worker that does not take even this message hangs.
     Probe,
-    /// The server has ended.
+    /// Stop the worker thread: the server has ended.
     Stop,
 }
 
-/// The name of a question or a command, for its replies.
+/// Identifies a question or a command in the replies to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Ticket {
     pub(crate) asker: Asker,
     pub(crate) number: u32,
 }
 
-/// The thread that takes a reply.
+/// The thread that receives a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Asker {
     Control,
     Acceptor,
 }
 
-/// A worker is asked for this, and replies when it is done.
+/// A command to a worker, which replies when the command is done.
 #[derive(Debug)]
 pub(crate) enum WorkerCommand {
-    /// Hand in all counters.
+    /// Report all counters.
     Snapshot,
-    /// Hand in all counters and the blocks touched, and sample this part of blocks.
+    /// Report all counters and the sampled block touches, and sample this set of blocks from now
+    /// on.
     Sample(Sampling),
-    /// Flush or drain a volume, all parts of it.
+    /// Flush or drain a volume, including the parts of other workers.
     Flush(VolumeId, Kind),
-    /// Open the backing device of a volume to come.
+    /// Open the backing device of a volume that will be added.
     OpenVolume { name: String, source: Arc<dyn DeviceSource> },
-    /// Close that device again.
+    /// Close the device of a volume that will not be added after all.
     CloseVolume { name: String },
-    /// Add the volume whose device was opened.
+    /// Add the volume whose device [`WorkerCommand::OpenVolume`] has opened.
     AddVolume { name: String },
     /// Wait until no client uses a volume that is no longer offered.
     RetireVolume(VolumeId),
-    /// Forget a volume that no client uses and that is clean, in one tier.
+    /// Forget a clean volume in one tier; no client uses it any more.
     RemoveVolume { tier: usize, volume: VolumeId },
-    /// A volume has grown to so many bytes.
+    /// Grow a volume to this number of bytes.
     ResizeVolume(VolumeId, u64),
-    /// Use the cache devices again.
+    /// Use failed cache devices again.
     Restore,
-    /// Open the device of a tier to come.
+    /// Open the device of a tier that will be attached.
     OpenTier(Box<TierPart>),
     /// Take a step of attaching or detaching a tier.
     Tier(StackCommand),
-    /// Begin no work but clients' requests, and wait until nothing is under way.
+    /// Begin no background work any more, and wait until no operation is under way.
     Rest,
-    /// Note the checksums of dirty data, and wait until that is done: nothing is under way
-    /// anywhere.
+    /// Record the checksums of dirty data, and wait until no operation is under way anywhere.
     NoteRest,
     /// Take no more requests of clients, and wait until those under way are answered.
     End,
 }
 
-/// A step of attaching or detaching a tier, which is named by the tier above it.
+/// A step of attaching or detaching a tier. The tier is identified by `above`, the key of the tier
+/// above it.
 #[derive(Debug, Clone)]
 pub(crate) enum StackCommand {
-    /// Shut the I/O gate below this tier, and wait until nothing is under way there.
+    /// Shut the I/O gate below the tier `above`, and wait until no operation is under way there.
     Quiesce { above: TierKey },
-    /// Put the tier below this one whose device is open, with the volumes by both tiers' ids, and
-    /// open the gate.
+    /// Attach the tier whose device is open below `above`, and open the gate. `ids` pairs the
+    /// volumes' ids in `above` with those in the new tier.
     PutIn { above: TierKey, ids: Arc<[(VolumeId, VolumeId)]> },
-    /// Close that device again, and open the gate.
+    /// Close the device of a tier that will not be attached after all, and open the gate.
     Dismiss { above: TierKey },
-    /// Set the limit of a tier's dirty bytes.
+    /// Set the limit of a tier's dirty data, in bytes.
     LimitDirty { tier: TierKey, bytes: u64 },
-    /// Make the tier below this one write back all dirty data of a volume, which this one has by
-    /// this id.
+    /// Write back all dirty data of a volume from the tier below `above`; `volume` is its id in
+    /// `above`.
     Empty { above: TierKey, volume: VolumeId },
-    /// Wait until nothing is under way in the tier below this one, and check that it has no dirty
-    /// data.
+    /// Wait until no operation is under way in the tier below `above`, and check that it has no
+    /// dirty data.
     Rest { above: TierKey },
-    /// Take out the tier below this one, and open the gate.
+    /// Detach the tier below `above`, and open the gate.
     TakeOut { above: TierKey },
-    /// Keep the tier below this one, restore its limit of dirty bytes, and open the gate.
+    /// Keep the tier below `above`, restore its limit of dirty bytes, and open the gate.
     Keep { above: TierKey, bytes: u64 },
 }
 
@@ -138,59 +139,61 @@ pub(crate) struct WorkerReply {
     pub(crate) result: Result<Done, Problem>,
 }
 
-/// The result of a command.
+/// The result of a command or question.
 #[derive(Debug)]
 pub(crate) enum Done {
     Nothing,
     Snapshot(Box<Snapshot>),
-    /// The numbers of a volume in the tiers, from the top.
+    /// The ids of an added volume in the tiers, from the top.
     Numbered(Vec<VolumeId>),
 }
 
 /// A message to the control thread.
 #[derive(Debug)]
 pub(crate) enum Event {
-    /// A worker has carried out a command, or cannot.
+    /// A worker has carried out a command, or failed to.
     Replied(WorkerReply),
-    /// A worker has observed an event of a tier.
+    /// A worker reports a change of a tier.
     Tier(TierKey, CacheEvent),
-    /// The work of an extra thread is done.
+    /// Work on an extra thread is done.
     WorkDone,
-    /// An admin client wants this done.
+    /// An admin client requests an operation.
     Job(Job),
-    /// The device of a volume may have another size.
+    /// The size of a volume's backing device may have changed.
     DeviceChanged { volume: String },
-    /// The server is to end.
+    /// The server is to end. `replaced` means that the program will be upgraded.
     End { replaced: bool },
-    /// The server has failed: nothing is waited for any more.
+    /// The server has failed: wait for nothing any more.
     Abandon,
 }
 
-/// A worker's observation of a tier.
+/// A change of a tier that a worker reports.
 #[derive(Debug)]
 pub(crate) enum CacheEvent {
     /// The cache device has failed and is no longer used.
     Degraded,
     /// The journal cannot be written.
     JournalLost,
-    /// A worker's part of a tier whose journal cannot be written has no dirty data any more.
+    /// All dirty data in a worker's part of a tier without a journal has been written back.
     Emptied { worker: usize },
-    /// Some of the dirty data could not be written back.
+    /// Some dirty data of a tier without a journal could not be written back.
     Blocked,
-    /// A worker begins to refuse requests for what its part has, or no longer does.
+    /// A worker begins or stops to refuse requests for dirty data in its part of the tier.
     Refusing { worker: usize, refusing: bool },
-    /// The only copy of a run of a volume, by the tier's id of it, is gone.
+    /// The only copy of some sectors of a volume is lost. `volume` is the volume's id in the tier,
+    /// and `run` counts sectors.
     DataLost { volume: VolumeId, run: Range<u64> },
 }
 
-/// An operation, and the admin client that waits for its end, if one does.
+/// An operation for the control thread, and the number of the admin session that waits for its
+/// result, if one does.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) admin: Option<u32>,
     pub(crate) operation: Operation,
 }
 
-/// An operation of the control thread.
+/// An admin operation of the control thread.
 #[derive(Debug)]
 pub(crate) enum Operation {
     Restore,
@@ -209,17 +212,18 @@ pub(crate) enum Operation {
 pub(crate) enum Notice {
     /// A worker has answered a question.
     Replied(WorkerReply),
-    /// A job is done, or could not be.
+    /// A job has ended; the reply is for the admin session with this number.
     JobDone { admin: u32, reply: Reply },
-    /// The server is to end, and its program to be replaced. This client is told of the end.
+    /// The server is to end, and its program to be replaced. The admin session with this number
+    /// waits for that.
     Replace { admin: u32 },
-    /// The server has ended; the reply for the clients that asked for that.
+    /// The server has ended; the reply is for the clients that asked for the shutdown.
     Ended(Reply),
-    /// A thread cannot go on.
+    /// A thread has failed.
     Died(ServeError),
 }
 
-/// The reason for which a command could not be carried out.
+/// The reason why a command could not be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Problem {
     #[error("{0}")]
@@ -251,18 +255,18 @@ impl Problem {
     }
 }
 
-/// Replies that have come, and workers whose replies have not.
+/// The replies to a question or a command so far, and the workers that still owe one.
 #[derive(Debug)]
 pub(crate) struct Replies {
-    /// Contains a worker once for each reply it owes.
+    /// The workers that owe a reply; a worker appears once for each reply.
     missing: Vec<usize>,
     come: Vec<(usize, Done)>,
-    /// The first problem reported.
+    /// The first problem that a worker reported.
     problem: Option<Problem>,
 }
 
 impl Replies {
-    /// Expects one reply of each of these workers.
+    /// Creates a collection that expects one reply from each of these workers.
     pub(crate) fn of(workers: impl Iterator<Item = usize>) -> Self {
         Self { missing: workers.collect(), come: Vec::new(), problem: None }
     }
@@ -283,7 +287,7 @@ impl Replies {
         &self.missing
     }
 
-    /// All replies, in the order of the workers, or the first problem.
+    /// Returns the results ordered by worker, or the first problem.
     pub(crate) fn finish(self) -> Result<Vec<Done>, Problem> {
         let Self { mut come, problem, .. } = self;
         come.sort_by_key(|(worker, _)| *worker);
@@ -291,7 +295,7 @@ impl Replies {
     }
 }
 
-/// The snapshots among replies.
+/// Returns the snapshots among results.
 pub(crate) fn snapshots(replies: Vec<Done>) -> Vec<Snapshot> {
     let snapshot = |done| match done {
         Done::Snapshot(snapshot) => Some(*snapshot),
@@ -300,13 +304,14 @@ pub(crate) fn snapshots(replies: Vec<Done>) -> Vec<Snapshot> {
     replies.into_iter().filter_map(snapshot).collect()
 }
 
-/// One thread's messages, and the wake-up for them.
+/// A queue of messages to one thread, with the wake-up for that thread.
 ///
-/// They are rare, so a lock does no harm; requests of clients never travel this way.
+/// Messages are rare, so a lock does no harm; clients' requests never pass through it.
 #[derive(Debug)]
 pub(crate) struct Mailbox<T> {
     messages: Mutex<Messages<T>>,
-    /// There are messages: spares the thread the lock at every turn of its loop.
+    /// Set while there are messages, so that the thread need not take the lock in every turn of its
+    /// loop.
     any: AtomicBool,
     wake_up: Arc<Bell>,
 }
@@ -314,7 +319,7 @@ pub(crate) struct Mailbox<T> {
 #[derive(Debug)]
 struct Messages<T> {
     queue: VecDeque<T>,
-    /// Time at which the first of them came.
+    /// Time at which the oldest queued message was posted.
     since: Option<Instant>,
 }
 
@@ -335,13 +340,13 @@ impl<T> Mailbox<T> {
         self.wake_up.ring();
     }
 
-    /// Returns whether there is nothing to take, as far as the thread can know: the wake-up's fence
-    /// makes it sure.
+    /// Returns whether the thread has no messages to take. The answer is certain only after the
+    /// wake-up's fence.
     pub(crate) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Relaxed)
     }
 
-    /// All messages, in the order in which they were posted.
+    /// Takes all messages, in the order in which they were posted.
     pub(crate) fn take(&self) -> VecDeque<T> {
         if self.is_empty() {
             return VecDeque::new();
@@ -352,7 +357,7 @@ impl<T> Mailbox<T> {
         std::mem::take(&mut messages.queue)
     }
 
-    /// Since when there is a message that the thread has not taken.
+    /// Returns the time at which the oldest message was posted that the thread has not taken.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner).since
     }

@@ -1,6 +1,6 @@
 //! Reports the server's state to the service manager, by systemd's protocol: a datagram of
-//! `NAME=value` lines to the socket that `NOTIFY_SOCKET` names. Without a service manager it does
-//! nothing. Source: `sd_notify(3)`.
+//! `NAME=value` lines to the socket that `NOTIFY_SOCKET` names. Without that variable nothing is
+//! sent. Source: `sd_notify(3)`.
 
 use std::ffi::OsStr;
 use std::io;
@@ -8,12 +8,12 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Clients are served from now on.
+/// Reports that the server serves clients from now on.
 pub fn ready() {
     tell("READY=1");
 }
 
-/// Reports the beginning of the end, before dirty data is written to the backing devices.
+/// Reports that the shutdown begins, before dirty data is written to the backing devices.
 pub fn stopping() {
     tell("STOPPING=1");
 }

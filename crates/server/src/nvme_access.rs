@@ -1,8 +1,8 @@
 //! The NVMe hosts that may connect, from a list of names and a file of secrets.
 //!
-//! A line of the file is `HOSTNQN SECRET`, and a second secret behind it is the controller's, for
-//! hosts that want the server to prove its name too. Empty lines and those that begin with `#` are
-//! left out.
+//! A line of the file is `HOSTNQN SECRET`. A second secret after it is the controller's, for hosts
+//! that want the server to prove its name too. Empty lines and those that begin with `#` are
+//! ignored.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -14,11 +14,11 @@ use floe_nvme::target::subsystem::check_nqn;
 
 use crate::socket_file::read_private;
 
-/// More is no file of secrets.
+/// Largest file of secrets that is read, in bytes.
 const MOST_BYTES: u64 = 16 << 20;
 
-/// The hosts that may connect. Clones share them, also when the file is read again. The default
-/// lets anyone in.
+/// The NVMe hosts that may connect. Clones share one set of rules, also after a reload. The default
+/// admits every host.
 #[derive(Debug, Clone, Default)]
 pub struct NvmeAccess {
     hosts: Vec<String>,
@@ -26,7 +26,7 @@ pub struct NvmeAccess {
     rules: Arc<RwLock<AccessRules>>,
 }
 
-/// A file that holds no secrets of hosts.
+/// An error while reading the file of NVMe host secrets.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {problem}", file.display())]
 pub struct NvmeSecretsError {
@@ -35,21 +35,21 @@ pub struct NvmeSecretsError {
 }
 
 impl NvmeAccess {
-    /// Lets in only the hosts with these names, or all without a name; with a file, only those that
-    /// prove to have their secret.
+    /// Admits only the hosts with these names, or all hosts if the list is empty. With a file,
+    /// hosts must also prove that they know their secret.
     ///
     /// # Errors
-    /// When the file cannot be read, others can read it, or a line of it is wrong.
+    /// When the file cannot be read, other users can read it, or a line of it is wrong.
     pub fn new(hosts: Vec<String>, file: Option<&Path>) -> Result<Self, NvmeSecretsError> {
         let new = Self { hosts, file: file.map(Path::to_owned), rules: Arc::default() };
         new.reload()?;
         Ok(new)
     }
 
-    /// Reads the file again, for all clones. Hosts that are connected stay.
+    /// Reads the file of secrets again, for all clones. Connected hosts stay connected.
     ///
     /// # Errors
-    /// As of [`NvmeAccess::new`]; the secrets stay what they were.
+    /// As of [`NvmeAccess::new`]; the secrets stay unchanged then.
     pub fn reload(&self) -> Result<(), NvmeSecretsError> {
         let mut rules = AccessRules::default();
         if !self.hosts.is_empty() {
@@ -64,7 +64,7 @@ impl NvmeAccess {
         Ok(())
     }
 
-    /// Returns whether hosts have to prove their names.
+    /// Returns whether hosts must prove their names by a secret.
     pub fn has_secrets(&self) -> bool {
         self.file.is_some()
     }
@@ -106,7 +106,7 @@ fn secrets_in(text: &str) -> Result<BTreeMap<String, HostSecrets>, String> {
     Ok(secrets)
 }
 
-/// Fills a buffer with random bytes of the system.
+/// Fills a buffer with random bytes of the operating system. Returns whether that succeeded.
 fn random(bytes: &mut [u8]) -> bool {
     let provider = rustls::crypto::ring::default_provider();
     provider.secure_random.fill(bytes).is_ok()

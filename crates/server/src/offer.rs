@@ -1,4 +1,5 @@
-//! The volumes that a server offers at a moment, by number, and the exports made from them.
+//! The volumes that a server currently offers, with their ids, and the NBD and NVMe exports derived
+//! from them.
 
 use std::sync::Arc;
 
@@ -9,20 +10,20 @@ use crate::admin::{Reply, Trouble};
 use crate::status::VolumeFacts;
 use crate::volume::Volume;
 
-/// A volume with its number in the cache.
+/// A volume that the server offers, with its ids in the cache.
 #[derive(Debug, Clone)]
 pub(crate) struct Offered {
-    /// Its id in the tier at the top, which requests use.
+    /// The volume's id in the top tier, which requests use.
     pub(crate) id: VolumeId,
-    /// Its id in each tier, from the top.
+    /// The volume's id in each tier, from the top.
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) volume: Volume,
     pub(crate) bytes: u64,
-    /// Its clients are being sent away, and it will be forgotten.
+    /// The volume is being removed, and its clients are being disconnected.
     pub(crate) leaving: bool,
 }
 
-/// The volumes as the status tells of them: those that stay.
+/// Returns the volumes that the status shows: all but those being removed.
 pub(crate) fn facts(volumes: &[Offered]) -> Vec<VolumeFacts> {
     let facts = |offered: &Offered| VolumeFacts {
         id: offered.id,
@@ -34,7 +35,10 @@ pub(crate) fn facts(volumes: &[Offered]) -> Vec<VolumeFacts> {
     volumes.iter().filter(|offered| !offered.leaving).map(facts).collect()
 }
 
-/// Refuses the name of a volume that is there, also of one that is leaving.
+/// Checks that no volume has this name, including volumes that are being removed.
+///
+/// # Errors
+/// The refusal for the admin client.
 pub(crate) fn absent(volumes: &[Offered], name: &str) -> Result<(), Reply> {
     match volumes.iter().any(|offered| offered.volume.name == name) {
         true => {
@@ -45,7 +49,10 @@ pub(crate) fn absent(volumes: &[Offered], name: &str) -> Result<(), Reply> {
     }
 }
 
-/// The volume of this name, if it is there and stays.
+/// Finds a volume by name, unless it is being removed.
+///
+/// # Errors
+/// The refusal for the admin client.
 pub(crate) fn present<'a>(volumes: &'a [Offered], name: &str) -> Result<&'a Offered, Reply> {
     match volumes.iter().find(|offered| offered.volume.name == name) {
         None => Err(Reply::trouble(Trouble::NotFound, format!("there is no volume {name:?}"))),
@@ -56,7 +63,7 @@ pub(crate) fn present<'a>(volumes: &'a [Offered], name: &str) -> Result<&'a Offe
     }
 }
 
-/// All volumes, the default one first.
+/// All volumes of the server, the default one first, and the exports derived from them.
 #[derive(Debug)]
 pub(crate) struct Offer {
     volumes: Vec<Offered>,
@@ -64,10 +71,10 @@ pub(crate) struct Offer {
 }
 
 impl Offer {
-    /// The volumes a server begins with, by their numbers in the tiers.
+    /// Creates the offer of a starting server, from the volumes and their ids in the tiers.
     ///
     /// # Errors
-    /// When a name is taken twice or a volume cannot be described to clients.
+    /// When a name occurs twice or a volume cannot be described to clients.
     pub(crate) fn new<'a>(
         volumes: impl Iterator<Item = (Vec<VolumeId>, &'a Volume)>,
     ) -> Result<Self, ExportsError> {
@@ -87,7 +94,7 @@ impl Offer {
         &self.exports
     }
 
-    /// All of them, also those that are leaving.
+    /// Returns all volumes, including those that are being removed.
     pub(crate) fn all(&self) -> &[Offered] {
         &self.volumes
     }
@@ -96,10 +103,10 @@ impl Offer {
         self.volumes.iter().map(|offered| offered.id).collect()
     }
 
-    /// Checks that a volume can be offered beside the others.
+    /// Checks that a volume can be offered in addition to the present ones.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it cannot.
     pub(crate) fn check(&self, volume: &Volume) -> Result<(), ExportsError> {
         let more = Offered {
             id: VolumeId(u16::MAX),
@@ -113,10 +120,10 @@ impl Offer {
         exports_of(&all.chain([more]).collect::<Vec<_>>()).map(drop)
     }
 
-    /// Changes the volumes; the exports follow.
+    /// Changes the volumes, and derives the exports anew.
     ///
     /// # Errors
-    /// When a volume cannot be offered so. Nothing has changed then.
+    /// When the changed volumes cannot be offered. Nothing has changed then.
     pub(crate) fn change(
         &mut self,
         change: impl FnOnce(&mut Vec<Offered>),

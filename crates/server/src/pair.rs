@@ -1,11 +1,11 @@
-//! A failover pair: two servers of the same images of Ceph, of which one serves.
+//! A failover pair: two servers of the same Ceph images, one of which serves at a time.
 //!
-//! The images' exclusive locks say which one that is. The server that has them, the *active* one,
-//! keeps a lease: a record in a note beside the first image, which it renews. The other, the
-//! *standby*, looks at the record. Where it has stood still for longer than the lease, the standby
-//! fences the owner of the locks and takes them. An active server that could not renew its lease in
-//! time ends itself before it answers anything more. Which server may serve is Ceph's word alone:
-//! there is no vote here, and no message between the two.
+//! The images' exclusive locks determine which one serves. The *active* server holds the locks and
+//! keeps a lease: a record in a note (an object beside the first image), which it renews. The
+//! *standby* watches the record. If the record has not changed for longer than the lease, the
+//! standby fences the owner of the locks and takes them. An active server that could not renew its
+//! lease in time ends its process before it answers another request. Only Ceph decides which server
+//! may serve: the two servers neither vote nor exchange messages.
 
 mod last_half;
 mod lease;
@@ -29,83 +29,83 @@ pub use last_half::LastHalf;
 pub use lease::{Lease, LeaseError, LeaseRecord};
 pub use watching::{StandbyError, Waited, stand_by};
 
-/// The exit code of a server whose turn has ended without its doing: it was paused for longer than
-/// its lease, could not renew it, or was fenced.
+/// The exit code of a server that involuntarily lost its right to serve: it was paused for longer
+/// than its lease, could not renew the lease, or was fenced.
 pub const LOST_TURN: u8 = 4;
 
-/// The time for the log to say why, before the process ends.
+/// Pause before the process ends, so that the log can report the reason.
 const LAST_WORDS: Duration = Duration::from_millis(100);
 
-/// A moment that never comes.
+/// The value of [`Turn::until`] for a server without a deadline.
 const NEVER: u64 = u64::MAX;
 
-/// The part of a server in its pair.
+/// The role of a server in its pair.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// It waits.
+    /// The server waits to take over.
     #[default]
     Standby,
-    /// It serves.
+    /// The server serves clients.
     Active,
 }
 
-/// The state of a server of a pair.
+/// The status of a server of a pair, as the admin interface shows it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct PairStatus {
-    /// Its part.
+    /// Role of this server.
     pub role: Role,
-    /// The number of servers that have had the images up to the active one.
+    /// Number of the active server, counted from 1 for the first server that ever had the images.
     pub generation: u64,
-    /// The machine of the active server, if one is known.
+    /// Host name of the active server, if known.
     pub active: Option<String>,
-    /// The lease of the active server, in seconds.
+    /// Duration of the active server's lease, in seconds.
     pub lease_seconds: f64,
     /// Time since the lease was last seen to be renewed, in seconds.
     pub renewed_seconds: f64,
-    /// The machine of a standby that was seen within the last lease, or by itself.
+    /// Host name of the standby, if one was seen within the duration of the lease.
     #[serde(default)]
     pub standby: Option<String>,
-    /// Time since the last change, in seconds.
+    /// Time since the last change of roles, in seconds.
     pub since_seconds: f64,
-    /// The last change, and its reason.
+    /// The reason of the last change of roles, and the obstacle to serving, if there is one.
     pub reason: String,
 }
 
-/// The status of a server that stands by.
+/// The status document of a standby server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StandbyStatus {
-    /// Its part in the pair.
+    /// State of the pair.
     pub pair: PairStatus,
 }
 
-/// The state of the pair, and its times.
+/// The pair's status and the times behind its durations.
 #[derive(Debug, Default)]
 struct Told {
     status: PairStatus,
     changed: Duration,
     renewed: Duration,
-    /// The standby that was seen last, and when.
+    /// Host name of the standby that was seen last, and the time.
     standby: Option<(String, Duration)>,
-    /// The thing without which it cannot serve yet.
+    /// The obstacle that keeps this server from serving, as shown in the status.
     lacks: Option<String>,
 }
 
-/// The turn of this server, shared by all its threads.
+/// This server's right to serve the pair's images (its *turn*), shared by all threads.
 #[derive(Debug)]
 pub struct Turn {
-    /// The moment of the clock that counts also while the machine sleeps, in nanoseconds, up to
-    /// which it may answer. Nothing else is read because of it, so that relaxed loads and stores
-    /// do: a thread that sees an old value ends the process too early, never too late.
+    /// Deadline up to which the server may answer, in nanoseconds of `CLOCK_BOOTTIME`, which also
+    /// runs while the machine sleeps. No other data depends on the value, so relaxed loads and
+    /// stores suffice: a thread that sees an old value ends the process too early, never too late.
     until: AtomicU64,
-    /// Ending has begun.
+    /// Set once the process has begun to end because the turn is over.
     is_over: AtomicBool,
-    /// An operator wants it to take over now.
+    /// Set once an operator has asked this server to take over.
     wanted: AtomicBool,
     told: Mutex<Told>,
 }
 
-/// Time since the machine was started, while it slept too.
+/// Returns the time since the machine booted, including time asleep.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
@@ -128,7 +128,8 @@ impl Default for Turn {
 }
 
 impl Turn {
-    /// Ends the process if its turn is over. Called before answers are handed to clients.
+    /// Ends the process if the server's lease has run out. Called before replies are sent to
+    /// clients.
     #[inline]
     pub(crate) fn check(&self) {
         let until = self.until.load(Ordering::Relaxed);
@@ -140,24 +141,25 @@ impl Turn {
         }
     }
 
-    /// The time that is left.
+    /// Returns the time left until the lease runs out.
     fn left(&self) -> Duration {
         let until = Duration::from_nanos(self.until.load(Ordering::Relaxed));
         until.saturating_sub(now())
     }
 
-    /// The lease was renewed by a request that began at `asked`.
+    /// Extends the turn after the lease was renewed by a request that began at `asked`.
     fn renew(&self, asked: Duration, lease: Duration) {
         self.until.store(nanoseconds(asked + lease), Ordering::Relaxed);
         self.tell(|told| told.renewed = asked);
     }
 
-    /// The server ends in good order: it keeps its locks to the end, but no lease any more.
+    /// Removes the deadline for a normal shutdown, during which the server keeps its locks but no
+    /// lease.
     fn release(&self) {
         self.until.store(NEVER, Ordering::Relaxed);
     }
 
-    /// Ends the process without an answer to anybody.
+    /// Ends the process at once, without any further reply to clients.
     fn end(&self, why: &str) -> ! {
         if !self.is_over.swap(true, Ordering::Relaxed) {
             tracing::error!(why, "this server's turn is over; it ends and answers nothing more");
@@ -166,7 +168,7 @@ impl Turn {
         end_process(LOST_TURN)
     }
 
-    /// Asks for the images though the active server may be well.
+    /// Records an operator's wish that this server takes over, even from a healthy active server.
     pub(crate) fn want(&self) {
         self.wanted.store(true, Ordering::Relaxed);
     }
@@ -179,7 +181,7 @@ impl Turn {
         change(&mut self.told.lock().expect("nobody panics with it"));
     }
 
-    /// Notes a change of roles.
+    /// Records a change of roles in the status.
     fn change(&self, role: Role, generation: u64, active: Option<String>, why: &str) {
         self.tell(|told| {
             told.changed = now();
@@ -190,7 +192,7 @@ impl Turn {
         });
     }
 
-    /// Notes what a standby has seen of the active server.
+    /// Records in the status what a standby has observed of the active server.
     fn saw(&self, generation: u64, active: &str, lease: Duration, renewed: Duration) {
         self.tell(|told| {
             told.status.generation = generation;
@@ -200,22 +202,23 @@ impl Turn {
         });
     }
 
-    /// Notes that a standby is there.
+    /// Records in the status that a standby was seen.
     fn saw_standby(&self, server: String) {
         self.tell(|told| told.standby = Some((server, now())));
     }
 
-    /// Notes the thing without which it cannot serve yet.
+    /// Records in the status the obstacle that keeps this server from serving; `None` if there is
+    /// none.
     pub fn lacks(&self, what: Option<String>) {
         self.tell(|told| told.lacks = what);
     }
 
-    /// Notes the lease of this server.
+    /// Records in the status the duration of this server's lease.
     fn lease(&self, lease: Duration) {
         self.tell(|told| told.status.lease_seconds = lease.as_secs_f64());
     }
 
-    /// The state for people and programs.
+    /// Returns the present status of the pair.
     pub fn status(&self) -> PairStatus {
         let (told, now) = (self.told.lock().expect("nobody panics with it"), now());
         let lately =
@@ -235,28 +238,28 @@ impl Turn {
     }
 }
 
-/// The file; nothing is held yet.
+/// A lock file on this machine that records which image locks the running server owns.
 ///
-/// The server keeps the file locked for as long as it runs. The system frees it when the process
-/// has ended, however that was. So a server that is started again knows at once that the owner of
-/// the images is its dead predecessor, and does not wait for the lease. The file names the owner as
-/// the cluster does, so that an old file, or one of another pair, says nothing.
+/// The server keeps the file locked for as long as it runs, and the system releases that lock when
+/// the process ends, however it ends. So a restarted server knows at once that its predecessor,
+/// which owns the images, is dead, and does not wait for the lease. The file names the owner as the
+/// cluster does, so that an old file or one of another pair has no effect.
 #[derive(Debug, Clone)]
 pub struct OwnNote(PathBuf);
 
-/// The file while it is held.
+/// The locked file; dropping it releases the lock.
 #[derive(Debug)]
 struct Held(#[expect(dead_code, reason = "its lock ends with it")] File);
 
 impl OwnNote {
-    /// Names the file of a pair with this first image, in the state directory.
+    /// Names the file for the pair with this first image, in the state directory.
     pub(crate) fn new(state: &std::path::Path, image: &RbdName) -> Self {
         let image = image.to_string().replace(['/', '@'], "-");
         Self(state.join(format!("pair-{image}")))
     }
 
-    /// Holds the file for a server with these locks. Two servers of one state directory have one
-    /// note, and the second has none.
+    /// Locks the file and writes the owners of the server's image locks into it. If two servers
+    /// share a state directory, the second one fails here.
     fn hold(&self, owners: &[String]) -> io::Result<Held> {
         self.0.parent().map_or(Ok(()), create_private_folder)?;
         let mut how = File::options();
@@ -269,7 +272,8 @@ impl OwnNote {
         Ok(Held(file))
     }
 
-    /// Returns the locks of the server that had this one, if that has ended.
+    /// Returns all image locks of the server that wrote the file, if that server has ended and
+    /// `owner` is among them.
     fn of_the_dead(&self, owner: &str) -> Option<Vec<String>> {
         let mut file = File::open(&self.0).ok()?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;

@@ -1,10 +1,10 @@
-//! The mirror of a pair, which ends its server rather than fail.
+//! The mirror of a failover pair, which ends its server instead of reporting a failure.
 //!
-//! A cache whose device fails is retired: requests go past it. The other server of a pair could not
-//! know that, would have the dirty data as before, and might serve it though something newer is in
-//! the image. So where the half of this machine is not in sync and the other one cannot be reached,
-//! or the mirror is another server's or cannot raise its generation, the turn of this server ends
-//! before the cache hears of an error. The server that has the newest half goes on.
+//! A cache whose device fails is retired, and requests bypass it. The other server of the pair
+//! could not know that. It would still have the dirty data, and might serve it although the image
+//! has newer data. So this server's turn ends before the cache sees an error, if the mirror fails
+//! while the local half is out of sync, while another server has the mirror, or while its
+//! generation cannot be raised. The server with the newest half goes on.
 
 use std::io;
 use std::ops::Range;
@@ -19,17 +19,18 @@ use floe_device::{
 use super::Turn;
 use crate::volume::DeviceSource;
 
-/// A mirror of which one half is on this machine.
+/// A mirror that has one half on this machine, as a cache device of a failover pair.
 #[derive(Debug)]
 pub struct LastHalf {
     mirror: Arc<dyn DeviceSource>,
-    /// The name of the half of this machine.
+    /// The name of the mirror half on this machine.
     local: String,
     turn: Arc<Turn>,
 }
 
 impl LastHalf {
-    /// Ends this turn when the mirror fails, unless the failure is one of the local half.
+    /// Wraps a mirror so that its failures end this server's turn, unless only the local half has
+    /// failed.
     pub fn new(mirror: Arc<dyn DeviceSource>, local: String, turn: Arc<Turn>) -> Self {
         Self { mirror, local, turn }
     }
@@ -71,7 +72,8 @@ struct LastHalfDevice {
 }
 
 impl LastHalfDevice {
-    /// Returns whether an error is one of the local half, with which a cache on one disk lives too.
+    /// Returns whether an error comes from the local half alone. The cache treats it like the error
+    /// of a single disk.
     fn is_local(&self) -> bool {
         let Some(status) = self.watch.as_ref().and_then(MirrorWatch::status) else { return true };
         let in_sync = |name: &str| {

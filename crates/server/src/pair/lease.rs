@@ -11,49 +11,50 @@ use serde::{Deserialize, Serialize};
 
 use super::{Held, OwnNote, Role, Turn, now};
 
-/// The answer of a cluster to a client that it refuses by name.
+/// The error number of a Ceph cluster to a client that it has blocklisted.
 const FENCED: i32 = 108;
 
-/// Why a lease could not be begun.
+/// The reason why a lease could not be taken.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The record could not be read or written.
+    /// The lease record could not be read or written.
     #[error("cannot keep a lease in image {image}: {source}")]
     Image {
-        /// The first image.
+        /// Name of the first image.
         image: String,
-        /// The library's answer.
+        /// The error of the Ceph library.
         source: io::Error,
     },
-    /// A thread could not be started.
+    /// The thread that renews the lease could not be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
 
-/// The lease of this server; it is renewed until this is dropped.
+/// The lease of an active server. It is renewed until this value is dropped.
 #[derive(Debug)]
 pub struct Lease {
     turn: Arc<Turn>,
-    /// Dropped when the lease is to end.
+    /// Dropping this sender stops the renewing thread.
     ending: Option<Sender<()>>,
-    /// Ends when the thread that renews has let go of the image.
+    /// Disconnected once the renewing thread has closed its image.
     renewing: Receiver<()>,
-    /// Tells the next server of this machine that this one lives.
+    /// Lock file that shows the next server on this machine that this one runs.
     _held: Option<Held>,
 }
 
-/// The longest wait for a renewal that is under way; a cluster that does not answer keeps it.
+/// Longest wait for a renewal under way when the lease is dropped. The cluster may not answer at
+/// all.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Lease {
-    /// Takes the lease of images whose locks this server has, and renews it. `own` is its note on
-    /// this machine, if it has a place for one.
+    /// Takes the lease for images whose locks this server holds, and renews it in a thread. `own`
+    /// is the server's lock file on this machine, if it has a state directory.
     ///
     /// # Errors
-    /// When the record cannot be written.
+    /// When the record cannot be read or written, or a thread cannot be started.
     ///
     /// # Panics
-    /// Without an image.
+    /// When there is no image.
     pub fn begin(
         turn: &Arc<Turn>,
         images: &[RbdSource],
@@ -101,7 +102,7 @@ impl Lease {
 }
 
 impl Drop for Lease {
-    /// The server has answered its last client; the locks end with the devices.
+    /// Ends the lease after the server's last reply. The locks are released with the devices.
     fn drop(&mut self) {
         self.turn.release();
         self.ending = None;
@@ -109,7 +110,8 @@ impl Drop for Lease {
     }
 }
 
-/// Renews the lease three times in its duration, until the server ends.
+/// Renews the lease three times in its duration, until the server ends. Also looks for notes of a
+/// standby.
 fn renew(turn: &Turn, image: RbdSource, mut record: LeaseRecord, ending: &Receiver<()>) {
     let lease = record.lease();
     let mut standby = standby(&image); // an old note does not change
@@ -132,12 +134,12 @@ fn renew(turn: &Turn, image: RbdSource, mut record: LeaseRecord, ending: &Receiv
     }
 }
 
-/// The note of a standby; none where it cannot be read.
+/// Returns the note of a standby; `None` if there is none or it cannot be read.
 fn standby(image: &RbdSource) -> Option<StandbyRecord> {
     image.note(STANDBY).ok().flatten().and_then(|text| StandbyRecord::decode(&text))
 }
 
-/// Ends the process when its turn is over, also where no client asks anything.
+/// Ends the process when the lease has run out, even if no client sends a request.
 fn watch(turn: &Weak<Turn>) {
     while let Some(turn) = turn.upgrade() {
         turn.check();
@@ -147,50 +149,50 @@ fn watch(turn: &Weak<Turn>) {
     }
 }
 
-/// The key of the record's note.
+/// The key of the note with the lease record.
 pub(super) const KEY: &str = "lease";
 
-/// The record, as JSON. Fields that a newer version adds are passed over.
+/// The record of a lease, stored as JSON. Fields that newer versions add are ignored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRecord {
-    /// The machine of the server.
+    /// Host name of the active server.
     pub server: String,
-    /// Counts the servers that have had the images, one after the other.
+    /// Number of the server that has the images, counted from 1 for the first one.
     pub generation: u64,
-    /// Counts the renewals.
+    /// Number of renewals so far.
     pub beat: u64,
-    /// The lease, in milliseconds.
+    /// Duration of the lease, in milliseconds.
     pub lease_ms: u64,
-    /// The owners of the images' locks, as the cluster calls them, in the order of the volumes.
+    /// Owners of the images' locks, as the cluster names them, in the order of the volumes.
     pub owners: Vec<String>,
 }
 
 impl LeaseRecord {
-    /// The lease.
+    /// Returns the duration of the lease.
     pub fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
     }
 
-    /// The text of the note.
+    /// Returns the record as JSON, the text of the note.
     pub(super) fn encode(&self) -> String {
         serde_json::to_string(self).expect("it is plain data")
     }
 
-    /// Reads the text of a note; `None` where it is something else.
+    /// Parses the text of a note; `None` if it is no lease record.
     pub(super) fn decode(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 }
 
-/// The key of the note in which a standby says that it is there.
+/// The key of the note by which a standby announces itself.
 pub(super) const STANDBY: &str = "standby";
 
-/// A standby that is there. Its note changes each second.
+/// The note of a running standby, rewritten each second.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StandbyRecord {
-    /// The machine of the server.
+    /// Host name of the standby.
     pub(super) server: String,
-    /// The time since its machine was started, in milliseconds.
+    /// Uptime of the standby's machine in milliseconds, so that each note differs from the last.
     pub(super) beat: u64,
 }
 
@@ -208,7 +210,7 @@ impl StandbyRecord {
     }
 }
 
-/// The name of this machine.
+/// Returns the host name of this machine.
 pub(super) fn machine() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

@@ -1,4 +1,4 @@
-//! A standby's watch of the active server, and the moment to take over.
+//! A standby's watch of the active server, and the decision to take over.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,71 +11,73 @@ use floe_device::{RbdError, RbdName, RbdWatch};
 use super::lease::{KEY, LeaseRecord, STANDBY, StandbyRecord};
 use super::{OwnNote, Role, Turn, now};
 
-/// The time between two looks.
+/// Interval at which a standby checks the images' lock and lease.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// The time between two notes that this server is there.
+/// Interval at which a standby announces itself.
 const NOTE: Duration = Duration::from_secs(1);
 
-/// Why a standby cannot wait.
+/// The reason why a standby cannot watch the images.
 #[derive(Debug, thiserror::Error)]
 pub enum StandbyError {
-    /// An image cannot be looked at.
+    /// An image cannot be opened.
     #[error(transparent)]
     Image(#[from] RbdError),
 }
 
-/// The end of a standby's wait.
+/// The reason why a standby's wait has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Waited {
-    /// The images are nobody's: this server may take their locks. The reason is for people.
+    /// No server owns the images: this one may take their locks. The text is the reason, for the
+    /// log.
     Free(String),
     /// The server was told to end.
     Ended,
 }
 
-/// A look at the first image.
+/// One check of the first image's lock and lease record. Times are those of [`now`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Look {
-    /// When it began, and when it had its answers.
+    /// Time at which the check began, before its first request to the cluster.
     asked: Duration,
     answered: Duration,
-    /// The owner of the lock, and whether it is known to live.
+    /// The owner of the lock, and whether that client may still be running.
     owner: Option<(String, bool)>,
     record: Option<LeaseRecord>,
 }
 
-/// The consequence of a look.
+/// The conclusion from one check of the lock and the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum LeaseState {
-    /// Nobody has the lock.
+    /// Nobody owns the lock.
     Free,
-    /// The active server is well.
+    /// The active server renews its lease.
     Wait,
-    /// The lock belongs to a client that keeps no lease.
+    /// The lock belongs to this client, which keeps no lease.
     Foreign(String),
-    /// As before, and the client has died, perhaps before its first lease.
+    /// The lock belongs to this client, which keeps no lease and has died, perhaps before its first
+    /// lease.
     Dead(String),
-    /// The lease has run out.
+    /// The lease of the active server has run out.
     Late(LeaseRecord),
-    /// The locks belong to the server that ran on this machine before this one, and has ended.
+    /// These locks belong to the server that ran on this machine before this one, and has ended.
     Own(Vec<String>),
 }
 
-/// The active server as it has been seen.
+/// The lease record of the active server as last observed.
 #[derive(Debug, Default)]
 struct Seen {
     record: Option<LeaseRecord>,
-    /// When the record was first seen as it is: the renewal is older.
+    /// Time at which the present record was first observed. The renewal itself is older.
     since: Duration,
 }
 
 impl Seen {
-    /// Takes in a look.
+    /// Updates the observed record, and returns the conclusion from a check.
     ///
-    /// The owner's lease begins before its renewal is seen, and clocks run differently by much less
-    /// than a tenth: when a look that *began* so long after the first sight still finds the same
-    /// record, the owner answers nobody any more.
+    /// The owner's lease begins before its renewal is observed, and clocks differ in speed by much
+    /// less than a tenth. A lease has run out if a check that *began* 1.1 leases after the first
+    /// observation still finds the same record. The owner then answers no client any more.
     fn look(&mut self, look: &Look) -> LeaseState {
         let Some((owner, lives)) = &look.owner else { return LeaseState::Free };
         let Some(record) = look.record.as_ref().filter(|it| it.owners.contains(owner)) else {
@@ -94,24 +96,25 @@ impl Seen {
         }
     }
 
-    /// When the lease has run out, if it is not renewed.
+    /// Returns the time at which the lease has run out if it is not renewed.
     fn over(&self) -> Duration {
         let lease = self.record.as_ref().map_or(Duration::ZERO, LeaseRecord::lease);
         self.since + lease + lease / 10
     }
 }
 
-/// Waits until no other server has the images: because it ended, because its lease ran out (then it
-/// is fenced first), or because an operator wants this one to serve. `ended` hears of the end of
-/// this server: a message, or that nobody can send one. `own` is the note of the server that ran
-/// here before. `export` is called after each look that
-/// finds another server with the images.
+/// Waits until no other server owns the images: because it ended, because its lease ran out (then
+/// it is fenced first), or because an operator wants this server to take over.
+///
+/// The wait also ends when `ended` gets a message or loses its sender, because this server is to
+/// end. `own` is the lock file of the server that ran here before. `export` is called after each
+/// check that finds another server with the images.
 ///
 /// # Errors
-/// When an image cannot be opened. Later errors are logged, and the look is tried again.
+/// When an image cannot be opened. Later errors are logged, and the check is repeated.
 ///
 /// # Panics
-/// Without an image.
+/// When there is no image.
 pub fn stand_by(
     turn: &Arc<Turn>,
     images: &[RbdName],
@@ -215,8 +218,8 @@ fn look(first: &RbdWatch) -> io::Result<Look> {
     Ok(Look { asked, answered: now(), owner, record })
 }
 
-/// Fences those of the `owners` that still have a lock, and breaks their locks. Returns whether
-/// nothing failed.
+/// Fences those of the `owners` that still have a lock, and breaks their locks. Returns whether all
+/// of that succeeded.
 fn fence(watches: &[RbdWatch], owners: &[String]) -> bool {
     let mut fenced = HashSet::new();
     let done = watches.iter().try_for_each(|watch| {
@@ -257,7 +260,8 @@ mod tests {
         }
     }
 
-    /// A look of a tenth of a second that began at these milliseconds.
+    /// Returns a check that began at `asked` ms, took a tenth of a second, and found this owner and
+    /// record.
     fn at(asked: u64, owner: Option<&str>, record: Option<LeaseRecord>) -> Look {
         let asked = Duration::from_millis(asked);
         let answered = asked + Duration::from_millis(100);
