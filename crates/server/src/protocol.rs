@@ -1,8 +1,8 @@
-//! The contract between a session and the protocol that its client speaks.
+//! The interface between a session and the protocol that its client speaks.
 //!
 //! A protocol is a state machine without sockets and buffers. It turns received bytes into
 //! [`Request`]s, and the answers of the cache into bytes. The session owns the socket, TLS, the
-//! buffers and the client's share of the memory, and the worker knows no protocol:
+//! buffers and the client's share of the memory, and the worker is independent of the protocol:
 //!
 //! ```text
 //!          session                                      protocol
@@ -41,17 +41,18 @@ use crate::tls::TlsConfig;
 pub(crate) use nbd::Nbd;
 pub(crate) use nvme::{NvmeTcp, subsystem_name};
 
-/// The protocol of a conversation.
+/// The protocols that clients can speak.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProtocolName {
     Nbd,
     NvmeTcp,
 }
 
-/// Begins conversations. A listener has one, so it chooses the protocol of its clients.
+/// Creates the protocol state of new clients. Each listener has a factory, which determines the
+/// protocol of its clients.
 pub(crate) trait ProtocolFactory: Debug + Send + Sync {
-    /// Begins the conversation with a client that has just connected to `address`, unless that is
-    /// a Unix socket. The outbox may get a greeting.
+    /// Creates the state for a client that has just connected to the server's `address`; `None` for
+    /// a Unix socket. The protocol may put a greeting into the outbox.
     fn begin(
         &self,
         address: Option<SocketAddr>,
@@ -61,10 +62,10 @@ pub(crate) trait ProtocolFactory: Debug + Send + Sync {
     ) -> Box<dyn Protocol>;
 }
 
-/// An error of a client that ends its session.
+/// A violation of the protocol by a client, which ends the session.
 pub(crate) type Broken = Box<dyn Error + Send + Sync>;
 
-/// An error of a client that may not be served: it is not broken, but unwelcome.
+/// The refusal of a client that keeps to the protocol but is not allowed to connect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct NotWelcome(pub(crate) String);
@@ -72,28 +73,28 @@ pub(crate) struct NotWelcome(pub(crate) String);
 /// A request of a client. Its range lies within the volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The client's name for the request. No two requests in flight have the same, if the client
-    /// keeps to the protocol.
+    /// The client's identifier of the request. It is unique among the requests in flight, if the
+    /// client keeps to the protocol.
     pub(crate) tag: u64,
-    /// Flags of the protocol, for the reply.
+    /// Protocol-specific flags, which the reply needs.
     pub(crate) flags: u16,
     pub(crate) volume: VolumeId,
     pub(crate) kind: Kind,
     pub(crate) offset: u64,
     pub(crate) length: u32,
-    /// A read whose data is compared with a payload of the client, and not sent to it.
+    /// The request compares the data read with a payload of the client, and does not send it.
     pub(crate) compares: bool,
-    /// The payload of the request is the next that the client sends.
+    /// The client sends the payload right after the request, without being asked for it.
     pub(crate) payload_follows: bool,
 }
 
 impl Request {
-    /// Returns whether the client sends a payload.
+    /// Returns whether the client sends a payload for the request.
     pub(crate) fn has_payload(&self) -> bool {
         self.compares || matches!(self.kind, Kind::Write { .. })
     }
 
-    /// The same request as the cache takes it. A map of dirty data may cover less.
+    /// Converts the request for the cache. A map of dirty data is cut to [`MOST_MAPPED_BYTES`].
     pub(crate) fn to_cache(self) -> CacheRequest {
         let most = if self.kind == Kind::DirtyMap { MOST_MAPPED_BYTES } else { u64::MAX };
         let len = u64::from(self.length).min(most);
@@ -101,121 +102,123 @@ impl Request {
     }
 }
 
-/// The meaning of a part of a client's bytes.
+/// The next event in a client's byte stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The input is used up.
+    /// More bytes are needed.
     NeedMore,
-    /// The protocol has answered by itself, or there was nothing to answer.
+    /// The protocol handled a message by itself, so the session has nothing to do.
     Nothing,
-    /// The outbox holds the last answers in the clear. The following bytes are encrypted.
+    /// TLS begins: the outbox holds the last plaintext answers, and the client's next bytes are
+    /// encrypted.
     StartTls,
     /// A request to serve.
     Request(Request),
-    /// The next bytes are payload of a request. [`Protocol::ready`] was called for it before, and
-    /// its payload comes in order, in one or more parts.
+    /// The next `bytes` bytes are payload of the request `tag`, for which [`Protocol::ready`] was
+    /// called. A payload comes in order, in one or more parts.
     Payload { tag: u64, bytes: usize },
-    /// The payload of a request is complete, and is what the client has sent, or is damaged. Only
-    /// protocols that check payload tell this.
+    /// The payload of a request is complete, and its digest does or does not match. Only protocols
+    /// that check payloads report this.
     Checked { tag: u64, intact: bool },
-    /// The protocol has refused a request by itself.
+    /// The protocol has refused a request without involving the session.
     Refused,
-    /// The client is done.
+    /// The client disconnects properly.
     Disconnect,
 }
 
-/// The good answer to a request.
+/// The answer to a request that succeeded.
 #[derive(Debug)]
 pub(crate) enum Answer<'a> {
     Done,
     /// The data of a read.
     Data(Slice),
-    /// The data compared is not the client's.
+    /// A comparison found data that differs from the client's.
     Differs,
-    /// Consecutive extents from the offset of a [`Kind::DirtyMap`] on.
+    /// Consecutive extents, from the offset of a [`Kind::DirtyMap`] request on.
     Extents(&'a [Extent]),
 }
 
 /// The server's side of the conversation with one client.
 pub(crate) trait Protocol: Debug + Send {
-    /// Parses received bytes up to the next event. Returns the number of bytes used. Payload does
-    /// not count as used.
+    /// Parses received bytes up to the next event. Returns the number of bytes consumed, without
+    /// payload, and the event.
     ///
     /// # Errors
-    /// When the client broke the protocol: the session ends.
+    /// When the client violated the protocol: the session ends.
     fn advance(&mut self, input: &[u8], out: &mut Outbox) -> Result<(usize, Event), Broken>;
 
-    /// The buffer of a payload is there. A protocol whose clients wait to be asked for the payload
-    /// asks now.
+    /// Tells the protocol that the buffer for a payload is available. If clients wait to be asked
+    /// for the payload, the protocol asks now.
     fn ready(&mut self, request: &Request, out: &mut Outbox);
 
-    /// These bytes of the last [`Event::Payload`] have arrived. After the last of them the session
-    /// parses on.
+    /// Tells the protocol that these bytes of the last [`Event::Payload`] have arrived. After the
+    /// last of them the session parses on.
     fn payload_received(&mut self, payload: &Slice);
 
-    /// Returns whether payload is checked once it is complete: writes wait for [`Event::Checked`].
+    /// Returns whether the protocol verifies payloads. If so, writes wait for [`Event::Checked`].
     fn checks_payload(&self) -> bool {
         false
     }
 
-    /// The client sends nothing more.
+    /// Tells the protocol that the client has closed its side of the connection.
     ///
     /// # Errors
-    /// When it stopped inside of a message.
+    /// When the client stopped in the middle of a message.
     fn end_of_input(&self) -> Result<(), Broken>;
 
-    /// Answers a request of an [`Event::Request`].
+    /// Writes the reply to a request that [`Event::Request`] delivered.
     fn reply(&mut self, request: &Request, result: Result<Answer<'_>, Fault>, out: Reply<'_>);
 
-    /// The server's list of volumes has changed. Returns whether the conversation can go on. The
-    /// client may be told.
+    /// Tells the protocol that the server's list of volumes has changed, of which it may notify the
+    /// client. Returns whether the session can go on.
     fn exports_changed(&mut self, exports: &Arc<Exports>, out: &mut Outbox) -> bool;
 
-    /// Returns whether the client has come through the handshake, for which its time is limited.
+    /// Returns whether the client has finished the handshake, whose duration is limited.
     fn is_established(&self) -> bool;
 
-    /// Its name.
+    /// Returns the name of the protocol.
     fn name(&self) -> ProtocolName;
 
-    /// The volume that the client has chosen.
+    /// Returns the volume that the client has chosen; `None` before that, and in protocols without
+    /// such a choice.
     fn volume(&self) -> Option<VolumeId>;
 
-    /// The volumes for which the client counts as one that uses them. A client with several
-    /// connections counts on one of them.
+    /// Returns the volumes that count this connection as a user. A client with several connections
+    /// is counted on one of them.
     fn volumes_in_use(&self) -> Vec<VolumeId> {
         self.volume().into_iter().collect()
     }
 
-    /// The longest time that the client may send nothing, if it has promised to keep the
-    /// connection alive.
+    /// Returns the longest time that the client may send nothing; `None` unless it has promised to
+    /// keep the connection alive.
     fn longest_silence(&self) -> Option<Duration> {
         None
     }
 
-    /// Returns whether the connection that this one belongs to is there; `None` where it belongs to
-    /// none.
+    /// Returns whether the parent connection still exists; `None` for a connection without a
+    /// parent. An I/O queue's parent is its controller.
     fn has_parent(&self) -> Option<bool> {
         None
     }
 
-    /// Returns a long calculation, which the caller runs. Nothing more is parsed before that; then
-    /// the protocol goes on when it is advanced.
+    /// Returns a long calculation for the caller to run, if the protocol needs one. Parsing pauses
+    /// until it is done, and goes on with the next [`Protocol::advance`].
     fn calculation(&self) -> Option<&Calculation> {
         None
     }
 
-    /// Returns whether the outbox tells a client that broke the protocol the reason. It is sent
-    /// before the session ends.
+    /// Returns whether the outbox has a last message with the reason for a client that violated the
+    /// protocol. It is sent before the session ends.
     fn has_last_words(&self) -> bool {
         false
     }
 }
 
-/// The place of one reply in the outbox.
+/// A reply to be written into the outbox.
 pub(crate) struct Reply<'a> {
     outbox: &'a mut Outbox,
     pool: &'a Pool,
-    /// Bytes of the client's share that are free again after the reply.
+    /// Bytes of the client's share of the memory that become free when the reply is sent.
     bytes: usize,
 }
 
@@ -224,7 +227,7 @@ impl<'a> Reply<'a> {
         Self { outbox, pool, bytes }
     }
 
-    /// Sends bytes, the data of a read, and bytes behind it.
+    /// Sends a header, the data of a read, and a trailer.
     pub(crate) fn send_around(self, before: &[u8], payload: Option<Slice>, after: &[u8]) {
         if after.is_empty() {
             return self.outbox.push(before, payload, self.bytes);
@@ -233,85 +236,85 @@ impl<'a> Reply<'a> {
         self.outbox.push(after, None, self.bytes);
     }
 
-    /// Sends nothing: the client gets one reply for several requests.
+    /// Sends nothing, because one reply answers several requests.
     pub(crate) fn send_nothing(self) {
         if self.bytes > 0 {
             self.outbox.push(&[], None, self.bytes);
         }
     }
 
-    /// Sends a header, with the data of a read behind it.
+    /// Sends a header and the data of a read.
     pub(crate) fn send(self, header: &[u8], payload: Option<Slice>) {
         self.outbox.push(header, payload, self.bytes);
     }
 
-    /// Sends a header and a copy of a few bytes behind it.
+    /// Sends a header and a copy of a small payload.
     pub(crate) fn send_copy(self, header: &[u8], payload: &[u8]) {
         let payload = slice_of(payload, self.pool);
         self.outbox.push(header, Some(payload), self.bytes);
     }
 }
 
-/// Replies for which an idle client's queue keeps memory.
+/// Number of replies for which an idle client's queue keeps memory.
 const REPLIES_KEPT: usize = 8;
 
 /// Bytes of headers for which an idle client's queue keeps memory.
 const HEADERS_KEPT: usize = REPLIES_KEPT * 32;
 
-/// A reply on its way out.
+/// A reply in the queue to be sent.
 #[derive(Debug)]
 struct QueuedReply {
-    /// Bytes of its header that have not left.
+    /// Bytes of the reply's header that are not in a send yet.
     header_bytes: usize,
     payload: Option<Slice>,
-    /// Bytes that it counts against the session's and the server's bounds.
+    /// Bytes of the client's share of the memory that the reply occupies.
     bytes: usize,
 }
 
-/// The queue of bytes to send.
+/// A client's queue of bytes to send.
 ///
-/// Headers gather in one buffer, and payloads leave straight from the device's buffers. A send is
-/// at most `PIECE_BYTES` long, so that a stalled client can be told from a slow one.
+/// Headers are gathered in one buffer, and payloads are sent straight from the device's buffers. A
+/// send is at most `PIECE_BYTES` long, so that a stalled client can be told from a slow one.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
-    /// Answers of the handshake, before all replies.
+    /// Answers of the handshake, which are sent before all replies.
     pub(crate) answers: Vec<u8>,
     replies: VecDeque<QueuedReply>,
-    /// The headers of the replies, one behind the other.
+    /// Concatenated headers of the queued replies.
     headers: Vec<u8>,
-    /// An empty list, for the next send.
+    /// An empty list whose memory the next send reuses.
     spare: Vec<Slice>,
-    /// Replies whose last byte is in the send under way, and their bytes.
+    /// Number of replies whose last byte is in the send under way.
     leaving: usize,
     leaving_bytes: usize,
 }
 
 impl Outbox {
-    /// Queues a reply. `bytes` of the client's share are free again when it has left.
+    /// Queues a reply. When it has been sent, `bytes` of the client's share are free again.
     pub(crate) fn push(&mut self, header: &[u8], payload: Option<Slice>, bytes: usize) {
         debug_assert!(header.len() <= SEND_HEADER_BYTES, "a send has room for a header");
         self.headers.extend_from_slice(header);
         self.replies.push_back(QueuedReply { header_bytes: header.len(), payload, bytes });
     }
 
-    /// Queues bytes behind the replies that wait.
+    /// Queues bytes after the pending replies.
     pub(crate) fn push_bytes(&mut self, bytes: &[u8]) {
         for part in bytes.chunks(SEND_HEADER_BYTES) {
             self.push(part, None, 0);
         }
     }
 
-    /// Returns whether nothing waits to be sent.
+    /// Returns whether nothing is queued.
     pub(crate) fn is_empty(&self) -> bool {
         self.answers.is_empty() && self.replies.is_empty()
     }
 
-    /// Returns the number of replies that have not left completely.
+    /// Returns the number of replies that are not sent completely.
     pub(crate) fn len(&self) -> usize {
         self.replies.len() + self.leaving
     }
 
-    /// Gathers the next send, of about `most` bytes at most.
+    /// Returns the slices of the next send, about `most` bytes at most.
     pub(crate) fn gather(&mut self, pool: &Pool, most: usize) -> Vec<Slice> {
         let mut room = most.min(PIECE_BYTES);
         let mut slices = std::mem::take(&mut self.spare);
@@ -355,19 +358,21 @@ impl Outbox {
         slices
     }
 
-    /// Keeps an empty list for the next send.
+    /// Takes back an empty list, to reuse its memory for the next send.
     pub(crate) fn keep(&mut self, list: Vec<Slice>) {
         debug_assert!(list.is_empty());
         self.spare = list;
     }
 
-    /// Drops the gathered replies, sent or not. Returns the number of bytes freed.
+    /// Forgets the replies of the send under way, which has ended. Returns the number of bytes of
+    /// the client's share that are free again.
     pub(crate) fn left(&mut self) -> usize {
         self.leaving = 0;
         std::mem::take(&mut self.leaving_bytes)
     }
 
-    /// Drops all replies that are not being sent. Returns the number of bytes freed.
+    /// Drops all replies that are not in a send. Returns the number of bytes of the client's share
+    /// that are free again.
     pub(crate) fn clear(&mut self) -> usize {
         self.answers.clear();
         self.headers.clear();
@@ -387,17 +392,17 @@ impl Outbox {
     }
 }
 
-/// Returns a buffer of the pool that holds `bytes`.
+/// Copies bytes into a new buffer of the pool.
 pub(crate) fn slice_of(bytes: &[u8], pool: &Pool) -> Slice {
     let slice = pool.allocate(bytes.len()).slice(0..bytes.len());
     slice.copy_from(bytes);
     slice
 }
 
-/// Bytes of a part.
+/// Bytes that [`in_parts`] copies at a time.
 const PART_BYTES: usize = 16 << 10;
 
-/// Copies bytes out, part by part.
+/// Calls `take` with a copy of each part of a slice, in order.
 fn in_parts(bytes: &Slice, mut take: impl FnMut(&[u8])) {
     let mut part = [0; PART_BYTES];
     for begin in (0..bytes.len()).step_by(PART_BYTES) {
@@ -408,7 +413,7 @@ fn in_parts(bytes: &Slice, mut take: impl FnMut(&[u8])) {
     }
 }
 
-/// Returns whether two slices of one length have the same bytes.
+/// Returns whether two slices have the same length and content.
 pub(crate) fn same_bytes(one: &Slice, other: &Slice) -> bool {
     let (mut at, mut is_same) = (0, one.len() == other.len());
     in_parts(one, |part| {

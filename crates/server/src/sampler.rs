@@ -1,48 +1,48 @@
-//! A worker's part of the live miss-ratio curve: it notes which sampled blocks are touched.
+//! A worker's part of the live miss-ratio curve: records accesses to a sample of the blocks.
 //!
-//! Blocks are of the cache's smallest size, as a miss fetches one whole. A block is sampled if its
-//! hash is below a limit, so that all threads sample the same blocks (SHARDS, Waldspurger et al.,
-//! FAST '15). A request costs one hash for each of its blocks; only touches of sampled blocks are
-//! stored. Between two samples of the counters a worker stores as many as its part of
-//! [`ROOM`]. A worker that sees more says so, and the limit falls.
+//! Blocks have the cache's smallest size, because a miss fetches a whole block. A block is sampled
+//! if its hash is below a limit, so that all threads sample the same blocks (SHARDS, Waldspurger et
+//! al., FAST '15). A request costs one hash for each of its blocks; only accesses to sampled blocks
+//! are stored. Between two samples of the counters, a worker stores as many as its part of
+//! [`ROOM`]. A worker that sees more reports that, and the limit is lowered.
 
 use std::time::Instant;
 
 use floe_block::VolumeId;
 use floe_trace::sample_hash;
 
-/// Bytes of a block, until a worker is told.
+/// Block size until a worker is told another, in bytes.
 const FIRST_BLOCK_BYTES: u64 = 4096;
 
-/// Most touches that all threads store between two samples: 192 KiB.
+/// Most accesses that all threads store between two samples of the counters: 192 KiB.
 pub(crate) const ROOM: usize = 8192;
 
-/// Most touches that one thread stores, and the least, however many threads there are.
+/// Most accesses that one thread stores; below are the fewest, for any number of threads.
 const MOST_TOUCHES: usize = 4096;
 const LEAST_TOUCHES: usize = 64;
 
-/// A touch of a sampled block.
+/// An access to a sampled block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Touch {
     pub(crate) at: Instant,
     pub(crate) hash: u64,
-    /// A read; hits of reads are what the curve tells of.
+    /// The access is a read. The curve shows the hits of reads.
     pub(crate) reads: bool,
 }
 
-/// The part of blocks that is sampled.
+/// The choice of blocks to sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sampling {
-    /// Blocks with this hash or a larger one are not sampled.
+    /// Exclusive upper limit of the hashes of sampled blocks.
     pub(crate) limit: u64,
-    /// Size of a block; not 0.
+    /// Block size in bytes; not 0.
     pub(crate) block_bytes: u64,
-    /// Most touches that a worker stores.
+    /// Most accesses that a worker stores.
     pub(crate) room: usize,
 }
 
 impl Sampling {
-    /// All blocks, in a server of so many threads.
+    /// Creates a sampling of all blocks for a server with this number of threads.
     pub(crate) fn of_threads(threads: usize) -> Self {
         let room = (ROOM / threads.max(1)).clamp(LEAST_TOUCHES, MOST_TOUCHES);
         Self { limit: u64::MAX, block_bytes: FIRST_BLOCK_BYTES, room }
@@ -55,27 +55,27 @@ impl Default for Sampling {
     }
 }
 
-/// The touches of one worker since it was last asked.
+/// The accesses that one worker recorded since the last sample.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Touches {
-    /// The part of blocks that was sampled.
+    /// The choice of blocks that was in force.
     pub(crate) sampling: Sampling,
-    /// Of sampled blocks, in order.
+    /// Accesses to sampled blocks, in order of time.
     pub(crate) sampled: Vec<Touch>,
-    /// Blocks read, sampled or not.
+    /// Number of blocks read, sampled or not.
     pub(crate) blocks_read: u64,
-    /// Sampled touches for which there was no room.
+    /// Number of accesses to sampled blocks that were not stored for want of room.
     pub(crate) left_out: u64,
 }
 
-/// The sampler of one worker.
+/// Records one worker's accesses to sampled blocks.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     touches: Touches,
 }
 
 impl Default for Sampler {
-    /// Samples all blocks, until there is no room.
+    /// Creates a sampler of all blocks.
     fn default() -> Self {
         let mut sampler = Self { touches: Touches::default() };
         sampler.take(Sampling::default());
@@ -84,7 +84,7 @@ impl Default for Sampler {
 }
 
 impl Sampler {
-    /// Notes a read or a write.
+    /// Records a read or a write of a byte range.
     // Never inlined: so profiles tell its price, which `scripts/results-live` prints.
     #[inline(never)]
     pub(crate) fn note(&mut self, volume: VolumeId, offset: u64, bytes: u64, reads: bool) {
@@ -113,7 +113,7 @@ impl Sampler {
         }
     }
 
-    /// Hands the touches out and goes on with another part of blocks.
+    /// Returns the recorded accesses, and continues with another choice of blocks.
     pub(crate) fn take(&mut self, sampling: Sampling) -> Touches {
         let next =
             Touches { sampling, sampled: Vec::with_capacity(sampling.room), ..Touches::default() };
@@ -157,7 +157,8 @@ mod tests {
         assert_eq!((touches.sampled.len(), touches.left_out), (128, 2));
     }
 
-    /// Prints what a request of 4 KiB costs: `cargo test --release … -- --ignored --nocapture`.
+    /// Prints the cost of recording a request of 4 KiB: `cargo test --release … -- --ignored
+    /// --nocapture`.
     #[test]
     #[ignore = "prints times"]
     fn print_the_cost_of_a_request() {

@@ -1,6 +1,6 @@
-//! A server from its addresses to its end: worker threads that serve clients (`worker`), an
-//! acceptor to which clients come first (`acceptor`), and a control thread that runs admin
-//! operations (`control`).
+//! A server from binding its addresses to its end: worker threads that serve clients (`worker`), an
+//! acceptor of connections (`acceptor`), and a control thread that runs admin operations
+//! (`control`).
 //!
 //! ```text
 //!             accept, admin, signals         questions, replies        its clients, its shards,
@@ -13,7 +13,7 @@
 //!
 //! Each client is assigned to one worker. A sub-request for a shard owned by another worker is
 //! forwarded to it, and the reply is sent back ([`floe_block::Exchange`]). Nothing on this path is
-//! locked. Volumes and tiers that come and go, and the end, are operations of the control thread.
+//! locked. The control thread attaches and detaches volumes and tiers, and runs the shutdown.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -58,16 +58,16 @@ use crate::worker::handle::{Team, WorkerHandle, WorkerOutbox, Workers};
 use crate::worker::shedding::ShedController;
 use crate::worker::{Beginning, RING_ENTRIES};
 
-/// The end of a server.
+/// The reason why a server has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// It was told to end.
+    /// The server was told to end.
     ForGood,
-    /// Its program is to be replaced: local devices wait for the next one.
+    /// The program is to be replaced by a new version: local devices wait for the next server.
     Replaced,
 }
 
-/// A server whose devices are open and whose threads wait for clients.
+/// A server with open devices and bound addresses, ready to run.
 pub struct Server {
     // Dropped in this order: threads that send to workers end before them.
     acceptor: Acceptor,
@@ -77,7 +77,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// The addresses that NBD clients connect to, one for each volume and address.
+    /// Returns the URIs that NBD clients connect to, one for each volume and address.
     pub fn uris(&self) -> impl Iterator<Item = Uri> + '_ {
         self.control.offer.exports().iter().flat_map(|export| {
             let listeners = self.acceptor.listeners.iter();
@@ -88,7 +88,7 @@ impl Server {
         })
     }
 
-    /// The addresses that hosts connect to over NVMe over TCP.
+    /// Returns the addresses that NVMe over TCP hosts connect to.
     pub fn nvme_addresses(&self) -> impl Iterator<Item = &NvmeAddress> {
         self.acceptor.listeners.iter().filter_map(|it| match &it.address {
             ListenAddress::Nbd(_) => None,
@@ -96,7 +96,7 @@ impl Server {
         })
     }
 
-    /// The name of the NVMe subsystem, which hosts give when they connect.
+    /// Returns the NVMe qualified name of the subsystem, which hosts give when they connect.
     pub fn nqn(&self) -> &str {
         &self.nqn
     }
@@ -106,13 +106,13 @@ impl Server {
         self.acceptor.admin_listeners.iter().map(|listener| &listener.address)
     }
 
-    /// Returns the bytes that each tier, from the top, uses of its device.
+    /// Returns the capacity of each tier in bytes, from the top.
     pub fn cache_bytes(&self) -> Vec<u64> {
         self.control.tiers.iter().map(|tier| tier.cache_bytes).collect()
     }
 
-    /// Serves until it is told to end, then flushes, and records the clean shutdown on the cache
-    /// devices.
+    /// Serves clients until the server is told to end. Then flushes, and records the clean shutdown
+    /// on the cache devices.
     ///
     /// # Errors
     /// When a ring or a thread fails, the last flush leaves dirty data behind, or dirty data was
@@ -150,9 +150,9 @@ impl Server {
         }
     }
 
-    /// Makes block devices of the volumes that are to be attached, or takes over those of an
-    /// earlier server. They are served from now on. When the server is to end meanwhile, the rest
-    /// is left, and [`Server::run`] ends in good order at once.
+    /// Creates the local block devices of the volumes that have one, or takes over those of an
+    /// earlier server. Workers serve them from now on. If the server is told to end meanwhile, the
+    /// remaining ones are left out, and [`Server::run`] shuts down normally at once.
     ///
     /// # Errors
     /// When the kernel's driver is missing or refuses.
@@ -163,7 +163,8 @@ impl Server {
         attached.collect()
     }
 
-    /// Attaches a volume. Returns `None` when the server is to end first.
+    /// Creates the local block device of a volume. Returns `None` if the server is told to end
+    /// first.
     fn attach_volume(
         &mut self,
         volume: &LocalVolume,
@@ -191,9 +192,10 @@ impl Server {
         Ok(Some(attached))
     }
 
-    /// Starts a device on an extra thread, for the kernel reads its partition table meanwhile, and
-    /// a backing device may hang. When the server is to end, requests to the device fail, so that
-    /// the kernel comes to an end with it. Returns whether the device is there.
+    /// Starts a local device on an extra thread, because the kernel reads the device's partition
+    /// table before it returns, and a backing device may hang. If the server is told to end
+    /// meanwhile, requests to the device fail, so that the kernel returns. Returns whether the
+    /// device is ready.
     fn start(
         &self,
         device: &mut LocalDevice,
@@ -218,7 +220,7 @@ impl Server {
         })
     }
 
-    /// Has the workers serve the queues of a device, in turn.
+    /// Distributes the queues of a local device among the workers, and waits until they serve them.
     fn serve_queues(&self, device: &LocalDevice, volume: &LocalVolume) -> Result<(), UblkError> {
         let character = device.open()?;
         let (begun, told) = mpsc::channel();
@@ -239,23 +241,23 @@ impl Server {
     }
 }
 
-/// Memory for requests under way, registered with the kernel, of all threads together and of each
-/// at least. More is taken as needed.
+/// Memory for requests under way of all threads together, in bytes, registered with the kernel;
+/// below is the least for each thread. More is allocated as needed.
 const ARENA_BYTES: usize = 64 << 20;
 const ARENA_BYTES_LEAST: usize = 16 << 20;
 
-/// That of each thread of a server with local block devices, so that no more is taken: the kernel
-/// may free memory only by writing to them.
+/// Memory for requests under way of each thread of a server with local block devices, in bytes. No
+/// more is ever allocated, because the kernel might free memory only by writing to these devices.
 const LOCAL_ARENA_BYTES: usize = 64 << 20;
 
-/// Addresses that are bound, before there are devices to serve: a server that cannot listen shall
-/// not create files.
+/// The bound addresses of a server that has no devices yet. Addresses are bound first, so that a
+/// server that cannot listen creates no files.
 pub struct Bound {
     pub(crate) config: ServerSetup,
     pub(crate) listeners: Vec<Listener>,
     admin_listeners: Vec<AdminListener>,
     pub(crate) subsystem: Arc<Subsystem>,
-    /// The reason for which it does without the default admin socket.
+    /// The reason why the server goes without the default admin socket.
     lacks_socket: Option<String>,
 }
 
@@ -263,7 +265,7 @@ impl Bound {
     /// Binds all addresses of `config`.
     ///
     /// # Errors
-    /// When an address cannot be bound or may not be.
+    /// When an address cannot be bound, or is not allowed because other machines could reach it.
     pub fn bind(config: ServerSetup) -> Result<Self, ServeError> {
         let nqn = config.nvme.nqn.clone().unwrap_or_else(|| {
             let addresses =
@@ -295,7 +297,7 @@ impl Bound {
         Ok(Self { listeners, admin_listeners, lacks_socket, config, subsystem })
     }
 
-    /// A server with these listeners, and without an admin interface.
+    /// Creates a server with these listeners and without an admin interface.
     pub(crate) fn of(
         config: ServerSetup,
         listeners: Vec<Listener>,
@@ -306,15 +308,15 @@ impl Bound {
         Self { config, listeners, admin_listeners, lacks_socket, subsystem }
     }
 
-    /// Waits until no other server has these images, and answers what little is asked of a standby
-    /// meanwhile. `signal` becomes readable when the server is to end; it stays so. `export` is
-    /// called several times a second while another server has them.
+    /// Waits until no other server owns the images of the pair. Meanwhile answers the few admin
+    /// commands that a standby accepts. `signal` becomes and stays readable when the server is to
+    /// end. `export` is called several times a second while another server has the images.
     ///
     /// # Errors
-    /// When an image cannot be looked at, or the system is short of something.
+    /// When an image cannot be opened, or a socket or thread cannot be created.
     ///
     /// # Panics
-    /// Without an image.
+    /// When `images` is empty.
     pub fn stand_by(
         &self,
         turn: &Arc<Turn>,
@@ -326,17 +328,18 @@ impl Bound {
         Ok(stand_by(turn, images, self.own_note(images).as_ref(), desk.ended(), export)?)
     }
 
-    /// Returns the note on this machine of a pair of these images; `None` without a state
+    /// Returns the lock file on this machine for the pair with these images; `None` without a state
     /// directory.
     pub fn own_note(&self, images: &[RbdName]) -> Option<OwnNote> {
         let state = self.config.state.as_ref()?;
         images.first().map(|image| OwnNote::new(state.path(), image))
     }
 
-    /// Answers what little is asked of a server that does not serve yet. `signal` is as above.
+    /// Answers the few admin commands that a server accepts before it serves, until the result is
+    /// dropped. `signal` becomes and stays readable when the server is to end.
     ///
     /// # Errors
-    /// When the system is short of something.
+    /// When a socket or thread cannot be created.
     pub fn attend(&self, turn: &Arc<Turn>, signal: &OwnedFd) -> Result<Desk, ServeError> {
         let copy = |socket: &Rc<OwnedFd>| socket.try_clone();
         // Hosts of NVMe have paths, or wait.
@@ -355,16 +358,16 @@ impl Bound {
         Desk::open(sockets, turn).map_err(ServeError::Standby)
     }
 
-    /// A server of these volumes, the first of which is the default one, through these tiers, from
-    /// the top, with a thread for each part that they have. `signal` becomes readable when the
-    /// server is to end.
+    /// Opens a server of these volumes, the first of which is the default one. `tiers` are the
+    /// tiers of the cache from the top; the server gets a thread for each of their parts. `signal`
+    /// becomes readable when the server is to end.
     ///
     /// # Errors
-    /// When a volume's name is unusable, a device cannot be opened, or the system is out of
-    /// something.
+    /// When a volume's name is unusable, a device cannot be opened, or a system resource is
+    /// exhausted.
     ///
     /// # Panics
-    /// Without a tier, or when they do not have the same number of parts.
+    /// When there is no tier, or the tiers differ in their number of parts.
     pub fn serve(
         self,
         tiers: Vec<Tier>,
@@ -477,15 +480,15 @@ impl Bound {
     }
 }
 
-/// Between looks at the order to end while a device is started.
+/// Interval at which the server looks for the order to end while a local device is started.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A volume that is a local block device now.
+/// A volume that is available as a local block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attached {
-    /// The volume's name.
+    /// Name of the volume.
     pub volume: String,
-    /// The block device.
+    /// Path of the block device.
     pub device: PathBuf,
 }
 

@@ -1,19 +1,20 @@
-//! One client: its received bytes, its pending replies, and the bounds on its requests.
+//! A session: the state of one client's connection, with its received bytes, pending replies, and
+//! the limits on its requests.
 //!
 //! A session receives into its own buffer and hands the bytes to its [`Protocol`], which parses
 //! them. A write's payload that has not arrived with its header is received straight into the
-//! request's buffer. Replies queue up and many of them leave in one gathering send, payloads
-//! straight from the device's buffers (`outbox`). With TLS the bytes pass through a [`Channel`] in
-//! both directions, a bounded part at a time.
+//! request's buffer. Replies are queued, and many of them leave in one gathering send, payloads
+//! straight from the device's buffers ([`Outbox`]). With TLS the bytes pass through a [`Channel`]
+//! in both directions, a bounded part at a time.
 //!
-//! Bounds: the server stops reading from a session with [`MOST_REQUESTS`] in flight, unsent replies
+//! Limits: the server stops reading from a session with [`MOST_REQUESTS`] in flight, unsent replies
 //! included, and from one that waits for the memory all sessions share ([`Budget`]). A session that
 //! is slow to take its replies ([`SLOW_TIME`]) does not even wait in line. A session that holds
 //! memory others wait for, and makes no progress, is [`Overdue`]; so is one whose handshake takes
 //! too long.
 //!
 //! Invariants: at most one receive and one send are under way. A session ends only when neither is
-//! under way and no request of it is in flight. It returns all that it took from the budget.
+//! under way and no request of it is in flight. It then has returned all memory to the budget.
 
 mod budget;
 mod receiving;
@@ -43,21 +44,20 @@ use receiving::{Filling, Incoming};
 
 pub(crate) use budget::Budget;
 
-/// The action that the session wants from the server next.
+/// The next action that a session requests from the worker.
 #[derive(Debug)]
 pub(crate) enum Want {
-    /// Serve a request. One with a payload comes back by [`Session::begin_payload`] and is served
-    /// when that is complete.
+    /// Serve a request. For one with a payload, call [`Session::begin_payload`] with a buffer; it
+    /// is served once the payload is complete.
     Serve(Request),
-    /// The payload of a write or a comparison is complete: serve it.
+    /// Serve a write or a comparison, whose payload is complete in the buffer.
     ServeWrite(Request, Buffer),
-    /// Receive at least one byte, or if possible all of it, into the slice, and report to
+    /// Receive into the slice: at least one byte, or all of it if `whole` and possible. Then call
     /// [`Session::received`].
     Receive { into: Slice, whole: bool },
-    /// Wait until replies have left, the session's turn at the budget has come, or a calculation is
-    /// done.
+    /// Receive nothing until replies are sent, the budget grants memory, or a calculation is done.
     Pause,
-    /// End: the client sends nothing more.
+    /// End the session: the client sends nothing more.
     End,
 }
 
@@ -70,35 +70,35 @@ pub(crate) struct Common {
     pub(crate) limits: Limits,
 }
 
-/// Received bytes, before they are parsed.
+/// Received bytes that are not parsed yet.
 #[derive(Debug)]
 struct Input {
     buffer: Option<Buffer>,
-    /// The size of the next buffer, in bytes.
+    /// Size of the next receive buffer, in bytes.
     size: usize,
-    /// Bytes received and decrypted, of which the first `used` are parsed.
+    /// Received and decrypted bytes, of which the first `used` are parsed.
     bytes: Vec<u8>,
     used: usize,
     receiving: bool,
-    /// Time of the last byte received.
+    /// Time of the last receive.
     heard: Instant,
 }
 
 /// Payloads of writes and comparisons.
 #[derive(Debug, Default)]
 struct Payloads {
-    /// Requests whose payload is expected or coming.
+    /// Requests whose payload is incomplete.
     incoming: Vec<Incoming>,
-    /// The part of their payload that comes next.
+    /// The part of a payload that the client sends next.
     filling: Option<Filling>,
-    /// A request whose payload is complete.
+    /// A request whose payload is complete and that is to be served next.
     filled: Option<Incoming>,
 }
 
 /// Bytes to be sent.
 #[derive(Debug)]
 struct Output {
-    /// The last plaintext bytes, before TLS.
+    /// The last plaintext bytes, which are sent before TLS begins.
     clear: Vec<u8>,
     outbox: Outbox,
     sending: bool,
@@ -107,31 +107,32 @@ struct Output {
 }
 
 impl Output {
-    /// The client takes its replies slowly.
+    /// Returns whether the send under way takes longer than [`SLOW_TIME`].
     fn is_slow(&self, now: Instant) -> bool {
         self.sending && now >= self.since + SLOW_TIME
     }
 }
 
-/// The end of the session, as far as it has come.
+/// Stages of the session's end.
 #[derive(Debug, Default)]
 struct End {
     /// The client sends nothing more, or the server ignores what it sends.
     ended: bool,
-    /// The TLS close notification has been sent.
+    /// The TLS close notification is queued.
     closed: bool,
-    /// The client can no longer be answered.
+    /// Replies are dropped, because the client cannot receive them any more.
     broken: bool,
     /// Nothing is sent any more.
     silent: bool,
-    /// No further request is received: the connection is handed on once nothing is under way.
+    /// The session is being handed off: it receives no further request, and ends once nothing is
+    /// under way.
     leaving: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) socket: Rc<OwnedFd>,
-    /// The session's key in the budget's line.
+    /// The session's number, by which the budget knows it.
     key: u32,
     common: Common,
     protocol: Box<dyn Protocol>,
@@ -140,19 +141,19 @@ pub(crate) struct Session {
     payloads: Payloads,
     line: Line,
     output: Output,
-    /// Requests handed to the server and not yet replied to.
+    /// Requests handed to the worker and not yet replied to.
     serving: usize,
-    /// Requests refused in the session since the server last asked.
+    /// Requests that the protocol refused since the last [`Session::take_refused`].
     refused: u64,
     begun: Instant,
-    /// The last calculation that was taken.
+    /// The calculation that [`Session::take_calculation`] returned last.
     calculating: Option<Calculation>,
     end: End,
 }
 
 impl Session {
-    /// Makes the session of a client that has just connected. `key` is its key in the budget's
-    /// line, and `factory` begins its protocol.
+    /// Creates the session of a client that has just connected. `key` is the session's number in
+    /// the budget, and `factory` creates its protocol state.
     pub(crate) fn new(
         key: u32,
         socket: OwnedFd,
@@ -168,7 +169,7 @@ impl Session {
         Self::of(key, socket, protocol, outbox, common, now)
     }
 
-    /// A session with this protocol, which has put something into the outbox.
+    /// Creates a session from a protocol state and an outbox.
     fn of(
         key: u32,
         socket: OwnedFd,
@@ -202,7 +203,10 @@ impl Session {
         }
     }
 
-    /// Returns the next action; `None` while it waits for a receive.
+    /// Returns the next action; `None` while a receive is under way and nothing else is to be done.
+    ///
+    /// # Errors
+    /// When the client violated the protocol or TLS.
     pub(crate) fn next(&mut self, now: Instant) -> Result<Option<Want>, SessionError> {
         loop {
             if let Some(write) = self.payloads.filled.take() {
@@ -280,7 +284,8 @@ impl Session {
         }
     }
 
-    /// The client has broken the protocol. Ends the session if the client is told so.
+    /// Converts a protocol violation into the session's error. If the client is sent the reason
+    /// first, the session ends after that.
     fn dismissed(&mut self, error: Broken) -> SessionError {
         if !self.protocol.has_last_words() {
             return SessionError::Protocol(error);
@@ -289,7 +294,7 @@ impl Session {
         SessionError::Told(error)
     }
 
-    /// The client is to be listened to no more until replies have left.
+    /// Returns whether the server stops reading from the client until replies are sent.
     fn is_crowded(&self) -> bool {
         self.serving + self.output.outbox.len() >= MOST_REQUESTS
             || self.output.outbox.answers.len() >= MOST_ANSWER_BYTES
@@ -316,7 +321,7 @@ impl Session {
         self.common.budget.give_back(self.key, bytes);
     }
 
-    /// Takes over the server's new list of exports. A session whose export is gone ends; one whose
+    /// Adopts the server's new list of exports. A session whose export is gone ends; one whose
     /// export has another size serves up to that.
     pub(crate) fn exports_changed(&mut self, exports: &Arc<Exports>) {
         if !self.protocol.exports_changed(exports, &mut self.output.outbox) {
@@ -324,7 +329,7 @@ impl Session {
         }
     }
 
-    /// Returns a calculation that the session waits for, once.
+    /// Returns the calculation that the session waits for, only once.
     pub(crate) fn take_calculation(&mut self) -> Option<Calculation> {
         let wanted = self.protocol.calculation().filter(|it| !it.is_done())?;
         if self.calculating.as_ref().is_some_and(|taken| taken.is_same(wanted)) {
@@ -339,7 +344,8 @@ impl Session {
         std::mem::take(&mut self.refused)
     }
 
-    /// Takes no further requests; complete ones are still answered.
+    /// Stops taking requests. Complete ones are still answered, and incomplete ones return their
+    /// memory.
     pub(crate) fn end(&mut self) {
         self.end.ended = true;
         self.payloads.filling = None;
@@ -355,7 +361,7 @@ impl Session {
         }
     }
 
-    /// Stops sending anything to the client.
+    /// Drops all replies and stops sending anything to the client.
     pub(crate) fn break_off(&mut self) {
         self.drop_replies();
         self.end.silent = true;
@@ -369,7 +375,7 @@ impl Session {
         self.give_back(bytes);
     }
 
-    /// Returns the action with which the client is late, if any. The caller then calls
+    /// Returns the reason why the client is late, if it is. The caller then calls
     /// [`Session::break_off`].
     pub(crate) fn overdue(&self, now: Instant) -> Option<Overdue> {
         if self.is_in_handshake() {
@@ -389,19 +395,19 @@ impl Session {
         (late && self.common.budget.is_in_the_way(self.key)).then_some(Overdue::Stalled)
     }
 
-    /// The client has not chosen an export yet.
+    /// Returns whether the client has not finished the handshake.
     pub(crate) fn is_in_handshake(&self) -> bool {
         !self.protocol.is_established() && !self.end.silent
     }
 
-    /// The client can be late while no other waits for its memory.
+    /// Returns whether the client can become late even if no other client waits for its memory.
     pub(crate) fn is_watched(&self) -> bool {
         let is_bound =
             || self.protocol.longest_silence().is_some() || self.protocol.has_parent().is_some();
         self.is_in_handshake() || !self.end.ended && is_bound()
     }
 
-    /// No request is in flight, no reply is pending and no send is under way.
+    /// Returns whether no request is in flight, no reply is pending and no send is under way.
     pub(crate) fn is_quiet(&self) -> bool {
         let to_say =
             self.channel.as_ref().is_some_and(|channel| channel.wants_send() && !self.end.silent);
@@ -412,17 +418,18 @@ impl Session {
             && !to_say
     }
 
-    /// The session only waits for a receive with no purpose: the caller shuts the socket down.
+    /// Returns whether the session is finished but for a pointless receive under way. The caller
+    /// then shuts the socket down.
     pub(crate) fn is_done_listening(&self) -> bool {
         self.end.ended && self.input.receiving && self.is_quiet()
     }
 
-    /// All replies have been sent and nothing is under way.
+    /// Returns whether the session is finished: all replies are sent, and nothing is under way.
     pub(crate) fn is_over(&self) -> bool {
         self.end.ended && !self.input.receiving && self.is_quiet()
     }
 
-    /// Takes out the request whose memory is there.
+    /// Returns the request at the head of the line if its memory is granted, and advances the line.
     fn take_request(&mut self, now: Instant) -> Option<Want> {
         let Some(Turn::Come(request)) = self.line.turn else { return None };
         let next = self.line.behind.pop_front();
@@ -431,16 +438,16 @@ impl Session {
         Some(Want::Serve(request))
     }
 
-    /// The request passes those that wait for memory. A write does whose payload is in front of the
-    /// payload of earlier writes, because only that may free the memory. So does a request that
-    /// needs none, because nothing else bounds how many wait.
+    /// Returns whether a request overtakes those that wait for memory. A write does if its payload
+    /// precedes the payload of earlier writes, because only its completion may free memory. So does
+    /// a request that needs no memory, because nothing else limits how many of those wait.
     fn goes_first(&self, request: &Request) -> bool {
         let is_write = matches!(request.kind, Kind::Write { .. });
         request.payload_follows && !self.payloads.incoming.is_empty()
             || self.line.turn.is_some() && !is_write && bytes_of(request) == 0
     }
 
-    /// Takes the memory of a request, or has it wait.
+    /// Takes the memory of a request from the budget, or puts the request in line for it.
     fn take_turn(&self, request: Request, now: Instant) -> Turn {
         match self.common.budget.take_own(self.key, bytes_of(&request)) {
             true => Turn::Come(request),
@@ -449,13 +456,13 @@ impl Session {
         }
     }
 
-    /// Asks the budget for the memory of a request.
+    /// Asks the budget for memory beyond the client's own for a request.
     fn line_up(&self, request: Request) -> Turn {
         let at_once = self.common.budget.take(self.key, bytes_of(&request));
         if at_once { Turn::Come(request) } else { Turn::Waiting(request) }
     }
 
-    /// Removes a client from the line if it takes its replies slowly.
+    /// Removes the client from the budget's line if it takes its replies slowly.
     pub(crate) fn leave_the_line_if_slow(&mut self, now: Instant) {
         if let Some(Turn::Waiting(request)) = self.line.turn
             && self.output.is_slow(now)
@@ -465,7 +472,7 @@ impl Session {
         }
     }
 
-    /// The session's turn at the budget has come.
+    /// Records that the budget has granted the memory that the session waits for.
     pub(crate) fn turn_has_come(&mut self) {
         let Some(Turn::Waiting(request)) = self.line.turn else {
             unreachable!("only who waits has a turn")
@@ -473,7 +480,7 @@ impl Session {
         self.line.turn = Some(Turn::Come(request));
     }
 
-    /// Returns the next send, if bytes are pending and no send is under way.
+    /// Returns the next bytes to send, if there are any and no send is under way.
     pub(crate) fn next_send(&mut self, now: Instant) -> Option<Vec<Slice>> {
         if self.output.sending || self.end.silent {
             return None;
@@ -492,7 +499,7 @@ impl Session {
         Some(slices)
     }
 
-    /// Returns the next send, encrypted.
+    /// Returns the next bytes to send over TLS, encrypted.
     fn encrypt(&mut self) -> Option<Vec<Slice>> {
         let channel = self.channel.as_mut()?;
         if !self.output.outbox.is_empty() {
@@ -513,12 +520,13 @@ impl Session {
         Some(vec![slice_of(&encrypted, &self.common.pool)])
     }
 
-    /// Keeps an empty list for the next send.
+    /// Takes back an empty list, to reuse its memory for the next send.
     pub(crate) fn keep(&mut self, list: Vec<Slice>) {
         self.output.outbox.keep(list);
     }
 
-    /// The send under way has ended.
+    /// Handles the end of the send under way: returns the replies' memory, and lines up a request
+    /// that was set aside.
     pub(crate) fn sent(&mut self, now: Instant) {
         self.output.sending = false;
         self.output.since = now; // the next send may begin at once
@@ -534,12 +542,13 @@ impl Session {
         self.protocol.volume()
     }
 
-    /// Counts the client by its protocol, and by the volumes it uses.
+    /// Adds the client to the counts by protocol and by volume.
     pub(crate) fn count(&self, snapshot: &mut Snapshot) {
         snapshot.connected(self.protocol.name(), self.protocol.volumes_in_use());
     }
 
-    /// Returns whether the client has chosen the volume, or waits with a request to it.
+    /// Returns whether the client has chosen the volume, or has a waiting or incomplete request to
+    /// it.
     pub(crate) fn uses(&self, volume: VolumeId) -> bool {
         let turn = self.line.turn.iter().map(|turn| match turn {
             Turn::Waiting(request) | Turn::SetAside(request) | Turn::Come(request) => request,
@@ -550,26 +559,27 @@ impl Session {
         self.volume() == Some(volume) || waiting.any(|request| request.volume == volume)
     }
 
-    /// Has the session leave, so that its connection can be handed on. Returns whether it can.
+    /// Begins to hand the connection off to the next server. Returns whether that is possible:
+    /// encrypted connections and those in the handshake cannot be handed off.
     pub(crate) fn leave(&mut self) -> bool {
         self.end.leaving = self.channel.is_none() && !self.is_in_handshake() && !self.end.ended;
         self.end.leaving
     }
 
-    /// Returns whether the session leaves.
+    /// Returns whether the connection is being handed off.
     pub(crate) fn is_leaving(&self) -> bool {
         self.end.leaving && !self.end.ended
     }
 
-    /// The receive under way was cancelled before anything came.
+    /// Records that the receive under way was cancelled before any byte arrived.
     pub(crate) fn receive_cancelled(&mut self) {
         self.input.receiving = false;
     }
 }
 
-/// Returns the memory a request takes of the budget: its buffer, in whole sectors. A comparison has
-/// two. A block status takes a byte for each sector of its range. That is free again before the
-/// reply is made, which fits a sector.
+/// Returns the bytes that a request takes from the budget: its buffer in whole sectors. A
+/// comparison has two buffers. A block status takes a byte for each sector of its range; those are
+/// free again before the reply is made, which fits into one sector.
 fn bytes_of(request: &Request) -> usize {
     let sectors = |most: u64| {
         let end = request.offset + u64::from(request.length).min(most);
@@ -588,40 +598,41 @@ fn bytes_of(request: &Request) -> usize {
 #[cfg(test)]
 mod tests;
 
-/// A request on its way to the server.
+/// The state of the first request that waits for memory.
 #[derive(Debug, Clone, Copy)]
 enum Turn {
-    /// In line at the budget.
+    /// The request is in the budget's line.
     Waiting(Request),
-    /// Not in line, until the client has taken the send under way.
+    /// The request is not in line until the slow client has taken the send under way.
     SetAside(Request),
     Come(Request),
 }
 
-/// Requests that wait for their turn at the budget.
+/// A session's requests that wait for memory.
 #[derive(Debug, Default)]
 struct Line {
     turn: Option<Turn>,
-    /// Requests behind the one in `turn`.
+    /// Requests that wait behind the one in `turn`.
     behind: VecDeque<Request>,
 }
 
 /// An error that ends a session.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
-    /// The client broke the protocol.
+    /// The client violated the protocol.
     #[error(transparent)]
     Protocol(#[from] Broken),
-    /// The client broke the protocol, and its last reply says so.
+    /// The client violated the protocol, and gets a last reply with the reason.
     #[error(transparent)]
     Told(Broken),
-    /// The client broke TLS, or its certificate is not valid.
+    /// The client violated TLS, or its certificate is not valid.
     #[error("TLS failed: {0}")]
     Tls(std::io::Error),
 }
 
 impl SessionError {
-    /// Returns whether the client has broken nothing, but cannot be trusted.
+    /// Returns whether the client was refused for its identity, and not for a violation of the
+    /// protocol.
     pub(crate) fn is_distrust(&self) -> bool {
         match self {
             Self::Protocol(error) | Self::Told(error) => error.is::<NotWelcome>(),
@@ -630,7 +641,7 @@ impl SessionError {
     }
 }
 
-/// The action with which a client is late.
+/// The reason why a client is late and is disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Overdue {
     #[error("no export chosen in time")]
@@ -639,23 +650,25 @@ pub(crate) enum Overdue {
     Orphaned,
     #[error("it has sent nothing for longer than it promised")]
     Silent,
-    /// The client takes no replies, or sends no more of a write.
+    /// The client neither reads its replies nor sends the rest of a write, while others wait for
+    /// its memory.
     #[error("it neither takes nor gives, and others wait for the memory")]
     Stalled,
 }
 
-/// A connection between two sessions.
+/// A connection that is handed off from one server of this process to the next.
 ///
-/// A session that leaves receives no further request. It answers what has arrived, and is taken
-/// apart when nothing is under way. The next server makes a session of the connection, which goes
-/// on where the first one stopped. An encrypted connection ends like that of any other server.
+/// The session of the first server receives no further requests. It answers those that have
+/// arrived, and is taken apart when nothing is under way. The next server creates a session from
+/// the connection, which goes on where the first one stopped. Encrypted connections are not handed
+/// off but closed.
 #[derive(Debug)]
 pub(crate) struct Passed {
     socket: OwnedFd,
     protocol: Box<dyn Protocol>,
 }
 
-/// The connections that a server leaves to the next one of this process.
+/// The connections that a server hands off to the next server of this process.
 #[derive(Debug, Clone, Default)]
 pub struct HandOff(Arc<Mutex<Vec<Passed>>>);
 
@@ -664,14 +677,14 @@ impl HandOff {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(passed);
     }
 
-    /// Takes all of them.
+    /// Removes and returns all connections.
     pub(crate) fn take(&self) -> Vec<Passed> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
 impl Passed {
-    /// Returns whether the session leaves and nothing of it is under way.
+    /// Returns whether a session is being handed off and has nothing under way.
     pub(crate) fn can_be_of(session: &Session) -> bool {
         session.is_leaving()
             && !session.input.receiving
@@ -680,7 +693,7 @@ impl Passed {
             && session.input.used == session.input.bytes.len()
     }
 
-    /// Takes a session apart; `None` when the system is out of descriptors.
+    /// Converts a session into a connection to hand off; `None` when no file descriptor is left.
     pub(crate) fn of(session: Session) -> Option<Self> {
         debug_assert!(Self::can_be_of(&session));
         // The cancellation of a receive may still hold the socket.
@@ -688,7 +701,7 @@ impl Passed {
         Some(Self { socket, protocol: session.protocol })
     }
 
-    /// Makes a session of the connection. Its client is told of these exports.
+    /// Creates a session from the connection, and tells its client of the server's exports.
     pub(crate) fn adopted(
         self,
         key: u32,

@@ -1,4 +1,4 @@
-//! A server that is to be bound, and the errors that end it.
+//! The configuration of a server before it is bound, and the errors that end a server.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -23,88 +23,89 @@ use crate::socket_file::SocketError;
 use crate::tier::open::CacheDevices;
 use crate::tls::TlsConfig;
 
-/// A server as its validated settings describe it, with certificates, token and devices read.
+/// The configuration of a server, from its validated settings, with certificates and token loaded.
 #[derive(Debug, Clone)]
 pub struct ServerSetup {
     /// The addresses to listen on.
     pub listen: Vec<ListenAddress>,
-    /// The NVMe subsystem.
+    /// Configuration of the NVMe subsystem.
     pub nvme: NvmeSetup,
-    /// The admin interface.
+    /// Configuration of the admin interface.
     pub admin: AdminSetup,
-    /// Allow addresses that other machines can reach.
+    /// Allows unprotected addresses that other machines can reach.
     pub insecure: bool,
-    /// Certificates, when connections may or must be encrypted.
+    /// TLS certificates; `None` if connections are never encrypted.
     pub tls: Option<TlsConfig>,
-    /// The bounds on clients' resources.
+    /// Limits on clients' resources.
     pub limits: Limits,
     /// Approximate age at which dirty data is written to the backing device.
     pub flush_interval: Duration,
-    /// The tier in memory above the cache, if there is one. The cache was made for it: see
+    /// The memory tier above the cache, if there is one. The cache must be made for it: see
     /// [`MemoryTier::config`].
     pub memory: Option<MemoryTier>,
-    /// The largest share of the cache device's hits that may be read from the backing devices
-    /// instead, as far as that pays; `None` for none.
+    /// Most load shedding: the largest share of the cache device's hits that may be read from the
+    /// backing devices instead, if that is faster. `None` disables shedding.
     pub shed_most: Option<f64>,
     /// The measured service times of list operations on this machine, for the advice in the status;
     /// `None` uses the paper's times.
     pub service: Option<Arc<Service>>,
-    /// The state directory of persistent tiers that are added while the server runs.
+    /// State directory for persistent tiers that are added while the server runs.
     pub state: Option<StateDir>,
-    /// The opener of the devices of such tiers.
+    /// Opens the devices of tiers that are added while the server runs.
     pub devices: Arc<dyn CacheDevices>,
-    /// Checks that the program of its file takes the server's settings, before it replaces this
-    /// one.
+    /// Checks, before an upgrade, that the new program accepts the server's settings.
     pub check_program: fn() -> Result<(), String>,
-    /// The turn of a server that is one of a pair.
+    /// Right to serve, for a server that is one of a failover pair.
     pub turn: Option<Arc<Turn>>,
     /// Returns the number of log lines dropped so far, for the metrics.
     pub log_lines_dropped: fn() -> u64,
 }
 
-/// The NVMe subsystem as its settings describe it.
+/// Configuration of the NVMe subsystem.
 #[derive(Debug, Clone, Default)]
 pub struct NvmeSetup {
-    /// Its name; `None` for one made from the machine and its addresses.
+    /// NVMe qualified name of the subsystem; `None` derives one from the machine and its addresses.
     pub nqn: Option<String>,
     /// The hosts that may connect.
     pub access: NvmeAccess,
-    /// The ways by which hosts reach the volumes. The server names its own addresses, and takes
-    /// over the access to volumes that is set here before it begins.
+    /// Paths by which hosts reach the volumes. The server registers its own addresses here, and
+    /// keeps the access to volumes that is set before it starts.
     pub paths: Arc<Paths>,
-    /// The connections that an earlier server of this process has handed on. The server adopts
-    /// them when it begins.
+    /// Connections that an earlier server of this process has handed off. The server adopts them
+    /// when it starts.
     pub hand_off: HandOff,
-    /// The server hands its connections on when it ends.
+    /// The server hands its connections off when it ends.
     pub hands_off: bool,
 }
 
-/// The admin interface as its settings describe it, with the token read.
+/// Configuration of the admin interface, with the token loaded.
 #[derive(Debug, Clone, Default)]
 pub struct AdminSetup {
-    /// The addresses it listens on.
+    /// Addresses to listen on.
     pub listen: Vec<AdminAddress>,
-    /// The default socket, where it is not asked for: the server goes without if it cannot listen
-    /// there.
+    /// Default socket to listen on in addition, if possible. The server goes without if it cannot
+    /// listen there.
     pub beside: Option<AdminAddress>,
-    /// The group that may use its Unix sockets, beside the server's user.
+    /// Group that may use the interface's Unix sockets, in addition to the server's user.
     pub group: Option<u32>,
-    /// The token with which a client may change something over TCP, too.
+    /// Token that allows a client over TCP to change the server.
     pub token: Option<Token>,
-    /// Host names by which clients may call it over TCP, besides its own, `localhost` and
+    /// Host names that clients over TCP may use in addition to the machine's own, `localhost` and
     /// addresses.
     pub hosts: Vec<String>,
-    /// The key of the live page, where browsers may change something on it.
+    /// Key of the live page, if browsers may change the server on it.
     pub page: Option<PageKey>,
-    /// The folders in which devices named by clients must be.
+    /// Folders that must contain the devices which clients name; `None` applies `own_folders` to
+    /// some clients only.
     pub paths: Option<Vec<PathBuf>>,
-    /// The folders that apply without `paths` to clients that may not be the server's user: over
+    /// Folders that apply, if `paths` is `None`, to clients that may not be the server's user: over
     /// TCP, and of the group.
     pub own_folders: Vec<PathBuf>,
 }
 
 impl AdminSetup {
-    /// Makes it of validated settings, and reads the token. `devices` are those it serves.
+    /// Creates the configuration from validated settings, and reads the token. `devices` are those
+    /// that the server serves.
     ///
     /// # Errors
     /// When there is no default address, or no token in its file.
@@ -138,20 +139,20 @@ impl AdminSetup {
         })
     }
 
-    /// Returns the limit for clients that are not known to be the server's user.
+    /// Returns the path restriction for clients that are not known to be the server's user.
     pub(crate) fn limited(&self) -> AllowedPaths {
         AllowedPaths::Within(self.paths.as_ref().unwrap_or(&self.own_folders).as_slice().into())
     }
 }
 
-/// Draws the key of the live page, if that may change something.
+/// Returns a random key for the live page if `write` allows changes there.
 fn page_key(write: bool) -> Result<Option<PageKey>, String> {
     let key = write.then(PageKey::draw).transpose();
     key.map_err(|error| format!("no random numbers: {error}"))
 }
 
-/// Returns the folders of the files that are served. Those of disks are left out: all disks are in
-/// one.
+/// Returns the folders of the files among these devices. Disks are left out, because all of them
+/// are in `/dev`.
 fn folders_of<'a>(devices: impl Iterator<Item = &'a Spec>) -> Vec<PathBuf> {
     let is_file = |path: &&PathBuf| {
         !path.starts_with("/dev") && path.metadata().map_or(true, |there| there.is_file())
@@ -170,68 +171,68 @@ fn folders_of<'a>(devices: impl Iterator<Item = &'a Spec>) -> Vec<PathBuf> {
 /// An error that keeps a server from starting, running, or ending well.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// An address cannot be listened on.
+    /// The server cannot listen on an address.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The server cannot stand by.
+    /// The server cannot run as a standby.
     #[error("cannot stand by: {0}")]
     Standby(std::io::Error),
-    /// An image cannot be looked at.
+    /// A standby cannot open an image.
     #[error(transparent)]
     StandbyImage(#[from] StandbyError),
-    /// The subsystem's name cannot be used.
+    /// The name of the NVMe subsystem is invalid.
     #[error(transparent)]
     Nqn(#[from] NqnError),
-    /// The admin address cannot be listened on.
+    /// The server cannot listen on an admin address.
     #[error("cannot listen on admin address {address}: {source}; give another with --admin")]
     Admin {
-        /// The address.
+        /// The admin address.
         address: String,
         /// The system's error.
         source: std::io::Error,
     },
-    /// The admin socket cannot be listened on.
+    /// The server cannot listen on an admin Unix socket.
     #[error("cannot listen on admin address {address}: {source}")]
     AdminSocket {
-        /// The address.
+        /// The admin address.
         address: String,
-        /// The reason.
+        /// The problem with the socket.
         source: SocketError,
     },
-    /// Other machines could read the server's traffic, and the token in it.
+    /// Other machines could read the admin traffic, including the token.
     #[error(
         "admin address {address} can be reached from other machines without encryption; give one \
          on 127.0.0.1, --tls require, or --insecure if the network is trusted"
     )]
     AdminExposed {
-        /// The address.
+        /// The admin address.
         address: String,
     },
-    /// The volume cannot be offered.
+    /// A volume cannot be offered to clients.
     #[error(transparent)]
     Export(#[from] ExportsError),
     /// A device cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// A volume cannot be a local block device.
+    /// A volume cannot be made a local block device.
     #[error("{0}")]
     Attach(String),
-    /// There is no ring for a thread.
+    /// A thread's ring (io_uring) cannot be created.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// There is no memory for requests under way.
+    /// Memory for requests under way cannot be reserved.
     #[error(
         "cannot reserve {} of memory for requests: {source}; raise the limit on address space \
          (ulimit -v, LimitAS=) or serve with fewer threads",
         format_size(*bytes as u64)
     )]
     Memory {
-        /// The bytes asked for.
+        /// The number of bytes to reserve.
         bytes: usize,
         /// The system's error.
         source: std::io::Error,
     },
-    /// Threads could not wake each other.
+    /// Wake-ups between threads cannot be set up.
     #[error("cannot set up how threads wake each other: {0}")]
     Wake(std::io::Error),
     /// A thread cannot be started.
@@ -240,7 +241,7 @@ pub enum ServeError {
     /// Waiting for I/O failed.
     #[error("waiting for I/O failed: {0}")]
     Wait(std::io::Error),
-    /// A worker thread has panicked, and the panic has been reported.
+    /// A worker thread has panicked; the panic message is in the log.
     #[error(
         "thread {0} has panicked; what it served is lost to clients until the server is started \
          again"
@@ -249,32 +250,32 @@ pub enum ServeError {
     /// A worker thread does not end.
     #[error("thread {0} hangs, and what it has under way is not finished; it is as after a crash")]
     Hangs(usize),
-    /// The control thread has panicked, and the panic has been reported.
+    /// The control thread has panicked; the panic message is in the log.
     #[error("the control thread has panicked; start the server again")]
     ControlPanicked,
     /// A superblock could not record the peer tiers.
     #[error("the superblock of a cache could not be written: {0}")]
     Link(StartError),
-    /// The superblock could not record the clean shutdown; all flushed data is there.
+    /// A superblock could not record the clean shutdown, although all data was flushed.
     #[error("the cache could not be closed: {0}; it is as after a crash")]
     Close(StartError),
-    /// The server ended in good order, but some data is lost.
+    /// The server shut down normally, but some data is lost.
     #[error("the server has ended, but {0}")]
     DataLost(String),
-    /// Dirty data is left at the end.
+    /// The last flush failed and left dirty data behind.
     #[error("the last flush failed ({problem}); {}", left_behind(*dirty_bytes, *held_bytes))]
     LastFlush {
-        /// The reason.
+        /// The reason for the failure.
         problem: String,
-        /// Bytes left in the cache.
+        /// Dirty bytes left in the cache.
         dirty_bytes: u64,
-        /// Bytes that only memory had.
+        /// Bytes that were in memory only.
         held_bytes: u64,
     },
 }
 
 impl ServeError {
-    /// Returns the setting that it is about, if it is about one.
+    /// Returns the name of the setting that caused the error, if one did.
     pub fn setting(&self) -> Option<&'static str> {
         match self {
             Self::Listen(_) => Some("listen"),

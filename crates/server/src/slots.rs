@@ -1,4 +1,4 @@
-//! Things by small numbers that are reused: the sessions of a server.
+//! A map from small numbers, which are reused, to values such as a worker's sessions.
 
 use std::ops::{Index, IndexMut};
 
@@ -19,7 +19,7 @@ impl<T> Slots<T> {
         self.insert_with(|_| value)
     }
 
-    /// Inserts what is made knowing its number.
+    /// Inserts the value that `make` returns for its number. Returns the number.
     pub(crate) fn insert_with(&mut self, make: impl FnOnce(u32) -> T) -> u32 {
         let index = self.free.pop().unwrap_or(self.slots.len() as u32);
         if index as usize == self.slots.len() {
@@ -45,7 +45,7 @@ impl<T> Slots<T> {
         (0..self.slots.len() as u32).filter(|&index| self.contains(index)).collect()
     }
 
-    /// The values, each with its number.
+    /// Returns all values with their numbers.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.slots).filter_map(|(index, slot)| Some((index, slot.as_ref()?)))
     }

@@ -1,10 +1,10 @@
 //! Unix sockets in the file system: creates them with their permissions, and replaces only a stale
 //! one of the same user.
 //!
-//! A socket's file never has more permissions than intended. The socket's permissions are set
-//! before it is bound, which Linux then gives the file, and a group gets its own before any client
-//! can connect. Two servers that begin at once take turns, by a lock on the folder, so that neither
-//! takes the other's fresh socket for a stale one.
+//! A socket's file never has more permissions than intended. The permissions are set on the socket
+//! before it is bound, and Linux copies them to the file. A group gets its own before any client
+//! can connect. A lock on the folder serializes servers that start at the same time, so that
+//! neither takes the other's fresh socket for a stale one.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,73 +20,72 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-/// Connections that wait to be accepted; the system may allow fewer.
+/// Length of the queue of connections to be accepted; the system may allow fewer.
 pub(crate) const BACKLOG: i32 = 1024;
 
-/// Users that may connect, beside the server's.
+/// The users that may connect to a socket, in addition to the server's user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permitted {
-    /// All that the umask does not keep out.
+    /// All users that the umask permits.
     ByUmask,
     /// No other user.
     Nobody,
-    /// This group.
+    /// The members of the group with this number.
     Group(u32),
 }
 
-/// Why a socket cannot be listened on.
+/// The reason why the server cannot listen on a Unix socket.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
-    /// A program answers on it.
+    /// Another program serves the socket.
     #[error("another program serves {}", .0.display())]
     Taken(PathBuf),
-    /// A stale socket of another user.
+    /// The path has a stale socket of another user, which is left alone.
     #[error(
         "{} is a stale socket of another user (uid {owner}), which is left alone; remove it or \
          choose another path",
         path.display()
     )]
     Stale {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// Its owner.
+        /// The user that owns the socket.
         owner: u32,
     },
-    /// Another user's, which may not even be tried.
+    /// The path has a socket of another user, to which connecting is forbidden.
     #[error("{} is a socket of another user (uid {owner}); choose another path", path.display())]
     Foreign {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
-        /// Its owner.
+        /// The user that owns the socket.
         owner: u32,
     },
-    /// Something else has the name.
+    /// The path has a file that is no socket.
     #[error("{} is there already and is no socket; choose another path", .0.display())]
     NoSocket(PathBuf),
-    /// The group may not be given the socket.
+    /// The server's user may not give the socket to the group.
     #[error(
         "{} cannot be given to group {group}: {source}; the server's user must belong to it",
         path.display()
     )]
     Group {
-        /// The socket.
+        /// The path of the socket.
         path: PathBuf,
         /// The group's number.
         group: u32,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
-    /// The folder of the socket is missing.
+    /// The folder for the socket does not exist.
     #[error("No such file or directory: the folder {} does not exist", .0.display())]
     NoFolder(PathBuf),
-    /// The system refuses.
+    /// Another error of the system.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
 impl SocketError {
-    /// Returns whether the address may be free in a moment, when the program that has it is being
-    /// killed.
+    /// Returns whether the address may soon be free, because its owner may just be ending.
     pub(crate) fn is_in_use(&self) -> bool {
         match self {
             Self::Taken(_) => true,
@@ -102,12 +101,12 @@ impl From<Errno> for SocketError {
     }
 }
 
-/// The file of a listening socket, removed when this is dropped unless another has come into its
+/// The file of a listening socket. Dropping this removes the file, unless another one has taken its
 /// place.
 #[derive(Debug)]
 pub(crate) struct SocketFile {
     path: PathBuf,
-    /// Device and inode.
+    /// Device and inode of the file.
     identity: (u64, u64),
 }
 
@@ -129,8 +128,8 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     std::fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
 }
 
-/// Listens on a Unix socket. One in use is waited for a little: its program may just have been
-/// killed.
+/// Listens on a Unix socket. If it is in use, this retries for a moment, because its program may
+/// just have been killed.
 pub(crate) fn listen_on(
     path: &Path,
     permitted: Permitted,
@@ -142,9 +141,9 @@ pub(crate) fn listen_on(
     patiently(attempt, SocketError::is_in_use)
 }
 
-/// Locks the folder, so that no other server looks for a stale socket there or makes its own.
-/// Without the lock, as when another process holds it, only two servers that begin at once could
-/// collide.
+/// Locks a socket's folder, so that no other server looks for a stale socket there or creates its
+/// own. Returns `None` without the lock, as when another process holds it; then only servers that
+/// start at the same time can collide.
 fn turn(path: &Path) -> Option<File> {
     let folder =
         path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -176,8 +175,8 @@ fn attempt(path: &Path, permitted: Permitted) -> Result<(OwnedFd, SocketFile), S
     Ok((socket, file))
 }
 
-/// Binds a socket with its file; no client can connect yet. Unless the umask decides, only its
-/// owner has any permission.
+/// Binds a socket and creates its file; no client can connect yet. Only the owner has any
+/// permission, unless the umask decides.
 fn bound(path: &Path, permitted: Permitted) -> Result<OwnedFd, SocketError> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     if permitted != Permitted::ByUmask {
@@ -187,7 +186,7 @@ fn bound(path: &Path, permitted: Permitted) -> Result<OwnedFd, SocketError> {
     Ok(socket)
 }
 
-/// Removes a socket that a server of this user left behind when it was killed.
+/// Removes a socket that a killed server of this user has left behind.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     let Ok(file) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !file.file_type().is_socket() {
@@ -207,8 +206,10 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
     }
 }
 
-/// Reads a text of at most `most` bytes; one byte more is read of a longer one. An error is the
-/// problem, without the file's name.
+/// Reads a private text file, or the first `most` + 1 bytes of a longer one.
+///
+/// # Errors
+/// The problem without the file's name, for instance that other users can read the file.
 pub(crate) fn read_private(path: &Path, most: u64) -> Result<String, String> {
     let failed = |error: io::Error| error.to_string();
     // A pipe would be waited for.

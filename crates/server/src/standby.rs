@@ -1,5 +1,5 @@
-//! The admin interface of a server that stands by: it reports its state, and takes few commands.
-//! Clients of volumes are disconnected at once, so that they ask the other server.
+//! The admin interface of a standby server, which reports its state and accepts a few commands.
+//! Data clients are disconnected at once, so that they try the other server.
 
 mod away;
 
@@ -23,22 +23,23 @@ use crate::tls::TlsConfig;
 
 pub use away::Away;
 
-/// Most clients at a time; further ones are disconnected.
+/// Most admin clients at a time; further ones are disconnected.
 const MOST_CLIENTS: usize = 32;
 
-/// The sockets that a standby listens to.
+/// The sockets of a standby server, and the settings of its admin interface.
 pub(crate) struct Sockets {
-    /// The addresses of clients of volumes.
+    /// Listening sockets for data clients.
     pub(crate) data: Vec<OwnedFd>,
     pub(crate) admin: Vec<(OwnedFd, Arc<Access>)>,
-    /// Readable when the server is to end.
+    /// A descriptor that becomes readable when the server is to end.
     pub(crate) signal: OwnedFd,
     pub(crate) tls: Option<TlsConfig>,
-    /// The time a client has for its request, and for its reply.
+    /// Time limit for a client to send its request, and again to read the reply.
     pub(crate) patience: Duration,
 }
 
-/// The thread that answers for a server that does not serve yet; it ends when this is dropped.
+/// The thread that answers admin clients of a server that does not serve yet. It ends when this is
+/// dropped.
 #[derive(Debug)]
 pub struct Desk {
     stop: Option<UnixStream>,
@@ -46,10 +47,10 @@ pub struct Desk {
     ended: Receiver<()>,
 }
 
-/// The part that all clients share.
+/// State that the threads of all admin clients share.
 struct Shared {
     turn: Arc<Turn>,
-    /// Tells of the end of the server.
+    /// Sends the order to end the server.
     end: Sender<()>,
     tls: Option<TlsConfig>,
     patience: Duration,
@@ -57,10 +58,10 @@ struct Shared {
 }
 
 impl Desk {
-    /// Begins to answer.
+    /// Starts the thread that answers admin clients.
     ///
     /// # Errors
-    /// When the system lacks a socket or a thread.
+    /// When a socket or a thread cannot be created.
     pub(crate) fn open(sockets: Sockets, turn: &Arc<Turn>) -> io::Result<Self> {
         let (stop, stopped) = UnixStream::pair()?;
         let (end, ended) = channel();
@@ -80,7 +81,8 @@ impl Desk {
         &self.ended
     }
 
-    /// Waits for so long, or until the server is told to end. Returns whether it is.
+    /// Waits for the order to end the server, for at most the time `within`. Returns whether the
+    /// order has come.
     pub fn has_ended(&self, within: Duration) -> bool {
         self.ended.recv_timeout(within) != Err(RecvTimeoutError::Timeout)
     }
@@ -95,7 +97,7 @@ impl Drop for Desk {
     }
 }
 
-/// Answers until `stopped` is closed.
+/// Accepts clients until `stopped` is closed.
 fn serve(sockets: &Sockets, stopped: &UnixStream, shared: &Arc<Shared>) {
     let admin = sockets.admin.iter().map(|(socket, _)| socket.as_fd());
     let all = [stopped.as_fd(), sockets.signal.as_fd()].into_iter().chain(admin);
@@ -129,7 +131,7 @@ fn serve(sockets: &Sockets, stopped: &UnixStream, shared: &Arc<Shared>) {
     }
 }
 
-/// Gives a client a thread of its own, if there are not too many.
+/// Starts a thread that talks to an admin client, unless there are too many clients.
 fn greet(client: OwnedFd, access: &Arc<Access>, shared: &Arc<Shared>) {
     if shared.clients.fetch_add(1, Ordering::Relaxed) >= MOST_CLIENTS {
         shared.clients.fetch_sub(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! NBD as a protocol of sessions: [`Connection`] in terms of the cache.
+//! Adapts the NBD [`Connection`] to [`Protocol`] and to the types of the cache.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,15 +18,15 @@ use super::{
 };
 use crate::tls::TlsConfig;
 
-/// One client's connection.
+/// The state of one NBD connection.
 #[derive(Debug)]
 struct NbdClient {
     connection: Connection,
-    /// The request given out last, whose payload comes next if it is a write.
+    /// Tag of the last request that was returned. If that is a write, its payload comes next.
     last_tag: u64,
 }
 
-/// Begins conversations in NBD.
+/// Creates the protocol state of NBD clients.
 #[derive(Debug)]
 pub(crate) struct Nbd;
 
@@ -161,7 +161,7 @@ impl NbdClient {
     }
 }
 
-/// The inverse of [`NbdClient::of_nbd`].
+/// Converts a request back to NBD, as the inverse of [`NbdClient::of_nbd`].
 fn to_nbd(request: &Request) -> NbdRequest {
     let command = match request.kind {
         Kind::Read => Command::Read,

@@ -1,7 +1,7 @@
-//! NVMe over TCP as a protocol of sessions: [`Connection`] in terms of the cache.
+//! Adapts the [`Connection`] of NVMe over TCP to [`Protocol`] and to the types of the cache.
 //!
-//! All connections of a listener share a [`Subsystem`], which knows the controllers of all hosts,
-//! and the list of namespaces, which is made once for each list of exports.
+//! All connections of a listener share a [`Subsystem`], which manages the controllers of all hosts.
+//! They also share the list of namespaces, which is built once for each list of exports.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,29 +23,29 @@ use super::{
 };
 use crate::tls::TlsConfig;
 
-/// Begins conversations in NVMe over TCP.
+/// Creates the protocol state of NVMe over TCP connections.
 #[derive(Debug)]
 pub(crate) struct NvmeTcp {
     subsystem: Arc<Subsystem>,
     known: Arc<Mutex<Known>>,
 }
 
-/// The namespaces made last, and the exports that they were made from.
+/// A cache of the namespaces for the latest list of exports.
 #[derive(Debug, Default)]
 struct Known {
     exports: Option<Arc<Exports>>,
-    /// Changes of the access to volumes before.
+    /// The value of [`Paths::access_changes`] when the namespaces were built.
     access_changes: u64,
     namespaces: Arc<Namespaces>,
 }
 
-/// One connection of a host.
+/// The state of one NVMe over TCP connection.
 #[derive(Debug)]
 struct NvmeClient {
     connection: Connection,
     known: Arc<Mutex<Known>>,
     paths: Arc<Paths>,
-    /// Answers on their way to the outbox; empty between calls.
+    /// Buffer for answers before they enter the outbox; empty between calls.
     answers: Vec<u8>,
     has_failed: bool,
 }
@@ -56,8 +56,8 @@ impl NvmeTcp {
     }
 }
 
-/// The name of a subsystem that has none of its own: no other machine's, and no other server's on
-/// this one.
+/// Returns a name for a subsystem without a configured one, derived from the machine and the
+/// addresses. It differs between machines, and between servers of one machine.
 pub(crate) fn subsystem_name(addresses: &[String]) -> String {
     let machine = std::fs::read_to_string("/etc/machine-id")
         .or_else(|_| std::fs::read_to_string("/proc/sys/kernel/hostname"))
@@ -85,7 +85,7 @@ impl ProtocolFactory for NvmeTcp {
     }
 }
 
-/// Returns the namespaces of a list of exports, with the access to them.
+/// Returns the namespaces for a list of exports, with the hosts' access to them.
 fn namespaces_of(known: &Mutex<Known>, exports: &Arc<Exports>, paths: &Paths) -> Arc<Namespaces> {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
     let access_changes = paths.access_changes();
@@ -216,7 +216,8 @@ impl Protocol for NvmeClient {
 }
 
 impl NvmeClient {
-    /// The host has broken the protocol, or may not connect.
+    /// Converts a violation into the error that ends the session. A host that is not allowed to
+    /// connect is distinguished from one that broke the protocol.
     fn broken(&mut self, violation: Violation) -> Broken {
         self.has_failed = true;
         match (violation, self.connection.host()) {

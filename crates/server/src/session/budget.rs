@@ -38,15 +38,15 @@ pub(crate) struct Budget {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes each client holds, by client.
+    /// Bytes that each client holds, indexed by client.
     held: Vec<usize>,
     used: usize,
     waiting: BTreeMap<u32, Waiting>,
-    /// The waiting clients, by the free memory that each needs, then by arrival.
+    /// Waiting clients, ordered by the free memory that each needs, then by arrival.
     line: BTreeSet<(usize, u64, u32)>,
-    /// The waiting clients that hold nothing, by arrival.
+    /// Waiting clients that hold nothing, ordered by arrival.
     claims: BTreeSet<(u64, u32)>,
-    /// The client whose request is larger than its share, and the bytes of it not yet given back.
+    /// The client whose request exceeds its share, and the bytes of the excess not yet given back.
     beyond: Option<(u32, usize)>,
     arrivals: u64,
 }
@@ -59,15 +59,15 @@ struct Waiting {
 }
 
 impl Budget {
-    /// Makes a budget of `limit` bytes for up to `clients` clients.
+    /// Creates a budget of `limit` bytes for up to `clients` clients.
     pub(crate) fn new(limit: usize, clients: usize) -> Self {
         let reserve = limit / OWN_PART;
         let own = (reserve / clients.max(1)).max(OWN_BYTES_LEAST);
         Self { own, common: (limit - reserve).max(1), state: RefCell::default() }
     }
 
-    /// Takes `bytes` for a client, or puts it in line for them: [`Budget::next_in_turn`] names it
-    /// when they are taken.
+    /// Takes `bytes` for a client. If they are not free, the client waits in line until
+    /// [`Budget::next_in_turn`] returns it. Returns whether the bytes were taken at once.
     pub(crate) fn take(&self, client: u32, bytes: usize) -> bool {
         if self.take_own(client, bytes) {
             return true;
@@ -90,7 +90,8 @@ impl Budget {
         false
     }
 
-    /// Takes `bytes` for a client if they are its own, and does nothing otherwise.
+    /// Takes `bytes` for a client if they are within its own part, and does nothing otherwise.
+    /// Returns whether they were taken.
     pub(crate) fn take_own(&self, client: u32, bytes: usize) -> bool {
         let mut state = self.state.borrow_mut();
         let is_own = state.held(client) + bytes <= self.own || bytes == 0;
@@ -100,8 +101,8 @@ impl Budget {
         is_own
     }
 
-    /// Takes `bytes` for a client even if they are not there, because more memory comes free only
-    /// after this request.
+    /// Takes `bytes` for a client even if they are not free, because only the end of this request
+    /// frees more memory.
     pub(crate) fn take_at_once(&self, client: u32, bytes: usize) {
         self.grant(&mut self.state.borrow_mut(), client, bytes);
     }
@@ -128,7 +129,8 @@ impl Budget {
         }
     }
 
-    /// Returns the client whose turn has come; its memory is taken.
+    /// Returns the waiting client to be served next, for which the memory is now taken; `None` if
+    /// no client can be.
     pub(crate) fn next_in_turn(&self) -> Option<u32> {
         let mut state = self.state.borrow_mut();
         let client = self.first_due(&state)?;
@@ -136,7 +138,7 @@ impl Budget {
         Some(client)
     }
 
-    /// Takes a client out of the line.
+    /// Removes a client from the line.
     pub(crate) fn leave(&self, client: u32) {
         self.state.borrow_mut().leave(client);
     }
@@ -191,7 +193,7 @@ impl Budget {
         (if root * root < square { root + 1 } else { root }) as usize
     }
 
-    /// Returns the client to be served next, if any can be.
+    /// Returns the waiting client that is served next, if there is enough memory for any.
     fn first_due(&self, state: &State) -> Option<u32> {
         if let Some((client, claim)) = self.claim(state)
             && (claim <= self.free(state) || state.used == 0)
@@ -202,8 +204,8 @@ impl Budget {
         (need <= self.free_beside_claim(state)).then_some(client)
     }
 
-    /// Returns the client that has a claim, and the free bytes it waits for: twice its request, so
-    /// that other clients keep as much again.
+    /// Returns the client that has a claim, and the free bytes that it waits for: twice its
+    /// request, so that other clients keep as much again.
     fn claim(&self, state: &State) -> Option<(u32, usize)> {
         let (_, client) = *state.claims.first().filter(|_| state.beyond.is_none())?;
         Some((client, 2 * self.beyond_own(state.waiting[&client].bytes)))
@@ -219,7 +221,7 @@ impl Budget {
         free - claim.min(free / 4)
     }
 
-    /// Takes a client out of the line and gives it the memory it waited for.
+    /// Removes a client from the line and takes the memory it waited for.
     fn admit(&self, state: &mut State, client: u32) {
         let waiting = state.leave(client).expect("who is admitted has waited");
         if waiting.need > self.free(state) {

@@ -1,5 +1,5 @@
-//! The receiving side of a session: into its own buffer, through TLS, or straight into a request's
-//! buffer.
+//! The receiving side of a session. Bytes go into the session's buffer, through TLS, or straight
+//! into a request's buffer.
 
 use std::time::Instant;
 
@@ -9,20 +9,22 @@ use super::{Input, Payloads, Session, SessionError, Want};
 use crate::limits::{PIECE_BYTES, RECEIVE_BUSY_BYTES, RECEIVE_IDLE_BYTES};
 use crate::protocol::{Protocol, Request};
 
-/// A write whose payload is being received.
+/// A write or comparison whose payload is being received.
 #[derive(Debug)]
 pub(super) struct Incoming {
     pub(super) request: Request,
     pub(super) buffer: Buffer,
     pub(super) into: Slice,
     pub(super) received: usize,
-    /// End of the piece that the client is to send next.
+    /// End of the current piece, in bytes of the payload. Progress is measured in pieces of
+    /// [`PIECE_BYTES`].
     piece_end: usize,
-    /// Time from which the client has been able to send it.
+    /// Time from which the client could have sent the current piece.
     pub(super) since: Option<Instant>,
 }
 
-/// The payload that comes next: its write, by the place in the list, and the missing bytes.
+/// The part of a payload that comes next: the index of its request in `incoming`, and the missing
+/// bytes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Filling {
     write: usize,
@@ -30,7 +32,7 @@ pub(super) struct Filling {
 }
 
 impl Incoming {
-    /// Removes the write with this tag, whose payload is complete and was checked.
+    /// Removes the request with this tag, whose payload is complete and was checked.
     pub(super) fn remove(all: &mut Vec<Self>, tag: u64) -> Self {
         let write = all.iter().position(|incoming| incoming.request.tag == tag);
         let write = all.swap_remove(write.expect("it waits for the check"));
@@ -48,7 +50,7 @@ impl Incoming {
 }
 
 impl Session {
-    /// Receives more bytes. Unencrypted payload goes straight into its request's buffer.
+    /// Returns the next receive. Unencrypted payload goes straight into its request's buffer.
     pub(super) fn receive(&mut self, now: Instant) -> Want {
         self.input.receiving = true;
         for incoming in &mut self.payloads.incoming {
@@ -77,7 +79,11 @@ impl Session {
         Want::Receive { into, whole: false }
     }
 
-    /// Takes in the bytes of the last [`Want::Receive`]; none means that the client hung up.
+    /// Handles the bytes of the last [`Want::Receive`]. No bytes mean that the client has closed
+    /// the connection.
+    ///
+    /// # Errors
+    /// When the client stopped in the middle of a message.
     pub(crate) fn received(&mut self, bytes: usize, now: Instant) -> Result<(), SessionError> {
         self.input.receiving = false;
         self.input.heard = now;
@@ -110,8 +116,10 @@ impl Session {
         Ok(())
     }
 
-    /// Decrypts received bytes once all earlier ones are parsed. Returns whether there are new
-    /// ones.
+    /// Decrypts received bytes once all earlier ones are parsed. Returns whether that gave any.
+    ///
+    /// # Errors
+    /// When the client violated TLS, or stopped in the middle of a message.
     pub(super) fn decrypt(&mut self) -> Result<bool, SessionError> {
         let Some(channel) = &mut self.channel else { return Ok(false) };
         debug_assert_eq!(self.input.used, self.input.bytes.len());
@@ -133,7 +141,7 @@ impl Session {
         }
     }
 
-    /// Expects the payload of a write; `into` is the payload's range of `buffer`.
+    /// Prepares to receive the payload of a write into `into`, a range of `buffer`.
     pub(crate) fn begin_payload(&mut self, request: Request, buffer: Buffer, into: Slice) {
         let is_empty = into.is_empty();
         let write =
@@ -149,7 +157,7 @@ impl Session {
 }
 
 impl Payloads {
-    /// The next bytes are payload of the write with this tag.
+    /// Records that the next `bytes` bytes are payload of the request with this tag.
     pub(super) fn fill(&mut self, tag: u64, bytes: usize) {
         let write = self.incoming.iter().position(|incoming| incoming.request.tag == tag);
         let write = write.expect("payload comes for a write that is ready");
@@ -157,7 +165,7 @@ impl Payloads {
         self.filling = Some(Filling { write, bytes });
     }
 
-    /// Takes payload out of the input. Returns whether there was any.
+    /// Copies payload from the input into its request's buffer. Returns whether there was any.
     pub(super) fn take(
         &mut self,
         input: &mut Input,
@@ -176,7 +184,7 @@ impl Payloads {
         here > 0
     }
 
-    /// So many bytes of the payload that came next are in its buffer.
+    /// Records that this many bytes of the current payload part are in the request's buffer.
     pub(super) fn filled_by(&mut self, bytes: usize, protocol: &mut dyn Protocol, now: Instant) {
         let Some(mut filling) = self.filling else { return };
         let incoming = &mut self.incoming[filling.write];

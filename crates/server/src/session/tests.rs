@@ -1,4 +1,4 @@
-//! Sessions without sockets: bytes in, wants and sends out.
+//! Tests of sessions without sockets: received bytes go in, actions and sends come out.
 
 mod asking;
 
@@ -14,8 +14,8 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// A session after the handshake, with a write of `length` bytes given out and its payload asked
-/// for.
+/// Returns a session after the handshake that receives the payload of a write of `length` bytes,
+/// and the slice that it wants to receive into.
 fn session_receiving(length: u32, pool: &Pool) -> (Session, Slice) {
     let exports = Arc::new(Exports::new(vec![Export::new("disk", 1 << 20)]).unwrap());
     let (socket, _client) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -106,7 +106,8 @@ fn at_the_end_a_complete_write_is_served_and_half_a_one_is_not() {
     assert_eq!((session.serving, session.common.budget.used()), (0, 0));
 }
 
-/// A session with these requests received after the handshake; `exports` is what it was offered.
+/// Returns a session after the handshake that has received these requests and was offered
+/// `exports`.
 fn session_with(requests: &[u8], exports: &[Export], budget: &Rc<Budget>, key: u32) -> Session {
     let pool = Pool::new(1 << 20);
     let exports = Arc::new(Exports::new(exports.to_vec()).unwrap());
@@ -338,11 +339,11 @@ fn who_sends_a_write_byte_by_byte_is_late_all_the_same() {
     assert_eq!(first.overdue(later), Some(Overdue::Stalled));
 }
 
-/// A session and a client with TLS between them, and what the client has to say.
+/// A session and its client, connected by TLS.
 struct Encrypted {
     session: Session,
     client: rustls::ClientConnection,
-    /// Bytes the client has decrypted.
+    /// Plaintext bytes that the client has received.
     heard: Vec<u8>,
 }
 
@@ -377,7 +378,8 @@ impl Encrypted {
         encrypted
     }
 
-    /// Sends the client's pending bytes and `plain`, until neither side has bytes left to send.
+    /// Sends the client's pending bytes and `plain`, and exchanges bytes until neither side has any
+    /// left.
     fn say(&mut self, plain: &[u8]) {
         std::io::Write::write_all(&mut self.client.writer(), plain).unwrap();
         while self.client.wants_write() {
@@ -399,7 +401,8 @@ impl Encrypted {
     }
 }
 
-/// Feeds a session like a server that carries out everything at once. Returns the bytes sent.
+/// Feeds bytes to a session, and answers all requests at once as a server would. Returns the bytes
+/// sent.
 fn give(session: &mut Session, mut bytes: &[u8]) -> Vec<u8> {
     let mut sent = Vec::new();
     loop {

@@ -1,11 +1,10 @@
-//! The paths of NVMe hosts to a server that stands by.
+//! The NVMe interface of a standby server.
 //!
-//! A host of a pair connects to both servers. They have the same subsystem and the same volumes, so
-//! that the host sees one disk with two paths. The standby says that its volumes are inaccessible
-//! there (ANA), and the host uses the other path. When the standby takes over it hands the
-//! connections to the server that it becomes. That server tells the hosts, by an asynchronous
-//! event, that the access has changed. They find the volumes optimized, and go on by the same
-//! connections.
+//! A host connects to both servers of a pair. They have the same subsystem and volumes, so that the
+//! host sees one disk with two paths. The standby reports its volumes as inaccessible (ANA), and
+//! the host uses the other path. When the standby takes over, it hands the connections off to the
+//! server that it becomes. That server notifies the hosts of the changed access by an asynchronous
+//! event. They find the volumes optimized, and go on over the same connections.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -24,10 +23,11 @@ use crate::setup::{AdminSetup, NvmeSetup, ServeError, ServerSetup};
 use crate::tier::Tier;
 use crate::volume::{DeviceSource, Reach, Volume};
 
-/// The time for hosts to take their last replies: clients of the volumes wait for the takeover.
+/// Time limit for hosts to read their last replies. It is short, because clients wait for the
+/// takeover.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// The NVMe addresses of a server that stands by.
+/// The NVMe addresses of a standby server, and its configuration.
 #[derive(Debug, Clone)]
 pub struct Away {
     config: ServerSetup,
@@ -36,10 +36,10 @@ pub struct Away {
 }
 
 impl Away {
-    /// The NVMe addresses of a server; `None` if it has none.
+    /// Copies the NVMe listeners of a server; `None` if it has none.
     ///
     /// # Errors
-    /// When the system is short of something.
+    /// When no file descriptor is left.
     pub fn of(bound: &Bound) -> Result<Option<Self>, ServeError> {
         let nvme = bound.listeners.iter().filter(|it| it.nvme_address().is_some());
         let copy = |it: &Listener| {
@@ -51,18 +51,19 @@ impl Away {
         Ok((!sockets.is_empty()).then_some(Self { config, sockets, subsystem }))
     }
 
-    /// Ends it: hosts will be told that they can use these volumes here.
+    /// Marks these volumes as accessible on this server. Hosts are notified once it serves.
     pub fn end<'a>(&self, volumes: impl Iterator<Item = &'a str>) {
         volumes.for_each(|name| self.config.nvme.paths.set_access(name, AccessState::Optimized));
     }
 
-    /// A server that tells of these volumes, by their names and sizes in bytes, and serves none.
+    /// Opens a server that reports these volumes, given by names and sizes in bytes, as
+    /// inaccessible and serves none.
     ///
     /// # Errors
-    /// When the system is out of something.
+    /// When a system resource is exhausted.
     ///
     /// # Panics
-    /// Without a tier.
+    /// When there is no tier.
     pub fn serve(
         &self,
         tiers: Vec<Tier>,
@@ -93,7 +94,8 @@ impl Away {
     }
 }
 
-/// A volume that the other server has. No host comes as far as to its device.
+/// The backing device of a volume that the other server serves, with its size in bytes. No request
+/// reaches it.
 #[derive(Debug)]
 struct Elsewhere(u64);
 
@@ -111,7 +113,7 @@ impl DeviceSource for Elsewhere {
     }
 }
 
-/// A device that refuses everything.
+/// A device that fails all requests.
 struct Refusing {
     bytes: u64,
     refused: Vec<u64>,

@@ -1,26 +1,26 @@
-//! Budgets under clients that take and never give back, beside others that do.
+//! Tests of budgets with clients that never give memory back, beside others that do.
 
 use floe_testkit::Random;
 
 use super::*;
 use crate::limits::{Limits, MOST_CONNECTIONS};
 
-/// The longest request there is.
+/// Longest request of a client, in bytes.
 const LONGEST: usize = 32 << 20;
 
 fn as_served() -> Budget {
     Budget::new(Limits::default().budget_bytes, MOST_CONNECTIONS)
 }
 
-/// Has a client ask for requests of random sizes, until one has to wait.
+/// Makes a client take memory for requests of random sizes, until one has to wait.
 fn fill(budget: &Budget, client: u32, random: &mut Random) {
     let most = [4 << 10, 128 << 10, 2 << 20, LONGEST][random.below(4)];
     while budget.take(client, 512 + random.below(most)) {}
     while budget.next_in_turn().is_some() {}
 }
 
-/// The part that n clients leave free at least; halved, since one of them may have a request beyond
-/// its share.
+/// Returns the least part of the common memory that `clients` clients leave free. The result is
+/// halved, since one client may have a request beyond its share.
 fn free_after(clients: usize) -> f64 {
     (0..clients).fold(1.0, |free, _| free - free * free / COMMON_SHARE as f64) / 2.0
 }

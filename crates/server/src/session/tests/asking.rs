@@ -1,22 +1,22 @@
-//! Sessions with a protocol whose clients wait to be asked for the payload of a write, as those of
-//! NVMe over TCP do.
+//! Tests of sessions whose clients send the payload of a write only when asked, as in NVMe over
+//! TCP.
 //!
-//! A request is `r`, `w` or, for a comparison, `c`, its tag and the KiB of its range. The server
-//! asks for the payload with `?` and the tag. A part of it is `d`, the tag, its KiB and its bytes.
-//! The payload of a write `i` follows it.
+//! A request is a letter, a tag and the KiB of its range: `r` reads, `w` writes, `c` compares. The
+//! server asks for the payload with `?` and the tag. A part of the payload is `d`, the tag, its KiB
+//! and its bytes. A write `i` is followed by its payload without being asked for it.
 
 use std::net::SocketAddr;
 
 use super::*;
 use crate::protocol::ProtocolName;
 
-/// The longest silence that clients promise.
+/// Longest silence that clients of the test protocol promise.
 const SILENCE: std::time::Duration = std::time::Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 struct Asking {
     payload_bytes: usize,
-    /// The write whose payload follows.
+    /// Tag of the write whose payload follows.
     follows: Option<u64>,
 }
 
@@ -114,14 +114,14 @@ fn session(budget: &Rc<Budget>, begun: Instant) -> Session {
     Session::new(0, socket.into(), &AskingFactory, &list(&[]), &common, begun)
 }
 
-/// Lets the bytes arrive, where the session wants them.
+/// Delivers bytes to the session, into the slices that it wants to receive into.
 fn arrive(session: &mut Session, bytes: &[u8]) {
     let Ok(Some(Want::Receive { into, .. })) = session.next(now()) else { panic!("{session:?}") };
     into.slice(0..bytes.len()).copy_from(bytes);
     session.received(bytes.len(), now()).unwrap();
 }
 
-/// Gives the next request a buffer, if it is a write. Returns its tag.
+/// Takes the session's next request, and gives it a buffer if it has a payload. Returns its tag.
 fn serve(session: &mut Session) -> u8 {
     let Ok(Some(Want::Serve(request))) = session.next(now()) else { panic!("{session:?}") };
     if request.has_payload() {
