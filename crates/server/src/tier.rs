@@ -1,4 +1,5 @@
-//! The tiers of a server's cache: as they are opened, in the control thread, and in each worker.
+//! The tiers of a server's cache: as opened at the start, in the control thread, and in each
+//! worker.
 
 pub(crate) mod open;
 
@@ -13,38 +14,39 @@ use crate::persistent::{Parts, StartError, SuperblockWriter};
 use crate::status::{CacheFacts, OpenedStatus};
 use crate::volume::DeviceSource;
 
-/// A tier of a server's cache, ready to serve.
+/// An open tier of a server's cache, ready to serve.
 #[derive(Debug)]
 pub struct Tier {
-    /// Its device and settings, as they were written.
+    /// Device and settings of the tier, as the user wrote them.
     pub name: String,
-    /// Its parts, one for each thread.
+    /// The tier's cache, split into one part for each thread.
     pub cache: Parts,
-    /// Its cache device.
+    /// The cache device of the tier.
     pub source: Arc<dyn DeviceSource>,
-    /// Bytes it may hold, for the status.
+    /// Capacity of the tier in bytes.
     pub cache_bytes: u64,
 }
 
-/// The name of a tier, whatever comes or goes above it: no two of a server have the same.
+/// Identifies a tier for the lifetime of the server, while its position may change. Keys are never
+/// reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TierKey(pub(crate) u32);
 
-/// A worker's part of a tier, before its device is open there.
+/// A worker's part of a tier, before that worker opens the device.
 #[derive(Debug)]
 pub(crate) struct TierPart {
     pub(crate) key: TierKey,
     pub(crate) cache: BlockCache,
     /// The journal of a persistent tier.
     pub(crate) journal: Option<PartJournal>,
-    /// The byte of the device at which the data of other tiers begins.
+    /// Offset of a volatile tier's data on the device, in bytes.
     pub(crate) data_start: u64,
     pub(crate) exchange: Exchange,
     pub(crate) source: Arc<dyn DeviceSource>,
 }
 
 impl TierPart {
-    /// Opens its device for a thread.
+    /// Opens the tier's device on a worker's ring, and creates the worker's tier.
     pub(crate) fn open(self, ring: &Ring, pool: &Pool) -> Result<floe_block::Tier, OpenError> {
         let Self { cache, journal, data_start, exchange, source, .. } = self;
         let device = source.open(ring, pool)?;
@@ -53,27 +55,27 @@ impl TierPart {
     }
 }
 
-/// The failures of a tier.
+/// Failures of a tier, as the control thread knows them.
 #[derive(Debug, Default)]
 pub(crate) struct Failing {
     /// The cache device has failed and is no longer used.
     pub(crate) degraded: bool,
     /// The journal cannot be written.
     pub(crate) journal_lost: bool,
-    /// Some dirty data could not be written back since.
+    /// Some dirty data could not be written back after the journal was lost.
     pub(crate) stuck: bool,
     /// The cache is retired: nothing in it is valid any more.
     pub(crate) retired: bool,
-    /// The superblock does not say so yet.
+    /// The superblock does not record the failure yet.
     pub(crate) unnoted: bool,
-    /// Workers whose part of it has no dirty data any more.
+    /// Workers that have written back all dirty data of their part.
     pub(crate) emptied: BTreeSet<usize>,
-    /// Workers that refuse requests for data in their part.
+    /// Workers that refuse requests for dirty data in their part.
     pub(crate) refusing: BTreeSet<usize>,
 }
 
 impl Failing {
-    /// The `bypass` of the status.
+    /// Returns the `bypass` state that the status shows.
     pub(crate) fn bypass(&self) -> &'static str {
         match self {
             Self { retired: true, unnoted: true, .. } => "ended-unnoted",
@@ -85,42 +87,41 @@ impl Failing {
     }
 }
 
-/// A tier as the control thread knows it.
+/// The control thread's state of a tier.
 ///
-/// Tiers are counted from the top. A failing device or a lost journal of one does not affect the
-/// others: each goes on as far as it can, and the one above it sees its answers.
+/// Tiers are counted from the top. A failing device or a lost journal of one tier does not affect
+/// the others: each goes on as far as it can, and the tier above sees the errors.
 #[derive(Debug)]
 pub(crate) struct KnownTier {
     pub(crate) key: TierKey,
     pub(crate) name: String,
-    /// The bound on its dirty data, if there is one.
+    /// Limit of dirty data in bytes, if there is one.
     pub(crate) most_dirty_bytes: Option<u64>,
     pub(crate) mode: WriteMode,
-    /// The admission, where not everything comes in.
+    /// Name of the admission policy; `None` if everything is admitted.
     pub(crate) admission: Option<String>,
-    /// The eviction policy.
+    /// Name of the eviction policy.
     pub(crate) evict: String,
     pub(crate) cache_bytes: u64,
-    /// The state in which a persistent tier was found.
+    /// State in which the start found a persistent tier.
     opened: Option<OpenedStatus>,
     /// The tier may hold dirty data.
     may_be_dirty: bool,
-    /// The superblock writer, of a persistent tier.
+    /// Superblock writer of a persistent tier; `None` for a volatile one.
     pub(crate) writer: Option<SuperblockWriter>,
-    /// Its cache device.
     pub(crate) source: Arc<dyn DeviceSource>,
-    /// The byte of the device at which a volatile tier's data begins.
+    /// Offset of a volatile tier's data on the device, in bytes.
     pub(crate) data_start: u64,
     pub(crate) failing: Failing,
-    /// Places already reported as lost.
+    /// Number of lost ranges that were reported.
     pub(crate) lost_places: u32,
 }
 
-/// Splits a tier into the control thread's part and one for each worker, for their ends of its
-/// queues.
+/// Splits a tier into the control thread's state and a part for each worker. `exchanges` are the
+/// workers' ends of the queues between them.
 ///
 /// # Panics
-/// When it does not have a part for each thread.
+/// When the tier does not have one part for each worker.
 pub(crate) fn in_threads(
     tier: Tier,
     key: TierKey,
@@ -157,8 +158,9 @@ pub(crate) fn in_threads(
 }
 
 impl KnownTier {
-    /// Returns the tier's entry for its peers, if it is persistent and `may` hold data that they
-    /// lack, or was ended and its device cannot be told.
+    /// Returns the entry of this tier for the superblocks of its peers; `None` if it needs none. A
+    /// persistent tier needs one if it `may` hold dirty data, or if it was retired and its own
+    /// superblock could not record that.
     pub(crate) fn companion(&self, may: bool) -> Option<Companion> {
         let Failing { unnoted, retired, .. } = self.failing;
         let writer = self.writer.as_ref().filter(|_| may || unnoted && retired)?;
@@ -181,13 +183,13 @@ impl KnownTier {
         }
     }
 
-    /// Records in the superblock how much of its data may be old.
+    /// Records in the tier's superblock how much of its data may be stale.
     pub(crate) fn note(&mut self) -> Result<(), StartError> {
         let Self { writer: Some(writer), failing, .. } = self else { return Ok(()) };
         writer.set_void(failing.degraded, failing.retired)
     }
 
-    /// Fails unless its cache device stores and returns data.
+    /// Tests that the tier's cache device stores and returns data.
     pub(crate) fn try_device(&mut self) -> Result<(), StartError> {
         match &mut self.writer {
             Some(writer) => writer.try_device(),
@@ -196,9 +198,9 @@ impl KnownTier {
     }
 }
 
-/// Records in each persistent tier's superblock which peer tiers may hold dirty data, and that they
-/// are served together. Runs before a tier accepts dirty data and after it has been cleaned. The
-/// tiers are given from the top; those whose device has failed are left out.
+/// Records in each persistent tier's superblock which peer tiers may hold dirty data, and that the
+/// tiers are served together. Runs before a tier accepts dirty data and after it has been cleaned.
+/// `tiers` are given from the top; those with a failed device are left out.
 ///
 /// # Errors
 /// The first failure of a device.
@@ -220,7 +222,8 @@ pub(crate) fn link<'a>(
     writers(&mut tiers, &|at, writer| writer.link(stack, others(&all, at)))
 }
 
-/// Returns the entries of all peers of the tier at this place.
+/// Returns the entries for all peers of the tier at this position, each marked as above or below
+/// it.
 pub(crate) fn others(companions: &[Option<Companion>], at: usize) -> Vec<Companion> {
     let others = companions.iter().enumerate().filter(|(other, _)| *other != at);
     let seen = |(other, companion): (usize, &Option<Companion>)| {

@@ -18,19 +18,20 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer, pem};
 use rustls::server::{ServerConfig, ServerConnection, WebPkiClientVerifier};
 
-/// The files that its folder may have.
+/// Names of the files that a TLS folder may contain.
 pub(crate) const FILES: [&str; 4] =
     ["server-cert.pem", "server-key.pem", "ca-cert.pem", "ca-crl.pem"];
 
-/// The encryption of connections.
+/// The encryption of client connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TlsMode {
-    /// Never.
+    /// Connections are never encrypted.
     #[default]
     Off,
-    /// When the client asks for it; always where clients must show a certificate.
+    /// Connections are encrypted if the client asks for it, and always if clients must show a
+    /// certificate.
     On,
-    /// Always: a client without TLS gets no export.
+    /// Connections are always encrypted: a client without TLS gets no export.
     Require,
 }
 
@@ -57,12 +58,12 @@ impl FromStr for TlsMode {
     }
 }
 
-/// The certificates of a server. Clones share them, also after a reload.
+/// The certificates of a server, which all clones share, also after a reload.
 #[derive(Debug, Clone)]
 pub struct TlsConfig {
     folder: PathBuf,
     verify_peer: bool,
-    /// Used by new connections; each connection keeps the one it began with.
+    /// Configuration for new connections. A connection keeps the one that it began with.
     server: Arc<RwLock<Arc<ServerConfig>>>,
     required: bool,
 }
@@ -70,21 +71,21 @@ pub struct TlsConfig {
 /// An error while loading the TLS files.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or has other content than its name says.
+    /// A file cannot be read, or its content does not match its name.
     #[error("cannot use {} for TLS: {problem}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// The problem found.
+        /// The problem with the file.
         problem: String,
     },
-    /// Certificate and key are valid, but do not fit each other.
+    /// Certificate and key are each valid, but do not belong together.
     #[error(
         "cannot use the server's certificate and key in {} for TLS: {source}",
         folder.display()
     )]
     Pair {
-        /// The folder of the files.
+        /// Folder of the files.
         folder: PathBuf,
         /// The error of rustls.
         source: rustls::Error,
@@ -93,21 +94,21 @@ pub enum TlsError {
 
 impl TlsConfig {
     /// Reads the certificates in `folder`. With `verify_peer` every client must show a certificate
-    /// that `ca-cert.pem` has signed. With `required` or `verify_peer` the server answers only the
-    /// request for TLS in plaintext: a client shows no certificate there.
+    /// that `ca-cert.pem` has signed. With `required` or `verify_peer` the server answers nothing
+    /// in plaintext but the request for TLS, because a client shows its certificate only in TLS.
     ///
     /// # Errors
-    /// When a file is missing, is not PEM, or does not fit the others.
+    /// When a file is missing, is not PEM, or does not match the others.
     pub fn load(folder: &Path, verify_peer: bool, required: bool) -> Result<Self, TlsError> {
         let server = Arc::new(RwLock::new(read(folder, verify_peer)?));
         let required = required || verify_peer;
         Ok(Self { folder: folder.to_owned(), verify_peer, server, required })
     }
 
-    /// Reads the folder again, for connections that begin from now on.
+    /// Reads the certificates again, for new connections.
     ///
     /// # Errors
-    /// See [`TlsConfig::load`]; the old certificates stay in use.
+    /// As [`TlsConfig::load`]; the old certificates stay in use.
     pub fn reload(&self) -> Result<(), TlsError> {
         let server = read(&self.folder, self.verify_peer)?;
         *self.server.write().unwrap_or_else(PoisonError::into_inner) = server;
@@ -124,13 +125,13 @@ impl TlsConfig {
         self.verify_peer
     }
 
-    /// Makes the server's end of a connection, before its first byte.
+    /// Creates the server's end of a new connection.
     pub(crate) fn channel(&self) -> Channel {
         Channel::new(Arc::clone(&self.server.read().unwrap_or_else(PoisonError::into_inner)))
     }
 }
 
-/// Reads the server's configuration from the files in the folder.
+/// Creates the TLS configuration from the files in the folder.
 fn read(folder: &Path, verify_peer: bool) -> Result<Arc<ServerConfig>, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let chain = certificates(&folder.join("server-cert.pem"))?;
@@ -171,7 +172,7 @@ fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     }
 }
 
-/// Reads the revocation list; empty where there is no such file.
+/// Reads the revocation list; empty if there is no such file.
 fn revocations(path: &Path) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsError> {
     if !path.exists() {
         return Ok(Vec::new());
@@ -193,7 +194,7 @@ fn pem_problem(error: &pem::Error, what: &str) -> String {
     }
 }
 
-/// Bytes given to rustls at once: it keeps at most 16 KiB of plaintext unread, and refuses more
+/// Most bytes given to rustls at once. It keeps at most 16 KiB of plaintext, and accepts no more
 /// bytes until that is read.
 const FEED_BYTES: usize = 4 << 10;
 
@@ -207,7 +208,7 @@ const FEED_BYTES: usize = 4 << 10;
 /// handshake messages.
 pub(crate) struct Channel {
     tls: ServerConnection,
-    /// Received and not yet given to rustls.
+    /// Received bytes that rustls has not taken yet.
     encrypted: Vec<u8>,
     fed: usize,
 }
@@ -227,7 +228,7 @@ impl Channel {
         Self { tls, encrypted: Vec::new(), fed: 0 }
     }
 
-    /// Takes in bytes of the socket, once [`Channel::read`] has returned all earlier ones.
+    /// Adds bytes received from the socket, once [`Channel::read`] has returned all earlier ones.
     pub(crate) fn received(&mut self, bytes: usize, copy: impl FnOnce(&mut [u8])) {
         debug_assert_eq!(self.fed, self.encrypted.len(), "all that came before is read");
         self.fed = 0;
@@ -236,12 +237,12 @@ impl Channel {
         copy(&mut self.encrypted);
     }
 
-    /// Appends decrypted bytes to `plain`, one record or a few more at once; nothing when more must
-    /// be received.
+    /// Appends decrypted bytes to `plain`, one record or a few more at a time; none if more must be
+    /// received.
     ///
     /// # Errors
-    /// When the client broke TLS, or closed it: [`io::ErrorKind::UnexpectedEof`]. An alert may wait
-    /// to be sent.
+    /// When the client violated TLS, or closed it: [`io::ErrorKind::UnexpectedEof`]. An alert may
+    /// wait to be sent.
     pub(crate) fn read(&mut self, plain: &mut Vec<u8>) -> io::Result<()> {
         loop {
             let state = self.tls.process_new_packets().map_err(io::Error::other)?;
@@ -266,7 +267,7 @@ impl Channel {
         }
     }
 
-    /// Encrypts.
+    /// Encrypts bytes to be sent.
     pub(crate) fn write(&mut self, plain: &[u8]) {
         self.tls.writer().write_all(plain).expect("rustls has no limit set, and writes to memory");
     }
@@ -276,14 +277,14 @@ impl Channel {
         self.tls.wants_write()
     }
 
-    /// Appends all bytes that wait to be sent.
+    /// Appends all encrypted bytes that wait to be sent.
     pub(crate) fn take(&mut self, encrypted: &mut Vec<u8>) {
         while self.tls.wants_write() {
             self.tls.write_tls(encrypted).expect("memory takes all");
         }
     }
 
-    /// Sends the close notification; nothing is written afterwards.
+    /// Queues the close notification; nothing may be written afterwards.
     pub(crate) fn close(&mut self) {
         self.tls.send_close_notify();
     }

@@ -1,8 +1,9 @@
 //! Volumes as local block devices, by the kernel's ublk driver.
 //!
-//! A `LocalDevice` is a device and its life: made or taken over, started, stopped, deleted. A
-//! `LocalQueue` is the session of one of its hardware queues, which a worker serves: it turns the
-//! kernel's requests into requests of the cache. [`uses()`] finds the users of a block device.
+//! A `LocalDevice` is one block device through its life: created or taken over, started, stopped,
+//! deleted. A `LocalQueue` is the session of one of its hardware queues, which a worker serves: it
+//! turns the kernel's requests into requests of the cache. [`uses()`] finds the users of a block
+//! device.
 
 mod device;
 mod local_queue;
@@ -21,24 +22,23 @@ pub use device::{Found, check_driver, delete, find};
 pub(crate) use device::{Ending, LocalDevice, LocalDevices, LocalVolume};
 pub(crate) use local_queue::{LocalQueue, LocalRequest, QueueOrder};
 
-/// The folders of links and notes.
+/// Gives local block devices stable names: `/dev/floe/NAME` links to the block device of volume
+/// NAME.
 ///
-/// `/dev/floe/NAME` is a link to the block device of volume NAME.
+/// The server creates the link itself, so that the link exists without udev too, and before the
+/// server reports that it is ready. systemd waits for a device of /etc/fstab until udev reports its
+/// links. So before the block device appears, the server also writes a note for the rule in
+/// packaging/65-floe.rules, `/run/floe/ublkb0.udev`, from which udev creates the same link.
 ///
-/// The server makes the link itself, so that it is there without udev too, and before the server
-/// says that it serves. systemd waits for a device of /etc/fstab until udev tells of its links. So
-/// the server also leaves a note for the rule of packaging/65-floe.rules, `/run/floe/ublkb0.udev`,
-/// before the block device appears, and udev makes the same link of it.
-///
-/// Invariants: a device has one name at most. The link of a device that is there is not taken from
-/// it; one whose device is gone belongs to nobody.
+/// Invariants: a device has at most one name. The link to an existing device is never replaced; one
+/// to a deleted device may be.
 #[derive(Debug)]
 pub(crate) struct Names {
     links: PathBuf,
     notes: PathBuf,
 }
 
-/// The reason why a device has no name.
+/// The reason why a device gets no name.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NameError {
     #[error("links are named with letters, digits and +-.:=@_ only")]
@@ -51,16 +51,16 @@ pub(crate) enum NameError {
 }
 
 impl Names {
-    /// The names of this system's devices.
+    /// Returns the folders of this system.
     pub(crate) fn of_system() -> Self {
         Self { links: "/dev/floe".into(), notes: "/run/floe".into() }
     }
 
-    /// Has udev name a device that is about to appear, or that is there. The device keeps no other
-    /// name.
+    /// Writes the note from which udev names a device, which exists or is about to appear. Other
+    /// names of the device are removed.
     ///
     /// # Errors
-    /// When it cannot have the name.
+    /// When the volume's name cannot be a link, or another device has it.
     pub(crate) fn announce(&self, device: u32, volume: &str) -> Result<(), NameError> {
         self.forget_but(device, Some(volume));
         if !is_usable(volume) {
@@ -79,10 +79,10 @@ impl Names {
         written.map_err(|source| NameError::System { path: note, source })
     }
 
-    /// Links to a device that is there, and that was announced.
+    /// Creates the link to an existing device that was announced.
     ///
     /// # Errors
-    /// When the link cannot be made.
+    /// When the link cannot be created.
     pub(crate) fn link(&self, device: u32, volume: &str) -> Result<(), NameError> {
         let link = self.links.join(volume);
         let made = self.folder().and_then(|()| match symlink(target_of(device), &link) {
@@ -95,7 +95,7 @@ impl Names {
         made.map_err(|source| NameError::System { path: link, source })
     }
 
-    /// Removes the name of a device that is gone, and the links of others that are.
+    /// Removes the name of a deleted device, and all links to devices that no longer exist.
     pub(crate) fn forget(&self, device: u32) {
         self.forget_but(device, None);
     }
@@ -114,7 +114,7 @@ impl Names {
         }
     }
 
-    /// Makes the folder of links, which everyone may read.
+    /// Creates the folder of links, readable for everyone.
     fn folder(&self) -> io::Result<()> {
         match DirBuilder::new().mode(0o755).create(&self.links) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -131,12 +131,12 @@ impl Names {
     }
 }
 
-/// The content of a device's link, as udev writes it.
+/// Returns the target of a device's link, in the form that udev writes.
 fn target_of(device: u32) -> PathBuf {
     Path::new("..").join(block_path(device).file_name().unwrap_or_default())
 }
 
-/// Returns whether a link can have the name: udev replaces other characters.
+/// Returns whether a volume's name can be that of a link. udev replaces other characters.
 fn is_usable(volume: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "+-.:=@_".contains(c);
     (1..=255).contains(&volume.len()) && !volume.starts_with('.') && volume.chars().all(is_plain)
@@ -170,7 +170,7 @@ fn entries(folder: &Path) -> Vec<String> {
     listed.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Returns the places where devices of these numbers are mounted.
+/// Returns where devices with these numbers are mounted.
 fn mounts(mountinfo: &str, numbers: &[String]) -> Vec<String> {
     let place = |line: &str| {
         let mut words = line.split(' ').skip(2);
@@ -182,7 +182,7 @@ fn mounts(mountinfo: &str, numbers: &[String]) -> Vec<String> {
     mountinfo.lines().filter_map(place).collect()
 }
 
-/// Returns the devices of these names that are used as swap.
+/// Returns which devices with these names are used as swap.
 fn swaps(table: &str, names: &[String]) -> Vec<String> {
     let used = |line: &str| {
         let name = line.split_whitespace().next()?.strip_prefix("/dev/")?;

@@ -1,4 +1,4 @@
-//! The volumes of a server, on backing devices that each of its threads opens for itself.
+//! The volumes of a server, and their backing devices, which each thread opens for itself.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,53 +7,53 @@ use floe_device::{
     Device, Identity, ImageWitness, MirrorWatch, OpenError, Pool, RbdSource, Ring, Source, Witness,
 };
 
-/// A device that every thread of a server opens for itself; all handles refer to one device.
+/// A device that every thread of a server opens for itself. All handles refer to the same device.
 pub trait DeviceSource: fmt::Debug + Send + Sync {
-    /// Returns its size in bytes at the last [`DeviceSource::refresh`], or at the start.
+    /// Returns the device's size in bytes at the last [`DeviceSource::refresh`], or at the start.
     fn size_bytes(&self) -> u64;
 
-    /// Returns the device's identity, which stays the same at every start of the program.
+    /// Returns the device's identity, which is stable across restarts.
     fn identity(&self) -> Identity {
         Identity::default()
     }
 
-    /// Returns the name by which users know it.
+    /// Returns the name by which users know the device.
     fn name(&self) -> String {
         "the device given".to_owned()
     }
 
-    /// Returns whether another disk may have this name after a boot.
+    /// Returns whether the device's name may belong to another disk after a reboot.
     fn has_kernel_name(&self) -> bool {
         false
     }
 
-    /// Returns the image of Ceph that it is, if it is one.
+    /// Returns the Ceph image behind the device, if there is one.
     fn image(&self) -> Option<&RbdSource> {
         None
     }
 
-    /// Returns whether its medium rotates, as far as that is known.
+    /// Returns whether the device's medium rotates, as far as that is known.
     fn rotates(&self) -> bool {
         false
     }
 
-    /// Reads its size again and returns it.
+    /// Determines the device's size again and returns it, in bytes.
     ///
     /// # Errors
     /// When the size cannot be read, or never changes.
     fn refresh(&self) -> std::io::Result<u64>;
 
-    /// Has a function called when its size may have changed, by any thread and without a wait. Only
-    /// devices that hear of that call it.
+    /// Registers a function that is called when the device's size may have changed. Any thread may
+    /// call it, and it must not block. Devices that cannot notice such changes never call it.
     fn on_change(&self, _notify: Box<dyn Fn() + Send + Sync>) {}
 
-    /// Returns the witness for a mirror above it, if it can be one: an image of Ceph whose lock
-    /// this program has.
+    /// Returns a witness for a mirror, if the device can be one: a Ceph image whose lock this
+    /// program holds.
     fn witness(&self) -> Option<Arc<dyn Witness>> {
         None
     }
 
-    /// Returns the state of its halves, if it is a mirror.
+    /// Returns the state of the halves, if the device is a mirror.
     fn mirror(&self) -> Option<MirrorWatch> {
         None
     }
@@ -61,7 +61,7 @@ pub trait DeviceSource: fmt::Debug + Send + Sync {
     /// Opens a handle for the thread with this ring and pool.
     ///
     /// # Errors
-    /// When it cannot be opened.
+    /// When the device cannot be opened.
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError>;
 }
 
@@ -114,7 +114,7 @@ impl DeviceSource for Source {
     }
 }
 
-/// Returns whether one of these block devices rotates; `+` is between their paths.
+/// Returns whether one of these block devices rotates. Their paths are separated by `+`.
 fn rotates(paths: &str) -> bool {
     let queue = |path: &str| {
         let number = rustix::fs::stat(path).ok()?.st_rdev;
@@ -128,40 +128,40 @@ fn rotates(paths: &str) -> bool {
     paths.split('+').filter_map(queue).any(|text| text.trim() == "1")
 }
 
-/// A volume to offer.
+/// A volume that a server offers.
 #[derive(Debug, Clone)]
 pub struct Volume {
-    /// The name clients ask for.
+    /// Name by which clients choose the volume.
     pub name: String,
     /// A description for users; may be empty.
     pub description: String,
     /// The backing device.
     pub backing: Arc<dyn DeviceSource>,
-    /// Refuse clients' writes.
+    /// Refuses clients' writes.
     pub read_only: bool,
-    /// The ways to reach it.
+    /// The way in which the volume is used.
     pub reach: Reach,
 }
 
-/// The ways to reach a volume.
+/// The ways in which a volume can be used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Reach {
-    /// Clients of the server's addresses.
+    /// Network clients use the volume through the server's addresses.
     #[default]
     Clients,
-    /// A block device of this machine.
+    /// This machine uses the volume as a local block device.
     Local,
-    /// Both.
+    /// Network clients and this machine use the volume.
     Both,
 }
 
 impl Reach {
-    /// Returns whether it is a block device of this machine.
+    /// Returns whether the volume is a local block device of this machine.
     pub fn is_local(self) -> bool {
         self != Self::Clients
     }
 
-    /// Returns whether clients of the server's addresses see it.
+    /// Returns whether network clients see the volume.
     pub fn has_clients(self) -> bool {
         self != Self::Local
     }

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-/// Warnings of a kind that are logged in one [`INTERVAL`]; later ones are only counted.
+/// Number of warnings of a kind that are logged in one [`INTERVAL`]; later ones are only counted.
 pub(crate) const BURST: u64 = 10;
 
 /// Time from the first warning of a kind until the unlogged ones are reported.
 pub(crate) const INTERVAL: Duration = Duration::from_secs(10);
 
-/// The kinds of warnings about clients.
+/// A kind of warning about clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Complaint {
     BrokeProtocol,
@@ -30,7 +30,7 @@ impl Complaint {
         Self::NotAccepted,
     ];
 
-    /// The text of the warning.
+    /// Returns the text of the warning.
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::BrokeProtocol => "client broke the protocol",
@@ -43,7 +43,7 @@ impl Complaint {
     }
 }
 
-/// The recent warnings of one thread.
+/// The recent warnings of one thread, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct Warnings {
     lately: [Option<Lately>; Complaint::ALL.len()],
@@ -90,7 +90,7 @@ impl Warnings {
     }
 }
 
-/// Reports the unlogged warnings at the end, too.
+/// Reports the remaining unlogged warnings when the thread ends.
 impl Drop for Warnings {
     fn drop(&mut self) {
         if let Some(last) = self.lately.iter().flatten().map(|lately| lately.since + INTERVAL).max()

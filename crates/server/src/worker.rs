@@ -1,9 +1,9 @@
-//! One of the threads that serve: its clients, its part of the cache, its devices, and the ring
-//! they all share.
+//! A worker: one of the threads that serve, with its clients, its part of the cache, its devices,
+//! and the one ring for all of them.
 //!
-//! Each turn of the loop takes in what has arrived (bytes, completions, messages of other parts,
-//! commands), lets the cache advance, hands answers to sessions, and sends what they have to say.
-//! Then the thread waits in its one ring, until a completion or a wake-up. State machines decide
+//! Each turn of the loop processes what has arrived (bytes, completions, messages of other parts,
+//! commands) and advances the cache. Then it hands answers to the sessions and sends their replies.
+//! After that the thread waits in its ring until a completion or a wake-up. State machines decide
 //! (`Session`, [`Driver`]); this file and `clients` move their results.
 
 mod calculators;
@@ -38,14 +38,14 @@ use crate::worker::handle::WorkerOutbox;
 use crate::worker::sessions::{ClientToken, Sessions};
 use crate::worker::shedding::{ShedController, Shedding};
 
-/// Submissions a ring takes at a time.
+/// Size of a ring's submission queue.
 pub(crate) const RING_ENTRIES: u32 = 512;
 
-/// The makings of a worker, before it has a thread.
+/// Everything that a worker needs before its thread starts.
 pub(crate) struct Beginning {
     pub(crate) number: usize,
     pub(crate) config: Arc<ServerSetup>,
-    /// The parts of the tiers, from the top.
+    /// The worker's parts of the tiers, from the top.
     pub(crate) tiers: Vec<TierPart>,
     pub(crate) seed: Seed,
     pub(crate) volumes: Vec<Offered>,
@@ -53,34 +53,34 @@ pub(crate) struct Beginning {
     pub(crate) mailbox: Arc<Mailbox<Message>>,
     pub(crate) outbox: WorkerOutbox,
     pub(crate) connections: Arc<AtomicUsize>,
-    /// The shed controller, if anything may be shed.
+    /// The shed controller, if load shedding is configured.
     pub(crate) shed_controller: Option<Arc<ShedController>>,
 }
 
-/// Messages to and from a worker.
+/// A worker's incoming and outgoing messages.
 pub(crate) struct Post {
     pub(crate) mailbox: Arc<Mailbox<Message>>,
     pub(crate) outbox: WorkerOutbox,
     wake_up: Rc<OwnedFd>,
 }
 
-/// The requests of a worker's clients.
+/// State of the requests of a worker's clients.
 #[derive(Default)]
 pub(crate) struct Requests {
     pub(crate) origins: Origins,
-    /// Empty between clients.
+    /// Reads of one client to look for in memory; empty between clients.
     pub(crate) looked_for: LookedFor,
-    /// For the live page's miss-ratio curve.
+    /// Recorder of sampled accesses, for the live page's miss-ratio curve.
     pub(crate) sampler: Sampler,
 }
 
-/// A thread that serves.
+/// State of a worker thread.
 pub(crate) struct Worker {
     pub(crate) config: Arc<ServerSetup>,
     pub(crate) ring: Ring,
     pub(crate) sockets: Sockets,
     pub(crate) driver: Driver,
-    /// Shared by all sessions.
+    /// Resources that all sessions share.
     pub(crate) common: Common,
     pub(crate) sessions: Sessions,
     pub(crate) locals: Locals,
@@ -193,7 +193,7 @@ impl Worker {
         exchange.bell().wait(&self.ring, due, there_is_nothing).map(drop).map_err(ServeError::Wait)
     }
 
-    /// Acts on the end of a socket operation.
+    /// Handles the completion of a socket operation.
     fn take_in(&mut self, completion: SocketCompletion) {
         match ClientToken::decode(completion.token) {
             ClientToken::Receive(index) => self.received(index, completion.result),
@@ -262,7 +262,7 @@ impl Worker {
         snapshot
     }
 
-    /// Does what is due by time, or because something has ended.
+    /// Does the work that is due by time, and replies to commands that have ended.
     fn watch_the_clock(&mut self) {
         self.watches.report(self.post.outbox.worker, &mut self.driver, &self.post.outbox);
         if !self.commands.awaited.is_empty() {
@@ -283,7 +283,7 @@ impl Worker {
         self.sessions.tell_warnings(now);
     }
 
-    /// Returns the time of the next look at the clock; `None` when only I/O can bring news.
+    /// Returns the time at which work is due next; `None` if only I/O can cause any.
     fn next_due(&self) -> Option<Instant> {
         let clean =
             (self.driver.is_unclean() && !self.commands.is_resting()).then_some(self.clean_at);
@@ -297,7 +297,7 @@ impl Worker {
         dues.into_iter().flatten().min()
     }
 
-    /// Carries out a command, or begins to.
+    /// Carries out a command, or begins one whose end is awaited.
     pub(crate) fn begin_command(&mut self, ticket: Ticket, command: WorkerCommand) {
         let until = Some(Instant::now() + self.config.limits.farewell_time);
         let awaited = match command {
@@ -331,7 +331,7 @@ impl Worker {
         self.commands.wait_for(ticket, awaited);
     }
 
-    /// Carries out a command that is done at once.
+    /// Carries out a command that ends at once.
     fn carry_out(&mut self, command: WorkerCommand) -> Result<Done, Problem> {
         match command {
             WorkerCommand::Sample(sampling) => {
@@ -365,8 +365,7 @@ impl Worker {
         Ok(Done::Nothing)
     }
 
-    /// Replies to commands that have come to their end, and breaks off with clients that keep them
-    /// from it.
+    /// Replies to commands that have ended, and disconnects clients that delay others too long.
     pub(crate) fn look_after_commands(&mut self) {
         let now = Instant::now();
         for (ticket, awaited) in std::mem::take(&mut self.commands.awaited) {
@@ -414,7 +413,8 @@ impl Worker {
         }
     }
 
-    /// `Some` when `is_gone` holds for all sessions. Those that take too long are broken off with.
+    /// Returns `Some` when `is_gone` holds for all sessions. At the time `until`, the remaining
+    /// ones are disconnected.
     fn clients_are_gone(
         &mut self,
         now: Instant,
@@ -434,7 +434,7 @@ impl Worker {
         None
     }
 
-    /// Opens the device of a tier to attach.
+    /// Opens the device of a tier that will be attached.
     pub(crate) fn open_tier(&mut self, tier: TierPart) -> Result<(), Problem> {
         let key = tier.key;
         let opened = tier.open(&self.ring, &self.common.pool);
@@ -443,7 +443,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes a step with a tier, or returns the condition for its end.
+    /// Takes a step of attaching or detaching a tier. If the step takes time, returns the condition
+    /// for its end.
     ///
     /// While the I/O gate is shut, the worker begins no work but clients' requests, so that no
     /// operation starts below the gate.
@@ -493,7 +494,7 @@ impl Worker {
         Ok(())
     }
 
-    /// The result of a step, once it has ended.
+    /// Returns the result of a step of attaching or detaching a tier; `None` before it has ended.
     pub(crate) fn tier_step_ended(
         &mut self,
         number: u32,
@@ -522,7 +523,7 @@ impl Worker {
         }
     }
 
-    /// Returns the position of an attached tier, from the top.
+    /// Returns the index of an attached tier, from the top.
     fn place(&self, key: TierKey) -> usize {
         self.watches.position(key).expect("the tier is there")
     }
@@ -533,14 +534,14 @@ impl Worker {
         self.driver.tier_mut(at).expect("workers have all tiers")
     }
 
-    /// Returns the tier below an attached one, from where it may be detached.
+    /// Returns the tier below an attached one.
     fn tier_below(&mut self, above: TierKey) -> &mut Tier {
         let at = self.place(above) + 1;
         self.driver.tier_mut(at).expect("it stays until it is taken out")
     }
 
-    /// Opens the gate after a tier was attached or detached, or after a cancelled change. The end
-    /// of an abandoned step is no longer awaited.
+    /// Opens the I/O gate after a tier was attached or detached, or after the change was cancelled.
+    /// The end of a step that was given up is no longer awaited.
     fn open_gate(&mut self, above: TierKey) {
         self.commands.tier_change.is_shut = false;
         self.commands.tier_change.emptied.clear();
@@ -549,35 +550,35 @@ impl Worker {
     }
 }
 
-/// Returns whether a volume cannot be changed just now, but soon.
+/// Returns whether a volume cannot be changed now, but soon.
 fn is_busy(error: &io::Error) -> bool {
     error.get_ref().and_then(|error| error.downcast_ref()) == Some(&VolumeError::Busy)
 }
 
-/// The commands that a worker has begun, and what they have left for later ones.
+/// Commands that a worker has begun, and state that they leave for later ones.
 #[derive(Default)]
 pub(crate) struct Commands {
     pub(crate) awaited: Vec<(Ticket, Awaited)>,
     pub(crate) tier_change: StackChange,
-    /// Devices of volumes to come.
+    /// Open devices of volumes that will be added.
     pub(crate) opened: HashMap<String, Box<dyn Device>>,
-    /// The worker begins no work of its own any more, such as cleaning.
+    /// The worker begins no background work any more, such as cleaning.
     pub(crate) resting: bool,
 }
 
 impl Commands {
-    /// Replies to a command when this has come.
+    /// Arranges that a command is replied to once the condition holds.
     pub(crate) fn wait_for(&mut self, ticket: Ticket, awaited: Awaited) {
         self.awaited.push((ticket, awaited));
     }
 
-    /// Returns whether the worker begins no work of its own: at the end, and while the I/O gate is
+    /// Returns whether the worker begins no background work: at the end, and while the I/O gate is
     /// shut.
     pub(crate) fn is_resting(&self) -> bool {
         self.resting || self.tier_change.is_shut
     }
 
-    /// Returns the time at which clients are broken off with.
+    /// Returns the time at which clients are to be disconnected because a command waits for them.
     pub(crate) fn due(&self) -> Option<Instant> {
         let due = |(_, awaited): &(Ticket, Awaited)| match awaited {
             Awaited::Quiet { until } | Awaited::Unused { until, .. } => *until,
@@ -590,27 +591,28 @@ impl Commands {
 /// The condition for the reply to a command.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Awaited {
-    /// All clients have their answers. At this time the worker disconnects clients that do not take
-    /// them; `None` when that is done.
+    /// All clients have their replies. At the time `until` the worker disconnects those that do not
+    /// read them; `None` once that is done.
     Quiet { until: Option<Instant> },
-    /// No client uses the volume. At this time the worker disconnects those that still do.
+    /// No client uses the volume. At the time `until` the worker disconnects those that still do;
+    /// `None` once that is done.
     Unused { volume: VolumeId, until: Option<Instant> },
-    /// Nothing is under way for the volume in a tier: it can be removed there.
+    /// No operation on the volume is under way in a tier, so that it can be removed there.
     Idle { tier: usize, volume: VolumeId },
-    /// The sector that a volume's old end cuts is not in use: it can grow.
+    /// The sector that contains the volume's old end is not in use, so that the volume can grow.
     Grown { volume: VolumeId, bytes: u64 },
-    /// Nothing is under way at all.
+    /// No operation is under way at all.
     Rest,
-    /// Nothing is under way at all, and the checksums of dirty data are noted, once that has
-    /// `begun`.
+    /// No operation is under way at all, and the checksums of dirty data are recorded. Recording
+    /// has `begun` once the first is true.
     Noted { begun: bool },
-    /// A step of attaching or detaching a tier.
+    /// A step of attaching or detaching a tier has ended.
     Tier(StackAwaited),
 }
 
 impl Awaited {
-    /// The rest to await after a look at this time: clients that were broken off with end by
-    /// themselves.
+    /// Returns the condition that remains after a check at the time `now`. A deadline that has
+    /// passed is removed: the clients were disconnected, and their sessions end by themselves.
     pub(crate) fn after(self, now: Instant) -> Self {
         let left = |until: Option<Instant>| until.filter(|until| *until > now);
         match self {
@@ -624,35 +626,36 @@ impl Awaited {
 /// The condition for the end of a step of attaching or detaching a tier.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum StackAwaited {
-    /// Nothing is under way below this tier.
+    /// No operation is under way below the tier `above`.
     Quiet { above: TierKey },
-    /// The tier below this one has written back all its dirty data of a volume.
+    /// The tier below `above` has written back all its dirty data of a volume.
     Emptied { above: TierKey },
-    /// Nothing is under way in the tier below this one.
+    /// No operation is under way in the tier below `above`.
     Rest { above: TierKey },
 }
 
-/// A tier that a worker attaches or detaches.
+/// A worker's progress in attaching or detaching a tier.
 #[derive(Default)]
 pub(crate) struct StackChange {
-    /// The one to attach, its device open.
+    /// The tier to attach, with its device open.
     pub(crate) attaching: Option<(TierKey, Tier)>,
-    /// The I/O gate is shut, and something may be held back.
+    /// The I/O gate is shut, and requests may be held back.
     pub(crate) is_shut: bool,
-    /// Drains of the one to detach that have ended, by ticket.
+    /// Results of drains of the tier to detach, by the number of the command's ticket.
     pub(crate) emptied: Vec<(u32, Result<(), Fault>)>,
 }
 
-/// A tier of a worker, and what the control thread knows of it.
+/// The changes of a tier that this worker has reported to the control thread.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CacheWatch {
     key: TierKey,
     pub(crate) degraded: bool,
     pub(crate) journal_lost: bool,
-    /// A tier without a journal has no dirty data any more, or some that could not be written back.
+    /// The emptying of a tier without a journal was reported; below, that some dirty data could not
+    /// be written back.
     emptied: bool,
     blocked: bool,
-    /// Some requests are refused.
+    /// Requests are being refused, and that was reported.
     refusing: bool,
 }
 
@@ -662,7 +665,7 @@ impl CacheWatch {
         Self { key, degraded, journal_lost, emptied, blocked, refusing: false }
     }
 
-    /// The changes of a tier's cache in this worker; they count as reported.
+    /// Returns the changes of a tier's cache since the last call, and marks them as reported.
     pub(crate) fn events(&mut self, worker: usize, cache: &BlockCache) -> Vec<CacheEvent> {
         let condition = cache.condition();
         let mut events = Vec::new();
@@ -689,10 +692,10 @@ impl CacheWatch {
     }
 }
 
-/// The watches over all tiers of a worker, from the top.
+/// The reported changes of all tiers of a worker, from the top.
 pub(crate) struct CacheWatches {
     list: Vec<CacheWatch>,
-    /// Empty but for its memory.
+    /// A reusable list; empty between calls.
     newly_lost: Vec<(VolumeId, Sectors)>,
 }
 
@@ -701,12 +704,12 @@ impl CacheWatches {
         Self { list: keys.map(CacheWatch::new).collect(), newly_lost: Vec::new() }
     }
 
-    /// Returns the position of a tier, from the top; `None` when it is not there any more.
+    /// Returns the index of a tier, from the top; `None` once it is detached.
     pub(crate) fn position(&self, key: TierKey) -> Option<usize> {
         self.list.iter().position(|watch| watch.key == key)
     }
 
-    /// Returns the watch over a tier, unless that is not there any more.
+    /// Returns the reported changes of a tier; `None` once it is detached.
     pub(crate) fn of(&mut self, key: TierKey) -> Option<&mut CacheWatch> {
         self.list.iter_mut().find(|watch| watch.key == key)
     }
@@ -719,7 +722,7 @@ impl CacheWatches {
         self.list.remove(at);
     }
 
-    /// The cache devices of all tiers are used again.
+    /// Makes all tiers use their cache devices again.
     pub(crate) fn restored(&mut self, driver: &mut Driver) {
         for (tier, watch) in self.list.iter_mut().enumerate() {
             watch.degraded = false;
@@ -727,7 +730,7 @@ impl CacheWatches {
         }
     }
 
-    /// Reports changes of the tiers to the control thread.
+    /// Sends new changes of the tiers to the control thread.
     pub(crate) fn report(&mut self, worker: usize, driver: &mut Driver, outbox: &WorkerOutbox) {
         for (tier, watch) in self.list.iter_mut().enumerate() {
             let tier = driver.tier_mut(tier).expect("workers have all tiers");

@@ -1,5 +1,5 @@
-//! Opens the tiers of the cache: persistent ones from their devices, others anew. A tier that is
-//! added to a running server is made in the same way as those of the start.
+//! Opens the tiers of the cache: persistent ones from their devices, volatile ones empty. A tier
+//! that is added to a running server is opened in the same way as those of the start.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -19,19 +19,19 @@ use crate::persistent::{
 use crate::tier::Tier;
 use crate::volume::{DeviceSource, Volume};
 
-/// A large new cache gets shards for so many threads: later servers may have more threads than the
-/// one that made it.
+/// Number of threads for which a large new cache gets enough shards, because a later server may
+/// have more threads than the one that created the cache.
 const THREADS_SOME_DAY: usize = 8;
 
-/// Least groups of a useful shard, and the groups of a shard that is large enough for the cache to
-/// have shards in reserve.
+/// Least number of groups in a useful shard; below is that of a shard so large that the cache gets
+/// shards in reserve.
 const GROUPS_A_SHARD: u64 = 16;
 const GROUPS_A_LARGE_SHARD: u64 = 64;
 
-/// The tiers of a cache, from the top, checked as far as possible without opening devices.
+/// The tiers of a cache, from the top, validated as far as possible without opening devices.
 #[derive(Debug)]
 pub struct PreparedTiers {
-    /// Each with its file and line, for errors.
+    /// Each tier with its plan and its place in the configuration file, for errors.
     tiers: Vec<(TierConfig, CachePlan, String)>,
     force: ForceFlags,
     state: Option<StateDir>,
@@ -43,20 +43,22 @@ enum CachePlan {
     Volatile(VolatileCache),
 }
 
-/// A volatile cache that is to be made.
+/// A volatile cache to be created.
 #[derive(Debug)]
 struct VolatileCache {
     caches: Vec<BlockCache>,
-    /// The byte of a file or disk at which the data begins.
+    /// Offset of the data on a file or disk, in bytes.
     data_start: u64,
     force: ForceFlags,
 }
 
 impl PreparedTiers {
-    /// Checks the tiers of validated settings. `memory` is the tier above them.
+    /// Validates the tiers of the settings. `memory` is the memory tier above them, and `force` the
+    /// user's permissions to lose or overwrite data.
     ///
     /// # Errors
-    /// When a tier cannot be made so, or `force` fits none.
+    /// When a tier is not possible with its settings, or no tier could need the permissions in
+    /// `force`.
     pub fn new(
         config: &ServerConfig,
         memory: Option<&MemoryTier>,
@@ -112,11 +114,12 @@ impl PreparedTiers {
         Ok(Self { tiers, force, state })
     }
 
-    /// Opens the tiers on their devices, which `devices` opens. `progress` receives the bytes of a
+    /// Opens all tiers. `devices` opens their cache devices, and `progress` receives the bytes of a
     /// journal read so far and their total.
     ///
     /// # Errors
-    /// When a tier cannot be opened. A refusal changes nothing, on the device of any tier.
+    /// When a tier cannot be opened. All tiers are examined before any device is changed, so that a
+    /// refused start changes none.
     pub fn open(
         self,
         volumes: &[Volume],
@@ -181,12 +184,12 @@ impl PreparedTiers {
     }
 }
 
-/// The complaint about permissions that no cache needs.
+/// The error message for permissions that no configured cache can need.
 const FOR_PERSISTENT: &str = "--initialise, --discard-dirty, --accept-backing and --keep-dirty are \
                               for a cache that is kept";
 
-/// Returns whether the device of a tier has been made: a file with a length, a disk, or anything on
-/// a network. A mirror has been made where one of its halves has, a stripe where all are there.
+/// Returns whether the device of a tier exists already: a file with a length, a disk, or anything
+/// on a network. A mirror exists if one of its halves does, a stripe if all its parts do.
 fn is_made(plan: &TierConfig) -> bool {
     let cache = plan.cache();
     let is_made = |path: &std::path::PathBuf| {
@@ -199,14 +202,14 @@ fn is_made(plan: &TierConfig) -> bool {
     }
 }
 
-/// A tier that was examined, with nothing changed.
+/// The result of examining a tier, which has changed nothing.
 enum Examined {
     Kept(Box<Ready>),
     Volatile(VolatileCache),
 }
 
 impl Examined {
-    /// Begins the session of a tier.
+    /// Starts to use the device: creates the tier, or begins the next session of a persistent one.
     fn begin(self, plan: &TierConfig, source: Arc<dyn DeviceSource>) -> Result<Tier, TierError> {
         let mut cache = match self {
             Self::Kept(ready) => ready.begin().map_err(refused)?,
@@ -268,7 +271,7 @@ impl CachePlan {
         })))
     }
 
-    /// Examines the device of a tier, and changes nothing.
+    /// Examines the device of a tier without changing it.
     fn examine(
         self,
         source: &Arc<dyn DeviceSource>,
@@ -290,31 +293,32 @@ impl CachePlan {
     }
 }
 
-/// A tier that is to be made for a running server.
+/// Everything needed to open a tier on an extra thread for a running server.
 #[derive(Debug)]
 pub(crate) struct CacheMaker {
-    /// Its device and settings, as users write them.
+    /// Device and settings of the tier, as users write them.
     pub(crate) spec: String,
-    /// The user's permissions to lose or overwrite data on its device.
+    /// The user's permissions to lose or overwrite data on the device.
     pub(crate) force: ForceFlags,
-    /// Number of worker threads: it needs as many parts.
+    /// Number of worker threads, each of which gets a part of the tier.
     pub(crate) threads: usize,
-    /// Bytes that the tiers above it hold.
+    /// Capacity of the tiers above, in bytes.
     pub(crate) above_bytes: u64,
-    /// The limit on files and devices that it may name.
+    /// Restriction of the files and devices that the tier may use.
     pub(crate) paths: AllowedPaths,
-    /// The volumes. The tier numbers them in this order, or returns its own numbers.
+    /// The server's volumes. A volatile tier numbers them in this order; a persistent one returns
+    /// its own ids.
     pub(crate) volumes: Vec<Volume>,
-    /// The state directory of the persistent tiers.
+    /// State directory of persistent tiers.
     pub(crate) state: Option<StateDir>,
     pub(crate) devices: Arc<dyn CacheDevices>,
 }
 
 impl CacheMaker {
-    /// Opens the tier's device and makes its parts, empty. It may take long.
+    /// Opens the tier's device and creates its parts, which are empty. This may take long.
     ///
     /// # Errors
-    /// The reason for which there can be no such tier.
+    /// The reason why the tier cannot be opened.
     pub(crate) fn make(self) -> Result<Tier, TierError> {
         let Self { spec, force, threads, above_bytes, paths, volumes, state, devices } = self;
         let make = || {
@@ -332,13 +336,13 @@ impl CacheMaker {
     }
 }
 
-/// Opens cache devices.
+/// Opens cache devices. A trait, so that a program can supply devices of its own.
 pub trait CacheDevices: Debug + Send + Sync {
-    /// Prepares the device of a tier, which is made if necessary. The witness is for a mirror that
-    /// names none.
+    /// Prepares the device of a tier, which is created if necessary. A mirror whose settings name
+    /// no witness uses the one given here.
     ///
     /// # Errors
-    /// When it cannot be opened or made.
+    /// When the device cannot be opened or created.
     fn prepare(
         &self,
         tier: &TierConfig,
@@ -346,7 +350,7 @@ pub trait CacheDevices: Debug + Send + Sync {
     ) -> Result<Arc<dyn DeviceSource>, OpenError>;
 }
 
-/// The devices that the settings name.
+/// Opens the devices that the settings name.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NamedDevices;
 
@@ -361,12 +365,12 @@ impl CacheDevices for NamedDevices {
     }
 }
 
-/// The reason for which a tier cannot be made, in a line.
+/// The reason why a tier cannot be opened, as one line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct TierError {
     problem: String,
-    /// The cause is a failure, so that a retry may succeed, and not a wrong setting.
+    /// True if the cause is a failure, so that a retry may succeed; false for a wrong setting.
     pub is_failure: bool,
 }
 
@@ -375,18 +379,18 @@ impl TierError {
         Self { problem: problem.to_string(), is_failure: false }
     }
 
-    /// Puts the file and line in front of it.
+    /// Prefixes the error with a place in the configuration file.
     fn at(self, before: &str) -> Self {
         Self { problem: format!("{before}{}", self.problem), ..self }
     }
 
-    /// Puts the subject in front of the error's line.
+    /// Prefixes the error with its subject.
     fn about(self, what: &str) -> Self {
         Self { problem: format!("{what}: {}", self.problem), ..self }
     }
 }
 
-/// Opens a tier's device.
+/// Opens a tier's device, and logs the changes of a mirror.
 fn device(
     tier: &TierConfig,
     devices: &dyn CacheDevices,
@@ -398,8 +402,8 @@ fn device(
     Ok(source)
 }
 
-/// Takes the permissions of other users from the files of a cache. Earlier versions made them
-/// readable for all. Block devices keep theirs, which udev sets.
+/// Removes other users' permissions from the files of a cache, which earlier versions made readable
+/// for all. Block devices keep theirs, which udev sets.
 fn keep_from_others(paths: &[PathBuf]) {
     for path in paths {
         let Ok(data) = std::fs::metadata(path) else { continue };
@@ -421,21 +425,21 @@ fn keep_from_others(paths: &[PathBuf]) {
     }
 }
 
-/// Returns the witness of mirrors that name none: an image among the volumes, or else the state
-/// directory.
+/// Returns the witness for mirrors whose settings name none: a Ceph image among the volumes, or
+/// else the state directory.
 fn witness(volumes: &[Volume], state: Option<&StateDir>) -> Option<Arc<dyn Witness>> {
     let images = volumes.iter().filter(|volume| !volume.read_only);
     let folder = || state.map(|state| Arc::new(FolderWitness::new(state.path())) as _);
     images.filter_map(|volume| volume.backing.witness()).next().or_else(folder)
 }
 
-/// Adds the tier to the error, where there are several tiers.
+/// Prefixes the error with the tier's device if there are several tiers.
 fn in_tier(error: TierError, tier: &TierConfig, several: bool) -> TierError {
     if several { error.about(&format!("tier {}", tier.cache())) } else { error }
 }
 
-/// Returns the number of shards of a new cache: several for each of its threads, and more where
-/// that leaves them large.
+/// Returns the number of shards of a new cache: several for each thread, and more as long as they
+/// stay large.
 fn new_shards(config: &Config, threads: usize) -> u64 {
     let groups_a_shard = |shards| {
         let layout = Layout::new(&config.sizes, config.cache_bytes, shards);
@@ -455,7 +459,7 @@ fn refused(error: StartError) -> TierError {
     TierError { problem: error.to_string(), is_failure: error.is_failure() }
 }
 
-/// Returns a function that logs the difference between the states it is called with.
+/// Returns a function that logs the differences between a mirror's successive states.
 fn log_changes() -> impl Fn(&MirrorStatus) + Send + 'static {
     let last: RefCell<Option<MirrorStatus>> = RefCell::default();
     move |status| {
@@ -504,7 +508,7 @@ mod tests {
 
     const MIB: usize = 1 << 20;
 
-    /// Opens a tier on this file, as at the start of a server.
+    /// Opens a tier on this file, as the start of a server does.
     fn open(file: &std::path::Path) -> Result<Vec<Tier>, TierError> {
         let text =
             format!("cache = {file:?}\n[[volume]]\nname = \"disk\"\nbacking = \"memory:1MiB\"\n");

@@ -1,8 +1,8 @@
-//! A local block device: found again or made, started, stopped, deleted.
+//! A local block device: found again or created, started, stopped, deleted.
 //!
-//! The kernel keeps a number for the server with each device, its *label*: here the checksum of the
-//! volume's name and of its backing device. A server that was killed leaves its device quiesced;
-//! the next server of the volume finds the device by that label and takes it over.
+//! The kernel stores a number for the server with each device, its *label*: here a checksum of the
+//! volume's name and its backing device. A killed server leaves its device quiesced; the next
+//! server of the volume finds the device by the label and takes it over.
 
 use std::fs::OpenOptions;
 use std::os::fd::{AsFd, OwnedFd};
@@ -22,30 +22,32 @@ use rustix::io::Errno;
 
 use super::Names;
 
-/// The most requests of a queue, and the largest read or write: 64 MiB of data for each queue.
+/// Queue depth of a hardware queue; below is the largest read or write. Together they allow 64 MiB
+/// of data in flight for each queue.
 const DEPTH: u16 = 128;
 const MOST_IO_BYTES: u32 = 512 << 10;
 
-/// The largest discard, and the largest request to write zeroes.
+/// Largest discard or request to write zeroes, in bytes.
 const MOST_DISCARD_BYTES: u32 = 1 << 30;
 
-/// The time that the kernel may take to notice the end of an earlier server, and between looks.
+/// Longest wait for the kernel to notice the end of an earlier server; below is the interval
+/// between checks.
 const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A volume that is to be a local block device.
+/// A volume to be made available as a local block device.
 #[derive(Debug, Clone)]
 pub(crate) struct LocalVolume {
     pub(crate) id: VolumeId,
     pub(crate) name: String,
-    /// The name of the backing device.
+    /// Name of the backing device.
     pub(crate) backing: String,
     pub(crate) bytes: u64,
     pub(crate) read_only: bool,
     pub(crate) rotational: bool,
 }
 
-/// A device of this server.
+/// A local block device that this server serves.
 #[derive(Debug)]
 pub(crate) struct LocalDevice {
     control: Control,
@@ -54,17 +56,17 @@ pub(crate) struct LocalDevice {
     pub(crate) depth: u16,
     volume: String,
     names: Names,
-    /// An earlier server's device, which is taken over.
+    /// The device was taken over from an earlier server.
     is_recovered: bool,
     is_stopped: bool,
 }
 
 impl LocalDevice {
-    /// Finds the volume's device, which waits for a server, or makes one. Returns `None` when the
-    /// server is to end first.
+    /// Finds the volume's device that an earlier server left, or creates one. Returns `None` if the
+    /// server is told to end first.
     ///
     /// # Errors
-    /// When the driver refuses, or the device found does not fit the volume.
+    /// When the driver refuses, or the existing device does not match the volume.
     pub(crate) fn prepare(
         volume: &LocalVolume,
         queues: u16,
@@ -124,13 +126,13 @@ impl LocalDevice {
         Ok(Some(device(control, &info, false)))
     }
 
-    /// Opens the file that the queues are served through.
+    /// Opens the character device through which the queues are served.
     pub(crate) fn open(&self) -> Result<Arc<Character>, UblkError> {
         Character::open(self.number).map(Arc::new)
     }
 
-    /// Lets requests come, and names the device. Workers must be serving all queues: a new
-    /// device's partition table is read now.
+    /// Starts the device and names it. Workers must already serve all queues, because the kernel
+    /// reads the partition table of a new device now.
     pub(crate) fn start(&mut self) -> Result<(), UblkError> {
         let announced = self.names.announce(self.number, &self.volume);
         match self.is_recovered {
@@ -152,8 +154,8 @@ impl LocalDevice {
         block_path(self.number)
     }
 
-    /// Stops the device while workers serve it, unless it is in use. Then requests wait for the
-    /// next server.
+    /// Stops the device, while workers still serve it. A device in use is left alone, and its
+    /// requests wait for the next server.
     fn stop(&mut self) {
         let (path, volume) = (self.path(), &self.volume);
         // While the device is open so, it cannot be mounted.
@@ -175,7 +177,7 @@ impl LocalDevice {
         }
     }
 
-    /// Deletes a stopped device, which no worker has open any more.
+    /// Deletes the device if it was stopped. No worker may have it open any more.
     fn delete(&mut self) {
         if !self.is_stopped {
             return;
@@ -188,7 +190,7 @@ impl LocalDevice {
         }
     }
 
-    /// Undoes [`LocalDevice::prepare`] of a device that cannot be started.
+    /// Undoes [`LocalDevice::prepare`] for a device that cannot be started.
     pub(crate) fn give_up(mut self) {
         if !self.is_recovered {
             let _ = self.control.stop(self.number); // the first problem is what counts
@@ -197,7 +199,7 @@ impl LocalDevice {
     }
 }
 
-/// The local devices of a server.
+/// The local devices of a server, shared between threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LocalDevices(Arc<Mutex<Vec<LocalDevice>>>);
 
@@ -206,17 +208,17 @@ impl LocalDevices {
         self.each(|devices| devices.push(device));
     }
 
-    /// Returns whether there is none.
+    /// Returns whether the server has no local device.
     pub(crate) fn is_empty(&self) -> bool {
         self.each(|devices| devices.is_empty())
     }
 
-    /// Stops all that are not in use, while workers serve them.
+    /// Stops all devices that are not in use, while workers still serve them.
     pub(crate) fn stop(&self) {
         self.each(|devices| devices.iter_mut().for_each(LocalDevice::stop));
     }
 
-    /// Deletes those that were stopped. Their workers have ended.
+    /// Deletes the devices that were stopped, after all workers have ended.
     pub(crate) fn delete(&self) {
         // A thread that still stops them has not come to its end.
         let Ok(mut devices) = self.0.try_lock() else { return };
@@ -228,15 +230,15 @@ impl LocalDevices {
     }
 }
 
-/// The end of a wait.
+/// The result of a wait.
 enum Waited<T> {
     For(T),
-    /// The server is to end.
+    /// The server was told to end during the wait.
     ToEnd,
 }
 
-/// Returns a volume's device that waits for a server. One that never started is deleted. A server
-/// that was just killed may not have ended altogether.
+/// Returns the volume's device that an earlier server left, once that server has ended. A server
+/// that was just killed may take a moment for that. A device that was never started is deleted.
 fn wait_for_the_last_server(
     control: &mut Control,
     label: u64,
@@ -275,7 +277,7 @@ fn wait_for_the_last_server(
     }
 }
 
-/// Begins to take over a device, once its earlier server has ended altogether.
+/// Begins to take over a device, once the kernel has noticed the end of its earlier server.
 fn begin_recovery(
     control: &mut Control,
     device: u32,
@@ -297,14 +299,14 @@ fn begin_recovery(
     }
 }
 
-/// Returns the number by which a volume's device is found again; not 0.
+/// Returns the label of a volume's device; never 0.
 fn label(volume: &str, backing: &str) -> u64 {
     let backing = std::fs::canonicalize(backing).unwrap_or_else(|_| backing.into());
     let text = format!("floe\0{volume}\0{}", backing.display());
     checksum(CrcAlgorithm::Crc64Nvme, text.as_bytes()) | 1
 }
 
-/// The descriptor that becomes readable when the server is to end.
+/// A descriptor that becomes readable when the server is to end.
 #[derive(Debug)]
 pub(crate) struct Ending(Rc<OwnedFd>);
 
@@ -313,7 +315,7 @@ impl Ending {
         Self(Rc::clone(signal))
     }
 
-    /// Waits that long, or until the server is to end, and returns whether it is.
+    /// Waits for `time`, or until the server is told to end. Returns whether it was.
     pub(crate) fn comes_within(&self, time: Duration) -> bool {
         let time = Timespec::try_from(time).expect("waits are short");
         let mut signal = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
@@ -322,33 +324,33 @@ impl Ending {
     }
 }
 
-/// The state of a device.
+/// The state of a local block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// A server has it.
+    /// A running server serves the device.
     Served,
-    /// Its server has ended, and its requests wait for another one.
+    /// The device's server has ended, and its requests wait for another one.
     Waiting,
 }
 
-/// Checks that the kernel has a driver that serves Floe.
+/// Checks that the kernel's ublk driver is present and usable.
 ///
 /// # Errors
-/// When it has none, or this process may not use it.
+/// When there is no suitable driver, or this process may not use it.
 pub fn check_driver() -> Result<(), UblkError> {
     Control::open().map(drop)
 }
 
-/// Looks for a device.
+/// Returns the state of the device with this number.
 ///
 /// # Errors
-/// When there is none, or no driver.
+/// When there is no such device, or no driver.
 pub fn find(device: u32) -> Result<Found, UblkError> {
     let info = Control::open()?.info(device)?;
     Ok(if info.state == State::Live { Found::Served } else { Found::Waiting })
 }
 
-/// Stops and deletes a device that waits for a server. Requests that wait fail.
+/// Stops and deletes a device that waits for a server. Its waiting requests fail.
 ///
 /// # Errors
 /// When the kernel refuses.

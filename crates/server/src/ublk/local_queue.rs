@@ -1,7 +1,7 @@
 //! The session of one hardware queue of a local block device.
 //!
-//! It has no socket, no protocol and no part of the clients' budget: the kernel bounds the requests
-//! of a queue and their sizes.
+//! Unlike a client's session, a queue has no socket, no protocol and no part in the memory budget:
+//! the kernel limits the number and the sizes of its requests.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -11,20 +11,20 @@ use floe_device::{Ring, Slice};
 use floe_ublk::{Action, Character, Queue, Request, UblkError};
 use rustix::io::Errno;
 
-/// A queue for a worker to serve.
+/// The order to a worker to serve a queue.
 #[derive(Debug)]
 pub(crate) struct QueueOrder {
     pub(crate) character: Arc<Character>,
     pub(crate) number: u16,
-    /// The most requests under way.
+    /// Most requests in flight.
     pub(crate) depth: u16,
     pub(crate) volume: VolumeId,
     pub(crate) read_only: bool,
-    /// Told when the worker serves it, or cannot.
+    /// Receives the result once the worker serves the queue or has failed to.
     pub(crate) begun: Sender<Result<(), UblkError>>,
 }
 
-/// A queue that a worker serves.
+/// A hardware queue that a worker serves.
 #[derive(Debug)]
 pub(crate) struct LocalQueue {
     queue: Queue,
@@ -32,14 +32,14 @@ pub(crate) struct LocalQueue {
     read_only: bool,
     /// Requests handed to the cache and not yet completed.
     under_way: usize,
-    /// No more requests are handed to the cache. The device's next server has the others.
+    /// The queue hands no more requests to the cache. The device's next server gets them.
     ending: bool,
-    /// All requests are completed with an error at once, also those with the cache.
+    /// All requests are completed with an error at once, including those in the cache.
     failing: bool,
     arrived: Vec<Request>,
 }
 
-/// A request for the cache, and its number in the queue.
+/// A request for the cache, with its tag in the hardware queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LocalRequest {
     pub(crate) tag: u16,
@@ -64,7 +64,7 @@ impl LocalQueue {
         })
     }
 
-    /// Appends the requests that have arrived; those that cannot be served are completed with an
+    /// Appends the requests that have arrived. Those that cannot be served are completed with an
     /// error.
     pub(crate) fn poll(&mut self, requests: &mut Vec<LocalRequest>) {
         let mut arrived = std::mem::take(&mut self.arrived);
@@ -88,7 +88,7 @@ impl LocalQueue {
     /// Copies the data of a write from the kernel.
     ///
     /// # Errors
-    /// When the kernel refuses. The request must be completed then.
+    /// When the kernel refuses. The caller then completes the request.
     pub(crate) fn take_data(&self, tag: u16, into: &Slice) -> Result<(), Fault> {
         if self.failing {
             return Err(Fault::Io); // the kernel may use the tag for another request
@@ -96,7 +96,7 @@ impl LocalQueue {
         self.queue.take_data(tag, into).map_err(|_| Fault::Io)
     }
 
-    /// Completes a request, with the data of a read.
+    /// Completes a request, with the data of a successful read.
     pub(crate) fn complete(
         &mut self,
         request: &LocalRequest,
@@ -118,12 +118,12 @@ impl LocalQueue {
         self.queue.complete(request.tag, number);
     }
 
-    /// Hands no more requests to the cache.
+    /// Stops handing requests to the cache.
     pub(crate) fn end(&mut self) {
         self.ending = true;
     }
 
-    /// Completes all requests with an error, now and later, also those with the cache.
+    /// Completes all present and future requests with an error, including those in the cache.
     pub(crate) fn fail(&mut self) {
         if !std::mem::replace(&mut self.failing, true) {
             self.queue.complete_all(-Errno::IO.raw_os_error());
@@ -134,22 +134,22 @@ impl LocalQueue {
         self.volume
     }
 
-    /// Returns whether no request of it is with the cache.
+    /// Returns whether the cache has no request of this queue.
     pub(crate) fn is_quiet(&self) -> bool {
         self.under_way == 0
     }
 
-    /// Returns whether the device has ended.
+    /// Returns whether the device was stopped.
     pub(crate) fn is_over(&self) -> bool {
         self.queue.is_over()
     }
 }
 
-/// Returns a request in the cache's terms.
+/// Converts a request of the kernel for the cache.
 ///
-/// Every change is durable before it is acknowledged. The device outlives a server that is killed,
-/// and the kernel does not learn of its end: what it has written, it takes for kept, and will not
-/// write again. A client over a network learns that its connection has ended.
+/// Every change is durable before it is acknowledged. The reason is that the device outlives a
+/// killed server without the kernel noticing: the kernel believes that its writes are stored, and
+/// does not repeat them. A network client, in contrast, notices that its connection has ended.
 fn to_cache(request: &Request, volume: VolumeId, read_only: bool) -> Result<CacheRequest, Errno> {
     let kind = match request.action.ok_or(Errno::OPNOTSUPP)? {
         Action::Read => Kind::Read,

@@ -1,9 +1,9 @@
-//! The thread that computes powers for hosts that prove their names.
+//! A thread for the modular powers by which NVMe hosts prove their names.
 //!
-//! A power of the largest group takes a processor for tens of milliseconds, and a client that knows
-//! a host's name can ask for one. So no thread that serves computes any. One thread of the process
-//! does, with less right to a processor than those. It takes the cheapest calculation first: hosts
-//! that offer the usual groups do not wait for the ones that offer large groups only.
+//! A power in the largest group takes a processor for tens of milliseconds, and any client that
+//! knows a host's name can request one. So the serving threads compute none. One thread of the
+//! process does, at a lower priority. It takes the cheapest calculation first, so that hosts with
+//! the usual groups do not wait for those with large groups only.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, LazyLock, Mutex, PoisonError};
@@ -13,10 +13,10 @@ use floe_nvme::target::Calculation;
 
 use crate::messages::{Mailbox, Message};
 
-/// The niceness of the thread.
+/// Niceness of the calculating thread.
 const NICE: i32 = 10;
 
-/// A calculation, and the session that waits for it.
+/// A calculation to run, and the session that waits for it.
 struct QueuedCalculation {
     calculation: Calculation,
     mailbox: Arc<Mailbox<Message>>,
@@ -25,7 +25,7 @@ struct QueuedCalculation {
 
 #[derive(Default)]
 struct CalculationQueue {
-    /// By their cost, and then in their order.
+    /// Waiting calculations, the cheapest first, then in order of arrival.
     queue: Mutex<Queue>,
     come: Condvar,
 }
@@ -71,8 +71,8 @@ impl CalculationQueue {
     }
 }
 
-/// Has a calculation done, and the session touched that waits for it. The session may have ended,
-/// and another one have its number: to be touched harms none.
+/// Runs a calculation in the background, then posts [`Message::Touch`] for the waiting session.
+/// That session may have ended and its number be reused; a needless touch does no harm.
 pub(crate) fn calculate(calculation: Calculation, mailbox: &Arc<Mailbox<Message>>, session: u32) {
     let order = QueuedCalculation { calculation, mailbox: Arc::clone(mailbox), session };
     match &*ORDERS {

@@ -1,4 +1,5 @@
-//! A worker's clients and local block devices: their requests to the cache, and the answers back.
+//! A worker's clients and local block devices: passes their requests to the cache, and the answers
+//! back.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,13 +21,13 @@ use crate::worker::Worker;
 use crate::worker::calculators::calculate;
 use crate::worker::sessions::ClientToken;
 
-/// The time a TCP connection is silent before the system asks whether the other side is still
-/// there, and how often then.
+/// Time of silence on a TCP connection before the system probes the other side; below is the
+/// interval between probes.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Worker {
-    /// Takes a client on.
+    /// Begins the session of a new client.
     pub(crate) fn welcome(&mut self, socket: OwnedFd, protocol: &dyn ProtocolFactory) {
         // A Unix socket has no such options; keepalive finds out that a client's machine is gone.
         let _ = sockopt::set_tcp_nodelay(&socket, true);
@@ -66,7 +67,7 @@ impl Worker {
         self.sessions.touch(index);
     }
 
-    /// Stops speaking to a client; its socket's operations end at once.
+    /// Disconnects a client without further replies. Operations on its socket end at once.
     pub(crate) fn break_off(&mut self, index: u32) {
         let session = &mut self.sessions[index];
         session.break_off();
@@ -84,7 +85,7 @@ impl Worker {
         }
     }
 
-    /// Does all a session wants that can be done now.
+    /// Carries out all actions that a session requests and that are possible now.
     fn pump(&mut self, index: u32) {
         let now = Instant::now();
         loop {
@@ -161,7 +162,7 @@ impl Worker {
         }
     }
 
-    /// Begins a client's request; one with a payload waits for it.
+    /// Begins a client's request. One with a payload waits for that first.
     fn serve(&mut self, index: u32, request: Request, now: Instant) {
         let wanted = request.to_cache();
         let buffer = (wanted.buffer_bytes() > 0).then(|| self.driver.buffer(&wanted));
@@ -185,7 +186,7 @@ impl Worker {
         }
     }
 
-    /// Reads what a client's payload is compared with.
+    /// Reads the data that a comparison's payload is compared with.
     fn compare(&mut self, index: u32, request: Request, theirs: &Buffer, begun: Instant) {
         let wanted = request.to_cache();
         let buffer = self.driver.buffer(&wanted);
@@ -195,8 +196,8 @@ impl Worker {
         self.submit_for(origin, wanted, Some(buffer));
     }
 
-    /// Answers what a client wants to read and memory has, on this thread and in this turn; the
-    /// rest goes on to the cache.
+    /// Answers a client's reads that hit in the memory tier, on this thread and in this turn. The
+    /// others are submitted to the cache.
     fn look_in_memory(&mut self, index: u32, now: Instant) {
         if self.requests.looked_for.reads.is_empty() {
             return;
@@ -243,7 +244,7 @@ impl Worker {
         self.requests.origins.put(number, origin);
     }
 
-    /// Passes an answer of the cache to the origin of its request.
+    /// Passes an answer of the cache to the session, queue or command that asked for it.
     pub(crate) fn hand_out(&mut self, answer: Answer) {
         match self.requests.origins.take(answer.request.number()) {
             Origin::Session { index, request, payload, begun } => {
@@ -281,7 +282,7 @@ impl Worker {
         }
     }
 
-    /// Counts a request that is answered.
+    /// Counts an answered request, and samples its blocks.
     pub(crate) fn note(&mut self, wanted: &CacheRequest, latency: Duration, well: bool, hit: bool) {
         let (volume, operation, bytes) = (wanted.volume, Operation::of(wanted.kind), wanted.len);
         self.counters.answered(volume, operation, bytes, latency, well);
@@ -292,7 +293,8 @@ impl Worker {
         }
     }
 
-    /// Answers a block status from the backing device's allocation and the cache's dirty `map`.
+    /// Answers a block status from the backing device's allocation and the cache's `map` of dirty
+    /// sectors.
     fn reply_extents(&mut self, index: u32, request: &Request, map: Option<Slice>) {
         let wanted = request.to_cache();
         let range = wanted.offset..wanted.offset + wanted.len;
@@ -325,7 +327,7 @@ impl Worker {
         self.sessions[index].answer(request, Ok(ToClient::Extents(&extents)));
     }
 
-    /// Breaks off with clients that are late, and looks again while any can be.
+    /// Disconnects late clients, and schedules the next check while any client can be late.
     pub(crate) fn look_for_late_clients(&mut self, now: Instant) {
         let mut again = self.common.budget.is_waited_for();
         for index in self.sessions.indices() {
@@ -349,7 +351,8 @@ impl Worker {
         }
     }
 
-    /// Begins to serve a queue, and tells the thread that waits for that.
+    /// Begins to serve a queue of a local device, and reports the result to the thread that waits
+    /// for it.
     pub(crate) fn serve_queue(&mut self, order: QueueOrder) {
         let begun = LocalQueue::begin(&self.ring, &order);
         // The rest is for what the cache itself moves.
@@ -360,7 +363,7 @@ impl Worker {
         let _ = order.begun.send(told); // it may have given up
     }
 
-    /// Takes in the requests of all queues, and begins those for which there is memory.
+    /// Fetches the requests of all local queues, and begins those for which there is memory.
     pub(crate) fn take_local(&mut self) {
         for index in 0..self.locals.queues.len() {
             let Some(queue) = &mut self.locals.queues[index] else { continue };
@@ -405,8 +408,8 @@ impl Worker {
         }
     }
 
-    /// Completes the reads that memory has, on this thread and in this turn; the rest goes on to
-    /// the cache.
+    /// Completes the local reads that hit in the memory tier, on this thread and in this turn. The
+    /// others are submitted to the cache.
     fn look_in_memory_for_local(&mut self) {
         if self.locals.reads.is_empty() {
             return;
@@ -443,7 +446,7 @@ impl Worker {
         self.submit_for(origin, request.wanted, buffer);
     }
 
-    /// Completes a request of the kernel, and counts it.
+    /// Completes and counts a request of a local queue.
     pub(crate) fn complete_local(
         &mut self,
         index: usize,
@@ -459,11 +462,11 @@ impl Worker {
     }
 }
 
-/// Reads that are looked for in memory together: enough for the processor, and few enough that none
-/// waits for long.
+/// Number of reads that are looked up in memory together: enough to overlap the processor's cache
+/// misses, and few enough that none waits long.
 const LOOKED_FOR_AT_ONCE: usize = 16;
 
-/// The asker of a request of the cache.
+/// The source of a request to the cache, which gets the answer.
 #[derive(Debug)]
 pub(crate) enum Origin {
     Session {
@@ -472,7 +475,7 @@ pub(crate) enum Origin {
         payload: Option<Slice>,
         begun: Instant,
     },
-    /// A read whose data is compared with the client's.
+    /// A read whose data is compared with the client's payload, `theirs`.
     Comparison {
         index: u32,
         request: Request,
@@ -489,7 +492,7 @@ pub(crate) enum Origin {
     Command(Ticket),
 }
 
-/// The asker of each request of the cache under way, by its number.
+/// The source of each request under way in the cache, indexed by its number.
 #[derive(Debug, Default)]
 pub(crate) struct Origins(Vec<Option<Origin>>);
 
@@ -506,12 +509,12 @@ impl Origins {
     }
 }
 
-/// Reads of one client that memory may have. They came in one go, and are looked for together.
+/// Reads of one client that arrived together and are looked up in the memory tier together.
 #[derive(Debug, Default)]
 pub(crate) struct LookedFor {
     pub(crate) requests: Vec<Request>,
     pub(crate) reads: Vec<(CacheRequest, Buffer)>,
-    /// As many while they are looked for; empty otherwise.
+    /// Results of the lookup, one for each read; empty at other times.
     pub(crate) hits: Vec<bool>,
 }
 
@@ -526,28 +529,28 @@ impl LookedFor {
     }
 }
 
-/// The queues that a worker serves, by their numbers here.
+/// The local queues that a worker serves, indexed by number, and their waiting requests.
 ///
-/// Requests that have arrived wait here until those under way leave memory for them: the memory of
-/// requests is set aside at the start, and a server that took more could wait for the kernel, which
-/// may wait for the server's device.
+/// Arrived requests wait here until those under way leave memory for them. Memory for requests is
+/// reserved at the start. A server that allocated more could wait for the kernel, which may wait
+/// for the server's device.
 #[derive(Debug, Default)]
 pub(crate) struct Locals {
     pub(crate) queues: Vec<Option<LocalQueue>>,
-    /// Empty between queues.
+    /// Reusable list of requests that one queue returned; empty between queues.
     pub(crate) arrived: Vec<LocalRequest>,
-    /// Requests that have not begun, oldest first, with their queues.
+    /// Requests that have not begun, oldest first.
     waiting: VecDeque<Waiting>,
-    /// The memory of those under way, and the most it may be.
+    /// Bytes of memory that requests under way occupy; below is the limit.
     used_bytes: u64,
     most_bytes: u64,
-    /// Empty between turns.
+    /// Reads to look up in the memory tier; empty between turns.
     pub(crate) reads: Vec<(CacheRequest, Buffer)>,
     pub(crate) asked: Vec<Waiting>,
     pub(crate) hits: Vec<bool>,
 }
 
-/// A request, its queue, and its arrival.
+/// A request that has not begun, the index of its queue, and its time of arrival.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Waiting {
     pub(crate) index: usize,
@@ -556,8 +559,8 @@ pub(crate) struct Waiting {
 }
 
 impl Locals {
-    /// Adds a queue at a free place. `depth` is the most requests that it has under way, and
-    /// `most_bytes` the memory for those of all queues.
+    /// Adds a queue. `depth` is its queue depth, and `most_bytes` the memory for the requests of
+    /// all queues.
     pub(crate) fn insert(&mut self, queue: LocalQueue, depth: usize, most_bytes: u64) {
         match self.queues.iter().position(Option::is_none) {
             Some(free) => self.queues[free] = Some(queue),
@@ -578,7 +581,8 @@ impl Locals {
         self.waiting.push_back(Waiting { index, request, arrived });
     }
 
-    /// Returns whether a request waits that may begin. One may whose memory alone is too much.
+    /// Returns whether the oldest waiting request may begin. A request that exceeds the memory by
+    /// itself may begin while no other is under way.
     pub(crate) fn has_ready(&self) -> bool {
         self.waiting.front().is_some_and(|next| {
             let bytes = next.request.wanted.buffer_bytes();
@@ -586,30 +590,31 @@ impl Locals {
         })
     }
 
-    /// Takes the next request that may begin. It has to be told when it has ended.
+    /// Removes and returns the oldest waiting request if it may begin. The caller calls
+    /// [`Locals::ended`] when it has ended.
     pub(crate) fn next(&mut self) -> Option<Waiting> {
         let next = if self.has_ready() { self.waiting.pop_front() } else { None }?;
         self.used_bytes += next.request.wanted.buffer_bytes();
         Some(next)
     }
 
-    /// Takes note of the end of a request that had begun.
+    /// Frees the memory of a request that has ended.
     pub(crate) fn ended(&mut self, request: &LocalRequest) {
         self.used_bytes -= request.wanted.buffer_bytes();
     }
 
-    /// Hands no more requests to the cache than have arrived.
+    /// Stops taking requests from the queues.
     pub(crate) fn end(&mut self) {
         self.queues.iter_mut().flatten().for_each(LocalQueue::end);
     }
 
-    /// Fails all requests of a volume's queues, now and later.
+    /// Fails all present and future requests of a volume's queues.
     pub(crate) fn fail(&mut self, volume: VolumeId) {
         let queues = self.queues.iter_mut().flatten();
         queues.filter(|queue| queue.volume() == volume).for_each(LocalQueue::fail);
     }
 
-    /// Returns whether no request is with the cache, or is to be.
+    /// Returns whether the cache has no request of any queue.
     pub(crate) fn is_quiet(&self) -> bool {
         self.queues.iter().flatten().all(LocalQueue::is_quiet)
     }

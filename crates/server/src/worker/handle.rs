@@ -1,5 +1,5 @@
-//! The workers as other threads know them: started together, sent messages, and waited for at the
-//! end.
+//! Handles of the workers for other threads, which start them, send them messages, and wait for
+//! their end.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -13,23 +13,23 @@ use crate::messages::{Asker, Done, Event, Mailbox, Message, Notice, Problem, Tic
 use crate::setup::ServeError;
 use crate::worker::{Beginning, Worker};
 
-/// Between looks at a thread that is to end.
+/// Interval between checks for the end of a thread.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The running workers. Dropping it ends them, whatever they do, and waits until they have; one
-/// that hangs is reported and left behind.
+/// The running worker threads. Dropping this stops them and waits for their end; a thread that
+/// hangs is reported and left behind.
 pub(crate) struct Team {
     threads: Vec<JoinHandle<()>>,
     workers: Workers,
-    /// The time a thread has to end.
+    /// Time limit for the threads to end.
     patience: Duration,
 }
 
 impl Team {
-    /// Starts a thread for each, and waits until all have opened their devices.
+    /// Starts the worker threads, and waits until all have opened their devices.
     ///
     /// # Errors
-    /// When one of them cannot begin; the others are ended.
+    /// When a worker cannot start; the others are stopped.
     pub(crate) fn begin(
         beginnings: Vec<Beginning>,
         workers: Workers,
@@ -53,10 +53,10 @@ impl Team {
         Ok(team)
     }
 
-    /// Ends the workers, and waits until they have ended.
+    /// Stops the workers, and waits until their threads have ended.
     ///
     /// # Errors
-    /// When one of them hangs.
+    /// When a thread hangs.
     pub(crate) fn end(mut self) -> Result<(), ServeError> {
         self.stop()
     }
@@ -100,8 +100,8 @@ fn serve(beginning: Beginning, ready: &mpsc::Sender<Result<(), ServeError>>) {
     }
 }
 
-/// Reports a worker's thread that unwinds to the acceptor, or to the thread that waits for workers
-/// to begin.
+/// Reports the panic of a worker thread to the acceptor, and to the thread that waits for workers
+/// to start.
 struct Watch<'a> {
     outbox: WorkerOutbox,
     ready: &'a mpsc::Sender<Result<(), ServeError>>,
@@ -124,15 +124,15 @@ impl Drop for Team {
     }
 }
 
-/// A worker as other threads know it.
+/// The mailbox and the load of a worker, for other threads.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerHandle {
     pub(crate) mailbox: Arc<Mailbox<Message>>,
-    /// Clients it has, those on their way to it included.
+    /// Number of the worker's clients, including those on their way to it.
     pub(crate) connections: Arc<AtomicUsize>,
 }
 
-/// All workers, by number.
+/// Handles of all workers, by number.
 #[derive(Debug, Clone)]
 pub(crate) struct Workers(pub(crate) Vec<WorkerHandle>);
 
@@ -145,7 +145,7 @@ impl Workers {
         self.0[worker].mailbox.post(message);
     }
 
-    /// Posts such a message to each worker.
+    /// Posts a message to each worker.
     pub(crate) fn tell_all(&self, message: impl Fn() -> Message) {
         self.0.iter().for_each(|worker| worker.mailbox.post(message()));
     }
@@ -154,17 +154,18 @@ impl Workers {
         self.0.iter().map(|worker| Arc::clone(worker.mailbox.wake_up())).collect()
     }
 
-    /// Clients of all workers, roughly.
+    /// Returns the approximate number of clients of all workers.
     pub(crate) fn connections(&self) -> usize {
         self.0.iter().map(WorkerHandle::count).sum()
     }
 
-    /// The worker with the fewest clients.
+    /// Returns the worker with the fewest clients.
     pub(crate) fn idlest(&self) -> &WorkerHandle {
         self.0.iter().min_by_key(|worker| worker.count()).expect("there are workers")
     }
 
-    /// Returns the first worker that has not taken a message for `limit` or longer, as a problem.
+    /// Returns [`Problem::Silent`] for the first worker that has taken no message for `limit` or
+    /// longer, if there is one.
     pub(crate) fn silent(&self, now: Instant, limit: Duration) -> Option<Problem> {
         (0..self.len()).find_map(|worker| {
             let seconds = self.silence(worker, now, limit)?.as_secs();
@@ -172,8 +173,8 @@ impl Workers {
         })
     }
 
-    /// The time in which a worker has not taken a message, if that is `limit` or longer. A worker
-    /// that has taken all is given one more, so that a later look finds out whether it still does.
+    /// Returns how long a worker has taken no message, if that is `limit` or longer. If its mailbox
+    /// is empty, a probe is posted, so that a later check notices if the worker hangs.
     fn silence(&self, worker: usize, now: Instant, limit: Duration) -> Option<Duration> {
         let mailbox = &self.0[worker].mailbox;
         match mailbox.waiting_since() {
@@ -194,7 +195,7 @@ impl WorkerHandle {
     }
 }
 
-/// Sends a worker's replies and events.
+/// Sends a worker's replies and events to the acceptor and the control thread.
 #[derive(Debug, Clone)]
 pub(crate) struct WorkerOutbox {
     pub(crate) worker: usize,

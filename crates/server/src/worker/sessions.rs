@@ -1,4 +1,5 @@
-//! The sessions of a worker's clients, those with something to do, and the tokens of their sockets.
+//! A worker's sessions, the list of those with something to do, and the tokens of their socket
+//! operations.
 
 use std::fmt::Display;
 use std::ops::{Index, IndexMut};
@@ -17,18 +18,18 @@ use crate::slots::Slots;
 use crate::status::Snapshot;
 use crate::warnings::{Complaint, Warnings};
 
-/// The clients of a worker.
+/// The sessions of a worker's clients.
 pub(crate) struct Sessions {
     list: Slots<Session>,
     exports: Arc<Exports>,
-    /// Sessions that may have something to do.
+    /// Numbers of sessions that may have something to do.
     touched: Vec<u32>,
-    /// Time of the next check for late clients, if any can be late.
+    /// Time of the next check for late clients; `None` if none can be late.
     watch_at: Option<Instant>,
     warnings: Warnings,
-    /// Clients of this worker, for the acceptor, which counts them in.
+    /// Number of this worker's clients, shared with the acceptor, which increments it.
     connections: Arc<AtomicUsize>,
-    /// The server ends: new clients are not served.
+    /// The server ends, and new clients are not served.
     ending: bool,
 }
 
@@ -45,7 +46,7 @@ impl Sessions {
         }
     }
 
-    /// Begins the session of a client; `None` when the server ends.
+    /// Begins the session of a client. Returns its number; `None` if the server ends.
     pub(crate) fn begin(
         &mut self,
         socket: OwnedFd,
@@ -64,7 +65,7 @@ impl Sessions {
         Some(index)
     }
 
-    /// Begins the session of a connection that another server has served.
+    /// Begins the session of a connection that another server has handed off.
     pub(crate) fn adopt(&mut self, passed: Passed, common: &Common) {
         let now = Instant::now();
         let session = |key| passed.adopted(key, &self.exports, common, now);
@@ -73,7 +74,7 @@ impl Sessions {
         self.touch(index);
     }
 
-    /// Takes out a session that is over.
+    /// Removes and returns a session that is over.
     pub(crate) fn remove(&mut self, index: u32) -> Option<Session> {
         self.connections.fetch_sub(1, Ordering::Relaxed); // a count for choosing workers only
         self.list.remove(index)
@@ -83,12 +84,12 @@ impl Sessions {
         self.list.indices()
     }
 
-    /// Notes that a session may have something to do.
+    /// Marks a session as one that may have something to do.
     pub(crate) fn touch(&mut self, index: u32) {
         self.touched.push(index);
     }
 
-    /// Takes a session that may have something to do.
+    /// Removes a session from the list of those that may have something to do, and returns it.
     pub(crate) fn next_touched(&mut self) -> Option<u32> {
         while let Some(index) = self.touched.pop() {
             if self.list.contains(index) {
@@ -98,7 +99,7 @@ impl Sessions {
         None
     }
 
-    /// Offers these exports from now on, to clients that are there as well.
+    /// Offers these exports from now on, to existing clients as well.
     pub(crate) fn offer(&mut self, exports: Arc<Exports>) {
         for index in self.list.indices() {
             self.list[index].exports_changed(&exports);
@@ -107,8 +108,8 @@ impl Sessions {
         self.exports = exports;
     }
 
-    /// Ends all sessions, and begins no more. With `hands_off` those leave whose connections the
-    /// next server can adopt.
+    /// Ends all sessions, and refuses new ones. With `hands_off`, connections that the next server
+    /// can adopt are handed off instead.
     pub(crate) fn end(&mut self, hands_off: bool, sockets: &mut Sockets) {
         self.ending = true;
         for index in self.list.indices() {
@@ -121,18 +122,18 @@ impl Sessions {
         }
     }
 
-    /// Has clients checked for being late, if none can have been late so far.
+    /// Schedules a check for late clients, unless one is scheduled.
     pub(crate) fn watch(&mut self, now: Instant) {
         self.watch_at.get_or_insert(now + WATCH_INTERVAL);
     }
 
-    /// Returns whether the check for late clients is due. It takes place again only after
+    /// Returns whether the check for late clients is due. The next one must be scheduled by
     /// [`Sessions::watch`].
     pub(crate) fn is_watch_due(&mut self, now: Instant) -> bool {
         self.watch_at.take_if(|due| *due <= now).is_some()
     }
 
-    /// Warns of a client, unless there were many such warnings lately.
+    /// Logs a warning about a client, or only counts it if there were many of its kind lately.
     pub(crate) fn warn(
         &mut self,
         thread: usize,
@@ -146,17 +147,17 @@ impl Sessions {
         }
     }
 
-    /// Tells of warnings that were only counted.
+    /// Logs the number of warnings that were only counted.
     pub(crate) fn tell_warnings(&mut self, now: Instant) {
         self.warnings.tell(now);
     }
 
-    /// Returns the time at which something is due for the clients.
+    /// Returns the time at which a check for late clients or a report of warnings is due.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.watch_at.into_iter().chain(self.warnings.due()).min()
     }
 
-    /// Counts the clients by protocol, and by the volumes they use.
+    /// Adds the clients to the counts by protocol and by volume.
     pub(crate) fn count(&self, snapshot: &mut Snapshot) {
         for index in self.list.indices() {
             self.list[index].count(snapshot);
@@ -185,7 +186,7 @@ impl Drop for Sessions {
     }
 }
 
-/// The use of one of a worker's socket operations.
+/// Identifies a socket operation of a worker. The numbers are those of sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ClientToken {
     Receive(u32),

@@ -1,9 +1,9 @@
-//! Load shedding: from the counts of all workers the shed controller decides the share of the cache
-//! device's hits that each worker sheds.
+//! Load shedding: the shed controller decides, from the counts of all workers, which share of the
+//! cache device's hits each worker reads from the backing device instead.
 //!
 //! In every turn each worker stores the number and total time of its reads and writes in a cache
-//! line of its own. The first worker after a decision is due takes it; none waits for another.
-//! Without requests no worker runs, and there is nothing to decide.
+//! line of its own. When a decision is due, the first worker to notice makes it; none waits for
+//! another. Without requests no worker runs, and there is nothing to decide.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,7 +13,7 @@ use floe_block::{Shedder, shedding_options};
 
 use crate::status::SheddingFacts;
 
-/// A worker's requests since the start.
+/// Number and total time of the requests that a worker has answered since the start.
 #[derive(Debug, Default)]
 #[repr(align(128))] // no line of it is another worker's, nor fetched along with one
 struct Served {
@@ -21,12 +21,12 @@ struct Served {
     time_ns: AtomicU64,
 }
 
-/// The share to shed, and the controller that decides it.
+/// The share of hits to shed, and the controller that decides it.
 #[derive(Debug)]
 pub(crate) struct ShedController {
     most: f64,
     begun: Instant,
-    /// The bits of the share.
+    /// The share to shed, as the bits of an `f64`.
     share: AtomicU64,
     /// Time of the next decision, in nanoseconds since the start.
     due_ns: AtomicU64,
@@ -37,7 +37,7 @@ pub(crate) struct ShedController {
 // All orderings are relaxed: no other memory depends on these numbers, and a short delay is
 // harmless.
 impl ShedController {
-    /// Makes a controller for `workers` workers that sheds at most the share `most`.
+    /// Creates a controller for `workers` workers that sheds at most the share `most`.
     pub(crate) fn new(most: f64, workers: usize, begun: Instant) -> Self {
         Self {
             most,
@@ -49,8 +49,8 @@ impl ShedController {
         }
     }
 
-    /// Runs a worker's turn: stores its number of answered requests and their total time. Returns
-    /// the share that it is to shed.
+    /// Stores a worker's number of answered requests and their total time, and makes a decision if
+    /// one is due. Returns the share that the worker is to shed.
     pub(crate) fn turn(
         &self,
         worker: usize,
@@ -89,11 +89,11 @@ impl ShedController {
     }
 }
 
-/// A worker's part in load shedding.
+/// A worker's state in load shedding.
 pub(crate) struct Shedding {
-    /// The shed controller, if anything may be shed.
+    /// The shed controller, if load shedding is configured.
     shed_controller: Option<Arc<ShedController>>,
-    /// The share that is being shed.
+    /// The share that the worker sheds at present.
     share: f64,
 }
 
@@ -102,7 +102,7 @@ impl Shedding {
         Self { shed_controller, share: 0.0 }
     }
 
-    /// Reports the served requests. Returns the share to shed, if that has changed.
+    /// Reports the worker's answered requests. Returns the share to shed if it has changed.
     pub(crate) fn turn(
         &mut self,
         worker: usize,
