@@ -1,14 +1,14 @@
 //! An export of an NBD server as a device.
 //!
-//! All threads share one connection, which a thread of its own drives ([hub]): a flush covers only
+//! All threads share one connection, which a separate thread drives ([hub]): a flush covers only
 //! writes that were answered on its connection, unless the server promises more, and many servers
 //! take one client at a time. A thread's operations travel to the hub and their results back by
 //! mailboxes; the data is lent, not copied.
 //!
-//! A connection that is lost is made again, and the requests without an answer are sent again. A
-//! server that crashed may also have lost writes that it had answered and not flushed. So the hub
-//! keeps a copy of those ([log]), and repeats them before anything else. It has the server flush
-//! when the copies get many.
+//! After a lost connection the hub reconnects and sends the unanswered requests again. A server
+//! that crashed may also have lost writes that it had acknowledged and not flushed. So the hub
+//! keeps a copy of those ([log]), and repeats them first. It makes the server flush when the log
+//! grows large.
 
 mod hub;
 mod socket;
@@ -40,26 +40,26 @@ pub use hub::{NbdError, NbdName};
 pub use socket::Socket as NbdSocket;
 use std::fmt;
 
-/// Entries of the hub's ring: it has three operations at a time.
+/// Submission entries of the hub's ring, which carries three operations at a time.
 const RING_ENTRIES: u32 = 8;
 
-/// The longest wait for the size of an export.
+/// The time limit for the server to report the size of an export.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An export that is open, of which every thread can have a [`NbdDevice`]. Clones
-/// are the same one; the connection ends with the last clone and device.
+/// An open export, from which each thread opens a [`NbdDevice`]. Clones share the connection, which
+/// ends with the last clone and device.
 #[derive(Debug, Clone)]
 pub(crate) struct NbdSource(Arc<Opened>);
 
 #[derive(Debug)]
 struct Opened {
     shared: Arc<Shared>,
-    /// Until the end, when it is waited for.
+    /// The hub's thread; `None` once it is being joined.
     thread: Option<JoinHandle<()>>,
 }
 
 impl NbdSource {
-    /// Connects to the server, and starts the thread that has the connection.
+    /// Connects to the server and starts the hub.
     ///
     /// # Errors
     /// Names the export: the server cannot be reached or does not grant it, it refuses writes, or
@@ -99,7 +99,7 @@ impl Drop for Opened {
     }
 }
 
-/// Starts the hub's thread, and waits until it has what it needs.
+/// Starts the hub's thread, and waits until its ring and socket are set up.
 fn start(shared: Arc<Shared>, first: Connected) -> io::Result<JoinHandle<()>> {
     let (began, has_begun) = channel();
     let run = move || {
@@ -117,28 +117,28 @@ fn start(shared: Arc<Shared>, first: Connected) -> io::Result<JoinHandle<()>> {
     Ok(thread)
 }
 
-/// A device of one thread.
+/// One thread's handle of an export.
 #[derive(Debug)]
 struct NbdDevice {
     source: NbdSource,
     size: u64,
-    /// Operations fail that the server has not answered for so long.
+    /// The time after which an operation that the server has not answered fails.
     timeout: Option<Duration>,
     inbox: Inbox<Answer>,
     queue: Queue<NbdOperation>,
     answers: Vec<Answer>,
 }
 
-/// An operation that the hub is at.
+/// An operation that has been passed to the hub.
 #[derive(Debug)]
 struct NbdOperation {
     token: u64,
-    /// The bytes to read into or write from, which the hub has borrowed.
+    /// The memory to read into or write from, lent to the hub.
     _slice: Option<Slice>,
 }
 
 impl NbdDevice {
-    /// Makes a thread's device of an export that is open.
+    /// Creates a thread's device for an open export.
     ///
     /// # Errors
     /// When the system has no eventfd left.
@@ -227,7 +227,7 @@ impl Device for NbdDevice {
     }
 }
 
-/// Returns whether a text is the URI of an export.
+/// Returns whether a text is an NBD URI.
 pub(crate) fn is_export(text: &str) -> bool {
     let scheme = text.split_once("://").map(|(scheme, _)| scheme);
     scheme.is_some_and(|scheme| matches!(scheme, "nbd" | "nbds" | "nbd+unix" | "nbds+unix"))
@@ -297,8 +297,8 @@ impl PreparedDevice for NbdSource {
         self.export().to_string()
     }
 
-    /// The server's address and the export's name: the protocol tells nothing better. Another disk
-    /// that the server offers by that name is not told apart.
+    /// Returns the server's address and the export's name, since the protocol offers nothing
+    /// better. If the server exports another disk under that name, this goes undetected.
     fn identity(&self) -> Identity {
         let uri = &self.export().uri;
         let server = match &uri.address {
@@ -308,7 +308,7 @@ impl PreparedDevice for NbdSource {
         Identity::of([Fact::text(FactKind::Export, &format!("{server}/{}", uri.export))])
     }
 
-    /// Asks the server for the size by a new connection.
+    /// Asks the server for the export's size, on a new connection.
     fn refresh(&self) -> io::Result<u64> {
         let (to, answer) = channel();
         self.tell(Event::Measure(to));

@@ -1,4 +1,5 @@
-//! The place of a file or block device: the bytes to which a path leads, whatever the path's name.
+//! The location of a file or block device: the bytes to which a path leads, independent of its
+//! name.
 //!
 //! A hard link, a symbolic link and a bind mount lead to one inode. A loop device is a range of its
 //! file, a partition a range of its disk. A file that does not exist yet is a name in a folder.
@@ -11,13 +12,13 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{major, minor};
 
-/// The unit of the numbers in sysfs.
+/// Bytes per sector in the numbers of sysfs.
 const SYSFS_SECTOR: u64 = 512;
 
-/// The most levels of loop devices that are followed.
+/// The maximum nesting of loop devices that is followed.
 const MOST_LEVELS: usize = 8;
 
-/// The bytes to which a path leads.
+/// The location of the bytes to which a path leads. Paths with overlapping locations share storage.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     base: Base,
@@ -26,37 +27,37 @@ pub struct Place {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Base {
-    /// A file, by its file system and inode.
+    /// A file, by its file system number and inode.
     File(u64, u64),
-    /// A block device that is no part of another one, by its number.
+    /// A block device that is not part of another one, by its device number.
     Disk(u64),
-    /// A name in a folder, where there is nothing yet.
+    /// A name in a folder where no file exists yet, by the folder's file system number and inode.
     Absent(u64, u64, PathBuf),
 }
 
-/// A file or disk on which a block device lies.
+/// A file or disk that underlies a block device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Below {
-    /// The file or block device.
+    /// The path of the file or block device.
     pub(crate) path: PathBuf,
-    /// The bytes of it.
+    /// The range of it that the upper device uses.
     pub(crate) bytes: Range<u64>,
     pub(crate) kind: BelowKind,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BelowKind {
-    /// The file of a loop device.
+    /// The backing file of a loop device.
     LoopFile,
-    /// The disk of a partition.
+    /// The disk that contains a partition.
     Disk,
-    /// A member of a device of the device mapper or of a RAID. Others may use the same bytes of it,
-    /// as the volumes of a group do.
+    /// A member of a device mapper device or a RAID. Other devices may use the same bytes, such as
+    /// the volumes of a group.
     Member,
 }
 
 impl Below {
-    /// Returns the bytes of it that a range of the device has.
+    /// Returns the bytes of the underlying file or disk that a range of the upper device maps to.
     pub(crate) fn part(&self, of_device: &Range<u64>) -> Range<u64> {
         let at = |byte: u64| self.bytes.start.saturating_add(byte).min(self.bytes.end);
         at(of_device.start)..at(of_device.end)
@@ -64,19 +65,19 @@ impl Below {
 }
 
 impl Place {
-    /// Finds the place to which a path leads; `None` where not even its folder is there.
+    /// Returns the location to which a path leads; `None` if not even its folder exists.
     pub fn of(path: &Path) -> Option<Place> {
         Sysfs::here().place_of(path, MOST_LEVELS)
     }
 
-    /// Returns whether both have bytes in common.
+    /// Returns whether both locations have bytes in common.
     pub fn overlaps(&self, other: &Place) -> bool {
         let (one, two) = (&self.bytes, &other.bytes);
         self.base == other.base && one.start < two.end && two.start < one.end
     }
 }
 
-/// The folder in which the kernel tells of block devices.
+/// The sysfs folder with the kernel's information on block devices.
 pub(crate) struct Sysfs(PathBuf);
 
 impl Sysfs {
@@ -113,8 +114,9 @@ impl Sysfs {
         }
     }
 
-    /// Finds what a block device lies on, as far as the system says: the file of a loop device, the
-    /// disk of a partition, the members of a device of the device mapper or of a RAID.
+    /// Returns the devices that underlie a block device, as far as the system reports them: the
+    /// file of a loop device, the disk of a partition, the members of a device mapper device or a
+    /// RAID.
     pub(crate) fn below(&self, number: u64) -> Vec<Below> {
         let link = self.0.join(format!("dev/block/{}:{}", major(number), minor(number)));
         let Ok(device) = link.canonicalize() else { return Vec::new() };
@@ -147,13 +149,13 @@ fn of_file(data: &Metadata) -> Place {
     Place { base: Base::File(data.dev(), data.ino()), bytes: 0..u64::MAX }
 }
 
-/// The device file of a folder in sysfs. Of a name with `/`, sysfs has `!`.
+/// Returns the device file for a folder in sysfs. Sysfs has `!` where the name has `/`.
 fn name_of(device: &Path) -> Option<PathBuf> {
     let name = device.file_name()?.to_str()?.replace('!', "/");
     Some(Path::new("/dev").join(name))
 }
 
-/// The text in a file of sysfs, if there is any.
+/// Returns the text of a file in sysfs, if there is any.
 fn read(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let text = text.trim();
@@ -168,7 +170,7 @@ mod tests {
 
     use super::*;
 
-    /// A system with loop devices of a file: `(minor, offset, bytes)`.
+    /// Creates a sysfs folder with loop devices over a file: `(minor, offset, bytes)`.
     fn loops(file: &Path, devices: &[(u32, u64, u64)]) -> (tempfile::TempDir, Sysfs) {
         let folder = tempfile::tempdir().unwrap();
         let links = folder.path().join("dev/block");

@@ -1,6 +1,6 @@
-//! The shell that devices share: operations in flight, and results that other threads leave.
+//! Common parts of devices: the operations in flight, and results delivered by other threads.
 //!
-//! [`Queue`] has a device's operations by slots, and those that ended at once. Threads leave
+//! A [`Queue`] has a device's operations by slots, and those that ended at once. Threads leave
 //! results in a [`Mailbox`]: a list under a lock, whose first message also wakes the owner's ring
 //! by an eventfd. The list is emptied after the eventfd was read, so no message stays behind
 //! without a wake-up. An [`Inbox`] is the owner's side: its ring polls the eventfd.
@@ -17,10 +17,10 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::device::Completion;
 use crate::ring::{Event, Owner, Ring};
 
-/// The pause between two looks at a mailbox that the ring does not poll.
+/// The polling interval of a mailbox that the ring does not poll.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
-/// The operations of a device: those in flight, by slots, and completions without any I/O.
+/// The operations of a device: those in flight, by slot, and those that ended without I/O.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
     slots: Vec<Option<T>>,
@@ -35,12 +35,12 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Operations in flight.
+    /// Returns the number of operations in flight.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Adds an operation, and returns its slot.
+    /// Adds an operation and returns its slot.
     #[inline]
     pub(crate) fn insert(&mut self, operation: T) -> usize {
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -51,7 +51,7 @@ impl<T> Queue<T> {
         slot
     }
 
-    /// Takes an operation out; its slot is used again.
+    /// Removes and returns an operation; its slot is reused.
     #[inline]
     pub(crate) fn remove(&mut self, slot: usize) -> T {
         let operation = self.slots[slot].take().expect("the slot has an operation");
@@ -63,7 +63,7 @@ impl<T> Queue<T> {
         self.slots.get_mut(slot)?.as_mut()
     }
 
-    /// The operations in flight, with their slots.
+    /// Returns the operations in flight with their slots.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, &T)> {
         self.slots.iter().enumerate().filter_map(|(slot, it)| Some((slot, it.as_ref()?)))
     }
@@ -72,30 +72,31 @@ impl<T> Queue<T> {
         self.slots.iter_mut().flatten()
     }
 
-    /// Takes all operations out.
+    /// Removes and returns all operations.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.free.clear();
         std::mem::take(&mut self.slots).into_iter().flatten()
     }
 
-    /// Leaks all operations, whose memory others may use still.
+    /// Leaks all operations, because the kernel or a library may still use their memory.
     pub(crate) fn leak(&mut self) {
         std::mem::forget(std::mem::take(&mut self.slots));
         self.free.clear();
     }
 
-    /// Ends an operation at once: refused, or nothing to do.
+    /// Completes an operation without I/O, because it is refused or there is nothing to do.
     pub(crate) fn end(&mut self, token: u64, result: io::Result<()>) {
         self.ended.push(Completion { token, result });
     }
 
-    /// Appends what ended at once.
+    /// Moves the completions without I/O to `done`.
     #[inline]
     pub(crate) fn take_ended(&mut self, done: &mut Vec<Completion>) {
         done.append(&mut self.ended);
     }
 
-    /// The time to poll if an operation ended at once: now.
+    /// Returns the current time if an operation has ended without I/O, so that the device is polled
+    /// at once.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         (!self.ended.is_empty()).then(Instant::now)
     }
@@ -117,10 +118,10 @@ impl<T> IndexMut<usize> for Queue<T> {
     }
 }
 
-/// Checks a new size of a handle: a multiple of 512, and no more than the device has.
+/// Checks a handle's new size: a multiple of 512, and no more than the device has.
 ///
 /// # Errors
-/// Names the size, what the device is and what it has.
+/// Names the new size, the device, and the size of the device.
 pub(crate) fn check_resize(device: &str, bytes: u64, there: u64) -> io::Result<()> {
     if bytes == 0 || bytes > there || !bytes.is_multiple_of(512) {
         let message = format!("{bytes} bytes cannot be its size: the {device} has {there}");
@@ -129,7 +130,7 @@ pub(crate) fn check_resize(device: &str, bytes: u64, there: u64) -> io::Result<(
     Ok(())
 }
 
-/// Checks a size that was measured: a positive multiple of 512.
+/// Checks a measured size: it must be a positive multiple of 512.
 ///
 /// # Errors
 /// Names the size.
@@ -159,7 +160,7 @@ impl<T> Mailbox<T> {
         self.messages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves a message.
+    /// Adds a message, and wakes the owner if the mailbox was empty.
     pub(crate) fn leave(&self, message: T) {
         let mut messages = self.messages();
         messages.push(message);
@@ -170,41 +171,41 @@ impl<T> Mailbox<T> {
         }
     }
 
-    /// Wakes the owner.
+    /// Wakes the owner's ring.
     pub(crate) fn wake(&self) {
         // It fails only when the count is full; then the owner wakes anyway.
         let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
     }
 
-    /// Appends all messages.
+    /// Moves all messages to `to`.
     pub(crate) fn take(&self, to: &mut Vec<T>) {
         to.append(&mut self.messages());
     }
 
-    /// Duplicates the eventfd's descriptor.
+    /// Returns a duplicate of the eventfd's descriptor.
     pub(crate) fn descriptor(&self) -> io::Result<OwnedFd> {
         self.wake_up.try_clone()
     }
 
-    /// Resets the eventfd; comes before [`Mailbox::take`].
+    /// Resets the eventfd. Must come before [`Mailbox::take`], or a wake-up may be lost.
     pub(crate) fn silence(&self) {
         let _ = rustix::io::read(&self.wake_up, &mut [0; 8]); // empty if somebody has read it
     }
 }
 
-/// A mailbox that the ring of its owner polls.
+/// The owner's side of a mailbox, which the owner's ring polls.
 #[derive(Debug)]
 pub(crate) struct Inbox<T> {
     pub(crate) mailbox: Arc<Mailbox<T>>,
     ring: Ring,
     owner: Owner,
-    /// The ring polls the eventfd.
+    /// True while the ring polls the eventfd.
     listens: bool,
     events: Vec<Event>,
 }
 
 impl<T> Inbox<T> {
-    /// Makes a mailbox.
+    /// Creates a mailbox whose owner uses this ring.
     ///
     /// # Errors
     /// When the system has no eventfd left.
@@ -214,7 +215,7 @@ impl<T> Inbox<T> {
         Ok(Self { mailbox, ring, owner, listens: false, events: Vec::new() })
     }
 
-    /// True while the ring polls the eventfd.
+    /// Returns whether the ring polls the eventfd.
     pub(crate) fn listens(&self) -> bool {
         self.listens
     }
@@ -234,7 +235,8 @@ impl<T> Inbox<T> {
         Ok(())
     }
 
-    /// Returns whether the owner was woken; the ring then no longer listens.
+    /// Returns whether the owner was woken since the last call. If so, the ring no longer polls the
+    /// eventfd.
     pub(crate) fn was_woken(&mut self) -> bool {
         self.ring.take(self.owner, &mut self.events);
         let is_woken = !self.events.is_empty();
@@ -246,8 +248,8 @@ impl<T> Inbox<T> {
         is_woken
     }
 
-    /// Appends the results that were left for some of `in_flight` operations, and listens on for
-    /// the others. Where the ring has no room, the clock looks ([`Inbox::next_due`]).
+    /// Appends the results that have arrived for some of `in_flight` operations, and keeps polling
+    /// for the others. If the ring has no room, a timer replaces the poll ([`Inbox::next_due`]).
     pub(crate) fn collect(&mut self, results: &mut Vec<T>, in_flight: usize) {
         if in_flight == 0 || !self.was_woken() && self.listens {
             return;
@@ -258,7 +260,7 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// The time to look into the mailbox where the ring does not poll it.
+    /// Returns when to check the mailbox if the ring does not poll it.
     pub(crate) fn next_due(&self, in_flight: usize) -> Option<Instant> {
         (in_flight > 0 && !self.listens).then(|| Instant::now() + LOOK_AGAIN)
     }
@@ -285,7 +287,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns whether the bell is rung within this many milliseconds.
+    /// Returns whether the mailbox wakes its owner within this many milliseconds.
     fn rings(mailbox: &Mailbox<usize>, within_ms: i64) -> bool {
         let time = rustix::event::Timespec { tv_sec: 0, tv_nsec: within_ms * 1_000_000 };
         poll(&mut [PollFd::new(&mailbox.wake_up, PollFlags::IN)], Some(&time)).expect("it polls")

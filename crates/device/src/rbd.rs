@@ -1,15 +1,15 @@
-//! An image of Ceph's block store (RBD), through librbd.
+//! An image of Ceph's block store (RBD) as a device, through librbd.
 //!
-//! The library is opened when the first image is: Floe is not linked to it, and runs without.
-//! librbd keeps no data here (its own cache is off, since Floe is one), so a write is answered when
-//! every replica has it on stable storage.
+//! The library is loaded when the first image is opened: Floe is not linked to it, and runs
+//! without. librbd caches no data here (its own cache is off, since Floe is one), so a write is
+//! acknowledged when every replica has it on stable storage.
 //!
 //! All threads of the server share one handle of the image. A thread's operations end on threads of
 //! the library, which leave the results in the thread's mailbox and wake its ring.
 //!
-//! Who writes takes the image's exclusive lock for as long as the image is open. librbd hands an
-//! implicit lock back and forth at every write of another client; the explicit one it refuses to
-//! others.
+//! A writer takes the image's exclusive lock for as long as the image is open. librbd passes an
+//! implicit lock back and forth at every write of another client, but does not give up an explicit
+//! one.
 
 mod device;
 mod image;

@@ -1,9 +1,9 @@
-//! One thread's io_uring, shared by everything on that thread that waits.
+//! One thread's io_uring, shared by all devices and sockets of that thread.
 //!
-//! Each device or socket layer takes an [`Owner`] and tags its entries with it; one [`Ring::wait`]
-//! submits what everyone pushed, sleeps until something finishes, and sorts the completions into a
-//! queue per owner, from where [`Ring::take`] fetches them. So one system call serves all of a
-//! thread's disks and sockets.
+//! Each device or socket layer takes an [`Owner`] and tags its entries with it. One [`Ring::wait`]
+//! submits all pushed entries, sleeps until one completes, and sorts the completions into a queue
+//! per owner, from where [`Ring::take`] fetches them. So one system call serves all of a thread's
+//! disks and sockets.
 //!
 //! Invariants: a completion is in exactly one place (kernel, completion queue, its owner's queue)
 //! until taken; none is lost when the completion queue overflows, since the kernel keeps the
@@ -26,10 +26,12 @@ use crate::system::kernel_release;
 const TOKEN_BITS: u32 = 48;
 const TOKEN_MASK: u64 = (1 << TOKEN_BITS) - 1;
 
-/// A finished entry: its token, its result (a negative errno on failure), its completion flags.
+/// A completed entry: its token, its result (a negative errno on failure), and its completion
+/// flags.
 pub type Event = (u64, i32, u32);
 
-/// The user that pushed an entry, to whose queue its completion goes.
+/// A tag for the entries of one device or socket layer, which selects the queue for their
+/// completions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Owner(u16);
 
@@ -39,9 +41,9 @@ pub enum RingError {
     /// The kernel has no io_uring, or forbids it.
     #[error("cannot set up an io_uring with {entries} entries: {source}{}", advice(source))]
     Setup {
-        /// Submission entries asked for.
+        /// The number of submission entries requested.
         entries: u32,
-        /// The kernel's answer.
+        /// The error from the kernel.
         source: io::Error,
     },
     /// The kernel's io_uring is too old.
@@ -52,7 +54,7 @@ pub enum RingError {
     Missing(&'static str),
 }
 
-/// The reason why a pool's arenas could not be registered. I/O works without, only slower.
+/// The reason why a pool's arenas could not be registered. I/O still works, only slower.
 #[derive(Debug, thiserror::Error)]
 pub enum RegisterError {
     /// The kernel refused; usually the limit on locked memory (RLIMIT_MEMLOCK).
@@ -61,12 +63,12 @@ pub enum RegisterError {
         advice(source)
     )]
     Refused {
-        /// Size of the arenas together.
+        /// Total size of the arenas in bytes.
         bytes: usize,
-        /// The kernel's answer.
+        /// The error from the kernel.
         source: io::Error,
     },
-    /// A ring registers the arenas of one family.
+    /// The ring already has registered arenas; it accepts those of one family only.
     #[error("this ring has already registered its arenas")]
     Already,
 }
@@ -78,15 +80,14 @@ pub struct Ring(Rc<Inner>);
 struct Inner {
     uring: RefCell<IoUring>,
     owners: RefCell<Owners>,
-    /// Events sorted but not yet taken.
+    /// The number of events sorted into owners' queues and not yet taken.
     ready: Cell<usize>,
     fixed: Cell<Fixed>,
-    /// Keeps the registered arenas from being unmapped and their addresses from meaning something
-    /// else.
+    /// The pool whose arenas are registered, kept so that their addresses stay mapped.
     registered: RefCell<Option<Pool>>,
 }
 
-/// Addresses of the registered arenas, which lie one after another; none are registered while `end`
+/// The address range of the registered arenas, which are adjacent; none are registered while `end`
 /// is zero.
 #[derive(Debug, Clone, Copy, Default)]
 struct Fixed {
@@ -102,8 +103,8 @@ struct Owners {
 }
 
 impl Ring {
-    /// A ring with room for `entries` submissions at a time (rounded up to a power of two) and four
-    /// times as many completions. More may be in flight than either.
+    /// Creates a ring with room for `entries` submissions at a time (rounded up to a power of two)
+    /// and four times as many completions. More operations than either may be in flight.
     pub fn new(entries: u32) -> Result<Ring, RingError> {
         let uring = setup(entries).map_err(|source| RingError::Setup { entries, source })?;
         if !uring.params().is_feature_ext_arg() {
@@ -121,7 +122,7 @@ impl Ring {
         })))
     }
 
-    /// A tag of one's own.
+    /// Returns a new tag.
     ///
     /// # Panics
     /// When 65,536 owners exist.
@@ -134,7 +135,7 @@ impl Ring {
         Owner(u16::try_from(owners.queues.len() - 1).expect("fewer than 65,536 owners on one ring"))
     }
 
-    /// Gives a tag back. Nothing pushed under it may be in flight.
+    /// Releases a tag for reuse. No entry with this tag may be in flight.
     pub(crate) fn retire(&self, owner: Owner) {
         let mut owners = self.0.owners.borrow_mut();
         let left = std::mem::take(&mut owners.queues[owner.0 as usize]).len();
@@ -142,7 +143,7 @@ impl Ring {
         owners.retired.push(owner.0);
     }
 
-    /// Queues an entry; it reaches the kernel at the next [`Ring::wait`], or now if the submission
+    /// Queues an entry. The kernel receives it at the next [`Ring::wait`], or now if the submission
     /// queue is full. Overwrites the entry's user data.
     ///
     /// # Errors
@@ -152,8 +153,8 @@ impl Ring {
     /// When `token` needs more than 48 bits.
     ///
     /// # Safety
-    /// Whatever the entry points to (memory, file descriptor) stays valid until its last completion
-    /// was taken.
+    /// Everything the entry points to (memory, file descriptor) stays valid until its last
+    /// completion was taken.
     pub unsafe fn push(&self, owner: Owner, token: u64, entry: squeue::Entry) -> io::Result<()> {
         let entry = entry.user_data(self.user_data(owner, token));
         loop {
@@ -168,7 +169,8 @@ impl Ring {
         }
     }
 
-    /// The user data that [`Ring::push`] gives an entry, by which a cancellation names it.
+    /// Returns the user data that [`Ring::push`] gives an entry, by which a cancellation identifies
+    /// it.
     ///
     /// # Panics
     /// When `token` needs more than 48 bits.
@@ -177,8 +179,8 @@ impl Ring {
         u64::from(owner.0) << TOKEN_BITS | token
     }
 
-    /// Submits everything pushed and waits for at least one completion, until `timeout` has passed
-    /// (`None`: for ever; zero: not at all) or a signal arrives. Says how many events there are to
+    /// Submits all pushed entries and waits for at least one completion, until `timeout` has passed
+    /// (`None`: for ever; zero: not at all) or a signal arrives. Returns the number of events to
     /// take.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<usize> {
         let pending = self.0.ready.get() > 0 || !self.0.uring.borrow_mut().completion().is_empty();
@@ -190,8 +192,8 @@ impl Ring {
         Ok(self.0.ready.get())
     }
 
-    /// [`Ring::wait`] until a point in time, as [`Device::next_due`](crate::Device::next_due) gives
-    /// it.
+    /// Calls [`Ring::wait`] with a deadline, as [`Device::next_due`](crate::Device::next_due)
+    /// returns.
     pub fn wait_until(&self, due: Option<Instant>) -> io::Result<usize> {
         self.wait(due.map(|due| due.saturating_duration_since(Instant::now())))
     }
@@ -203,13 +205,13 @@ impl Ring {
         events.append(queue);
     }
 
-    /// Registers the arenas of the pool's whole family, which spares the kernel looking up their
-    /// pages at every read and write, also of buffers that other threads lent. The ring keeps the
-    /// arenas alive from then on.
+    /// Registers the arenas of the pool's whole family. This saves the kernel a page lookup at
+    /// every read and write, also for buffers lent by other threads. The ring keeps the arenas
+    /// alive from then on.
     ///
     /// # Errors
-    /// When the kernel refuses, or arenas are registered already: I/O with the pools' memory works
-    /// all the same.
+    /// When the kernel refuses, or arenas are registered already. I/O with the pool's memory still
+    /// works.
     pub fn register_pool(&self, pool: &Pool) -> Result<(), RegisterError> {
         let mut registered = self.0.registered.borrow_mut();
         if registered.is_some() {
@@ -231,7 +233,8 @@ impl Ring {
         Ok(())
     }
 
-    /// The number of the registered buffer that `slice` lies in, for `ReadFixed` and `WriteFixed`.
+    /// Returns the index of the registered buffer that contains `slice`, for `ReadFixed` and
+    /// `WriteFixed`.
     pub fn fixed_buffer(&self, slice: &Slice) -> Option<u16> {
         let Fixed { start, end, arena_bytes } = self.0.fixed.get();
         let at = slice.as_ptr() as usize;
@@ -240,8 +243,9 @@ impl Ring {
         inside.then(|| ((at - start) / arena_bytes) as u16)
     }
 
-    /// Submits, waits for `want` completions, sorts what there is. Passing conditions (a signal, a
-    /// timeout, a kernel short of resources) are no errors: the caller comes back.
+    /// Submits entries, waits for `want` completions, and sorts all available ones. Transient
+    /// conditions (a signal, a timeout, a kernel short of resources) are no errors: the caller
+    /// tries again.
     fn enter(&self, want: usize, timeout: Option<Duration>) -> io::Result<()> {
         let mut uring = self.0.uring.borrow_mut();
         let queue = uring.submission();
@@ -268,8 +272,8 @@ impl Ring {
         entered.map(drop).or_else(passing)
     }
 
-    /// Empties the completion queue into the owners' queues. What the kernel held back for want of
-    /// room in it comes with the next `enter`, which is not skipped then.
+    /// Moves the completion queue into the owners' queues. Completions that overflowed it arrive
+    /// with the next `enter`, which is not skipped then.
     fn sort(&self, uring: &mut IoUring) {
         let queues = &mut self.0.owners.borrow_mut().queues;
         for entry in uring.completion() {
@@ -286,7 +290,7 @@ impl fmt::Debug for Ring {
     }
 }
 
-/// Advice to the operator where the kernel refuses an io_uring, or part of one.
+/// Returns advice to the operator for a kernel that refuses an io_uring or a feature of it.
 fn advice(refusal: &io::Error) -> &'static str {
     match Errno::from_io_error(refusal) {
         Some(Errno::PERM) => {
@@ -307,8 +311,8 @@ fn advice(refusal: &io::Error) -> &'static str {
     }
 }
 
-/// The best setup this kernel knows: completions are run by the thread that waits, when it waits,
-/// and interrupt nobody.
+/// Creates an io_uring with the best setup this kernel supports: completions run on the waiting
+/// thread, when it waits, and interrupt no other.
 fn setup(entries: u32) -> io::Result<IoUring> {
     let base = || {
         let mut builder = IoUring::builder();
@@ -328,7 +332,7 @@ fn setup(entries: u32) -> io::Result<IoUring> {
         .or_else(|_| base().build(entries))
 }
 
-/// Errors of `io_uring_enter` that mean "try again after collecting".
+/// Turns errors of `io_uring_enter` that mean "try again after collecting" into success.
 fn passing(error: io::Error) -> io::Result<()> {
     match Errno::from_io_error(&error) {
         Some(Errno::INTR | Errno::TIME | Errno::BUSY | Errno::AGAIN) => Ok(()),

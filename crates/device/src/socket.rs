@@ -1,14 +1,15 @@
-//! Sockets on the thread's ring, without `unsafe` for whoever uses them.
+//! Safe socket operations on the thread's ring.
 //!
-//! A [`Sockets`] takes accepts, receives and sends for any number of sockets and reports each one's
-//! end, like a [`Device`](crate::Device) does for a disk. A send gathers several slices (a header
-//! and its payload) and is continued until all is out. [`Sockets::readable`] waits for anything
-//! else that can be polled, such as the eventfd through which another thread wakes this one.
+//! A [`Sockets`] performs accepts, receives and sends for any number of sockets and reports the
+//! completion of each, like a [`Device`](crate::Device) does for a disk. A send gathers several
+//! slices (a header and its payload) and is continued until all bytes are sent.
+//! [`Sockets::readable`] waits for other descriptors that can be polled, such as the eventfd
+//! through which another thread wakes this one.
 //!
 //! Invariants: slices, message headers and descriptors are held in `queue` from submission to
-//! completion, so neither memory nor a descriptor's number is reused under the kernel's hands.
+//! completion, so neither memory nor a descriptor's number is reused while the kernel uses it.
 //! Sends on one socket go out in order only if the next is begun after the last completed. A socket
-//! never ends by itself, so dropping cancels what is in flight and then waits for it.
+//! operation may never end by itself, so dropping cancels what is in flight and then waits for it.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -21,43 +22,43 @@ use crate::buffer::Slice;
 use crate::queue::Queue;
 use crate::ring::{Event, Owner, Ring};
 
-/// Slices one send gathers at a time; the rest follows.
+/// The most slices that one ring entry sends; the rest follows in further entries.
 const GATHER_MAX: usize = 64;
 
-/// Accepts, receives and sends in flight on one ring.
+/// Accepts, receives, sends and polls in flight on one ring.
 #[derive(Debug)]
 pub struct Sockets {
     ring: Ring,
     owner: Owner,
     queue: Queue<SocketOperation>,
-    /// Records for the kernel, of sends that have ended.
+    /// Message records of finished sends, kept for reuse.
     #[expect(
         clippy::vec_box,
         reason = "a message moves from here into an operation without being copied"
     )]
     spare: Vec<Box<Message>>,
-    /// Could not be begun.
+    /// Completions of operations that could not be started.
     early: Vec<SocketCompletion>,
     events: Vec<Event>,
 }
 
-/// The end of a socket operation.
+/// The completion of a socket operation.
 #[derive(Debug)]
 pub struct SocketCompletion {
     /// The operation's token.
     pub token: u64,
-    /// The result.
+    /// The outcome of the operation, or the error.
     pub result: io::Result<SocketOutcome>,
 }
 
-/// The result of a socket operation that succeeded.
+/// The outcome of a successful socket operation.
 #[derive(Debug)]
 pub enum SocketOutcome {
     /// A new connection.
     Accepted(OwnedFd),
-    /// The number of bytes that arrived; zero means that the other side closed.
+    /// The number of bytes received; zero means that the peer has closed the connection.
     Received(usize),
-    /// Everything was handed to the network. The list of slices comes back empty, to be used again.
+    /// All bytes were passed to the network. The list of slices is returned empty, for reuse.
     Sent(Vec<Slice>),
     /// The descriptor can be read without blocking.
     Readable,
@@ -82,20 +83,20 @@ enum Work {
         message: Box<Message>,
     },
     Readable,
-    /// Cancels the operation in this slot.
+    /// Cancellation of the operation in this slot.
     Cancel {
         slot: usize,
     },
 }
 
-/// The record of a gathering send that the kernel reads; boxed, since it must not move.
+/// The message record of a gathering send, which the kernel reads. Boxed, since it must not move.
 struct Message {
     header: libc::msghdr,
     vectors: [libc::iovec; GATHER_MAX],
 }
 
 impl Sockets {
-    /// Makes a set without operations.
+    /// Creates a set without operations.
     pub fn new(ring: &Ring) -> Sockets {
         Sockets {
             ring: ring.clone(),
@@ -107,18 +108,18 @@ impl Sockets {
         }
     }
 
-    /// Waits for one connection. Shutting the listener down ends the wait with an error.
+    /// Accepts one connection. Shutting the listener down ends the wait with an error.
     pub fn accept(&mut self, token: u64, listener: &Rc<OwnedFd>) {
         self.begin(token, listener, Work::Accept);
     }
 
-    /// Receives at least one byte or, with `whole`, the whole slice; less only when the other side
-    /// closes.
+    /// Receives at least one byte or, with `whole`, the whole slice. Fewer bytes arrive only when
+    /// the peer closes the connection.
     pub fn receive(&mut self, token: u64, socket: &Rc<OwnedFd>, into: Slice, whole: bool) {
         self.begin(token, socket, Work::Receive { into, whole });
     }
 
-    /// Sends the slices one after the other, all of them.
+    /// Sends all the slices, in order.
     pub fn send(&mut self, token: u64, socket: &Rc<OwnedFd>, mut from: Vec<Slice>) {
         from.retain(|slice| !slice.is_empty());
         let message = self.spare.pop().unwrap_or_else(Message::empty);
@@ -130,8 +131,8 @@ impl Sockets {
         self.begin(token, descriptor, Work::Readable);
     }
 
-    /// Ends the receives with this token. One that has not received anything yet ends with
-    /// `ECANCELED`; nothing that has arrived is lost.
+    /// Cancels the receives with this token. A receive that has no bytes yet ends with `ECANCELED`;
+    /// received bytes are not lost.
     pub fn cancel_receive(&mut self, token: u64) {
         let is_meant = |(_, it): &(usize, &SocketOperation)| {
             it.token == token && matches!(it.work, Work::Receive { .. })
@@ -143,12 +144,12 @@ impl Sockets {
         }
     }
 
-    /// Operations not finished.
+    /// Returns the number of unfinished operations.
     pub fn in_flight(&self) -> usize {
         self.queue.len()
     }
 
-    /// Appends what has finished since the last call.
+    /// Appends the operations that have finished since the last call to `done`.
     pub fn poll(&mut self, done: &mut Vec<SocketCompletion>) {
         done.append(&mut self.early);
         let mut events = std::mem::take(&mut self.events);
@@ -170,7 +171,7 @@ impl Sockets {
         self.events = events;
     }
 
-    /// The time to call [`Sockets::poll`] even if the ring reports nothing.
+    /// Returns when to call [`Sockets::poll`] even if the ring reports nothing.
     pub fn next_due(&self) -> Option<Instant> {
         (!self.early.is_empty()).then(Instant::now)
     }
@@ -198,7 +199,7 @@ impl Sockets {
         unsafe { self.ring.push(self.owner, slot as u64, entry) }
     }
 
-    /// Ends an operation. Returns whether its end is reported.
+    /// Ends an operation. Returns whether its completion is reported to the caller.
     fn end(&mut self, slot: usize) -> bool {
         match self.queue.remove(slot).work {
             Work::Send { message, .. } => self.spare.push(message),
@@ -231,7 +232,8 @@ impl SocketOperation {
         }
     }
 
-    /// Takes in one result; `None` while more is to do.
+    /// Processes a result from the kernel. Returns the outcome, or `None` if a part of the
+    /// operation remains.
     fn advance(&mut self, result: i32) -> Option<io::Result<SocketOutcome>> {
         if matches!(-result, libc::EINTR | libc::EAGAIN) {
             return None;
@@ -256,7 +258,7 @@ impl SocketOperation {
     }
 }
 
-/// Takes the first `moved` bytes off a list of slices.
+/// Removes the first `moved` bytes from a list of slices.
 fn advance(left: &mut Vec<Slice>, mut moved: usize) {
     let whole = left
         .iter()

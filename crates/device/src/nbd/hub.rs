@@ -1,11 +1,11 @@
-//! The thread that has the connection to an export.
+//! The hub: the thread that owns the connection to an NBD export.
 //!
-//! It sleeps in its ring. Operations come by its mailbox and are requests of [`Work`] from then on.
-//! Requests that have gathered leave in one send; a large read's data is received where it belongs.
-//! Connections are made by short-lived threads, since looking a name up blocks.
+//! It sleeps in its ring. Operations arrive through its mailbox and become requests of [`Work`].
+//! Requests that have accumulated are sent together; a large read's data is received directly into
+//! its slice. Connections are made by short-lived threads, since resolving a host name blocks.
 //!
-//! Invariant: nothing is sent again, and no operation fails, before the kernel is done with the
-//! slices of the last connection.
+//! Invariant: before the kernel is done with the slices of the last connection, no request is sent
+//! again and no operation fails.
 
 use super::work::Job;
 use crate::queue::Mailbox;
@@ -29,24 +29,25 @@ use crate::buffer::{Pool, SECTOR_BYTES};
 use crate::ring::Ring;
 use crate::socket::{SocketCompletion, SocketOutcome, Sockets};
 
-/// Requests that leave together.
+/// The most requests that one send gathers.
 const TOGETHER: usize = 32;
-/// The pauses between two attempts to connect: the first one, doubled up to the last one.
+/// The first and the longest pause between two attempts to connect; each pause is twice the one
+/// before.
 const PAUSES: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(2)];
 
-/// The tokens of the thread's socket operations.
+/// Tokens of the hub's socket operations.
 const WOKEN: u64 = 0;
 const SENT: u64 = 1;
 const RECEIVED: u64 = 2;
 
 /// The state of the connection.
 enum Link {
-    /// No connection; the next attempt is not before this.
+    /// No connection; the next attempt is made at this time or later.
     Down(Instant),
-    /// A thread is at it.
+    /// A thread is trying to connect.
     Connecting,
     Up(Rc<OwnedFd>),
-    /// Shut down; the kernel may still use slices.
+    /// The connection is shut down, but the kernel may still use slices.
     Closing,
 }
 
@@ -57,12 +58,12 @@ pub(super) struct Hub {
     sockets: Sockets,
     wake_up: Rc<OwnedFd>,
     work: Work,
-    /// The timeout that messages name; each operation has its own deadline.
+    /// The timeout named in error messages; each operation has its own deadline.
     timeout: Option<Duration>,
     link: Link,
     /// The pause before the next attempt to connect.
     pause: Duration,
-    /// The reason why the last connection ended, or was not made.
+    /// The reason why the last connection ended or the last attempt failed.
     trouble: Option<String>,
     is_sending: bool,
     is_receiving: bool,
@@ -95,7 +96,7 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Serves until it is told to end.
+    /// Runs the hub until it is told to end.
     pub(super) fn run(&mut self) {
         let (mut done, mut events) = (Vec::new(), Vec::new());
         loop {
@@ -129,7 +130,7 @@ impl Hub {
         again.into_iter().chain(due).chain(self.sockets.next_due()).min()
     }
 
-    /// True if there is a reason for a connection.
+    /// Returns whether there is a reason to connect.
     fn is_wanted(&self) -> bool {
         !self.is_ending && (self.work.is_wanted() || !self.measuring.is_empty())
     }
@@ -173,8 +174,8 @@ impl Hub {
         }
     }
 
-    /// Fails what has waited for too long. A connection that has not answered for so long is given
-    /// up first.
+    /// Fails the operations that have passed their deadlines. First gives up a connection on which
+    /// the server has not answered in time.
     fn expire(&mut self) {
         let now = Instant::now();
         if self.work.next_due().is_none_or(|due| due > now) {
@@ -199,7 +200,7 @@ impl Hub {
         self.shared.name.to_string()
     }
 
-    /// Takes the connection, and what goes over it, a step further.
+    /// Advances the connection and its transfers by one step.
     fn advance(&mut self) {
         if matches!(self.link, Link::Closing) && !self.is_sending && !self.is_receiving {
             self.incoming.clear();
@@ -264,7 +265,7 @@ impl Hub {
         self.link = Link::Up(Rc::new(socket));
     }
 
-    /// Notes a failed attempt to connect, and plans the next.
+    /// Records a failed attempt to connect, and schedules the next.
     fn failed(&mut self, why: String) {
         for to in self.measuring.drain(..) {
             let _ = to.send(Err(io::Error::other(why.clone()))); // perhaps nobody waits any more
@@ -274,7 +275,7 @@ impl Hub {
         self.pause = (self.pause * 2).clamp(PAUSES[0], PAUSES[1]);
     }
 
-    /// Ends the connection in good order.
+    /// Disconnects gracefully.
     fn hang_up(&mut self) {
         if let Link::Up(socket) = &self.link
             && !self.is_sending
@@ -286,7 +287,7 @@ impl Hub {
         self.close();
     }
 
-    /// The connection is of no more use.
+    /// Gives up a connection that has failed.
     fn lose(&mut self, why: ClientError) {
         self.trouble = Some(why.to_string());
         self.close();
@@ -299,7 +300,7 @@ impl Hub {
         }
     }
 
-    /// Sends what waits, unless something is being sent.
+    /// Sends waiting requests, unless a send is in flight.
     fn send(&mut self, socket: &Rc<OwnedFd>) {
         if self.is_sending || !self.measuring.is_empty() {
             return;
@@ -321,7 +322,7 @@ impl Hub {
         }
     }
 
-    /// Looks at what has arrived, and asks for more.
+    /// Processes the bytes received, and starts to receive more.
     fn receive(&mut self, socket: &Rc<OwnedFd>) {
         while !self.is_receiving {
             match self.incoming.next(&mut self.work) {
@@ -343,20 +344,20 @@ impl Hub {
     }
 }
 
-/// The longest wait for a connection, and for each answer of the handshake.
+/// The time limit for connecting, and for each answer of the handshake.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The time after which a server that acknowledges nothing counts as gone.
+/// The time after which a server that acknowledges no TCP data counts as gone.
 const SILENCE: Duration = Duration::from_secs(15);
 
-/// A connection whose handshake is over.
+/// A connection that has completed the handshake.
 #[derive(Debug)]
 pub(super) struct Connected {
     pub(super) socket: OwnedFd,
     pub(super) info: Info,
 }
 
-/// Connects, and checks that the export can be a device.
+/// Connects to the export, and checks that it is usable as a device.
 pub(super) fn connect(name: &NbdName, read_only: bool) -> Result<Connected, NbdError> {
     let export = || name.to_string();
     let failed = |source: ClientError| NbdError::Client { export: export(), source };
@@ -382,7 +383,7 @@ pub(super) fn connect(name: &NbdName, read_only: bool) -> Result<Connected, NbdE
     Ok(Connected { socket, info })
 }
 
-/// Sets keep-alive times, so that the kernel detects a server that is gone.
+/// Sets TCP keep-alive times, so that the kernel detects an unreachable server.
 fn watch(socket: &OwnedFd) -> io::Result<()> {
     if sockopt::socket_domain(socket)? == rustix::net::AddressFamily::UNIX {
         return Ok(());
@@ -395,55 +396,57 @@ fn watch(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// An export, and how long its server may take.
+/// An NBD export, and the timeout for its server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NbdName {
     /// The server's address and the export's name.
     pub uri: Uri,
-    /// Fail operations that the server has not answered for so long; without it they wait for it.
+    /// The time after which an unanswered operation fails; without it operations wait for the
+    /// server.
     pub timeout: Option<Duration>,
 }
 
-/// The URI.
+/// Prints the URI of the export.
 impl fmt::Display for NbdName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.uri.fmt(f)
     }
 }
 
-/// The reason why an export could not be opened. Each variant begins with its name.
+/// The reason why an export could not be opened. The first field of each variant names the export.
 #[derive(Debug, thiserror::Error)]
 pub enum NbdError {
     /// The server could not be reached, or did not grant the export.
     #[error("cannot use export {export}: {source}")]
     Client {
-        /// The export.
+        /// The URI of the export.
         export: String,
-        /// The client's error.
+        /// The error of the NBD client.
         source: ClientError,
     },
-    /// The export refuses writes.
+    /// The export is read-only, but is needed for writing.
     #[error("export {0} is read-only; serve it read-only")]
     ReadOnly(String),
-    /// The size is not a positive multiple of 512.
+    /// The export's size is not a positive multiple of 512 bytes.
     #[error("export {0} has {1} bytes, which is not a positive multiple of 512")]
     OddSize(String, u64),
-    /// The least block is larger than a sector or than the device's odd end.
+    /// The export's minimum block size, in bytes, is larger than a sector or than the partial
+    /// sector at the device's end.
     #[error(
         "export {0} takes requests in units of {1} bytes only; a device is read and \
          written in units of {SECTOR_BYTES}"
     )]
     LargeBlocks(String, u32),
-    /// The longest request is shorter than a sector.
+    /// The export's maximum request size, in bytes, is less than a sector.
     #[error("export {0} takes requests of at most {1} bytes; a device needs {SECTOR_BYTES}")]
     SmallRequests(String, u32),
-    /// After a lost connection, something else is there.
+    /// After a reconnect, the export had changed in this way.
     #[error("export {0} is not what it was: {1}")]
     Changed(String, String),
-    /// The system has no thread, ring or socket left for it.
+    /// The system could not provide a thread, ring or socket.
     #[error("cannot serve the connection to export {export}: {source}")]
     System {
-        /// The export.
+        /// The URI of the export.
         export: String,
         /// The system's error.
         source: io::Error,
@@ -453,25 +456,26 @@ pub enum NbdError {
 /// A message to the hub.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// An operation to carry out.
+    /// Carry out this operation.
     Job(Job),
-    /// The end of an attempt to connect.
+    /// An attempt to connect has ended.
     Connected(Result<Connected, NbdError>),
-    /// A request for the export's size, by a new connection.
+    /// Ask the server for the export's size, on a new connection.
     Measure(Sender<io::Result<u64>>),
-    /// Operations under way fail that have no answer for so long from now.
+    /// Set the timeout; operations in progress have this long from now.
     Timeout(Duration),
-    /// The end of the thread.
+    /// End the thread.
     End,
 }
 
-/// An export that is open.
+/// The state of an open export that all its handles and the hub share.
 #[derive(Debug)]
 pub(super) struct Shared {
     pub(super) name: NbdName,
     pub(super) read_only: bool,
     pub(super) mailbox: Mailbox<Event>,
-    /// Bytes at the last look. No other memory depends on it, so relaxed loads and stores suffice.
+    /// Size in bytes when last measured. No other memory depends on it, so relaxed loads and stores
+    /// suffice.
     pub(super) size: AtomicU64,
 }
 

@@ -1,8 +1,8 @@
 //! The client's socket: TCP or Unix, with a receive buffer, timeouts, and sends that never block.
 //!
 //! Sends are non-blocking so that a client with much in flight can receive while its socket is
-//! full; receives block. Short fields come out of a 64 KiB buffer; long data goes past it straight
-//! to where it belongs.
+//! full; receives block. Short fields come out of a 64 KiB buffer; long data bypasses it and is
+//! received into its destination.
 
 use std::io::{self, ErrorKind, IoSlice, Read};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -29,7 +29,7 @@ enum Stream {
 #[derive(Debug)]
 pub struct Socket {
     stream: Stream,
-    /// Received and not taken: `buffer[start..end]`.
+    /// The receive buffer; `buffer[start..end]` is received but not consumed.
     buffer: Box<[u8]>,
     start: usize,
     end: usize,
@@ -118,7 +118,7 @@ impl Transport for Socket {
 }
 
 impl Socket {
-    /// The connection itself, for a driver that goes on with it.
+    /// Returns the descriptor of the connection, for a driver that takes over.
     pub(super) fn into_fd(self) -> Result<OwnedFd, ClientError> {
         if self.start < self.end {
             let early = "it sent something that nobody asked for";
@@ -156,7 +156,7 @@ impl Socket {
     }
 }
 
-/// Tries every address of the host in turn; the last failure counts.
+/// Connects to the first address of the host that accepts. Returns the last error if none does.
 fn connect_tcp(host: &str, port: u16, timeout: Option<Duration>) -> io::Result<Stream> {
     let mut failure = io::Error::new(ErrorKind::NotFound, "the host has no address");
     for address in (host, port).to_socket_addrs()? {
@@ -176,7 +176,7 @@ fn connect_tcp(host: &str, port: u16, timeout: Option<Duration>) -> io::Result<S
     Err(failure)
 }
 
-/// Receives something, waiting for it.
+/// Receives at least one byte, and waits for it.
 fn receive(stream: &mut Stream, data: &mut [u8]) -> Result<usize, ClientError> {
     loop {
         let received = match stream {

@@ -1,11 +1,12 @@
-//! Operations of the threads as requests to the server, and the requests that wait for it.
+//! Translation of device operations to NBD requests, and the queue of requests.
 //!
-//! A state machine without a socket: the [hub](super::hub) sends what [`Work::next`] gives, and
-//! tells which requests the server has answered. Requests without an answer when a connection is
-//! lost are sent again on the next one, in their order, after the writes of the [log](Log).
+//! A state machine without a socket: the [hub](super::hub) sends the requests that [`Work::next`]
+//! returns, and reports which ones the server has answered. Requests unanswered when a connection
+//! is lost are sent again on the next one, in their order, after the writes of the [log](Log).
 //!
-//! Invariants: while log entries are repeated, nothing else is under way, and of two that overlap
-//! the later one waits for the earlier one. A request's slice is held until its last answer.
+//! Invariants: while log entries are repeated, no other request is in flight, and of two entries
+//! that overlap the later one waits for the earlier one. A request's slice is held until its last
+//! answer.
 
 use std::collections::VecDeque;
 use std::io;
@@ -20,11 +21,11 @@ use floe_nbd::wire::{REQUEST_BYTES, command, command_flag, transmission_flag};
 use crate::buffer::{Lent, Pool, SECTOR_BYTES, Slice};
 use crate::queue::{Mailbox, Queue};
 
-/// Requests under way at a time.
+/// The most requests in flight.
 const MOST_SENT: usize = 128;
-/// The longest range of a request without data.
+/// The longest range, in bytes, of a request without data.
 const MOST_BYTES: u64 = 1 << 30;
-/// Zeros written at a time to a server that cannot zero a range itself.
+/// Bytes of zeros written at a time to a server that cannot zero a range itself.
 const ZEROS_BYTES: u64 = 256 << 10;
 
 /// An operation that has not ended.
@@ -32,19 +33,19 @@ struct Running {
     to: Arc<Mailbox<Answer>>,
     slot: usize,
     due: Option<Instant>,
-    /// Requests without an answer.
+    /// The number of unanswered requests of the operation.
     left: usize,
     error: Option<io::Error>,
-    /// A flush is to follow, for a server that makes no single write durable.
+    /// True if a flush must follow, because the server does not support durable writes (FUA).
     then_flush: bool,
 }
 
-/// A request under way.
+/// A request in flight.
 struct Sent {
-    /// The number of the request in the order of sending.
+    /// The position of the request in the order of sending.
     number: u64,
     request: Request,
-    /// The end of the log that a flush covers.
+    /// For a flush: the number of the first log entry that it does not cover.
     covers: u64,
 }
 
@@ -54,16 +55,16 @@ pub(super) struct Work {
     operations: Queue<Running>,
     waiting: VecDeque<Request>,
     ledger: Ledger,
-    /// Requests under way, by the indices of their cookies.
+    /// Requests in flight, indexed by their cookies.
     sent: Vec<Option<Sent>>,
-    /// Requests that a server did not carry out, since it is shutting down.
+    /// Requests that a server returned unexecuted because it is shutting down.
     returned: Vec<Sent>,
     number: u64,
     log: Log,
-    /// Entries of the log that were not repeated yet on this connection.
+    /// The number of log entries still to be repeated on this connection.
     to_repeat: usize,
     is_shortening: bool,
-    /// A write that was answered is lost: the next flush says so.
+    /// The error for a lost write that had been acknowledged; the next flush returns it.
     lost: Option<io::Error>,
 }
 
@@ -85,34 +86,34 @@ impl Work {
         }
     }
 
-    /// The server's description of the export on the last connection.
+    /// Returns the server's description of the export on the last connection.
     pub(super) fn info(&self) -> &Info {
         &self.info
     }
 
-    /// True if an operation has not ended.
+    /// Returns whether an operation is unfinished.
     pub(super) fn is_wanted(&self) -> bool {
         self.operations.len() > 0
     }
 
-    /// The number of requests under way.
+    /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.ledger.in_flight()
     }
 
-    /// The earliest deadline of an operation.
+    /// Returns the earliest deadline of an operation.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.operations.iter().filter_map(|(_, running)| running.due).min()
     }
 
-    /// Lowers the deadline of all operations to `due`.
+    /// Moves later deadlines of operations forward to `due`.
     pub(super) fn bound(&mut self, due: Instant) {
         for running in self.operations.iter_mut() {
             running.due = Some(running.due.map_or(due, |own| own.min(due)));
         }
     }
 
-    /// Takes an operation.
+    /// Starts an operation by queueing its requests.
     pub(super) fn begin(&mut self, job: Job) {
         let Job { to, slot, offset, bytes, action, due } = job;
         let running = Running { to, slot, due, left: 0, error: None, then_flush: false };
@@ -168,13 +169,13 @@ impl Work {
         self.end_if_done(place);
     }
 
-    /// The longest read or write.
+    /// Returns the longest read or write that the server allows, in bytes, in whole sectors.
     fn most(&self) -> u64 {
         let most = u64::from(self.info.maximum_block_bytes);
         most / SECTOR_BYTES * SECTOR_BYTES
     }
 
-    /// A request in parts that the server takes.
+    /// Splits a request into parts that the server accepts.
     fn cut(&self, whole: Request, bytes: u64) -> Vec<Request> {
         let most = if whole.data.is_some() { self.most() } else { MOST_BYTES };
         let part = |at: u64| {
@@ -186,7 +187,7 @@ impl Work {
         (0..bytes).step_by(most as usize).map(part).collect()
     }
 
-    /// Writes of zeros.
+    /// Returns write requests that fill the range of a request with zeros.
     fn zeros(&self, whole: &Request, bytes: u64) -> Vec<Request> {
         let most = self.most().min(ZEROS_BYTES);
         let zeros = self.pool.allocate(most.min(bytes) as usize).whole();
@@ -199,7 +200,7 @@ impl Work {
         (0..bytes).step_by(most as usize).map(part).collect()
     }
 
-    /// The next request to send, and the bytes that follow it.
+    /// Returns the next request to send, and the payload that follows it.
     pub(super) fn next(&mut self) -> Option<([u8; REQUEST_BYTES], Option<Slice>)> {
         if self.ledger.in_flight() >= MOST_SENT {
             return None;
@@ -233,20 +234,20 @@ impl Work {
         Some((header, payload))
     }
 
-    /// Looks at the bytes of a message from the server; see [`Ledger::parse`].
+    /// Parses the first bytes of a message from the server; see [`Ledger::parse`].
     pub(super) fn parse(&mut self, bytes: &[u8]) -> Result<Parsed, ClientError> {
         self.ledger.parse(bytes, self.info.structured_replies)
     }
 
-    /// The place of bytes of a read.
+    /// Returns the destination of a part of a read's data.
     pub(super) fn target(&self, cookie: Cookie, start: u32, length: u32) -> Slice {
         let sent = self.sent[cookie.index()].as_ref().expect("the ledger knows its requests");
         let data = sent.request.data.as_ref().expect("a read has room for its data");
         data.slice(start as usize..(start + length) as usize)
     }
 
-    /// Takes the answer of a request whose last message has come. Returns true if the server is
-    /// shutting down, so that the request has to go to the next one.
+    /// Processes the answer to a request whose last message has arrived. Returns true if the server
+    /// is shutting down, so that the request must be sent on the next connection.
     pub(super) fn ended(&mut self, cookie: Cookie) -> bool {
         let sent = self.sent[cookie.index()].take().expect("the ledger knows its requests");
         let result = self.ledger.take(cookie);
@@ -277,7 +278,7 @@ impl Work {
         false
     }
 
-    /// Ends an operation that has no request left.
+    /// Completes an operation that has no request left.
     fn end_if_done(&mut self, place: usize) {
         let running = &mut self.operations[place];
         if running.left > 0 {
@@ -292,7 +293,8 @@ impl Work {
         running.to.leave((running.slot, running.error.map_or(Ok(()), Err)));
     }
 
-    /// A write that was answered is lost: those that flush are told, or the next one to do so.
+    /// Records that an acknowledged write was lost. Waiting flushes fail with the error, or else
+    /// the next one does.
     fn lose(&mut self, error: &io::Error) {
         let message = format!("a write that had been answered was lost: {error}");
         let copy = || io::Error::new(error.kind(), message.clone());
@@ -308,7 +310,7 @@ impl Work {
         }
     }
 
-    /// A connection begins: what may be lost is repeated first.
+    /// Starts a new connection by repeating the writes that may be lost.
     pub(super) fn connected(&mut self, info: Info) {
         self.info = info;
         for entry in self.log.entries().rev() {
@@ -317,7 +319,7 @@ impl Work {
         }
     }
 
-    /// The connection has ended, and nothing uses the requests' slices any more.
+    /// Ends a connection, once the kernel no longer uses the requests' slices.
     pub(super) fn disconnected(&mut self) {
         let mut back: Vec<Sent> = self.sent.drain(..).flatten().collect();
         back.append(&mut self.returned);
@@ -328,7 +330,7 @@ impl Work {
         (self.to_repeat, self.is_shortening) = (0, false);
     }
 
-    /// Fails the operations that are due by `now`, or all. Nothing may be under way.
+    /// Fails the operations that are due by `now`, or all for `None`. No request may be in flight.
     pub(super) fn fail(&mut self, now: Option<Instant>, error: impl Fn() -> io::Error) {
         let is_due = |running: &Running| match now {
             Some(now) => running.due.is_some_and(|due| due <= now),
@@ -343,15 +345,15 @@ impl Work {
     }
 }
 
-/// The system's error that says the same.
+/// Converts the server's error to the equivalent system error.
 fn error_of(error: RequestError) -> io::Error {
     io::Error::from_raw_os_error(error.code.number() as i32)
 }
 
-/// An operation's slot at the thread it came from, and its result.
+/// The slot of an operation on the thread that submitted it, and the result.
 pub(super) type Answer = (usize, io::Result<()>);
 
-/// An operation of a thread.
+/// An operation that a thread passes to the hub.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) to: Arc<Mailbox<Answer>>,
@@ -359,11 +361,10 @@ pub(super) struct Job {
     pub(super) offset: u64,
     pub(super) bytes: u64,
     pub(super) action: JobAction,
-    /// The deadline.
     pub(super) due: Option<Instant>,
 }
 
-/// [`Action`](crate::Action), with its slice lent to the hub.
+/// An [`Action`](crate::Action) with its slice lent to the hub.
 #[derive(Debug)]
 pub(super) enum JobAction {
     Read(Lent),
@@ -373,14 +374,14 @@ pub(super) enum JobAction {
     Flush,
 }
 
-/// A request to the server.
+/// A request to the NBD server.
 #[derive(Debug, Clone)]
 pub(super) struct Request {
     pub(super) command: u16,
     pub(super) flags: u16,
     pub(super) offset: u64,
     pub(super) length: u32,
-    /// The bytes to write, or where those that are read go.
+    /// The data to write, or the destination of a read.
     pub(super) data: Option<Slice>,
     pub(super) purpose: Purpose,
 }
@@ -388,54 +389,53 @@ pub(super) struct Request {
 /// The reason for a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Part of an operation, by its place.
+    /// Part of the operation in this slot.
     Operation(usize),
-    /// An entry of the log.
+    /// Repetition of a log entry after a reconnect.
     Repeat,
-    /// A flush that makes the log shorter.
+    /// A flush after which log entries can be dropped.
     Shorten,
 }
 
 impl Request {
-    /// True if the ranges of both have a byte in common.
+    /// Returns whether the ranges of both requests overlap.
     pub(super) fn overlaps(&self, other: &Request) -> bool {
         let end = |request: &Request| request.offset + u64::from(request.length);
         self.offset < end(other) && other.offset < end(self)
     }
 
-    /// True if it changes the export.
+    /// Returns whether the request changes the export's data.
     pub(super) fn is_change(&self) -> bool {
         matches!(self.command, command::WRITE | command::WRITE_ZEROES | command::TRIM)
     }
 
-    /// A flush.
     pub(super) fn flush(purpose: Purpose) -> Self {
         Self { command: command::FLUSH, flags: 0, offset: 0, length: 0, data: None, purpose }
     }
 }
 
-/// Bytes received at a time, but for data that goes where it belongs.
+/// Size of the receive buffer in bytes; large read data bypasses it.
 const BUFFER_BYTES: usize = 64 << 10;
-/// Data that is received where it belongs, if there is so much.
+/// The least read data, in bytes, that is received directly into its slice.
 const DIRECT_BYTES: usize = 16 << 10;
 
-/// The bytes from the server.
+/// The parser of the bytes received from the server.
 pub(super) struct Incoming {
     buffer: Slice,
-    /// Those in the buffer that were not looked at: `start..end`.
+    /// The received bytes not yet parsed are `start..end` of the buffer.
     start: usize,
     end: usize,
-    /// The message that is being received.
+    /// The bytes of the incomplete message.
     message: Vec<u8>,
-    /// The data that belongs to a message, and where the rest of it goes.
+    /// The message whose data is being received, and the destination of the rest.
     data: Option<(Message, Slice)>,
 }
 
-/// The next thing to do with the bytes from the server.
+/// The next action for the hub after parsing received bytes.
 pub(super) enum Next {
     /// The answer to a request is complete.
     Ended(Cookie),
-    /// More has to be received.
+    /// More bytes must be received into this slice; `whole` if all of it must be filled.
     Receive { into: Slice, whole: bool },
 }
 
@@ -445,13 +445,13 @@ impl Incoming {
         Self { buffer, start: 0, end: 0, message: Vec::new(), data: None }
     }
 
-    /// Forgets what came by a connection that has ended.
+    /// Discards everything received on a connection that has ended.
     pub(super) fn clear(&mut self) {
         (self.start, self.end, self.data) = (0, 0, None);
         self.message.clear();
     }
 
-    /// Takes in bytes that arrived where [`Next::Receive`] said.
+    /// Accepts bytes that were received as [`Next::Receive`] requested.
     pub(super) fn received(&mut self, bytes: usize) -> Result<(), ClientError> {
         match &mut self.data {
             _ if bytes == 0 => return Err(ClientError::HungUp),
@@ -463,7 +463,7 @@ impl Incoming {
         Ok(())
     }
 
-    /// Looks at what has arrived, up to where an answer ends or more is needed.
+    /// Parses received bytes until an answer is complete or more bytes are needed.
     pub(super) fn next(&mut self, work: &mut Work) -> Result<Next, ClientError> {
         loop {
             let here = self.end - self.start;
@@ -517,21 +517,21 @@ impl Incoming {
     }
 }
 
-/// Bytes from which on the hub has the server flush.
+/// Size of the log in bytes from which the hub makes the server flush.
 pub(super) const MANY_BYTES: u64 = 16 << 20;
-/// Bytes from which on writes wait for that.
+/// Size of the log in bytes from which new writes wait for that flush.
 pub(super) const FULL_BYTES: u64 = 64 << 20;
 
-/// Bytes that an entry takes up besides its data.
+/// Bytes counted for a log entry in addition to its data.
 const ENTRY_BYTES: u64 = 128;
 
-/// Copies of the writes that the server has answered and not flushed, in the order of their
-/// answers.
+/// Copies of the writes that the server has acknowledged but not flushed, in the order of
+/// acknowledgement.
 #[derive(Debug, Default)]
 pub(super) struct Log {
     entries: VecDeque<Request>,
     bytes: u64,
-    /// The number of the first entry.
+    /// The number of the oldest entry.
     first: u64,
 }
 
@@ -540,8 +540,8 @@ fn bytes_of(request: &Request) -> u64 {
 }
 
 impl Log {
-    /// Keeps a copy of a change that was answered. One that is durable is kept if an older one,
-    /// which could be repeated over it, is.
+    /// Appends a copy of an acknowledged change. A durable change is kept only if there are older
+    /// entries, which could be repeated over it.
     pub(super) fn keep(&mut self, request: &Request, pool: &Pool) {
         let is_durable = request.flags & command_flag::FUA != 0;
         if !request.is_change() || is_durable && self.entries.is_empty() {
@@ -558,12 +558,12 @@ impl Log {
         self.entries.push_back(entry);
     }
 
-    /// The number of the next entry, which says what a flush that is sent now covers.
+    /// Returns the number of the next entry. A flush sent now covers all entries before it.
     pub(super) fn end(&self) -> u64 {
         self.first + self.entries.len() as u64
     }
 
-    /// Forgets the entries before a number.
+    /// Drops the entries before a number.
     pub(super) fn forget(&mut self, end: u64) {
         while self.first < end
             && let Some(entry) = self.entries.pop_front()
@@ -577,7 +577,7 @@ impl Log {
         self.bytes
     }
 
-    /// The entries, to be sent again in this order.
+    /// Returns the entries in the order in which they must be repeated.
     pub(super) fn entries(&self) -> impl DoubleEndedIterator<Item = &Request> {
         self.entries.iter()
     }

@@ -1,13 +1,13 @@
-//! One thread's device of an image.
+//! One thread's device of a Ceph image.
 //!
-//! The library reads into and writes from the operation's own slice, which is held in `queue`
-//! until the library has called back. Dropping the device waits
-//! for what the library is at; where the cluster does not answer, or has let an operation time out,
-//! the slices are leaked, since the library may use them still.
+//! The library reads into and writes from the operation's own slice, which is held in `queue` until
+//! the library has called back. Dropping the device waits for operations in the library. If the
+//! cluster does not answer, or has let an operation time out, the slices are leaked, since the
+//! library may still use them.
 //!
-//! An operation without an answer for longer than the image's timeout fails, and its slice waits
-//! for the library alone. Such a write may still arrive. It never overtakes a later one: the
-//! library sends the operations on an object in their order.
+//! An operation without an answer for longer than the image's timeout fails, and its slice is kept
+//! only for the library. Such a write may still arrive. It never overtakes a later one: the library
+//! sends the operations on an object in their order.
 
 use std::collections::VecDeque;
 use std::ffi::c_void;
@@ -23,52 +23,52 @@ use crate::queue::{Inbox, Mailbox, Queue, check_resize};
 use crate::ring::Ring;
 use crate::source::PreparedDevice;
 
-/// The longest wait for operations in flight when the device is dropped.
+/// The time limit for operations in flight when the device is dropped.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An operation's slot, and what the library returned for it.
+/// The slot of an operation, and the library's return value for it.
 type Answer = (usize, isize);
 
-/// A device of one thread.
+/// One thread's handle of a Ceph image.
 #[derive(Debug)]
 pub struct RbdDevice {
     source: RbdSource,
     size: u64,
-    /// Operations fail that the cluster has not answered for so long.
+    /// The time after which an operation that the cluster has not answered fails.
     timeout: Option<Duration>,
     ring: Ring,
     inbox: Inbox<Answer>,
     queue: Queue<RbdOperation>,
     /// Deadlines in order, with the numbers and slots of their operations.
     deadlines: VecDeque<(Instant, u64, usize)>,
-    /// Operations so far.
+    /// The number of operations submitted so far.
     count: u64,
     results: Vec<Answer>,
 }
 
-/// An operation that the library is at.
+/// An operation that the library has not finished.
 #[derive(Debug)]
 struct RbdOperation {
     /// The number of the operation, in the order of submission.
     number: u64,
-    /// `None` once it has timed out.
+    /// The caller's token; `None` once the operation has timed out.
     token: Option<u64>,
-    /// The bytes that a read returns.
+    /// The number of bytes that a complete read returns.
     expected: Option<u64>,
-    /// The bytes to read into or write from.
+    /// The memory to read into or write from.
     _slice: Option<Slice>,
 }
 
-/// The argument of the library's call when an operation ends.
+/// The argument that the library passes to the callback at the end of an operation.
 struct Return {
     mailbox: Arc<Mailbox<Answer>>,
     slot: usize,
 }
 
-/// Callback of the library, on one of its threads.
+/// Callback for the end of an operation, on a thread of the library.
 ///
 /// # Safety
-/// The argument is from `Box::into_raw` of a `Return`, and is given once.
+/// The argument is from `Box::into_raw` of a `Return`, and is passed once.
 unsafe extern "C" fn ended(completion: Handle, argument: *mut c_void) {
     // SAFETY: see above.
     let Return { mailbox, slot } = *unsafe { Box::from_raw(argument.cast::<Return>()) };
@@ -83,7 +83,7 @@ unsafe extern "C" fn ended(completion: Handle, argument: *mut c_void) {
 }
 
 impl RbdDevice {
-    /// Makes a thread's device of an image that is open.
+    /// Creates a thread's device for an open image.
     ///
     /// # Errors
     /// When the system has no eventfd left.
@@ -101,12 +101,12 @@ impl RbdDevice {
         })
     }
 
-    /// Operations the library has not finished.
+    /// Returns the number of operations that the library has not finished.
     pub fn in_flight(&self) -> usize {
         self.queue.len()
     }
 
-    /// True if an operation has neither ended nor timed out.
+    /// Returns whether an operation has neither ended nor timed out.
     fn is_awaited(&self) -> bool {
         self.queue.iter().any(|(_, operation)| operation.token.is_some())
     }
@@ -147,7 +147,7 @@ impl RbdDevice {
         Ok(())
     }
 
-    /// Gives an operation, whose slice is in the queue, to the library.
+    /// Passes an operation, whose slice is in the queue, to the library.
     fn start(&self, slot: usize, offset: u64, bytes: u64, action: &Action) -> io::Result<()> {
         const THICK: i32 = 1; // RBD_WRITE_ZEROES_FLAG_THICK_PROVISION
         let (library, image) = (self.source.functions(), self.source.handle());
@@ -191,7 +191,7 @@ impl RbdDevice {
         if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(()) }
     }
 
-    /// Fails what has waited for too long, and forgets the deadlines of what has ended.
+    /// Fails the operations that have timed out, and drops the deadlines of those that have ended.
     fn expire(&mut self, done: &mut Vec<Completion>) {
         while let Some(&(due, number, slot)) = self.deadlines.front() {
             let operation = self.queue.get_mut(slot).filter(|it| it.number == number);

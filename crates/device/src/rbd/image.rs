@@ -1,4 +1,4 @@
-//! A handle of an image, with the connection to its cluster and its lock.
+//! An open Ceph image, with its connection to the cluster and its lock.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -12,12 +12,12 @@ use super::library::{Functions, Handle, News, OpenImage, library};
 use super::name::{RbdError, RbdName};
 use crate::identity::Identity;
 
-/// The time for an image to open. A dead server's lock lasts half a minute, and so does the search
-/// for a cluster.
+/// The time limit for opening an image. A dead server's lock expires after half a minute, and the
+/// search for a cluster takes as long.
 const OPEN_MOST: Duration = Duration::from_secs(90);
 
-/// An image that is open, of which every thread can have a [`RbdDevice`](super::RbdDevice). Clones
-/// are the same one; the lock ends with the last clone and device.
+/// An open image, from which each thread opens a [`RbdDevice`](super::RbdDevice). Clones share it;
+/// the lock ends with the last clone and device.
 #[derive(Debug, Clone)]
 pub struct RbdSource(pub(super) Arc<Image>);
 
@@ -26,13 +26,14 @@ pub(super) struct Image {
     pub(super) open: OpenImage,
     name: RbdName,
     pub(super) identity: Identity,
-    /// Bytes at the last look. No other memory depends on it, so relaxed loads and stores suffice.
+    /// Size in bytes when last measured. No other memory depends on it, so relaxed loads and stores
+    /// suffice.
     pub(super) size: AtomicU64,
     news: Arc<News>,
 }
 
 impl RbdSource {
-    /// Connects to the cluster, opens the image and, unless it is only read, takes its lock.
+    /// Connects to the cluster, opens the image and, unless it is read-only, takes its lock.
     ///
     /// # Errors
     /// Names the image and the step that failed.
@@ -40,11 +41,11 @@ impl RbdSource {
         Self::prepare_within(OPEN_MOST, name, read_only)
     }
 
-    /// Opens an image as [`prepare`](Self::prepare) does, within this time. One that opens later is
-    /// closed again.
+    /// Opens an image like [`prepare`](Self::prepare), with a time limit. An image that opens later
+    /// is closed again.
     ///
     /// # Errors
-    /// Names the image and the step that failed, or that the cluster is silent.
+    /// Names the image and the step that failed, or that the cluster does not answer.
     pub fn prepare_within(
         most: Duration,
         name: &RbdName,
@@ -72,8 +73,8 @@ impl RbdSource {
         }
     }
 
-    /// Opens an image for writing with librbd's own write-back cache, so that others can compare it
-    /// with Floe. **A write that has been answered may be lost** until it is flushed.
+    /// Opens an image for writing with librbd's own write-back cache, so that it can be compared
+    /// with Floe. **An acknowledged write may be lost** until it is flushed.
     ///
     /// # Errors
     /// Names the image and the step that failed.
@@ -119,38 +120,41 @@ impl RbdSource {
         Ok(RbdSource(Arc::new(image)))
     }
 
-    /// Has a function called when the image may have changed: its size, or its snapshots. A thread
-    /// of the library calls it, perhaps once for several changes, or without one. It must not wait,
-    /// nor ask the image anything. Images opened for reading only tell of nothing.
+    /// Sets a function to call when the image's size or snapshots may have changed. A thread of the
+    /// library calls it, perhaps once for several changes, or without one. The function must not
+    /// block, nor use the image. Images opened read-only report no changes.
     pub fn on_change(&self, notify: impl Fn() + Send + Sync + 'static) {
         self.0.news.set(Box::new(notify));
     }
 
-    /// The name.
+    /// Returns the image's name and cluster settings.
     pub fn name(&self) -> &RbdName {
         &self.0.name
     }
 
-    /// The client that holds the lock, as the cluster calls it: this one, if it writes.
+    /// Returns the client that holds the lock, under the cluster's name for it: this client, if it
+    /// writes.
     ///
     /// # Errors
-    /// The library's.
+    /// The error of the library.
     pub fn owner(&self) -> io::Result<Option<String>> {
         self.0.open.handles.owner(self.functions())
     }
 
-    /// A note that lies beside the image, in an object `floe.KEY.ID` of its pool.
+    /// Reads a note, which is stored beside the image, in an object `floe.KEY.ID` of its pool.
     ///
     /// # Errors
-    /// The library's.
+    /// The error of the library.
     pub fn note(&self, key: &str) -> io::Result<Option<String>> {
         self.0.open.handles.note(self.functions(), key)
     }
 
-    /// Writes a note, durably, also when the cluster is full. Its writer should have the lock.
+    /// Writes a note beside the image, durably, even when the cluster is full. The writer should
+    /// hold the lock.
     ///
     /// # Errors
-    /// The library's; `ESHUTDOWN` when this client has been fenced, `E2BIG` for more than 64 KiB.
+    /// The error of the library; `ESHUTDOWN` when this client has been fenced, `E2BIG` for more
+    /// than 64 KiB.
     pub fn set_note(&self, key: &str, note: &str) -> io::Result<()> {
         self.0.open.handles.set_note(self.functions(), key, note)
     }

@@ -1,4 +1,4 @@
-//! The parts of librados and librbd that are used, found when they are first needed.
+//! Bindings to the parts of librados and librbd that Floe uses, loaded when first needed.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::path::{Path, PathBuf};
@@ -13,8 +13,8 @@ use libloading::os::unix::Library;
 use super::name::{RbdError, RbdName};
 use crate::identity::{Fact, FactKind, Identity};
 
-/// A cluster (`rados_t`), a pool of it (`rados_ioctx_t`), an image (`rbd_image_t`) or the end of an
-/// operation (`rbd_completion_t`), as the library knows it.
+/// An opaque pointer of the library: a cluster (`rados_t`), a pool (`rados_ioctx_t`), an image
+/// (`rbd_image_t`) or a completion (`rbd_completion_t`).
 pub(super) type Handle = *mut c_void;
 
 /// A client that watches an image (`rbd_image_watcher_t`).
@@ -32,12 +32,12 @@ pub(super) type Callback = unsafe extern "C" fn(Handle, *mut c_void);
 /// The callback for a change of an image, on a thread of the library.
 pub(super) type UpdateCallback = unsafe extern "C" fn(*mut c_void);
 
-/// Declares the functions that are used: the field's name is the function's.
+/// Declares the library functions that are used. A field has the name of its function.
 macro_rules! functions {
     ($( $library:ident = $file:literal {
         $( fn $name:ident($($argument:ty),*) $(-> $result:ty)?; )*
     } )*) => {
-        /// The functions, as their headers declare them.
+        /// Pointers to the library's functions, with the types that their headers declare.
         pub(super) struct Functions {
             $( $( pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?, )* )*
         }
@@ -116,12 +116,12 @@ functions! {
     }
 }
 
-/// The linker's own words.
+/// Returns the dynamic linker's error message.
 fn reason(error: &libloading::Error) -> String {
     std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
 }
 
-/// The functions, once both libraries have been found.
+/// Returns the library's functions, loading both libraries if necessary.
 ///
 /// # Errors
 /// When one of them is missing or too old; the next call tries again.
@@ -134,17 +134,17 @@ pub(super) fn library() -> Result<&'static Functions, RbdError> {
     Ok(LOADED.get_or_init(|| loaded))
 }
 
-/// Text as the library takes it.
+/// Converts text to a C string for the library.
 pub(super) fn c_string(text: &str) -> Result<CString, RbdError> {
     CString::new(text).map_err(|_| RbdError::ZeroByte { text: text.to_owned() })
 }
 
-/// The library returns errors as negative numbers of the system's.
+/// Converts a return code of the library, where errors are negative errno values.
 pub(super) fn checked(result: c_int) -> io::Result<c_int> {
     if result < 0 { Err(io::Error::from_raw_os_error(-result)) } else { Ok(result) }
 }
 
-/// Calls a function that fills a text of at most so many bytes.
+/// Calls a function that fills a buffer with text, of at most this many bytes.
 pub(super) fn text(
     most: usize,
     fill: impl FnOnce(*mut c_char, usize) -> c_int,
@@ -155,10 +155,11 @@ pub(super) fn text(
     Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
 }
 
-/// The most connections to a cluster for images that are opened one after the other.
+/// The most connections to a cluster. Images beyond this number share them.
 const MOST: usize = 8;
 
-/// Settings of the library: no cache of its own, no files, an end to the search for a cluster.
+/// Settings of the library: no cache of its own, no files, and a time limit for finding the
+/// cluster.
 const SETTINGS: [(&str, &str); 7] = [
     ("rbd_cache", "false"),
     // The least there is. By default it ignores discards of less than 64 KiB.
@@ -170,7 +171,7 @@ const SETTINGS: [(&str, &str); 7] = [
     ("err_to_stderr", "false"),
 ];
 
-/// A further setting of the library.
+/// The name and value of an additional setting of the library.
 type Setting = (&'static str, &'static str);
 
 /// The settings that images must have in common to share a connection.
@@ -181,16 +182,16 @@ struct Key {
     more: Vec<Setting>,
 }
 
-/// A connection to a cluster; it ends with the last clone of its `Arc`.
+/// A connection to a cluster, which ends with the last clone of its `Arc`.
 ///
-/// The first [`MOST`] images of one user and settings get one each; further ones share those with
-/// the fewest images. The cluster fences a connection, not an image. One that it refuses is
-/// retired: images opened later use another.
+/// The first [`MOST`] images of one user and settings get one each; further ones share the
+/// connections with the fewest images. The cluster fences a connection, not an image. A connection
+/// that has been fenced is retired: images opened later use another.
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) cluster: Handle,
-    /// An image could not be closed: the cluster does not answer. No other memory depends on it, so
-    /// that relaxed loads and stores do.
+    /// True once an image could not be closed because the cluster does not answer. No other memory
+    /// depends on it, so relaxed loads and stores suffice.
     pub(super) is_silent: Arc<AtomicBool>,
 }
 
@@ -203,7 +204,7 @@ unsafe impl Sync for Connection {}
 static OPEN: Mutex<Vec<(Key, Weak<Connection>)>> = Mutex::new(Vec::new());
 
 impl Connection {
-    /// A connection for one more image, and true if it is new.
+    /// Finds or opens a connection for one more image. Also returns true if the connection is new.
     ///
     /// # Errors
     /// Names the image and the step that failed.
@@ -225,7 +226,7 @@ impl Connection {
         Ok((connection, true))
     }
 
-    /// Excludes the connection from opening further images.
+    /// Excludes the connection from use by further images.
     pub(super) fn retire(self: &Arc<Self>) {
         list().retain(|(_, other)| !std::ptr::eq(other.as_ptr(), Arc::as_ptr(self)));
     }
@@ -267,7 +268,7 @@ impl Connection {
         connected.map(drop).map_err(failed("connect to the cluster".to_owned()))
     }
 
-    /// Waits until this connection knows the cluster's newest map, and with it who is fenced.
+    /// Waits until this connection has the cluster's newest map, which lists the fenced clients.
     pub(super) fn wait_for_newest_map(&self, library: &Functions) -> io::Result<()> {
         // SAFETY: the cluster is connected.
         checked(unsafe { (library.rados_wait_for_latest_osdmap)(self.cluster) }).map(drop)
@@ -275,7 +276,7 @@ impl Connection {
 }
 
 impl Drop for Connection {
-    /// Ends it; the images have been closed. This waits where the cluster does not answer.
+    /// Closes the connection after its images. Blocks while the cluster does not answer.
     fn drop(&mut self) {
         let Ok(library) = library() else { return };
         if !self.cluster.is_null() {
@@ -289,7 +290,7 @@ fn list() -> MutexGuard<'static, Vec<(Key, Weak<Connection>)>> {
     OPEN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The connection with the fewest images, if there are enough already.
+/// Returns the connection with the fewest images if the limit on connections is reached.
 fn shared(key: &Key) -> Option<Arc<Connection>> {
     let mut open = list();
     open.retain(|(_, connection)| connection.strong_count() > 0);
@@ -298,25 +299,25 @@ fn shared(key: &Key) -> Option<Arc<Connection>> {
     least.filter(|_| fit.len() >= MOST).and_then(|(_, connection)| connection.upgrade())
 }
 
-/// The longest wait for an image to be closed; a cluster that does not answer keeps it open.
+/// The time limit for closing an image, which stays open if the cluster does not answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// An image that is open, and its share of a connection; dropping closes it.
+/// An open image and its share of a connection; dropping closes the image.
 #[derive(Debug)]
 pub(super) struct OpenImage {
     pub(super) handles: Handles,
-    /// `None` only while this is dropped.
+    /// The connection; `None` only during the drop.
     connection: Option<Arc<Connection>>,
 }
 
-/// The library's handles of a connection and an image; null where nothing is open.
+/// The library's handles of a connection and an image; null if not open.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Handles {
     pub(super) cluster: Handle,
     pub(super) pool: Handle,
     pub(super) image: Handle,
     pub(super) is_locked: bool,
-    /// The number of the watch, and the argument of its calls.
+    /// The id of the watch on the image, and the argument of its callback.
     pub(super) watch: Option<(u64, *const News)>,
 }
 
@@ -326,8 +327,8 @@ unsafe impl Send for Handles {}
 unsafe impl Sync for Handles {}
 
 impl OpenImage {
-    /// Opens the image, without its lock, by a connection of its own or one that others share.
-    /// `more` are further settings of the library.
+    /// Opens the image, without its lock, on a new or a shared connection. `more` are further
+    /// settings of the library.
     pub(super) fn new(
         library: &Functions,
         name: &RbdName,
@@ -344,8 +345,8 @@ impl OpenImage {
         }
     }
 
-    /// Opens the image by this connection. Each step fills one more handle; where one fails, those
-    /// there are get closed.
+    /// Opens the image on this connection. Each step fills one more handle; if a step fails, the
+    /// handles filled so far are closed.
     pub(super) fn by(
         library: &Functions,
         connection: &Arc<Connection>,
@@ -361,14 +362,14 @@ impl OpenImage {
         Ok(open)
     }
 
-    /// The connection that it was opened by.
+    /// Returns the connection on which the image was opened.
     pub(super) fn connection(&self) -> &Arc<Connection> {
         self.connection.as_ref().expect("it is taken when this is dropped")
     }
 }
 
 impl Drop for OpenImage {
-    /// Closes it, by a thread that is left alone where the cluster does not answer.
+    /// Closes the image in a separate thread, which is abandoned if the cluster does not answer.
     fn drop(&mut self) {
         let (Ok(library), handles) = (library(), self.handles) else { return };
         let connection = self.connection.take();
@@ -482,7 +483,7 @@ impl Handles {
 /// A function that is called when an image has changed.
 pub(super) type Notify = Box<dyn Fn() + Send + Sync>;
 
-/// The receiver of news; it does not move while the library knows of it.
+/// The callback for changes of an image. Must not move while the library has its address.
 #[derive(Default)]
 pub(super) struct News(Mutex<Option<Notify>>);
 
@@ -498,10 +499,10 @@ impl fmt::Debug for News {
     }
 }
 
-/// Callback of the library, on one of its threads.
+/// Callback for a change of the image, on a thread of the library.
 ///
 /// # Safety
-/// The argument is a `News` that lives.
+/// The argument points to a live `News`.
 pub(super) unsafe extern "C" fn changed(argument: *mut c_void) {
     // SAFETY: see above.
     let news = unsafe { &*argument.cast::<News>() };

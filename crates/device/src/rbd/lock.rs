@@ -1,10 +1,10 @@
-//! The exclusive lock of an image, and who has it.
+//! The exclusive lock of a Ceph image, its owner, and fencing.
 //!
-//! librbd does not ask for the lock at each write. A client that stood still while another broke
-//! its lock writes on when it wakes, unless the cluster refuses it by name: the *blocklist*. An
-//! owner is fenced in this order: it is put on the blocklist for a year, the newest map of the
-//! cluster is awaited, and only then its lock is broken, without the entry of an hour that librbd
-//! would make in its place.
+//! librbd does not check the lock at each write. A client that was suspended while another broke
+//! its lock continues to write when it wakes, unless the cluster refuses it by name: the
+//! *blocklist*. An owner is fenced in this order: it is put on the blocklist for a year, the newest
+//! map of the cluster is awaited, and only then its lock is broken, without the entry of an hour
+//! that librbd would make in its place.
 
 use std::ffi::{CStr, CString, c_int};
 use std::io;
@@ -18,14 +18,15 @@ use super::name::{RbdError, RbdName};
 const FEATURE_EXCLUSIVE_LOCK: u64 = 1 << 2;
 const LOCK_EXCLUSIVE: c_int = 0;
 
-/// The time for which a fenced client is refused: librbd's hour is shorter than a machine sleeps.
+/// The time in seconds for which a fenced client is refused. librbd's default, an hour, is shorter
+/// than a machine may be suspended.
 const YEAR_SECONDS: u32 = 365 * 24 * 60 * 60;
 
-/// The prefix of the cookies of locks that librbd takes for its clients.
+/// The prefix of lock cookies that librbd itself creates for its clients.
 const AUTOMATIC: &str = "auto ";
 
-/// An image that is looked at, not served: a standby server's. It has no lock, nor writes, and the
-/// cluster does not wait for it when the image changes.
+/// An image that a standby server observes but does not serve. It takes no lock and writes no data,
+/// and the cluster does not wait for it when the image changes.
 #[derive(Debug)]
 pub struct RbdWatch {
     open: OpenImage,
@@ -43,33 +44,33 @@ impl RbdWatch {
         Ok(Self { open, name: name.clone() })
     }
 
-    /// The image's name.
+    /// Returns the image's name and cluster settings.
     pub fn name(&self) -> &RbdName {
         &self.name
     }
 
-    /// The image's size in bytes.
+    /// Returns the image's size in bytes.
     ///
     /// # Errors
-    /// The library's.
+    /// The error of the library.
     pub fn size_bytes(&self) -> io::Result<u64> {
         self.open.handles.size(functions())
     }
 
-    /// The client that holds the lock, as the cluster calls it.
+    /// Returns the client that holds the lock, under the cluster's name for it.
     ///
     /// # Errors
-    /// The library's.
+    /// The error of the library.
     pub fn owner(&self) -> io::Result<Option<String>> {
         self.open.handles.owner(functions())
     }
 
-    /// False if the owner of the lock is dead. A client of the library watches the image as long
-    /// as it has it open for writing; the cluster forgets the watch of one that died half a minute
-    /// later. Of a lock that an operator has set (`rbd lock add`) nothing is known.
+    /// Returns false if the owner of the lock is certainly dead. A client watches the image while
+    /// it has it open for writing, and the cluster drops a dead client's watch after half a minute.
+    /// For a lock that an operator has set (`rbd lock add`), nothing is known.
     ///
     /// # Errors
-    /// The library's.
+    /// The error of the library.
     pub fn may_live(&self, owner: &str) -> io::Result<bool> {
         let locker = self.open.handles.locker(functions())?;
         let by_hand = |it: &Locker| it.address == owner && !it.cookie.starts_with(AUTOMATIC);
@@ -77,24 +78,24 @@ impl RbdWatch {
             || self.open.handles.watchers(functions())?.iter().any(|address| address == owner))
     }
 
-    /// A note that lies beside the image.
+    /// Reads a note that is stored beside the image.
     ///
     /// # Errors
-    /// The library's.
+    /// The error of the library.
     pub fn note(&self, key: &str) -> io::Result<Option<String>> {
         self.open.handles.note(functions(), key)
     }
 
-    /// Writes a note that lies beside the image, durably, also when the cluster is full.
+    /// Writes a note beside the image, durably, even when the cluster is full.
     ///
     /// # Errors
-    /// The library's, and `E2BIG` for more than 64 KiB.
+    /// The error of the library, and `E2BIG` for more than 64 KiB.
     pub fn set_note(&self, key: &str, note: &str) -> io::Result<()> {
         self.open.handles.set_note(functions(), key, note)
     }
 
-    /// Fences `owner`: when this returns the cluster refuses whatever it sends, to any image. Its
-    /// locks are still there.
+    /// Fences `owner`: when this returns, the cluster refuses all its requests, to any image. Its
+    /// locks still exist.
     ///
     /// # Errors
     /// Names the image and the step that failed.
@@ -111,8 +112,8 @@ impl RbdWatch {
         awaited.map_err(self.failed("await the fencing of the owner of"))
     }
 
-    /// Breaks the lock of `owner`, which has been fenced, perhaps by the watch of another image. It
-    /// may be gone, and its lock as well.
+    /// Breaks the lock of `owner`, which has been fenced, perhaps through another image. The owner
+    /// and its lock may already be gone.
     ///
     /// # Errors
     /// Names the image and the step that failed.
@@ -147,7 +148,7 @@ struct Locker {
     address: String,
 }
 
-/// The library, once an image is open.
+/// Returns the library's functions, which are loaded once an image is open.
 fn functions() -> &'static Functions {
     library().expect("an image is open, so the library is")
 }
@@ -179,12 +180,13 @@ impl Handles {
         Ok(())
     }
 
-    /// The client that holds the lock.
+    /// Returns the client that holds the lock.
     pub(super) fn owner(&self, library: &Functions) -> io::Result<Option<String>> {
         Ok(self.locker(library)?.map(|locker| locker.address))
     }
 
-    /// Asks for the lock where librbd keeps it: it would not tell who reads only.
+    /// Reads the lock from the object in which librbd stores it, since librbd does not report it to
+    /// read-only clients.
     fn locker(&self, library: &Functions) -> io::Result<Option<Locker>> {
         // SAFETY: the image is open; as many bytes as said.
         let id = text(256, |at, most| unsafe { (library.rbd_get_id)(self.image, at, most) })?;
@@ -225,7 +227,7 @@ impl Handles {
         Ok(Some(Locker { cookie: first(&texts[2]), address: plain }))
     }
 
-    /// The addresses of the clients that watch the image.
+    /// Returns the addresses of the clients that watch the image.
     fn watchers(&self, library: &Functions) -> io::Result<Vec<String>> {
         let mut most = 16;
         loop {
@@ -249,24 +251,24 @@ impl Handles {
     }
 }
 
-/// The longest note.
+/// The longest note in bytes.
 ///
 /// A note is an object `floe.KEY.ID` in the image's pool. Metadata of the image would be announced
 /// to every client that has it open, which waits five seconds for one that has died.
 const MOST: usize = 64 << 10;
 
-/// `LIBRADOS_OPERATION_FULL_FORCE`: also when the cluster is full.
+/// `LIBRADOS_OPERATION_FULL_FORCE`: perform the operation even when the cluster is full.
 const FULL_FORCE: c_int = 128;
 
 impl Handles {
-    /// The name of a note's object.
+    /// Returns the name of a note's object.
     fn object(&self, library: &Functions, key: &str) -> io::Result<CString> {
         // SAFETY: the image is open; as many bytes as said.
         let id = text(256, |at, most| unsafe { (library.rbd_get_id)(self.image, at, most) })?;
         Ok(CString::new(format!("floe.{key}.{id}"))?)
     }
 
-    /// Reads a note; `None` where there is none.
+    /// Reads a note; `None` if it does not exist.
     pub(super) fn note(&self, library: &Functions, key: &str) -> io::Result<Option<String>> {
         let object = self.object(library, key)?;
         let mut bytes = vec![0u8; MOST];
@@ -281,7 +283,7 @@ impl Handles {
         Ok(Some(String::from_utf8_lossy(&bytes[..length]).into_owned()))
     }
 
-    /// Writes a note, whole and durably.
+    /// Replaces a note, atomically and durably.
     pub(super) fn set_note(&self, library: &Functions, key: &str, note: &str) -> io::Result<()> {
         if note.len() > MOST {
             return Err(io::Error::from_raw_os_error(libc::E2BIG));
@@ -303,7 +305,7 @@ impl Handles {
 }
 
 impl Handles {
-    /// Registers for changes of the image, until [`Handles::unwatch`].
+    /// Registers for changes of the image, until [`Handles::unwatch`] is called.
     pub(super) fn watch(&mut self, library: &Functions, news: &Arc<News>) -> io::Result<()> {
         let argument = Arc::into_raw(Arc::clone(news));
         let mut number = 0;
@@ -322,7 +324,7 @@ impl Handles {
     /// Ends the watch, if there is one.
     ///
     /// # Safety
-    /// Is called once, and the image is open.
+    /// Must be called once, while the image is open.
     pub(super) unsafe fn unwatch(&self, library: &Functions) {
         let Some((number, argument)) = self.watch else { return };
         // SAFETY: the image is open.

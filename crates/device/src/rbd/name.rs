@@ -1,30 +1,31 @@
-//! Names of images, and why one cannot be opened.
+//! Names of Ceph images, and the errors of opening them.
 
 use std::path::PathBuf;
 use std::time::Duration;
 use std::{fmt, io};
 
-/// An image, and how its cluster is reached.
+/// The name of an image, and the settings to reach its cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RbdName {
-    /// The pool.
+    /// The name of the pool.
     pub pool: String,
     /// The namespace within the pool.
     pub namespace: Option<String>,
-    /// The image.
+    /// The name of the image.
     pub image: String,
-    /// A snapshot of it, which is only read.
+    /// The name of a snapshot of the image, which is read-only.
     pub snapshot: Option<String>,
-    /// The user, without `client.`; the library's choice, `admin`, if none is given.
+    /// The Ceph user, without `client.`; the library's default, `admin`, if absent.
     pub user: Option<String>,
-    /// The cluster's configuration file; where the library looks, if none is given.
+    /// The cluster's configuration file; the library's default locations if absent.
     pub conf: Option<PathBuf>,
-    /// Fail operations that the cluster has not answered for so long; without it they wait for it.
+    /// The time after which an unanswered operation fails; without it operations wait for the
+    /// cluster.
     pub timeout: Option<Duration>,
 }
 
 impl RbdName {
-    /// Reads `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`; `None` where a part is missing or empty.
+    /// Parses `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`; `None` if a part is missing or empty.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (place, snapshot) = match text.split_once('@') {
             Some((place, snapshot)) => (place, Some(snapshot)),
@@ -52,7 +53,7 @@ impl RbdName {
     }
 }
 
-/// `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`, without the settings of the cluster.
+/// Prints `POOL[/NAMESPACE]/IMAGE[@SNAPSHOT]`, without the settings of the cluster.
 impl fmt::Display for RbdName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/", self.pool)?;
@@ -67,13 +68,13 @@ impl fmt::Display for RbdName {
 /// The reason why an image could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum RbdError {
-    /// The library is not installed, or not to be loaded.
+    /// The client library is not installed, or cannot be loaded.
     #[error(
         "cannot open an image of Ceph without its client library: {0}; install it (package \
          librbd1 on Debian, librbd1 or ceph-common elsewhere)"
     )]
     NoLibrary(String),
-    /// The library lacks something.
+    /// The client library lacks a required function.
     #[error("{0} is too old: {1}; version 16 (Pacific) of Ceph or newer is needed")]
     OldLibrary(&'static str, String),
     /// The cluster could not be reached.
@@ -81,55 +82,55 @@ pub enum RbdError {
     Cluster {
         /// The step that failed.
         what: String,
-        /// The image.
+        /// The name of the image.
         image: String,
-        /// The library's answer.
+        /// The error of the library.
         source: io::Error,
     },
-    /// The image could not be opened or asked.
+    /// The image could not be opened or queried.
     #[error("cannot {what} image {image}: {source}")]
     Image {
         /// The step that failed.
         what: &'static str,
-        /// The image.
+        /// The name of the image.
         image: String,
-        /// The library's answer.
+        /// The error of the library.
         source: io::Error,
     },
-    /// The image lacks the exclusive lock, which keeps a second server from writing.
+    /// The image has no exclusive-lock feature, so a second server could write to it.
     #[error(
         "image {0} has no exclusive lock, so that a second server could write to it; run: rbd \
          feature enable {0} exclusive-lock"
     )]
     NoLock(String),
-    /// Another client has the lock.
+    /// Another client holds the image's lock.
     #[error(
         "image {0} is in use by another client, which holds its lock; end that one, or see who \
          it is: rbd lock list {0}"
     )]
     Locked(String),
-    /// The cluster does not answer.
+    /// The image did not open within the time limit, because the cluster does not answer.
     #[error(
         "image {0} is still not open after {1:?}: the cluster does not answer; see ceph \
          status"
     )]
     Silent(String, Duration),
-    /// A snapshot cannot be written.
+    /// A snapshot was named, but is needed for writing.
     #[error("image {0} is a snapshot, which is only read; serve it read-only")]
     Snapshot(String),
-    /// The size is not a positive multiple of 512.
+    /// The image's size is not a positive multiple of 512 bytes.
     #[error("image {0} has {1} bytes, which is not a positive multiple of 512")]
     OddSize(String, u64),
-    /// Text for the library has a zero byte.
+    /// A text for the library contains a zero byte.
     #[error("{text:?} has a zero byte in it")]
     ZeroByte {
-        /// The text.
+        /// The text with the zero byte.
         text: String,
     },
 }
 
 impl RbdError {
-    /// True if the cluster refuses this client by name.
+    /// Returns whether the cluster refuses this client because it is on the blocklist.
     pub(super) fn is_fenced(&self) -> bool {
         match self {
             Self::Cluster { source, .. } | Self::Image { source, .. } => {
@@ -140,7 +141,7 @@ impl RbdError {
     }
 }
 
-/// Advice to the operator on what a cluster says.
+/// Returns advice to the operator for an error of the cluster.
 fn advice(error: &io::Error) -> &'static str {
     match error.raw_os_error() {
         Some(libc::ENOENT) => "; check conf=FILE, the key of the user and the name of the pool",
