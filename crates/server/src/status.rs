@@ -1,4 +1,5 @@
-//! The status of a server, as JSON for people and programs. `metrics` renders it for Prometheus.
+//! The status of a server, as JSON for people and programs. The module `metrics` exports the same
+//! counters to Prometheus.
 
 mod advice;
 mod counters;
@@ -30,78 +31,77 @@ pub(crate) use counters::{
 };
 pub(crate) use tiers::{CacheFacts, SheddingFacts};
 
-/// Latencies in microseconds, 0 when there was no request.
+/// Latencies in microseconds; 0 without requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
-    /// Mean.
+    /// Mean latency.
     pub mean_us: f64,
-    /// Median.
+    /// Median latency.
     pub p50_us: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latencies.
     pub p99_us: f64,
-    /// 99.9th percentile.
+    /// 99.9th percentile of the latencies.
     pub p999_us: f64,
 }
 
-/// Blocks of one size.
+/// Number of cached blocks of one size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockCount {
-    /// Size of each.
+    /// Size of each block in bytes.
     pub block_bytes: u64,
-    /// Their number.
+    /// Number of blocks of this size.
     pub blocks: u64,
 }
 
-/// One volume.
+/// Status of one volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct VolumeStatus {
-    /// Its name.
+    /// Name of the volume.
     pub name: String,
-    /// Its size.
+    /// Size of the volume in bytes.
     pub bytes: u64,
-    /// Clients may not write to it.
+    /// True if clients may not write to the volume.
     pub read_only: bool,
-    /// Clients that use it now: connections of NBD clients, and NVMe hosts with I/O queues.
+    /// Clients that use the volume now: connections of NBD clients, and NVMe hosts with I/O queues.
     pub connections: u64,
-    /// The same by protocol.
+    /// Clients that use the volume now, by protocol.
     #[serde(default)]
     pub connections_by_protocol: ByProtocol,
     /// Requests answered.
     pub requests: u64,
 }
 
-/// One thread that serves.
+/// Status of one worker thread.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ThreadStatus {
-    /// Clients connected to it now.
+    /// Open connections of clients that this thread serves.
     pub connections: u64,
-    /// Requests it has answered.
+    /// Requests that this thread has answered.
     pub requests: u64,
-    /// Bytes of valid data in its part of the cache.
+    /// Bytes of valid data in the thread's part of the cache.
     pub valid_bytes: u64,
-    /// Bytes in its part of the cache that the backing devices do not have yet.
+    /// Bytes of dirty data in the thread's part of the cache.
     pub dirty_bytes: u64,
-    /// Messages it has sent to other threads: parts of its requests, and answers to parts of
-    /// theirs.
+    /// Messages sent to other threads: sub-requests forwarded to them, and replies to theirs.
     pub messages: u64,
-    /// Times it had to wake another thread for them.
+    /// Times that the thread had to wake another thread for its messages.
     pub wakes: u64,
 }
 
-/// The server as a whole.
+/// Settings of the server, and its run time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ServerStatus {
-    /// `through`, `around`, `back`, `only` or `pass`.
+    /// Write mode of the first tier: `through`, `around`, `back`, `only` or `pass`.
     pub write_mode: String,
-    /// The policy that decides what leaves the cache, as for `--evict`.
+    /// Eviction policy of the first tier, as for `--evict`.
     pub evict: String,
-    /// Time since the start.
+    /// Seconds since the start.
     pub uptime_seconds: f64,
-    /// Processor time burnt in imitating fast media; 0 on real devices.
+    /// Seconds of processor time spent on busy waiting in simulated media; 0 on real devices.
     pub spun_seconds: f64,
 }
 
-/// Shares of requests that were hits, 0 where there were none, and their latencies.
+/// Hit ratios, 0 without requests, and latencies of reads and writes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RequestStatus {
     /// Share of reads that were hits.
@@ -114,96 +114,96 @@ pub struct RequestStatus {
     pub write_latency: Latency,
 }
 
-/// Devices, and the content of the cache beside what is counted.
+/// State of the devices, and of the cache's content.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct DeviceStatus {
     /// Failed operations of the cache device.
     pub cache_errors: u64,
-    /// Failed operations of the backing device.
+    /// Failed operations of the backing devices.
     pub backing_errors: u64,
-    /// Bytes the cache may hold.
+    /// Capacity of the cache in bytes.
     pub cache_size_bytes: u64,
-    /// Memory for blocks, groups and bits.
+    /// Bytes of memory for the cache's directory: blocks, groups and bits.
     pub metadata_bytes: u64,
-    /// Time it would take to clean what is dirty as fast as was done lately; `None` when nothing
-    /// was cleaned lately.
+    /// Estimated seconds to clean all dirty data at the recent rate; `None` if nothing was cleaned
+    /// recently.
     pub seconds_to_clean: Option<f64>,
-    /// Dirty data of which the only copy is gone.
+    /// Dirty data whose only copy is lost.
     pub lost: LostStatus,
-    /// Blocks by size, smallest first.
+    /// Cached blocks by size, smallest first.
     pub blocks: Vec<BlockCount>,
 }
 
-/// All that `floe status` prints. With several tiers, the figures of the cache are those of the
-/// first tier, and backing devices are those below the last one. `tiers` has each tier.
+/// All that `floe status` prints. With several tiers, cache figures are those of the first tier,
+/// and figures of backing devices are those of the last. `tiers` has the figures of each tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The volumes, the default one first.
+    /// The volumes, the default volume first.
     pub volumes: Vec<VolumeStatus>,
-    /// The threads that serve.
+    /// The worker threads.
     pub threads: Vec<ThreadStatus>,
     /// The tiers of the cache, from the top.
     #[serde(default)]
     pub tiers: Vec<TierStatus>,
-    /// The cache device of some tier, or a part of it, has failed, and requests for data cached
-    /// there bypass it; or a mirror lacks a half.
+    /// True if a cache device or a part of it has failed, so that requests bypass it, or if a
+    /// mirror lacks a half.
     pub degraded: bool,
-    /// The journal of some tier cannot be written: nothing is cached there any more.
+    /// True if the journal of a tier cannot be written: that tier caches nothing any more.
     pub journal_lost: bool,
-    /// Counts the times the cache was opened; `None` for one that ends with the server.
+    /// Number of times that the first tier was opened; `None` if it is volatile.
     pub session: Option<u64>,
-    /// The state in which this server found all persistent tiers; `None` without one.
+    /// The state in which this server found its persistent tiers; `None` without one.
     #[serde(default)]
     pub opened: Option<OpenedStatus>,
-    /// Connections of clients now. An NVMe host has one for each of its queues.
+    /// Open connections of clients. An NVMe host has one for each of its queues.
     pub connections: u64,
-    /// The same by protocol.
+    /// Open connections of clients, by protocol.
     #[serde(default)]
     pub connections_by_protocol: ByProtocol,
-    /// The server as a whole.
+    /// Settings of the server, and its run time.
     #[serde(flatten)]
     pub server: ServerStatus,
     /// Hit ratios and latencies.
     #[serde(flatten)]
     pub requests: RequestStatus,
-    /// Devices and the cache's content.
+    /// State of the devices, and of the cache's content.
     #[serde(flatten)]
     pub devices: DeviceStatus,
-    /// Counters of the cache. Refused, lost and corrupt data is counted for all tiers; bytes of
-    /// backing devices are the last tier's.
+    /// Counters of the cache. Refused, lost and corrupt data is counted in all tiers; bytes of
+    /// backing devices are those of the last tier.
     #[serde(flatten)]
     pub cache: Published<Stats>,
     /// Counters of connections.
     #[serde(flatten)]
     pub clients: Published<ClientCounts>,
-    /// The tier in memory, if there is one.
+    /// Status of the memory tier, if the server has one.
     pub memory: Option<MemoryStatus>,
-    /// Blocks offered to the cache and admitted; `None` where everything is.
+    /// Counters of the first tier's admission; `None` if everything is admitted.
     pub admission: Option<AdmissionStatus>,
-    /// The share of hits that is shed, if any may be.
+    /// Status of the shed controller; `None` if shedding is off.
     pub shedding: Option<SheddingStatus>,
-    /// Advice on what limits reads; `None` where there have been none lately.
+    /// Advice on the bottleneck of reads; `None` without recent reads.
     pub advice: Option<AdviceStatus>,
-    /// Its part in its pair, if it is one of two.
+    /// The server's role in its pair; `None` if it does not belong to one.
     #[serde(default)]
     pub pair: Option<PairStatus>,
 }
 
-/// A volume as all threads know it.
+/// Facts about a volume that are the same for all threads.
 #[derive(Debug, Clone)]
 pub(crate) struct VolumeFacts {
     pub(crate) id: VolumeId,
-    /// Its id in each tier, from the top.
+    /// Id of the volume in each tier, from the top.
     pub(crate) ids: Vec<VolumeId>,
     pub(crate) name: String,
     pub(crate) bytes: u64,
     pub(crate) read_only: bool,
 }
 
-/// Facts that all threads know alike.
+/// Facts about the server that are the same for all threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Facts {
-    /// The default one first.
+    /// The volumes, the default volume first.
     pub(crate) volumes: Vec<VolumeFacts>,
     /// The tiers, at least one, from the top.
     pub(crate) tiers: Vec<CacheFacts>,
@@ -211,15 +211,15 @@ pub(crate) struct Facts {
     pub(crate) uptime: Duration,
     pub(crate) memory: Option<MemoryFacts>,
     pub(crate) shedding: Option<SheddingFacts>,
-    /// Service times that advice goes by.
+    /// Service times on which advice is based.
     pub(crate) service: ServiceTimes,
-    /// Lines of the log that were dropped.
+    /// Number of log lines that were dropped.
     pub(crate) log_lines_dropped: u64,
-    /// Its part in its pair.
+    /// The server's role in its pair.
     pub(crate) pair: Option<PairStatus>,
 }
 
-/// The state of the tier in memory.
+/// State of the memory tier, from which [`MemoryStatus`] is made.
 #[derive(Debug, Clone)]
 pub(crate) struct MemoryFacts {
     pub(crate) write: MemoryWrite,
@@ -230,20 +230,20 @@ pub(crate) struct MemoryFacts {
 /// A snapshot of a server, from which [`Status`] and the metrics are made.
 pub(crate) struct Report {
     pub(crate) facts: Facts,
-    /// Counts by thread.
+    /// Snapshot of each thread.
     pub(crate) threads: Vec<Snapshot>,
-    /// All of it together.
+    /// Sum of all threads' snapshots.
     pub(crate) sum: Snapshot,
-    /// Advice on what limits reads.
+    /// Advice on the bottleneck of reads.
     pub(crate) advice: Option<AdviceStatus>,
-    /// Time it would take to clean what is dirty.
+    /// Estimated seconds to clean all dirty data.
     pub(crate) seconds_to_clean: Option<f64>,
-    /// Recent counts, of which the advice is.
+    /// Counts of the recent interval that the advice covers.
     lately: Counted,
 }
 
 impl Facts {
-    /// The first tier, which clients' requests come to.
+    /// Returns the first tier, which receives the clients' requests.
     pub(crate) fn top(&self) -> &CacheFacts {
         &self.tiers[0]
     }
@@ -254,7 +254,7 @@ impl Facts {
     }
 }
 
-/// A share, 0 of nothing.
+/// Returns `part / all`, or 0 if `all` is 0.
 fn ratio(part: u64, all: u64) -> f64 {
     if all == 0 { 0.0 } else { part as f64 / all as f64 }
 }
@@ -267,7 +267,8 @@ impl Report {
         Self { facts, threads, sum, advice, seconds_to_clean, lately }
     }
 
-    /// Adds advice, on what was counted lately.
+    /// Adds advice on the interval since an earlier count in `lately`. `processor` is the processor
+    /// time of the process so far.
     pub(crate) fn advise(&mut self, lately: &mut Lately, processor: Duration) {
         let now = Counted::of(&self.sum, self.facts.uptime, processor);
         let lately = lately.until(now);
@@ -276,21 +277,21 @@ impl Report {
         self.lately = lately;
     }
 
-    /// Returns hit ratios of memory with the reads a second that the model predicts for them;
-    /// `None` where there is no advice on memory.
+    /// Returns pairs of a hit ratio of the memory tier and the reads per second that the model
+    /// predicts for it. Returns `None` without a memory tier or recent reads.
     pub(crate) fn model_curve(&self) -> Option<Vec<(f64, f64)>> {
         advice::model_curve(&self.facts, self.threads.len(), &self.lately)
     }
 
-    /// Returns true if the cache device of some tier has been given up, or a mirror lacks a half.
+    /// Returns whether the cache device of a tier has failed, or a mirror lacks a half.
     pub(crate) fn is_degraded(&self) -> bool {
         self.sum.tiers().any(|(stats, _)| stats.degraded_shards > 0)
             || self.facts.tiers.iter().any(CacheFacts::lacks_half)
     }
 
-    /// Counters of the cache as they are published: those of the first tier, but for what is
-    /// refused, lost, corrupt or mended in any, and the backing devices' bytes, which are those of
-    /// the last tier.
+    /// Returns the published counters of the cache, those of the first tier with two exceptions.
+    /// Refused, lost, corrupt and mended data is summed over all tiers, and the bytes of backing
+    /// devices are those of the last tier.
     pub(crate) fn cache(&self) -> Stats {
         let mut cache = self.sum.stats.clone();
         for (tier, _) in self.sum.tiers().skip(1) {
@@ -386,10 +387,11 @@ impl BlockCount {
     }
 }
 
-/// The declaration of a whole whose fields have their own.
+/// Declaration of a struct of counters, whose fields have declarations of their own.
 const WHOLE: &Declaration = &Declaration::internal("");
 
-/// Counters whose published fields are fields of a JSON object; the others are not in it.
+/// Counters that serialise as fields of the JSON object around them. Fields without a JSON name are
+/// left out.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Published<T>(pub T);
 
@@ -402,7 +404,7 @@ impl<T> Deref for Published<T> {
 }
 
 impl<T: Counts> Published<T> {
-    /// The fields, each with its value.
+    /// Returns the declaration and value of each published field.
     pub fn fields(&self) -> Vec<(&'static Declaration, u64)> {
         let mut fields = Vec::new();
         self.0.each(WHOLE, &mut |field, value| {
@@ -425,7 +427,7 @@ impl<T: Counts> Serialize for Published<T> {
     }
 }
 
-/// Fields that are not there are 0: a server of an older version counts less.
+/// Missing fields become 0, because a server of an older version has fewer counters.
 impl<'de, T: Counts + Default> Deserialize<'de> for Published<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Fields<T>(T);

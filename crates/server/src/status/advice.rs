@@ -1,11 +1,11 @@
 //! Advice on the server's reads: the model's bottleneck and possible gains, from recent counts.
 //!
-//! The tier in memory is the only place where a thread's hits wait for another's, so the model
-//! describes that tier: its hit ratio, the reads in flight and the latency of its misses. Without
-//! it, each thread owns its lists and no hit waits. The advice then only says how busy the threads
-//! are.
+//! Only in the memory tier do hits of one thread wait for another thread. The model therefore
+//! describes that tier: its hit ratio, the reads in flight and the latency of its misses. Without a
+//! memory tier, each thread owns its lists and no hit waits. The advice then only states how busy
+//! the threads are.
 //!
-//! Counts since the start say little of a server that has run for months. [`Lately`] keeps two
+//! Counts since the start say little about a server that has run for months. [`Lately`] keeps two
 //! earlier counts, so that the advice covers the time since the last request for it, ten seconds or
 //! more.
 
@@ -20,74 +20,74 @@ use serde::{Deserialize, Serialize};
 use super::{Facts, MemoryFacts, Snapshot};
 use crate::status::Operation;
 
-/// Least time between two counts.
+/// Least time between two counts that advice compares.
 const APART: Duration = Duration::from_secs(10);
 
-/// Most reads in flight for which the model is evaluated: far more than threads, so that one more
-/// makes no difference, and few enough for an answer in milliseconds.
+/// Most reads in flight for which the model is evaluated. They are far more than threads, so that
+/// one more changes nothing, and few enough for an answer in milliseconds.
 const IN_FLIGHT_MAX: f64 = 4096.0;
 
-/// The bottleneck of reads, and possible gains. Shares are of 1.
+/// The bottleneck of recent reads, and possible gains. Shares and gains are fractions of 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct AdviceStatus {
-    /// The tier described: `memory`, or `cache` without a tier in memory.
+    /// The tier described: `memory`, or `cache` without a memory tier.
     pub tier: String,
-    /// Seconds over which the following numbers were counted.
+    /// Seconds over which the other numbers were counted.
     pub seconds: f64,
-    /// The tier's hit ratio.
+    /// Hit ratio of the tier.
     pub hit_ratio: f64,
-    /// Reads in flight, on average.
+    /// Average number of reads in flight.
     pub in_flight: f64,
-    /// Average latency of the tier's misses; `None` where it is not measured separately, or there
-    /// were none.
+    /// Average latency of the tier's misses in microseconds; `None` without misses, or if their
+    /// latency is not measured separately.
     pub miss_us: Option<f64>,
-    /// Reads answered in a second.
+    /// Reads answered per second.
     pub reads_per_second: f64,
-    /// The reads per second that the model predicts; `None` without a tier in memory.
+    /// Reads per second that the model predicts; `None` without a memory tier.
     pub model_reads_per_second: Option<f64>,
-    /// The bottleneck: a list operation, or `cores`.
+    /// The resource that limits reads: a list operation, or `cores`.
     pub bottleneck: Option<String>,
-    /// The share of time for which the bottleneck is busy, 0 without one.
+    /// Share of time for which the bottleneck is busy; 0 without a bottleneck.
     pub utilisation: f64,
-    /// The hit ratio past which more hits cost throughput; 1 where they never do.
+    /// Hit ratio above which more hits cost throughput; 1 if they never do.
     pub p_star: f64,
-    /// The hit ratio is past `p_star`.
+    /// True if the hit ratio is above `p_star`.
     pub past_p_star: bool,
-    /// The gain from freezing all hits.
+    /// Gain in throughput if all hits came from frozen pages.
     pub frozen_gain: Option<f64>,
-    /// The policy that would give most at the same hit ratio.
+    /// Eviction policy with the highest predicted throughput at this hit ratio.
     pub other_policy: Option<String>,
-    /// The gain from that policy.
+    /// Gain in throughput from `other_policy`.
     pub other_gain: Option<f64>,
     /// The advice in one sentence.
     pub text: String,
 }
 
 counters! {
-    /// Counts that advice goes by, since the start or in a stretch of time.
+    /// Counts from which advice is computed, since the start or over an interval.
     #[derive(Debug, Clone, Copy, Default, PartialEq)]
     pub(crate) struct Counted {
-        /// Its length.
+        /// Length of the interval.
         time: Duration,
         /// Requests of any kind.
         requests: u64,
         reads: u64,
         memory_hits: u64,
-        /// Those of memory among them.
+        /// Reads that hit the cache or the memory tier.
         cache_hits: u64,
-        /// Latencies of reads, added up.
+        /// Sum of the latencies of all reads.
         reading: Duration,
-        /// Of these, latencies of reads answered from memory.
+        /// Sum of the latencies of reads that the memory tier answered.
         from_memory: Duration,
-        /// Processor time, without what imitates media.
+        /// Processor time of the process, without busy waiting in simulated media.
         processor: Duration,
-        /// Bytes that cleaning has brought to the backing devices.
+        /// Bytes of dirty data written to the backing devices.
         cleaned_bytes: u64,
     }
 }
 
 impl Counted {
-    /// Takes the sum of all threads' counts, `uptime` after the start.
+    /// Extracts the counts from the sum of all threads' snapshots, `uptime` after the start.
     pub(crate) fn of(sum: &Snapshot, uptime: Duration, processor: Duration) -> Self {
         let latencies = sum.counters.latencies(Operation::Read);
         Self {
@@ -103,13 +103,13 @@ impl Counted {
         }
     }
 
-    /// Reads in flight, on average.
+    /// Returns the average number of reads in flight.
     fn in_flight(&self) -> f64 {
         self.reading.as_secs_f64() / self.time.as_secs_f64()
     }
 
-    /// Estimates the seconds to clean so many bytes at the recent rate; `None` when nothing has
-    /// been cleaned.
+    /// Estimates the seconds to clean this many bytes at the recent rate. Returns `None` if nothing
+    /// was cleaned recently.
     pub(super) fn seconds_to_clean(&self, dirty_bytes: u64) -> Option<f64> {
         match (dirty_bytes, self.cleaned_bytes) {
             (0, _) => Some(0.0),
@@ -119,7 +119,7 @@ impl Counted {
     }
 }
 
-/// The interval that advice covers.
+/// Two earlier counts, from which the counts of a recent interval are computed.
 #[derive(Debug, Default)]
 pub(crate) struct Lately {
     older: Counted,
@@ -127,7 +127,7 @@ pub(crate) struct Lately {
 }
 
 impl Lately {
-    /// Returns the counts since an earlier count, [`APART`] or more before this one unless the
+    /// Returns the counts of an interval that ends now. It is at least [`APART`] long, unless the
     /// server is younger.
     pub(crate) fn until(&mut self, now: Counted) -> Counted {
         if now.time.saturating_sub(self.newer.time) >= APART {
@@ -137,7 +137,7 @@ impl Lately {
     }
 }
 
-/// Service times, either measured on this machine or those of the paper.
+/// Service times for the model: those measured on this machine, or those of the paper.
 #[derive(Debug, Clone)]
 pub(crate) struct ServiceTimes {
     service: Arc<Service>,
@@ -145,7 +145,7 @@ pub(crate) struct ServiceTimes {
 }
 
 impl ServiceTimes {
-    /// Takes the measured times, or those of the paper where there are none.
+    /// Chooses the measured service times, or those of the paper if none were measured.
     pub(crate) fn of(measured: Option<&Arc<Service>>) -> Self {
         match measured {
             Some(service) => Self { service: Arc::clone(service), is_measured: true },
@@ -154,7 +154,8 @@ impl ServiceTimes {
     }
 }
 
-/// The situation of the tier in memory, and the latency of its misses, if there were any.
+/// Returns the memory tier's situation as the model's input, and the latency of its misses in
+/// microseconds, if any.
 fn situation(
     memory: &MemoryFacts,
     threads: usize,
@@ -183,10 +184,11 @@ fn situation(
     Some((situation, miss_us))
 }
 
-/// Steps of a model's curve.
+/// Number of steps of the hit ratio in a model's curve.
 const CURVE_STEPS: u32 = 50;
 
-/// Hit ratios of memory with the reads a second of the model; `None` without memory or reads.
+/// Returns pairs of a hit ratio of the memory tier and the reads per second that the model predicts
+/// for it. Returns `None` without a memory tier or reads.
 pub(super) fn model_curve(
     facts: &Facts,
     threads: usize,
@@ -201,7 +203,7 @@ pub(super) fn model_curve(
 }
 
 impl AdviceStatus {
-    /// Computes the advice; `None` where there were no reads.
+    /// Computes the advice. Returns `None` if there were no reads.
     pub(crate) fn of(facts: &Facts, threads: usize, lately: &Counted) -> Option<Self> {
         if lately.reads == 0 || lately.time.is_zero() {
             return None;

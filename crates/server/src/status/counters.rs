@@ -1,7 +1,7 @@
-//! Counts of one thread while it serves, and the sum of all threads'.
+//! Counters of one thread while it serves, and their sum over all threads.
 //!
-//! A thread keeps a [`ThreadCounters`] that no other touches; on request it hands in a
-//! [`Snapshot`]. The server's counts are the sum of its threads' snapshots.
+//! A thread keeps a [`ThreadCounters`] that no other thread accesses. On request it returns a
+//! [`Snapshot`]. The server's counters are the sum of its threads' snapshots.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -15,7 +15,7 @@ use super::Latency;
 use crate::protocol::ProtocolName;
 use crate::sampler::Touches;
 
-/// Kinds of requests.
+/// A kind of request, by which requests are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Operation {
     Read,
@@ -38,7 +38,7 @@ impl Operation {
         Self::BlockStatus,
     ];
 
-    /// As it is called in metrics.
+    /// Returns the kind's name in metrics.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Read => "read",
@@ -51,7 +51,7 @@ impl Operation {
         }
     }
 
-    /// Returns the kind that a request counts as.
+    /// Returns the kind under which a request of the block layer is counted.
     pub(crate) fn of(kind: Kind) -> Self {
         match kind {
             Kind::Read => Self::Read,
@@ -66,7 +66,7 @@ impl Operation {
 }
 
 counters! {
-    /// Requests of one kind to one volume.
+    /// Counters of one kind of request to one volume.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub(crate) struct Answered {
         /// Requests answered, with errors or without.
@@ -79,19 +79,20 @@ counters! {
 }
 
 counters! {
-    /// Reads that hit, or that missed, the cache.
+    /// Count and total latency of reads that hit the cache, or of those that missed it.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub(crate) struct Found {
         pub(crate) requests: u64,
-        /// Their latencies, added up.
+        /// Sum of the latencies.
         pub(crate) time: Duration,
     }
 }
 
-/// Volumes whose latencies are kept apart: the first ones.
+/// Number of volumes whose latencies are recorded separately: those with the lowest numbers.
 pub(crate) const MOST_SPREAD: usize = 16;
 
-/// Places where reads are answered: below the cache at the top, by it or memory, and by memory.
+/// The place that answered a read: the memory tier, the top tier including memory, or a place below
+/// the top tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum By {
     Below,
@@ -99,17 +100,17 @@ pub(crate) enum By {
     Memory,
 }
 
-/// Requests to one volume.
+/// Counters of requests to one volume.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct VolumeCounters {
-    /// By `Operation as usize`.
+    /// Answered requests, indexed by `Operation as usize`.
     pub(crate) answered: [Answered; Operation::ALL.len()],
-    /// Reads and writes that were hits.
+    /// Number of hits of reads, and of writes.
     pub(crate) hits: [u64; 2],
 }
 
 counters! {
-    /// Connections and requests that never came to the cache.
+    /// Counters of connections, and of requests that never reached the cache.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub struct ClientCounts {
         /// Connections taken.
@@ -123,27 +124,28 @@ counters! {
     }
 }
 
-/// Counts of a thread.
+/// Counters of one thread.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ThreadCounters {
-    /// By number of the volume; shorter when the last ones were not asked for anything.
+    /// Counters by number of the volume. Volumes with the highest numbers may be missing if they
+    /// had no requests.
     volumes: Vec<VolumeCounters>,
-    /// By `Operation as usize`.
+    /// Latencies of requests, indexed by `Operation as usize`.
     latencies: [Latencies; Operation::ALL.len()],
-    /// Latencies of reads and of writes, by number of the volume.
+    /// Latencies of reads and of writes, indexed by number of the volume.
     spreads: Vec<[Spread; 2]>,
-    /// Latencies of reads, by `By as usize`.
+    /// Latencies of reads, indexed by `By as usize`.
     by: [Spread; 3],
-    /// Of the latencies of reads, those of reads answered from memory, added up.
+    /// Sum of the latencies of reads that the memory tier answered.
     pub(crate) from_memory: Duration,
-    /// Reads that missed the cache, and those that hit it, memory included.
+    /// Reads that missed the cache, and reads that hit it or memory.
     pub(crate) found: [Found; 2],
-    /// Connections, and requests that never came to the cache.
+    /// Counters of connections, and of requests that never reached the cache.
     pub(crate) clients: ClientCounts,
 }
 
 impl ThreadCounters {
-    /// Notes an answer given to a client.
+    /// Counts a request that was answered, with its latency.
     pub(crate) fn answered(
         &mut self,
         volume: VolumeId,
@@ -173,13 +175,14 @@ impl ThreadCounters {
         self.spreads[volume][operation as usize].record(latency);
     }
 
-    /// Notes that a read was answered from memory, before [`found`](Self::found).
+    /// Counts a read that the memory tier answered. Must be called before [`found`](Self::found).
     pub(crate) fn found_in_memory(&mut self, latency: Duration) {
         self.from_memory += latency;
         self.by[By::Memory as usize].record(latency);
     }
 
-    /// Notes that a read or a write was a hit, or was not, after [`answered`](Self::answered).
+    /// Counts a read or a write as a hit or a miss. Must be called after
+    /// [`answered`](Self::answered).
     pub(crate) fn found(
         &mut self,
         volume: VolumeId,
@@ -203,12 +206,12 @@ impl ThreadCounters {
         self.spreads.get(usize::from(volume.0)).cloned().unwrap_or_default()
     }
 
-    /// Returns the latencies of reads that were answered in a place.
+    /// Returns the latencies of reads that were answered in this place.
     pub(crate) fn read_by(&self, by: By) -> &Spread {
         &self.by[by as usize]
     }
 
-    /// Resets the counts of a volume's number when another volume gets it.
+    /// Resets the counters of a volume's number when another volume gets that number.
     pub(crate) fn forget(&mut self, volume: VolumeId) {
         if let Some(counters) = self.volumes.get_mut(usize::from(volume.0)) {
             *counters = VolumeCounters::default();
@@ -226,13 +229,13 @@ impl ThreadCounters {
         &self.latencies[operation as usize]
     }
 
-    /// Reads and writes answered, and what they took together.
+    /// Returns the number of answered reads and writes, and the sum of their latencies.
     pub(crate) fn served(&self) -> (u64, Duration) {
         let both = [Operation::Read, Operation::Write].map(|operation| self.latencies(operation));
         (both.iter().map(|it| it.count()).sum(), both.iter().map(|it| it.sum()).sum())
     }
 
-    /// Requests answered.
+    /// Returns the number of answered requests of all kinds.
     pub(crate) fn requests(&self) -> u64 {
         self.latencies.iter().map(Latencies::count).sum()
     }
@@ -263,32 +266,34 @@ impl AddAssign<&ThreadCounters> for ThreadCounters {
     }
 }
 
-/// Counts and state of a thread, or the sum of all.
+/// Counters and state of one thread, or the sum over all threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Snapshot {
     pub(crate) counters: ThreadCounters,
-    /// Of this thread's part of the cache, in the tier at the top.
+    /// Counters of this thread's part of the top tier.
     pub(crate) stats: Stats,
-    /// Connections, also of clients that have not chosen a volume yet.
+    /// Open connections, including those of clients that have not chosen a volume yet.
     pub(crate) connections: ByProtocol,
-    /// Clients by number of the volume they use.
+    /// Number of clients by number of the volume they use.
     pub(crate) users: Vec<ByProtocol>,
-    /// The same of the tiers below the first, with the failed operations of their cache devices.
+    /// For each tier below the first: counters of this thread's part, and failed operations of the
+    /// cache device.
     pub(crate) below: Vec<(Stats, u64)>,
-    /// Failed operations of the cache device.
+    /// Failed operations of the top tier's cache device.
     pub(crate) cache_errors: u64,
     /// Failed operations of the backing devices.
     pub(crate) backing_errors: u64,
-    /// Processor time burnt in imitating fast media.
+    /// Processor time spent on busy waiting in simulated media.
     pub(crate) spun: Duration,
-    /// Messages to other threads.
+    /// Messages and wake-ups that the thread has sent to other threads.
     pub(crate) traffic: Traffic,
-    /// Blocks touched since the last sample; empty in other snapshots, and in sums.
+    /// Blocks touched since the last sample. Only snapshots taken for samples have them; sums do
+    /// not.
     pub(crate) touches: Touches,
 }
 
 impl Snapshot {
-    /// Counts a connection, of a client that uses these volumes.
+    /// Counts a connection whose client uses these volumes.
     pub(crate) fn connected(&mut self, protocol: ProtocolName, volumes: Vec<VolumeId>) {
         self.connections.count(protocol);
         for VolumeId(volume) in volumes {
@@ -298,12 +303,13 @@ impl Snapshot {
         }
     }
 
-    /// Returns the clients that use a volume.
+    /// Returns the number of clients that use a volume.
     pub(crate) fn users(&self, volume: VolumeId) -> ByProtocol {
         self.users.get(usize::from(volume.0)).copied().unwrap_or_default()
     }
 
-    /// Counters of the tiers, and failed operations of their cache devices, from the top.
+    /// Returns for each tier, from the top, its counters and the failed operations of its cache
+    /// device.
     pub(crate) fn tiers(&self) -> impl Iterator<Item = (&Stats, u64)> {
         let below = self.below.iter().map(|(stats, errors)| (stats, *errors));
         std::iter::once((&self.stats, self.cache_errors)).chain(below)
@@ -338,17 +344,17 @@ impl AddAssign<&Snapshot> for Snapshot {
     }
 }
 
-/// Numbers of clients, by their protocol.
+/// Number of clients or connections of each protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByProtocol {
-    /// Clients that speak NBD.
+    /// Number that use NBD.
     pub nbd: u64,
-    /// Clients that speak NVMe over TCP.
+    /// Number that use NVMe over TCP.
     pub nvme_tcp: u64,
 }
 
 impl ByProtocol {
-    /// Counts one client more.
+    /// Adds one client of this protocol.
     pub(crate) fn count(&mut self, protocol: ProtocolName) {
         match protocol {
             ProtocolName::Nbd => self.nbd += 1,
@@ -369,7 +375,7 @@ impl AddAssign<&Self> for ByProtocol {
     }
 }
 
-/// The protocols that clients speak, each with the number of clients; `0` without clients.
+/// Prints the number of clients of each protocol that has any, or `0`.
 impl fmt::Display for ByProtocol {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let counts = [(self.nbd, "nbd"), (self.nvme_tcp, "nvme-tcp")];
@@ -380,10 +386,11 @@ impl fmt::Display for ByProtocol {
     }
 }
 
-/// Longest latency kept apart, in nanoseconds: a minute.
+/// Longest latency recorded exactly, in nanoseconds: a minute. Longer ones count as this long.
 const LONGEST_NS: u64 = 60_000_000_000;
 
-/// Latencies of requests, from the arrival of the whole request to its reply being queued.
+/// A histogram of latencies with two significant digits. A latency lasts from the arrival of the
+/// whole request until its reply is queued.
 #[derive(Debug, Clone)]
 pub(crate) struct Latencies {
     histogram: Histogram<u64>,
@@ -413,12 +420,12 @@ impl Latencies {
         self.sum
     }
 
-    /// Number of requests that took so long or less, to the two digits that are kept apart.
+    /// Returns the number of requests that took at most this long, to two significant digits.
     pub(crate) fn within(&self, latency: Duration) -> u64 {
         self.histogram.count_between(0, latency.as_nanos() as u64)
     }
 
-    /// Those recorded after an earlier state of the same.
+    /// Returns the latencies recorded after an earlier state of this histogram.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let mut after = self.clone();
         // It fails where something was forgotten in between: the whole is what is known then.
@@ -442,16 +449,16 @@ impl AddAssign<&Self> for Latencies {
     }
 }
 
-/// Nanoseconds of the first buckets.
+/// Logarithm to base 2 of the width in nanoseconds of the first buckets.
 const UNIT_BITS: u32 = 6;
 
-/// Buckets in a factor of two.
+/// Logarithm to base 2 of the number of buckets in a factor of two.
 const PARTS_BITS: u32 = 3;
 
-/// Buckets up to a minute; the last has everything longer.
+/// Number of buckets, which reach to a minute. The last bucket also counts everything longer.
 const BUCKETS: usize = 224;
 
-/// Percentiles in microseconds; 0 without requests.
+/// Percentiles of latencies in microseconds; 0 without requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Percentiles {
     pub(crate) p50_us: f64,
@@ -459,13 +466,13 @@ pub(crate) struct Percentiles {
     pub(crate) p999_us: f64,
 }
 
-/// Numbers of latencies of each size.
+/// A compact histogram of latencies.
 ///
-/// Buckets are eighths of a factor of two, so that a percentile is exact to 6 %, and 900 bytes hold
-/// all up to a minute. `Latencies` keeps two digits in 30 KiB.
+/// Each factor of two has eight buckets, so that a percentile is exact to 6 %, and 900 bytes reach
+/// to a minute. `Latencies` keeps two digits in 30 KiB.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Spread {
-    /// By bucket; empty without requests.
+    /// Number of latencies in each bucket; empty without requests.
     counts: Vec<u32>,
 }
 
@@ -480,14 +487,15 @@ impl Spread {
         *count = count.wrapping_add(1); // differences are what counts
     }
 
-    /// Returns those added after an earlier state of the same, or in it alone.
+    /// Returns the latencies recorded after an earlier state of this histogram. An empty earlier
+    /// state counts as zero.
     pub(crate) fn since(&self, before: &Self) -> Self {
         let then = before.counts.iter().chain(std::iter::repeat(&0));
         let counts = self.counts.iter().zip(then).map(|(now, then)| now.wrapping_sub(*then));
         Self { counts: counts.collect() }
     }
 
-    /// Returns the percentiles.
+    /// Computes the percentiles of all recorded latencies.
     pub(crate) fn percentiles(&self) -> Percentiles {
         let all: u64 = self.counts.iter().map(|&count| u64::from(count)).sum();
         let at = |share: f64| {

@@ -1,4 +1,5 @@
-//! The tiers of a cache in the status, from the top, with memory, admission, mirrors and losses.
+//! The tiers in the status, from the top, with their admissions, mirrors and losses, and the memory
+//! tier.
 
 use std::fmt;
 
@@ -10,29 +11,30 @@ use serde::{Deserialize, Serialize};
 
 use super::{MemoryFacts, Snapshot, VolumeFacts, ratio};
 
-/// A tier of the cache. The first tier gets the clients' requests. Every other tier gets those of
-/// the tier above: reads of its misses, its writes, and the ranges it zeroes or discards.
+/// Status of one tier of the cache. The first tier receives the clients' requests. Every other tier
+/// receives requests of the tier above: reads of its misses, its writes, and the ranges it zeroes
+/// or discards.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierStatus {
-    /// Its device and settings, as they were written.
+    /// Device and settings of the tier, as the user wrote them.
     #[serde(default)]
     pub name: String,
-    /// `through`, `around`, `back`, `only` or `pass`.
+    /// The write mode: `through`, `around`, `back`, `only` or `pass`.
     pub write_mode: String,
     /// The eviction policy, as for `--evict`.
     pub evict: String,
-    /// Number of times it was opened; `None` for a volatile tier.
+    /// Number of times that the tier was opened; `None` for a volatile tier.
     pub session: Option<u64>,
-    /// The state in which this server found it; `None` for a volatile tier.
+    /// The state in which this server found the tier; `None` for a volatile tier.
     #[serde(default)]
     pub opened: Option<OpenedStatus>,
-    /// Its device, or a part of it, has failed and is no longer used.
+    /// True if the tier's device, or a part of it, has failed and is no longer used.
     pub degraded: bool,
-    /// Its journal cannot be written.
+    /// True if the tier's journal cannot be written.
     pub journal_lost: bool,
-    /// Progress of the bypass since then: `emptying` while dirty data is written back, `stuck` when
-    /// some of it cannot be, `ended` when the cache is retired, `ended-unnoted` when that could not
-    /// be written to its device.
+    /// Progress of the bypass after the journal has failed: `emptying` while dirty data is written
+    /// back, `stuck` when some of it cannot be written, `ended` when the cache is retired,
+    /// `ended-unnoted` when its device could not record that. Empty without a bypass.
     #[serde(default)]
     pub bypass: String,
     /// Upper bound of the bytes for which some requests are refused.
@@ -42,45 +44,46 @@ pub struct TierStatus {
     pub read_requests: u64,
     /// Reads that found all of their data cached.
     pub read_hits: u64,
-    /// Share of reads that were hits, 0 when there were none.
+    /// Share of reads that were hits; 0 without reads.
     pub read_hit_ratio: f64,
     /// Writes answered.
     pub write_requests: u64,
-    /// Writes that found a block for all of their data.
+    /// Writes for whose data the tier already had blocks.
     pub write_hits: u64,
-    /// Bytes read from its device.
+    /// Bytes read from the tier's device.
     pub cache_read_bytes: u64,
-    /// Bytes written to its device.
+    /// Bytes written to the tier's device.
     pub cache_write_bytes: u64,
-    /// Failed operations of its device.
+    /// Failed operations of the tier's device.
     pub cache_errors: u64,
-    /// Bytes read from the tier below, or the backing devices.
+    /// Bytes read from the tier below, or from the backing devices.
     pub below_read_bytes: u64,
-    /// Bytes written to the tier below, or the backing devices.
+    /// Bytes written to the tier below, or to the backing devices.
     pub below_write_bytes: u64,
-    /// Bytes it may hold.
+    /// Capacity of the tier in bytes.
     pub size_bytes: u64,
-    /// Bytes of valid data in it.
+    /// Bytes of valid data in the tier.
     pub valid_bytes: u64,
-    /// Dirty bytes, which the tier below or the backing devices do not have yet.
+    /// Bytes of dirty data in the tier: the tier below or the backing devices do not have it yet.
     pub dirty_bytes: u64,
-    /// Memory for blocks, groups and bits.
+    /// Bytes of memory for the tier's directory: blocks, groups and bits.
     pub metadata_bytes: u64,
-    /// Smallest blocks prefetched because they came next in a stream.
+    /// Number of smallest blocks prefetched because they came next in a sequential stream.
     pub prefetched_blocks: u64,
     /// Bytes of the prefetched blocks.
     pub prefetched_bytes: u64,
     /// Prefetched blocks that were read before they were evicted.
     pub prefetched_used_blocks: u64,
-    /// Counts of the admission; `None` where everything is admitted.
+    /// Counters of the admission; `None` if everything is admitted.
     pub admission: Option<AdmissionStatus>,
-    /// The halves of its device, of a mirror.
+    /// Status of the mirror on which the tier is; `None` on another device.
     #[serde(default)]
     pub mirror: Option<MirrorTierStatus>,
 }
 
 impl TierStatus {
-    /// Returns the tier's state as a word; an empty one where there is nothing to report.
+    /// Returns a word for the tier's worst condition, such as `DEGRADED`, else `kept` for a
+    /// persistent tier, else an empty text.
     pub fn standing(&self) -> &'static str {
         match self {
             Self { refused_bytes: 1.., .. } => "REFUSING",
@@ -94,7 +97,7 @@ impl TierStatus {
     }
 }
 
-/// Properties of a tier that all threads share.
+/// Properties of a tier that are the same for all threads.
 #[derive(Debug, Clone)]
 pub(crate) struct CacheFacts {
     pub(crate) name: String,
@@ -110,13 +113,15 @@ pub(crate) struct CacheFacts {
 }
 
 impl CacheFacts {
-    /// Returns whether it is a mirror that lacks a half, or whose witness cannot be told of one.
+    /// Returns whether the tier's mirror has a half that is not in sync, is fenced, or waits for its
+    /// witness.
     pub(crate) fn lacks_half(&self) -> bool {
         let status = self.mirror.as_ref().and_then(MirrorWatch::status);
         status.as_ref().is_some_and(MirrorStatus::is_degraded)
     }
 
-    /// Combines the properties with the counters.
+    /// Makes the tier's status from these properties and the counters. The number is that of failed
+    /// device operations.
     pub(super) fn status(&self, (stats, cache_errors): (&Stats, u64)) -> TierStatus {
         let Stats { requests, counters, .. } = stats;
         TierStatus {
@@ -155,10 +160,10 @@ impl CacheFacts {
     }
 }
 
-/// Counts of the cache's admission, in smallest blocks.
+/// Counters of a tier's admission, in smallest blocks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AdmissionStatus {
-    /// The admission, as for `--admit`.
+    /// Name of the admission, as for `--admit`.
     pub admission: String,
     /// Blocks read or written that were not cached.
     pub offered_blocks: u64,
@@ -166,24 +171,25 @@ pub struct AdmissionStatus {
     pub admitted_blocks: u64,
     /// Blocks rejected.
     pub bypassed_blocks: u64,
-    /// Blocks of any size that were not made because nothing was to be evicted for them.
+    /// Blocks of any size that were not inserted, because the admission wanted nothing evicted for
+    /// them.
     pub stores_withheld: u64,
-    /// Writes that dropped clean copies and went below only, because newer data of cached blocks
-    /// was declined.
+    /// Writes that dropped clean copies and went only to the device below, because the admission
+    /// declined newer data of cached blocks.
     #[serde(default)]
     pub declined_overwrites: u64,
-    /// Blocks ordered to be fetched.
+    /// Blocks that the admission ordered to be fetched.
     pub ordered_blocks: u64,
-    /// Smallest blocks that came to hold data.
+    /// Blocks that came to hold data.
     #[serde(default)]
     pub inserted_blocks: u64,
-    /// Of smallest blocks, those whose data was dropped because it was outdated.
+    /// Blocks whose data was dropped because it was outdated.
     #[serde(default)]
     pub removed_blocks: u64,
-    /// Of smallest blocks, those whose data was evicted.
+    /// Blocks whose data was evicted.
     #[serde(default)]
     pub evicted_blocks: u64,
-    /// Memory the admission holds.
+    /// Bytes of memory that the admission uses.
     pub admission_bytes: u64,
 }
 
@@ -206,12 +212,13 @@ impl AdmissionStatus {
     }
 }
 
-/// Counts of the admission to memory, in pages.
+/// Counters of the admission to the memory tier, in pages.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryAdmissionStatus {
-    /// The admission, as for `--memory-admit`.
+    /// Name of the admission, as for `--memory-admit`.
     pub admission: String,
-    /// Pages read or written that were not in memory. A read that joins one under way offers none.
+    /// Pages read or written that were not in memory. A read that joins a pending load of the same
+    /// page offers none.
     pub offered_pages: u64,
     /// Pages admitted.
     pub admitted_pages: u64,
@@ -230,26 +237,26 @@ impl MemoryAdmissionStatus {
     }
 }
 
-/// Places that a line names at most.
+/// Most places of lost data that one log line names.
 const MOST_NAMED: usize = 4;
 
-/// The amount of lost data, and its places.
+/// Amount and places of lost data.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostStatus {
-    /// Bytes that read as errors until they are written anew.
+    /// Bytes of lost data. Reads of them fail until they are written anew.
     pub bytes: u64,
-    /// Lost places; the list may be incomplete.
+    /// Places of the lost data; the list may be incomplete.
     pub places: Vec<LostPlace>,
 }
 
-/// A lost run of a volume.
+/// A lost range of a volume.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LostPlace {
-    /// The volume.
+    /// Name of the volume.
     pub volume: String,
-    /// Its first byte in the volume.
+    /// Byte offset of the range in the volume.
     pub offset: u64,
-    /// Its length in bytes.
+    /// Length of the range in bytes.
     pub bytes: u64,
 }
 
@@ -295,21 +302,21 @@ impl fmt::Display for LostStatus {
     }
 }
 
-/// A persistent cache as this server found it when it opened it.
+/// The state in which this server found a persistent cache when it opened the cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenedStatus {
-    /// The end of the session before: `clean`, or `unclean` after a crash, a kill or a loss of
-    /// power; `new` where there was none.
+    /// End of the session before: `clean`, or `unclean` after a crash, a kill or a loss of power.
+    /// `new` without an earlier session.
     pub ended: String,
-    /// Bytes of dirty data that were recovered: the backing devices did not have them.
+    /// Bytes of dirty data that were recovered.
     pub dirty_bytes: u64,
     /// Bytes of valid data that were recovered, clean and dirty.
     pub valid_bytes: u64,
 }
 
 impl OpenedStatus {
-    /// Adds up what was found in all tiers; `None` without a persistent one. An unclean end of one
-    /// tier counts for all.
+    /// Adds up the states of all persistent tiers. Returns `None` without one. An unclean end of
+    /// one tier counts for all.
     pub(super) fn sum<'a>(tiers: impl Iterator<Item = &'a Self>) -> Option<Self> {
         let rank = |ended: &str| ["new", "clean", "unclean"].iter().position(|it| *it == ended);
         tiers.cloned().reduce(|sum, tier| Self {
@@ -320,33 +327,34 @@ impl OpenedStatus {
     }
 }
 
-/// A mirror that is the device of a tier.
+/// Status of a mirror that is the device of a tier.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MirrorTierStatus {
-    /// A half is missing or is being brought up to date.
+    /// True if a half is not in sync, the mirror is fenced, or the witness fails.
     pub degraded: bool,
-    /// The number of its generation, which grows at each start and when a half leaves or is back.
+    /// Generation of the mirror. It grows at each start, and when a half leaves or comes back.
     pub generation: u64,
-    /// Bytes that are still to be copied between halves.
+    /// Bytes still to be copied between halves.
     pub resync_bytes: u64,
-    /// Another server has the mirror: nothing of it is served.
+    /// True if another server owns the mirror, so that this one does not serve it.
     pub fenced: bool,
-    /// The error of the witness, while changes of the halves wait for it.
+    /// The witness's error, while changes of the halves wait for the witness.
     pub witness_error: Option<String>,
-    /// Its halves, by their numbers.
+    /// The halves, in the order of their numbers.
     pub halves: Vec<MirrorHalfStatus>,
 }
 
-/// A half of a mirror.
+/// Status of one half of a mirror.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MirrorHalfStatus {
-    /// Its device.
+    /// Device of the half.
     pub name: String,
-    /// `in-sync`, `resync` or `out`.
+    /// State of the half: `in-sync`, `resync` or `out`.
     pub state: String,
-    /// The reason why it is out.
+    /// The last error of a half that is not in sync.
     pub error: Option<String>,
-    /// Bytes of it that were not what was stored, and were written anew from another half.
+    /// Bytes that the half did not return as they were stored, and that were rewritten from another
+    /// half.
     #[serde(default)]
     pub mended_bytes: u64,
 }
@@ -366,33 +374,35 @@ impl MirrorTierStatus {
     }
 }
 
-/// The share of the cache device's hits that is read from the backing devices. Shares are of 1.
+/// Status of the shed controller, which sends some hits of the cache device to the backing devices.
+/// Shares are fractions of 1.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SheddingStatus {
-    /// The largest share allowed.
+    /// Largest share of hits that may be shed.
     pub most: f64,
-    /// The share that was decided on.
+    /// Share of hits to shed, by the last decision.
     pub share: f64,
-    /// The share at this moment: another one while that is tried.
+    /// Share of hits shed at this moment. It differs from `share` while the controller tries
+    /// another share.
     pub share_now: f64,
     /// Bytes of hits that were read from the backing devices.
     pub shed_bytes: u64,
-    /// The last decisions, newest last.
+    /// The last decisions of the shed controller, newest last.
     pub decisions: Vec<SheddingDecisionStatus>,
 }
 
-/// A decision on the share to shed.
+/// A decision of the shed controller.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SheddingDecisionStatus {
-    /// Time of the decision, in seconds since the start.
+    /// Time of the decision, in seconds since the server's start.
     pub seconds: f64,
-    /// The share from then on.
+    /// Share of hits to shed from then on.
     pub share: f64,
-    /// The reason, in words and numbers.
+    /// Reason for the decision, in words and numbers.
     pub reason: String,
 }
 
-/// The state of the shed controller.
+/// State of the shed controller, from which [`SheddingStatus`] is made.
 #[derive(Debug, Clone)]
 pub(crate) struct SheddingFacts {
     pub(crate) most: f64,
@@ -418,53 +428,53 @@ impl SheddingStatus {
     }
 }
 
-/// The tier in memory.
+/// Status of the memory tier.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MemoryStatus {
-    /// Bytes it may take, everything included.
+    /// Most bytes that the memory tier may use, metadata included.
     pub size_bytes: u64,
-    /// `through` or `back`.
+    /// The write mode: `through` or `back`.
     pub write_mode: String,
-    /// Bytes of pages in it.
+    /// Bytes of pages in the memory tier.
     pub page_bytes: u64,
-    /// Bytes that only it has.
+    /// Bytes of unflushed data: only the memory tier has them.
     pub dirty_bytes: u64,
-    /// Reads answered from it. They are hits of the cache, too.
+    /// Reads answered from memory. They count as hits of the cache, too.
     pub read_hits: u64,
-    /// Their share of all reads, 0 when there were none.
+    /// Share of all reads that were answered from memory; 0 without reads.
     pub read_hit_ratio: f64,
-    /// Bytes of these reads.
+    /// Bytes of the reads answered from memory.
     pub read_bytes: u64,
-    /// Pages that left to make room for others.
+    /// Pages evicted.
     pub pages_evicted: u64,
-    /// Pages offered to it and admitted; `None` where everything is.
+    /// Counters of the admission to memory; `None` if everything is admitted.
     pub admission: Option<MemoryAdmissionStatus>,
-    /// The state of freezing, if the hottest pages are to be frozen.
+    /// State of freezing; `None` if it is off.
     pub freezing: Option<FreezingStatus>,
 }
 
-/// The state of freezing.
+/// State of freezing, which serves the hottest pages from an immutable index.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct FreezingStatus {
-    /// The phase: `warming-up`, `measuring`, `learning`, `trying-all`, `proving`,
+    /// The present phase: `warming-up`, `measuring`, `learning`, `trying-all`, `proving`,
     /// `constructing`, `frozen` or `waiting`.
     pub phase: String,
-    /// The share of pages that is to be frozen, as was learned last.
+    /// Share of pages to freeze, as learned last.
     pub ratio: f64,
-    /// The share of hits that frozen pages had in the last frozen phase; 0 before the first.
+    /// Share of hits that frozen pages had in the last frozen phase; 0 before the first.
     pub frozen_share: f64,
-    /// Latency of a hit on a frozen page, 0 before the first is measured; a page is one lookup of
-    /// some.
+    /// Nanoseconds of a hit on a frozen page; 0 until it is measured. A read looks up each of its
+    /// pages.
     pub frozen_ns: f64,
-    /// Of a hit on another page.
+    /// Nanoseconds of a hit on a page that is not frozen; 0 until it is measured.
     pub dynamic_ns: f64,
-    /// Of a miss, until the page is there.
+    /// Nanoseconds of a miss, until the page is loaded; 0 until it is measured.
     pub miss_ns: f64,
-    /// Times pages were frozen.
+    /// Number of times that a frozen index was built.
     pub constructed: u64,
-    /// Times freezing did not pay.
+    /// Number of times that freezing did not pay and was given up.
     pub given_up: u64,
-    /// Why the last decision was as it was, in words.
+    /// Reason for the last decision, in words.
     pub reason: String,
 }
 

@@ -1,4 +1,4 @@
-//! Advice from the counts of a server that were made by hand.
+//! Tests of the advice on counts written by hand.
 
 use floe_block::{
     Counters, FreezeStats, MemoryUse, MemoryWrite, Requests, Stats, VolumeId, WriteMode,
@@ -36,7 +36,8 @@ fn facts(policy: Option<&'static str>) -> Facts {
     }
 }
 
-/// A second in which 72 reads were in flight on average.
+/// Returns the counts of one second with 72 reads in flight on average, for a hit ratio and a
+/// latency of misses.
 fn busy_second(hit_ratio: f64, miss: Duration) -> Counted {
     let in_flight = Duration::from_secs(72);
     let misses = (in_flight.as_secs_f64() / miss.as_secs_f64()).round();
