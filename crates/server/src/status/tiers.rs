@@ -113,8 +113,8 @@ pub(crate) struct CacheFacts {
 }
 
 impl CacheFacts {
-    /// Returns whether the tier's mirror has a half that is not in sync, is fenced, or waits for its
-    /// witness.
+    /// Returns whether the tier's mirror has a half that is not in sync, is fenced, or waits for
+    /// its witness.
     pub(crate) fn lacks_half(&self) -> bool {
         let status = self.mirror.as_ref().and_then(MirrorWatch::status);
         status.as_ref().is_some_and(MirrorStatus::is_degraded)
