@@ -1,5 +1,5 @@
-//! Advice on a cache from what it has counted: whether more hits still help, and what else would,
-//! by a model of its locks.
+//! Advice on a running cache from its statistics: a model of its locks predicts if more hits still
+//! raise the throughput, and which changes would help.
 
 use floe_memory::Stats;
 #[doc(inline)]
@@ -10,14 +10,17 @@ pub use floe_model::service::{Locks, Operation, Service, Time, Times};
 pub use floe_model::{Load, ModelError};
 use floe_model::{Policy, Setting, Situation};
 
-/// Says what limits a cache, whether its hit ratio is past the one at which throughput is highest,
-/// and what freezing or another policy would give, by a queueing network of its list operations
-/// with these service times.
+/// Predicts the bottleneck of a cache, by a queueing network of its list operations with these
+/// service times.
 ///
-/// `load` is how it is used: requests in flight, and the cores they share. `miss_us` is what a miss
-/// waits for, in microseconds, its value made; `None` takes what
-/// [freezing](crate::Builder::freezing) has measured. Hit ratio, frozen share, policy, shards, and
-/// how many hits moved an entry are as counted since the cache was made.
+/// The advice names what limits throughput, and compares the hit ratio with the one at which
+/// throughput is highest. It also estimates the effect of freezing and of other policies.
+///
+/// `load` describes the use of the cache: requests in flight, and the cores they share. `miss_us`
+/// is the time that a miss waits until its value is made, in microseconds; `None` takes the time
+/// that [freezing](crate::Builder::freezing) has measured. Hit ratio, frozen share, policy, shards,
+/// and the number of hits that moved an entry come from `stats`, counted since the cache was
+/// created.
 ///
 /// ```
 /// use floe::advice::{Load, Service, advise};
@@ -36,8 +39,8 @@ use floe_model::{Policy, Setting, Situation};
 /// ```
 ///
 /// # Errors
-/// There were no lookups yet, `miss_us` is neither given nor measured, or there are no service
-/// times for the policy or no model of it.
+/// There were no lookups yet, `miss_us` is neither given nor measured, or the policy has no service
+/// times or no model.
 pub fn advise(
     stats: &Stats,
     service: &Service,

@@ -1,8 +1,8 @@
-//! Statistics for the recorder of the crate [`metrics`](https://docs.rs/metrics): Prometheus,
-//! StatsD, or whatever else a program has installed.
+//! Exports a cache's statistics to the recorder of the crate [`metrics`](https://docs.rs/metrics):
+//! Prometheus, StatsD, or any other that a program has installed.
 //!
-//! A cache counts by itself, without a recorder in its way. [`record`] hands the counts over, as
-//! often as they are wanted:
+//! A cache counts by itself, without a recorder in its way. [`record`] exports the counts, as often
+//! as they are wanted:
 //!
 //! ```
 //! let cache = floe::Cache::<u64, String>::new(1000);
@@ -13,8 +13,8 @@ use metrics::{counter, gauge};
 
 use crate::Stats;
 
-/// Hands statistics to the recorder, with the label `cache`: counters `floe_hits_total`,
-/// `floe_misses_total`, `floe_frozen_hits_total`, `floe_insertions_total`,
+/// Exports statistics to the installed recorder, with the label `cache`: counters
+/// `floe_hits_total`, `floe_misses_total`, `floe_frozen_hits_total`, `floe_insertions_total`,
 /// `floe_replacements_total`, `floe_rejections_total`, `floe_evictions_total`,
 /// `floe_expirations_total`, `floe_removals_total`, `floe_loads_total` and
 /// `floe_failed_loads_total`, and gauges `floe_entries`, `floe_weight`, `floe_frozen_entries`,
@@ -61,7 +61,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps each value; gauges by their bits.
+    /// A test recorder that keeps the value of each metric; gauges as the bits of an `f64`.
     #[derive(Default)]
     struct Kept(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
 
