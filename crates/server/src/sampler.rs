@@ -17,8 +17,10 @@ const FIRST_BLOCK_BYTES: u64 = 4096;
 /// Most accesses that all threads store between two samples of the counters: 192 KiB.
 pub(crate) const ROOM: usize = 8192;
 
-/// Most accesses that one thread stores; below are the fewest, for any number of threads.
+/// Most accesses that one thread stores, for any number of threads.
 const MOST_TOUCHES: usize = 4096;
+
+/// Least limit of the accesses that one thread stores, for any number of threads.
 const LEAST_TOUCHES: usize = 64;
 
 /// An access to a sampled block.

@@ -241,9 +241,11 @@ impl Server {
     }
 }
 
-/// Memory for requests under way of all threads together, in bytes, registered with the kernel;
-/// below is the least for each thread. More is allocated as needed.
+/// Memory for requests under way of all threads together, in bytes, registered with the kernel.
+/// More is allocated as needed.
 const ARENA_BYTES: usize = 64 << 20;
+
+/// Least memory for requests under way of each thread, in bytes.
 const ARENA_BYTES_LEAST: usize = 16 << 20;
 
 /// Memory for requests under way of each thread of a server with local block devices, in bytes. No

@@ -651,11 +651,11 @@ pub(crate) struct CacheWatch {
     key: TierKey,
     pub(crate) degraded: bool,
     pub(crate) journal_lost: bool,
-    /// The emptying of a tier without a journal was reported; below, that some dirty data could not
-    /// be written back.
+    /// The worker has reported that a tier without a journal has no dirty data any more.
     emptied: bool,
+    /// The worker has reported that dirty data of a tier without a journal cannot be written back.
     blocked: bool,
-    /// Requests are being refused, and that was reported.
+    /// The worker has reported that it refuses requests for dirty data.
     refusing: bool,
 }
 

@@ -22,17 +22,20 @@ use rustix::io::Errno;
 
 use super::Names;
 
-/// Queue depth of a hardware queue; below is the largest read or write. Together they allow 64 MiB
-/// of data in flight for each queue.
+/// Queue depth of a hardware queue. Together with [`MOST_IO_BYTES`] it allows 64 MiB of data in
+/// flight for each queue.
 const DEPTH: u16 = 128;
+
+/// Largest read or write, in bytes.
 const MOST_IO_BYTES: u32 = 512 << 10;
 
 /// Largest discard or request to write zeroes, in bytes.
 const MOST_DISCARD_BYTES: u32 = 1 << 30;
 
-/// Longest wait for the kernel to notice the end of an earlier server; below is the interval
-/// between checks.
+/// Longest wait for the kernel to notice the end of an earlier server.
 const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Interval between checks for the end of an earlier server.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A volume to be made available as a local block device.

@@ -21,9 +21,10 @@ use crate::worker::Worker;
 use crate::worker::calculators::calculate;
 use crate::worker::sessions::ClientToken;
 
-/// Time of silence on a TCP connection before the system probes the other side; below is the
-/// interval between probes.
+/// Time of silence on a TCP connection before the system probes the other side.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+
+/// Interval between probes of a silent TCP connection.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Worker {
@@ -541,11 +542,13 @@ pub(crate) struct Locals {
     pub(crate) arrived: Vec<LocalRequest>,
     /// Requests that have not begun, oldest first.
     waiting: VecDeque<Waiting>,
-    /// Bytes of memory that requests under way occupy; below is the limit.
+    /// Bytes of memory that requests under way occupy.
     used_bytes: u64,
+    /// Limit of `used_bytes`, which only a single larger request may exceed.
     most_bytes: u64,
     /// Reads to look up in the memory tier; empty between turns.
     pub(crate) reads: Vec<(CacheRequest, Buffer)>,
+    /// Requests to which `reads` belong.
     pub(crate) asked: Vec<Waiting>,
     pub(crate) hits: Vec<bool>,
 }
