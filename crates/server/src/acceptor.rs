@@ -38,8 +38,8 @@ use crate::slots::Slots;
 use crate::status::Report;
 use crate::worker::handle::Workers;
 
-/// The pause before the acceptor retries `accept` after the system has refused one (out of
-/// descriptors, say).
+/// Pause before the next attempt to accept clients after the system has refused one, for instance
+/// because descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Stages of the server's shutdown, as the acceptor sees it.

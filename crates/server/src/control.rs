@@ -120,7 +120,7 @@ pub(crate) struct Control {
 /// The orders to end the server that have arrived so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct End {
-    /// The server is to end.
+    /// An order to end the server has arrived.
     pub(crate) is_due: bool,
     /// The program is replaced at the end (upgrade): local devices stay for the next program.
     pub(crate) replaces: bool,

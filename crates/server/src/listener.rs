@@ -23,17 +23,17 @@ pub enum ListenError {
     /// The address cannot be bound.
     #[error("cannot listen on {uri}: {source}")]
     Bind {
-        /// The address.
+        /// URI or address of the listener.
         uri: String,
-        /// The system's error.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The Unix socket cannot be bound.
     #[error("cannot listen on {uri}: {source}")]
     Socket {
-        /// The address.
+        /// URI of the listener.
         uri: String,
-        /// The reason.
+        /// The problem with the socket.
         source: SocketError,
     },
     /// Other machines can reach the address, and neither encryption nor `insecure` is configured.
@@ -42,7 +42,7 @@ pub enum ListenError {
          --tls require, or --insecure if the network is trusted"
     )]
     Exposed {
-        /// The address.
+        /// URI of the listener.
         uri: String,
     },
     /// Other machines can reach the NVMe address, and hosts need not prove their names.
@@ -51,7 +51,7 @@ pub enum ListenError {
          127.0.0.1, give --nvme-secrets-file, or --insecure if the network is trusted"
     )]
     ExposedNvme {
-        /// The address of the listener.
+        /// Address of the listener.
         address: String,
     },
     /// The URI requires TLS, but the server is configured without it.
@@ -60,13 +60,13 @@ pub enum ListenError {
          --tls-certificates DIR"
     )]
     NoTls {
-        /// The address.
+        /// URI of the listener.
         uri: String,
     },
     /// The URI names an export, although the server offers all its volumes by name.
     #[error("{uri} names an export; the volume's name is set by --volume")]
     NamesExport {
-        /// The address.
+        /// URI of the listener.
         uri: String,
     },
 }
@@ -207,7 +207,7 @@ pub enum ListenAddress {
     NvmeTcp(NvmeAddress),
 }
 
-/// An address of NVMe over TCP.
+/// An address of the form `nvme-tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NvmeAddress {
     /// Host name, IPv4 address or IPv6 address (without brackets).

@@ -112,7 +112,7 @@ pub(crate) enum Event {
     /// TLS begins: the outbox holds the last plaintext answers, and the client's next bytes are
     /// encrypted.
     StartTls,
-    /// A request to serve.
+    /// The client sends a request for the session to serve.
     Request(Request),
     /// The next `bytes` bytes are payload of the request `tag`, for which [`Protocol::ready`] was
     /// called. A payload comes in order, in one or more parts.

@@ -84,7 +84,7 @@ struct Input {
     heard: Instant,
 }
 
-/// Payloads of writes and comparisons.
+/// A session's payloads of writes and comparisons.
 #[derive(Debug, Default)]
 struct Payloads {
     /// Requests whose payload is incomplete.
@@ -95,7 +95,7 @@ struct Payloads {
     filled: Option<Incoming>,
 }
 
-/// Bytes to be sent.
+/// A session's bytes to be sent.
 #[derive(Debug)]
 struct Output {
     /// The last plaintext bytes, which are sent before TLS begins.
@@ -122,7 +122,7 @@ struct End {
     closed: bool,
     /// Replies are dropped, because the client cannot receive them any more.
     broken: bool,
-    /// Nothing is sent any more.
+    /// The session sends nothing any more.
     silent: bool,
     /// The session is being handed off: it receives no further request, and ends once nothing is
     /// under way.

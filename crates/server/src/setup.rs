@@ -46,8 +46,8 @@ pub struct ServerSetup {
     /// Most load shedding: the largest share of the cache device's hits that may be read from the
     /// backing devices instead, if that is faster. `None` disables shedding.
     pub shed_most: Option<f64>,
-    /// The measured service times of list operations on this machine, for the advice in the status;
-    /// `None` uses the paper's times.
+    /// Service times of list operations as measured on this machine, for the advice in the status;
+    /// `None` uses [`Service::paper`].
     pub service: Option<Arc<Service>>,
     /// State directory for persistent tiers that are added while the server runs.
     pub state: Option<StateDir>,

@@ -28,7 +28,7 @@ pub(crate) const BACKLOG: i32 = 1024;
 pub(crate) enum Permitted {
     /// All users that the umask permits.
     ByUmask,
-    /// No other user.
+    /// No user but the server's.
     Nobody,
     /// The members of the group with this number.
     Group(u32),

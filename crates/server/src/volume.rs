@@ -133,9 +133,9 @@ fn rotates(paths: &str) -> bool {
 pub struct Volume {
     /// Name by which clients choose the volume.
     pub name: String,
-    /// A description for users; may be empty.
+    /// Description that clients can show to users; may be empty.
     pub description: String,
-    /// The backing device.
+    /// The backing device, which stores the volume's data.
     pub backing: Arc<dyn DeviceSource>,
     /// Refuses clients' writes.
     pub read_only: bool,

@@ -185,7 +185,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Waits until something arrives or is due.
+    /// Waits until a completion or a message arrives, or work is due.
     fn wait(&mut self) -> Result<(), ServeError> {
         let due = self.next_due();
         let exchange = self.driver.top().exchange().expect("a worker has an end of the queues");
@@ -528,7 +528,7 @@ impl Worker {
         self.watches.position(key).expect("the tier is there")
     }
 
-    /// Returns an attached tier.
+    /// Returns this worker's part of an attached tier.
     pub(crate) fn tier(&mut self, key: TierKey) -> &mut Tier {
         let at = self.place(key);
         self.driver.tier_mut(at).expect("workers have all tiers")

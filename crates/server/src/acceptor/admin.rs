@@ -60,7 +60,7 @@ impl AdminSession {
         self.until.is_none() && !self.watching
     }
 
-    /// Returns whether the client watches events and has received all so far.
+    /// Returns whether the client watches events and has received all that were sent.
     pub(crate) fn is_ready_to_watch(&self) -> bool {
         self.watching && self.until.is_none() && !self.is_over
     }
@@ -264,8 +264,7 @@ fn is_served(path: &Path) -> bool {
 }
 
 /// The connection of the admin client that asked for an upgrade. If the next program cannot serve,
-/// it sends the reason to this client. A process keeps one such connection; later clients are
-/// answered at once.
+/// it sends the reason to this client. A process keeps one such connection.
 static UPGRADE_CLIENT: Mutex<Option<OwnedFd>> = Mutex::new(None);
 
 /// Keeps the connection of a client that asked for an upgrade, unless one is kept already.

@@ -1,25 +1,25 @@
 //! Memory for requests that all clients of a thread share.
 //!
 //! A session takes from the budget before a request gets a buffer, and gives back when the reply
-//! has left. Some of the memory is each client's own, a reserve that no other client can take. The
-//! rest is common: a client's share of it is a sixth while all of it is free, and falls with the
-//! square of the free part ([`Budget::need`]). So n clients that take all they can get and never
-//! give back leave about 1 / (1 + n / 6) of the common memory free, whatever order they come in.
+//! has been sent. Some of the memory is each client's own, a reserve that no other client can take.
+//! The rest is common. A client's share of it is a sixth while all of it is free, and falls with
+//! the square of the free part ([`Budget::need`]). So n clients that take all they can and never
+//! give back leave about 1 / (1 + n / 6) of the common memory free, in whatever order they come.
 //! The idea is that of dynamic thresholds in packet switches (Choudhury and Hahne 1998), which fall
 //! linearly: queues there drain, while a client here may hold its memory for ever.
 //!
-//! Requests that find no room wait in line. The one that needs the least free memory is served
-//! first, which is a request of the client that holds the least; among equals, the one that came
-//! first. Such a line could pass over a large request for ever. So the oldest waiting request of a
-//! client that holds nothing has a *claim*: a quarter of the free memory is kept from other
-//! clients, until the request finds twice as much room as it needs. One request at a time may so be
-//! larger than its client's share. The kept part is no more than a quarter, because stalled clients
-//! may never leave enough for the claim.
+//! Requests that find no room wait in line. The request that needs the least free memory is served
+//! first, which belongs to the client that holds the least; among equals, the first to arrive. Such
+//! a line could pass over a large request for ever. So the oldest waiting request of a client that
+//! holds nothing has a *claim*: a quarter of the free memory is kept from other clients, until the
+//! request finds twice as much room as it needs. In this way one request at a time may exceed its
+//! client's share. The kept part is no more than a quarter, because stalled clients may never leave
+//! enough for the claim.
 //!
-//! Invariants: `used` is the sum of the clients' memory beyond their own; it exceeds the common
-//! memory only by a single request that is larger, and by short writes before whose payload the
-//! server cannot read on ([`Budget::take_at_once`]). A request within a client's own memory is
-//! granted at once. A client stands in line once.
+//! Invariants: `used` is the sum of the clients' memory beyond their own. It exceeds the common
+//! memory only by a single request that is larger, and by short writes whose payload must be read
+//! before the server can read on ([`Budget::take_at_once`]). A request within a client's own memory
+//! is granted at once. A client stands in line at most once.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -172,8 +172,8 @@ impl Budget {
     }
 
     /// Returns whether a client may hold `beyond_own` bytes beyond its own while `free` bytes are
-    /// free. It avoids the root that [`Budget::need`] takes, because every request of a busy client
-    /// asks.
+    /// free. The check avoids the square root of [`Budget::need`], because it runs for every
+    /// request of a busy client.
     fn fits(&self, beyond_own: usize, free: usize) -> bool {
         let (free, common) = (free as u128, self.common as u128);
         (self.common / COMMON_SHARE) as u128 * free * free >= beyond_own as u128 * common * common
@@ -181,7 +181,7 @@ impl Budget {
 
     /// Returns the least free memory with which a client may hold `beyond_own` bytes beyond its
     /// own. A client's share is a sixth of the common memory times the square of the free part. If
-    /// no share is so large, the result is more than there is.
+    /// no share is that large, the result exceeds the common memory.
     fn need(&self, beyond_own: usize) -> usize {
         let most = self.common / COMMON_SHARE;
         if beyond_own > most {
