@@ -1,5 +1,5 @@
 //! The settings of a server: one typed tree, read from floe.toml, the command line or an admin
-//! request, validated in one pass, and carried whole to where it is used.
+//! request, validated in one pass, and passed on as a whole.
 //!
 //! Each setting is declared once, here. Its name in files and options, its help, the manual page
 //! and the reference in docs/service/settings.md follow from the declaration.
@@ -34,26 +34,28 @@ pub use value::{Attach, Bytes, Freeze, Group, Interval, Nqn, Percent};
 
 pub(crate) use place::named;
 
-/// A table of settings.
+/// A table of settings, implemented by `settings!`.
 trait Table: Default {
-    /// The settings, in the order of help.
+    /// Declarations of the settings, in the order of help.
     const SETTINGS: &'static [Setting];
 
-    /// Reads the value of a setting; false if it has no such setting.
+    /// Reads the value of a setting. Returns false if the table has no setting of this name.
     fn take<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<bool, A::Error>;
 
-    /// Writes the settings that are given.
+    /// Writes the settings that the user has given.
     fn give<M: SerializeMap>(&self, map: &mut M) -> Result<(), M::Error>;
 
-    /// Returns the names of the settings that are given.
+    /// Returns the names of the settings that the user has given.
     fn given(&self) -> Vec<String>;
 
-    /// Returns the first number that is out of its range: the setting, and the problem.
+    /// Returns the first number that is outside its range: the setting's name, and an error
+    /// message.
     fn out_of_range(&self) -> Option<(String, String)>;
 }
 
 settings! {
-    /// A tier of the cache. In a file the first tier's settings are those of the whole server.
+    /// Settings of one tier of the cache. In a file, those of the first tier are among the settings
+    /// of the whole server.
     TierConfig {
         /// The cache device; Floe creates a missing file
         cache: Option<Spec> { example: "file:/dev/nvme0n1", replayed: true }
@@ -99,7 +101,7 @@ settings! {
         volatile: bool { default: "false", guide: "durability.md#the-cache-is-kept" }
     }
 
-    /// The tier in memory, above all others.
+    /// Settings of the memory tier, which is above all others.
     MemoryConfig {
         /// Size of the memory tier, all its costs included; it keeps what is read, in pages of
         /// 4KiB
@@ -120,7 +122,7 @@ settings! {
         }
     }
 
-    /// The work of a server.
+    /// Settings of threads, background work and failover.
     ServingConfig {
         /// The directory in which Floe records the state of persistent caches, to refuse old copies
         /// of them
@@ -157,7 +159,7 @@ settings! {
         stop_timeout: Option<Interval> { default: "1min", example: "10s" }
     }
 
-    /// The addresses for clients, and the limits on clients.
+    /// Settings of the addresses for clients, and limits on clients.
     ListenConfig {
         /// An address for clients; may be repeated
         listen: Vec<ListenAddress> {
@@ -193,7 +195,7 @@ settings! {
         insecure: bool { default: "false" }
     }
 
-    /// The admin interface.
+    /// Settings of the admin interface.
     AdminConfig {
         /// An address of the admin interface: unix:PATH in place of the default socket, or
         /// HOST:PORT beside it, which is read-only; none for no socket; may be repeated
@@ -218,7 +220,7 @@ settings! {
         }
     }
 
-    /// A volume.
+    /// Settings of one volume.
     VolumeConfig {
         /// The name for clients
         name: Option<String> { option: "volume", example: "pictures" }
@@ -236,29 +238,30 @@ settings! {
     }
 }
 
-/// The settings of a server, as one tree.
+/// All settings of a server.
 #[derive(Debug, Clone, Default)]
 pub struct ServerConfig {
-    /// The first tier, where it is described among the settings of the whole server.
+    /// The first tier, if it is described by settings of the whole server.
     pub first: TierConfig,
-    /// The tier in memory.
+    /// Settings of the memory tier.
     pub memory: MemoryConfig,
-    /// The work of the server.
+    /// Settings of threads, background work and failover.
     pub serving: ServingConfig,
-    /// Addresses and limits.
+    /// Addresses for clients, and limits on clients.
     pub listen: ListenConfig,
-    /// The admin interface.
+    /// Settings of the admin interface.
     pub admin: AdminConfig,
-    /// The tiers with a description of their own, from the top.
+    /// Tiers with tables of their own, from the top.
     pub tier: Vec<TierConfig>,
-    /// The volumes, of which the first is the clients' default.
+    /// The volumes; the first is the default for clients.
     pub volume: Vec<VolumeConfig>,
-    /// The file of these settings.
+    /// The file from which the settings were read.
     pub origin: Origin,
 }
 
 impl ServerConfig {
-    /// Returns the settings of the whole server, those of the first tier among them.
+    /// Returns the declarations of all settings of the whole server, including those of the first
+    /// tier.
     pub fn settings() -> impl Iterator<Item = &'static Setting> {
         let tables = [
             TierConfig::SETTINGS,
@@ -270,12 +273,13 @@ impl ServerConfig {
         tables.into_iter().flatten()
     }
 
-    /// Returns the tiers, from the top.
+    /// Returns all tiers, from the top.
     pub fn tiers(&self) -> impl DoubleEndedIterator<Item = &TierConfig> {
         self.first.cache.iter().map(|_| &self.first).chain(&self.tier)
     }
 
-    /// Returns the first number that is out of its range: the setting, and the problem.
+    /// Returns the first number that is outside its range: the setting's name, and an error
+    /// message.
     fn out_of_range(&self) -> Option<(String, String)> {
         let Self { memory, serving, listen, admin, .. } = self;
         let first = memory.out_of_range().or_else(|| serving.out_of_range());
@@ -285,7 +289,7 @@ impl ServerConfig {
     /// Reads and validates the settings in a file.
     ///
     /// # Errors
-    /// A line with the file, and with the line and the setting where there is one.
+    /// The problem, preceded by the file, the line and the setting as far as they are known.
     pub fn from_file(file: &Path) -> Result<Self, String> {
         let refuse = |problem: String| format!("{}: {problem}", file.display());
         let bytes = std::fs::read(file).map_err(|error| refuse(error.to_string()))?;
@@ -298,10 +302,10 @@ impl ServerConfig {
         Ok(Self { origin: Origin::new(file, &text), ..config })
     }
 
-    /// Reads and validates the text of a file.
+    /// Reads and validates settings from the text of a file.
     ///
     /// # Errors
-    /// The problem, after its line and the setting.
+    /// The problem, preceded by its line and the setting.
     pub fn from_text(text: &str) -> Result<Self, String> {
         let at = |line: Option<usize>, problem: String| match line {
             Some(line) => format!("line {line}: {problem}"),
@@ -317,27 +321,26 @@ impl ServerConfig {
         config.validated().map_err(|wrong| at(wrong.place.line(text), wrong.to_string()))
     }
 
-    /// Returns the settings as the text of a file.
+    /// Returns the settings in the format of a file.
     pub fn to_text(&self) -> String {
         toml::to_string(self).expect("settings are tables of texts, numbers and flags")
     }
 
-    /// Returns the line for a setting that turned out to be unusable: its file and line, its name,
+    /// Returns the error message for a setting that proved unusable: its file and line, its name,
     /// and the problem.
     pub fn unusable(&self, setting: &str, problem: impl Display) -> String {
         let place = Place { table: None, setting: setting.to_owned() };
         format!("{}{setting}: {problem}", self.origin.before(&place))
     }
 
-    /// Returns the line for a volume's backing device, by the number of the volume, as
-    /// [`ServerConfig::unusable`].
+    /// Returns the error message for the unusable backing device of a volume, given by its index.
     pub fn unusable_backing(&self, volume: usize, problem: impl Display) -> String {
         let place = Place { table: Some(TableRef::Volume(volume)), setting: "backing".to_owned() };
         format!("{}backing: {problem}", self.origin.before(&place))
     }
 
-    /// Returns the file and the line of the device of a tier, by its number from the top, to stand
-    /// before a problem; empty for settings of a command line.
+    /// Returns the file and line of a tier's device, to precede an error message. `tier` counts
+    /// from the top. The text is empty for settings of a command line.
     pub(crate) fn before_cache(&self, tier: usize) -> String {
         let table = match (self.first.cache.is_some(), tier) {
             (true, 0) => None,
@@ -346,32 +349,32 @@ impl ServerConfig {
         self.origin.before(&Place { table, setting: "cache".to_owned() })
     }
 
-    /// Returns the line for a setting that turned out to be wrong.
+    /// Returns the message of an error, preceded by the file and line of its setting.
     pub fn wrong(&self, wrong: &Wrong) -> String {
         format!("{}{wrong}", self.origin.before(&wrong.place))
     }
 }
 
 impl TierConfig {
-    /// Returns the settings of a tier.
+    /// Returns the declarations of a tier's settings.
     pub fn settings() -> impl Iterator<Item = &'static Setting> {
         Self::SETTINGS.iter()
     }
 }
 
 impl VolumeConfig {
-    /// Returns the settings of a volume.
+    /// Returns the declarations of a volume's settings.
     pub fn settings() -> impl Iterator<Item = &'static Setting> {
         Self::SETTINGS.iter()
     }
 }
 
-/// A table as it stands in a file.
+/// A table in the format of a file: settings, and tables inside it.
 trait FileTable: Default {
-    /// The names of its settings, and of the tables in it.
+    /// Returns the names of the table's settings, and of the tables inside it.
     fn names() -> Vec<String>;
 
-    /// Reads the value of one of them.
+    /// Reads the value of the setting or table of this name.
     fn read<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error>;
 }
 
@@ -397,7 +400,7 @@ impl FileTable for ServerConfig {
     }
 }
 
-/// Makes a table readable that is a list of settings.
+/// Implements [`FileTable`] for tables that contain only settings.
 macro_rules! file_tables {
     ($($table:ty),*) => { $(
         impl FileTable for $table {
@@ -455,7 +458,7 @@ impl Serialize for ServerConfig {
     }
 }
 
-/// Reads a list of tables with this name.
+/// Deserialises a list of tables with this name.
 struct Tables<T>(&'static str, PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Tables<T> {
@@ -489,7 +492,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Tables<T> {
     }
 }
 
-/// Reads a table of settings.
+/// Deserialises a table of settings.
 struct Settings<T>(PhantomData<T>);
 
 impl<'de, T: FileTable> Visitor<'de> for Settings<T> {

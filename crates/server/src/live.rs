@@ -1,13 +1,13 @@
-//! The live page: a server's last hour, for people with a browser.
+//! The live page: the last hour of a server, for people with a browser.
 //!
 //! The acceptor takes a [`Sample`] of all counters every few seconds
-//! ([`sample_interval`](crate::limits::Limits::sample_interval)). The difference of two is a
-//! [`Point`]; [`History`] keeps those of an hour in bounded memory. `GET /` answers with a page
-//! that holds its own style and script and asks nobody else, `GET /events` with server-sent events:
-//! the history once, then each new point with the status.
+//! ([`sample_interval`](crate::limits::Limits::sample_interval)). The difference of two samples is
+//! a [`Point`]. [`History`] keeps the points of an hour in bounded memory. `GET /` returns a page
+//! that contains its own style and script and loads nothing else. `GET /events` returns server-sent
+//! events: the history once, then each new point with the status.
 //!
-//! Names come from configuration and could hold anything. The page receives them as JSON and shows
-//! them as text, never as markup; its content policy allows no script but its own.
+//! Names come from configuration and may contain anything. The page receives them as JSON and shows
+//! them as text, never as markup. Its content policy allows no script but its own.
 
 mod point;
 mod what_if;
@@ -21,15 +21,16 @@ use crate::status::Status;
 pub(crate) use point::{Point, Sample};
 pub(crate) use what_if::{Outlook, WhatIf};
 
-/// The place of the attributes of the page's body.
+/// Default attributes of the page's `<body>`, which [`page`] replaces.
 const ATTRIBUTES: &str = "data-write=\"off\"";
 
-/// Returns the page, with these attributes of its body: the changes that it offers.
+/// Returns the page with these attributes of its `<body>`, which state the changes that the page
+/// offers.
 pub(crate) fn page(attributes: &str) -> String {
     PAGE.replacen(ATTRIBUTES, attributes, 1)
 }
 
-/// The page.
+/// The page, with its style and script.
 const PAGE: &str = concat!(
     include_str!("live/head.html"),
     "<style>\n",
@@ -46,37 +47,38 @@ const PAGE: &str = concat!(
     "</script>\n</body>\n</html>\n"
 );
 
-/// Response headers of the page: it loads nothing, is framed by nobody, and is never stored.
+/// HTTP headers of the page's response. They forbid loading other resources, embedding in a frame,
+/// and storing.
 pub(crate) const PAGE_HEADERS: &str = "Content-Security-Policy: default-src 'none'; \
      style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; \
      base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n\
      X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n\
      Cache-Control: no-store\r\n";
 
-/// The head of a stream of events, which ends with the connection.
+/// HTTP head of a stream of events, which ends with the connection.
 pub(crate) const EVENTS_HEAD: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
      Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n\
      retry: 2000\n\n";
 
-/// One event: all that changes on the page.
+/// The data of one event, from which the page updates everything it shows.
 #[derive(Debug, Serialize)]
 pub(crate) struct Update<'a> {
     /// The interval that has just ended.
     pub(crate) point: &'a Point,
     pub(crate) status: &'a Status,
-    /// Other sizes of the cache; `None` before enough reads.
+    /// Estimates for other cache sizes; `None` before enough reads.
     pub(crate) what_if: Option<Outlook>,
-    /// The model's curve; `None` without a tier in memory, or without reads.
+    /// The model's throughput by hit ratio; `None` without a memory tier or without reads.
     pub(crate) model: Option<Vec<(f64, f64)>>,
 }
 
-/// Encodes an event; JSON has no line breaks.
+/// Encodes a server-sent event. JSON data contains no line breaks.
 pub(crate) fn event(name: &str, data: &impl Serialize) -> String {
     let data = serde_json::to_string(data).expect("events are plain data");
     format!("event: {name}\ndata: {data}\n\n")
 }
 
-/// Most points kept: an hour of intervals of 5 s.
+/// Most points kept: one hour of intervals of 5 s.
 const MOST_POINTS: usize = 720;
 
 /// The points of the last hour, oldest first.
@@ -87,7 +89,8 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// Takes a sample in. Returns the point of the interval since the one before, if there was one.
+    /// Adds a sample. Returns the point of the interval since the sample before, unless this is the
+    /// first.
     pub(crate) fn add(&mut self, sample: Sample) -> Option<&Point> {
         let before = self.last.replace(sample);
         let point = self.last.as_ref()?.since(&before?)?;
@@ -98,7 +101,7 @@ impl History {
         self.points.back()
     }
 
-    /// The points, oldest first.
+    /// Returns the points, oldest first.
     pub(crate) fn points(&self) -> &VecDeque<Point> {
         &self.points
     }

@@ -1,14 +1,14 @@
 //! The metrics of a server for Prometheus: the text format, version 0.0.4, rendered from a
 //! [`Report`].
 //!
-//! Counters of one value are written from their declarations ([`floe_block::counters!`]). The
-//! metrics here have labels, or are not counted.
+//! Counters of one value are written from their declarations ([`floe_block::counters!`]). This
+//! module writes those that have labels or are not counters.
 //!
-//! Names follow Prometheus' rules: base units (seconds, bytes), `_total` on what only grows, labels
-//! instead of names that differ in a word. Source:
+//! Names follow Prometheus' rules: base units (seconds, bytes), `_total` on counters that only
+//! grow, labels instead of names that differ in a word. Source:
 //! <https://prometheus.io/docs/instrumenting/exposition_formats/> and
 //! <https://prometheus.io/docs/practices/naming/>. Client libraries keep counters of their own,
-//! shared by all threads; here each thread counts for itself, and what is written is their sum.
+//! shared by all threads; here each thread counts for itself, and the sum is written.
 
 use std::fmt::{Display, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ use crate::status::{CacheFacts, Latencies, MemoryFacts, Operation, Report, Snaps
 
 use self::MetricType::{Counter, Gauge, Histogram};
 
-/// The content type of [`render`]'s text.
+/// Content type of the text that [`render`] returns.
 pub(crate) const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Upper bounds of the latency buckets in microseconds: from a hit in memory to a disk that hangs.
@@ -31,7 +31,7 @@ const BUCKETS_US: [u64; 19] = [
     500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
-/// All metrics of a server.
+/// Returns all metrics of a serving server, in Prometheus' text format.
 pub(crate) fn render(report: &Report) -> String {
     let mut page = Page::default();
     page.family("floe_build_info", Gauge, "The version of floe; always 1.");
@@ -62,7 +62,7 @@ pub(crate) fn render(report: &Report) -> String {
     page.text()
 }
 
-/// All metrics of a server that stands by.
+/// Returns all metrics of a standby server, in Prometheus' text format.
 pub(crate) fn of_standby(status: &PairStatus) -> String {
     let mut page = Page::default();
     pair(&mut page, status);
@@ -84,7 +84,7 @@ fn pair(page: &mut Page, status: &PairStatus) {
     page.sample(name, &[], status.renewed_seconds);
 }
 
-/// The settings given, of those without which some metrics are left out.
+/// Returns the settings that enable certain metrics, as far as they are given.
 fn settings(report: &Report) -> Vec<&'static str> {
     let facts = &report.facts;
     let given = [
@@ -203,7 +203,7 @@ mod packaged;
 #[cfg(test)]
 mod tests;
 
-/// Writes the metrics of the tier in memory, where there is one.
+/// Writes the metrics of the memory tier, if the server has one.
 fn memory(page: &mut Page, report: &Report) {
     let Some(MemoryFacts { write, usage, freezing }) = &report.facts.memory else { return };
     page.family("floe_memory_write_mode_info", Gauge, "The write mode of memory; always 1.");
@@ -246,10 +246,10 @@ fn memory(page: &mut Page, report: &Report) {
     );
 }
 
-/// The declaration of a whole whose fields have their own.
+/// Declaration of a struct of counters, whose fields have declarations of their own.
 const WHOLE: &Declaration = &Declaration::internal("");
 
-/// The type of a family.
+/// The type of a family of metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MetricType {
     Counter,
@@ -266,14 +266,14 @@ impl MetricType {
     }
 }
 
-/// A page of metrics that grows family by family.
+/// A page of metrics, written family by family.
 #[derive(Debug, Default)]
 struct Page {
     text: String,
 }
 
 impl Page {
-    /// Begins a family; its samples follow.
+    /// Begins a family by writing its help and type. Its samples must follow.
     fn family(&mut self, name: &str, kind: MetricType, help: &str) {
         let kind = match kind {
             Counter => "counter",
@@ -283,7 +283,7 @@ impl Page {
         self.put(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
     }
 
-    /// A sample of the family begun last.
+    /// Writes a sample of the family that was begun last.
     fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         self.put(format_args!("{name}"));
         for (at, (label, value)) in labels.iter().enumerate() {
@@ -293,20 +293,20 @@ impl Page {
         self.put(format_args!("{} {value}\n", if labels.is_empty() { "" } else { "}" }));
     }
 
-    /// A family of one sample that goes up and down.
+    /// Writes a family with a single sample that may rise and fall.
     fn gauge(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, Gauge, help);
         self.sample(name, &[], value);
     }
 
-    /// A family of one sample that only grows.
+    /// Writes a family with a single sample that only grows.
     fn counter(&mut self, name: &str, help: &str, value: impl Display) {
         self.family(name, Counter, help);
         self.sample(name, &[], value);
     }
 
-    /// The declared metrics of counters, each a family of one sample, but for those of settings
-    /// that are not given.
+    /// Writes the published counters of a struct, each as a family with one sample. Leaves out
+    /// counters that need a setting not in `settings`.
     fn declared(&mut self, counts: &impl Counts, settings: &[&str]) {
         counts.each(WHOLE, &mut |field, value| {
             let is_there = field.with.is_empty() || settings.contains(&field.with);
@@ -317,8 +317,8 @@ impl Page {
         });
     }
 
-    /// The declared metrics of counters that there are several of, each a family with a sample for
-    /// each of them.
+    /// Writes the published counters of several structs, each counter as a family with a sample for
+    /// each struct and its labels.
     fn declared_by<T: Counts + Default>(&mut self, all: &[(Vec<(&str, &str)>, T)]) {
         T::default().each(WHOLE, &mut |field, _| {
             if field.metric.is_empty() {
@@ -344,15 +344,13 @@ impl Page {
     }
 }
 
-/// A label's value, which may be any text, as it stands between quotes.
+/// Escapes the value of a label, which may be any text, for use between quotes.
 fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// Writes the metrics that the system offers.
-///
-/// The metrics that Prometheus expects of every process, under the names of its client libraries.
-/// They are read from `/proc`.
+/// Writes the metrics that Prometheus expects of every process, under the names of its client
+/// libraries. Most are read from `/proc`.
 fn write(page: &mut Page, started: SystemTime) {
     if let Ok(started) = started.duration_since(UNIX_EPOCH) {
         let help = "Start of the server in seconds since 1970.";
@@ -442,7 +440,7 @@ fn cache(page: &mut Page, report: &Report) {
     );
 }
 
-/// Writes the admission's metrics, for a server whose cache does not admit everything.
+/// Writes the metrics of the first tier's admission, unless it admits everything.
 fn admission(page: &mut Page, report: &Report) {
     let Some(admission) = &report.facts.top().admission else { return };
     let counters = &report.sum.stats.counters;
@@ -463,7 +461,7 @@ fn admission(page: &mut Page, report: &Report) {
     page.sample(name, &[("result", "bypassed")], bypassed);
 }
 
-/// Writes the metrics of load shedding, where it is enabled.
+/// Writes the metrics of shedding, if it is on.
 fn shedding(page: &mut Page, report: &Report) {
     let Some(facts) = &report.facts.shedding else { return };
     let help = "The share of hits on the cache device that was decided to be read from the \
@@ -476,7 +474,7 @@ fn shedding(page: &mut Page, report: &Report) {
     );
 }
 
-/// Each tier of the cache, by its number from the top.
+/// Writes the metrics of each tier, labelled with its number from the top.
 fn tiers(page: &mut Page, report: &Report) {
     let each = || {
         report
@@ -556,7 +554,7 @@ fn tiers(page: &mut Page, report: &Report) {
     mirrors(page, report);
 }
 
-/// The halves of tiers that are mirrors.
+/// Writes the metrics of tiers that are on mirrors, and of their halves.
 fn mirrors(page: &mut Page, report: &Report) {
     let status = |facts: &CacheFacts| facts.mirror.as_ref().and_then(MirrorWatch::status);
     let tiers = report.facts.tiers.iter().enumerate();

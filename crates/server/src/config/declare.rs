@@ -1,4 +1,4 @@
-//! The declaration of settings, and the reading of their values from files, options and requests.
+//! Declares settings, and reads their values from files, options and requests.
 
 use std::fmt::{self, Display, Formatter};
 use std::marker::PhantomData;
@@ -12,46 +12,46 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-/// A setting as it is declared: the source of help, manual pages and the reference.
+/// The declaration of a setting, from which help, manual pages and the reference are written.
 #[derive(Debug, Clone, Copy)]
 pub struct Setting {
     pub(super) field: &'static str,
     pub(super) help: &'static str,
-    /// The word for its value, such as `SIZE`.
+    /// Placeholder for the value in help, such as `SIZE`.
     pub value: &'static str,
-    /// The unit of its value; may be empty.
+    /// Unit of the value; may be empty.
     pub unit: &'static str,
-    /// The forms that its value may have; may be empty.
+    /// Forms that the value may have, for help; may be empty.
     pub forms: &'static str,
-    /// The text for its default; empty where there is none.
+    /// Default as help shows it; empty if the setting has no default.
     pub default: &'static str,
-    /// A value for users to start from; may be empty.
+    /// Example of a value for users to start from; may be empty.
     pub example: &'static str,
-    /// The section of the guide that explains it, as a link from the reference; may be empty.
+    /// Link to the section of the guide that explains the setting; may be empty.
     pub guide: &'static str,
-    /// The values that a number may have.
+    /// Least and largest value of a number.
     pub range: Option<(u64, u64)>,
-    /// The name of its option, where that is not its name in a file.
+    /// Name of the command line option, if it differs from the name in a file.
     pub option: &'static str,
-    /// There is an option for it, besides a line in a file.
+    /// True if the setting is also a command line option.
     pub is_option: bool,
-    /// The value of its option without a value, where that is allowed.
+    /// Value that the option has when given without one; `None` if it needs a value.
     pub bare: Option<&'static str>,
-    /// `floe replay` has it too.
+    /// True if `floe replay` has the setting, too.
     pub replayed: bool,
     /// The kind of its value.
     pub kind: SettingKind,
-    /// It takes several values.
+    /// True if the setting takes several values.
     pub is_list: bool,
 }
 
-/// The form in which a type is written.
+/// The textual form of a type of settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Form {
-    /// The word for a value in help.
+    /// Placeholder for a value in help.
     pub(crate) value: &'static str,
     pub(crate) unit: &'static str,
-    /// The forms that there are.
+    /// Forms that a value may have, for help.
     pub(crate) forms: &'static str,
     pub(crate) kind: SettingKind,
     pub(crate) is_list: bool,
@@ -60,11 +60,11 @@ pub(crate) struct Form {
 /// The kind of a setting's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SettingKind {
-    /// A text.
+    /// Text in quotation marks.
     Text,
     /// A whole number.
     Number,
-    /// True or false; as an option, given or not.
+    /// True or false; an option without a value on the command line.
     Flag,
 }
 
@@ -89,22 +89,22 @@ impl Setting {
         }
     }
 
-    /// Returns its name in a file.
+    /// Returns the name of the setting in a file.
     pub fn name(&self) -> String {
         self.field.replace('_', "-")
     }
 
-    /// Returns the name of its option.
+    /// Returns the name of the command line option.
     pub fn option(&self) -> String {
         if self.option.is_empty() { self.name() } else { self.option.to_owned() }
     }
 
-    /// Returns its meaning, in a sentence without a full stop.
+    /// Returns the meaning of the setting, in a sentence without a full stop.
     pub fn meaning(&self) -> &'static str {
         self.help.trim()
     }
 
-    /// Returns the help on its option: meaning, forms, example and default.
+    /// Returns the help on the option: meaning, forms, example and default.
     pub fn help(&self) -> String {
         let Self { forms, example, default, .. } = self;
         let mut help = self.meaning().to_owned();
@@ -119,9 +119,8 @@ impl Setting {
     }
 }
 
-/// Declares tables of settings. A setting is its documentation, which is its help as well, its name
-/// as a field, its type, the value it begins with, if that is not nothing, and the rest of
-/// [`Setting`].
+/// Declares tables of settings. Each setting has documentation, which is its help as well, a field
+/// name, a type, an optional initial value, and the other attributes of [`Setting`].
 macro_rules! settings {
     ($(
         $(#[doc = $about:literal])+
@@ -203,13 +202,13 @@ macro_rules! settings {
 }
 pub(super) use settings;
 
-/// A setting and its values; a flag has none.
+/// Name of a setting and its values; a flag has no value.
 pub type Given = (String, Vec<String>);
 
-/// Reads a table of settings that are given by name.
+/// Reads a table of settings from names and values.
 ///
 /// # Errors
-/// The first error, after the setting's name.
+/// The first problem, preceded by the setting's name.
 pub fn read_given<T: DeserializeOwned>(given: Vec<Given>) -> Result<T, String> {
     let map = Named { rest: given.into_iter(), next: None };
     T::deserialize(MapAccessDeserializer::new(map)).map_err(|GivenError(problem)| problem)
@@ -259,7 +258,7 @@ impl<'de> MapAccess<'de> for Named {
     }
 }
 
-/// The values of a setting.
+/// Deserialises the values of a setting from their texts.
 struct Texts(Vec<String>);
 
 impl<'de> Deserializer<'de> for Texts {
@@ -293,7 +292,7 @@ impl<'de> Deserializer<'de> for Texts {
     }
 }
 
-/// Reads the name of a setting, which must be one of these.
+/// Deserialises the name of a setting, which must be one of the given names.
 pub(super) struct Name<'a>(pub(super) &'a [String]);
 
 impl<'de> DeserializeSeed<'de> for Name<'_> {
@@ -312,7 +311,7 @@ impl<'de> DeserializeSeed<'de> for Name<'_> {
     }
 }
 
-/// Reads a whole number.
+/// Deserialises a whole number.
 pub(super) struct Number;
 
 impl Number {
@@ -350,7 +349,7 @@ impl Visitor<'_> for Number {
     }
 }
 
-/// Reads true or false.
+/// Deserialises true or false.
 pub(super) struct Flag;
 
 impl Visitor<'_> for Flag {
@@ -365,7 +364,7 @@ impl Visitor<'_> for Flag {
     }
 }
 
-/// Reads a value with a text form. Where a number stands instead, it says what to write.
+/// Deserialises a type that is written as text. The error for a number suggests the right text.
 pub(super) struct Text<T>(PhantomData<T>);
 
 impl<T: FromStr> Text<T> {

@@ -1,4 +1,4 @@
-//! The place of a setting in a file, and errors that name it.
+//! Finds the line of a setting in a file, and makes errors that name the line.
 
 use std::fmt::{self, Display, Formatter};
 use std::path::{Path, PathBuf};
@@ -6,16 +6,16 @@ use std::sync::Arc;
 
 use toml::de::{DeTable, DeValue};
 
-/// A table that there may be several of, by its number from 0.
+/// A reference to one of several tables of a kind, by its index from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum TableRef {
-    /// A `[[tier]]`.
+    /// A `[[tier]]` table.
     Tier(usize),
-    /// A `[[volume]]`.
+    /// A `[[volume]]` table.
     Volume(usize),
 }
 
-/// A setting of the whole server, or of one table.
+/// The place of a setting in a file: its name, and its table unless it belongs to the whole server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) table: Option<TableRef>,
@@ -23,8 +23,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The line of the setting in a file that parses, from 1; that of its table when the setting is
-    /// not there.
+    /// Returns the line of the setting in a valid file, from 1, or the line of its table if the
+    /// setting is missing.
     pub(super) fn line(&self, text: &str) -> Option<usize> {
         let file = DeTable::parse(text).ok()?;
         let key = |table: &DeTable<'_>| {
@@ -42,8 +42,9 @@ impl Place {
     }
 }
 
-/// Returns the setting to which a byte of a file belongs, after the number of its tier: the byte is
-/// in its name or value, or on its line where the file does not parse.
+/// Returns the name of the setting whose name or value contains a byte of the file. In a `[[tier]]`
+/// table, the tier's number precedes the name. If the file cannot be parsed, returns the setting
+/// that begins the line.
 pub(super) fn setting_at(text: &str, byte: usize) -> Option<String> {
     fn find(table: &DeTable<'_>, byte: usize) -> Option<String> {
         table.iter().find_map(|(key, value)| {
@@ -75,12 +76,12 @@ pub(super) fn setting_at(text: &str, byte: usize) -> Option<String> {
     }
 }
 
-/// The line of a byte, from 1.
+/// Returns the line that contains a byte, from 1.
 pub(super) fn line_at(text: &str, byte: usize) -> usize {
     1 + text[..byte].matches('\n').count()
 }
 
-/// The file that settings were read from; none for those of a command line.
+/// The file from which settings were read; `None` for settings of a command line.
 #[derive(Debug, Clone, Default)]
 pub struct Origin(Option<Arc<(PathBuf, String)>>);
 
@@ -89,7 +90,8 @@ impl Origin {
         Self(Some(Arc::new((file.to_owned(), text.to_owned()))))
     }
 
-    /// Names the file and the line of a place, as far as there are any, before a problem.
+    /// Returns the file and line of a place, to precede an error message. Parts that are unknown
+    /// are left out.
     pub(super) fn before(&self, place: &Place) -> String {
         let Some(origin) = &self.0 else { return String::new() };
         let (file, text) = (origin.0.display(), &origin.1);
@@ -100,7 +102,7 @@ impl Origin {
     }
 }
 
-/// A setting that cannot be used, with its place in a file.
+/// An error of one setting, with the setting's place in the file.
 #[derive(Debug)]
 pub struct Wrong {
     pub(super) place: Place,
@@ -108,7 +110,7 @@ pub struct Wrong {
 }
 
 impl Wrong {
-    /// Makes the error of a setting in this table, or of the whole server.
+    /// Creates an error of a setting in a table, or of the whole server.
     pub(super) fn new(
         table: Option<TableRef>,
         setting: impl Into<String>,
@@ -117,12 +119,11 @@ impl Wrong {
         Self { place: Place { table, setting: setting.into() }, problem: problem.into() }
     }
 
-    /// Returns the name of the setting.
     pub(super) fn setting(&self) -> &str {
         &self.place.setting
     }
 
-    /// Makes the error of the same setting with another problem.
+    /// Returns an error of the same setting with another message.
     pub(super) fn saying(&self, problem: String) -> Self {
         Self { place: self.place.clone(), problem }
     }
@@ -136,12 +137,13 @@ impl Display for Wrong {
 
 impl std::error::Error for Wrong {}
 
-/// Makes the error of a setting of the whole server.
+/// Creates an error of a setting of the whole server.
 pub(super) fn wrong(setting: &str, problem: impl Into<String>) -> Wrong {
     Wrong::new(None, setting, problem)
 }
 
-/// Returns the value of a setting of the whole server, or the error with the setting's name.
+/// Returns a value, or an error of a setting of the whole server whose message begins with the
+/// setting's name.
 pub(crate) fn named<T>(setting: &str, value: Result<T, impl Display>) -> Result<T, Wrong> {
     value.map_err(|error| wrong(setting, format!("{setting}: {error}")))
 }

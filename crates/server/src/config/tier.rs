@@ -1,5 +1,5 @@
-//! A tier of the cache: its text for `--tier` and admin requests, its validation, and what follows
-//! from its settings.
+//! Settings of one tier: parses the text of `--tier` and of admin requests, validates it, and
+//! derives values from it.
 
 use std::fmt::Display;
 use std::path::Path;
@@ -18,34 +18,36 @@ use super::value::{Bytes, Percent};
 use super::{Table, TierConfig};
 use crate::admin::AllowedPaths;
 
-/// Groups a thread needs to be started by default; smaller shards choose their victims badly.
+/// Groups that a tier needs for each thread that is started by default. Smaller shards choose worse
+/// victims.
 const GROUPS_A_THREAD: u64 = 16;
 
-/// Settings for which the text of a tier has its device.
+/// Settings that the text of a tier gives by its device instead of by name.
 const OF_THE_DEVICE: [&str; 2] = ["cache", "cache-size"];
 
-/// Values that the text of a tier leaves out.
+/// Default values that the text of a tier leaves out.
 const UNSAID: [(&str, &str); 2] = [("admit", "always"), ("evict", "lru")];
 
-/// Bits of memory for each sector of a cache, whatever it holds; blocks take more.
+/// Bits of memory for each sector of a cache, even an empty one. Cached blocks need more.
 const SECTOR_BITS: u64 = 5;
 
-/// Returns the least memory that the tables of a cache take.
+/// Returns the bytes of memory that an empty cache needs for its directory.
 fn tables_of(cache_bytes: u64) -> u64 {
     cache_bytes / SECTOR_BYTES / 8 * SECTOR_BITS
 }
 
-/// Returns the default admission.
+/// Returns the default admission, which admits everything.
 pub(super) fn always() -> Admissions {
     "always".parse().expect("it is an admission")
 }
 
-/// Returns the settings that the text of a tier may have.
+/// Returns the settings that the text of a tier may contain.
 fn own_settings() -> impl Iterator<Item = &'static Setting> {
     TierConfig::SETTINGS.iter().filter(|setting| !OF_THE_DEVICE.contains(&setting.name().as_str()))
 }
 
-/// Returns the settings that the text of a tier may have, as help and errors list them.
+/// Returns the settings that the text of a tier may contain, in the form in which help and errors
+/// list them.
 pub fn own_forms() -> Vec<String> {
     let form = |setting: &Setting| match (setting.kind, setting.value) {
         (SettingKind::Flag, _) => setting.name(),
@@ -60,7 +62,7 @@ impl TierConfig {
     /// Parses the text of a device that also contains settings of the tier.
     ///
     /// # Errors
-    /// The error in the settings of the tier.
+    /// The problem with the device or a setting.
     pub fn parse(text: &str) -> Result<Self, String> {
         let own: Vec<String> = own_settings().map(Setting::name).collect();
         let mut given: Vec<(String, Vec<String>)> = Vec::new();
@@ -103,11 +105,11 @@ impl TierConfig {
         Ok(Self { cache: Some(cache), ..tier })
     }
 
-    /// Parses a single tier, in the text of `--tier`, that will have others above it. `paths`
-    /// limits the files it may name.
+    /// Parses and validates the text of a tier that will be attached below other tiers. `paths`
+    /// limits the files that the text may name.
     ///
     /// # Errors
-    /// A line that names the error, or the path that is not allowed. No file is opened before all
+    /// The problem with a setting, or the path that is not allowed. No file is opened unless all
     /// paths are allowed.
     pub fn of(text: &str, paths: &AllowedPaths) -> Result<Self, String> {
         let tier = Self::parse(text)?;
@@ -118,7 +120,7 @@ impl TierConfig {
         tier.validated(Where::Alone, true).map_err(|wrong| wrong.to_string())
     }
 
-    /// Returns the tier in the text of `--tier`.
+    /// Returns the device and settings of the tier, as text for `--tier`.
     pub fn name(&self) -> String {
         let table = toml::Table::try_from(self).unwrap_or_default();
         let mut text = self.cache().to_string();
@@ -139,33 +141,33 @@ impl TierConfig {
     /// Returns the cache device.
     ///
     /// # Panics
-    /// When the tier is not validated.
+    /// When the tier has not been validated.
     pub fn cache(&self) -> &Spec {
         self.cache.as_ref().expect("a validated tier has a device")
     }
 
-    /// Returns the size of the cache, its metadata included.
+    /// Returns the size of the cache in bytes, its metadata included.
     pub fn cache_bytes(&self) -> u64 {
         self.cache_size.map_or(0, |Bytes(bytes)| bytes)
     }
 
-    /// Returns the least memory that its tables take.
+    /// Returns the bytes of memory that the empty tier needs for its directory.
     pub(super) fn table_bytes(&self) -> u64 {
         tables_of(self.cache_bytes())
     }
 
-    /// Returns the write mode.
+    /// Returns the write mode, by default write-through.
     pub fn mode(&self) -> WriteMode {
         self.write.unwrap_or_default()
     }
 
-    /// Returns whether its content outlasts the server.
+    /// Returns whether the content of the tier outlives the server.
     pub fn is_persistent(&self) -> bool {
         !self.volatile && !self.cache().is_memory()
     }
 
-    /// Returns the configuration of a new cache, with `memory` above it, and `above_bytes` in all
-    /// tiers above.
+    /// Returns the configuration of a new cache. `memory` is the memory tier above it, and
+    /// `above_bytes` the capacity of all tiers above.
     pub fn config(&self, memory: Memory, above_bytes: u64) -> Config {
         Config {
             sizes: self.sizes(),
@@ -186,23 +188,24 @@ impl TierConfig {
         self.block_sizes.clone().unwrap_or_else(automatic)
     }
 
-    /// Returns the bytes of it that may be dirty, where that is bounded.
+    /// Returns the most bytes of the tier that may be dirty, or `None` without a limit.
     pub fn most_dirty_bytes(&self) -> Option<u64> {
         self.most_dirty_of(self.cache_bytes())
     }
 
-    /// Returns the bytes that may be dirty of a cache of this size, where that is bounded.
+    /// Returns the most bytes that may be dirty in a cache of `cache_bytes`, or `None` without a
+    /// limit.
     pub(crate) fn most_dirty_of(&self, cache_bytes: u64) -> Option<u64> {
         self.dirty_max.map(|most| (most.share() * cache_bytes as f64) as u64)
     }
 
-    /// Returns the number of threads for which it has useful shards.
+    /// Returns the most threads for which the tier has shards of a useful size.
     pub(super) fn useful_threads(&self) -> u64 {
         let groups = self.cache_bytes() / (self.sizes().largest() * SECTOR_BYTES);
         self.shards.unwrap_or(groups / GROUPS_A_THREAD)
     }
 
-    /// Validates the settings and fills in what they leave out.
+    /// Validates the settings and sets defaults for missing ones.
     pub(super) fn validated(mut self, place: Where, has_memory: bool) -> Result<Self, Wrong> {
         let Some(cache) = &self.cache else {
             let how = match place {
@@ -239,14 +242,14 @@ impl TierConfig {
     }
 }
 
-/// The place in which a tier is described.
+/// The part of the settings that describes a tier.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Where {
-    /// Among the settings of the whole server.
+    /// The settings of the whole server.
     Server,
-    /// In the table with this number.
+    /// The `[[tier]]` table with this index.
     Table(usize),
-    /// In the text of an admin request.
+    /// The text of an admin request.
     Alone,
 }
 
@@ -261,8 +264,8 @@ impl Where {
         Wrong::new(table, setting, problem)
     }
 
-    /// Returns the size of a tier: the setting, the size in the spec, or that of the existing
-    /// device.
+    /// Returns the size of a tier in bytes: the setting, the size in the spec, or that of the
+    /// existing device.
     fn cache_bytes(self, cache: &Spec, asked: Option<Bytes>) -> Result<u64, Wrong> {
         match (asked.map(|Bytes(bytes)| bytes), cache.size_found()) {
             (Some(asked), Some(there)) if asked != there => {
@@ -286,7 +289,8 @@ impl Where {
         }
     }
 
-    /// Validates the admission, which needs a write mode that caches, and calibrates it.
+    /// Validates the admission, which needs a write mode that caches, and sets its parameters from
+    /// the calibration file.
     fn admit(self, tier: &TierConfig, has_memory: bool) -> Result<Admissions, Wrong> {
         let admit = tier.admit.clone().unwrap_or_else(always);
         if !has_memory && admit.needs().above {
@@ -312,7 +316,7 @@ impl Where {
     }
 }
 
-/// The result, as far as it is read here.
+/// The results of `floe calibrate` that admissions use.
 #[derive(Deserialize)]
 struct Calibration {
     write_cost: f64,
@@ -336,7 +340,7 @@ fn read_calibration(file: &Path) -> Result<Calibrated, String> {
     }
 }
 
-/// Says that so many bytes of memory are more than there are, if they are.
+/// Returns a message if this many bytes exceed the memory that the process can have.
 pub(super) fn too_much_memory(bytes: u64) -> Option<String> {
     let limit = MemoryLimit::here().filter(|limit| bytes > limit.bytes)?;
     Some(format!("more than {limit} ({})", format_size(limit.bytes >> 20 << 20)))

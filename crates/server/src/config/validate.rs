@@ -1,5 +1,5 @@
-//! The validation of all settings in one pass: numbers are checked against each other, and defaults
-//! that depend on other settings are filled in. No device is opened.
+//! Validates all settings in one pass: compares them with each other, and sets defaults that depend
+//! on other settings. No device is opened.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,18 +26,17 @@ use crate::nvme_access::NvmeAccess;
 use crate::tls::{TlsConfig, TlsError, TlsMode};
 use crate::volume::Reach;
 
-/// The error for an admission that a tier can have but memory cannot.
+/// Addition to the error for an admission that only a tier can have, not memory.
 const ASKED_OF_A_TIER: &str = "a tier on DRAM can have it: use --tier \
                                memory:SIZE,write=back,volatile,admit=fussy:tune=1 instead";
 
-/// The default address for clients.
 const LISTEN: &str = "nbd://127.0.0.1:10809";
 
-/// The default of `flush-interval`.
+/// Default of the setting `flush-interval`.
 const FLUSH_INTERVAL: Interval = Interval(Duration::from_secs(5));
 
 impl ServerConfig {
-    /// Validates all settings and fills in what they leave out.
+    /// Validates all settings and sets defaults for missing ones.
     ///
     /// # Errors
     /// The first setting that cannot be used.
@@ -139,7 +138,7 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Checks that no cache is a volume, and that no device is a file with another purpose.
+    /// Checks that no cache is also a volume, and that no device is a file with another purpose.
     fn validate_apart(&self, files: &[(Wrong, PathBuf)]) -> Result<(), Wrong> {
         for (index, tier) in self.tiers().enumerate() {
             let place = match index.checked_sub(usize::from(self.first.cache.is_some())) {
@@ -170,7 +169,8 @@ impl ServerConfig {
         })
     }
 
-    /// Returns the files that are no devices, each with its setting.
+    /// Returns the configured files that are not devices, each with an error that names its
+    /// setting.
     fn files(&self) -> Vec<(Wrong, PathBuf)> {
         let ListenConfig { listen, tls_certificates, nvme_secrets_file, .. } = &self.listen;
         let mut files = Vec::new();
@@ -205,7 +205,7 @@ impl ServerConfig {
         files
     }
 
-    /// Checks that all tiers in memory, with the tables of all tiers, fit into memory together.
+    /// Checks that the tiers in memory, and the directories of all tiers, fit into memory together.
     fn validate_memory(&self) -> Result<(), Wrong> {
         let above = self.memory.memory.map_or(0, |Bytes(bytes)| bytes);
         let tiers = || self.tiers();
@@ -236,8 +236,8 @@ impl ServerConfig {
         Ok(())
     }
 
-    /// Returns the number of threads: the setting, or the number of cores that have useful shards
-    /// in every tier.
+    /// Returns the number of threads: the setting, or the number of cores limited to the useful
+    /// shards of the smallest tier.
     pub fn threads(&self) -> usize {
         let useful = self.tiers().map(TierConfig::useful_threads).min().unwrap_or(1);
         let (_, most) = ServingConfig::range("threads");
@@ -251,8 +251,8 @@ impl ServerConfig {
             || self.memory.memory_write == Some(MemoryWrite::Back)
     }
 
-    /// With `tls-verify-peer` nothing is served without a certificate. Where a protocol has none,
-    /// the user must have allowed that.
+    /// Checks that `tls-verify-peer` is not used with protocols that have no certificates, unless
+    /// the user has set `insecure`.
     fn validate_certified(&self) -> Result<(), Wrong> {
         if !self.listen.tls_verify_peer || self.listen.insecure {
             return Ok(());
@@ -291,8 +291,8 @@ impl ServerConfig {
         Err(wrong("flush-interval", problem))
     }
 
-    /// A standby takes over what the other server has left in the images and on the mirror of both,
-    /// and nothing else.
+    /// Checks that a server of a pair keeps all data where the other server can take it over: in
+    /// Ceph images and on the mirror of both.
     fn validate_standby(&self) -> Result<(), Wrong> {
         let lease = self.serving.lease.map(|Interval(lease)| lease);
         if lease.is_some_and(|lease| !self.serving.standby || lease < SHORTEST_LEASE) {
@@ -349,7 +349,7 @@ impl ServerConfig {
         Err(wrong("half-listen", problem))
     }
 
-    /// Returns the half of the pair's mirror that is on this machine, and the address at which it
+    /// Returns the half of the pair's mirror that is on this machine, and the address on which it
     /// is exported.
     pub fn exported_half(&self) -> Option<(&Spec, &ListenAddress)> {
         let half =
@@ -359,31 +359,32 @@ impl ServerConfig {
 }
 
 impl ServingConfig {
-    /// Returns the approximate age at which unflushed data is written.
+    /// Returns the age at which unflushed data is written, approximately.
     pub fn flush_interval(&self) -> Duration {
         self.flush_interval.unwrap_or(FLUSH_INTERVAL).0
     }
 
-    /// Returns the declared range of a number.
+    /// Returns the least and largest value of a number setting.
     fn range(name: &str) -> (u64, u64) {
         let setting = Self::SETTINGS.iter().find(|setting| setting.name() == name);
         setting.and_then(|setting| setting.range).unwrap_or((0, u64::MAX))
     }
 
-    /// Returns the lease of a server of a pair.
+    /// Returns the time after which a standby takes over from a server that does not renew its
+    /// lease.
     pub fn lease(&self) -> Duration {
         self.lease.unwrap_or(LEASE).0
     }
 }
 
 impl VolumeConfig {
-    /// Returns the name for clients.
+    /// Returns the name by which clients ask for the volume.
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_default()
     }
 
-    /// Returns the ways to reach the volume. Clients may use an attached volume if nothing can be
-    /// written there behind them, or if that is allowed.
+    /// Returns who may reach the volume: clients, this machine, or both. Clients may use an
+    /// attached volume if it is read-only or the user allows sharing.
     pub fn reach(&self) -> Reach {
         match self.attach {
             None => Reach::Clients,
@@ -395,7 +396,7 @@ impl VolumeConfig {
     /// Returns the backing device.
     ///
     /// # Panics
-    /// When the volume is not validated.
+    /// When the volume has not been validated.
     pub fn backing(&self) -> &Spec {
         self.backing.as_ref().expect("a validated volume has a device")
     }
@@ -426,10 +427,11 @@ impl MemoryConfig {
         self.times().map(drop)
     }
 
-    /// Makes the tier in memory, if there is one. It takes memory once it is used.
+    /// Creates the memory tier, if the settings ask for one. Memory is allocated only as the tier
+    /// fills.
     ///
     /// # Errors
-    /// When its settings do not fit each other.
+    /// When the settings conflict with each other.
     pub fn tier(&self) -> Result<Option<MemoryTier>, Wrong> {
         let Some(Bytes(bytes)) = self.memory else { return Ok(None) };
         let is_adaptive = self.memory_freeze == Some(Freeze::Adaptive);
@@ -448,9 +450,10 @@ impl MemoryConfig {
     }
 
     /// Reads the service times of list operations, which must include those of the tier's policy.
+    /// Returns `None` without a memory tier or a file.
     ///
     /// # Errors
-    /// When the tier cannot be made, or the file not be used.
+    /// When the memory tier cannot be created, or the file cannot be used.
     pub fn times(&self) -> Result<Option<Arc<Service>>, Wrong> {
         let Some(tier) = self.tier()? else { return Ok(None) };
         let Some(file) = &self.service else { return Ok(None) };
@@ -462,10 +465,10 @@ impl MemoryConfig {
     }
 }
 
-/// Reads service times from a file.
+/// Reads service times of list operations from a JSON file.
 ///
 /// # Errors
-/// A line with the file's name.
+/// The problem, preceded by the file's name.
 pub fn read_times(file: &Path) -> Result<Service, String> {
     let refused = |error: &dyn std::fmt::Display| format!("{}: {error}", file.display());
     let text = std::fs::read_to_string(file).map_err(|error| refused(&error))?;
@@ -473,7 +476,7 @@ pub fn read_times(file: &Path) -> Result<Service, String> {
 }
 
 impl ListenConfig {
-    /// Loads the certificates, unless encryption is off.
+    /// Loads the TLS certificates. Returns `None` if encryption is off.
     ///
     /// # Errors
     /// When a certificate cannot be used.
@@ -552,7 +555,7 @@ impl AdminConfig {
         }
     }
 
-    /// Returns whether it has a Unix socket: one that is named, or the default one.
+    /// Returns whether the admin interface has a Unix socket, at a given path or the default one.
     pub(crate) fn is_on_a_socket(&self) -> bool {
         !self.admin.contains(&AdminChoice::NoSocket)
     }
@@ -563,7 +566,7 @@ impl AdminConfig {
     }
 }
 
-/// Says that two devices are one file, and by which names where those differ.
+/// Returns a message that two devices are one file, with both names if they differ.
 fn same_file(one: &Spec, other: &Spec) -> String {
     match (one.paths(), other.paths()) {
         (one, other) if one == other => "the same file".to_owned(),
@@ -573,7 +576,8 @@ fn same_file(one: &Spec, other: &Spec) -> String {
     }
 }
 
-/// Names a file where a device has another name for it.
+/// Returns the file's name for an error message, or nothing if the device has the file under the
+/// same name.
 fn by_name(device: &Spec, file: &Path) -> String {
     match device.paths().iter().any(|path| path == file) {
         true => String::new(),
@@ -588,11 +592,13 @@ fn is_tcp(choice: &AdminChoice) -> bool {
 #[cfg(test)]
 mod tests;
 
-/// The default of `lease`, and its least: a renewal takes a part of a second.
+/// Default of the setting `lease`. Its minimum is `SHORTEST_LEASE`, because a renewal takes a
+/// fraction of a second.
 const LEASE: Interval = Interval(Duration::from_secs(5));
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
-/// Returns whether both servers of a pair have the tier: it is on a mirror of both, and is kept.
+/// Returns whether both servers of a pair have the tier: it is persistent, and on a mirror with a
+/// half on each server.
 fn is_shared(tier: &TierConfig) -> bool {
     tier.is_persistent() && tier.cache().local_half().is_some()
 }

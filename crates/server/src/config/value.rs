@@ -1,4 +1,4 @@
-//! The types of settings: each knows the form in which it is written.
+//! The types of settings, and their textual forms.
 
 use std::fmt::{self, Display, Formatter};
 use std::marker::PhantomData;
@@ -17,26 +17,26 @@ use crate::admin::AdminChoice;
 use crate::listener::ListenAddress;
 use crate::tls::TlsMode;
 
-/// The type of a setting.
+/// A type of settings: a single value, an optional one, or a list.
 pub(crate) trait Value: Sized {
     const FORM: Form;
 
-    /// Reads it from a file, an option or an admin request.
+    /// Reads the value from a file, an option or an admin request.
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
 
-    /// Writes it for a file.
+    /// Writes the value in the form of a file.
     fn write<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error>;
 
-    /// Returns true where it is not left to its default.
+    /// Returns whether the value is set, rather than left to its default.
     fn is_given(&self) -> bool;
 
-    /// Returns it, if it is a number.
+    /// Returns the value as a number, or `None` for other types.
     fn number(&self) -> Option<u64> {
         None
     }
 }
 
-/// A single value.
+/// A type of settings with a single value, which may be optional or in a list.
 pub(crate) trait Scalar: Sized {
     const FORM: Form;
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
@@ -155,7 +155,7 @@ impl Scalar for u64 {
     }
 }
 
-/// Makes settings of types with a text form.
+/// Makes types that are written as text usable as settings.
 macro_rules! texts {
     ($($type:ty: $value:literal $unit:literal $forms:literal, |$it:ident| $shown:expr;)*) => { $(
         impl Scalar for $type {
@@ -202,7 +202,7 @@ texts! {
     Nqn: "NQN" "" "", |it| it;
 }
 
-/// Reads a value.
+/// Deserialises the value of a setting.
 pub(crate) struct Read<T>(PhantomData<T>);
 
 impl<T> Read<T> {
@@ -219,7 +219,7 @@ impl<'de, T: Value> DeserializeSeed<'de> for Read<T> {
     }
 }
 
-/// Writes a value.
+/// Serialises the value of a setting.
 pub(crate) struct Written<'a, T>(pub(crate) &'a T);
 
 impl<T: Value> Serialize for Written<'_, T> {
@@ -228,7 +228,7 @@ impl<T: Value> Serialize for Written<'_, T> {
     }
 }
 
-/// Writes a value of a list.
+/// Serialises one value of a list.
 struct Scalars<'a, T>(&'a T);
 
 impl<T: Scalar> Serialize for Scalars<'_, T> {
@@ -237,7 +237,7 @@ impl<T: Scalar> Serialize for Scalars<'_, T> {
     }
 }
 
-/// Reads a list of texts; a single text may stand alone.
+/// Deserialises a list of texts. A single text needs no list.
 struct OneOrMore<T>(PhantomData<T>);
 
 impl<'de, T: Scalar> Visitor<'de> for OneOrMore<T> {
@@ -288,15 +288,15 @@ impl FromStr for Bytes {
     }
 }
 
-/// A share above 0 and not above 1, in percent such as `50%`.
+/// A share in percent, such as `50%`: above 0 and at most 100.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Percent(f64);
 
 impl Percent {
-    /// 50 %.
+    /// The share 50 %.
     pub const HALF: Self = Self(50.0);
 
-    /// Returns the share of 1.
+    /// Returns the share as a fraction of 1.
     pub fn share(self) -> f64 {
         self.0 / 100.0
     }
@@ -319,7 +319,7 @@ impl FromStr for Percent {
     }
 }
 
-/// A time between two runs of a task.
+/// A duration setting, written like `500ms`, `5s` or `1min`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Interval(pub Duration);
 
@@ -340,13 +340,13 @@ impl FromStr for Interval {
     }
 }
 
-/// The freezing of the hottest pages in memory.
+/// The setting for freezing the hottest pages in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Freeze {
     /// No page is frozen.
     #[default]
     Off,
-    /// Pages are frozen as far as that pays.
+    /// Freezes pages as long as measurements show a gain.
     Adaptive,
 }
 
@@ -371,11 +371,11 @@ impl FromStr for Freeze {
     }
 }
 
-/// A group of users that exists.
+/// A group of users, by name or number. A name must exist on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
     name: String,
-    /// Its number.
+    /// Number of the group (GID).
     pub number: u32,
 }
 
@@ -396,7 +396,7 @@ impl FromStr for Group {
     }
 }
 
-/// The way by which a volume becomes a block device of this machine.
+/// The driver that makes a volume a block device of this machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Attach {
     /// The kernel's ublk driver.
@@ -420,12 +420,12 @@ impl FromStr for Attach {
     }
 }
 
-/// An NVMe qualified name.
+/// An NVMe qualified name, such as `nqn.2026-11.com.example:cache`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nqn(String);
 
 impl Nqn {
-    /// Returns the name.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

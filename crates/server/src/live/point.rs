@@ -1,4 +1,4 @@
-//! One interval of a server's life: rates, latencies and hit ratios.
+//! Rates, latencies and hit ratios of one interval in a server's life.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,18 +9,18 @@ use crate::status::{
     Answered, By, Latencies, Operation, Percentiles, Report, Spread, ThreadCounters, VolumeCounters,
 };
 
-/// Most tiers kept apart.
+/// Most tiers that a point describes, from the top.
 pub(super) const MOST_TIERS: usize = 8;
 
-/// Most volumes kept apart: the first ones. The page says how many there are.
+/// Most volumes that a point describes: the first ones. The page shows the number of all volumes.
 pub(super) const MOST_VOLUMES: usize = 16;
 
-/// Requests of one kind in an interval; latencies are 0 where there were none.
+/// Rate and latencies of one kind of request in an interval. Latencies are 0 without requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Flow {
-    /// Requests a second.
+    /// Requests per second.
     rate: f32,
-    /// Bytes a second.
+    /// Bytes per second.
     bytes: f32,
     mean_us: f32,
     p50_us: f32,
@@ -28,7 +28,7 @@ pub(crate) struct Flow {
     p999_us: f32,
 }
 
-/// A tier in an interval. Ratios are `None` where nothing was asked.
+/// Hit ratios and dirty bytes of a tier in an interval. Ratios are `None` without requests.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(crate) struct CachePoint {
     read_hit_ratio: Option<f32>,
@@ -50,7 +50,7 @@ impl SpreadPoint {
     }
 }
 
-/// A volume in an interval: requests and bytes a second.
+/// Requests per second, bytes per second, hit ratios and latencies of a volume in an interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct VolumePoint {
     #[serde(serialize_with = "name")]
@@ -63,26 +63,25 @@ pub(crate) struct VolumePoint {
     read_hit_ratio: Option<f32>,
     /// `None` without writes.
     write_hit_ratio: Option<f32>,
-    /// Latencies.
     read: SpreadPoint,
     write: SpreadPoint,
 }
 
-/// One interval.
+/// The rates, latencies and hit ratios of one interval.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Point {
-    /// Its end, in seconds since 1970.
+    /// End of the interval, in seconds since 1970.
     at: u64,
     seconds: f32,
     read: Flow,
     write: Flow,
-    /// Share of reads answered from memory; `None` without reads, or without a tier in memory.
+    /// Share of reads answered from memory; `None` without reads or without a memory tier.
     memory_hit_ratio: Option<f32>,
-    /// Bytes that only memory has.
+    /// Bytes of unflushed data: only memory has them.
     memory_dirty_bytes: u64,
-    /// Latencies of reads answered from memory, by the tier at the top, and below it.
+    /// Latencies of reads answered from memory, by the top tier, and below it.
     by: [SpreadPoint; 3],
-    /// From the top.
+    /// The tiers, from the top.
     tiers: Box<[CachePoint]>,
     volumes: Box<[VolumePoint]>,
 }
@@ -97,7 +96,7 @@ struct CacheCounts {
     dirty_bytes: u64,
 }
 
-/// Counters of a volume since the start: reads and writes, hits and latencies of both.
+/// Counters of reads and of writes to a volume since the start, with hits and latencies.
 #[derive(Debug, Clone, Default)]
 struct VolumeCounts {
     answered: [Answered; 2],
@@ -105,7 +104,7 @@ struct VolumeCounts {
     spreads: [Spread; 2],
 }
 
-/// Counters since the start, at a moment.
+/// All counters since the start, at one moment. The difference of two samples is a [`Point`].
 #[derive(Debug, Clone)]
 pub(crate) struct Sample {
     uptime: Duration,
@@ -116,14 +115,14 @@ pub(crate) struct Sample {
     write_bytes: u64,
     memory_hits: Option<u64>,
     memory_dirty_bytes: u64,
-    /// Latencies of reads answered from memory, by the tier at the top, and below it.
+    /// Latencies of reads answered from memory, by the top tier, and below it.
     by: [Spread; 3],
     tiers: Vec<CacheCounts>,
     volumes: Vec<(Arc<str>, VolumeCounts)>,
 }
 
 impl Sample {
-    /// Takes the counters of a report.
+    /// Extracts the counters from a report.
     pub(crate) fn of(report: &Report) -> Self {
         let (facts, sum) = (&report.facts, &report.sum);
         let tiers = sum.tiers().take(MOST_TIERS).map(|(stats, _)| CacheCounts {
@@ -155,7 +154,8 @@ impl Sample {
         }
     }
 
-    /// The interval since an earlier sample; `None` if no time has passed.
+    /// Returns the rates, latencies and hit ratios of the interval since an earlier sample. Returns
+    /// `None` if no time has passed.
     pub(super) fn since(&self, before: &Self) -> Option<Point> {
         let seconds = self.uptime.saturating_sub(before.uptime).as_secs_f64();
         if seconds <= 0.0 {
@@ -224,7 +224,7 @@ impl Sample {
     }
 }
 
-/// Returns the latencies of reads answered from memory, by the tier at the top, and below it.
+/// Returns the latencies of reads answered from memory, by the top tier, and below it.
 fn by(counters: &ThreadCounters) -> [Spread; 3] {
     let [memory, top, below] = [By::Memory, By::Top, By::Below].map(|by| counters.read_by(by));
     [memory.clone(), top.since(memory), below.clone()]
@@ -234,13 +234,14 @@ fn name<S: serde::Serializer>(name: &Arc<str>, serializer: S) -> Result<S::Ok, S
     serializer.serialize_str(name)
 }
 
-/// The share of what was added to `part` in what was added to `all`; each is now and before.
+/// Returns the growth of `part` divided by the growth of `all`. Each pair has the present and the
+/// earlier value.
 fn share(part: (u64, u64), all: (u64, u64)) -> Option<f32> {
     let (part, all) = (part.0.saturating_sub(part.1), all.0.saturating_sub(all.1));
     (all > 0).then(|| rounded((part as f64 / all as f64).min(1.0)))
 }
 
-/// Four digits that count: more are noise, and bytes on the wire.
+/// Rounds to four significant digits. More digits are noise, and cost bytes on the network.
 fn rounded(value: f64) -> f32 {
     if value == 0.0 || !value.is_finite() {
         return 0.0;
@@ -256,7 +257,8 @@ mod tests {
     use super::*;
 
     impl Sample {
-        /// As many tiers and volumes as are kept apart, `requests` after the start.
+        /// Creates a sample with the most tiers and volumes that are recorded, after `requests`
+        /// requests.
         pub(crate) fn crowded(uptime: Duration, requests: u64) -> Self {
             let answered = Answered { requests, bytes: requests * 4096, ..Answered::default() };
             let counts = VolumeCounts { answered: [answered; 2], ..VolumeCounts::default() };
@@ -279,7 +281,8 @@ mod tests {
     }
 
     impl Point {
-        /// Bytes of memory it takes; names are shared with the points before.
+        /// Returns the bytes of memory that the point uses, without names, which it shares with
+        /// earlier points.
         pub(crate) fn bytes(&self) -> usize {
             size_of_val(self) + size_of_val(&*self.tiers) + size_of_val(&*self.volumes)
         }

@@ -1,13 +1,13 @@
-//! "What if the cache had another size?": hits and mean latency by a live miss-ratio curve.
+//! Estimates hits and mean latency at other cache sizes, by a live miss-ratio curve.
 //!
-//! Workers note touches of sampled blocks ([`Sampler`](crate::sampler::Sampler)); here they go
-//! through one [`LruCurve`] in order of time. All volumes share it, as they share the cache. The
-//! limit of the sample starts at all blocks and falls as the curve or a worker needs. Counts halve
-//! every ten minutes, so that the curve follows the load. The latencies are those measured of reads
-//! that hit and that miss, weighed by the ratios of the curve.
+//! Workers record touches of sampled blocks ([`Sampler`](crate::sampler::Sampler)). This module
+//! feeds them to one [`LruCurve`] in order of time. All volumes share the curve, as they share the
+//! cache. At first all blocks are sampled; the limit of the sample falls as the curve or a worker
+//! needs. Counts halve every ten minutes, so that the curve follows the load. Estimated latencies
+//! combine the measured latencies of hits and of misses, weighted by the ratios of the curve.
 //!
-//! The cache is taken for one LRU list of blocks that reads and writes bring in. The ratio measured
-//! beside it tells how far that is from the truth.
+//! The estimate models the cache as one LRU list of blocks that reads and writes bring in. The
+//! measured hit ratio beside it shows the error of that model.
 
 use std::time::Duration;
 
@@ -17,75 +17,77 @@ use serde::Serialize;
 use crate::sampler::{Sampling, Touches};
 use crate::status::Found;
 
-/// Sampled blocks: as many as keep the curve below 1 MiB.
+/// Number of sampled blocks: as many as keep the curve below 1 MiB.
 const SAMPLE_BLOCKS: usize = 1024;
 
-/// Age at which a touch weighs half.
+/// Age at which a touch counts half.
 const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// Least reads for an answer, so that it is no accident.
+/// Fewest reads for an estimate, so that the result is not an accident.
 const LEAST_READS: f64 = 1000.0;
 
-/// Share of reads of new blocks below which the load is taken to have touched all of its blocks.
+/// Share of first reads of blocks below which the load counts as having touched all of its blocks.
 const SETTLED_RATIO: f64 = 0.01;
 
-/// Sizes told of, as parts of the present one.
+/// Cache sizes that the page lists, as multiples of the present size.
 const FACTORS: [f64; 4] = [0.5, 1.0, 2.0, 4.0];
 
-/// Sizes on the curve in each factor of two, from 1/64 to 16 of the present one.
+/// Steps of half a factor of two on the curve, from 1/64 to 16 times the present size.
 const STEPS: std::ops::RangeInclusive<i32> = -12..=8;
 const STEPS_PER_OCTAVE: f64 = 2.0;
 
-/// The cache of another size.
+/// The estimate for one other cache size.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct OtherSize {
     factor: f64,
     size_bytes: u64,
     hit_ratio: f64,
-    /// The error of `hit_ratio` by the choice of blocks: in 19 of 20 cases no larger.
+    /// Half width of the 95 % confidence interval of `hit_ratio`, by the choice of sampled blocks.
     hit_ratio_ci95: f64,
-    /// The touched blocks do not fill this size yet, and new ones come: `hit_ratio` is the least.
+    /// True if the touched blocks do not fill this size yet, and new blocks come: `hit_ratio` is a
+    /// lower bound.
     is_filling: bool,
-    /// Mean latency of reads; `None` where hits or misses have not been measured.
+    /// Mean latency of reads in microseconds; `None` until both hits and misses have been measured.
     mean_us: Option<f64>,
 }
 
-/// Hits and latencies at other sizes.
+/// Estimated hit ratios and latencies at other cache sizes, with the measured ones.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Outlook {
     size_bytes: u64,
-    /// Size of the blocks that the curve counts.
+    /// Size in bytes of the blocks that the curve counts.
     block_bytes: u64,
-    /// Measured, of all reads, over the same time.
+    /// Measured hit ratio of all reads over the same time.
     measured_hit_ratio: f64,
-    /// Of these reads.
+    /// Measured mean latency of all reads over the same time, in microseconds.
     measured_mean_us: f64,
     sampled_share: f64,
-    /// Size of all different blocks that were touched.
+    /// Total size in bytes of the different blocks that were touched.
     seen_bytes: u64,
-    /// Share of reads of blocks that were touched for the first time: misses at any size.
+    /// Share of reads that were the first of their blocks, and miss at any cache size.
     first_read_ratio: f64,
-    /// Memory of the curve.
+    /// Bytes of memory that the curve uses.
     memory_bytes: usize,
     sizes: Vec<OtherSize>,
-    /// Sizes in bytes with hit ratios.
+    /// Pairs of a cache size in bytes and its estimated hit ratio.
     curve: Vec<(u64, f64)>,
 }
 
-/// The live curve.
+/// The live miss-ratio curve, with the measured latencies of hits and misses.
 #[derive(Debug)]
 pub(crate) struct WhatIf {
     curve: LruCurve,
     block_bytes: u64,
     threads: usize,
-    /// Reads that missed and that hit, faded as the curve is.
+    /// Number and total latency in microseconds of reads that missed, and of reads that hit. Both
+    /// decay like the curve.
     found: [(f64, f64); 2],
     last: [Found; 2],
     faded: Duration,
 }
 
 impl WhatIf {
-    /// Nothing yet of a server of so many threads.
+    /// Creates an empty curve for a server with this many threads.
     pub(crate) fn new(threads: usize) -> Self {
         Self {
             curve: LruCurve::with_sample(Kind::Block, SAMPLE_BLOCKS),
@@ -97,14 +99,15 @@ impl WhatIf {
         }
     }
 
-    /// The part of blocks that is to be sampled.
+    /// Returns the sampling that workers must use from now on: block size and limit of hashes.
     pub(crate) fn sampling(&self) -> Sampling {
         let all = Sampling::of_threads(self.threads);
         let limit = self.curve.limit().unwrap_or(all.limit);
         Sampling { limit, block_bytes: self.block_bytes, ..all }
     }
 
-    /// Counts blocks of this size from now on; with another one than before all begins anew.
+    /// Sets the size of the blocks that the curve counts. Another size than before resets the
+    /// curve.
     pub(crate) fn count_blocks_of(&mut self, block_bytes: u64) {
         if block_bytes != self.block_bytes {
             let (last, faded) = (self.last, self.faded);
@@ -112,8 +115,8 @@ impl WhatIf {
         }
     }
 
-    /// Takes in the touches of all workers since the last time, and the reads that missed and hit
-    /// since the start.
+    /// Adds the touches that workers have recorded since the last call. `found` counts all reads
+    /// since the start that missed, and that hit.
     pub(crate) fn take(&mut self, workers: Vec<Touches>, found: [Found; 2], uptime: Duration) {
         let before = std::mem::replace(&mut self.last, found);
         if workers.iter().any(|worker| worker.sampling.block_bytes != self.block_bytes) {
@@ -149,7 +152,8 @@ impl WhatIf {
             .for_each(|(requests, us)| (*requests, *us) = (*requests * to, *us * to));
     }
 
-    /// Hits and latencies of a cache that has this size now; `None` before enough reads.
+    /// Returns the estimates for a cache whose present size is `size_bytes`, or `None` before
+    /// enough reads.
     pub(crate) fn outlook(&self, size_bytes: u64) -> Option<Outlook> {
         let [(misses, miss_us), (hits, hit_us)] = self.found;
         let reads = misses + hits;
@@ -201,7 +205,8 @@ mod tests {
         Found { requests, time: Duration::from_micros(us * requests) }
     }
 
-    /// Two workers read a loop of blocks in turn, so often and so many a second.
+    /// Has two workers read `blocks` blocks in turn, `rounds` times, at `each_second` reads per
+    /// second.
     fn looped(what_if: &mut WhatIf, blocks: u64, rounds: u64, each_second: u64) {
         let mut workers = [Sampler::default(), Sampler::default()];
         workers.iter_mut().for_each(|worker| drop(worker.take(what_if.sampling())));
@@ -249,7 +254,8 @@ mod tests {
         assert!(outlook.memory_bytes < 1 << 20, "{outlook:?}");
     }
 
-    /// The curve and twice the threads' room: touches are on their way while others come.
+    /// Counts the memory of the curve, and twice the room of each thread, because touches are being
+    /// sent while others are recorded.
     #[test]
     fn curve_and_touches_take_less_than_a_mebibyte_whatever_the_load() {
         for threads in [1, 2, 8, 32, 128] {

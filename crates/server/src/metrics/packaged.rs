@@ -1,4 +1,4 @@
-//! The alerts and the dashboard in `packaging` name metrics and labels that there are.
+//! Tests that the alerts and the dashboard in `packaging` name only existing metrics and labels.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 
@@ -10,7 +10,7 @@ const DASHBOARD: &str = include_str!("../../../../packaging/grafana/floe.json");
 /// Labels that Prometheus adds to each sample.
 const ADDED: [&str; 2] = ["instance", "job"];
 
-/// The labels of each metric, by the list of published names.
+/// Returns the labels of each metric, from the list of published names.
 fn published() -> HashMap<&'static str, HashSet<&'static str>> {
     let names = include_str!("published.txt").lines().filter_map(|it| it.strip_prefix("metric "));
     names
@@ -19,12 +19,12 @@ fn published() -> HashMap<&'static str, HashSet<&'static str>> {
         .collect()
 }
 
-/// Returns whether a character may be in a name.
+/// Returns whether a character may be part of a metric's name.
 fn is_part(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// Each metric in an expression with the text after it.
+/// Returns each metric in an expression, with the text that follows it.
 fn metrics(expression: &str) -> Vec<(&str, &str)> {
     let starts = ["floe_", "process_"].into_iter();
     let starts = starts.flat_map(|start| expression.match_indices(start)).map(|(at, _)| at);
@@ -36,7 +36,7 @@ fn metrics(expression: &str) -> Vec<(&str, &str)> {
     starts.filter(whole).map(name).collect()
 }
 
-/// The faults of an expression.
+/// Returns a message for each unknown metric or label in an expression.
 fn faults(expression: &str) -> Vec<String> {
     let published = published();
     let mut faults = Vec::new();

@@ -1,4 +1,4 @@
-//! The page of metrics, read as Prometheus reads it.
+//! Tests of the page of metrics, which parse the page as Prometheus does.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::SystemTime;
@@ -14,11 +14,11 @@ use crate::status::{
     CacheFacts, Facts, Lately, MemoryFacts, ServiceTimes, SheddingFacts, Snapshot,
 };
 
-/// A page read as strictly as Prometheus does: families with help and type first, each name once,
+/// A page parsed as strictly as Prometheus does: families with help and type first, each name once,
 /// no sample twice.
 struct Read {
     types: HashMap<String, String>,
-    /// By name and labels as written.
+    /// Values of the samples by name and labels, as written.
     samples: BTreeMap<(String, String), f64>,
 }
 
@@ -67,7 +67,7 @@ impl Read {
     }
 }
 
-/// `name="value",…}` with escapes in the values.
+/// Checks the syntax of labels, `name="value",…}`, with escapes in the values.
 fn check_labels(mut rest: &str) {
     while rest != "}" {
         let (name, value) = rest.split_once("=\"").unwrap_or_else(|| panic!("{rest}"));
@@ -259,7 +259,7 @@ fn the_process_tells_about_itself() {
     assert!(read.value("process_cpu_seconds_total", "") >= 0.0);
 }
 
-/// A server with everything that can be configured, in which everything has happened once.
+/// Returns the report of a server with all features and some requests, so that no metric is missing.
 fn full_report() -> Report {
     let mut thread = Snapshot::default();
     let stats = &mut thread.stats;
@@ -278,7 +278,7 @@ fn full_report() -> Report {
     report
 }
 
-/// The names of a JSON value's fields, with those of the fields around them.
+/// Collects the paths of all fields in a JSON value, such as `.volumes[].name`.
 fn paths(value: &serde_json::Value, around: &str, found: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(fields) => {
@@ -293,7 +293,7 @@ fn paths(value: &serde_json::Value, around: &str, found: &mut BTreeSet<String>) 
     }
 }
 
-/// Programs depend on these names: none is ever taken out of the list.
+/// Checks that no published name disappears, because programs depend on these names.
 #[test]
 fn published_names_stay() {
     let report = full_report();
@@ -309,7 +309,7 @@ fn published_names_stay() {
     assert!(!pinned.is_empty() && missing.is_empty(), "no longer published: {missing:#?}");
 }
 
-/// Metrics that are there only where a setting is given, from a server that lacks it.
+/// Returns the report of a server that lacks a setting, and so the metrics that need the setting.
 fn without(setting: &str) -> Report {
     let mut report = full_report();
     let facts = &mut report.facts;
@@ -325,7 +325,7 @@ fn without(setting: &str) -> Report {
     report
 }
 
-/// The table of all metrics, in the order of the page.
+/// Returns the table of all metrics for the documentation, in the order of the page.
 fn table() -> String {
     let text = render(&full_report());
     let all = Read::page(&text);
@@ -363,8 +363,8 @@ fn table() -> String {
     table
 }
 
-/// The table in the documentation is the page's. With UPDATE_DOCS set, it is written instead of
-/// compared.
+/// Checks that the table in the documentation matches the page. If `UPDATE_DOCS` is set, writes the
+/// table instead.
 #[test]
 fn the_documented_metrics_are_current() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/service/metrics.md");

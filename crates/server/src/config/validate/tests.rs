@@ -1,8 +1,8 @@
-//! Settings as text, and what validation makes of them.
+//! Tests of the validation, on settings given as text.
 
 use super::*;
 
-/// The tables that a server has to have.
+/// The tables that every server needs.
 const REST: &str = "[[volume]]\nname = 'a'\nbacking = 'memory:1GiB'\n";
 
 fn config(toml: &str) -> Result<ServerConfig, String> {
