@@ -259,7 +259,7 @@ fn the_process_tells_about_itself() {
     assert!(read.value("process_cpu_seconds_total", "") >= 0.0);
 }
 
-/// Returns the report of a server with all features and some requests, so that no metric is missing.
+/// Returns the report of a server with all features and some requests: no metric is missing.
 fn full_report() -> Report {
     let mut thread = Snapshot::default();
     let stats = &mut thread.stats;

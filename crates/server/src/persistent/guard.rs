@@ -1,5 +1,5 @@
-//! Keeps a volume's samples valid after a crash. Before a session first changes a sampled sector,
-//! all superblocks durably forget its checksum.
+//! Keeps a volume's samples, the checksums of some of its sectors, valid after a crash. Before a
+//! session first changes a sampled sector, all superblocks durably forget its checksum.
 //!
 //! A guard stands between the lowest tier and the volume's device. It delays a write that touches a
 //! sampled sector, has a separate thread update the superblocks of all persistent tiers, and then
@@ -12,7 +12,7 @@
 //! guard's thread and ring need memory.
 //!
 //! A superblock that cannot be written does not delay clients: the guard submits the write anyway.
-//! The next start may then refuse the right volume.
+//! The next start may then refuse the volume although it is the right one.
 
 use std::collections::VecDeque;
 use std::ops::Range;
