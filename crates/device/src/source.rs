@@ -1,7 +1,7 @@
-//! Devices that every thread opens for itself.
+//! Open devices, from which every thread opens its own handle.
 //!
 //! Work that is done once (creating a file, locking it, reserving memory) is done when a [`Source`]
-//! is made; each thread then has a handle of its own on its own ring. All handles are the same
+//! is created; each thread then has a handle of its own on its own ring. All handles are the same
 //! device: the same bytes, and if it imitates a medium, one medium with one bandwidth.
 
 use std::fmt;
@@ -20,31 +20,34 @@ use crate::rbd::RbdSource;
 use crate::ring::Ring;
 use crate::volatile::VolatileDisk;
 
-/// Seed of the latencies of a medium asked for by text, so that runs can be compared.
+/// Seed for the latencies of an imitated medium in a device specification. It is fixed so that runs
+/// can be compared.
 pub const MEDIUM_SEED: u64 = 0xF10E;
 
-/// A device that was made ready, of which every thread opens a handle. Each kind implements it.
+/// A prepared device, from which every thread opens a handle. Each kind of device implements this
+/// trait.
 pub(crate) trait PreparedDevice: fmt::Debug + Send + Sync {
-    /// Size in bytes when it was made ready or last refreshed.
+    /// Returns the size in bytes when the device was prepared or last refreshed.
     fn size_bytes(&self) -> u64;
 
-    /// Name for people: its paths.
+    /// Returns the name shown to operators, made of the device's paths.
     fn name(&self) -> String;
 
-    /// Facts that tell it from other devices, equal at every start of the program.
+    /// Returns the facts that distinguish the device from others, constant over restarts.
     fn identity(&self) -> Identity {
         Identity::default()
     }
 
-    /// Returns whether a path is a kernel's name for a disk, which another disk may have later.
+    /// Returns whether one of the device's paths is a kernel name for a disk, which may denote
+    /// another disk later.
     fn has_kernel_name(&self) -> bool {
         false
     }
 
-    /// Measures its size.
+    /// Measures the device's size in bytes.
     ///
     /// # Errors
-    /// When the size cannot be found out, makes no device or is fixed.
+    /// When the size cannot be determined, is invalid for a device, or is fixed.
     fn refresh(&self) -> io::Result<u64>;
 
     /// Opens a thread's handle.
@@ -53,31 +56,31 @@ pub(crate) trait PreparedDevice: fmt::Debug + Send + Sync {
     /// Names the device and the step that failed.
     fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError>;
 
-    /// The disk with a volatile write cache that it imitates.
+    /// Returns the imitated disk with a volatile write cache, if the device has one.
     fn volatile(&self) -> Option<VolatileDisk> {
         None
     }
 
-    /// The image of Ceph that it is.
+    /// Returns the Ceph image, if the device is one.
     fn image(&self) -> Option<&RbdSource> {
         None
     }
 
-    /// The mirror that it is.
+    /// Returns the mirror, if the device is one.
     fn mirror(&self) -> Option<&MirrorSource> {
         None
     }
 }
 
-/// A slower medium, and faults, that a device imitates.
+/// The slower medium and the faults that a device imitates.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Imitation {
     pub(crate) medium: Option<Medium>,
-    /// The file of its faults.
+    /// The file with the rules for injected faults.
     pub(crate) faults: Option<PathBuf>,
 }
 
-/// A device, made ready, that threads open. Clones are the same device.
+/// A prepared device, from which threads open handles. Clones share the device.
 #[derive(Debug, Clone)]
 pub struct Source {
     device: Arc<dyn PreparedDevice>,
@@ -86,8 +89,8 @@ pub struct Source {
 }
 
 impl Source {
-    /// A device with the faults and the medium that it imitates; `number` tells a stripe's members
-    /// apart.
+    /// Creates a source with imitated faults and medium. `number` distinguishes the members of a
+    /// stripe.
     pub(crate) fn new(
         device: impl PreparedDevice + 'static,
         imitation: &Imitation,
@@ -101,56 +104,57 @@ impl Source {
         }
     }
 
-    /// The state of a mirror's halves, to be looked at later.
+    /// Returns access to the status of a mirror; `None` for other devices.
     pub fn mirror_watch(&self) -> Option<MirrorWatch> {
         self.device.mirror().map(MirrorSource::watch)
     }
 
-    /// The state of a mirror's halves.
+    /// Returns the status of a mirror; `None` for other devices.
     pub fn mirror_status(&self) -> Option<MirrorStatus> {
         self.device.mirror().map(MirrorSource::status)
     }
 
-    /// The image of Ceph that it is.
+    /// Returns the Ceph image, if the device is one.
     pub fn image(&self) -> Option<&RbdSource> {
         self.device.image()
     }
 
-    /// Size in bytes when it was made ready or last refreshed.
+    /// Returns the size in bytes when the device was prepared or last refreshed.
     pub fn size_bytes(&self) -> u64 {
         self.device.size_bytes()
     }
 
-    /// The facts that tell it from other devices, the same at every start of the program. Nothing
-    /// is known of memory.
+    /// Returns the facts that distinguish the device from others, constant over restarts. Empty for
+    /// memory.
     pub fn identity(&self) -> Identity {
         self.device.identity()
     }
 
-    /// The name for people: the paths.
+    /// Returns the name shown to operators, made of the device's paths.
     pub fn name(&self) -> String {
         self.device.name()
     }
 
-    /// True if one of its paths is a kernel's name for a disk, such as `/dev/sdb`, which another
-    /// disk may have after a boot.
+    /// Returns whether one of the device's paths is a kernel name for a disk, such as `/dev/sdb`,
+    /// which may denote another disk after a boot.
     pub fn has_kernel_name(&self) -> bool {
         self.device.has_kernel_name()
     }
 
-    /// Measures its size anew (live resize). Handles opened from here on have that size; open ones
-    /// take it by [`Device::set_size`].
+    /// Measures the device's size again (live resize) and returns it in bytes. Handles opened from
+    /// here on have that size; open ones adopt it with [`Device::set_size`].
     ///
     /// # Errors
-    /// When the size cannot be found out or makes no device, and for memory, whose size is fixed.
+    /// When the size cannot be determined or is invalid for a device, and for memory, whose size is
+    /// fixed.
     pub fn refresh(&self) -> io::Result<u64> {
         self.device.refresh()
     }
 
-    /// A handle of it, for the thread whose ring and pool these are.
+    /// Opens a handle for the thread that owns this ring and pool.
     ///
     /// # Errors
-    /// Names the file and what was wrong with it.
+    /// Names the device and the reason.
     pub fn open(&self, ring: &Ring, pool: &Pool) -> Result<Box<dyn Device>, OpenError> {
         let mut device = self.device.open(ring, pool)?;
         if let Some(script) = &self.faults {

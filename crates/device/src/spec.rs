@@ -1,16 +1,16 @@
-//! Devices as text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB`,
+//! Device specifications in text: `file:/srv/cache,size=10GiB,medium=nvme`, `memory:64MiB`,
 //! `stripe:/dev/sdb+/dev/sdc` (or of images or exports), `mirror:/dev/sdb+nbd://HOST/EXPORT`,
 //! `rbd:POOL/IMAGE` or `nbd://HOST:PORT/EXPORT`.
 //!
-//! `medium=` imitates a kind of storage ([`Medium`](crate::Medium)), with `interference=off` one
-//! whose reads are not slowed by writes. `iops=N` and `bandwidth=SIZE` limit its operations and
-//! bytes a second in each direction. `faults=FILE` injects the faults that a file lists, for tests
-//! ([`crate::Script`]); no help mentions it. `write-cache=volatile` makes files lose what
-//! was not flushed when the process ends, for tests ([`crate::VolatileDisk`]).
+//! `medium=` imitates a kind of storage ([`Medium`](crate::Medium)); with `interference=off` its
+//! reads are not slowed by writes. `iops=N` and `bandwidth=SIZE` limit its operations and bytes per
+//! second in each direction. `faults=FILE` injects the faults that a file lists, for tests
+//! ([`crate::Script`]); no help mentions it. `write-cache=volatile` makes files lose unflushed data
+//! when the process ends, for tests ([`crate::VolatileDisk`]).
 //!
-//! The form of the command line and of configuration files. A comma ends the path and separates
-//! settings; anything else, also `=` and `:`, may be part of the path, only `+` ends a path of a
-//! stripe. Printing a [`Spec`] gives text that parses to the same.
+//! Command lines and configuration files use this form. A comma ends the path and separates
+//! settings. Any other character, also `=` and `:`, may be part of the path, except that `+` ends a
+//! path of a stripe. Printing a [`Spec`] gives text that parses to an equal one.
 //!
 //! A path that begins with `/`, `./` or `../` may stand alone: `/dev/vdb` is `file:/dev/vdb`.
 //!
@@ -36,110 +36,111 @@ use crate::rbd::RbdName;
 use crate::ring::Ring;
 use crate::source::{Imitation, Source};
 
-/// A kind of device: its settings in text, and the way it is made ready.
+/// The specification of one kind of device: its settings in text, and how it is prepared.
 pub(crate) trait DeviceSpec: fmt::Debug + Send + Sync {
-    /// The word before the colon.
+    /// Returns the word before the colon.
     fn kind(&self) -> &'static str;
 
-    /// The text without settings.
+    /// Returns the text of the specification without settings.
     fn title(&self) -> String;
 
     /// Writes the settings that were given, each after a comma.
     fn write_settings(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 
-    /// The settings that it takes, for people.
+    /// Returns the names of the settings that the kind accepts, for messages.
     fn settings(&self) -> &'static str;
 
-    /// Takes a setting; false for one that it does not have.
+    /// Applies a setting. Returns false if the kind does not have it.
     ///
     /// # Errors
-    /// When the value is no value of the setting.
+    /// When the value is invalid for the setting.
     fn set(&mut self, setting: &Setting<'_>) -> Result<bool, SpecError>;
 
-    /// Checks the whole text, after all settings.
+    /// Checks the specification as a whole, after all settings.
     ///
     /// # Errors
-    /// When its parts make no device.
+    /// When its parts contradict each other or are incomplete.
     fn finish(&mut self, _spec: &str) -> Result<(), SpecError> {
         Ok(())
     }
 
-    /// Becomes a half of a mirror that waits so long for an operation; false if it cannot be one.
+    /// Makes the device a half of a mirror, with this timeout for operations. Returns false if it
+    /// cannot be one.
     fn become_half(&mut self, _timeout: Duration) -> bool {
         false
     }
 
-    /// The size in the text.
+    /// Returns the size in the text, in bytes.
     fn size_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// The size in the text, or else that of the device as it is now.
+    /// Returns the size in the text, or else the device's current size, in bytes.
     fn size_found(&self) -> Option<u64> {
         self.size_bytes()
     }
 
-    /// The files and block devices in the text.
+    /// Returns the files and block devices in the text.
     fn paths(&self) -> &[PathBuf] {
         &[]
     }
 
-    /// Names that two specs have in common if they are one device.
+    /// Returns names for comparison: two specifications with a name in common use one device.
     fn names(&self) -> Vec<String> {
         vec![self.title()]
     }
 
-    /// Returns whether a part of it is on a network.
+    /// Returns whether part of the device is on a network.
     fn is_remote(&self) -> bool {
         false
     }
 
-    /// The number of devices of which it consists.
+    /// Returns the number of devices that make up this one.
     fn members(&self) -> u64 {
         1
     }
 
-    /// The chunks of a stripe.
+    /// Returns the chunk size of a stripe in bytes.
     fn chunk_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// The image of Ceph that it is.
+    /// Returns the name of the Ceph image, if the device is one.
     fn image(&self) -> Option<&RbdName> {
         None
     }
 
-    /// The half of this machine, of a mirror that two servers can share.
+    /// Returns the local half of a mirror that two servers can share.
     fn local_half(&self) -> Option<&Spec> {
         None
     }
 
-    /// Makes the device ready.
+    /// Prepares the device for opening by threads.
     ///
     /// # Errors
-    /// Names the device and what was wrong with it.
+    /// Names the device and the reason.
     fn prepare(&self, wanted: &Wanted<'_>) -> Result<Source, OpenError>;
 }
 
-/// The device that [`DeviceSpec::prepare`] makes ready.
+/// The requirements on a device that [`DeviceSpec::prepare`] prepares.
 pub(crate) struct Wanted<'a> {
-    /// The size that it must have, or is made with.
+    /// The size in bytes that the device must have, or is created with.
     pub(crate) size: Option<u64>,
     pub(crate) role: Role,
     pub(crate) imitation: &'a Imitation,
-    /// The number among the members of a stripe.
+    /// The number of the device among the members of a stripe.
     pub(crate) number: u64,
-    /// The witness of a mirror that names none.
+    /// The witness for a mirror whose specification names none.
     pub(crate) witness: Option<&'a Arc<dyn Witness>>,
 }
 
 impl Wanted<'_> {
-    /// True for a device that is only read.
+    /// Returns whether the device is opened read-only.
     pub(crate) fn read_only(&self) -> bool {
         self.role == Role::Backing { read_only: true }
     }
 
-    /// Returns a source of a fixed size, if it is the size that is wanted.
+    /// Returns `source`, whose size is fixed, or an error if another size is required.
     pub(crate) fn checked(&self, source: Source) -> Result<Source, OpenError> {
         match (source.size_bytes(), self.size) {
             (actual, Some(wanted)) if actual != wanted => {
@@ -150,22 +151,22 @@ impl Wanted<'_> {
     }
 }
 
-/// A setting in a device's text.
+/// A setting in a device specification: `NAME` or `NAME=VALUE`.
 pub(crate) struct Setting<'a> {
-    /// The whole text.
+    /// The whole text of the specification.
     pub(crate) spec: &'a str,
     pub(crate) name: &'a str,
-    /// The text after `=`; empty if there is none.
+    /// The value after `=`; empty if there is none.
     pub(crate) value: &'a str,
 }
 
 impl Setting<'_> {
-    /// The value as a size, a multiple of `unit`.
+    /// Parses the value as a size in bytes, a multiple of `unit`.
     pub(crate) fn size(&self, unit: u64) -> Result<u64, SpecError> {
         parse_size(self.spec, self.value, unit)
     }
 
-    /// The value as a time above zero.
+    /// Parses the value as a positive time.
     pub(crate) fn time(&self) -> Result<Duration, SpecError> {
         match humantime::parse_duration(self.value) {
             Ok(time) if !time.is_zero() => Ok(time),
@@ -174,11 +175,11 @@ impl Setting<'_> {
     }
 }
 
-/// A device's description, before it is opened.
+/// A device specification, parsed from text.
 #[derive(Debug, Clone)]
 pub struct Spec {
     device: Arc<dyn DeviceSpec>,
-    /// Applies to each member of a stripe.
+    /// The imitated medium and faults; a stripe applies them to each member.
     imitation: Imitation,
 }
 
@@ -191,63 +192,65 @@ impl PartialEq for Spec {
 /// The purpose for which a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// The slow volume: exists, unless the spec gives a size to create it with.
+    /// The slow backing volume. It must exist, unless the specification has a size to create it
+    /// with.
     Backing {
-        /// Never written to.
+        /// True if the volume is never written to.
         read_only: bool,
     },
-    /// The fast one: created when missing.
+    /// The fast cache device, which is created when missing.
     Cache {
-        /// Size in bytes.
+        /// The size of the cache in bytes.
         size: u64,
     },
 }
 
 impl Spec {
-    /// The size it names, if it does.
+    /// Returns the size in the specification, in bytes, if there is one.
     pub fn size_bytes(&self) -> Option<u64> {
         self.device.size_bytes()
     }
 
-    /// The half of this machine, of a mirror that a pair of servers can share: its other halves are
-    /// on other servers, and it names no folder as its witness.
+    /// Returns the local half of a mirror that a pair of servers can share: its other halves are on
+    /// other servers, and it names no folder as its witness.
     pub fn local_half(&self) -> Option<&Spec> {
         self.device.local_half()
     }
 
-    /// The size it names, or else what the files it names have now; `None` when one is missing,
-    /// empty or unreadable. An image or export is opened for reading, which takes a while.
+    /// Returns the size in the specification, or else the current size of the device, in bytes.
+    /// `None` if a file is missing, empty or unreadable. An image or export is opened for reading,
+    /// which takes a while.
     pub fn size_found(&self) -> Option<u64> {
         self.device.size_found()
     }
 
-    /// The files and block devices it names.
+    /// Returns the files and block devices in the specification.
     pub fn paths(&self) -> &[PathBuf] {
         self.device.paths()
     }
 
-    /// True where images of Ceph or exports of NBD servers are part of it, which lie in no folder.
+    /// Returns whether Ceph images or NBD exports are part of the device, which lie in no folder.
     pub fn is_remote(&self) -> bool {
         self.device.is_remote()
     }
 
-    /// True for memory, which ends with the program.
+    /// Returns whether the device is in memory, so that its content ends with the program.
     pub fn is_memory(&self) -> bool {
         self.device.kind() == "memory"
     }
 
-    /// True for a mirror.
+    /// Returns whether the device is a mirror.
     pub fn is_mirror(&self) -> bool {
         self.device.kind() == "mirror"
     }
 
-    /// True if it may hold something before it is opened: a file or disk that exists, or anything
-    /// on a network.
+    /// Returns whether the device may hold data before it is opened: a file or disk that exists, or
+    /// any device on a network.
     pub fn is_there(&self) -> bool {
         self.is_remote() || self.paths().iter().any(|path| path.exists())
     }
 
-    /// Returns a file or disk that does not exist and without which it cannot be opened. A mirror
+    /// Returns a file or disk that does not exist but is required to open the device. A mirror
     /// opens with any of its halves.
     pub fn missing_path(&self) -> Option<&Path> {
         let missing = self.paths().iter().find(|path| !path.exists())?;
@@ -255,15 +258,15 @@ impl Spec {
         (!is_enough).then_some(missing)
     }
 
-    /// True if both name the same file, disk, image or export. Files and disks are compared by
-    /// their place, so that links, bind mounts, partitions and loop devices are seen through.
+    /// Returns whether both specifications use one file, disk, image or export. Files and disks are
+    /// compared by location, which resolves links, bind mounts, partitions and loop devices.
     pub fn overlaps(&self, other: &Spec) -> bool {
         let (names, others) = (self.device.names(), other.device.names());
         names.iter().any(|name| others.contains(name))
             || self.paths().iter().any(|path| other.is_on(path))
     }
 
-    /// True if a path leads to a file or disk that it names.
+    /// Returns whether a path leads to a file or disk in the specification.
     pub fn is_on(&self, path: &Path) -> bool {
         let place = Place::of(path);
         let is_there = |place: &Place| {
@@ -272,60 +275,61 @@ impl Spec {
         place.as_ref().is_some_and(is_there)
     }
 
-    /// The number of devices that it consists of.
+    /// Returns the number of devices that make up this one.
     pub fn members(&self) -> u64 {
         self.device.members()
     }
 
-    /// True for an image of Ceph.
+    /// Returns whether the device is a Ceph image.
     pub fn is_image(&self) -> bool {
         self.image().is_some()
     }
 
-    /// The image of Ceph that it names.
+    /// Returns the name of the Ceph image, if the device is one.
     pub fn image(&self) -> Option<&RbdName> {
         self.device.image()
     }
 
-    /// The chunks in which a stripe's members take turns; `None` where there is one device.
+    /// Returns the chunk size of a stripe in bytes; `None` for other devices.
     pub fn chunk_bytes(&self) -> Option<u64> {
         self.device.chunk_bytes()
     }
 
-    /// The medium it is to imitate.
+    /// Returns the medium to imitate.
     pub fn medium(&self) -> Option<&crate::Medium> {
         self.imitation.medium.as_ref()
     }
 
-    /// The text without settings.
+    /// Returns the text of the specification without settings.
     pub(crate) fn title(&self) -> String {
         self.device.title()
     }
 
-    /// The names of what it lies on.
+    /// Returns names for comparison: two specifications with a name in common use one device.
     pub(crate) fn names(&self) -> Vec<String> {
         self.device.names()
     }
 
-    /// Becomes a half of a mirror that waits so long for an operation; false if it cannot be one.
+    /// Makes the device a half of a mirror, with this timeout for operations. Returns false if it
+    /// cannot be one.
     pub(crate) fn become_half(&mut self, timeout: Duration) -> bool {
         Arc::get_mut(&mut self.device).is_some_and(|device| device.become_half(timeout))
     }
 
-    /// Does what is done once, however many threads then open the device: creates it if its role
-    /// allows, checks its size, locks it.
+    /// Prepares the device once, for any number of threads that open it: creates it if its role
+    /// allows, checks its size, and locks it.
     ///
     /// # Errors
-    /// Names the file and what was wrong with it; a cache's size must be the one the spec gives, if
-    /// it gives one.
+    /// Names the device and the reason. A cache must have the size in the specification, if there
+    /// is one.
     pub fn prepare(&self, role: Role) -> Result<Source, OpenError> {
         self.prepare_witnessed(role, None)
     }
 
-    /// Prepares as [`Spec::prepare`] does; a mirror that names no witness has this one.
+    /// Prepares the device like [`Spec::prepare`], with a witness for a mirror that names none.
     ///
     /// # Errors
-    /// Names the file and what was wrong with it.
+    /// Names the device and the reason.
     pub fn prepare_witnessed(
         &self,
         role: Role,
@@ -339,16 +343,17 @@ impl Spec {
         self.device.prepare(&Wanted { size, role, imitation, number: 0, witness })
     }
 
-    /// [`Spec::prepare`] and [`Source::open`], for a device of one thread.
+    /// Prepares and opens a device for a single thread; combines [`Spec::prepare`] and
+    /// [`Source::open`].
     ///
     /// # Errors
-    /// Names the file and what was wrong with it.
+    /// Names the device and the reason.
     pub fn open(&self, ring: &Ring, pool: &Pool, role: Role) -> Result<Box<dyn Device>, OpenError> {
         self.prepare(role)?.open(ring, pool)
     }
 }
 
-/// Finds the size of a device that exists and names none.
+/// Returns the current size of an existing device by opening it; `None` if that fails.
 pub(crate) fn size_of_present(device: &dyn DeviceSpec) -> Option<u64> {
     let imitation = &Imitation::default();
     let role = Role::Backing { read_only: true };
@@ -356,10 +361,10 @@ pub(crate) fn size_of_present(device: &dyn DeviceSpec) -> Option<u64> {
     device.prepare(&wanted).ok().map(|source| source.size_bytes())
 }
 
-/// Reads a size in bytes: `4096`, `64KiB`, `1.5GiB`.
+/// Parses a size in bytes: `4096`, `64KiB`, `1.5GiB`.
 ///
-/// A letter alone is a power of two, as dd, fio and qemu have it: `64M` is `64MiB`. `64MB` is
-/// 64,000,000 bytes. `None` for other texts, and for sizes of 2⁶⁴ − 1 bytes and more.
+/// A single letter is a power of two, as in dd, fio and qemu: `64M` is `64MiB`. `64MB` is
+/// 64,000,000 bytes. Returns `None` for other texts, and for sizes of 2⁶⁴ − 1 bytes and more.
 pub fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim();
     let is_prefix = |letter: &char| "kmgtpe".contains(letter.to_ascii_lowercase());
@@ -384,7 +389,7 @@ pub(crate) fn parse_size(spec: &str, text: &str, unit: u64) -> Result<u64, SpecE
     Ok(size)
 }
 
-/// A size in the largest unit that expresses it exactly.
+/// A size in bytes that prints in the largest unit that expresses it exactly.
 pub(crate) struct Exact(pub(crate) u64);
 
 impl fmt::Display for Exact {

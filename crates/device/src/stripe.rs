@@ -1,10 +1,10 @@
-//! Several devices as one, chunk by chunk in turn (RAID-0).
+//! A stripe (RAID-0): several devices as one, in alternating chunks.
 //!
-//! A request is split at chunk borders and its parts go to the members; it ends when the last part
-//! has, with the first error if there was one. A flush goes to every member. Nothing is redundant:
-//! a member that fails takes its share of the bytes with it.
+//! A request is split at chunk borders and its parts go to the members. It ends when the last part
+//! has, with the first error if there was one. A flush goes to every member. There is no
+//! redundancy: a member that fails takes its share of the bytes with it.
 //!
-//! Invariants: a slot is used again only when no member can still name it. Members get aligned
+//! Invariants: a slot is reused only when no member can still refer to it. Members get aligned
 //! ranges, since chunks and the stripe's size are whole sectors.
 
 use std::ops::Range;
@@ -23,15 +23,15 @@ use crate::ring::Ring;
 use crate::source::{Imitation, PreparedDevice, Source};
 use crate::spec::{DeviceSpec, Exact, Setting, SpecError, Wanted};
 
-/// Bytes in a row on one member unless told otherwise: the largest block the cache keeps, so that
-/// an aligned block is one operation on one member, while larger requests and neighbouring blocks
-/// keep several members busy.
+/// The default chunk size in bytes. It is the largest block of the cache, so an aligned block is
+/// one operation on one member, while larger requests and neighbouring blocks keep several members
+/// busy.
 pub const CHUNK_BYTES: u64 = 256 << 10;
 
-/// The number of chunks that one look at the allocation covers.
+/// The most chunks that one allocation query covers.
 const ALLOCATION_PARTS_MAX: usize = 64;
 
-/// A device made of equal shares of others.
+/// A device striped over equal shares of other devices.
 #[derive(Debug)]
 pub struct StripeDevice<D> {
     members: Vec<D>,
@@ -45,14 +45,14 @@ pub struct StripeDevice<D> {
 #[derive(Debug)]
 struct StripeOperation {
     token: u64,
-    /// Parts whose completion has not come.
+    /// The number of parts not yet completed.
     left: usize,
     result: io::Result<()>,
 }
 
 impl<D: Device> StripeDevice<D> {
-    /// Stripes `members` in chunks of `chunk` bytes. Each member counts with the whole chunks of
-    /// the smallest.
+    /// Stripes `members` in chunks of `chunk` bytes. Of each member, as many whole chunks are used
+    /// as the smallest member has.
     ///
     /// # Panics
     /// When there is no member, or `chunk` is not a positive multiple of [`SECTOR_BYTES`].
@@ -73,7 +73,7 @@ impl<D: Device> StripeDevice<D> {
     /// Limits the stripe to its first `size` bytes.
     ///
     /// # Panics
-    /// When there are fewer, or `size` is not a multiple of [`SECTOR_BYTES`].
+    /// When the stripe is smaller, or `size` is not a multiple of [`SECTOR_BYTES`].
     pub fn cut_to(self, size: u64) -> StripeDevice<D> {
         assert!(size <= self.size && size.is_multiple_of(SECTOR_BYTES), "{size} of {}", self.size);
         StripeDevice { size, ..self }
@@ -218,7 +218,7 @@ struct Layout {
     chunk: u64,
 }
 
-/// Part of a range: what lies on one member in one chunk.
+/// A contiguous part of a range, on one member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Part {
     /// The number of the member.
@@ -230,17 +230,18 @@ struct Part {
 }
 
 impl Layout {
-    /// Bytes of a stripe whose smallest member has `member_bytes`: whole chunks only.
+    /// Returns the size in bytes of a stripe whose smallest member has `member_bytes`, in whole
+    /// chunks.
     fn capacity(self, member_bytes: u64) -> u64 {
         (member_bytes / self.chunk * self.chunk).saturating_mul(self.members)
     }
 
-    /// The bytes that each member needs for a stripe of `bytes`.
+    /// Returns the bytes that each member needs for a stripe of `bytes`.
     fn member_bytes(self, bytes: u64) -> u64 {
         bytes.div_ceil(self.chunk.saturating_mul(self.members)).saturating_mul(self.chunk)
     }
 
-    /// The range chunk by chunk, in order.
+    /// Splits a range into chunks, in order.
     fn parts(self, range: Range<u64>) -> impl Iterator<Item = Part> {
         let mut at = range.start;
         std::iter::from_fn(move || {
@@ -252,7 +253,7 @@ impl Layout {
         })
     }
 
-    /// The parts of the range on each member, for members that have some of it.
+    /// Returns the contiguous part of the range on each member that has some of it.
     fn spans(self, range: Range<u64>) -> impl Iterator<Item = Part> {
         (0..self.members).filter_map(move |member| {
             let (start, end) = (self.before(member, range.start), self.before(member, range.end));
@@ -264,7 +265,7 @@ impl Layout {
         })
     }
 
-    /// The number of the stripe's first `bytes` bytes that lie on a member.
+    /// Returns how many of the stripe's first `bytes` bytes lie on a member.
     fn before(self, member: u64, bytes: u64) -> u64 {
         let row = self.chunk * self.members;
         let into = (bytes % row).saturating_sub(member * self.chunk).min(self.chunk);
@@ -272,7 +273,7 @@ impl Layout {
     }
 }
 
-/// A stripe of paths, images of Ceph or exports, before it is opened.
+/// The specification of a stripe of paths, Ceph images or exports.
 #[derive(Debug)]
 pub(crate) struct StripeSpec {
     members: Vec<Box<dyn DeviceSpec>>,
@@ -313,7 +314,8 @@ impl StripeSpec {
     }
 }
 
-/// Returns the texts of members or halves. A `+` separates them, but for that in `nbd+unix://`.
+/// Splits a text at each `+` into members of a stripe or halves of a mirror. The `+` in
+/// `nbd+unix://` does not count.
 pub(crate) fn split_members(text: &str) -> Vec<&str> {
     let mut parts = Vec::new();
     let mut begin = 0;
@@ -441,17 +443,17 @@ impl DeviceSpec for StripeSpec {
     }
 }
 
-/// A stripe whose members are open.
+/// A prepared stripe with its members.
 #[derive(Debug)]
 struct StripeSource {
     members: Vec<Source>,
     layout: Layout,
-    /// A size it was given, less than the members may have room for.
+    /// The requested size in bytes, which may be less than the members have room for.
     size: Option<u64>,
 }
 
 impl StripeSource {
-    /// The size of the largest stripe of the members.
+    /// Returns the size in bytes of the largest stripe that the members have room for.
     fn room(&self) -> u64 {
         let smallest = self.members.iter().map(Source::size_bytes).min().unwrap_or(0);
         self.layout.capacity(smallest)

@@ -1,4 +1,4 @@
-//! The end of the process, at once.
+//! Functions of the operating system: ending the process, private files, and memory limits.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, read_to_string};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use std::{fmt, io};
 
-/// Ends the process with an exit code, without running anything more: no destructors, no handlers,
-/// none of what other libraries do at the end. What the kernel has been given stays.
+/// Ends the process with an exit code immediately: no destructors run, no exit handlers, and no
+/// cleanup by other libraries. Data that the kernel has received stays.
 pub fn end_process(code: u8) -> ! {
     // SAFETY: it may be called at any time by any thread, and returns to none.
     unsafe { libc::_exit(code.into()) }
@@ -18,13 +18,13 @@ pub fn kernel_release() -> String {
     rustix::system::uname().release().to_string_lossy().into_owned()
 }
 
-/// The permissions of a file.
+/// The permissions of a file that only its owner can read and write.
 pub(crate) const OWNER_ONLY: u32 = 0o600;
 
-/// Creates a file that only its owner can read and write. One that is there becomes empty.
+/// Creates a file that only its owner can read and write, or truncates an existing one.
 ///
 /// # Errors
-/// When it cannot be created.
+/// When the file cannot be created.
 pub fn create_private(path: &Path) -> io::Result<File> {
     let mut how = OpenOptions::new();
     let file = how.write(true).create(true).truncate(true).mode(OWNER_ONLY).open(path)?;
@@ -32,27 +32,27 @@ pub fn create_private(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a folder that only its owner can use, and those around it. One that is there keeps its
+/// Creates a folder that only its owner can use, with its parents. An existing folder keeps its
 /// permissions.
 ///
 /// # Errors
-/// When it cannot be created.
+/// When the folder cannot be created.
 pub fn create_private_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)
 }
 
-/// The longest wait. The kernel releases a killed process's files and sockets only when it has
-/// closed its io_uring, which comes after the process has ended: a restart right after a kill must
-/// not be refused for that.
+/// The longest time for which an attempt is repeated. The kernel releases a killed process's files
+/// and sockets only when it has closed its io_uring, which comes after the process has ended: a
+/// restart right after a kill must not be refused for that.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The time between two attempts meanwhile.
+/// The time between two attempts.
 const AGAIN: Duration = Duration::from_millis(5);
 
-/// Repeats an attempt to take a file or an address while it is in use, for up to two seconds.
+/// Repeats an attempt to use a file or an address, for up to two seconds while it is in use.
 ///
 /// # Errors
-/// The last attempt's.
+/// The error of the last attempt.
 pub fn patiently<T, E>(
     mut attempt: impl FnMut() -> Result<T, E>,
     is_in_use: impl Fn(&E) -> bool,
@@ -68,11 +68,11 @@ pub fn patiently<T, E>(
     }
 }
 
-/// The most memory that this process can have: the machine's, or less by a limit of its cgroups or
-/// of the process itself. Reserving more succeeds, and using it ends the process.
+/// The most memory that this process can use: the machine's memory, or less by a limit of its
+/// cgroups or of the process itself. Reserving more succeeds, but using it gets the process killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemoryLimit {
-    /// The bound.
+    /// The limit in bytes.
     pub bytes: u64,
     by: Bound,
 }
@@ -85,7 +85,7 @@ enum Bound {
 }
 
 impl MemoryLimit {
-    /// Finds the smallest bound, as far as the system tells of any.
+    /// Returns the smallest limit that the system reports.
     pub fn here() -> Option<MemoryLimit> {
         let own = rustix::process::getrlimit(rustix::process::Resource::As).current;
         let own = own.map(|bytes| MemoryLimit { bytes, by: Bound::Process });
@@ -94,7 +94,7 @@ impl MemoryLimit {
 }
 
 impl fmt::Display for MemoryLimit {
-    /// Names the source of the bound.
+    /// Prints the source of the limit.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.by {
             Bound::Machine => "this machine has",
@@ -104,7 +104,7 @@ impl fmt::Display for MemoryLimit {
     }
 }
 
-/// Finds the bounds in the file systems below a root.
+/// Returns the limits found in the `/proc` and cgroup file systems below a root folder.
 fn within(root: &Path) -> impl Iterator<Item = MemoryLimit> {
     let machine = read_to_string(root.join("proc/meminfo")).ok().and_then(|info| {
         let line = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
@@ -119,8 +119,8 @@ fn within(root: &Path) -> impl Iterator<Item = MemoryLimit> {
     machine.map(|bytes| MemoryLimit { bytes, by: Bound::Machine }).into_iter().chain(groups)
 }
 
-/// Returns the folders of the cgroups that bound this process's memory: its own and those around
-/// it, of either version.
+/// Returns the folders of the cgroups that limit this process's memory: its own and their
+/// ancestors, of either cgroup version.
 fn cgroups(root: &Path) -> Vec<PathBuf> {
     let text = |name: &str| read_to_string(root.join(name)).unwrap_or_default();
     let (own, mounts) = (text("proc/self/cgroup"), text("proc/self/mountinfo"));
@@ -146,7 +146,7 @@ fn cgroups(root: &Path) -> Vec<PathBuf> {
     folders
 }
 
-/// Returns the top group of a mount of cgroups with memory, and the folder where it is mounted.
+/// Returns the root cgroup and the folder of a cgroup mount that controls memory.
 fn mount(line: &str, is_2: bool) -> Option<(&str, &str)> {
     let (mount, system) = line.split_once(" - ")?;
     let mut fields = mount.split(' ').skip(3);
@@ -183,7 +183,7 @@ mod private_tests {
 mod memory_limit_tests {
     use super::*;
 
-    /// The least bound of a system with these files.
+    /// Returns the smallest limit in a system with these files.
     fn least(files: &[(&str, &str)]) -> Option<(u64, Bound)> {
         let folder = tempfile::tempdir().unwrap();
         for (path, text) in files {

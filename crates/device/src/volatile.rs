@@ -1,17 +1,17 @@
-//! A disk with a volatile write cache, imitated above a device that has none: for tests that kill
-//! the program.
+//! Imitation of a disk with a volatile write cache, above a device that has none: for tests that
+//! kill the program.
 //!
-//! Data written to a file outlives the process that wrote it, so `kill -9` alone loses nothing
-//! and shows little. Here a write is answered once it is in memory that all handles of the disk
-//! share ([`VolatileDisk`]); a flush brings all of that to the inner device, a durable write brings
-//! its own sectors. Whatever is still in memory when the process ends is lost, as in a power cut.
-//! As a disk does, it also writes out what it likes when it likes ([`Habit`]), so later writes may
-//! survive when earlier ones do not.
+//! Data written to a file outlives the process that wrote it, so `kill -9` alone loses nothing and
+//! detects few bugs. Here a write is acknowledged once it is in memory that all handles of the disk
+//! share ([`VolatileDisk`]). A flush writes all of that to the inner device, a durable write its
+//! own sectors. Data still in memory when the process ends is lost, as in a power cut. As a real
+//! disk does, it also writes out arbitrary sectors at arbitrary times ([`Habit`]), so later writes
+//! may survive when earlier ones do not.
 //!
 //! Zeroing and discarding go through at once. Invariants, for any number of handles on any threads:
-//! a read sees every write completed before it was submitted; what a completed flush or durable
-//! write covered is in the inner device; an older version of a sector never overtakes a newer one,
-//! since one thread writes them all out.
+//! a read sees every write completed before it was submitted; the data that a completed flush or
+//! durable write covered is in the inner device; an older version of a sector never overtakes a
+//! newer one, since one thread writes them all out.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -29,20 +29,20 @@ use crate::device::{Action, Completion, Device, Extent, Operation, clip};
 use crate::queue::Queue;
 use crate::ring::Ring;
 
-/// Unflushed bytes from which on a write waits until some have been written out.
+/// Bytes of unflushed data from which a write waits until some have been written out.
 const FULL_BYTES: u64 = 64 << 20;
 
-/// The time between two looks of a handle at what the disk has finished.
+/// The interval at which a handle checks for completions of the disk's thread.
 const LOOK: Duration = Duration::from_micros(50);
 
-/// A thread's handle of a [`VolatileDisk`], over a handle of the device within.
+/// A thread's handle of a [`VolatileDisk`], above a handle of the inner device.
 #[derive(Debug)]
 pub struct VolatileDevice<D> {
     inner: D,
     disk: VolatileDisk,
-    /// Reads that the inner device is at, with what the cache had of them.
+    /// Reads in flight on the inner device, with the cached sectors that overlap them.
     reads: Queue<Read>,
-    /// Completions of the disk's thread, for `asked` operations.
+    /// The channel for completions from the disk's thread, of which `asked` are outstanding.
     answers: (Sender<Completion>, Receiver<Completion>),
     asked: usize,
     finished: Vec<Completion>,
@@ -56,7 +56,8 @@ struct Read {
 }
 
 impl<D: Device> VolatileDevice<D> {
-    /// A handle of `disk`. The inner device must be the one that the disk was started with.
+    /// Creates a handle of `disk`. `inner` must be a handle of the device with which the disk was
+    /// started.
     pub fn new(inner: D, disk: VolatileDisk) -> VolatileDevice<D> {
         VolatileDevice {
             inner,
@@ -167,41 +168,43 @@ impl<D: Device> Device for VolatileDevice<D> {
     }
 }
 
-/// The longest run written out at once, in sectors.
+/// The most adjacent sectors written in one operation.
 const RUN_SECTORS: usize = 64;
-/// The most writes of the inner device at a time.
+/// The most writes in flight on the inner device.
 const WRITES: usize = 32;
-/// The pause between two looks at an inner device that does not wake the ring.
+/// The polling interval of an inner device that does not wake the ring.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// The writes that a disk stores without being asked to.
+/// The writes that a disk stores without a flush.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Habit {
-    /// The disk stores nothing until there is no more room.
+    /// The disk stores data only when its cache is full.
     Lazy,
-    /// A quarter of its sectors, chosen at random, at random times that are at most so far apart.
+    /// The disk stores a quarter of its cached sectors, chosen at random, at random times at most
+    /// `at_most` apart.
     Restless {
-        /// The longest it does nothing.
+        /// The longest time between two such writes.
         at_most: Duration,
-        /// Fixes times and choices.
+        /// The seed of the random times and choices.
         seed: u64,
     },
 }
 
-/// A disk that loses what was not flushed when the process ends. Clones are the same disk; each
-/// thread uses it by a [`VolatileDevice`](VolatileDevice).
+/// A disk that loses unflushed data when the process ends. Clones share the disk; each thread uses
+/// it through a [`VolatileDevice`](VolatileDevice).
 #[derive(Debug, Clone)]
 pub struct VolatileDisk(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     cache: Arc<Mutex<WriteCache>>,
-    /// Both until the end, when the thread learns that nobody will ask any more and is waited for.
+    /// The channel to the disk's thread. It and `thread` are `None` once the disk ends: dropping
+    /// the channel stops the thread, which is then joined.
     jobs: Option<Sender<DiskJob>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// A job of the disk's thread, and the handle that waits for it.
+/// A job for the disk's thread, and the handle that waits for its end.
 #[derive(Debug)]
 struct DiskJob {
     task: DiskTask,
@@ -216,24 +219,24 @@ struct Waiter {
 
 #[derive(Debug)]
 enum DiskTask {
-    /// Store everything, durably.
+    /// Write out all sectors, durably.
     Flush,
-    /// Store a range, durably.
+    /// Write out the sectors of a range, durably.
     Store { offset: u64, len: u64 },
-    /// Store everything.
+    /// Write out all sectors to make room in the cache.
     MakeRoom,
-    /// Zero a range, given whether it may be unmapped and must be fast, or else discard it; `stale`
-    /// is what the cache had of it then.
+    /// Zero a range, given whether it may be unmapped and must be fast; with `None`, discard it.
+    /// `stale` are the sectors that were cached for it before.
     Zero { offset: u64, len: u64, zeroing: Option<(bool, bool)>, stale: Vec<Dirty> },
-    /// Take a new size.
+    /// Change the size of the device.
     Resize { bytes: u64 },
 }
 
 impl VolatileDisk {
-    /// A disk over a device of which `open` gives a handle, for a thread of its own.
+    /// Starts a disk and its thread. `open` gives that thread its handle of the inner device.
     ///
     /// # Errors
-    /// When there is no thread or ring for it.
+    /// When the system cannot provide a thread or a ring.
     pub fn start<D: Device>(
         habit: Habit,
         open: impl FnOnce(&Ring, &Pool) -> D + Send + 'static,
@@ -261,12 +264,12 @@ impl VolatileDisk {
         Ok(VolatileDisk(Arc::new(Shared { cache, jobs: Some(jobs), thread: Some(thread) })))
     }
 
-    /// The data that was not written out yet.
+    /// Locks the cache of unflushed data.
     fn cache(&self) -> MutexGuard<'_, WriteCache> {
         lock(&self.0.cache)
     }
 
-    /// Drops the data that was not written out, as a power cut does.
+    /// Drops all unflushed data, as a power cut does.
     pub(crate) fn lose_unflushed(&self) {
         self.cache().clear();
     }
@@ -286,21 +289,22 @@ impl Drop for Shared {
     }
 }
 
-/// A thread that panicked left the cache whole: each change to it is one insertion or removal.
+/// Locks the cache, even after a panic of another thread. That leaves the cache consistent, since
+/// each change is a single insertion or removal.
 fn lock(cache: &Mutex<WriteCache>) -> MutexGuard<'_, WriteCache> {
     cache.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The disk's thread, which has a handle of the inner device for itself. It takes jobs in order,
-/// and gathers flushes and durable writes. It ends with the last handle of the disk.
+/// The disk's thread, which owns a handle of the inner device. It carries out jobs in order, and
+/// combines flushes and durable writes. It ends with the last handle of the disk.
 struct Writer<D> {
     inner: D,
     ring: Ring,
     pool: Pool,
     cache: Arc<Mutex<WriteCache>>,
-    /// Operations the inner device has not ended.
+    /// The number of operations in flight on the inner device.
     open: usize,
-    /// The first of them that failed.
+    /// The first error of these operations.
     failed: Option<io::Error>,
 }
 
@@ -329,7 +333,7 @@ impl<D: Device> Writer<D> {
         }
     }
 
-    /// Carries out jobs in order. Consecutive stores and flushes are carried out as one.
+    /// Carries out jobs in order. Consecutive stores and flushes are combined.
     fn carry_out(&mut self, jobs: impl Iterator<Item = DiskJob>) {
         let mut gathered = Vec::new();
         for job in jobs {
@@ -353,7 +357,7 @@ impl<D: Device> Writer<D> {
         self.bring(&mut gathered);
     }
 
-    /// Stores the sectors that any of the jobs covers, and flushes if one asks for it.
+    /// Writes out the sectors that any of the jobs covers, and flushes if one requires it.
     fn bring(&mut self, jobs: &mut Vec<DiskJob>) {
         if jobs.is_empty() {
             return;
@@ -380,7 +384,8 @@ impl<D: Device> Writer<D> {
         jobs.drain(..).filter_map(|job| job.waiter).for_each(|waiter| waiter.answer(&result));
     }
 
-    /// Writes sectors, given in order, and forgets those that were not written again meanwhile.
+    /// Writes out sectors, given in order, and removes them from the cache unless they were written
+    /// again meanwhile.
     fn store(&mut self, what: Vec<Dirty>) -> io::Result<()> {
         for run in what.chunk_by(|one, next| one.offset + SECTOR_BYTES == next.offset) {
             for run in run.chunks(RUN_SECTORS) {
@@ -414,14 +419,14 @@ impl<D: Device> Writer<D> {
         Ok(())
     }
 
-    /// Starts an operation of the inner device, when it has not too many.
+    /// Starts an operation on the inner device, once fewer than the maximum are in flight.
     fn submit(&mut self, offset: u64, action: Action) {
         self.wait_until_open_are(WRITES - 1);
         self.inner.submit(Operation { token: 0, offset, action });
         self.open += 1;
     }
 
-    /// Waits for all operations. Returns the first error.
+    /// Waits for all operations in flight. Returns the first error.
     fn finish(&mut self) -> io::Result<()> {
         self.wait_until_open_are(0);
         self.failed.take().map_or(Ok(()), Err)
@@ -460,7 +465,7 @@ impl Waiter {
     }
 }
 
-/// The unit that a disk stores whole or not at all.
+/// The unit in bytes that a disk stores entirely or not at all.
 pub const UNIT_BYTES: usize = 512;
 
 const SECTOR: usize = SECTOR_BYTES as usize;
@@ -468,8 +473,8 @@ const SECTOR: usize = SECTOR_BYTES as usize;
 /// Sectors in a volatile write cache that are not on the medium.
 ///
 /// Sectors are immutable and shared: a snapshot keeps the content of its moment while a newer write
-/// replaces the sector in the map. A sector knows which of its 512-byte units are written, since a
-/// torn write leaves the others to the medium.
+/// replaces the sector in the map. A sector records which of its 512-byte units are written, since
+/// a torn write leaves the others to the medium.
 #[derive(Debug, Default)]
 pub struct WriteCache {
     sectors: BTreeMap<u64, Arc<Sector>>,
@@ -478,27 +483,27 @@ pub struct WriteCache {
 #[derive(Debug, Clone)]
 struct Sector {
     bytes: [u8; SECTOR],
-    /// One bit per unit that is written.
+    /// A bitmap of the units that are written.
     written: u8,
 }
 
-/// A sector of the cache as it was at some moment.
+/// A snapshot of a cached sector, as part of a requested range.
 #[derive(Debug, Clone)]
 pub struct Dirty {
-    /// The offset on the device in bytes.
+    /// The sector's byte offset on the device.
     pub offset: u64,
-    /// The offset in the range that was asked for.
+    /// The sector's byte offset in the requested range.
     position: usize,
     sector: Arc<Sector>,
 }
 
 impl Dirty {
-    /// True if the medium's content of the sector is not needed.
+    /// Returns whether all units are written, so that the medium's content is not needed.
     pub fn is_whole(&self) -> bool {
         self.sector.written == u8::MAX
     }
 
-    /// Puts the written units over an older copy of the range asked for.
+    /// Copies the written units over the older content of the requested range.
     pub fn patch(&self, range: &Slice) {
         for unit in (0..8).filter(|unit| self.sector.written >> unit & 1 == 1) {
             let from = unit * UNIT_BYTES;
@@ -512,14 +517,14 @@ impl Dirty {
         }
     }
 
-    /// Returns the sector as a range of its own.
+    /// Returns the sector as a requested range of its own.
     pub fn alone(&self) -> Dirty {
         Dirty { position: 0, ..self.clone() }
     }
 }
 
 impl WriteCache {
-    /// Stores whole units at `offset`, which is a sector's start.
+    /// Writes whole units to the cache at `offset`, which is the start of a sector.
     pub fn write(&mut self, offset: u64, from: &Slice) {
         for at in (0..from.len()).step_by(SECTOR) {
             let part = from.slice(at..from.len().min(at + SECTOR));
@@ -534,7 +539,7 @@ impl WriteCache {
         }
     }
 
-    /// Makes a range zero.
+    /// Sets a range of the cache to zero.
     pub fn zero(&mut self, offset: u64, len: u64) {
         let zeros = Arc::new(Sector { bytes: [0; SECTOR], written: u8::MAX });
         for at in (0..len).step_by(SECTOR) {
@@ -542,7 +547,7 @@ impl WriteCache {
         }
     }
 
-    /// The sectors that overlap a range.
+    /// Returns the cached sectors that overlap a range.
     pub fn overlapping(&self, offset: u64, len: u64) -> Vec<Dirty> {
         let found = self.sectors.range(offset..offset + len);
         let dirty = |(&at, sector): (&u64, &Arc<Sector>)| Dirty {
@@ -553,12 +558,12 @@ impl WriteCache {
         found.map(dirty).collect()
     }
 
-    /// All sectors.
+    /// Returns all cached sectors.
     pub fn all(&self) -> Vec<Dirty> {
         self.overlapping(0, u64::MAX)
     }
 
-    /// Sectors of a range as `overlapping`, but with only those units that lie in it.
+    /// Returns the cached sectors of a range, with only the units that lie in the range.
     pub fn take_range(&self, offset: u64, len: u64) -> Vec<Dirty> {
         let mut found = self.overlapping(offset, len);
         for dirty in &mut found {
@@ -569,7 +574,8 @@ impl WriteCache {
         found
     }
 
-    /// The sectors that reached the medium by chance: of each written unit, a coin decides.
+    /// Returns the sectors that reached the medium by chance before a power cut: each written unit
+    /// survives with probability one half.
     pub fn survivors(&self, seed: u64) -> Vec<Dirty> {
         let mut random = SmallRng::seed_from_u64(seed);
         let mut found = self.all();
@@ -580,7 +586,7 @@ impl WriteCache {
         found
     }
 
-    /// Forgets sectors that are on the medium now, unless they were written again since.
+    /// Removes sectors that are now on the medium, unless they were written again since.
     pub fn clean(&mut self, stored: &[Dirty]) {
         for dirty in stored {
             if self.sectors.get(&dirty.offset).is_some_and(|now| Arc::ptr_eq(now, &dirty.sector)) {
@@ -589,23 +595,23 @@ impl WriteCache {
         }
     }
 
-    /// Bytes it holds, in whole sectors.
+    /// Returns the size of the cached data in bytes, in whole sectors.
     pub fn bytes(&self) -> u64 {
         self.sectors.len() as u64 * SECTOR_BYTES
     }
 
-    /// Forgets the sectors that begin at or after `size`.
+    /// Removes the sectors that begin at or after the byte `size`.
     pub fn truncate(&mut self, size: u64) {
         self.sectors.split_off(&size);
     }
 
-    /// Forgets all sectors.
+    /// Removes all sectors.
     pub fn clear(&mut self) {
         self.sectors.clear();
     }
 }
 
-/// The mask of the first units, `len` bytes long.
+/// Returns a bitmap of the first units, which are `len` bytes together.
 fn units(len: usize) -> u8 {
     ((1u16 << (len / UNIT_BYTES)) - 1) as u8
 }

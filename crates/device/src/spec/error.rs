@@ -1,98 +1,98 @@
-//! The errors in a device's text.
+//! Errors in the text of a device specification.
 
 use crate::device::Halves;
 use crate::medium::Medium;
 
-/// An error in a device's text. Each variant begins with the whole text.
+/// An error in a device specification. The first field of each variant is the whole text.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SpecError {
-    /// Text that begins with no kind of device and no path.
+    /// The text begins with neither a known kind of device nor a path.
     #[error(
         "unknown kind of device in {0:?}; there are file:PATH, memory:SIZE, stripe:PATH+PATH, \
          mirror:HALF+HALF, rbd:POOL/IMAGE, nbd://HOST:PORT/EXPORT, and paths that begin with / \
          or ./"
     )]
     Kind(String),
-    /// `file:` without a path.
+    /// `file:` has no path.
     #[error("{0:?} names no path; write file:PATH")]
     NoPath(String),
-    /// `stripe:` without two paths, or with an empty one.
+    /// `stripe:` has fewer than two paths, or an empty one.
     #[error("{0:?} names fewer than two paths; write stripe:PATH+PATH")]
     FewPaths(String),
-    /// A stripe or mirror with one path twice.
+    /// A stripe or mirror has one path twice.
     #[error("{0:?} names path {1:?} twice; name each path once")]
     SamePath(String, String),
-    /// A stripe of paths, images and exports.
+    /// A stripe mixes paths, images and exports.
     #[error("the members of {0:?} are of several kinds; name paths, images or exports only")]
     MixedMembers(String),
-    /// `mirror:` without two halves or with too many.
+    /// `mirror:` has fewer than two halves, or too many.
     #[error(
         "{0:?} names {1} halves; a mirror has 2 to {most}, as in mirror:HALF+HALF",
         most = Halves::MAX
     )]
     HalfCount(String, usize),
-    /// A device that cannot be a half.
+    /// A half of a mirror is a device that cannot be one.
     #[error("{1:?} in {0:?} cannot be a half; halves are files, disks and exports")]
     Half(String, String),
-    /// A setting without a value.
+    /// A setting has no value.
     #[error("{1:?} in {0:?} has no value")]
     Empty(String, String),
-    /// `rbd:` without a pool and an image.
+    /// `rbd:` lacks a pool or an image.
     #[error("{0:?} names no image; write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE@SNAPSHOT")]
     Image(String),
-    /// Text that is no NBD URI, or one that this program cannot use.
+    /// The text is not an NBD URI, or is one that this program does not support.
     #[error("{0:?}: {1}; write nbd://HOST:PORT/EXPORT or nbd+unix:///EXPORT?socket=PATH")]
     Export(String, String),
-    /// `memory:` without a size.
+    /// `memory:` has no size.
     #[error("{0:?} gives no size; write memory:SIZE, such as memory:64MiB")]
     NoSize(String),
-    /// A setting this kind of device does not have.
+    /// This kind of device does not have the setting.
     #[error("unknown setting {setting:?} in {spec:?}; there are {known}")]
     Setting {
-        /// The text.
+        /// The whole text.
         spec: String,
-        /// The setting.
+        /// The unknown setting.
         setting: String,
-        /// The known names.
+        /// The names of the settings that this kind of device has.
         known: &'static str,
     },
-    /// A setting that is given twice.
+    /// A setting is given twice.
     #[error("{0:?} gives the setting {1:?} twice; give it once")]
     Twice(String, String),
-    /// Text that is no size.
+    /// The value of a setting is not a size.
     #[error("{1:?} in {0:?} is not a size; write 4096, 64KiB or 10GiB")]
     Size(String, String),
-    /// Text that is no time.
+    /// The value of a setting is not a time.
     #[error("{1:?} in {0:?} is not a time; write 500ms, 30s or 2m")]
     Time(String, String),
-    /// A size a device cannot have.
+    /// The size is not a positive multiple of the device's unit.
     #[error("size {size} in {spec:?} is not a positive multiple of {unit} bytes")]
     SizeUnit {
-        /// The text.
+        /// The whole text.
         spec: String,
         /// The size in bytes.
         size: u64,
-        /// The unit of which it must be a multiple.
+        /// The unit in bytes.
         unit: u64,
     },
-    /// An unknown kind of write cache.
+    /// The kind of write cache is unknown.
     #[error("unknown write-cache {1:?} in {0:?}; there is volatile")]
     WriteCache(String, String),
-    /// A value of `interference` other than `off`, or one without a medium.
+    /// `interference` has a value other than `off`, or there is no medium.
     #[error("{1:?} in {0:?} has no effect; write medium=NAME,interference=off")]
     Interference(String, String),
-    /// Limits without a medium.
+    /// `iops` or `bandwidth` is given without a medium.
     #[error("iops and bandwidth in {0:?} have no effect without medium=NAME")]
     NoMedium(String),
-    /// Text that is no number of operations.
+    /// The value of `iops` is not a number of operations.
     #[error("{1:?} in {0:?} is not a number of operations a second")]
     Iops(String, String),
-    /// An unknown medium.
+    /// The medium is unknown.
     #[error("unknown medium {medium:?} in {spec:?}; there are {known}", known = Medium::names())]
     Medium {
-        /// The text.
+        /// The whole text.
         spec: String,
-        /// The medium.
+        /// The name of the medium.
         medium: String,
     },
 }

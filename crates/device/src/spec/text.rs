@@ -1,4 +1,4 @@
-//! A device's description read from text and printed as text.
+//! Parsing and printing of device specifications.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -15,10 +15,11 @@ use crate::rbd::RbdName;
 use crate::source::Imitation;
 use crate::stripe::StripeSpec;
 
-/// Reads the text between the kind and the first comma; the first argument is the whole text.
+/// A parser for the text between the kind and the first comma. The first argument is the whole
+/// text.
 type Parse = fn(&str, &str) -> Result<Box<dyn DeviceSpec>, SpecError>;
 
-/// Every kind of device, by the word before the colon.
+/// The kinds of device and their parsers, by the word before the colon.
 const DEVICES: [(&str, Parse); 6] = [
     ("file", FileSpec::parse),
     ("memory", MemorySpec::parse),
@@ -34,7 +35,8 @@ fn is_path(text: &str) -> bool {
 }
 
 impl Spec {
-    /// Returns whether a text begins as a device's does: with a kind, or as a path.
+    /// Returns whether a text begins like a device specification: with a kind of device, or as a
+    /// path.
     pub fn begins(text: &str) -> bool {
         let is_kind = |kind: &str| DEVICES.iter().any(|(name, _)| *name == kind && kind != "nbd");
         is_path(text)
@@ -80,11 +82,11 @@ impl FromStr for Spec {
     }
 }
 
-/// The settings of an imitation, which most devices take.
+/// The settings for imitation, which most kinds of device accept.
 #[derive(Default)]
 struct ImitationText<'a> {
     medium: Option<Medium>,
-    /// The whole setting and its value.
+    /// The whole `interference` setting, and its value.
     interference: Option<(&'a str, &'a str)>,
     iops: Option<u64>,
     bandwidth: Option<u64>,
@@ -92,7 +94,7 @@ struct ImitationText<'a> {
 }
 
 impl<'a> ImitationText<'a> {
-    /// Takes a setting; false for one that is not of an imitation.
+    /// Applies a setting. Returns false if it does not concern imitation.
     fn set(&mut self, setting: &Setting<'a>, text: &'a str) -> Result<bool, SpecError> {
         let (spec, value) = (|| setting.spec.to_owned(), setting.value);
         match setting.name {
