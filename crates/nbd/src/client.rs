@@ -1,10 +1,11 @@
 //! A blocking NBD client over any [`Transport`].
 //!
-//! One call, one answer: [`Client::read`], [`Client::write`], [`Client::flush`] and so on. Or many
-//! requests in flight on one connection: `submit_*` returns a [`Cookie`], and
-//! [`Client::next_reply`] the next finished request in the order of the server. Both styles mix. A
-//! submission never deadlocks against a server that is itself waiting to send: while the socket is
-//! full, the client receives and stores replies. Source: proto.md, client's side throughout.
+//! The simple style is one call for each request: [`Client::read`], [`Client::write`],
+//! [`Client::flush`] and so on. The other keeps many requests in flight on one connection:
+//! `submit_*` returns a [`Cookie`], and [`Client::next_reply`] the next finished request in the
+//! order of the server. Both styles can be mixed. A submission never deadlocks against a server
+//! that is itself waiting to send: while the socket is full, the client receives and stores
+//! replies. Source: proto.md, client's side throughout.
 //!
 //! Invariants: stored replies are bounded by the requests that the caller submitted and has not
 //! fetched. An error of the connection (not of a request) is final: every later call fails.
@@ -23,10 +24,10 @@ pub mod ledger;
 /// Options of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// Ask for structured replies.
+    /// Request structured replies from the server.
     pub structured_replies: bool,
-    /// Give up when connecting, or a wait for the server in which nothing moves, takes longer.
-    /// `None` waits for ever.
+    /// The time limit for connecting, and for each wait in which no byte moves. `None` waits for
+    /// ever.
     pub timeout: Option<Duration>,
 }
 
@@ -39,17 +40,17 @@ impl Default for Options {
 /// The server's description of the export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Info {
-    /// Size of the disk.
+    /// Size of the export in bytes.
     pub size_bytes: u64,
-    /// [`transmission_flag`]s.
+    /// The export's [`transmission_flag`]s.
     pub flags: u16,
-    /// Alignment of requests; 1 when the server said nothing.
+    /// Required alignment of requests in bytes; 1 if the server specified none.
     pub minimum_block_bytes: u32,
-    /// Alignment at which requests are fast; 4096 when the server said nothing.
+    /// Alignment in bytes at which requests are fast; 4096 if the server specified none.
     pub preferred_block_bytes: u32,
-    /// Longest read or write; 32 MiB when the server said nothing.
+    /// Longest read or write in bytes; 32 MiB if the server specified none.
     pub maximum_block_bytes: u32,
-    /// Structured replies were negotiated.
+    /// True if structured replies were negotiated.
     pub structured_replies: bool,
 }
 
@@ -65,12 +66,13 @@ impl Info {
     }
 }
 
-/// Names a request in flight.
+/// The identifier of a request in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Cookie(u64);
 
 impl Cookie {
-    /// Returns its place in the table of requests in flight, below the most that there were.
+    /// Returns the request's index in the table of requests in flight. Indices are reused, so they
+    /// stay below the peak number in flight.
     pub fn index(self) -> usize {
         (self.0 & u64::from(u32::MAX)) as usize
     }
@@ -81,38 +83,38 @@ impl Cookie {
 pub struct Reply {
     /// The request's cookie.
     pub cookie: Cookie,
-    /// Its result.
+    /// The result of the request.
     pub outcome: Result<(), RequestError>,
-    /// A successful read's data; give it back with [`Client::recycle`] to save allocations.
+    /// The data of a successful read. Return it with [`Client::recycle`] to save allocations.
     pub data: Vec<u8>,
 }
 
-/// The server's refusal of one request; the connection goes on.
+/// The server's refusal of one request; the connection stays usable.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "server failed {command} of {length} bytes at offset {offset}: {code}{}{message}",
     if .message.is_empty() { "" } else { ": " }
 )]
 pub struct RequestError {
-    /// The command of the request.
+    /// The name of the request's command.
     pub command: &'static str,
-    /// First byte of the range.
+    /// First byte of the request's range.
     pub offset: u64,
-    /// Length of the range in bytes.
+    /// Length of the request's range in bytes.
     pub length: u32,
     /// The server's error code.
     pub code: ErrorCode,
-    /// The server's words; may be empty.
+    /// The server's error message; may be empty.
     pub message: String,
 }
 
-/// Why a call failed.
+/// The reason why a call of the client failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// No connection.
+    /// The server could not be reached.
     #[error("cannot connect to {uri}: {source}")]
     Connect {
-        /// The server's address.
+        /// The URI of the server.
         uri: String,
         /// The system's error.
         source: std::io::Error,
@@ -120,27 +122,27 @@ pub enum ClientError {
     /// The server did not grant the export.
     #[error("server refused export {export:?}: {reason}")]
     Refused {
-        /// The export asked for.
+        /// The name of the requested export.
         export: String,
         /// The server's reason.
         reason: String,
     },
-    /// The server broke the protocol.
+    /// The server violated the protocol in this way.
     #[error("server broke the NBD protocol: {0}")]
     Protocol(String),
     /// Reading from or writing to the socket failed.
     #[error("connection to the NBD server failed: {0}")]
     Io(#[from] std::io::Error),
-    /// The server hung up.
+    /// The server closed the connection.
     #[error("the NBD server hung up")]
     HungUp,
     /// No byte moved for as long as [`Options::timeout`].
     #[error("the NBD server did not answer in time")]
     Timeout,
-    /// The connection had failed before.
+    /// The connection has failed in an earlier call.
     #[error("the NBD connection had failed before")]
     Failed,
-    /// The server failed one request; the connection goes on.
+    /// The server failed one request; the connection stays usable.
     #[error(transparent)]
     Request(#[from] RequestError),
 }
@@ -163,7 +165,7 @@ impl<T: Transport> Client<T> {
         Self::connect_with(uri, &Options::default())
     }
 
-    /// Connects.
+    /// Connects to an export with these options.
     ///
     /// # Errors
     /// When the server cannot be reached or does not grant the export.
@@ -173,20 +175,20 @@ impl<T: Transport> Client<T> {
         Ok(Self { transport, requests: Requests::default(), info, failed: false })
     }
 
-    /// The server's description of the export.
+    /// Returns the server's description of the export.
     pub fn info(&self) -> &Info {
         &self.info
     }
 
-    /// The number of requests that are submitted and not fetched yet.
+    /// Returns the number of requests submitted whose replies have not been fetched.
     pub fn in_flight(&self) -> usize {
         self.requests.in_flight()
     }
 
-    /// Fills `data` from `offset` on, in pieces no longer than the server's maximum.
+    /// Reads from `offset` until `data` is full, in pieces no longer than the server's maximum.
     ///
     /// # Errors
-    /// As every call: the server's refusal, or a failed connection.
+    /// When the server fails the request, or the connection fails.
     pub fn read(&mut self, offset: u64, data: &mut [u8]) -> Result<(), ClientError> {
         let mut at = offset;
         for piece in data.chunks_mut(self.info.maximum_block_bytes as usize) {
@@ -197,8 +199,8 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Writes `data` at `offset`, in pieces no longer than the server's maximum; with `fua` it is
-    /// durable afterwards.
+    /// Writes `data` at `offset`, in pieces no longer than the server's maximum. With `fua` the
+    /// data is durable afterwards.
     ///
     /// # Errors
     /// See [`Client::read`].
@@ -212,7 +214,7 @@ impl<T: Transport> Client<T> {
         Ok(())
     }
 
-    /// Makes every write answered so far durable.
+    /// Makes every write acknowledged so far durable.
     ///
     /// # Errors
     /// See [`Client::read`].
@@ -221,7 +223,7 @@ impl<T: Transport> Client<T> {
         self.wait(cookie, &mut [])
     }
 
-    /// Tells the server that a range is no longer needed.
+    /// Discards a range, whose content is no longer needed.
     ///
     /// # Errors
     /// See [`Client::read`].
@@ -230,7 +232,7 @@ impl<T: Transport> Client<T> {
         self.wait(cookie, &mut [])
     }
 
-    /// Makes a range read as zeroes; with `may_unmap` its space may be given back.
+    /// Makes a range read as zeros. With `may_unmap` its space may be deallocated.
     ///
     /// # Errors
     /// See [`Client::read`].
@@ -244,10 +246,10 @@ impl<T: Transport> Client<T> {
         self.wait(cookie, &mut [])
     }
 
-    /// Sends a read; its reply carries the data.
+    /// Sends a read; its reply contains the data.
     ///
     /// # Errors
-    /// When the connection failed, as for every `submit_*`.
+    /// When the connection has failed, as for every `submit_*`.
     pub fn submit_read(&mut self, offset: u64, length: u32) -> Result<Cookie, ClientError> {
         self.submit(command::READ, 0, offset, length, &[])
     }
@@ -258,7 +260,7 @@ impl<T: Transport> Client<T> {
     /// See [`Client::submit_read`].
     ///
     /// # Panics
-    /// When `data` is longer than a request's 32-bit length can say.
+    /// When `data` is longer than a request's 32-bit length allows.
     pub fn submit_write(
         &mut self,
         offset: u64,
@@ -286,7 +288,7 @@ impl<T: Transport> Client<T> {
         self.submit(command::TRIM, 0, offset, length, &[])
     }
 
-    /// Sends a write of zeroes.
+    /// Sends a request to zero a range.
     ///
     /// # Errors
     /// See [`Client::submit_read`].
@@ -300,11 +302,11 @@ impl<T: Transport> Client<T> {
         self.submit(command::WRITE_ZEROES, flags, offset, length, &[])
     }
 
-    /// The next finished request, or `None` when none is in flight. A request's failure is in
-    /// [`Reply::outcome`].
+    /// Returns the next finished request, waiting for it; `None` when none is in flight. A
+    /// request's failure is in [`Reply::outcome`].
     ///
     /// # Errors
-    /// When the connection failed.
+    /// When the connection has failed.
     pub fn next_reply(&mut self) -> Result<Option<Reply>, ClientError> {
         self.guard(|client| {
             while client.requests.in_flight() > 0 {
@@ -317,13 +319,13 @@ impl<T: Transport> Client<T> {
         })
     }
 
-    /// Takes back a reply's memory for later reads.
+    /// Takes the memory of a reply for reuse by later reads.
     pub fn recycle(&mut self, data: Vec<u8>) {
         self.requests.recycle(data);
     }
 
-    /// Disconnects in good order. The server carries out requests still in flight, but their
-    /// replies are lost.
+    /// Disconnects gracefully. The server completes requests still in flight, but their replies are
+    /// lost.
     ///
     /// # Errors
     /// When the disconnect request cannot be sent.
@@ -356,7 +358,7 @@ impl<T: Transport> Client<T> {
         })
     }
 
-    /// Waits for one request; a read's data goes straight into `data`.
+    /// Waits for one request. A read's data is received directly into `data`.
     fn wait(&mut self, cookie: Cookie, data: &mut [u8]) -> Result<(), ClientError> {
         let outcome = self.guard(|client| {
             while !client.requests.finished(cookie) {
@@ -371,7 +373,7 @@ impl<T: Transport> Client<T> {
         Ok(outcome?)
     }
 
-    /// Runs what may fail the connection, and remembers when it did.
+    /// Runs a step of the connection, and marks the connection as failed if the step fails.
     fn guard<R>(
         &mut self,
         act: impl FnOnce(&mut Self) -> Result<R, ClientError>,
@@ -385,23 +387,23 @@ impl<T: Transport> Client<T> {
     }
 }
 
-/// Carries a client's bytes to its server and back.
+/// A byte stream between a client and its server.
 ///
-/// Receiving blocks. Sending does not, so that a client with much in flight can receive while the
-/// server takes nothing.
+/// Receiving blocks. Sending does not, so that a client with many requests in flight can receive
+/// while the server's buffers are full.
 pub trait Transport: Sized {
-    /// Connects to the server of a URI. With a `timeout`, connecting and each later wait in which
-    /// nothing moves end after it.
+    /// Connects to the server of a URI. The `timeout` limits the time to connect, and each later
+    /// wait in which no byte moves.
     ///
     /// # Errors
     /// When the server cannot be reached.
     fn connect(uri: &Uri, timeout: Option<Duration>) -> Result<Self, ClientError>;
 
-    /// Sends a part of `header` and `payload` in a row from byte `sent` on. Returns the bytes sent:
-    /// 0 when none can be sent now.
+    /// Sends part of `header` followed by `payload`, from byte `sent` on, without blocking. Returns
+    /// the number of bytes sent: 0 if the socket is full.
     ///
     /// # Errors
-    /// When the connection failed, as for every call.
+    /// When the connection fails.
     fn send_some(
         &mut self,
         header: &[u8],
@@ -409,15 +411,14 @@ pub trait Transport: Sized {
         sent: usize,
     ) -> Result<usize, ClientError>;
 
-    /// Sends all, waiting as needed. For when nothing is in flight that the server might be
-    /// sending.
+    /// Sends all bytes, waiting as needed. Must be used only when no request is in flight, since
+    /// the server might be sending.
     ///
     /// # Errors
     /// See [`Transport::send_some`].
     fn send_all(&mut self, bytes: &[u8]) -> Result<(), ClientError>;
 
-    /// Waits until more can be sent or something has arrived. Returns whether something has
-    /// arrived.
+    /// Waits until more can be sent or bytes have arrived. Returns whether bytes have arrived.
     ///
     /// # Errors
     /// See [`Transport::send_some`].
@@ -443,7 +444,7 @@ pub trait Transport: Sized {
 const REPLY_MAX_BYTES: u32 = 16 << 10;
 const REPLIES_MAX: usize = 64;
 
-/// Haggles until the export is granted; for clients with a driver of their own.
+/// Negotiates until the export is granted; for clients with a driver of their own.
 ///
 /// # Errors
 /// When the connection fails, or the server does not grant the export.
@@ -502,7 +503,7 @@ pub fn negotiate(
     Ok(granted)
 }
 
-/// Asks for the export with `GO`; `false` when the server does not know that option.
+/// Requests the export with `GO`. Returns `false` if the server does not support that option.
 fn go(
     transport: &mut impl Transport,
     export: &str,
@@ -571,7 +572,7 @@ fn send_option(
     transport.send_all(&message)
 }
 
-/// Receives one reply to an option: its type and data.
+/// Receives one reply to an option. Returns its type and data.
 fn reply(transport: &mut impl Transport, option: u32) -> Result<(u32, Vec<u8>), ClientError> {
     let header: [u8; wire::OPTION_REPLY_HEADER_BYTES] = transport.receive_array()?;
     let (kind, length) = (u32_at(&header, 12), u32_at(&header, 16));

@@ -1,29 +1,29 @@
-//! Parses one client's connection, from the first byte to the last.
+//! The server's state machine for one client connection, from the first byte to the last.
 //!
 //! The driver sends the bytes that [`Connection::new`] put into `out`. It then feeds received bytes
 //! to [`Connection::advance`], in pieces of any size, until the connection needs more:
 //!
 //! ```text
-//! bytes ──> advance ──> Answered            send `out`, go on with the rest of the input
-//!                       StartTls            send `out` in the clear, then feed what TLS decrypts
+//! bytes ──> advance ──> Answered            send `out`, continue with the rest of the input
+//!                       StartTls            send `out` in the clear, then feed decrypted bytes
 //!                       Negotiated          send `out`; requests follow
 //!                       Request(r)          carry it out; ReplyHeader::success or ::failure
-//!                       Payload{..}         the next bytes belong to the write just given out
+//!                       Payload{..}         the next bytes belong to the write returned before
 //!                       Refused{r, error}   answer with ReplyHeader::failure
 //!                       Disconnect          finish what is in flight, send `out`, hang up
 //!                       NeedMore            receive more
 //! ```
 //!
-//! A write is returned before its payload has arrived, so that the payload can be received straight
+//! A write is returned before its payload has arrived, so that the payload can be received directly
 //! into the request's own buffer. The driver copies the part that is in the input, receives
-//! [`Connection::payload_remaining`] more bytes wherever they belong, and reports both with
+//! [`Connection::payload_remaining`] more bytes into their destination, and reports both with
 //! [`Connection::payload_received`]. A driver that prefers one buffer for all calls `advance` and
 //! gets a `Payload` for each piece. Returned requests have passed [`check`]. The payload of a
 //! refused write is skipped here, and the refusal follows it.
 //!
 //! No byte may follow a request for TLS before it is granted: an attacker on the network may have
-//! inserted plaintext there, so it ends the connection. Everything negotiated in plaintext is
-//! forgotten.
+//! inserted plaintext there, so it ends the connection. All state negotiated in plaintext is
+//! discarded.
 //!
 //! Invariants: no allocation after the handshake; at most one header (28 bytes) is kept between
 //! calls; after an error every further call gives the same error. Source: proto.md, "Transmission",
@@ -37,47 +37,47 @@ use super::transmission::{Command, DRAIN_MAX_BYTES, Request, check, parse};
 use super::wire::REQUEST_BYTES;
 use crate::wire::{NbdError, ProtocolError, Violation};
 
-/// The meaning of a part of the input.
+/// The event that a part of the input causes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The input is used up; receive more.
+    /// The input is consumed; receive more.
     NeedMore,
-    /// `out` holds an answer of the handshake; send it before going on.
+    /// `out` contains an answer of the handshake; send it before continuing.
     Answered,
-    /// `out` holds the last bytes in the clear: send them, then speak TLS. The handshake goes on
-    /// inside.
+    /// `out` contains the last bytes in the clear: send them, then start TLS. The handshake
+    /// continues with the decrypted bytes.
     StartTls,
-    /// The handshake is over; `out` holds its last answer. Requests follow.
+    /// The handshake is over; `out` contains its last answer. Requests follow.
     Negotiated,
     /// A valid request. The payload of a [`Command::Write`] follows.
     Request(Request),
-    /// Payload of the write given out last. Nothing of it is counted as used: report it with
+    /// Payload of the write returned last. None of it counts as consumed: report it with
     /// [`Connection::payload_received`].
     Payload {
-        /// The bytes of the input, from where `advance` stopped, that are payload. Never zero.
+        /// The number of payload bytes in the input, starting where `advance` stopped. Never zero.
         here: usize,
-        /// The bytes missing in all, these included.
+        /// The number of payload bytes still to come, including those in the input.
         remaining: usize,
     },
     /// A request that cannot be served; its payload, if any, has been skipped.
     Refused {
         /// The request to answer.
         request: Request,
-        /// The error to answer.
+        /// The error to answer with.
         error: NbdError,
     },
-    /// The client is done: answer what is in flight, send `out`, hang up.
+    /// The client disconnects: answer the requests in flight, send `out`, hang up.
     Disconnect,
 }
 
-/// The state of one connection.
+/// The state of one client connection.
 #[derive(Debug)]
 pub struct Connection {
     state: State,
     consumed_bytes: u64,
-    /// The position at which the present message began.
+    /// Position in the input stream where the current message began.
     message_at: u64,
-    /// The result of the handshake; `None` while it lasts.
+    /// The result of the handshake; `None` until it ends.
     negotiated: Option<Negotiated>,
 }
 
@@ -94,16 +94,16 @@ enum State {
 const NEXT_HEADER: State = State::Header { bytes: [0; REQUEST_BYTES], filled: 0 };
 
 impl Connection {
-    /// A new connection; puts the greeting into `out`.
+    /// Creates a connection that offers these exports, and appends the greeting to `out`.
     pub fn new(exports: Arc<Exports>, tls: Tls, out: &mut Vec<u8>) -> Self {
         out.extend_from_slice(&Handshake::greeting());
         let state = State::Handshake(Handshake::new(exports, tls));
         Self { state, consumed_bytes: 0, message_at: 0, negotiated: None }
     }
 
-    /// The server's list has changed. Says whether the connection can go on: not when its export is
-    /// gone. From now on requests are checked against the export's new size and rights; a client
-    /// learns of them when it connects again.
+    /// Updates the list of exports. Returns false if the connection's export is gone, so that the
+    /// connection must end. From now on requests are checked against the export's new size and
+    /// permissions. A client sees these when it connects again.
     pub fn exports_changed(&mut self, exports: &Arc<Exports>) -> bool {
         if let State::Handshake(handshake) = &mut self.state {
             handshake.exports_changed(exports);
@@ -116,11 +116,11 @@ impl Connection {
         true
     }
 
-    /// Takes received bytes up to the next thing worth telling; says how many it used and what they
-    /// meant.
+    /// Consumes received bytes up to the next event. Returns the number of bytes consumed and the
+    /// event.
     ///
     /// # Errors
-    /// When the client broke the protocol beyond repair; drop the connection.
+    /// When the client violated the protocol irrecoverably; drop the connection.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -143,7 +143,7 @@ impl Connection {
         }
     }
 
-    /// The bytes of the current write's payload that are still to come.
+    /// Returns the number of payload bytes of the current write that are still to come.
     #[inline]
     pub fn payload_remaining(&self) -> usize {
         match self.state {
@@ -152,12 +152,12 @@ impl Connection {
         }
     }
 
-    /// The driver took this many bytes of the current write's payload, from the input or straight
-    /// from the socket.
+    /// Records that the driver took this many bytes of the current write's payload, from the input
+    /// or directly from the socket.
     ///
     /// # Panics
-    /// When that is more than [`Connection::payload_remaining`]: the driver would have eaten the
-    /// next request.
+    /// When that is more than [`Connection::payload_remaining`], since the driver would have
+    /// consumed part of the next request.
     #[inline]
     pub fn payload_received(&mut self, bytes: usize) {
         let left = self
@@ -173,11 +173,11 @@ impl Connection {
         }
     }
 
-    /// The client hung up. Between messages that is its right, though `DISC` would have been
-    /// kinder.
+    /// Handles the end of the input. A client may close the connection between messages, even
+    /// without sending `DISC`.
     ///
     /// # Errors
-    /// When it happened inside a message, or the connection had failed before.
+    /// When it was closed inside a message, or the connection had failed before.
     pub fn end_of_input(&self) -> Result<(), ProtocolError> {
         let truncated = |at, what| Err(ProtocolError { at, violation: Violation::Truncated(what) });
         match &self.state {
@@ -194,19 +194,19 @@ impl Connection {
         }
     }
 
-    /// The result of the handshake; `None` while it lasts.
+    /// Returns the result of the handshake; `None` until it ends.
     #[inline]
     pub fn negotiated(&self) -> Option<&Negotiated> {
         self.negotiated.as_ref()
     }
 
-    /// The export the client chose; `None` while the handshake lasts.
+    /// Returns the export that the client chose; `None` until the handshake ends.
     #[inline]
     pub fn export(&self) -> Option<&Export> {
         self.negotiated().map(|negotiated| &*negotiated.export)
     }
 
-    /// Does the next thing; `None` when it was nothing worth telling.
+    /// Performs the next step; `None` if the step causes no event.
     fn step(
         &mut self,
         input: &[u8],
@@ -273,7 +273,7 @@ impl Connection {
         }
     }
 
-    /// Acts on a complete header; `None` when a payload has to be skipped first.
+    /// Handles a complete request header; `None` if a payload must be skipped first.
     fn request(&mut self, header: &[u8; REQUEST_BYTES]) -> Result<Option<Event>, ProtocolError> {
         let fail = |violation| ProtocolError { at: self.message_at, violation };
         let request = parse(header).map_err(fail)?;

@@ -1,49 +1,52 @@
-//! Exports of a server, described as the handshake tells them to clients.
+//! The exports of a server, as the handshake describes them to clients.
 //!
 //! [`Exports`] is checked once, when built, so that the state machines can trust it: names are
 //! unique and short enough, block sizes obey proto.md, "Block size constraints". The first export
 //! is the default, chosen by an empty name.
 //!
-//! The list does not change: when volumes come, go or grow, the server makes a new one and tells
-//! its sessions ([`Connection::exports_changed`](super::connection::Connection::exports_changed)).
-//! A connection keeps the export it has chosen, whatever becomes of the list.
+//! The list is immutable: when volumes are added, removed or resized, the server creates a new one
+//! and passes it to its sessions
+//! ([`Connection::exports_changed`](super::connection::Connection::exports_changed)). A connection
+//! keeps the export it has chosen, even if the list changes.
 
 use std::sync::Arc;
 
 use super::wire::{STRING_MAX_BYTES, transmission_flag as flag};
 use crate::wire::u32_at;
 
-/// Largest size a client can address: offsets are signed 64-bit numbers in many clients.
+/// Largest size in bytes that a client can address: offsets are signed 64-bit numbers in many
+/// clients.
 pub const SIZE_MAX_BYTES: u64 = i64::MAX as u64;
 
-/// One export.
+/// The description of one export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Export {
-    /// The server's volume that it shows; clients do not see it. With the name it tells whether an
-    /// export in a newer list is the same one.
+    /// The number of the server's volume behind the export; invisible to clients. With the name it
+    /// identifies the export in a newer list.
     pub volume: u16,
-    /// Name clients ask for.
+    /// The name by which clients request the export.
     pub name: String,
-    /// A description for users; may be empty.
+    /// A description for users, sent to clients; may be empty.
     pub description: String,
-    /// Size of the disk.
+    /// Size of the export in bytes.
     pub size_bytes: u64,
-    /// Refuse writes.
+    /// True if writes are refused.
     pub read_only: bool,
-    /// Several connections see one coherent disk; a flush on one covers writes answered on all.
+    /// True if several connections see one coherent disk: a flush on one covers writes answered on
+    /// all.
     pub can_multi_conn: bool,
-    /// The medium rotates.
+    /// True if the medium is a rotating disk.
     pub rotational: bool,
-    /// Alignment and smallest length of requests; enforced.
+    /// Alignment and smallest length of requests in bytes; enforced.
     pub minimum_block_bytes: u32,
-    /// Alignment at which requests are fast.
+    /// Alignment in bytes at which requests are fast.
     pub preferred_block_bytes: u32,
-    /// Longest read or write; enforced.
+    /// Longest read or write in bytes; enforced.
     pub maximum_block_bytes: u32,
 }
 
 impl Export {
-    /// A writable export of volume 0 with the block sizes 1, 4096 and 32 MiB, coherent over
+    /// Creates a writable export of volume 0 with the block sizes 1, 4096 and 32 MiB, coherent over
     /// connections.
     pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
         Self {
@@ -60,7 +63,8 @@ impl Export {
         }
     }
 
-    /// The flags told to a client that did or did not negotiate structured replies.
+    /// Returns the flags to send to a client, depending on whether structured replies were
+    /// negotiated.
     pub fn transmission_flags(&self, structured_replies: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
         let mut set = |condition: bool, bits: u16| {
@@ -106,16 +110,16 @@ impl Export {
     }
 }
 
-/// The exports of a server, checked.
+/// The validated list of a server's exports.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Exports(Vec<Arc<Export>>);
 
 impl Exports {
-    /// Checks the descriptions. The first export is the default one; an empty list is allowed and
-    /// refuses everyone.
+    /// Validates the exports. The first one is the default; an empty list is allowed and refuses
+    /// every client.
     ///
     /// # Errors
-    /// When a name is taken twice, or a name, size or block size breaks the protocol's rules.
+    /// When a name is used twice, or a name, size or block size violates the protocol's rules.
     pub fn new(exports: Vec<Export>) -> Result<Self, ExportsError> {
         let mut names = std::collections::HashSet::new();
         for export in &exports {
@@ -130,24 +134,25 @@ impl Exports {
         Ok(Self(exports.into_iter().map(Arc::new).collect()))
     }
 
-    /// The export a client means by `name`. An empty name means the first, unless one is named so.
+    /// Returns the export that a client requests by `name`. An empty name selects the first export,
+    /// unless one has the empty name.
     pub fn find(&self, name: &[u8]) -> Option<&Arc<Export>> {
         let named = self.0.iter().find(|export| export.name.as_bytes() == name);
         named.or_else(|| if name.is_empty() { self.0.first() } else { None })
     }
 
-    /// The export of this list that stands in the place of one of an older list; `None` when it is
+    /// Returns the export of this list that corresponds to one of an older list; `None` when it is
     /// gone.
     pub fn same(&self, older: &Export) -> Option<&Arc<Export>> {
         self.0.iter().find(|export| export.volume == older.volume && export.name == older.name)
     }
 
-    /// All exports, the default first.
+    /// Returns all exports, the default first.
     pub fn iter(&self) -> std::slice::Iter<'_, Arc<Export>> {
         self.0.iter()
     }
 
-    /// The number of exports.
+    /// Returns the number of exports.
     pub fn len(&self) -> usize {
         self.0.len()
     }
@@ -158,24 +163,24 @@ impl Exports {
     }
 }
 
-/// An export that cannot be offered.
+/// An export description that violates a rule.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("cannot offer export {name:?}: {what}")]
 pub struct ExportsError {
-    /// Its name.
+    /// The name of the export.
     pub name: String,
-    /// The rule that it breaks.
+    /// The rule that the description violates.
     pub what: &'static str,
 }
 
-/// The only context.
+/// The only metadata context that the server supports.
 pub const BASE_ALLOCATION: &str = "base:allocation";
-/// Its number in replies, once selected.
+/// The number of [`BASE_ALLOCATION`] in replies, once selected.
 pub const BASE_ALLOCATION_ID: u32 = 1;
 
-/// The name of the export in the data of either option, and whether the queries (no query, in a
-/// listing) mean [`BASE_ALLOCATION`]. `None` when the data is malformed: lengths that do not add
-/// up, a query without a namespace.
+/// Parses the data of `LIST_META_CONTEXT` or `SET_META_CONTEXT`. Returns the name of the export,
+/// and whether the queries (none, in a listing) select [`BASE_ALLOCATION`]. `None` when the data is
+/// malformed: lengths that do not add up, a query without a namespace.
 pub(crate) fn selected_context(data: &[u8], list: bool) -> Option<(&[u8], bool)> {
     let (name, rest) = string(data)?;
     let (count, mut rest) = rest.split_at_checked(4)?;

@@ -1,14 +1,14 @@
-//! Server side of the fixed newstyle handshake: bytes in, answers out, ending in transmission or
-//! goodbye.
+//! Server side of the fixed newstyle handshake, as a state machine from received bytes to answers.
+//! It ends in transmission or disconnection.
 //!
 //! The server greets; the client answers with flags and then negotiates options, one at a time,
 //! until `GO` or `EXPORT_NAME` chooses an export or `ABORT` ends the session. Bytes may arrive in
-//! any pieces: incomplete options are gathered here, and nothing beyond the handshake is consumed.
+//! any pieces: incomplete options are collected here, and no byte after the handshake is consumed.
 //! Source: proto.md, "Fixed newstyle negotiation", "Option types", "Option reply types".
 //!
-//! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are gathered, and only as they arrive. Longer data
-//! is skipped and not stored. Options are counted. One call answers at most one option, so `out`
-//! grows by one answer. Where TLS is required, no answer before it tells of any export.
+//! Invariants: at most [`OPTION_DATA_MAX_BYTES`] are collected, and only as they arrive. Longer
+//! data is skipped and not stored. Options are counted. One call answers at most one option, so
+//! `out` grows by one answer. Where TLS is required, no answer before it reveals an export.
 
 use std::sync::Arc;
 
@@ -17,35 +17,37 @@ use super::wire::{self, client_flag, handshake_flag, option, option_reply, u32_a
 use crate::export::{BASE_ALLOCATION, BASE_ALLOCATION_ID, selected_context};
 use crate::wire::{ProtocolError, Violation, info, u16_at};
 
-/// Longest option data looked at: a longest export name and more information requests than exist.
+/// Longest option data that is processed, in bytes: room for the longest export name and more
+/// information requests than exist.
 pub const OPTION_DATA_MAX_BYTES: u32 = 16 << 10;
-/// Longest option data skipped; a client that announces more is dropped.
+/// Longest option data that is skipped, in bytes; a client that announces more is dropped.
 pub const OPTION_SKIP_MAX_BYTES: u32 = 1 << 20;
-/// Options a client may send, plus [`OPTIONS_MAX_PER_EXPORT`] for each export, since some ask about
-/// every one.
+/// The most options that a client may send, plus [`OPTIONS_MAX_PER_EXPORT`] for each export, since
+/// some clients query every export.
 pub const OPTIONS_MAX: u32 = 256;
-/// See [`OPTIONS_MAX`].
+/// Additional options that a client may send for each export; see [`OPTIONS_MAX`].
 pub const OPTIONS_MAX_PER_EXPORT: u32 = 8;
 
-/// The result of a handshake.
+/// The result of a completed handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiated {
-    /// The export the client chose, as it was then.
+    /// The export that the client chose, as described at that time.
     pub export: Arc<Export>,
-    /// Reads must be answered with structured replies.
+    /// True if reads must be answered with structured replies.
     pub structured_replies: bool,
-    /// The client selected the metadata context `base:allocation`, and so may ask for block status.
+    /// True if the client selected the metadata context `base:allocation`, and so may ask for block
+    /// status.
     pub base_allocation: bool,
 }
 
-/// The state of TLS on a connection.
+/// The TLS policy and state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tls {
-    /// Not to be had.
+    /// TLS is not available.
     Off,
     /// TLS is available.
     Offered,
-    /// TLS is required: without it the client gets nothing.
+    /// TLS is required: without it every export is refused.
     Required,
     /// TLS is in use.
     Active,
@@ -54,35 +56,35 @@ pub enum Tls {
 /// The progress of the handshake.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Progress {
-    /// The input is used up; more is needed.
+    /// The input is consumed; more is needed.
     NeedMore,
-    /// `out` holds a complete answer; send it before feeding the rest of the input.
+    /// `out` contains a complete answer; send it before feeding the rest of the input.
     Answered,
-    /// Send `out`, then speak TLS. The handshake goes on with the decrypted bytes; everything
-    /// negotiated before is forgotten.
+    /// Send `out`, then start TLS. The handshake continues with the decrypted bytes; all state
+    /// negotiated before is discarded.
     StartTls,
-    /// The handshake is over. Send `out`; the rest of the input are requests.
+    /// The handshake is over. Send `out`; the rest of the input consists of requests.
     Transmission(Negotiated),
-    /// The client said goodbye. Send `out`, then hang up.
+    /// The client ended the session. Send `out`, then hang up.
     Closed,
 }
 
-/// The handshake with one client.
+/// The state of the handshake with one client.
 #[derive(Debug)]
 pub struct Handshake {
     exports: Arc<Exports>,
     expect: Expect,
-    /// The incomplete message, as far as it arrived.
+    /// The received bytes of the incomplete message.
     gathered: Vec<u8>,
     consumed_bytes: u64,
-    /// The position at which the present message began.
+    /// Position in the input stream where the current message began.
     message_at: u64,
     options: u32,
     fixed_newstyle: bool,
     no_zeroes: bool,
     tls: Tls,
     structured_replies: bool,
-    /// The export for which `base:allocation` was selected.
+    /// The export for which the client selected `base:allocation`.
     base_allocation_of: Option<Arc<Export>>,
 }
 
@@ -94,7 +96,7 @@ enum Expect {
         option: u32,
         length: u32,
     },
-    /// Data that is not looked at, and the error it is answered with.
+    /// Option data that is skipped, and the error with which it is answered.
     Skip {
         option: u32,
         remaining: u32,
@@ -105,7 +107,8 @@ enum Expect {
 }
 
 impl Handshake {
-    /// A handshake that offers these exports. The driver sends [`Handshake::greeting`] first.
+    /// Creates a handshake that offers these exports. The driver sends [`Handshake::greeting`]
+    /// first.
     pub fn new(exports: Arc<Exports>, tls: Tls) -> Self {
         Self {
             exports,
@@ -122,12 +125,12 @@ impl Handshake {
         }
     }
 
-    /// Offers these exports from now on.
+    /// Replaces the list of offered exports.
     pub fn exports_changed(&mut self, exports: &Arc<Exports>) {
         self.exports = Arc::clone(exports);
     }
 
-    /// The first bytes a server sends.
+    /// Returns the first bytes that a server sends.
     pub fn greeting() -> [u8; wire::GREETING_BYTES] {
         let mut greeting = [0; wire::GREETING_BYTES];
         greeting[..8].copy_from_slice(&wire::SERVER_MAGIC.to_be_bytes());
@@ -137,12 +140,12 @@ impl Handshake {
         greeting
     }
 
-    /// Takes bytes from the client, appends at most one answer to `out`, and says how many bytes it
-    /// used and how far it came. Call again with the rest until it wants more; once the handshake
-    /// is over nothing is used any more.
+    /// Consumes bytes from the client and appends at most one answer to `out`. Returns the number
+    /// of bytes consumed and the progress. Call it again with the rest until it needs more; once
+    /// the handshake is over, it consumes no more bytes.
     ///
     /// # Errors
-    /// When the client broke a rule that cannot be answered; drop the connection.
+    /// When the client violated a rule that cannot be answered; drop the connection.
     pub fn receive(
         &mut self,
         input: &[u8],
@@ -172,23 +175,24 @@ impl Handshake {
         }
     }
 
-    /// Bytes of the client used so far.
+    /// Returns the number of bytes consumed so far.
     pub fn consumed_bytes(&self) -> u64 {
         self.consumed_bytes
     }
 
-    /// Bytes kept between calls; never more than twice [`OPTION_DATA_MAX_BYTES`].
+    /// Returns the number of bytes kept between calls; never more than twice
+    /// [`OPTION_DATA_MAX_BYTES`].
     pub fn kept_bytes(&self) -> usize {
         self.gathered.capacity()
     }
 
-    /// Returns the position at which the present message began, and whether part of it has arrived.
+    /// Returns the position at which the current message began, and whether part of it has arrived.
     pub(crate) fn message_in_progress(&self) -> (u64, bool) {
         (self.message_at, self.consumed_bytes > self.message_at)
     }
 
-    /// Takes what the expected message still lacks; says how much that was and whether it is
-    /// complete now.
+    /// Collects bytes that the expected message still lacks. Returns the number of bytes consumed,
+    /// and whether the message is complete.
     fn gather(&mut self, input: &[u8]) -> (usize, bool) {
         let wanted = match &mut self.expect {
             Expect::ClientFlags => wire::CLIENT_FLAGS_BYTES,
@@ -206,7 +210,7 @@ impl Handshake {
         (taken, self.gathered.len() == wanted)
     }
 
-    /// Acts on a complete message. `None` when its answer depends on what follows.
+    /// Handles a complete message; `None` if its answer depends on the next one.
     fn message(
         &mut self,
         message: &[u8],
@@ -350,7 +354,7 @@ impl Handshake {
 }
 
 impl Handshake {
-    /// Describes an export, and for `GO` chooses it.
+    /// Answers `INFO` or `GO` with a description of the export; `GO` also chooses it.
     fn info_or_go(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
         self.expect = Expect::OptionHeader;
         let Some((name, requests)) = split_info(data) else {
@@ -387,7 +391,7 @@ impl Handshake {
         if option == option::GO { self.transmission(export) } else { Progress::Answered }
     }
 
-    /// Lists or selects metadata contexts.
+    /// Answers a request to list or select metadata contexts.
     fn meta_context(&mut self, option: u32, data: &[u8], out: &mut Vec<u8>) -> Progress {
         self.expect = Expect::OptionHeader;
         let list = option == option::LIST_META_CONTEXT;
@@ -415,7 +419,8 @@ impl Handshake {
     }
 }
 
-/// The name and the raw list of information requests in the data of `INFO` and `GO`.
+/// Splits the data of `INFO` and `GO` into the export's name and the raw list of information
+/// requests.
 fn split_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = data.split_at_checked(4)?;
     let (name, rest) = rest.split_at_checked(u32_at(length, 0) as usize)?;
@@ -424,14 +429,14 @@ fn split_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
     (complete && name.len() <= wire::STRING_MAX_BYTES).then_some((name, requests))
 }
 
-/// Appends one entry of the list of exports.
+/// Appends one entry of the list of exports to `out`.
 fn list_entry(out: &mut Vec<u8>, export: &Export) {
     let name = export.name.as_bytes();
     let length = (name.len() as u32).to_be_bytes();
     reply(out, option::LIST, option_reply::SERVER, &[&length, name, export.description.as_bytes()]);
 }
 
-/// Appends one reply whose data is the parts in a row.
+/// Appends one option reply to `out`, whose data is the concatenated parts.
 fn reply(out: &mut Vec<u8>, option: u32, kind: u32, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     out.extend_from_slice(&wire::OPTION_REPLY_MAGIC.to_be_bytes());

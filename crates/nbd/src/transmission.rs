@@ -1,9 +1,10 @@
-//! Requests of the transmission phase: parsing a header, and checking it against the export.
+//! Requests of the transmission phase: parsing headers, checking requests against the export, and
+//! building replies.
 //!
-//! Parsing fails only on a wrong magic number, after which the stream has no meaning and the
-//! connection is dropped. All else is a matter for [`check`], which answers a bad request with the
-//! error code proto.md asks for ("Error values", "Request types", "Block size constraints") and
-//! leaves the connection up.
+//! Parsing fails only on a wrong magic number, after which the position in the stream is lost and
+//! the connection is dropped. All other errors are found by [`check`], which answers a bad request
+//! with the error code proto.md requires ("Error values", "Request types", "Block size
+//! constraints") and keeps the connection.
 //!
 //! Decisions where the document leaves room: a request of no bytes succeeds and does nothing;
 //! `TRIM`, `WRITE_ZEROES`, `CACHE` and `BLOCK_STATUS`, which carry no payload, may be longer than
@@ -18,41 +19,41 @@ use crate::wire::{
     STRUCTURED_REPLY_MAGIC, Violation, chunk, state,
 };
 
-/// Longest payload of a refused write that is received and thrown away. A longer one costs the
-/// connection.
+/// Longest payload of a refused write, in bytes, that is received and discarded. If it is longer,
+/// the connection is dropped.
 pub const DRAIN_MAX_BYTES: u32 = 64 << 20;
 
-/// A request's command.
+/// The command of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Read a range.
     Read,
     /// Write a range; the payload follows the request.
     Write,
-    /// Hang up once everything in flight is done; not answered.
+    /// Disconnect once all requests in flight are done; not answered.
     Disconnect,
-    /// Make answered writes durable.
+    /// Make acknowledged writes durable.
     Flush,
-    /// The range is no longer needed.
+    /// Discard the range, whose content is no longer needed.
     Trim,
-    /// The range will be read soon.
+    /// Prefetch the range, which will be read soon.
     Cache,
-    /// Make the range read as zeroes.
+    /// Make the range read as zeros.
     WriteZeroes,
-    /// Say which parts of the range are allocated, and which read as zeroes.
+    /// Report which parts of the range are allocated, and which read as zeros.
     BlockStatus,
-    /// Anything else; refused.
+    /// A command with a number that the protocol does not define; it is refused.
     Unknown(u16),
 }
 
-/// One request of a client.
+/// A request from a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// The client's name for it, repeated in the reply.
+    /// The client's identifier of the request, repeated in the reply.
     pub cookie: u64,
-    /// The command.
+    /// The command of the request.
     pub command: Command,
-    /// [`command_flag`]s.
+    /// The request's [`command_flag`]s.
     pub flags: u16,
     /// First byte of the range.
     pub offset: u64,
@@ -61,31 +62,31 @@ pub struct Request {
 }
 
 impl Request {
-    /// Returns whether the answer has to wait until the effect is durable.
+    /// Returns whether the reply must wait until the effect is durable (force unit access).
     #[inline]
     pub fn fua(&self) -> bool {
         self.flags & command_flag::FUA != 0
     }
 
-    /// Returns whether zeroes may be unmapped rather than written.
+    /// Returns whether zeroing may deallocate the range instead of writing zeros.
     #[inline]
     pub fn may_unmap(&self) -> bool {
         self.flags & command_flag::NO_HOLE == 0
     }
 
-    /// Returns whether zeroing has to fail with `ENOTSUP` rather than be as slow as writing.
+    /// Returns whether zeroing must fail with `ENOTSUP` if it is no faster than writing.
     #[inline]
     pub fn only_if_fast(&self) -> bool {
         self.command == Command::WriteZeroes && self.flags & command_flag::FAST_ZERO != 0
     }
 
-    /// Returns whether one extent suffices as a block status.
+    /// Returns whether the client wants only one extent in the block status.
     #[inline]
     pub fn one_extent(&self) -> bool {
         self.flags & command_flag::REQ_ONE != 0
     }
 
-    /// The number of payload bytes that follow the request.
+    /// Returns the number of payload bytes that follow the request.
     #[inline]
     pub fn payload_bytes(&self) -> u32 {
         if self.command == Command::Write { self.length } else { 0 }
@@ -120,14 +121,14 @@ pub fn parse(header: &[u8; REQUEST_BYTES]) -> Result<Request, Violation> {
     })
 }
 
-/// Checks whether an export can serve a request; afterwards the range lies inside the export.
+/// Checks whether an export can serve a request. If so, the range lies inside the export.
 ///
 /// # Errors
 /// The error to answer with: `EINVAL` for an unknown command or flag, a block status that was not
-/// agreed on or of no bytes, a misaligned range, a read or write longer than the maximum block,
-/// anything but a write past the end; `EPERM` for changes to a read-only export; `ENOSPC` for
-/// writes past the end. The first that applies, in that order: command, flags, permission, length,
-/// alignment, end.
+/// negotiated or of no bytes, a misaligned range, a read or write longer than the maximum block, or
+/// any other request past the end than a write; `EPERM` for changes to a read-only export; `ENOSPC`
+/// for writes past the end. If several apply, the first counts in this order: command, flags,
+/// permission, length, alignment, end.
 pub fn check(request: &Request, agreed: &Negotiated) -> Result<(), NbdError> {
     let export = &agreed.export;
     let Request { command, offset, length, .. } = *request;
@@ -180,12 +181,12 @@ fn invalid(message: &'static str) -> Result<(), NbdError> {
     Err(NbdError::new(ErrorCode::Invalid, message))
 }
 
-/// Longest message an error carries; the rest is cut off.
+/// Longest message of an error reply in bytes; longer ones are truncated.
 pub const MESSAGE_MAX_BYTES: usize = 70;
-/// Longest header: an error chunk with the longest message.
+/// Longest reply header in bytes: an error chunk with the longest message.
 pub const REPLY_HEADER_MAX_BYTES: usize = CHUNK_HEADER_BYTES + 6 + MESSAGE_MAX_BYTES;
 
-/// The bytes to send before the payload.
+/// The bytes of a reply before its payload.
 #[derive(Debug, Clone, Copy)]
 pub struct ReplyHeader {
     bytes: [u8; REPLY_HEADER_MAX_BYTES],
@@ -194,7 +195,7 @@ pub struct ReplyHeader {
 }
 
 impl ReplyHeader {
-    /// The reply to a request that was carried out. A read's data, exactly
+    /// Creates the reply to a request that was carried out. A read's data, exactly
     /// [`ReplyHeader::payload_bytes`], follows it.
     #[inline]
     pub fn success(request: &Request, structured_replies: bool) -> Self {
@@ -215,7 +216,8 @@ impl ReplyHeader {
         header
     }
 
-    /// The reply to a block status request; so many bytes of [extents](crate::extent) follow it.
+    /// Creates the reply to a block status request. `extents_bytes` bytes of
+    /// [extents](crate::extent) follow it.
     pub fn block_status(request: &Request, extents_bytes: usize) -> Self {
         let mut header = Self::empty();
         header.chunk(chunk::BLOCK_STATUS, request.cookie, 4 + extents_bytes as u32);
@@ -224,7 +226,7 @@ impl ReplyHeader {
         header
     }
 
-    /// The reply to a request that failed or was refused. Nothing follows it.
+    /// Creates the reply to a request that failed or was refused. It has no payload.
     pub fn failure(request: &Request, error: &NbdError, structured_replies: bool) -> Self {
         let mut header = Self::empty();
         let code = error.code.number();
@@ -240,13 +242,13 @@ impl ReplyHeader {
         header
     }
 
-    /// The bytes to send.
+    /// Returns the bytes to send.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// The number of payload bytes that must follow.
+    /// Returns the number of payload bytes that must follow the header.
     #[inline]
     pub fn payload_bytes(&self) -> u32 {
         self.payload_bytes
@@ -265,7 +267,7 @@ impl ReplyHeader {
         debug_assert_eq!(usize::from(self.len), SIMPLE_REPLY_BYTES);
     }
 
-    /// The header of the only chunk of a reply.
+    /// Appends the chunk header of a reply that has a single chunk.
     #[inline]
     fn chunk(&mut self, kind: u16, cookie: u64, length: u32) {
         self.push(&STRUCTURED_REPLY_MAGIC.to_be_bytes());
@@ -284,31 +286,31 @@ impl ReplyHeader {
     }
 }
 
-/// Most extents in one reply; it may end early, and the client asks again from there. With its
-/// header a reply fits a page.
+/// The most extents in one reply. A reply may end early, and the client asks again from there. With
+/// its header a reply fits a page.
 pub const EXTENTS_MAX: usize = 500;
 
-/// A run of bytes in one state.
+/// A run of bytes with the same allocation state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Extent {
-    /// Its length.
+    /// Length of the run in bytes.
     pub bytes: u64,
-    /// Not allocated: writing there may need space that is not there.
+    /// True if the bytes are not allocated, so that a write may fail for lack of space.
     pub hole: bool,
-    /// Reads as zeroes.
+    /// True if the bytes are known to read as zeros.
     pub zero: bool,
 }
 
 impl Extent {
-    /// Bytes of which nothing is known but that they are there.
+    /// Creates an extent of allocated bytes with unknown content.
     pub fn data(bytes: u64) -> Self {
         Self { bytes, hole: false, zero: false }
     }
 }
 
-/// The bytes after the header of a reply: at least one extent, no two alike in a row, together not
-/// longer than the request. Bytes that `extents` do not cover are left open; if they cover nothing,
-/// the whole range counts as data.
+/// Encodes the extents that follow the header of a block status reply. There is at least one,
+/// adjacent ones differ, and together they are no longer than the request. A reply may end before
+/// the request's range does; if `extents` is empty, the whole range counts as data.
 pub fn encode_extents(request: &Request, extents: &[Extent]) -> Vec<u8> {
     let most = if request.one_extent() { 1 } else { EXTENTS_MAX };
     let mut runs: Vec<(u32, u32)> = Vec::new();

@@ -1,12 +1,12 @@
 //! NBD URIs: `nbd://HOST[:PORT]/[EXPORT]` and `nbd+unix:///[EXPORT]?socket=PATH`, with `nbds` where
 //! TLS is required.
 //!
-//! Printing a parsed URI and parsing it again gives the same value. Percent-encoding is undone
-//! everywhere; an IPv6 address stands in brackets; an abstract Unix socket begins with `%00`.
+//! Printing a parsed URI and parsing it again gives an equal value. All parts may be
+//! percent-encoded; an IPv6 address stands in brackets; an abstract Unix socket begins with `%00`.
 //! Source: `doc/uri.md` of <https://github.com/NetworkBlockDevice/nbd>, RFC 3986.
 //!
-//! Features that are known but not supported are refused by name: a client's TLS parameters, user
-//! names. Unknown parameters are errors, not ignored.
+//! Known but unsupported features are refused by name: a client's TLS parameters, user names.
+//! Unknown parameters are errors, not ignored.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -17,7 +17,7 @@ use std::str::FromStr;
 
 use crate::wire::STRING_MAX_BYTES;
 
-/// The port IANA assigned to NBD.
+/// The TCP port that IANA assigned to NBD.
 pub const DEFAULT_PORT: u16 = 10809;
 
 /// The address of an export.
@@ -27,21 +27,21 @@ pub struct Uri {
     pub address: Address,
     /// Name of the export; empty means the server's default.
     pub export: String,
-    /// TLS is required.
+    /// True if TLS is required.
     pub tls: bool,
 }
 
 /// The address of a server.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Address {
-    /// Over TCP.
+    /// A TCP address.
     Tcp {
-        /// Name, IPv4 address or IPv6 address (without brackets).
+        /// Host name, IPv4 address or IPv6 address (without brackets).
         host: String,
-        /// Port.
+        /// TCP port.
         port: u16,
     },
-    /// Over a Unix socket; a path that begins with NUL names one in the abstract namespace.
+    /// The path of a Unix socket; a path that begins with NUL names one in the abstract namespace.
     Unix(PathBuf),
 }
 
@@ -49,13 +49,13 @@ pub enum Address {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{uri:?} is not a usable NBD URI: {problem}")]
 pub struct UriError {
-    /// The text.
+    /// The whole text of the URI.
     pub uri: String,
-    /// The problem found.
+    /// The reason why the text was refused.
     pub problem: Problem,
 }
 
-/// A problem of a URI.
+/// The reason why the text of a URI was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs)] // each message says it
 pub enum Problem {
@@ -148,7 +148,7 @@ fn parse(text: &str) -> Result<Uri, Problem> {
     Ok(Uri { address, export, tls })
 }
 
-/// Returns the `socket` parameter. Any other parameter is an error, and so is this one without a
+/// Returns the `socket` parameter. Any other parameter is an error, and so is `socket` without a
 /// Unix scheme.
 fn socket_parameter(query: &str, unix: bool) -> Result<Option<PathBuf>, Problem> {
     let mut socket = None;
@@ -170,10 +170,10 @@ fn tcp_address(text: &str) -> Result<Address, Problem> {
     Ok(Address::Tcp { host, port: port.unwrap_or(DEFAULT_PORT) })
 }
 
-/// Reads `HOST[:PORT]`, as in URIs. An IPv6 address stands in brackets.
+/// Parses `HOST[:PORT]` as in URIs. An IPv6 address stands in brackets.
 ///
 /// # Errors
-/// When it is something else.
+/// When the text has another form.
 pub fn authority(authority: &str) -> Result<(String, Option<u16>), Problem> {
     if authority.contains('@') {
         return Err(Problem::User);
@@ -229,7 +229,8 @@ pub fn decode(text: &str) -> Result<Vec<u8>, Problem> {
     Ok(bytes)
 }
 
-/// Percent-encodes all but slashes and the characters that are plain in every part of a URI.
+/// Percent-encodes all bytes except slashes and the characters that are allowed in every part of a
+/// URI.
 pub fn encode(bytes: &[u8]) -> String {
     use fmt::Write as _;
     let mut text = String::with_capacity(bytes.len());

@@ -1,9 +1,9 @@
-//! Numbers and layouts of the NBD protocol: magic numbers, flags, option, reply, command and error
-//! codes.
+//! Constants and layouts of the NBD protocol: magic numbers, flags, and the codes of options,
+//! replies, commands and errors.
 //!
-//! Names are the document's, with the prefix turned into a module: `NBD_OPT_GO` is [`option::GO`],
-//! `NBD_REP_ACK` is [`option_reply::ACK`]. All numbers travel in network byte order (big-endian).
-//! Source: proto.md, "Values".
+//! Names are those of the document, with the prefix turned into a module: `NBD_OPT_GO` is
+//! [`option::GO`], `NBD_REP_ACK` is [`option_reply::ACK`]. All numbers are in network byte order
+//! (big-endian). Source: proto.md, "Values".
 
 use std::io;
 
@@ -12,142 +12,145 @@ pub const SERVER_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// `IHAVEOPT`, sent by a newstyle server after [`SERVER_MAGIC`] and by the client before each
 /// option.
 pub const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
-/// Starts each reply to an option.
+/// The magic number at the start of each reply to an option.
 pub const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
-/// Starts each request of the transmission phase.
+/// The magic number at the start of each request of the transmission phase.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
-/// Starts a simple reply.
+/// The magic number at the start of a simple reply.
 pub const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
-/// Starts a structured reply chunk.
+/// The magic number at the start of a structured reply chunk.
 pub const STRUCTURED_REPLY_MAGIC: u32 = 0x668e_33ef;
 
-/// Server's first message: [`SERVER_MAGIC`], [`OPTION_MAGIC`], 16 bits of [`handshake_flag`]s.
+/// Length of the server's greeting: [`SERVER_MAGIC`], [`OPTION_MAGIC`], 16 bits of
+/// [`handshake_flag`]s.
 pub const GREETING_BYTES: usize = 18;
-/// 32 bits of [`client_flag`]s.
+/// Length of the client's answer to the greeting: 32 bits of [`client_flag`]s.
 pub const CLIENT_FLAGS_BYTES: usize = 4;
-/// [`OPTION_MAGIC`], 32 bits option, 32 bits length.
+/// Length of an option header: [`OPTION_MAGIC`], 32 bits option, 32 bits length.
 pub const OPTION_HEADER_BYTES: usize = 16;
-/// [`OPTION_REPLY_MAGIC`], 32 bits option, 32 bits reply type, 32 bits length.
+/// Length of an option reply header: [`OPTION_REPLY_MAGIC`], 32 bits option, 32 bits reply type, 32
+/// bits length.
 pub const OPTION_REPLY_HEADER_BYTES: usize = 20;
-/// [`REQUEST_MAGIC`], 16 bits flags, 16 bits command, 64 bits cookie, 64 bits offset, 32 bits
-/// length.
+/// Length of a request header: [`REQUEST_MAGIC`], 16 bits flags, 16 bits command, 64 bits cookie,
+/// 64 bits offset, 32 bits length.
 pub const REQUEST_BYTES: usize = 28;
-/// [`SIMPLE_REPLY_MAGIC`], 32 bits error, 64 bits cookie.
+/// Length of a simple reply header: [`SIMPLE_REPLY_MAGIC`], 32 bits error, 64 bits cookie.
 pub const SIMPLE_REPLY_BYTES: usize = 16;
-/// [`STRUCTURED_REPLY_MAGIC`], 16 bits flags, 16 bits type, 64 bits cookie, 32 bits length.
+/// Length of a structured reply chunk header: [`STRUCTURED_REPLY_MAGIC`], 16 bits flags, 16 bits
+/// type, 64 bits cookie, 32 bits length.
 pub const CHUNK_HEADER_BYTES: usize = 20;
-/// Zeroes after the answer to [`option::EXPORT_NAME`], unless [`client_flag::NO_ZEROES`] was
+/// Zero bytes after the answer to [`option::EXPORT_NAME`], unless [`client_flag::NO_ZEROES`] was
 /// negotiated.
 pub const EXPORT_NAME_ZEROES_BYTES: usize = 124;
-/// 32 bits length, 32 bits [`state`]: one extent in a block status chunk, after the 32 bits of its
-/// context's number.
+/// Length of an extent in a block status chunk: 32 bits length, 32 bits [`state`]. Extents follow
+/// the 32-bit number of their metadata context.
 pub const EXTENT_BYTES: usize = 8;
-/// Longest string (export name, description, message) in the protocol.
+/// Longest string (export name, description, message) in the protocol, in bytes.
 pub const STRING_MAX_BYTES: usize = 4096;
 
 /// Flags the server sends in its greeting.
 pub mod handshake_flag {
-    /// Fixed newstyle negotiation is spoken.
+    /// The server supports fixed newstyle negotiation.
     pub const FIXED_NEWSTYLE: u16 = 1 << 0;
-    /// The client may ask to do without the zeroes after `EXPORT_NAME`.
+    /// The server can omit the zeros after `EXPORT_NAME`, if the client asks for that.
     pub const NO_ZEROES: u16 = 1 << 1;
 }
 
-/// Flags the client answers the greeting with.
+/// Flags with which the client answers the greeting.
 pub mod client_flag {
-    /// Fixed newstyle negotiation is understood.
+    /// The client supports fixed newstyle negotiation.
     pub const FIXED_NEWSTYLE: u32 = 1 << 0;
-    /// Leave the zeroes after `EXPORT_NAME` out.
+    /// The server shall omit the zeros after `EXPORT_NAME`.
     pub const NO_ZEROES: u32 = 1 << 1;
 }
 
-/// The abilities of an export, told at the end of the handshake.
+/// Flags with the abilities of an export, sent at the end of the handshake.
 pub mod transmission_flag {
-    /// Always set.
+    /// The other flags are valid; always set.
     pub const HAS_FLAGS: u16 = 1 << 0;
-    /// Writes are refused.
+    /// The export refuses writes.
     pub const READ_ONLY: u16 = 1 << 1;
-    /// `FLUSH` is served.
+    /// The server supports `FLUSH`.
     pub const SEND_FLUSH: u16 = 1 << 2;
-    /// The `FUA` command flag is served.
+    /// The server supports the `FUA` command flag (force unit access).
     pub const SEND_FUA: u16 = 1 << 3;
-    /// The medium rotates.
+    /// The medium is a rotating disk.
     pub const ROTATIONAL: u16 = 1 << 4;
-    /// `TRIM` is served.
+    /// The server supports `TRIM`.
     pub const SEND_TRIM: u16 = 1 << 5;
-    /// `WRITE_ZEROES` and the `NO_HOLE` command flag are served.
+    /// The server supports `WRITE_ZEROES` and the `NO_HOLE` command flag.
     pub const SEND_WRITE_ZEROES: u16 = 1 << 6;
-    /// The `DF` command flag is served; only with structured replies.
+    /// The server supports the `DF` command flag; only with structured replies.
     pub const SEND_DF: u16 = 1 << 7;
     /// Several connections see one coherent disk: a flush on one covers writes answered on all.
     pub const CAN_MULTI_CONN: u16 = 1 << 8;
-    /// `CACHE` is served.
+    /// The server supports `CACHE`.
     pub const SEND_CACHE: u16 = 1 << 10;
-    /// The `FAST_ZERO` command flag is served.
+    /// The server supports the `FAST_ZERO` command flag.
     pub const SEND_FAST_ZERO: u16 = 1 << 11;
 }
 
-/// Options a client haggles with.
+/// Options that a client negotiates in the handshake.
 pub mod option {
-    /// Choose an export and start transmission; cannot be refused except by hanging up.
+    /// Chooses an export and starts transmission; the server can refuse only by hanging up.
     pub const EXPORT_NAME: u32 = 1;
-    /// End the session.
+    /// Ends the session.
     pub const ABORT: u32 = 2;
-    /// List the exports.
+    /// Lists the exports.
     pub const LIST: u32 = 3;
-    /// Switch to TLS.
+    /// Switches to TLS.
     pub const STARTTLS: u32 = 5;
-    /// Describe an export.
+    /// Asks for the description of an export.
     pub const INFO: u32 = 6;
-    /// Describe an export and start transmission.
+    /// Asks for the description of an export, and starts transmission.
     pub const GO: u32 = 7;
-    /// Use structured replies.
+    /// Negotiates structured replies.
     pub const STRUCTURED_REPLY: u32 = 8;
-    /// List metadata contexts.
+    /// Lists metadata contexts.
     pub const LIST_META_CONTEXT: u32 = 9;
-    /// Select metadata contexts.
+    /// Selects metadata contexts.
     pub const SET_META_CONTEXT: u32 = 10;
-    /// Use 64-bit lengths.
+    /// Negotiates extended headers, with 64-bit lengths.
     pub const EXTENDED_HEADERS: u32 = 11;
 }
 
 /// Types of replies to options. Errors have bit 31 set.
 pub mod option_reply {
-    /// Accepted, or the end of a list.
+    /// The option is accepted, or a list ends.
     pub const ACK: u32 = 1;
     /// One export of a list.
     pub const SERVER: u32 = 2;
     /// One fact about an export.
     pub const INFO: u32 = 3;
-    /// One metadata context.
+    /// One metadata context of a list or selection.
     pub const META_CONTEXT: u32 = 4;
-    /// Set in every error type.
+    /// The bit that is set in every error type.
     pub const ERROR_BIT: u32 = 1 << 31;
-    /// The option is not known or not supported.
+    /// The server does not support the option.
     pub const ERR_UNSUP: u32 = ERROR_BIT | 1;
-    /// The option is forbidden here.
+    /// The server's policy forbids the option.
     pub const ERR_POLICY: u32 = ERROR_BIT | 2;
-    /// The option's data makes no sense.
+    /// The option's data is malformed.
     pub const ERR_INVALID: u32 = ERROR_BIT | 3;
-    /// The option needs TLS first.
+    /// The option is refused without TLS.
     pub const ERR_TLS_REQD: u32 = ERROR_BIT | 5;
-    /// No such export.
+    /// The requested export does not exist.
     pub const ERR_UNKNOWN: u32 = ERROR_BIT | 6;
     /// The server is shutting down.
     pub const ERR_SHUTDOWN: u32 = ERROR_BIT | 7;
-    /// The client must ask for block sizes first.
+    /// The client must request the block sizes first.
     pub const ERR_BLOCK_SIZE_REQD: u32 = ERROR_BIT | 8;
-    /// Request or reply is too large.
+    /// The request or the reply is too large.
     pub const ERR_TOO_BIG: u32 = ERROR_BIT | 9;
 }
 
-/// Facts about an export, asked for and told in `INFO` and `GO`.
+/// Types of information on an export, in `INFO` and `GO`.
 pub mod info {
-    /// Size and transmission flags; always told.
+    /// Size and transmission flags; always sent.
     pub const EXPORT: u16 = 0;
-    /// Canonical name.
+    /// Canonical name of the export.
     pub const NAME: u16 = 1;
-    /// Description for people.
+    /// Description of the export for users.
     pub const DESCRIPTION: u16 = 2;
     /// Minimum, preferred and maximum block size.
     pub const BLOCK_SIZE: u16 = 3;
@@ -155,67 +158,67 @@ pub mod info {
 
 /// Commands of the transmission phase.
 pub mod command {
-    /// Read.
+    /// Reads a range.
     pub const READ: u16 = 0;
-    /// Write; the payload follows the request.
+    /// Writes a range; the payload follows the request.
     pub const WRITE: u16 = 1;
-    /// Disconnect; not answered.
+    /// Disconnects; not answered.
     pub const DISC: u16 = 2;
-    /// Make answered writes durable.
+    /// Makes acknowledged writes durable.
     pub const FLUSH: u16 = 3;
-    /// The range is no longer needed.
+    /// Discards a range, whose content is no longer needed.
     pub const TRIM: u16 = 4;
-    /// The range will be needed soon.
+    /// Prefetches a range, which will be read soon.
     pub const CACHE: u16 = 5;
-    /// Make the range read as zeroes.
+    /// Makes a range read as zeros.
     pub const WRITE_ZEROES: u16 = 6;
-    /// Ask for metadata of the range.
+    /// Asks for the allocation state or other metadata of a range.
     pub const BLOCK_STATUS: u16 = 7;
 }
 
 /// Flags of a request.
 pub mod command_flag {
-    /// Answer only once the effect is durable.
+    /// Reply only once the effect is durable (force unit access).
     pub const FUA: u16 = 1 << 0;
-    /// Zeroes must stay provisioned.
+    /// Keep the zeroed range allocated.
     pub const NO_HOLE: u16 = 1 << 1;
-    /// Answer a read in one content chunk.
+    /// Do not fragment: answer a read in one content chunk.
     pub const DF: u16 = 1 << 2;
     /// Answer a block status with one extent.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Fail unless zeroing is faster than writing.
+    /// Fail the request unless zeroing is faster than writing.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
 /// States of an extent in the metadata context `base:allocation`.
 pub mod state {
-    /// Not allocated: writing there may need space that is not there.
+    /// The bytes are not allocated, so that a write may fail for lack of space.
     pub const HOLE: u32 = 1 << 0;
-    /// Reads as zeroes.
+    /// The bytes read as zeros.
     pub const ZERO: u32 = 1 << 1;
 }
 
-/// Structured reply chunks: flags and types. Errors have bit 15 set.
+/// Flags and types of structured reply chunks. Error types have bit 15 set.
 pub mod chunk {
     /// Flag: the last chunk of its reply.
     pub const FLAG_DONE: u16 = 1 << 0;
-    /// Nothing to add; always the last.
+    /// A chunk without content; always the last of its reply.
     pub const NONE: u16 = 0;
-    /// 64 bits offset, then data.
+    /// Read data: 64 bits offset, then the data.
     pub const OFFSET_DATA: u16 = 1;
-    /// 64 bits offset, 32 bits number of zero bytes.
+    /// A range of zeros in read data: 64 bits offset, 32 bits length.
     pub const OFFSET_HOLE: u16 = 2;
     /// Extents of one metadata context.
     pub const BLOCK_STATUS: u16 = 5;
-    /// Set in every error type.
+    /// The bit that is set in every error type.
     pub const ERROR_BIT: u16 = 1 << 15;
-    /// 32 bits error, 16 bits message length, message.
+    /// An error: 32 bits error code, 16 bits message length, message.
     pub const ERROR: u16 = ERROR_BIT | 1;
-    /// As [`ERROR`], then a 64-bit offset.
+    /// An error like [`ERROR`], followed by the 64-bit offset where it occurred.
     pub const ERROR_OFFSET: u16 = ERROR_BIT | 2;
 }
 
-/// The 16-bit number at `at`. Panics when the bytes do not reach that far, as do its siblings.
+/// Reads the 16-bit number at `at`. Like its siblings, panics when `bytes` is too short.
 pub(crate) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes(array_at(bytes, at))
 }
@@ -234,11 +237,11 @@ fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     array
 }
 
-/// The error numbers the protocol allows.
+/// The error codes of the protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum ErrorCode {
-    /// `NBD_EPERM`: not permitted; a write to a read-only export.
+    /// `NBD_EPERM`: not permitted, such as a write to a read-only export.
     Perm = 1,
     /// `NBD_EIO`: input/output error.
     Io = 5,
@@ -248,22 +251,22 @@ pub enum ErrorCode {
     Invalid = 22,
     /// `NBD_ENOSPC`: no space left, or a write past the end.
     NoSpace = 28,
-    /// `NBD_EOVERFLOW`: too large to answer in one chunk.
+    /// `NBD_EOVERFLOW`: the answer is too large for one chunk.
     Overflow = 75,
-    /// `NBD_ENOTSUP`: cannot be done fast.
+    /// `NBD_ENOTSUP`: zeroing cannot be done faster than writing.
     NotSupported = 95,
     /// `NBD_ESHUTDOWN`: the server is shutting down.
     Shutdown = 108,
 }
 
 impl ErrorCode {
-    /// The number on the wire.
+    /// Returns the error number that the protocol uses.
     pub fn number(self) -> u32 {
         self as u32
     }
 
-    /// The code of a number on the wire. A number the protocol does not know counts as invalid, as
-    /// it asks clients to.
+    /// Converts an error number of the protocol. An unknown number becomes `EINVAL`, as the
+    /// protocol requires of clients.
     pub fn from_number(number: u32) -> Self {
         match number {
             1 => Self::Perm,
@@ -293,26 +296,26 @@ impl std::fmt::Display for ErrorCode {
     }
 }
 
-/// The answer to a request that fails. The message travels in structured replies; keep it under
-/// [`reply::MESSAGE_MAX_BYTES`](crate::transmission::MESSAGE_MAX_BYTES).
+/// The error with which a request is answered. The message is sent in structured replies, truncated
+/// to [`MESSAGE_MAX_BYTES`](crate::transmission::MESSAGE_MAX_BYTES).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{message} ({code})")]
 pub struct NbdError {
-    /// The code, for the client's program.
+    /// The error code, for the client's program.
     pub code: ErrorCode,
-    /// The message, for a person.
+    /// The error message, for the user.
     pub message: &'static str,
 }
 
 impl NbdError {
-    /// An error with a message.
+    /// Creates an error with a message.
     pub const fn new(code: ErrorCode, message: &'static str) -> Self {
         Self { code, message }
     }
 }
 
 impl From<&io::Error> for NbdError {
-    /// Returns the code nearest to the system's error. Errors without a code in the protocol become
+    /// Converts a system error to the nearest code. Errors without a code in the protocol become
     /// I/O errors.
     fn from(error: &io::Error) -> Self {
         match error.raw_os_error() {
@@ -332,63 +335,66 @@ impl From<&io::Error> for NbdError {
     }
 }
 
-/// Why a connection is dropped.
+/// The reason why the server drops a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{violation}, in the message at byte {at} from the client")]
 pub struct ProtocolError {
-    /// The position of the offending message: the number of bytes the client had sent before it.
+    /// The position of the offending message: the number of bytes that the client had sent before
+    /// it.
     pub at: u64,
-    /// The rule that it broke.
+    /// The rule that the message violated.
     pub violation: Violation,
 }
 
-/// A broken rule of the protocol.
+/// A violation of the protocol by a client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The client set flags the server did not offer.
+    /// The client set these flags, which the server did not offer.
     #[error("unknown client flags {0:#x}")]
     ClientFlags(u32),
-    /// An option did not start with `IHAVEOPT`.
+    /// An option did not start with `IHAVEOPT`, but with this number.
     #[error("bad option magic {0:#018x}")]
     OptionMagic(u64),
-    /// A client that did not agree to fixed newstyle sent anything but `EXPORT_NAME`.
+    /// A client that did not agree to fixed newstyle sent this option instead of `EXPORT_NAME`.
     #[error("option {0} without fixed newstyle negotiation")]
     NotFixedNewstyle(u32),
-    /// More options than any honest client needs.
+    /// The client sent more options than the server allows.
     #[error("more than {0} options")]
     TooManyOptions(u32),
-    /// An option's data is too long even to be skipped.
+    /// The data of an option is too long even to be skipped.
     #[error("option {option} with {length} bytes of data (at most {max})")]
     OptionTooLong {
         /// The option.
         option: u32,
-        /// Length of its data as the client announced it.
+        /// Length of the data in bytes, as the client announced it.
         length: u32,
-        /// The longest data skipped.
+        /// Longest data that the server skips, in bytes.
         max: u32,
     },
-    /// `EXPORT_NAME`, which cannot be answered with an error, asked for an export there is not.
+    /// `EXPORT_NAME`, which cannot be answered with an error, named an export that does not exist.
     #[error("no export named {0:?}")]
     UnknownExport(String),
-    /// `EXPORT_NAME`, which cannot be answered with an error, came in the clear to a server that
+    /// `EXPORT_NAME`, which cannot be answered with an error, was sent without TLS to a server that
     /// requires TLS.
     #[error("an export is asked for without TLS, which this server requires")]
     TlsRequired,
-    /// Bytes followed a request for TLS before it was granted: an attacker may have inserted them.
+    /// This many bytes followed a request for TLS before it was granted: an attacker may have
+    /// inserted them.
     #[error("{0} bytes in the clear behind the request for TLS")]
     ClearBehindStartTls(usize),
-    /// A request did not start with its magic number: the stream is out of step.
+    /// A request started with this number instead of the magic number, so the position in the
+    /// stream is lost.
     #[error("bad request magic {0:#010x}")]
     RequestMagic(u32),
-    /// A write's payload is too long even to be skipped.
+    /// The payload of a write is too long even to be skipped.
     #[error("a write of {length} bytes (at most {max})")]
     WriteTooLong {
-        /// Length as the client announced it.
+        /// Length of the payload in bytes, as the client announced it.
         length: u32,
-        /// The longest payload skipped.
+        /// Longest payload that the server skips, in bytes.
         max: u32,
     },
-    /// The client hung up in the middle of a message.
+    /// The client hung up in the middle of this kind of message.
     #[error("the client hung up inside {0}")]
     Truncated(&'static str),
 }

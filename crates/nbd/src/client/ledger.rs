@@ -1,13 +1,14 @@
-//! Requests in flight, and the meaning of the bytes that answer them: simple replies and structured
-//! chunks, in any order and interleaved.
+//! The client's requests in flight, and a parser for the messages that answer them: simple replies
+//! and structured chunks, in any order and interleaved.
 //!
-//! A state machine without a socket. [`Ledger::parse`] is given the bytes of one message and asks
+//! A state machine without a socket. [`Ledger::parse`] receives the bytes of one message and asks
 //! for as many more as it needs, never for bytes behind the message; the data of a read follows the
-//! message and goes past the ledger. A request's cookie is its place in a table and the number of
-//! times that place was used, so a reply finds its request without a search and a stray cookie is
-//! noticed. Source: proto.md, "Simple reply message", "Structured reply types".
+//! message and bypasses the ledger. A request's cookie combines its place in a table with the
+//! number of uses of that place, so a reply finds its request without a search and a stray cookie
+//! is detected. Source: proto.md, "Simple reply message", "Structured reply types".
 //!
-//! Invariant: the server can announce no data outside of what a read asked for, and no more of it.
+//! Invariant: the server can announce no data outside the range of a read, and no more bytes than
+//! the read requested.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ use crate::wire::{
     u64_at,
 };
 
-/// The requests that a server has not answered.
+/// The requests that a server has not answered completely.
 #[derive(Debug, Default)]
 pub struct Ledger {
     places: Vec<Place>,
@@ -27,65 +28,66 @@ pub struct Ledger {
 
 #[derive(Debug, Default)]
 struct Place {
-    /// Odd while in use; part of the cookie.
+    /// The number of uses and releases of the place: odd while in use. Part of the cookie.
     uses: u32,
     command: u16,
     offset: u64,
     length: u32,
-    /// Bytes of a read that content chunks told so far.
+    /// Bytes of a read that content chunks have announced so far.
     told: u32,
     done: bool,
     error: Option<(ErrorCode, String)>,
 }
 
-/// The result of looking at a message's first bytes.
+/// The result of parsing a message's first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parsed {
-    /// The message has at least so many bytes more.
+    /// The message has at least this many more bytes.
     More(usize),
-    /// The message is complete, but for the data that follows it.
+    /// The message is complete, except for read data that may follow it.
     Message(Message),
 }
 
-/// One message of a server's.
+/// A message from the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Message {
-    /// The request that it answers.
+    /// The request that the message answers.
     pub cookie: Cookie,
-    /// Its content.
+    /// The content of the message.
     pub content: Content,
-    /// True if it is the last one for the request: [`Ledger::take`] it once the data has come.
+    /// True if this is the last message for the request. Call [`Ledger::take`] once its data has
+    /// arrived.
     pub is_last: bool,
 }
 
 /// The content of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Content {
-    /// No bytes of a read.
+    /// No read data.
     Nothing,
-    /// Bytes of a read, which follow the message.
+    /// Read data, which follows the message.
     Data {
-        /// The first of them, counted from the read's first.
+        /// Offset of the data from the start of the read, in bytes.
         start: u32,
-        /// Their number.
+        /// Length of the data in bytes.
         length: u32,
     },
-    /// Zeros, which do not follow.
+    /// A range of zeros, which are not transmitted.
     Zeros {
-        /// The first of them, counted from the read's first.
+        /// Offset of the zeros from the start of the read, in bytes.
         start: u32,
-        /// Their number.
+        /// Length of the zeros in bytes.
         length: u32,
     },
 }
 
 impl Ledger {
-    /// The number of requests that are not [taken](Ledger::take).
+    /// Returns the number of requests that were begun and not [taken](Ledger::take).
     pub fn in_flight(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Notes a new request.
+    /// Registers a new request and returns its cookie.
     pub fn begin(&mut self, command: u16, offset: u64, length: u32) -> Cookie {
         let index = self.free.pop().unwrap_or_else(|| {
             self.places.push(Place::default());
@@ -97,17 +99,17 @@ impl Ledger {
         Cookie(u64::from(uses) << 32 | u64::from(index))
     }
 
-    /// Returns the length of a request.
+    /// Returns the length of a request in bytes.
     pub(super) fn length(&self, cookie: Cookie) -> u32 {
         self.places[cookie.index()].length
     }
 
-    /// Returns whether the last message for a request has come.
+    /// Returns whether the last message for a request has arrived.
     pub fn is_finished(&self, cookie: Cookie) -> bool {
         self.places[cookie.index()].done
     }
 
-    /// Forgets a finished request, and returns its result.
+    /// Removes a finished request and returns its result.
     pub fn take(&mut self, cookie: Cookie) -> Result<(), RequestError> {
         let place = &mut self.places[cookie.index()];
         debug_assert!(place.done, "a request is taken once it is finished");
@@ -125,11 +127,11 @@ impl Ledger {
         }
     }
 
-    /// Looks at the first bytes of a message; `structured` tells whether structured replies were
-    /// agreed on. Call it with no bytes first, and then with all those it has asked for.
+    /// Parses the first bytes of a message. `structured` is true if structured replies were
+    /// negotiated. Call it with no bytes first, and then with all the bytes that it has asked for.
     ///
     /// # Errors
-    /// When the server breaks the protocol.
+    /// When the server violates the protocol.
     pub fn parse(&mut self, bytes: &[u8], structured: bool) -> Result<Parsed, ClientError> {
         if bytes.len() < SIMPLE_REPLY_BYTES {
             return Ok(Parsed::More(SIMPLE_REPLY_BYTES - bytes.len()));
@@ -176,7 +178,7 @@ impl Place {
         Ok(Content::Data { start, length })
     }
 
-    /// Reads a chunk, or returns the number of bytes it lacks.
+    /// Parses a chunk, or returns the number of bytes that are missing.
     fn chunk(&mut self, bytes: &[u8]) -> Result<Result<Content, usize>, ClientError> {
         const HEADER: usize = CHUNK_HEADER_BYTES;
         if bytes.len() < HEADER {
@@ -219,7 +221,8 @@ impl Place {
         }))
     }
 
-    /// Returns the place of a read's content within the request, checked to lie inside it.
+    /// Returns the offset of read data within the request and its length, after checking that both
+    /// lie inside it.
     fn within(&mut self, offset: u64, length: u32) -> Result<(u32, u32), ClientError> {
         let outside = || broken("data outside of what was asked for");
         let start = offset.checked_sub(self.offset).ok_or_else(outside)?;
@@ -233,8 +236,8 @@ impl Place {
     }
 }
 
-/// Returns the bytes of a request, which a write's payload follows. A [`command::DISC`] has no
-/// cookie: any will do.
+/// Returns the bytes of a request header, which a write's payload follows. A [`command::DISC`] is
+/// never answered, so any cookie will do.
 pub fn request_header(
     command: u16,
     flags: u16,
@@ -271,21 +274,21 @@ fn unknown_cookie() -> ClientError {
     broken("a reply to a request that is not in flight")
 }
 
-/// Buffers kept for later reads.
+/// The most buffers kept for reuse by later reads.
 const SPARE_MAX: usize = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     ledger: Ledger,
-    /// The data of the reads, by their cookies' places.
+    /// The data of reads, indexed by the places of their cookies.
     data: Vec<Vec<u8>>,
     finished: VecDeque<Cookie>,
     spare: Vec<Vec<u8>>,
-    /// The bytes of the message that is being received.
+    /// The bytes of the incomplete message.
     message: Vec<u8>,
 }
 
-/// The destination of a read's data, unless that is the reply's own buffer.
+/// A read whose data is received directly into this memory instead of the reply's buffer.
 type Direct<'a> = Option<(Cookie, &'a mut [u8])>;
 
 impl Requests {
@@ -293,7 +296,7 @@ impl Requests {
         self.ledger.in_flight()
     }
 
-    /// Notes a new request.
+    /// Registers a new request and returns its cookie.
     pub(super) fn begin(&mut self, command: u16, offset: u64, length: u32) -> Cookie {
         let cookie = self.ledger.begin(command, offset, length);
         if self.data.len() <= cookie.index() {
@@ -306,13 +309,13 @@ impl Requests {
         self.ledger.is_finished(cookie)
     }
 
-    /// The request that finished first and was not taken.
+    /// Removes and returns the request that finished first.
     pub(super) fn next_finished(&mut self) -> Option<Reply> {
         let cookie = *self.finished.front()?;
         Some(self.take(cookie))
     }
 
-    /// Takes a finished request out.
+    /// Removes a finished request and returns its reply.
     pub(super) fn take(&mut self, cookie: Cookie) -> Reply {
         if self.finished.front() == Some(&cookie) {
             self.finished.pop_front();
@@ -333,8 +336,8 @@ impl Requests {
         }
     }
 
-    /// Receives one message. Data of the request named in `direct` goes there, all other data into
-    /// buffers.
+    /// Receives one message. Data for the request in `direct` goes to its memory, all other data
+    /// into buffers.
     pub(super) fn receive(
         &mut self,
         transport: &mut impl Transport,
@@ -365,7 +368,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Returns the destination of a read's content.
+    /// Returns the memory into which read data is received.
     fn target<'a>(
         &'a mut self,
         cookie: Cookie,
