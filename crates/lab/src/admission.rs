@@ -1,45 +1,46 @@
-//! Results of an admission in a replay or a simulation.
+//! Counts of an admission policy's decisions in a replay or a simulation.
 
 use floe_block::{Gate, Stats};
 use serde::Serialize;
 
-/// The fate of the offers to the cache, in smallest blocks.
+/// Counts of the blocks offered to a cache's admission policy, and of those the cache took. The
+/// unit is the smallest block size, unless stated otherwise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AdmissionOutcome {
-    /// The admission that was asked.
+    /// The admission policy.
     pub admission: String,
-    /// Read or written, and not cached.
+    /// Blocks read or written that were not cached, for which the admission policy was asked.
     pub offered_blocks: u64,
-    /// To come in.
+    /// Offered blocks that the policy admitted.
     pub admitted_blocks: u64,
-    /// To stay out.
+    /// Offered blocks that the policy declined.
     pub bypassed_blocks: u64,
-    /// Of these, where several had to agree, those that each would not have; some were declined by
-    /// more than one.
+    /// Declined blocks by policy, where several policies must all agree. A block that several
+    /// decline counts for each.
     pub declined: Vec<Declined>,
-    /// Blocks of any size that were not made because nothing was to be evicted for them.
+    /// Blocks of any size that were not stored because the policy allowed no eviction for them.
     pub stores_withheld: u64,
-    /// Writes that dropped clean copies and went below only, because newer data of cached blocks
-    /// was declined.
+    /// Writes that dropped clean copies and went to the backing device only, because the policy
+    /// declined newer data of cached blocks.
     pub declined_overwrites: u64,
-    /// Ordered to be fetched.
+    /// Blocks that the policy ordered to be fetched, some of which may have been cached already.
     pub ordered_blocks: u64,
-    /// Smallest blocks that came to hold data.
+    /// Blocks whose data was stored in the cache.
     pub inserted_blocks: u64,
-    /// Of smallest blocks, those whose data was dropped because it was outdated.
+    /// Blocks whose data was dropped as outdated.
     pub removed_blocks: u64,
-    /// Of smallest blocks, those whose data was evicted.
+    /// Blocks whose data was evicted.
     pub evicted_blocks: u64,
-    /// Memory held by the admission at the end.
+    /// Bytes of memory that the policy held at the end.
     pub admission_bytes: u64,
 }
 
-/// The offers that one of several admissions declined.
+/// Blocks declined by one of several admission policies.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Declined {
-    /// The admission.
+    /// The admission policy that declined the blocks.
     pub by: String,
-    /// The number of blocks.
+    /// Blocks declined, in smallest blocks.
     pub blocks: u64,
 }
 

@@ -1,9 +1,10 @@
-//! Advice: from a trace and two media to the settings of a cache.
+//! Recommends the settings of a cache for a trace and two media.
 //!
 //! [`Workload`] holds the trace, [`Candidate`] is a floe.toml, and [`advise`] searches: sizes and
-//! write modes first, then block sizes, policies and admissions, each with the best of the round
-//! before. Rounds of long traces replay their beginning; the last round replays all. Every trial is
-//! a replay in virtual time of a text that the server's own parser has read.
+//! write modes first, then block sizes, policies and admissions, each combined with the best
+//! candidates of the round before. Rounds of a long trace replay its beginning; the last round
+//! replays all of it. Every trial is a replay in virtual time of a configuration that the server's
+//! own parser has read.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -22,7 +23,7 @@ use crate::replay::{
 };
 use crate::report::Unit;
 
-/// The search's settings.
+/// Settings of a search for the best cache configuration.
 #[derive(Debug, Clone)]
 pub struct Question {
     /// Name of the trace.
@@ -35,7 +36,7 @@ pub struct Question {
     pub cache_bytes: Option<u64>,
     /// Requests in flight.
     pub in_flight: usize,
-    /// Share of the requests that fill the cache and do not count.
+    /// Share of the requests that warm the cache and are not counted.
     pub warmup: f64,
     /// Write modes to choose from; the first is the default.
     pub writes: Vec<String>,
@@ -46,102 +47,107 @@ pub struct Question {
 /// A replayed candidate.
 #[derive(Debug, Clone, Serialize)]
 pub struct Trial {
-    /// Its settings.
+    /// Settings of the cache that was replayed.
     pub candidate: Candidate,
-    /// Mean time of a request.
+    /// Mean latency of a request in microseconds.
     pub mean_us: f64,
-    /// Terabytes (10¹²) written to the cache device in a year at the trace's pace. Where the trace
-    /// has no times, at that of the replay, as on a volume that is never idle.
+    /// Terabytes (10¹² bytes) written to the cache device in a year at the pace of the trace. For a
+    /// trace without times, the pace is that of the replay, whose volume is never idle.
     pub written_tb_per_year: f64,
-    /// Times the cache device is written whole in a day, at the same pace: the endurance it needs.
+    /// Drive writes per day: how often a day the whole capacity of the cache device is written, at
+    /// the pace of `written_tb_per_year`.
     pub writes_per_day: f64,
-    /// Price of the cache, where one was given.
+    /// Price of the cache; `None` where no price per gibibyte was given.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Everything else that the replay measured.
+    /// All measurements of the replay.
     pub result: ReplayResult,
 }
 
-/// The answer.
+/// Result of a search: the recommended configuration, and the trials it was chosen from.
 #[derive(Debug, Clone, Serialize)]
 pub struct Advice {
     /// Name of the trace.
     pub trace: String,
-    /// Requests of the last round.
+    /// Requests in the trace, all of which the last round replays.
     pub requests: u64,
-    /// Requests of the rounds before.
+    /// Requests replayed in each trial before the last round.
     pub coarse_requests: u64,
     /// Bytes that the trace reads and writes, in blocks of 4 KiB, as `floe trace info` counts them.
     pub footprint_bytes: u64,
-    /// The same in blocks of 32 KiB: a cache of that size holds all of it. None larger is tried.
+    /// Bytes that the trace reads and writes, in blocks of 32 KiB. A cache of that size holds all
+    /// of the trace, so no larger one is tried.
     pub footprint_in_cache_bytes: u64,
-    /// Reasons to doubt the answer, in sentences.
+    /// Reasons to doubt the recommendation, a sentence each.
     pub warnings: Vec<String>,
-    /// The answer in a sentence.
+    /// The recommendation in one sentence.
     pub verdict: String,
-    /// The recommended floe.toml; none where no cache pays.
+    /// The recommended floe.toml; `None` where no cache is worth its cost.
     pub toml: Option<String>,
-    /// The best settings.
+    /// Trial of the best settings.
     pub best: Trial,
-    /// The best settings that never keep written data in the cache alone, where the best do.
+    /// Trial of the best settings that never hold dirty data; `None` where the best settings never
+    /// do.
     pub without_write_back: Option<Trial>,
-    /// The defaults, with a cache of the same size.
+    /// Trial of the default settings, with a cache of the recommended size.
     pub default: Trial,
-    /// The volume without a cache.
+    /// Trial of the volume without a cache.
     pub bare: Trial,
     /// All trials of the last round, best first.
     pub finalists: Vec<Trial>,
-    /// Trials of all rounds.
+    /// Number of trials in all rounds.
     pub trials: usize,
 }
 
-/// Why there is no advice.
+/// Errors of a search for settings.
 #[derive(Debug, thiserror::Error)]
 pub enum AdviseError {
     /// The workload does not fit a volume.
     #[error(transparent)]
     Layout(#[from] crate::replay::LayoutError),
-    /// The defaults cannot be used: the size is too small or too large.
+    /// The default settings cannot be used with a cache of this size, which is too small or too
+    /// large.
     #[error("a cache of this size cannot be made: {0}")]
     Config(String),
     /// A replay failed.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// Nothing is read or written, so that no cache serves anything.
+    /// The trace reads and writes nothing, so a cache has nothing to serve.
     #[error("it has no reads or writes to advise on")]
     Untouched,
-    /// It was told to stop.
+    /// The caller stopped the search.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Trial {
-    /// Returns whether the pace of writes is that of the trace's own times.
+    /// Returns whether the write rate per year follows the times of the trace, and not the pace of
+    /// the replay.
     pub fn has_pace(&self) -> bool {
         self.result.endurance.as_ref().is_none_or(|it| it.clock == "trace")
     }
 }
 
-/// Block sizes that are not given: the server chooses them.
+/// Block sizes that floe.toml leaves to the server.
 const AUTOMATIC: &str = "automatic";
 
-/// Settings of a cache, as texts of floe.toml.
+/// Settings of a cache, in the notation of floe.toml.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 pub struct Candidate {
-    /// Size of the cache.
+    /// Size of the cache in bytes.
     pub cache_bytes: u64,
-    /// Write mode.
+    /// Write mode of the cache.
     pub write: String,
-    /// Block sizes; `automatic` where they are not given.
+    /// Block sizes of the cache; `automatic` where the server chooses them.
     pub block_sizes: String,
-    /// Policy.
+    /// Eviction policy.
     pub evict: String,
-    /// Admission.
+    /// Admission policy.
     pub admit: String,
 }
 
 impl Candidate {
-    /// Returns the server's defaults with a cache of `cache_bytes`.
+    /// Returns the server's default settings for a cache of `cache_bytes`.
     pub fn default_of(cache_bytes: u64) -> Self {
         Self {
             cache_bytes,
@@ -157,7 +163,8 @@ impl Candidate {
         Self { write: WriteMode::Pass.to_string(), ..Self::default_of(cache_bytes) }
     }
 
-    /// Returns the floe.toml with these devices. Settings at their defaults are left out.
+    /// Returns a floe.toml with these settings and devices. Settings at their defaults are left
+    /// out.
     pub fn toml(&self, cache: &str, backing: &str) -> String {
         let default = Self::default_of(self.cache_bytes);
         let mut text = format!("cache = \"{cache}\"\n");
@@ -178,7 +185,8 @@ impl Candidate {
         text
     }
 
-    /// Returns the plan of a replay on simulated media, and the configuration it comes from.
+    /// Returns the plan of a replay on simulated media, and the server configuration it was made
+    /// from.
     fn plan(
         &self,
         cache: &str,
@@ -208,7 +216,7 @@ impl Candidate {
 }
 
 impl fmt::Display for Candidate {
-    /// Names what differs from the defaults, after the size.
+    /// Writes the size of the cache, followed by the settings that differ from the defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default_of(self.cache_bytes);
         write!(f, "{}, write {}", format_size(self.cache_bytes), self.write)?;
@@ -225,10 +233,10 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// Differences below this share decide nothing.
+/// Smallest relative gain in latency that counts as a difference.
 const MARGIN: f64 = 0.05;
 
-/// Returns the sentence, and the floe.toml if a cache pays.
+/// Returns the recommendation as a sentence, and the floe.toml if a cache is worth having.
 fn verdict(
     question: &Question,
     best: &Trial,
@@ -276,7 +284,7 @@ const UNIT_BYTES: u64 = 32 << 10;
 /// Alignment of volumes laid end to end.
 const ALIGNMENT_BYTES: u64 = 1 << 20;
 
-/// The requests of a trace, and what is known of all of them.
+/// The requests of a trace, with the sums that the search needs of them.
 #[derive(Debug)]
 pub struct Workload {
     requests: Vec<Request>,
@@ -287,7 +295,7 @@ pub struct Workload {
 }
 
 impl Workload {
-    /// Reads requests to the end.
+    /// Reads all requests of a trace.
     ///
     /// # Errors
     /// The first error of the trace.
@@ -319,17 +327,17 @@ impl Workload {
         self.requests.is_empty()
     }
 
-    /// Returns the sums of `floe trace info`.
+    /// Returns the statistics that `floe trace info` prints.
     fn info(&self) -> &Info {
         &self.info
     }
 
-    /// Returns the bytes that are read or written, in blocks of 32 KiB.
+    /// Returns the bytes that the trace reads or writes, in blocks of 32 KiB.
     pub fn footprint_in_cache_bytes(&self) -> u64 {
         self.footprint_in_cache_bytes
     }
 
-    /// Returns the place of each request on a volume large enough for all.
+    /// Returns the mapping of the trace's volumes onto one volume, large enough for all of them.
     fn layout(&self) -> Result<Layout, AdviseError> {
         let fit = Fit { concatenate: true, wrap: false };
         Ok(Layout::new(&self.survey, &[self.volume_bytes], fit)?)
@@ -381,22 +389,22 @@ impl Trial {
     }
 }
 
-/// Requests of a trial before the last round.
+/// Requests replayed in each trial before the last round.
 const COARSE_REQUESTS: usize = 200_000;
 
-/// Sizes of the cache as shares of the footprint.
+/// Cache sizes to try, as shares of the footprint.
 const SHARES: [f64; 6] = [1.0 / 64.0, 1.0 / 32.0, 1.0 / 16.0, 1.0 / 8.0, 1.0 / 4.0, 1.0 / 2.0];
-/// Sizes are multiples of this and at least four of it, unless the footprint is less: no size is
-/// larger, and none smaller than this.
+/// Granularity of cache sizes in bytes. A size is at least four units, but no larger than the
+/// footprint, and never below one unit.
 const SIZE_UNIT_BYTES: u64 = 4 << 20;
 
-/// Requests that count, below which advice is doubtful.
+/// Number of counted requests below which a warning is given.
 const FEW_REQUESTS: usize = 10_000;
 
-/// A span of time in seconds, below which its pace says little of a year.
+/// Span of a trace in seconds below which a warning says that yearly figures are extrapolated.
 const SHORT_SECONDS: f64 = 3600.0;
 
-/// The smallest size this close to the best one is chosen.
+/// Ratio to the best mean latency up to which a smaller cache is preferred.
 const CLOSE: f64 = 1.05;
 
 const BLOCK_SIZES: [&str; 8] = [
@@ -412,17 +420,18 @@ const BLOCK_SIZES: [&str; 8] = [
 const ADMISSIONS: [&str; 6] =
     ["always", "second-access", "duel", "sequential", "fussy", "probability:p=0.5"];
 
-/// Candidates that go on to the next round, and to the last.
+/// Best candidates of a round that the next one varies; [`FINALISTS`] go on to the last.
 const GO_ON: usize = 3;
 const FINALISTS: usize = 6;
 
-/// The progress of a search: trials done, and expected at most. Returning false ends it.
+/// Callback for the progress of a search: takes the trials done and the most expected, and returns
+/// false to end the search.
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) -> bool + Sync);
 
-/// Searches for the best settings.
+/// Searches for the best settings of a cache for a workload.
 ///
 /// # Errors
-/// When the trace does not fit, a given size is impossible, or `progress` says no.
+/// When the trace does not fit a volume, a given size is impossible, or `progress` returns false.
 pub fn advise(
     question: &Question,
     workload: &Workload,
@@ -451,7 +460,7 @@ struct Search<'a> {
     progress: Progress<'a>,
     done: AtomicUsize,
     expected: usize,
-    /// Trials by settings and number of requests; none where the settings are impossible.
+    /// Trials by settings and number of requests; `None` where the settings are impossible.
     known: HashMap<(Candidate, usize), Option<Trial>>,
 }
 
@@ -538,8 +547,9 @@ impl Search<'_> {
         })
     }
 
-    /// Returns the best of a candidate without write-back, with its own policy and with the best
-    /// one, and of the defaults.
+    /// Replays the candidate `safe`, which has no write-back, with its own eviction policy and with
+    /// that of `best`. Returns the fastest of both and of the defaults, if these have no
+    /// write-back.
     fn safest(
         &mut self,
         safe: &Trial,
@@ -555,7 +565,7 @@ impl Search<'_> {
         Ok(trials.into_iter().min_by(|a, b| a.mean_us.total_cmp(&b.mean_us)))
     }
 
-    /// Returns the sizes to try.
+    /// Returns the cache sizes to try.
     fn sizes(&self) -> Vec<u64> {
         if let Some(size) = self.question.cache_bytes {
             return vec![size];
@@ -567,13 +577,13 @@ impl Search<'_> {
         sizes
     }
 
-    /// Returns a size that may be tried, about as large as another.
+    /// Rounds a cache size up to a multiple of [`SIZE_UNIT_BYTES`], within the limits given there.
     fn rounded(&self, bytes: u64) -> u64 {
         let size = bytes.next_multiple_of(SIZE_UNIT_BYTES).max(4 * SIZE_UNIT_BYTES);
         size.min(self.workload.footprint_in_cache_bytes().max(SIZE_UNIT_BYTES))
     }
 
-    /// Returns the reasons to doubt the answer.
+    /// Returns the reasons to doubt a recommendation, a sentence each.
     fn warnings(&self, best: &Trial) -> Vec<String> {
         let Info { seconds, touches, unique, footprint_bytes, .. } = *self.workload.info();
         let counted =
@@ -609,13 +619,14 @@ impl Search<'_> {
         warnings
     }
 
-    /// Returns why a candidate has no trial.
+    /// Returns the error that a candidate's trial ends with.
     fn impossible(&self, candidate: &Candidate, count: usize) -> AdviseError {
         let trial = self.workload.trial(candidate, self.question, &self.layout, count);
         trial.err().unwrap_or(AdviseError::Interrupted)
     }
 
-    /// Replays candidates that are not known yet, and returns those that are possible, best first.
+    /// Replays candidates without a known trial. Returns the trials of all possible candidates,
+    /// best first.
     fn round(&mut self, candidates: &[Candidate], count: usize) -> Result<Vec<Trial>, AdviseError> {
         let mut wanted: Vec<&Candidate> = Vec::new();
         for candidate in candidates {
@@ -666,19 +677,19 @@ impl Search<'_> {
     }
 }
 
-/// Returns whether written data stays in the cache alone for a while.
+/// Returns whether the cache of a trial may hold dirty data.
 fn keeps_writes(trial: &Trial) -> bool {
     trial.candidate.write.parse::<WriteMode>().is_ok_and(WriteMode::keeps_writes)
 }
 
-/// Returns the smallest size of which a trial is close to the best of all.
+/// Returns the smallest cache size with a mean latency within [`CLOSE`] of the best.
 fn smallest_close(ranked: &[Trial]) -> Option<u64> {
     let best = ranked.first()?.mean_us;
     let close = ranked.iter().filter(|trial| trial.mean_us <= best * CLOSE);
     close.map(|trial| trial.candidate.cache_bytes).min()
 }
 
-/// Returns the best candidates, each with every value of a setting.
+/// Returns the best [`GO_ON`] candidates, each combined with every value of a setting.
 fn vary(
     ranked: &[Trial],
     values: &[String],

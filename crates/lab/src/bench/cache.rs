@@ -1,8 +1,8 @@
-//! Floe's cache as a subject: `u64` keys, and values of any size that begin with their key.
+//! Floe's cache as a [`Subject`]: `u64` keys, and values of any size that begin with their key.
 //!
-//! A hit reads the first word of its value, so that the value is fetched, and checks it: a cache
-//! that ever finds another key's value ends the measurement. Small values lie in their entry;
-//! others are in a box of their own, as pages would be, and a fill pays for allocating it.
+//! A hit reads the first word of its value, so that the value is fetched, and checks it: another
+//! key's value ends the measurement. Small values lie in their entry. Others are in a box of their
+//! own, as pages would be, and a fill pays for allocating it.
 
 use std::marker::PhantomData;
 
@@ -14,40 +14,40 @@ use floe_policy::registry::Choice;
 use super::competitor::{CacheCompetitor, Competitor, Setup};
 use super::subject::{Freezes, Freezing, Subject};
 
-/// A cache to be built.
+/// Settings of a Floe cache to be built for a measurement.
 #[derive(Debug, Clone, Copy)]
 pub struct Cache<'a> {
     /// The eviction policy.
     pub policy: &'a Choice,
-    /// The admission; `None` to admit everything.
+    /// The admission policy; `None` to admit everything.
     pub admission: Option<&'a Admissions>,
-    /// Independent parts; `None` for as many as the cache thinks best.
+    /// Number of shards; `None` for the cache's default.
     pub shards: Option<usize>,
-    /// Entries it holds.
+    /// Capacity in entries.
     pub capacity: u64,
-    /// Bytes of a value, at least 8. With 8 or 64 they lie in the entry.
+    /// Bytes of a value, at least 8. Values of 8 or 64 bytes lie in the entry.
     pub value_bytes: usize,
-    /// The settings of freezing.
+    /// Settings for freezing hot entries.
     pub freezing: Freezing,
 }
 
-/// A cache that is ready to be measured, and how many shards it has.
+/// A cache that is ready to be measured, and its number of shards.
 pub type Built = (Box<dyn Competitor>, usize);
 
 impl Cache<'_> {
-    /// Builds it, compiled for its policy with the feature `compiled-policies`. Without that
-    /// feature the policy is an [`AnyPolicy`](floe_policy::AnyPolicy).
+    /// Builds an empty cache. With the feature `compiled-policies` the cache is compiled for its
+    /// policy; otherwise the policy is an [`AnyPolicy`](floe_policy::AnyPolicy).
     ///
     /// # Errors
-    /// When there is no such cache.
+    /// When the cache does not support these settings.
     pub fn build(&self, setup: Setup) -> Result<Built, BuildError> {
         self.filled(setup, &Filling::default())
     }
 
-    /// Builds it and fills it.
+    /// Builds a cache and fills it.
     ///
     /// # Errors
-    /// When there is no such cache.
+    /// When the cache does not support these settings.
     pub(super) fn filled(&self, setup: Setup, filling: &Filling) -> Result<Built, BuildError> {
         match self.value_bytes {
             8 => self.holding::<[u64; 1]>(setup, filling),
@@ -65,18 +65,18 @@ impl Cache<'_> {
     }
 }
 
-/// The contents of a cache at the start, and the other work of its clients.
+/// Initial contents of a cache, and the computing time of its clients.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Filling {
-    /// These keys.
+    /// Keys inserted before the measurement.
     pub(super) keys: std::ops::Range<u64>,
-    /// All of them frozen, for good.
+    /// True to freeze all keys permanently.
     pub(super) frozen: bool,
     /// Rounds of arithmetic after each operation.
     pub(super) pause: u32,
 }
 
-/// Builds a cache of values of a type.
+/// Builds a cache with values of type `V`.
 struct Build<'a, V>(Cache<'a>, Setup, &'a Filling, PhantomData<V>);
 
 #[cfg(feature = "compiled-policies")]

@@ -1,26 +1,26 @@
 //! Measures the times of list operations on this machine: the service times of `floe model`.
 //!
-//! Nothing here waits for a disk, and nothing is fitted to what the model is to explain: each time
-//! comes from runs of one kind only. Caches of one shard, so that one lock guards one list, are
-//! asked for what they all hold (every request hits) and for what they never hold (every request
-//! misses), by the loop that measures them at work. A miss parks its client there; but the disk is
-//! so quick, and clients are so many, that none is waited for. Caches take turns at being run
+//! Nothing here waits for a disk, and no time is fitted to the throughputs that the model is to
+//! explain: each follows from runs of one kind only. Caches have one shard, so that one lock guards
+//! one list. The benchmark's loop asks them for keys that they all hold (every request hits) and
+//! for keys that they never hold (every request misses). A miss parks its client; but the disk is
+//! so quick, and clients are so many, that no thread waits for it. The caches run in turn
 //!
 //! - by one thread: the time of an operation on data that no other thread uses or has used;
-//! - by several, *together*: its time while other threads want the same;
+//! - by several, *together*: the time while other threads compete for the list;
 //! - by several, *apart*: each computes for a while after each request, so that they seldom meet. A
 //!   visit to the list then mostly fetches data that another processor has written.
 //!
-//! A policy's time is that of a request beyond two others: that of FIFO, whose hits only look up,
-//! and that of parking without a cache. The further cost of a miss, since hits of other threads
-//! find changed lines of the index, is measured in one run of FIFO in which a part of the requests
-//! hits. Marks that hits write are priced in further runs of that kind. The division
+//! A policy's time is that of a request, less two others: that of FIFO, whose hits only look up,
+//! and that of parking without a cache. A miss has a further cost, since hits of other threads find
+//! changed lines of the index. It is measured in one run of FIFO in which a part of the requests
+//! hits. The cost of marks that hits write is measured in further runs of that kind. The division
 //! of a list operation into delink, head and tail is measured on the order alone, without lock and
 //! cache.
 //!
 //! Times of the list are those with which a closed network of the threads, each computing and
-//! visiting the list, has the throughputs that were measured together and apart.
-//! Method of "Can Increasing the Hit Ratio Hurt Cache Throughput?", section 4.1.
+//! visiting the list, has the throughputs that were measured together and apart. Method of "Can
+//! Increasing the Hit Ratio Hurt Cache Throughput?", section 4.1.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -44,107 +44,107 @@ use crate::simulate::stream::{Builder, Keep, Stream, StreamError};
 
 mod times;
 
-/// A time below that, in microseconds, cannot be told from none; it stands in its place, as there
-/// is none that takes no time at all.
+/// Shortest time in microseconds that the measurement can resolve. Shorter ones are replaced by
+/// this value, because the model needs times above 0.
 const LEAST_US: f64 = 1e-4;
 
-/// Keys that are to miss come in a circle, so many times as many as there are entries: no key is
-/// there any more, nor known, when it comes back.
+/// Number of keys per cache entry in a load that always misses. The keys are requested in a circle,
+/// so that the cache has evicted and forgotten each key when it comes again.
 const CIRCLE: usize = 10;
 
-/// A circle has at least so many keys. Threads take them in chunks; one that was stopped in the
-/// middle of its own finds keys that others have just brought in where these have gone full circle,
-/// and that chunk shall be a small part of it.
+/// Fewest keys of a load that always misses. Threads take the keys in chunks: a thread stopped
+/// within its chunk hits keys that others inserted a whole circle later. With this many keys, a
+/// chunk is a small part of the circle.
 const CIRCLE_MIN: usize = 100 * CHUNK;
 
-/// Fewest keys: a tenth of them has to be a cache worth its name.
+/// Fewest distinct keys of a load: the smallest cache measured has a tenth of them as entries.
 const KEYS_MIN: usize = 500;
 
-/// Clients of each thread: as many as are common.
+/// Clients per thread, a usual number.
 const CLIENTS: usize = 36;
 
-/// The disk: so quick that there is always a client that can go on, and slow enough that several
+/// The emulated disk: quick enough that some client can always go on, and slow enough that several
 /// are parked.
 const DISK: Disk = Disk { mean_ns: 500, exponential: true };
 
-/// Rounds of arithmetic after each request of threads that are to be apart: some microseconds,
-/// several times as long as a visit to the list.
+/// Rounds of arithmetic after each request in runs whose threads seldom meet: some microseconds,
+/// several times the time of a visit to the list.
 const PAUSE: u32 = 500;
 
-/// A hit ratio that is off by more than that is not of one kind of requests.
+/// Largest deviation of the hit ratio from 0 or 1 in a run that should only miss or only hit.
 const IMPURE: f64 = 0.02;
 
-/// Those that are measured in any case, as others are compared with them.
+/// Policies that are always measured, because the times of others are differences to theirs.
 const BASES: [&str; 2] = ["lru", "fifo"];
 
 /// Policies measured by default.
 pub const POLICIES: &str = "lru,fifo,prob-lru,clock,sieve,slru:segments=2,s3-fifo";
 
-/// The policy that stands for every one that tosses a coin.
+/// The policy measured for all that promote at random; with `q=1` no hit is promoted.
 const COIN: &str = "prob-lru:q=1";
-/// The same with a coin that is fair: half of the hits visit the list, so that threads seldom come
-/// back to it before another has been there.
+/// The policy that promotes half of the hits at random: a thread seldom visits the list again
+/// before another thread has.
 const HALF_COIN: &str = "prob-lru:q=0.5";
 
 /// The settings of a calibration.
 #[derive(Debug)]
 pub struct Calibrate<'a> {
-    /// Keys as they are asked for where all hit.
+    /// The load for runs in which every request hits.
     pub load: &'a Load,
-    /// The same keys, for counting.
+    /// The keys of `load` as a stream, for counting list operations.
     pub stream: &'a Stream,
-    /// Policies.
+    /// Policies to measure.
     pub policies: &'a [Choice],
-    /// Most threads.
+    /// Largest number of threads.
     pub threads: usize,
     /// Bytes of a value.
     pub value_bytes: usize,
-    /// The number and the length of runs.
+    /// Number and length of the runs.
     pub plan: Plan,
 }
 
-/// A time that was measured: the median of the repetitions, and the interval that holds the true
-/// one with `confidence`.
+/// A measured time: the median of the repetitions, and an interval that holds the true median with
+/// probability `confidence`.
 #[derive(Debug, Clone, Serialize)]
 pub struct Figure {
     /// The policy with its parameters.
     pub policy: String,
-    /// Of what.
+    /// The operation that was timed.
     pub operation: String,
-    /// With so many threads at work.
+    /// Number of threads in the run.
     pub threads: usize,
-    /// In nanoseconds.
+    /// Median time in nanoseconds.
     pub ns: f64,
-    /// Where its interval begins.
+    /// Lower end of the confidence interval, in nanoseconds.
     pub ns_low: f64,
-    /// Where it ends.
+    /// Upper end of the confidence interval, in nanoseconds.
     pub ns_high: f64,
-    /// The confidence of the interval.
+    /// Probability that the interval holds the true median.
     pub confidence: f64,
 }
 
 /// The result of a calibration.
 #[derive(Debug, Clone)]
 pub struct Calibration {
-    /// For the model.
+    /// Service times for `floe model`.
     pub service: Service,
-    /// For people.
+    /// All measured times, for the report.
     pub figures: Vec<Figure>,
 }
 
-/// The kinds of runs.
+/// The kind of requests in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RunKind {
     Hits,
     Misses,
 }
 
-/// The arrival of requests in a run.
+/// The rate of requests in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Pace {
-    /// As fast as so many threads can.
+    /// Requests of this many threads, each as fast as it can.
     Together(usize),
-    /// From so many threads that compute in between.
+    /// Requests of this many threads, each of which computes after every request.
     Apart(usize),
 }
 
@@ -155,19 +155,18 @@ impl Pace {
     }
 }
 
-/// Times of requests in microseconds, of each repetition, by policy.
+/// Request times in microseconds, one per repetition, by policy, kind and pace.
 type Requests = BTreeMap<(String, RunKind, Pace), Vec<f64>>;
 
-/// The bench itself, without a cache.
+/// Series name of the benchmark's clients without a cache.
 const CLIENT: &str = "client";
-/// LRU, all of it frozen.
+/// Series name of LRU with all entries frozen.
 const FROZEN: &str = "lru, frozen";
 
-/// Measures.
+/// Measures the times of list operations for all policies.
 ///
 /// # Errors
-/// A policy is not among those that can be, there are too few keys, or a run was not what it should
-/// be.
+/// A policy cannot be calibrated, there are too few keys, or a run had too many hits or misses.
 pub fn calibrate(
     what: &Calibrate<'_>,
     mut progress: impl FnMut(MeasureStep),
@@ -190,7 +189,7 @@ fn known(choice: &Choice) -> Result<Known, CalibrateError> {
     })
 }
 
-/// Each key once.
+/// Returns a stream that reads each key once.
 fn circle(keys: usize) -> Result<Stream, StreamError> {
     use floe_trace::{Kind, Op, Request};
     let keep = Keep { rate: 1.0, sizes: false, next_use: false };
@@ -203,13 +202,14 @@ fn circle(keys: usize) -> Result<Stream, StreamError> {
 
 /// A run of all threads together in which some requests hit.
 struct Mixed {
-    /// Time of a request in microseconds, of each repetition.
+    /// Time of a request in microseconds, one per repetition.
     us: Vec<f64>,
-    /// Share of them that missed.
+    /// Share of the requests that missed.
     misses: f64,
 }
 
-/// No cache: always the same answer. The measured time is that of the clients.
+/// A subject without a cache, which answers every lookup alike. Its measured time is that of the
+/// clients.
 struct Nobody {
     hits: bool,
 }
@@ -230,7 +230,7 @@ impl Subject for Nobody {
 }
 
 impl Calibrate<'_> {
-    /// Checks the settings, and returns the policies to calibrate, the bases first.
+    /// Checks the settings. Returns the policies to calibrate, those of [`BASES`] first.
     fn choices(&self) -> Result<Vec<(Choice, Known)>, CalibrateError> {
         let keys = self.load.keys();
         if keys < KEYS_MIN {
@@ -251,7 +251,7 @@ impl Calibrate<'_> {
     /// Checks that the settings can be calibrated.
     ///
     /// # Errors
-    /// A policy is not among those that can be, or there are too few keys.
+    /// A policy cannot be calibrated, or there are too few keys.
     pub fn check(&self) -> Result<(), CalibrateError> {
         self.choices().map(drop)
     }
@@ -269,7 +269,7 @@ impl Calibrate<'_> {
         paces
     }
 
-    /// A cache as all are measured.
+    /// Returns the settings of a cache with one shard and without freezing.
     fn cache<'a>(&self, policy: &'a Choice, capacity: usize) -> Cache<'a> {
         let freezing = Freezing::default();
         Cache {
@@ -282,7 +282,7 @@ impl Calibrate<'_> {
         }
     }
 
-    /// Runs caches that hold a part of the keys, in turn.
+    /// Measures caches of `capacity` entries on the load, so that only a part of the requests hits.
     fn mixed(
         &self,
         policies: &[&Choice],
@@ -308,7 +308,7 @@ impl Calibrate<'_> {
         mixed.collect()
     }
 
-    /// Runs all caches on one kind of requests.
+    /// Measures all caches on requests of one kind, at every pace.
     fn run(
         &self,
         kind: RunKind,
@@ -364,7 +364,7 @@ impl Calibrate<'_> {
     }
 }
 
-/// Refuses runs that were not of one kind of requests.
+/// Returns an error for a run without operations, or with too many requests of the other kind.
 fn check(policy: &str, kind: RunKind, found: &Measured) -> Result<(), CalibrateError> {
     let policy = || policy.to_owned();
     if found.repetitions.iter().any(|run| run.ops_per_second == 0.0) {
@@ -378,48 +378,48 @@ fn check(policy: &str, kind: RunKind, found: &Measured) -> Result<(), CalibrateE
     Ok(())
 }
 
-/// Why nothing can be calibrated.
+/// Errors of a calibration.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// The model has no such policy, or it is too different from the cache's.
+    /// The model has no such policy, or its policy differs too much from the cache's.
     #[error("{policy} cannot be calibrated for floe model; there are: {known}")]
     Policy {
-        /// Its name.
+        /// Name of the policy.
         policy: String,
-        /// The known names.
+        /// Names of the policies that can be calibrated.
         known: String,
     },
-    /// Too few keys.
+    /// The load has too few distinct keys.
     #[error("calibration takes a load of at least {KEYS_MIN} keys; this one has {keys}")]
     Keys {
         /// The number of distinct keys.
         keys: usize,
     },
-    /// A name that should be right is not.
+    /// A built-in policy name was not accepted.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
-    /// No cache can be made.
+    /// A cache could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// No circle of keys can be made.
+    /// The stream of keys that always miss could not be made.
     #[error(transparent)]
     Stream(#[from] StreamError),
-    /// Nor a load of it.
+    /// The load of keys that always miss could not be made.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A run did nothing.
+    /// A run ended without any operation, so a longer one is needed.
     #[error("{policy}: nothing was done in one of the runs; a larger --seconds leaves time for it")]
     Nothing {
-        /// The policy.
+        /// The policy that was run.
         policy: String,
     },
-    /// The measured times make no model.
+    /// The model does not accept the measured times.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Requests that should all hit, or all miss, did not.
+    /// A run whose requests should all hit, or all miss, had too many of the other kind.
     #[error("{policy}: {share:.4} of the requests hit where {wanted} should; more --keys may help")]
     Impure {
-        /// The policy.
+        /// The policy that was run.
         policy: String,
         /// The share of requests that hit.
         share: f64,
@@ -431,30 +431,29 @@ pub enum CalibrateError {
 /// The work of a policy's hits beyond the lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Hits {
-    /// Nothing.
+    /// Hits do nothing but the lookup.
     Nothing,
-    /// They leave a mark.
+    /// Hits mark their entry.
     Mark,
-    /// They change the list.
+    /// Hits change the list.
     List,
-    /// Some change the list as LRU's do, some do not, and a coin says which. Measured with a coin
-    /// that always says no.
+    /// Hits change the list at random, as LRU's do. Measured with a probability of 0.
     Coin,
 }
 
-/// A policy that both the model and the cache have.
+/// A policy that exists both in the model and in the cache.
 #[derive(Debug, Clone, Copy)]
 struct Known {
     name: &'static str,
     hits: Hits,
-    /// Hits that make an entry be passed by once.
+    /// Number of hits after which eviction passes an entry over once; `None` if it never does.
     touches: Option<u32>,
     ghosts: bool,
-    /// The model's other name for it.
+    /// The model's second name for the policy.
     alias: Option<&'static str>,
 }
 
-/// Every such policy.
+/// Policies that can be calibrated.
 const KNOWN: [Known; 7] = [
     Known {
         name: "lru",
@@ -471,27 +470,29 @@ const KNOWN: [Known; 7] = [
     Known { name: "s3-fifo", hits: Hits::Mark, touches: Some(2), ghosts: true, alias: None },
 ];
 
-/// Slots of the order: enough that looks at the clock do not count, and few enough that its arrays
-/// fit into the first cache of a processor, as the ends of a list do that is in use.
+/// Slots of a policy measured without a cache. Many enough that reading the clock hardly counts;
+/// few enough that the arrays fit the processor's first-level cache, as the ends of a list in use
+/// do.
 const SLOTS: u32 = 1024;
 
-/// Rounds over all slots that make a batch.
+/// Rounds over all slots in a batch.
 const ROUNDS: u64 = 32;
 
-/// Times of changes in nanoseconds, one of each batch.
+/// Nanoseconds of operations on a policy's order, one time per batch.
 #[derive(Debug, Clone, Default)]
 struct OrderTimes {
-    /// Of putting in.
+    /// Nanoseconds to insert an entry.
     insert: Vec<f64>,
-    /// Of choosing a victim.
+    /// Nanoseconds to choose a victim.
     evict: Vec<f64>,
-    /// Of a promotion, where hits owe one.
+    /// Nanoseconds to promote an entry; `None` where hits promote nothing.
     promote: Option<Vec<f64>>,
-    /// Of passing one by that was hit, where that happens.
+    /// Additional nanoseconds to pass over an entry that was hit; `None` where eviction never does.
     step: Option<Vec<f64>>,
 }
 
-/// Measures so many batches. Entries hit `touches` times are passed by once.
+/// Times a policy's order in `batches` batches. Eviction passes over entries hit `touches` times
+/// once.
 fn orders(choice: &Choice, touches: Option<u32>, batches: usize) -> OrderTimes {
     floe_policy::with(choice, Batches { touches, batches })
 }
@@ -506,15 +507,15 @@ fn access(round: u64, slot: u32) -> Access {
     Access::new(mix(round << 32 | u64::from(slot)))
 }
 
-/// Time for each slot when something is done with all.
+/// Calls a function for every slot, and returns the mean time of a call in nanoseconds.
 fn each(mut what: impl FnMut(u32)) -> f64 {
     let began = Instant::now();
     (0..SLOTS).for_each(|slot| what(black_box(slot)));
     began.elapsed().as_nanos() as f64 / f64::from(SLOTS)
 }
 
-/// The medians over the rounds of a batch of several times: a thread that is stopped now and then
-/// makes single rounds long.
+/// Returns the medians of `N` times over the rounds of a batch. Medians discount single rounds in
+/// which the thread was interrupted.
 fn batch<const N: usize>(mut round: impl FnMut(u64) -> [f64; N]) -> [f64; N] {
     let rounds: Vec<[f64; N]> = (0..ROUNDS).map(&mut round).collect();
     std::array::from_fn(|at| Estimate::of(rounds.iter().map(|times| times[at])).median)
@@ -557,19 +558,19 @@ impl Visitor for Batches {
     }
 }
 
-/// Keys for each entry of the cache: by Zipf's law nine requests in ten hit.
+/// Keys per cache entry, at which nine of ten requests hit under Zipf's law.
 const KEYS_AN_ENTRY: usize = 2;
 
-/// Runs in which the same cache holds a part of the keys.
+/// Runs that measure the cost of the marks that hits write. Each cache holds a part of the keys.
 struct Marking {
     threads: usize,
     fifo: Mixed,
     runs: BTreeMap<String, Mixed>,
-    /// Of the hits of each policy, those that write their mark.
+    /// Share of hits that write their mark, by policy.
     written: BTreeMap<String, f64>,
 }
 
-/// The known times of a policy.
+/// Times of a policy that are known before the cost of a written mark is derived.
 struct Around<'a> {
     lookup_us: &'a [f64],
     mark_us: f64,
@@ -578,10 +579,10 @@ struct Around<'a> {
 }
 
 impl Marking {
-    /// Runs and counts.
+    /// Measures the caches, and counts the marks that their hits write.
     ///
     /// # Errors
-    /// A run was not what it should be.
+    /// A run ended without operations or without misses.
     fn run(
         what: &Calibrate<'_>,
         choices: &[(Choice, Known)],
@@ -602,10 +603,10 @@ impl Marking {
         Ok(Self { threads: what.threads, fifo, runs: names().zip(runs).collect(), written })
     }
 
-    /// Returns the price of a mark that a hit of a policy writes, repetition by repetition.
+    /// Returns the cost of a written mark in microseconds, one value per repetition.
     ///
     /// # Errors
-    /// A time is none.
+    /// A time is not valid in the model.
     fn price(&self, policy: &str, around: &Around<'_>) -> Result<Vec<f64>, ModelError> {
         let (run, written) = (&self.runs[policy], self.written[policy]);
         let computes = |run: &Mixed, visit: &Time, at: usize| {
@@ -625,7 +626,7 @@ impl Marking {
     }
 }
 
-/// Returns the share of hits that write their mark.
+/// Returns the share of hits that write their mark, by counting operations without a cache.
 fn written_share(candidate: &Candidate, what: &Calibrate<'_>, entries: usize) -> f64 {
     let counted = candidate.count(what.stream, entries as u64).counted;
     let hits = counted.outcomes.iter().find(|outcome| !outcome.is_miss);

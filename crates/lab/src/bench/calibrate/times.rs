@@ -1,5 +1,5 @@
-//! From runs to times of operations: what a request takes beyond another, and what of that is
-//! whose.
+//! Derives the times of list operations from the request times of benchmark runs: each is a
+//! difference between two kinds of requests.
 
 use std::collections::BTreeMap;
 
@@ -16,22 +16,22 @@ use super::{
 use crate::bench::competitor::Plan;
 use crate::bench::measure::Estimate;
 
-/// Times of each repetition.
+/// One time per repetition, in microseconds.
 type Series = Vec<f64>;
 
-/// A series of each pace.
+/// A series of times for each pace of requests.
 #[derive(Clone)]
 struct ByPace(BTreeMap<Pace, Series>);
 
 impl ByPace {
-    /// Of the most threads together.
+    /// Returns the times of the run with the most threads at full pace.
     fn together(&self) -> &Series {
         let mut together =
             self.0.iter().rev().filter(|(pace, _)| matches!(pace, Pace::Together(_)));
         together.next().expect("one thread, at least").1
     }
 
-    /// Returns the additional time over other requests, repetition by repetition.
+    /// Subtracts the times of `base`, repetition by repetition; at least [`LEAST_US`] is left.
     fn beyond(&self, base: &ByPace) -> ByPace {
         let beyond = |(pace, series): (&Pace, &Series)| {
             let times = series.iter().zip(&base.0[pace]);
@@ -40,7 +40,7 @@ impl ByPace {
         ByPace(self.0.iter().map(beyond).collect())
     }
 
-    /// And more.
+    /// Adds the times of `more`, repetition by repetition.
     fn plus(&self, more: &ByPace) -> ByPace {
         let plus = |(pace, series): (&Pace, &Series)| {
             (*pace, series.iter().zip(&more.0[pace]).map(|(us, more)| us + more).collect())
@@ -57,8 +57,8 @@ fn median(series: &[f64]) -> f64 {
     Estimate::of(series.iter().copied()).median.max(LEAST_US)
 }
 
-/// Returns the time that a visit of requests of a kind to the list takes beyond their computing
-/// time, repetition by repetition. A share of the requests visits it.
+/// Returns the time of a visit to the list, in each repetition of runs in which a share of the
+/// requests visits it. `compute` is the time of a request apart from the visit.
 fn visits(requests: &ByPace, compute: &ByPace, share: f64) -> Result<ByPace, ModelError> {
     let mut visits = requests.beyond(compute);
     visits.0.values_mut().flatten().for_each(|us| *us /= share);
@@ -86,7 +86,8 @@ fn visits(requests: &ByPace, compute: &ByPace, share: f64) -> Result<ByPace, Mod
     Ok(visits)
 }
 
-/// The medians of visits as a time, less what is told apart.
+/// Returns the median times of visits to the list, less `part_us` for the part that is reported as
+/// an operation of its own.
 fn less(visits: &ByPace, part_us: f64) -> Time {
     let mut time = Time::default();
     for (pace, series) in &visits.0 {
@@ -100,7 +101,7 @@ fn less(visits: &ByPace, part_us: f64) -> Time {
     time
 }
 
-/// Collects times, for people and for the model.
+/// Collects measured times for the report.
 #[derive(Default)]
 struct Figures(Vec<Figure>);
 
@@ -123,7 +124,8 @@ impl Figures {
         }
     }
 
-    /// Times of the order alone, in nanoseconds.
+    /// Adds times of an operation on the policy's order alone, without lock and cache, in
+    /// nanoseconds.
     fn note_order(&mut self, policy: &str, operation: &str, ns: &[f64]) {
         let series = ns.iter().map(|ns| ns / 1e3).collect();
         self.note(policy, operation, &ByPace(BTreeMap::from([(Pace::Together(1), series)])));
@@ -259,7 +261,7 @@ impl Calibrate<'_> {
         })
     }
 
-    /// Returns the properties of the machine.
+    /// Returns the properties of the machine and of the measurement, by name.
     fn machine(&self) -> BTreeMap<String, String> {
         let fact = |name: &str, value: String| (name.to_owned(), value);
         let Plan { repetitions, seconds, .. } = self.plan;
@@ -277,11 +279,11 @@ impl Calibrate<'_> {
     }
 }
 
-/// Halvings: as many as a number has digits.
+/// Steps of a bisection: about the number of significant bits of an `f64`.
 const HALVINGS: usize = 50;
 
-/// The time found with others there changes the one found without a little, and the other way
-/// round: so often, each time by a small part of the change before.
+/// Iterations that find the time of a visit alone and with contention: each depends a little on the
+/// other, and every iteration changes them by a small part of the change before.
 const ROUNDS: usize = 12;
 
 /// A run of threads that visit the list with some or all of their requests.
@@ -293,16 +295,16 @@ pub(super) struct Meeting {
     pub(super) share: f64,
     /// The computing time of each request beside its visit, in microseconds.
     pub(super) compute_us: f64,
-    /// Of all together, in million requests a second.
+    /// Throughput of all threads together, in million requests a second.
     pub(super) throughput_mrps: f64,
 }
 
-/// Returns the time of a visit alone and with others there: from one run of threads that seldom
-/// meet, and from runs of threads that meet, with growing numbers of them. No time is below
-/// `least_us`, or above that of a request of the run it is found from.
+/// Returns the time of a visit to the list without and with contention. The first follows from
+/// `apart`, a run of threads that seldom meet, and the others from the runs `together`, with
+/// growing numbers of threads. No time is below `least_us`, or above a request's time in its run.
 ///
 /// # Errors
-/// A time is none.
+/// A time is not valid in the model.
 pub(super) fn visit(
     apart: &Meeting,
     together: &[Meeting],
@@ -318,7 +320,7 @@ pub(super) fn visit(
     contended(time.alone_us, together, least_us)
 }
 
-/// Returns the time of a visit with others there when the time alone is known.
+/// Returns the time of a visit to the list with contention, given the time without.
 fn contended(alone_us: f64, together: &[Meeting], least_us: f64) -> Result<Time, ModelError> {
     let mut time = Time::of(alone_us);
     for run in together {
@@ -333,11 +335,11 @@ fn contended(alone_us: f64, together: &[Meeting], least_us: f64) -> Result<Time,
     Ok(time)
 }
 
-/// Returns the computing time of each request that explains the measured throughput of several
-/// threads when a share of them visits the list; at least 0.
+/// Returns the computing time of a request, at least 0, that explains the measured throughput of
+/// several threads when a share of the requests visits the list.
 ///
 /// # Errors
-/// A time is none.
+/// A time is not valid in the model.
 pub(super) fn computing(
     visit: &Time,
     share: f64,
@@ -356,7 +358,8 @@ pub(super) fn computing(
     Ok(high)
 }
 
-/// The one number that is free in a time, for the throughput that was measured.
+/// Finds by bisection the parameter of `with` at which the model has the measured throughput of
+/// `run`.
 fn found(run: &Meeting, least_us: f64, with: impl Fn(f64) -> Time) -> Result<f64, ModelError> {
     let is_faster =
         |us: f64| Ok::<_, ModelError>(run.throughput_of(with(us))? > run.throughput_mrps);
@@ -371,12 +374,13 @@ fn found(run: &Meeting, least_us: f64, with: impl Fn(f64) -> Time) -> Result<f64
 }
 
 impl Meeting {
-    /// From the beginning of a request to its end.
+    /// Returns the mean time of a request from beginning to end, in microseconds.
     fn request_us(&self) -> f64 {
         f64::from(self.threads) / self.throughput_mrps
     }
 
-    /// Returns the modelled throughput of such threads with another time of the list.
+    /// Returns the throughput that the model gives these threads if a visit to the list takes
+    /// `time`.
     fn throughput_of(&self, time: Time) -> Result<f64, ModelError> {
         let station = Station { name: "list", servers: 1, copies: 1 };
         let visit = RouteStep::Visit(Visit { station: 0, time, is_limit: false });
@@ -400,7 +404,7 @@ mod contention_tests {
 
     const LEAST_US: f64 = 1e-4;
 
-    /// A run of which the model says what is measured.
+    /// Returns a run whose throughput is the one that the model predicts.
     fn run(threads: u32, share: f64, compute_us: f64, time: &Time) -> Meeting {
         let run = Meeting { threads, share, compute_us, throughput_mrps: 1.0 };
         Meeting { throughput_mrps: run.throughput_of(time.clone()).unwrap(), ..run }
