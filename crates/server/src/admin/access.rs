@@ -290,7 +290,7 @@ pub enum AllowedPaths {
     Within(Arc<[PathBuf]>),
 }
 
-/// An error: an admin client may not have this path opened.
+/// The reason why an admin client may not have a path opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PathRefused {
     /// The path is in none of the allowed folders.

@@ -146,7 +146,7 @@ struct Surroundings {
     /// colons.
     service: Option<OsString>,
     is_root: bool,
-    /// `XDG_RUNTIME_DIR`.
+    /// `XDG_RUNTIME_DIR`: the user's folder for sockets.
     user: Option<OsString>,
 }
 

@@ -43,7 +43,7 @@ impl fmt::Display for Endpoint {
 /// An error of a request to a server's admin interface.
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
-    /// No server answers.
+    /// No server answers at the address.
     #[error(
         "no floe server answers on {address}: {source}; is it running, and is --admin the same?"
     )]

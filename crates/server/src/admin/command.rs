@@ -285,7 +285,7 @@ pub(crate) enum Trouble {
     HeadTooLong,
     /// The request states no length of its body.
     NoLength,
-    /// A device failed.
+    /// The command failed, for example because a device did.
     Failed,
     /// The server is refusing some requests of storage clients.
     Refusing,

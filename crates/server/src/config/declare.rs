@@ -39,7 +39,7 @@ pub struct Setting {
     pub bare: Option<&'static str>,
     /// True if `floe replay` has the setting, too.
     pub replayed: bool,
-    /// The kind of its value.
+    /// Kind of the value.
     pub kind: SettingKind,
     /// True if the setting takes several values.
     pub is_list: bool,

@@ -59,9 +59,9 @@ pub(crate) struct VolumePoint {
     writes: f32,
     read_bytes: f32,
     write_bytes: f32,
-    /// `None` without reads.
+    /// Share of reads that were hits; `None` without reads.
     read_hit_ratio: Option<f32>,
-    /// `None` without writes.
+    /// Share of writes that were hits; `None` without writes.
     write_hit_ratio: Option<f32>,
     read: SpreadPoint,
     write: SpreadPoint,

@@ -34,7 +34,7 @@ pub enum Refusal {
         /// may hold more.
         exact: bool,
     },
-    /// The cache belongs to other volumes.
+    /// The cache has none of the volumes to be served.
     #[error(
         "the cache belongs to {}, not to {wanted:?}; use another cache device, or give \
          --initialise to make a new one here",
@@ -465,7 +465,7 @@ pub enum StartError {
     WriteBack {
         /// Name of the volume.
         volume: String,
-        /// The fault of the device.
+        /// The backing device's error.
         fault: floe_block::Fault,
         /// Bytes of dirty data that remain in the cache.
         left_bytes: u64,

@@ -43,11 +43,11 @@ struct Guard {
     wanted: Mutex<Wanted>,
 }
 
-/// The samples that superblocks must still forget, and whether a thread is doing so.
+/// The samples that superblocks must still forget.
 #[derive(Debug, Default)]
 struct Wanted {
     samples: u64,
-    /// A thread is writing superblocks.
+    /// True while a thread is writing superblocks.
     under_way: bool,
 }
 

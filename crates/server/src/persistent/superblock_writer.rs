@@ -210,8 +210,8 @@ impl SuperblockWriter {
         written.change(|superblock| superblock.companions.retain(|companion| companion.id != id))
     }
 
-    /// Records that the tier was used without its peer tiers: gives it a new stack number and keeps
-    /// its companions.
+    /// Records that the tier was used without its peer tiers, by a stack number of its own: `stack`
+    /// must be new. Keeps the companions.
     pub(crate) fn link_alone(&mut self, stack: u32) -> Result<(), StartError> {
         let companions = self.written().superblock.companions.clone();
         self.link(stack, companions)

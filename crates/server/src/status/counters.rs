@@ -347,9 +347,9 @@ impl AddAssign<&Snapshot> for Snapshot {
 /// Number of clients or connections of each protocol.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ByProtocol {
-    /// Number that use NBD.
+    /// Clients or connections that use NBD.
     pub nbd: u64,
-    /// Number that use NVMe over TCP.
+    /// Clients or connections that use NVMe over TCP.
     pub nvme_tcp: u64,
 }
 

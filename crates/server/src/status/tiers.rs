@@ -37,7 +37,8 @@ pub struct TierStatus {
     /// `ended-unnoted` when its device could not record that. Empty without a bypass.
     #[serde(default)]
     pub bypass: String,
-    /// Upper bound of the bytes for which some requests are refused.
+    /// Upper bound of the bytes for which requests may be refused: lost data, and dirty data that
+    /// cannot be read or replaced.
     #[serde(default)]
     pub refused_bytes: u64,
     /// Reads answered.
