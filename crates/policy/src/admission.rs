@@ -1,13 +1,13 @@
 //! Admission decides which blocks enter a cache; [`Eviction`](crate::Eviction) decides which leave.
 //!
-//! Where writing to a cache slows its reads, or what lies below is hardly slower, most of what
-//! could be cached should not be. An [`Admission`] is asked about every block that is read or
-//! written and not held. It is not told of hits one by one: what it has to know of them comes as
-//! counts per interval ([`Window`]), so nothing shared is written on a hit. Like an order it sees
-//! hashes and slots only, and neither clock nor locks; what it wants done later, it orders on ticks
-//! ([`Orders`]).
+//! Where writing to a cache slows its reads, or the device below is hardly slower, most blocks
+//! should not be cached. The cache asks its [`Admission`] about every block that is read or written
+//! and not held. Hits reach an admission as counts per interval ([`Window`]), not one by one, so a
+//! hit writes no shared memory. Like an eviction order, an admission sees only hashes and slots,
+//! and has no clock and no locks. It orders deferred work on ticks ([`Orders`]).
 //!
-//! Several may have to agree: `small-bypass + obp` admits what both do ([`Admissions`]).
+//! Several admissions can be combined: `small-bypass + obp` admits a block if both do
+//! ([`Admissions`]).
 //!
 //! ```
 //! use floe_policy::Access;
@@ -26,7 +26,7 @@ use crate::{Access, Parameters, PolicyInfo, Slot, Tick};
 
 pub use self::registry::{Admissions, Calibrated};
 
-/// Calls a macro with the list of all admissions, behind what else it is `given`.
+/// Calls a macro with the list of all admissions, after the tokens in `given`.
 macro_rules! with_admissions {
     ($then:ident $($given:tt)*) => {
         $then! {
@@ -54,14 +54,14 @@ mod obp;
 mod simple;
 mod small_bypass;
 
-/// The decision about an offer.
+/// The decision about a block offered to the cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It comes in; where room is needed, the order of eviction names the victim.
+    /// The block is admitted; if room is needed, the eviction order picks the victim.
     Admit,
-    /// It comes in, and this one leaves for it if room is needed.
+    /// The block is admitted, and the entry in this slot is evicted if room is needed.
     Replace(Slot),
-    /// It stays out.
+    /// The block is not cached.
     Bypass,
 }
 
@@ -75,143 +75,147 @@ impl Verdict {
 /// The entry that would be evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Victim {
-    /// Its slot.
+    /// Slot of the entry.
     pub slot: Slot,
-    /// The hash of its key, as in [`Access::hash`].
+    /// Hash of the entry's key, as in [`Access::hash`].
     pub hash: u64,
 }
 
 /// The size of the cache and of the caches above it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Room {
-    /// Entries that fit, roughly.
+    /// Approximate number of entries that fit.
     pub entries: usize,
-    /// The weight that fits, in the unit of [`Access::weight`].
+    /// Total weight that fits, in the unit of [`Access::weight`].
     pub weight: u64,
-    /// The capacity of the caches above that answer first, in the same unit; 0 without any.
+    /// Capacity of the caches above that are looked up first, in the unit of [`Access::weight`]; 0
+    /// if there are none.
     pub above: u64,
 }
 
 /// A block worth fetching into the cache, though no request waits for it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Fetch {
-    /// The hash of its key, as in [`Access::hash`].
+    /// Hash of the block's key, as in [`Access::hash`].
     pub hash: u64,
-    /// Its [`Access::position`].
+    /// Position of the block, as in [`Access::position`].
     pub position: u64,
 }
 
-/// The orders of an admission. The owner keeps one and hands it to every [`Admission::tick`], which
-/// fills it anew.
+/// Deferred work that an admission orders. The owner keeps one value and passes it to every
+/// [`Admission::tick`], which fills it anew.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// Blocks to read from below and to insert without asking again; those that are cached already
-    /// are left out by the owner.
+    /// Blocks to read from the device below and to insert without asking again. The owner skips
+    /// those already cached.
     pub fetch: Vec<Fetch>,
-    /// True if nothing is to be evicted, neither ahead of need nor for an offer, which is then
-    /// bypassed: making room would cost, too.
+    /// True if nothing may be evicted, neither ahead of need nor for an offer. Offers that need an
+    /// eviction are bypassed, because making room would cost, too.
     pub hold: bool,
 }
 
-/// The inputs that an admission requires beside those that every owner gives.
+/// Optional inputs that an admission requires from its owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
-    /// [`Access::in_a_row`].
+    /// True if it needs the stream lengths in [`Access::in_a_row`].
     pub streams: bool,
-    /// That what it [orders](Orders::fetch) to be fetched is: it lets nothing in otherwise.
+    /// True if the owner has to carry out its [fetches](Orders::fetch): otherwise the cache stays
+    /// empty.
     pub fetches: bool,
-    /// The [`Victim`], whenever an entry would have to leave; where none is named, it admits as if
-    /// there were room.
+    /// True if it needs the [`Victim`] whenever an entry would have to leave. Without one it admits
+    /// as if there were room.
     pub victims: bool,
-    /// [`Room::above`]: what memory above holds.
+    /// True if it needs the capacity of the memory above ([`Room::above`]).
     pub above: bool,
-    /// To be asked about newer data of clean blocks that are held ([`Admission::overwrite`]).
+    /// True if it must be asked about newer data of clean held blocks ([`Admission::overwrite`]).
     pub overwrites: bool,
 }
 
-/// Decides which blocks are cached. One owner at a time.
+/// Decides which blocks are cached, for one owner at a time.
 ///
-/// The owner calls [`reserve`](Self::reserve) and [`tick`](Self::tick) before anything else,
-/// [`admit`](Self::admit) for each offer, and now and then [`observe`](Self::observe), then
-/// [`tick`](Self::tick).
+/// The owner calls [`reserve`](Self::reserve) and [`tick`](Self::tick) before anything else. Then
+/// it calls [`admit`](Self::admit) for each offer, and at intervals [`observe`](Self::observe)
+/// followed by [`tick`](Self::tick).
 pub trait Admission {
-    /// The inputs it requires. Owners that cannot give it refuse the admission.
+    /// Returns the optional inputs that the admission requires. Owners that cannot provide them
+    /// refuse the admission.
     fn needs(&self) -> Needs {
         Needs::default()
     }
 
-    /// Makes it the part with the number `part`, from 0, of so many that share the keys of a cache
-    /// evenly, and each see a part of its accesses. Its parameters in operations or in weight are
-    /// for all parts together. Called before it has room.
+    /// Assigns the admission to shard `part`, from 0, of `parts` shards that divide the keys of a
+    /// cache evenly. Parameters in operations or in weight are totals of all shards. Called before
+    /// `reserve`.
     fn split(&mut self, _part: usize, _parts: usize) {}
 
-    /// Sets the size of the cache, and makes room for what is remembered of it. Never shrinks.
-    /// The only method that allocates.
+    /// Sets the size of the cache, and allocates for it. Never shrinks. The only method that
+    /// allocates.
     fn reserve(&mut self, _: &Room) {}
 
-    /// Takes in what happened since the last window.
+    /// Updates the admission with the counts and times since the last window.
     fn observe(&mut self, _: &Window) {}
 
-    /// Takes in a hit, whenever the owner gets to it: drained from buffers of threads, or at once
-    /// where the owner serves alone. All or a fair sample of them.
+    /// Reports a hit. Owners may report hits late, from per-thread buffers, and may report a fair
+    /// sample of them.
     fn used(&mut self, _: &Access) {}
 
-    /// Returns its own verdict and notes the offer; [`settle`](Self::settle) follows.
+    /// Returns this admission's own verdict and records the offer; a call of
+    /// [`settle`](Self::settle) follows.
     fn judge(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict;
 
-    /// Takes in the joint decision of all admissions about the offer just judged.
+    /// Reports the joint decision of all admissions about the offer just judged.
     fn settle(&mut self, _: &Access, _: Verdict) {}
 
-    /// Decides about a block that is not held and was read from below, or is written. `victim` is
-    /// the entry that would have to leave; `None` while there is room, and where the victim is only
-    /// known at the eviction.
+    /// Decides about a block that is not held and was read from the device below, or is being
+    /// written. `victim` is the entry that would have to leave; `None` while there is room, and
+    /// where the victim is known only at the eviction.
     fn admit(&mut self, offer: &Access, victim: Option<&Victim>) -> Verdict {
         let verdict = self.judge(offer, victim);
         self.settle(offer, verdict);
         verdict
     }
 
-    /// Decides about newer data of a block that is held and clean. Returns whether the cache is to
-    /// take it; otherwise the cached copy is dropped and the data goes below only.
+    /// Decides about newer data of a block that is held and clean. Returns true if the cache takes
+    /// the data. Otherwise the cached copy is dropped and the data goes only to the device below.
     fn overwrite(&mut self, _: &Access) -> bool {
         true
     }
 
-    /// Takes in that an entry was evicted (not that it was invalidated), at once: it may be what
-    /// was just decided that made it leave.
+    /// Reports an eviction, but not an invalidation. Called at once, because the latest decision
+    /// may have caused it.
     fn evicted(&mut self, _: &Access) {}
 
-    /// Lets time pass and writes what is to be done into `orders`, which is emptied before. To be
-    /// called after each window.
+    /// Advances time to `now` and fills `orders` with the work to be done, after clearing it.
+    /// Called after each window.
     fn tick(&mut self, now: Tick, orders: &mut Orders) {
         orders.fetch.clear();
         orders.hold = false;
         self.order(now, orders);
     }
 
-    /// Adds to what is to be done.
+    /// Adds this admission's work to the orders, for [`tick`](Self::tick).
     fn order(&mut self, _: Tick, _: &mut Orders) {}
 
-    /// Bytes of memory held.
+    /// Returns the bytes of memory held.
     fn memory_bytes(&self) -> usize {
         0
     }
 }
 
-/// An admission that can be chosen by name. One without room is a template, to be cloned for each
-/// shard.
+/// An admission that can be chosen by name. A value without room is a template that is cloned for
+/// each shard.
 pub trait RegisteredAdmission: Admission + Clone + Send + Sync + 'static {
-    /// Its name, idea, source and parameters.
+    /// Name, idea, source and parameters of the admission.
     const INFO: PolicyInfo;
 
-    /// An admission without room.
+    /// Creates an admission without room from its parameters.
     fn with(parameters: &Parameters) -> Self;
 }
 
-/// Makes the admissions of a cache's shards, chosen by type (any [`RegisteredAdmission`]) or at run
-/// time ([`Admissions`]): a template to clone, with its name.
+/// A template of the admissions of a cache's shards, with a name. It is chosen by type (any
+/// [`RegisteredAdmission`]) or at run time ([`Admissions`]).
 pub trait AdmissionFactory: Admission + Clone + Send + Sync + 'static {
-    /// Its name; with its parameters, where it was chosen by a text.
+    /// Returns the admission's name, with parameters if it was chosen by a text.
     fn name(&self) -> String;
 }
 
@@ -227,14 +231,15 @@ impl AdmissionFactory for Admissions {
     }
 }
 
-/// Exports each admission's type, registers it and makes it from its defaults.
+/// Exports and registers each admission's type, and implements `Default` with its default
+/// parameters.
 macro_rules! register {
     (() $($module:ident::$Kind:ident,)*) => {
         $(
             pub use $module::$Kind;
 
             impl Default for $Kind {
-                /// An admission without room, with the default parameters of the registry.
+                /// Creates an admission without room, with the default parameters of the registry.
                 fn default() -> Self {
                     let info = <Self as RegisteredAdmission>::INFO;
                     <Self as RegisteredAdmission>::with(&Parameters::defaults(&info))
@@ -242,18 +247,18 @@ macro_rules! register {
             }
         )*
 
-        /// Every admission.
+        /// Info of every registered admission.
         pub const ADMISSIONS: &[PolicyInfo] = &[$(<$Kind as RegisteredAdmission>::INFO),*];
     };
 }
 with_admissions!(register);
 
-/// Blocks, and the bytes in them.
+/// A number of blocks and their bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// The number of blocks.
     pub blocks: u64,
-    /// Their bytes.
+    /// Bytes in these blocks.
     pub bytes: u64,
 }
 
@@ -264,44 +269,44 @@ impl AddAssign for Traffic {
     }
 }
 
-/// Mean times in nanoseconds as measured in an interval; `None` for what did not happen or was not
-/// measured.
+/// Mean times of operations in an interval, in nanoseconds; `None` for operations that did not
+/// happen or were not measured.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Times {
-    /// To answer from this cache.
+    /// Mean time of a hit in this cache.
     pub hit_ns: Option<f64>,
-    /// To read from below.
+    /// Mean time of a read from the device below.
     pub backing_read_ns: Option<f64>,
-    /// To write below.
+    /// Mean time of a write to the device below.
     pub backing_write_ns: Option<f64>,
-    /// To put a block into this cache.
+    /// Mean time of inserting a block into this cache.
     pub insert_ns: Option<f64>,
-    /// The least cost of a byte written to this cache, in bytes read from it: the ratio of the
-    /// times that each takes, waiting included.
+    /// Lower bound of the cost of a byte written to this cache, in bytes read from it: the ratio of
+    /// the time per byte, including waits.
     pub write_cost: Option<f64>,
 }
 
-/// The events of an interval.
+/// Counts and times of the events in an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Window {
-    /// Requests that looked something up; 0 where each looks up one block.
+    /// Requests with at least one lookup; 0 where each request looks up one block.
     pub requests: u64,
-    /// True if a write that comes in is answered before the device below has it (write-back).
+    /// True if an admitted write is answered before the device below has it (write-back).
     pub puts_writes_off: bool,
-    /// Blocks looked up, found or not, for reads and writes.
+    /// Blocks looked up by reads and writes, found or not.
     pub lookups: Traffic,
-    /// The lookups that found their block.
+    /// Blocks looked up and found.
     pub hits: Traffic,
-    /// Blocks put in, replaced values included.
+    /// Blocks inserted, including newer data of held blocks.
     pub inserted: Traffic,
-    /// Blocks taken out, by eviction and by invalidation. The bytes are those *written* for it,
-    /// which may be few.
+    /// Blocks removed by eviction and by invalidation. The bytes are those *written* to remove
+    /// them, which may be few.
     pub removed: Traffic,
-    /// Of both, the traffic of newer data of held blocks, about which no admission was asked. The
-    /// bytes are those put in.
+    /// The part of `inserted` and `removed` that is newer data of held blocks, about which no
+    /// admission was asked. The bytes are those inserted.
     pub replaced: Traffic,
-    /// Entries held at the end.
+    /// Entries held at the end of the interval.
     pub entries: u64,
-    /// The times of operations.
+    /// Mean times of operations.
     pub times: Times,
 }

@@ -1,33 +1,32 @@
-//! FussyCache: only what has proved popular comes in, and nothing of this applies while plain LRU
+//! FussyCache: admits only blocks that have proved popular, and admits everything while plain LRU
 //! does better.
 //!
-//! Blocks that are not cached are counted in a table without data ([`Metadata`]); until one was
-//! accessed `popular` times, it is served from below. Everything else happens at *checks*, every
-//! `check` requests, off the path of a request: *identification* orders the blocks that have become
-//! popular to be fetched, and *cache change* compares the hit ratio of the interval with that of
-//! the one before. Having fallen `patience` times in a row it makes the cache plain: every miss
-//! comes in, while the counting goes on. It turns back when more than half of the table is popular,
-//! or after `patience` checks; each change doubles the patience ("FussyCache", sections III and
-//! IV.A; the defaults are the paper's).
+//! Blocks that are not cached are counted in a table without data ([`Metadata`]). Until a block was
+//! accessed `popular` times, it is served from the device below. Everything else happens at
+//! *checks*, every `check` requests, off the path of a request. *Identification* orders the blocks
+//! that have become popular to be fetched. *Cache change* compares the hit ratio of the interval
+//! with that of the one before. If the ratio has fallen `patience` times in a row, the cache
+//! becomes plain: every miss is admitted, while the counting goes on. The cache becomes fussy again
+//! when more than half of the table is popular, or after `patience` checks; each change doubles the
+//! patience ("FussyCache", sections III and IV.A; the defaults are the paper's).
 //!
 //! The text is followed where the printed algorithm differs from it: ratios are of intervals, not
 //! since the start; it is a *fall* that counts; a block is popular at the threshold; checks go on
 //! in the plain mode. The text's third way back, the hit ratio having risen `patience` times in a
-//! row, can never come before `patience` checks have passed, so it needs no code. Left open by the
-//! text, decided here: a block that returns from the cache to the table counts one access; the
-//! table is sized for the misses of the warm-up, times `popular`, so that a block which comes back
-//! as rarely as once in a warm-up has the time to become popular.
+//! row, can never come before `patience` checks have passed, so it needs no code. Two points that
+//! the text leaves open are decided here. A block that returns from the cache to the table counts
+//! one access. The table is sized for the misses of the warm-up, times `popular`, so that a block
+//! which returns as rarely as once in a warm-up has the time to become popular.
 //!
-//! With `tune=1`, which is recommended, the threshold follows from measured times and counts, reads
-//! and writes count by what a hit saves of each, and what decides between fussy and plain, from
-//! plain on, is what either would save (`tuning`). Where writes are put off (write-back), one that
-//! comes in saves its wait for the device below. Checks then come every so many block lookups. The
-//! hit ratio changes nothing, and neither `patience` nor `popular` matters, but where no times are
-//! measured.
+//! With `tune=1`, which is recommended, the threshold follows from measured times and counts, and
+//! reads and writes count by the saving of a hit of each. The cache starts plain, and the mode
+//! follows from the savings that either would have had (`tuning`). With write-back, an admitted
+//! write saves its wait for the device below. Checks then come after a number of block lookups. The
+//! hit ratio changes nothing, and `patience` and `popular` matter only where no times are measured.
 //!
-//! The order below is LRU in the paper. With `tune=1` it may be `arc`, with which it kept up with
-//! the better of LRU and ARC on more loads (`docs/results/admission.md`). As published it is not to
-//! be used above devices so slow that every hit counts: a block's first accesses all miss.
+//! The eviction order is LRU in the paper. With `tune=1` it may be `arc`, with which it kept up
+//! with the better of LRU and ARC on more loads (`docs/results/admission.md`). Do not use the
+//! published form above devices so slow that every hit counts: a block's first accesses all miss.
 
 use super::{Admission, Fetch, Needs, Orders, RegisteredAdmission, Room, Verdict, Victim, Window};
 use crate::ghosts::{Index, Tag};
@@ -36,35 +35,35 @@ use tuning::{Seen, Tuning};
 
 mod tuning;
 
-/// The ways to serve requests.
+/// Phase of the cache, which decides what is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// Everything comes in, and the table is not needed yet.
+    /// Every miss is admitted until the cache is full; the table is not needed yet.
     WarmUp,
-    /// Popular blocks are admitted.
+    /// Only popular blocks are admitted.
     Fussy,
-    /// Everything comes in.
+    /// Every miss is admitted.
     Plain,
 }
 
-/// Sums over an interval.
+/// Counts of the interval since the last check.
 #[derive(Debug, Clone, Copy, Default)]
 struct Interval {
     requests: u64,
-    /// Blocks that were looked up, and those found.
+    /// Blocks looked up; `hits` counts those found.
     lookups: u64,
     hits: u64,
-    /// Blocks that the table did not know.
+    /// Blocks counted for the first time: the table did not know them.
     unknown: u64,
     evicted: u64,
 }
 
-/// Admits what has become popular.
+/// FussyCache (`fussy`): admits blocks that were accessed often enough to be popular.
 #[derive(Debug, Clone)]
 pub struct Fussy {
     table: Metadata,
     mode: Mode,
-    /// Accesses from which a block is popular.
+    /// Accesses that make a block popular.
     threshold: usize,
     popular: usize,
     check_requests: u64,
@@ -72,26 +71,27 @@ pub struct Fussy {
     table_share: f64,
     /// The tuning by measurements, with `tune=1`.
     tuning: Option<Box<Tuning>>,
-    /// Checks in a row that change the mode.
+    /// Checks in a row after which the mode changes.
     patience: u64,
     now: Interval,
     hit_ratio: Option<f64>,
-    /// Checks that the hit ratio has fallen in a row (fussy), or checks since the change (plain).
+    /// In fussy mode, checks in a row at which the hit ratio had fallen; in plain mode, checks
+    /// since the mode change.
     checks: u64,
 }
 
 impl Fussy {
-    /// Returns whether every miss is admitted: during warm-up, and while the cache is plain.
+    /// Returns whether every miss is admitted: during warm-up, and in plain mode.
     pub fn admits_all(&self) -> bool {
         self.mode != Mode::Fussy
     }
 
-    /// Accesses from which a block is popular: `popular`, or what was tuned.
+    /// Returns the number of accesses that make a block popular: `popular`, or the tuned threshold.
     pub fn threshold(&self) -> usize {
         self.threshold
     }
 
-    /// The checks in a row that change the mode next.
+    /// Returns the number of checks in a row after which the mode changes next.
     pub fn patience(&self) -> u64 {
         self.patience
     }
@@ -103,7 +103,7 @@ impl Fussy {
         self.checks = 0;
     }
 
-    /// Identification and cache change.
+    /// Orders popular blocks to be fetched and changes the mode if the hit ratio asks for it.
     fn check(&mut self, orders: &mut Orders) {
         let interval = std::mem::take(&mut self.now);
         if self.tuning.is_some() {
@@ -135,7 +135,7 @@ impl Fussy {
         }
     }
 
-    /// The check with `tune=1`: it begins plain, and with the whole table.
+    /// Runs the check with `tune=1`, which begins in plain mode and with the whole table.
     fn check_tuned(&mut self, interval: Interval, orders: &mut Orders) {
         let Some(tuning) = &mut self.tuning else { return };
         let Interval { lookups, evicted, .. } = interval;
@@ -274,9 +274,9 @@ impl Admission for Fussy {
     }
 }
 
-/// The popularity of one access.
+/// Popularity that one full access adds; partial accesses add less.
 pub(crate) const UNIT: u16 = 16;
-/// The most accesses that are told apart.
+/// Highest popularity that is distinguished, in accesses.
 pub(crate) const POPULARITY_MAX: usize = 31;
 const CLASSES: usize = POPULARITY_MAX + 1;
 
@@ -285,28 +285,27 @@ struct Block {
     hash: u64,
     position: u64,
     popularity: u16,
-    /// True if it left the cache.
+    /// True if the block was evicted from the cache.
     left: bool,
 }
 
-/// Counts per block.
+/// Popularity of blocks that are not cached: FussyCache's dynamic metadata cache (DMC).
 ///
-/// Counts requests for blocks that are not cached: FussyCache's dynamic metadata cache (DMC).
+/// Blocks are in one list per popularity, from the latest to the oldest access. When the table is
+/// full, the oldest of the least popular blocks makes room. So popular blocks are found without a
+/// scan of the whole table, which the paper does at each check.
 ///
-/// Lists by popularity, each from the latest to the oldest access; when the table is full, the
-/// oldest of the least popular makes room. So what has become popular is found without looking at
-/// the rest, where the paper scans the whole table at each check.
-///
-/// Popularity is counted in sixteenths of an access ([`UNIT`]), that reads and writes may count
+/// Popularity is counted in sixteenths of an access ([`UNIT`]), so that reads and writes may count
 /// differently.
 #[derive(Debug, Clone)]
 pub(crate) struct Metadata {
-    /// One list for each number of whole accesses; the last one also has all higher counts.
+    /// One list of blocks for each number of whole accesses; the last list also has all higher
+    /// counts.
     classes: Lists<CLASSES>,
     blocks: Vec<Block>,
     free: Vec<u32>,
     index: Index,
-    /// Blocks remembered at most.
+    /// Most blocks that are remembered.
     limit: usize,
     returns: u64,
 }
@@ -325,7 +324,7 @@ impl Default for Metadata {
 }
 
 impl Metadata {
-    /// Makes room for so many blocks, all of which may be used until a [`limit`](Self::limit) is
+    /// Allocates for `count` blocks, all of which may be used until a [`limit`](Self::limit) is
     /// set.
     pub(crate) fn reserve(&mut self, count: usize) {
         let known = self.blocks.len();
@@ -339,7 +338,7 @@ impl Metadata {
         }
     }
 
-    /// Remembers at most so many blocks from now on, within the room there is.
+    /// Limits the table to `count` blocks from now on, and to those that were reserved.
     pub(crate) fn limit(&mut self, count: usize) {
         self.limit = count.clamp(1, self.blocks.len().max(1));
         while self.len() > self.limit && self.forget_least() {}
@@ -353,7 +352,7 @@ impl Metadata {
         usize::from(popularity / UNIT).min(POPULARITY_MAX)
     }
 
-    /// Counts an access; says whether the block was new.
+    /// Adds `by` to the popularity of the accessed block; returns whether the block was new.
     pub(crate) fn count(&mut self, access: &Access, by: u16) -> bool {
         let known = self.index.find(Tag::of(access.hash));
         match known {
@@ -372,7 +371,7 @@ impl Metadata {
         known.is_none()
     }
 
-    /// Remembers a block that left the cache, as if it had been accessed once; one that is known
+    /// Remembers an evicted block as if it had been accessed once; a block already in the table
     /// keeps its count.
     pub(crate) fn put_back(&mut self, access: &Access) {
         match self.index.find(Tag::of(access.hash)) {
@@ -390,7 +389,7 @@ impl Metadata {
         self.index.insert(Tag::of(access.hash), id);
     }
 
-    /// Forgets the oldest of the least popular and says whether there was one.
+    /// Forgets the oldest of the least popular blocks; returns false if the table was empty.
     fn forget_least(&mut self) -> bool {
         let Some(least) = (0..CLASSES).find_map(|class| self.classes.tail(class)) else {
             return false;
@@ -425,7 +424,7 @@ impl Metadata {
             .sum()
     }
 
-    /// Accesses, since the last time, of blocks that had left the cache.
+    /// Returns the number of accesses to evicted blocks since the last call, and resets it.
     pub(crate) fn take_returns(&mut self) -> u64 {
         std::mem::take(&mut self.returns)
     }

@@ -1,39 +1,39 @@
-//! OBP, the overhead bypass ratio: nothing comes in, nor leaves, while the cache is written too
-//! much for how it is read.
+//! OBP, the overhead bypass ratio: stops admission and eviction while the cache is written too much
+//! for how it is read.
 //!
-//! The ratio is `(inserted + removed) / looked up`, and while it is above a target nothing is
-//! admitted or evicted ("Writes Hurt", the NVCache paper, section 3.2: on Optane memory 10 %, with
-//! 5 to 30 % acceptable, more where writes hurt reads less). Removals count too, by invalidation as
-//! much as by eviction: freeing writes. So what is removed all the time is not admitted for long.
+//! The ratio is `(inserted + removed) / looked up`. While it is above a target nothing is admitted
+//! or evicted ("Writes Hurt", the NVCache paper, section 3.2: on Optane memory 10 %, with 5 to 30 %
+//! acceptable, more where writes hurt reads less). Removals count, by invalidation as much as by
+//! eviction, because freeing writes. So blocks that are removed all the time are not admitted for
+//! long.
 //!
-//! The published counters run since the start, so that a change of the workload is noticed after
-//! hours. Here they decay: the weight of a count halves every `half-life` operations. With
-//! `bytes=1` the ratio is of bytes, and bytes written are weighed by their cost in bytes read
-//! (`write-cost`; by default 1, or more if [`Times::write_cost`](super::Times::write_cost) is).
-//! Admissions since the last window count at once, so that a burst cannot slip in between two of
-//! them.
+//! The published counters run since the start, so a change of the workload is noticed after hours.
+//! Here they decay: the weight of a count halves every `half-life` operations. With `bytes=1` the
+//! ratio is of bytes, and bytes written are weighed by their cost in bytes read (`write-cost`; by
+//! default 1, or [`Times::write_cost`](super::Times::write_cost) if that is more). Admissions since
+//! the last window count at once, so that a burst cannot slip in between two windows.
 //!
-//! Two things are written whatever is decided, and are not counted ([`Window::replaced`], `fill`):
-//! newer data of what the cache holds, which in the paper's engine is another block that can be
-//! declined; and what fits at the start, once, for a cache that fills by a block for each ten
-//! lookups is empty for long. `obp:replaced=1:fill=0` is as published. With `invalidate=1` newer
-//! data of a clean block counts and can be declined, too: its copy is dropped, and the write goes
-//! below only. That is the fate of obsolete blocks in the paper's engine, which never overwrites.
-//! With a target of 0, which a calibration gives where nothing pays, nothing ever comes in.
+//! Two kinds of writes are always made and not counted ([`Window::replaced`], `fill`). One is newer
+//! data of held blocks, which in the paper's engine is another block that can be declined. The
+//! other is the first fill of the cache, because a cache that fills by a block for each ten lookups
+//! is empty for long. `obp:replaced=1:fill=0` is the published form. With `invalidate=1` newer data
+//! of a clean block counts and can be declined, too: the cached copy is dropped, and the write goes
+//! only to the device below. That is the fate of obsolete blocks in the paper's engine, which never
+//! overwrites. With a target of 0, which a calibration gives where caching does not pay, nothing is
+//! ever admitted.
 //!
-//! Not to be used where writes cost little: what becomes popular comes in slowly.
+//! Do not use OBP where writes cost little: blocks that become popular are admitted slowly.
 
 use super::{
     Admission, Needs, Orders, RegisteredAdmission, Room, Traffic, Verdict, Victim, Window,
 };
 use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
 
-/// The cost of a byte written unless a higher one is given or measured. A measurement is a lower
-/// bound: a device that is not busy, or answers writes before they are done, seems to write for
-/// nothing.
+/// Cost of a byte written, in bytes read, unless a higher one is given or measured. A measurement
+/// is a lower bound: writes seem free on a device that is idle or that answers them early.
 const LEAST_COST: f64 = 1.0;
 
-/// Keeps writes to a share of lookups.
+/// OBP (`obp`): keeps the writes to the cache below a share of its lookups.
 #[derive(Debug, Clone)]
 pub struct Obp {
     target: f64,
@@ -43,21 +43,21 @@ pub struct Obp {
     invalidates: bool,
     fills: bool,
     write_cost: f64,
-    /// The cost was told, and stays.
+    /// True if the cost of a write was given as a parameter, so measurements do not change it.
     is_told: bool,
     written: f64,
     looked_up: f64,
-    /// The amount admitted and evicted since the last window.
+    /// Amount admitted and evicted since the last window.
     pending: f64,
-    /// The room of the cache, and the part of it that is still to be filled at the start.
+    /// Capacity of the cache; `unfilled` is the part still to be filled at the start.
     room: f64,
     unfilled: f64,
-    /// The part of insertions and removals in coming windows that is not to be counted.
+    /// Amount of insertions and removals in coming windows that is not counted.
     exempt: f64,
 }
 
 impl Obp {
-    /// An admission with this target and default parameters.
+    /// Creates an admission with this target ratio and default parameters.
     ///
     /// # Panics
     /// When the target is not a number from 0 to 1.
@@ -66,20 +66,21 @@ impl Obp {
         Self { target, ..Self::default() }
     }
 
-    /// The ratio as of now; 0 before anything was looked up or written, infinite where only writes
-    /// were seen.
+    /// Returns the present ratio of writes to lookups; 0 before any operation, infinite if only
+    /// writes were seen.
     pub fn ratio(&self) -> f64 {
         let written = self.written + self.pending;
         if written == 0.0 { 0.0 } else { written / self.looked_up }
     }
 
-    /// Returns whether the cache is written too much. No division: at the start there is nothing to
-    /// divide by.
+    /// Returns whether the ratio is above the target. Compares products, because the divisor may be
+    /// 0.
     fn is_over(&self) -> bool {
         self.target == 0.0 || self.written + self.pending > self.target * self.looked_up
     }
 
-    /// Returns whether nothing may come in: what fits at the start may, unless the target is 0.
+    /// Returns whether admission is closed. The first fill of the cache is exempt unless the target
+    /// is 0.
     fn exceeds(&self) -> bool {
         self.is_over() && (self.target == 0.0 || self.unfilled <= 0.0)
     }

@@ -1,5 +1,5 @@
-//! Every admission by its name. A new one takes its file, and in `admission.rs` its module and its
-//! line in the list.
+//! Registry of all admissions by name. A new admission needs its own file, and in `admission.rs`
+//! its module and a line in the list.
 
 use std::fmt;
 use std::str::FromStr;
@@ -16,18 +16,18 @@ pub use crate::registry::ChoiceError;
 pub struct Choice(registry::Choice);
 
 impl Choice {
-    /// The name without parameters.
+    /// Returns the admission's name without parameters.
     pub fn name(&self) -> &'static str {
         self.0.name()
     }
 
-    /// The parameters, those included that were not given.
+    /// Returns all parameters; those that were not given have their defaults.
     pub fn parameters(&self) -> &Parameters {
         self.0.parameters()
     }
 
-    /// The same with a parameter that its text leaves out set to a value, or to the end of its
-    /// range that is nearest to it.
+    /// Returns the choice with `parameter` set to `value` unless its text gave it. A value outside
+    /// the parameter's range is clamped.
     ///
     /// # Panics
     /// When the admission has no such parameter.
@@ -39,7 +39,7 @@ impl Choice {
         Self(self.0.unless_given(known, value))
     }
 
-    /// The choice of a registered admission with its defaults.
+    /// Returns the choice of a registered admission with default parameters.
     pub fn of(info: &PolicyInfo) -> Self {
         Self(registry::Choice::of(info))
     }
@@ -54,16 +54,16 @@ impl fmt::Display for Choice {
 impl FromStr for Choice {
     type Err = ChoiceError;
 
-    /// Reads `name` or `name:parameter=value:parameter=value`.
+    /// Parses `name` or `name:parameter=value:parameter=value`.
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
         registry::Choice::among("admission", ADMISSIONS.iter(), text).map(Self)
     }
 }
 
-/// Reads choices with `+` between them, such as `small-bypass + obp:target=0.2`.
+/// Parses choices joined by `+`, such as `small-bypass + obp:target=0.2`.
 ///
 /// # Errors
-/// When one of them is none, or one is there twice: it would be told twice of what it decides once.
+/// When a choice is invalid, or an admission appears twice, which would count each event twice.
 pub fn choices(text: &str) -> Result<Vec<Choice>, ChoiceError> {
     let choices =
         text.split('+').map(|part| part.trim().parse()).collect::<Result<Vec<Choice>, _>>()?;
@@ -80,12 +80,12 @@ pub fn names() -> Vec<&'static str> {
     ADMISSIONS.iter().map(|info| info.name).collect()
 }
 
-/// All admissions with their parameters, a line each: what `--admit` accepts.
+/// Returns the help of `--admit`: all admissions with their parameters, one a line.
 pub fn help() -> String {
     registry::help_of(ADMISSIONS.iter())
 }
 
-/// All admissions as a Markdown table.
+/// Returns a Markdown table of all admissions.
 pub fn table() -> String {
     let mut text = String::from("| admission | idea | parameters | source |\n|---|---|---|---|\n");
     for info in ADMISSIONS {
@@ -127,17 +127,17 @@ macro_rules! each {
 }
 
 /// One or several admissions, chosen by a text such as `small-bypass + obp:target=0.2`. A candidate
-/// must be admitted by all of them; the first victim named leaves.
+/// must be admitted by all of them; the first victim that one of them names is evicted.
 #[derive(Clone)]
 pub struct Admissions {
     parts: Vec<Part>,
-    /// Offers that each part declined.
+    /// Number of offers that each admission declined.
     declined: Vec<u64>,
     text: String,
 }
 
 impl Admissions {
-    /// All of these; none of them admits everything.
+    /// Combines the chosen admissions. An empty list admits everything.
     pub fn new(choices: &[Choice]) -> Self {
         let texts: Vec<_> = choices.iter().map(ToString::to_string).collect();
         Self {
@@ -147,8 +147,8 @@ impl Admissions {
         }
     }
 
-    /// The same, anew and without room, with what was measured of the tier in the place of what the
-    /// text leaves out.
+    /// Returns new admissions without room whose parameters, where the text left them out, are set
+    /// from the calibration of a tier.
     pub fn calibrated(&self, by: &Calibrated) -> Self {
         match choices(&self.text) {
             Ok(choices) => {
@@ -169,14 +169,14 @@ impl Admissions {
         self.text.split(" + ")
     }
 
-    /// Returns whether every offer is always admitted, so that an owner need not ask.
+    /// Returns whether every offer is always admitted, so that the cache can skip the question.
     pub fn is_always(&self) -> bool {
         self.parts.iter().all(|part| matches!(part, Part::Always(_)))
     }
 }
 
 impl Default for Admissions {
-    /// Everything comes in.
+    /// Returns admissions that admit everything.
     fn default() -> Self {
         Self { parts: Vec::new(), declined: Vec::new(), text: "always".to_owned() }
     }
@@ -189,7 +189,7 @@ impl fmt::Debug for Admissions {
 }
 
 impl fmt::Display for Admissions {
-    /// The text that [`FromStr`] parses.
+    /// Writes the text that [`FromStr`] parses.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -198,7 +198,7 @@ impl fmt::Display for Admissions {
 impl FromStr for Admissions {
     type Err = ChoiceError;
 
-    /// Reads [`Choice`]s with `+` between them.
+    /// Parses [`Choice`]s joined by `+`.
     fn from_str(text: &str) -> Result<Self, ChoiceError> {
         Ok(Self::new(&choices(text)?))
     }
@@ -295,24 +295,24 @@ impl Admission for Admissions {
     }
 }
 
-/// The least cost of a write that is assumed.
+/// Least cost of a byte written that a calibration may yield, in bytes read.
 const LEAST_COST: f64 = 1e-4;
 
-/// The slowdown of a tier's reads by writes, and the settings of admissions that follow from it.
+/// Measured slowdown of a tier's reads by writes, and the admission parameters that follow from it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Calibrated {
-    /// Bytes of reads lost for each byte written, those included that writes make slower: more than
-    /// [`Times::write_cost`](super::Times::write_cost) can see, so it takes its place.
+    /// Bytes of reads lost for each byte written, including the slowdown of concurrent reads. It
+    /// replaces [`Times::write_cost`](super::Times::write_cost), which cannot see that slowdown.
     pub write_cost: f64,
-    /// The target of OBP, in blocks.
+    /// Target ratio of OBP when it counts blocks.
     pub target: f64,
-    /// The target of OBP with `bytes=1`.
+    /// Target ratio of OBP when it counts bytes (`bytes=1`).
     pub target_bytes: f64,
 }
 
 impl Calibrated {
-    /// An admission with what was measured in the place of what it was not told: OBP's target, and
-    /// in bytes the cost of a write.
+    /// Returns the choice with measured values for the parameters that were not given: OBP's target
+    /// and, if it counts bytes, the cost of a write.
     pub fn tune(&self, choice: Choice) -> Choice {
         let rounded = |value: f64| (value * 1e4).round() / 1e4;
         match (choice.name(), choice.parameters()) {

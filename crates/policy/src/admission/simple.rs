@@ -1,16 +1,14 @@
-//! Admissions of a page or less: all, none, what fits, a coin, the second offer, no long sequences,
-//! and what is used more than the victim.
+//! Small admissions: always, never, until full, at random, on the second offer, no long sequences,
+//! and TinyLFU's duel.
 
 use super::{Admission, Needs, Orders, RegisteredAdmission, Room, Verdict, Victim};
 use crate::ghosts::{Ghosts, Tag};
 use crate::sketch::{Random, Sketch};
 use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
 
-/// Admits every offer.
+/// Admits every offer (`always`), as most caches do.
 ///
-/// Everything comes in: what most caches do.
-///
-/// Not to be used where writing to the cache slows its reads, or where most blocks are used once.
+/// Do not use it where writing to the cache slows its reads, or where most blocks are used once.
 #[derive(Debug, Clone)]
 pub struct Always;
 
@@ -28,9 +26,7 @@ impl Admission for Always {
     }
 }
 
-/// Admits no offer.
-///
-/// Nothing comes in: the cache that is not there, to compare with.
+/// Admits no offer (`never`): a cache that stays empty, for comparison.
 #[derive(Debug, Clone)]
 pub struct Never;
 
@@ -52,12 +48,10 @@ impl Admission for Never {
     }
 }
 
-/// Admits offers that need no eviction.
+/// Admits offers while there is room (`until-full`), and never causes an eviction.
 ///
-/// Admits while there is room, and evicts nothing. The cache that writes least, to compare with
-/// ("Writes Hurt", figure 3).
-///
-/// Not to be used where what is popular changes.
+/// It is the cache that writes least, for comparison ("Writes Hurt", figure 3). Do not use it where
+/// popularity changes.
 #[derive(Debug, Clone)]
 pub struct UntilFull;
 
@@ -85,16 +79,15 @@ impl Admission for UntilFull {
 
 const SEED: u64 = 0xad;
 
-/// Odd, so that no two parts have the same seed, and with bits all over, so that none draws what
-/// another has drawn a little earlier.
+/// Multiplier that gives each shard its own seed. It is odd, so seeds differ, and has bits all
+/// over, so that no shard repeats the draws of another a little later.
 const PARTS_APART: u64 = 0xd6e8_feb8_6659_fd93;
 
-/// Admits an offer with a probability.
+/// Admits each offer with a fixed probability.
 ///
-/// A coin decides: what is asked for often comes in sooner or later, most of what is asked for once
-/// does not.
-///
-/// It remembers nothing, and so costs nothing. Not to be used where the cache has to be warm soon.
+/// Blocks that are requested often are admitted sooner or later; most blocks requested once are
+/// not. It remembers nothing, so it costs no memory. Do not use it where the cache has to warm up
+/// fast.
 #[derive(Debug, Clone)]
 pub struct Probability {
     probability: f64,
@@ -121,13 +114,11 @@ impl Admission for Probability {
     }
 }
 
-/// Admits what was offered before.
-///
 /// Admits a block when it is offered for the second time.
 ///
-/// A ghost list remembers rejected blocks. A block that returns while it is remembered has shown
-/// that it returns. Not to be used where blocks come back after more other blocks than the list
-/// remembers: then nothing is ever admitted.
+/// A ghost list remembers rejected blocks, and a block that returns while remembered is admitted.
+/// Do not use it where blocks return after more other blocks than the list remembers: then nothing
+/// is ever admitted.
 #[derive(Debug, Clone)]
 pub struct SecondAccess {
     stayed_out: Ghosts<1>,
@@ -175,13 +166,12 @@ impl Admission for SecondAccess {
     }
 }
 
-/// Admits what is not part of a long sequence.
+/// Declines blocks of long sequential streams: disks are fast at them, and they are seldom read
+/// twice.
 ///
-/// Long sequences stay out: disks are good at them, and they are seldom read twice.
-///
-/// The owner follows the streams ([`streams`](crate::streams)); from the threshold on, a stream's
-/// blocks stay out. Not to be used above devices on which sequential reads are no faster than
-/// others.
+/// The owner follows the streams ([`streams`](crate::streams)); blocks of a stream are declined
+/// once its length reaches the threshold. Do not use it above devices on which sequential reads are
+/// no faster than others.
 #[derive(Debug, Clone)]
 pub struct Sequential {
     threshold: u64,
@@ -212,17 +202,14 @@ impl Admission for Sequential {
     }
 }
 
-/// Admits what is used more than the victim.
+/// Admits a candidate that was requested more often than the victim: TinyLFU's duel.
 ///
-/// TinyLFU's duel: a candidate is admitted if it was requested more often than the victim.
+/// A sketch whose counts age counts offers and the hits that the owner reports (Einziger, Friedman,
+/// Manes, "TinyLFU", TOS '17). The victim wins ties, which saves a write.
 ///
-/// A sketch that ages counts what is offered and, as far as the owner tells, what is hit (Einziger,
-/// Friedman, Manes, "TinyLFU", TOS '17). A tie is for the resident, which saves a write.
-///
-/// Not to be used by owners that report no hits: entries hit all the time then seem never used. Nor
-/// where no victim is named ([`Eviction::victim`](crate::Eviction::victim), or
-/// [`PendingVictims`](crate::PendingVictims) over policies that do not): everything is admitted
-/// then.
+/// Do not use it in caches that report no hits: entries hit all the time then seem never used.
+/// Where no victim is named, everything is admitted ([`Eviction::victim`](crate::Eviction::victim),
+/// or [`PendingVictims`](crate::PendingVictims) over policies that name none).
 #[derive(Debug, Clone)]
 pub struct Duel {
     uses: Sketch,

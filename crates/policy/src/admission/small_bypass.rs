@@ -1,23 +1,23 @@
-//! Nothing comes in while what is in use fits into the memory above: it would be answered from
-//! there.
+//! Small bypass: admits nothing while the data in use fits into the memory cache above, which would
+//! answer it.
 //!
 //! The published form compares the memory with the size of all files ("Writes Hurt", the NVCache
-//! paper, section 3.2, lesson 1); the size of a volume says little of how much of it is in use.
-//! Here it is what was *touched* of late ([`Footprint`]). A window ends when four times the memory
-//! above was asked of this cache, so data that does not fit above shows before anything is
-//! forgotten.
+//! paper, section 3.2, lesson 1). The size of a volume says little of how much of it is in use, so
+//! here the memory is compared with the data *touched* lately ([`Footprint`]). A window ends when
+//! requests for four times the memory above have reached this cache, so data that does not fit
+//! above shows before anything is forgotten.
 //!
-//! Owners have to tell hits ([`Admission::used`]), or what the cache answers itself seems not to be
-//! in use. Not to be used where the memory above does not cache what is asked of this cache.
+//! Owners have to report hits ([`Admission::used`]), or the data that the cache answers itself
+//! seems unused. Do not use it where the memory above does not cache the blocks of this cache.
 
 use super::{Admission, Needs, Orders, RegisteredAdmission, Room, Verdict, Victim};
 use crate::sketch::mix;
 use crate::{Access, Parameter, Parameters, PolicyInfo, Tick};
 
-/// The length of a window, in the memory above.
+/// Length of a window, in multiples of the memory above.
 const WINDOW: u64 = 4;
 
-/// Admits nothing while the footprint fits above.
+/// Small bypass (`small-bypass`): admits nothing while the footprint fits into the memory above.
 #[derive(Debug, Clone)]
 pub struct SmallBypass {
     footprint: Footprint,
@@ -26,7 +26,7 @@ pub struct SmallBypass {
 }
 
 impl SmallBypass {
-    /// An admission below this much memory, in the unit of [`Access::weight`].
+    /// Creates an admission below `memory`, in the unit of [`Access::weight`].
     pub fn new(memory: u64) -> Self {
         Self { given: memory, above: memory, ..Self::default() }
     }
@@ -95,23 +95,23 @@ impl Admission for SmallBypass {
 const BITS: u32 = 12;
 const REGISTERS: usize = 1 << BITS;
 
-/// Distinct weight of the last one to two windows.
+/// Estimates the weight of distinct data touched in the last one to two windows, in eight kilobytes
+/// of memory.
 ///
-/// Estimates the amount of distinct data touched lately, in eight kilobytes of memory.
-///
-/// A HyperLogLog (Flajolet et al., AofA '07) for the current window and one for the window before;
-/// the estimate is of the union. A window ends after a given weight of accesses. An access raises a
-/// register or not by its hash alone, so those that do are a fair sample of the distinct blocks.
-/// Their mean weight times the number of distinct blocks is the weight touched: the blocks need not
-/// be of one size, and those used often count no more than others.
+/// It has one HyperLogLog (Flajolet et al., AofA '07) for the current window and one for the window
+/// before, and estimates their union. A window ends after a given weight of accesses. Whether an
+/// access raises a register depends on its hash alone, so those that do are a fair sample of the
+/// distinct blocks. The estimate is their mean weight times the number of distinct blocks. So
+/// blocks need not be of one size, and those used often count no more than others.
 #[derive(Debug, Clone)]
 pub(crate) struct Footprint {
-    /// The current window and the one before.
+    /// Registers of the current window and the one before.
     windows: [Vec<u8>; 2],
-    /// Of the union of both: the sum of 2^-register, and how many registers are 0.
+    /// Sum of 2^-register over the union of both windows; `zeros` counts its registers at 0.
     harmonic: f64,
     zeros: usize,
-    /// Accesses that raised a register of the current window or the one before, and their weight.
+    /// Number and weight of the accesses that raised a register, for the current window and the one
+    /// before.
     raised: [(u64, u64); 2],
     seen_weight: u64,
 }
@@ -129,7 +129,7 @@ impl Default for Footprint {
 }
 
 impl Footprint {
-    /// Notes an access; windows end after a weight of `window`.
+    /// Counts an access; a window ends after accesses with a weight of `window`.
     #[inline]
     pub(crate) fn touch(&mut self, hash: u64, weight: u32, window: u64) {
         self.seen_weight += u64::from(weight);
@@ -152,7 +152,7 @@ impl Footprint {
         }
     }
 
-    /// Forgets the window before and begins another one.
+    /// Drops the older window and begins a new one.
     #[cold]
     fn turn(&mut self) {
         self.windows.swap(0, 1);
@@ -163,14 +163,14 @@ impl Footprint {
         self.zeros = self.windows[1].iter().filter(|&&rank| rank == 0).count();
     }
 
-    /// The weight touched.
+    /// Returns the estimated weight of distinct data touched.
     pub(crate) fn weight(&self) -> f64 {
         let (raised, weight) =
             (self.raised[0].0 + self.raised[1].0, self.raised[0].1 + self.raised[1].1);
         if raised == 0 { 0.0 } else { self.blocks() * weight as f64 / raised as f64 }
     }
 
-    /// The number of distinct blocks touched.
+    /// Returns the estimated number of distinct blocks touched.
     fn blocks(&self) -> f64 {
         let registers = REGISTERS as f64;
         let estimate = 0.7213 / (1.0 + 1.079 / registers) * registers * registers / self.harmonic;
@@ -186,7 +186,7 @@ impl Footprint {
     }
 }
 
-/// 2^-rank.
+/// Returns 2^-rank.
 fn power(rank: u8) -> f64 {
     (-f64::from(rank)).exp2()
 }
@@ -206,7 +206,7 @@ mod footprint_tests {
             ..ProptestConfig::default()
         })]
 
-        /// Five standard errors, and what is due to the weights being a sample.
+        /// The estimate is within five standard errors plus the sampling error of the weights.
         #[test]
         fn it_is_the_weight_of_the_distinct_blocks(
             distinct in 1..60_000u64, repeats in 1..4u64, salt in any::<u32>(), large in 1..8u32,

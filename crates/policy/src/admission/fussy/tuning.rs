@@ -1,17 +1,18 @@
-//! FussyCache tuned by measurements: the threshold of popularity, and the mode.
+//! FussyCache tuned by measurements: the popularity threshold, and the choice between the fussy
+//! modes and plain LRU.
 //!
-//! *Popular*: fetching a block costs a read below and an insertion ([`Prices`]), and it displaces
-//! another. The value of the displaced block is counted, not guessed: the accesses to evicted
-//! blocks while the table remembers them. A block whose own accesses in that time are worth no less
-//! than both together is popular.
+//! *Threshold*: fetching a block costs a read from the device below and an insertion ([`Prices`]),
+//! and it displaces another block. The value of the displaced block is measured: it is the number
+//! of accesses to evicted blocks while the table remembers them. A block is popular if its own
+//! accesses in that time are worth at least the cost of the fetch and the displaced block together.
 //!
-//! *Fussy or plain*: what either would have saved is known at every check ([`Miniatures`]), and so
-//! it is for being twice as fussy, since what displaces little one by one may be too much together.
-//! The ways that the cache is not run in run up accounts, never below zero, of what they would have
-//! saved more; when one exceeds what a change costs, the change is made. So little is lost in the
-//! worse way before it is left, however small the difference, and a difference of nothing but noise
-//! changes nothing: each change doubles what the next one has to be worth, and time without one
-//! halves it again.
+//! *Mode*: there are three modes: plain LRU, fussy, and twice as fussy, because displaced blocks
+//! that are worth little one by one may be worth much together. [`Miniatures`] knows at every check
+//! how much each mode would have saved. Each inactive mode has an account, never below zero, of how
+//! much more it would have saved than the active one. When an account exceeds the cost of a change,
+//! the cache changes to that mode. So little is lost in the worse mode before it is left, however
+//! small the difference, and noise changes nothing: each change doubles the saving that the next
+//! one needs, and time without a change halves it again.
 
 use super::UNIT;
 use super::{Metadata, POPULARITY_MAX};
@@ -19,48 +20,47 @@ use crate::admission::{Fetch, Times, Window};
 use crate::ghosts::{Ghosts, Tag};
 use crate::{Access, Direction, mix};
 
-/// The cost of a change: a best hit for each so many entries. The next way also serves from entries
-/// that the last one left, so a change costs much less than filling the cache.
+/// Entries of the cache per best hit that a mode change costs. The new mode also serves hits from
+/// entries that the last one left, so a change costs much less than filling the cache.
 const ENTRIES_PER_HIT: f64 = 16.0;
-/// The highest worth that is asked of a change, as a multiple of its cost.
+/// Upper limit of `doubt`, the factor by which a mode change has to be worth more than its cost.
 const DOUBT_MAX: f64 = 16.0;
-/// Lookups per entry without a change after which the next one has to be worth half as much.
+/// Lookups per cache entry without a mode change after which `doubt` is halved.
 const CALM: f64 = 8.0;
 
-/// Observations of an interval between checks.
+/// Counts of the interval between two checks.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Seen {
     pub(super) lookups: u64,
     pub(super) evicted: u64,
-    /// Accesses of blocks that had left the cache.
+    /// Accesses to blocks that had been evicted from the cache.
     pub(super) returns: u64,
 }
 
-/// Decides by measured times.
+/// Sets the popularity threshold and the mode from measured times and counts.
 #[derive(Debug, Clone)]
 pub(super) struct Tuning {
     prices: Prices,
     miniatures: Miniatures,
-    /// Entries of the cache, and blocks of its table.
+    /// Entries that fit into the cache.
     entries: usize,
     blocks: usize,
     evicted: f64,
     returns: f64,
-    /// Accesses from which a block is popular, at least.
+    /// Accesses that make a block popular in the least fussy mode.
     threshold: usize,
-    /// The way it is run in: 0 is plain, and as much as it asks of the popular the others are
-    /// fussy.
+    /// The active mode: 0 is plain LRU; mode `n` above 0 is fussy and multiplies the threshold by
+    /// `n`.
     way: usize,
-    /// The additional saving of each way, in best hits.
+    /// Savings that each mode would have had beyond those of the active one, in best hits.
     accounts: [f64; WAYS],
-    /// The factor by which the worth of a change has to exceed its cost.
+    /// Factor by which the saving of a mode change has to exceed its cost.
     doubt: f64,
-    /// Lookups since the last change, or since doubt was halved.
+    /// Lookups since the last mode change, or since `doubt` was last halved.
     calm: u64,
 }
 
 impl Tuning {
-    /// An empty value without room.
     pub(super) fn new() -> Self {
         Self {
             prices: Prices::default(),
@@ -77,13 +77,14 @@ impl Tuning {
         }
     }
 
-    /// Makes room for a cache of so many entries with a table of so many blocks.
+    /// Allocates for a cache of `entries` with a table of `blocks`.
     pub(super) fn reserve(&mut self, entries: usize, blocks: usize) {
         (self.entries, self.blocks) = (self.entries.max(entries), self.blocks.max(blocks));
         self.miniatures.reserve(self.entries, self.blocks);
     }
 
-    /// Takes in what was measured; `is_full` is whether the cache evicts.
+    /// Updates prices from the measurements of a window. `is_full` says that the cache evicts, so
+    /// that its number of entries is its real size.
     pub(super) fn learn(&mut self, window: &Window, is_full: bool) {
         self.prices.learn(window);
         let held = window.entries as usize;
@@ -92,13 +93,13 @@ impl Tuning {
         }
     }
 
-    /// Returns the count of an access in the table.
+    /// Returns the popularity that one access adds in the table.
     pub(super) fn count(&self, access: &Access) -> u16 {
         self.prices.count(access)
     }
 
-    /// Takes in an access, whether it hit or not. `all` is whether everything comes in, whatever
-    /// the mode.
+    /// Counts an access, hit or miss, in the miniatures of all modes. With `all`, every miss is
+    /// admitted whatever the mode.
     pub(super) fn serve(&mut self, access: &Access, all: bool) {
         let Self { prices, miniatures, .. } = self;
         let worth = Worth {
@@ -115,8 +116,8 @@ impl Tuning {
         self.way > 0
     }
 
-    /// Accesses from which a block is popular, after an interval; `untold` while nothing was
-    /// measured.
+    /// Returns the popularity threshold after an interval, in accesses; `untold` while no times
+    /// were measured.
     pub(super) fn threshold(&mut self, seen: Seen, untold: usize) -> usize {
         // Evictions more than a table's length ago say nothing of the present.
         let kept = (-(seen.evicted as f64) / self.blocks.max(1) as f64).exp2();
@@ -128,12 +129,12 @@ impl Tuning {
         self.stricter(self.way.max(1))
     }
 
-    /// Returns the threshold of popularity of one of the fussy ways.
+    /// Returns the popularity threshold of the fussy mode `way`, in accesses.
     fn stricter(&self, way: usize) -> usize {
         (self.threshold * way).clamp(1, POPULARITY_MAX)
     }
 
-    /// Decides how to go on after an interval, of which the threshold is known.
+    /// Chooses the mode for the next interval. The threshold must have been updated before.
     pub(super) fn judge(&mut self, seen: Seen) {
         let thresholds = std::array::from_fn(|way| self.stricter(way + 1));
         let saved = self.miniatures.check(thresholds, self.prices.insertion());
@@ -165,7 +166,7 @@ impl Tuning {
     }
 }
 
-/// Entries of a list at most; of larger caches a sample is looked at.
+/// Most entries of a miniature LRU list; larger caches are sampled.
 const ENTRIES_MAX: usize = 1 << 13;
 
 /// An LRU list of blocks without data.
@@ -173,7 +174,7 @@ const ENTRIES_MAX: usize = 1 << 13;
 struct Line {
     order: Ghosts<1, Fetch>,
     entries_max: usize,
-    /// Total savings, in best hits.
+    /// Total savings of the list's mode, in best hits.
     saved: f64,
 }
 
@@ -182,7 +183,7 @@ impl Line {
         Self { order: Ghosts::named([name]), entries_max: 0, saved: 0.0 }
     }
 
-    /// Takes a block to the head and says whether it was there.
+    /// Moves a block to the head and returns whether it was in the list.
     fn promote(&mut self, access: &Access) -> bool {
         let tag = Tag::of(access.hash);
         let Some((_, block)) = self.order.take_note(tag) else { return false };
@@ -203,20 +204,20 @@ impl Line {
     }
 }
 
-/// The worth of an access; see [`Prices`](Prices).
+/// Worth of an access by its outcome, in best hits; see [`Prices`](Prices).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Worth {
-    /// A hit.
+    /// Saving of a hit.
     pub(super) hit: f64,
-    /// Coming in after a miss, beside the cost of that.
+    /// Saving of an admission after a miss, without the cost of the insertion.
     pub(super) admission: f64,
-    /// An insertion.
+    /// Cost of an insertion.
     pub(super) insertion: f64,
-    /// An access, in the table.
+    /// Popularity that the access adds in the table, in units of [`UNIT`](super::UNIT).
     pub(super) count: u16,
 }
 
-/// A way to be fussy: what is held, and what is counted.
+/// A fussy mode in miniature: its LRU list, and the counts of the blocks outside.
 #[derive(Debug, Clone)]
 struct Choosy {
     line: Line,
@@ -235,23 +236,22 @@ impl Choosy {
     }
 }
 
-/// Plain LRU first, and then the ways to be fussy.
+/// Number of modes: plain LRU first, then the fussy modes.
 pub(super) const WAYS: usize = 3;
 const CHOOSY: usize = WAYS - 1;
 
-/// All ways.
+/// Miniature simulations of plain LRU and two fussy modes, which measure what each would have
+/// saved.
 ///
-/// Plain LRU and two ways to be fussy, side by side in miniature: what each would have saved.
-///
-/// A cache shows only the effect of its present mode, and the content that one mode leaves serves
-/// the next for as long as it takes to fill it anew. So modes cannot take turns, as a
-/// [`Trial`](crate::trial::Trial) would have them. Instead an LRU list of every mode is kept beside
-/// the cache, without data, and of one hash in so many where the cache is large (Waldspurger et
-/// al., "Cache Modeling and Optimization using Miniature Simulations", ATC '17). A mode saves the
-/// cost of its hits and of the writes that it lets in, less that of its insertions.
+/// A real cache shows only the effect of its present mode, and the content that one mode leaves
+/// serves the next until the cache is filled anew. So modes cannot take turns as in a
+/// [`Trial`](crate::trial::Trial). Instead an LRU list without data is kept for every mode; for
+/// large caches it sees a sample of the hashes (Waldspurger et al., "Cache Modeling and
+/// Optimization using Miniature Simulations", ATC '17). A mode saves the cost of its hits and of
+/// the writes that it admits, less that of its insertions.
 #[derive(Debug, Clone)]
 pub(super) struct Miniatures {
-    /// Hashes are looked at whose lowest bits are zero: so many.
+    /// Sampling rate as a power of two: a hash is sampled if its lowest `bits` bits are zero.
     bits: u32,
     plain: Line,
     fussy: [Choosy; CHOOSY],
@@ -259,7 +259,6 @@ pub(super) struct Miniatures {
 }
 
 impl Miniatures {
-    /// An empty value without room.
     pub(super) fn new() -> Self {
         Self {
             bits: 0,
@@ -269,7 +268,7 @@ impl Miniatures {
         }
     }
 
-    /// Makes room for caches of so many entries with tables of so many blocks.
+    /// Allocates for caches of `entries` with tables of `blocks`.
     pub(super) fn reserve(&mut self, entries: usize, blocks: usize) {
         while entries >> self.bits > ENTRIES_MAX {
             self.bits += 1;
@@ -291,14 +290,14 @@ impl Miniatures {
         (count >> self.bits).max(1)
     }
 
-    /// Takes in how many entries the cache holds now that it is full, where that is fewer than
-    /// there is room for.
+    /// Sets the size of all simulated caches to `entries`, the number that the full cache holds. It
+    /// may be below the reserved size.
     pub(super) fn resize(&mut self, entries: usize) {
         let entries_max = self.sampled(entries);
         self.lines().for_each(|line| line.entries_max = entries_max);
     }
 
-    /// Serves an access in every way. `all` is whether everything comes in, as while it warms up.
+    /// Simulates an access in every mode. With `all`, every miss is admitted, as during warm-up.
     pub(super) fn serve(&mut self, access: &Access, worth: Worth, all: bool) {
         if mix(access.hash).trailing_zeros() < self.bits {
             return;
@@ -321,8 +320,8 @@ impl Miniatures {
         }
     }
 
-    /// Fetches what each way to be fussy holds for popular, from so many accesses on, and says what
-    /// every way saved since the last time.
+    /// Inserts the popular blocks of each fussy mode, by its threshold in accesses. Returns the
+    /// savings of every mode since the last check.
     pub(super) fn check(&mut self, thresholds: [usize; CHOOSY], insertion: f64) -> [f64; WAYS] {
         let Self { fussy, popular, .. } = self;
         for (fussy, threshold) in fussy.iter_mut().zip(thresholds) {
@@ -351,21 +350,19 @@ fn access_to(block: Fetch) -> Access {
     Access { position: block.position, ..Access::new(block.hash) }
 }
 
-/// Prices in best hits, as of the times measured last.
+/// Savings of hits and costs of fetches in best hits, from the times measured last.
 ///
-/// Savings of hits and costs of fetches, from measured times.
-///
-/// All of it in *best hits*: what a hit saves of the direction in which it saves more. So a read
-/// above a device that writes four times as slowly as it reads is worth a quarter.
+/// A *best hit* is the saving of a hit in the direction, read or write, in which a hit saves more.
+/// So if the device below writes four times as slowly as it reads, a read hit is worth a quarter.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Prices {
     times: Times,
-    /// Clients do not wait for the device below with a write that comes in.
+    /// True if an admitted write is answered before the device below has it (write-back).
     puts_writes_off: bool,
 }
 
 impl Prices {
-    /// Takes in what was measured; what was not stays as it is known.
+    /// Updates the times from a window; those that it did not measure stay.
     pub(super) fn learn(&mut self, window: &Window) {
         let (known, new) = (&mut self.times, &window.times);
         self.puts_writes_off = window.puts_writes_off;
@@ -376,7 +373,7 @@ impl Prices {
     }
 
     /// Returns the nanoseconds that a read hit and a write hit save. A direction that was not
-    /// measured is taken to be like the other; `None` before anything was.
+    /// measured is assumed equal to the other; `None` before any measurement.
     fn saved_ns(&self) -> Option<[f64; 2]> {
         let hit = self.times.hit_ns?;
         let (read, write) = (self.times.backing_read_ns, self.times.backing_write_ns);
@@ -384,21 +381,21 @@ impl Prices {
         Some(below.map(|below| (below - hit).max(0.0)))
     }
 
-    /// Nanoseconds of a best hit; `None` while that is not known, or nothing.
+    /// Returns the nanoseconds that a best hit saves; `None` while unknown or zero.
     fn best_ns(&self) -> Option<f64> {
         let [read, write] = self.saved_ns()?;
         Some(read.max(write)).filter(|&best| best > 0.0)
     }
 
-    /// Returns the worth of a hit of this access: from 0 to 1, and 1 while nothing is known.
+    /// Returns the worth of a hit on this access: from 0 to 1, and 1 before any measurement.
     pub(super) fn hit(&self, access: &Access) -> f64 {
         let Some([read, write]) = self.saved_ns() else { return 1.0 };
         let saved = if access.direction == Direction::Read { read } else { write };
         self.best_ns().map_or(0.0, |best| saved / best)
     }
 
-    /// Returns what it saves that this access comes in after a miss, but for the cost of its
-    /// insertion: a write does not wait for the device below then, if writes are put off.
+    /// Returns the saving of admitting this access after a miss, without the cost of its insertion.
+    /// Only writes save something, and only with write-back: they do not wait for the device below.
     pub(super) fn admission(&self, access: &Access) -> f64 {
         if access.direction == Direction::Read || !self.puts_writes_off {
             return 0.0;
@@ -407,12 +404,13 @@ impl Prices {
         below.zip(self.best_ns()).map_or(0.0, |(below, best)| below / best)
     }
 
-    /// Returns the count of this access in the table.
+    /// Returns the popularity that this access adds in the table.
     pub(super) fn count(&self, access: &Access) -> u16 {
         (self.hit(access) * f64::from(UNIT)).round() as u16
     }
 
-    /// Returns the cost of inserting a block. Where hits save nothing it is a loss all the same.
+    /// Returns the cost of inserting a block; 1 where hits are known to save nothing, so that
+    /// insertions are a loss.
     pub(super) fn insertion(&self) -> f64 {
         let is_useless = self.saved_ns().is_some() && self.best_ns().is_none();
         let measured =
@@ -420,7 +418,7 @@ impl Prices {
         if is_useless { 1.0 } else { measured }
     }
 
-    /// Returns the cost of a fetch with its insertion; `None` while it is unknown.
+    /// Returns the cost of fetching and inserting a block; `None` while unknown.
     pub(super) fn fetch(&self) -> Option<f64> {
         let read = self.times.backing_read_ns.or(self.times.backing_write_ns)?;
         Some(read / self.best_ns()? + self.insertion())
